@@ -1,0 +1,8 @@
+//! The library of the `jvmprof` daemon: from kernel samples to pprof.
+//!
+//! One folder a subject. A folder imports only from `jvmprof-common`, from the shared value types in
+//! [`types`], and from folders above it in this list.
+
+pub mod types;
+
+pub mod profile;

@@ -1,0 +1,92 @@
+//! The symbolized profile that every output format and every sink is made from.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use crate::types::{Avma, BuildId, FileOffset};
+
+/// What kind of code a frame ran; decides its colour in flame graphs and its mapping in pprof.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum FrameKind {
+    /// The kernel or one of its modules.
+    Kernel,
+    /// Code of an ELF file.
+    Native,
+    /// Code that a runtime generated, named by its perf map (or not named).
+    Jit,
+    /// Java code, wherever its name came from.
+    Java,
+    /// Not code: `[truncated: reason]` and its like.
+    Marker,
+}
+
+/// A mapped file (or `[kernel.kallsyms]`, `jvm`, `[vdso]`) as pprof's `Mapping` tells it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Mapping {
+    pub start: Avma,
+    /// First address behind the mapping.
+    pub limit: Avma,
+    pub offset: FileOffset,
+    /// The path as the process saw it, or a name in brackets.
+    pub path: Arc<str>,
+    pub build_id: Option<BuildId>,
+}
+
+/// One function at one place of its source. Several of them in one frame are inlined calls.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Line {
+    /// For people: demangled, Java as `com.acme.Order.total`.
+    pub name: Arc<str>,
+    /// As the runtime or linker calls it: mangled, Java with signature. Equal to `name` if there is only one.
+    pub system_name: Arc<str>,
+    pub file: Option<Arc<str>>,
+    /// 1-based; 0 if unknown.
+    pub line: u32,
+}
+
+/// One physical frame: pprof's `Location`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Frame {
+    pub kind: FrameKind,
+    /// The address that was looked up (return addresses already adjusted to the call); `None` for markers.
+    pub address: Option<Avma>,
+    pub mapping: Option<Arc<Mapping>>,
+    /// Innermost first. Empty means: not symbolized here on purpose, a server may do it.
+    pub lines: Vec<Line>,
+}
+
+/// A stack and how often it was seen. Leaf first; a stack that isn't whole ends in a marker frame.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    pub frames: Vec<Arc<Frame>>,
+    /// Number of samples, > 0.
+    pub count: u64,
+}
+
+/// Label names and values of a series, without `__name__`.
+pub type LabelSet = BTreeMap<String, String>;
+
+/// The samples of one label set.
+#[derive(Clone, Debug)]
+pub struct Series {
+    pub labels: LabelSet,
+    pub samples: Vec<Sample>,
+}
+
+/// All series of one aggregation window.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    pub start: SystemTime,
+    pub duration: Duration,
+    /// Nanoseconds of CPU time that one sample stands for: 1e9 / Hz.
+    pub period_ns: u64,
+    pub series: Vec<Series>,
+}
+
+impl Batch {
+    /// Number of samples in all series.
+    pub fn samples(&self) -> u64 {
+        self.series.iter().flat_map(|series| &series.samples).map(|sample| sample.count).sum()
+    }
+}

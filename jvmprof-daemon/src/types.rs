@@ -1,0 +1,75 @@
+//! Value types that every room shares: addresses that can't be confused, build ids, process identity.
+
+use std::fmt;
+
+/// An actual virtual address: where something is in a running process (or in the kernel), as a program counter holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Avma(pub u64);
+
+/// A stated virtual address: what an ELF file's own program headers and symbols speak of (`p_vaddr`, `st_value`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Svma(pub u64);
+
+/// An offset in bytes from the start of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileOffset(pub u64);
+
+impl fmt::Display for Avma {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+impl fmt::Display for Svma {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// A GNU build id (`NT_GNU_BUILD_ID`): 1 to 20 bytes, shown in lower-case hex.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BuildId {
+    len: u8,
+    bytes: [u8; 20],
+}
+
+impl BuildId {
+    /// The build id with these bytes; `None` if there are none or more than the 20 that the kernel and linkers use.
+    pub fn new(id: &[u8]) -> Option<Self> {
+        let mut bytes = [0; 20];
+        if id.is_empty() || id.len() > bytes.len() {
+            return None;
+        }
+        bytes[..id.len()].copy_from_slice(id);
+        Some(Self { len: id.len() as u8, bytes })
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl fmt::Display for BuildId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for BuildId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BuildId({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn build_ids_are_shown_in_hex_and_bounded() {
+        let id = BuildId::new(&[0x93, 0xac, 0x00, 0x0f]).expect("four bytes are a build id");
+        assert_eq!(id.to_string(), "93ac000f");
+        assert_eq!(BuildId::new(&[]), None);
+        assert_eq!(BuildId::new(&[1; 21]), None);
+    }
+}
