@@ -6,3 +6,4 @@
 pub mod types;
 
 pub mod profile;
+pub mod sampler;

@@ -1,0 +1,187 @@
+//! Field offsets of kernel structures, from the kernel's own type information.
+//!
+//! rustc can't emit CO-RE relocations, so the daemon reads `/sys/kernel/btf/vmlinux` and passes offsets to the kernel
+//! programs as globals. Format: Linux Documentation/bpf/btf.rst, include/uapi/linux/btf.h.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Where the kernel shows its type information.
+pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
+
+const MAGIC: u16 = 0xeb9f;
+const KIND_STRUCT: u32 = 4;
+const KIND_UNION: u32 = 5;
+/// Anonymous structures inside structures are searched this deep.
+const MAX_NESTING: u32 = 8;
+
+#[derive(Debug, thiserror::Error)]
+pub enum BtfError {
+    #[error("{path}: {source}; the kernel must be built with CONFIG_DEBUG_INFO_BTF=y")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{path} is no BTF: {what}")]
+    Malformed { path: PathBuf, what: &'static str },
+    #[error("this kernel's {structure} has no field {field}")]
+    NoField { structure: &'static str, field: &'static str },
+}
+
+/// Parsed type information.
+#[derive(Debug)]
+pub struct Btf {
+    bytes: Vec<u8>,
+    strings: usize,
+    strings_end: usize,
+    /// Offset of each type's record; type ids begin at 1.
+    types: Vec<u32>,
+}
+
+impl Btf {
+    /// Reads the running kernel's.
+    ///
+    /// # Errors
+    /// The file can't be read or isn't little-endian BTF.
+    pub fn of_running_kernel() -> Result<Self, BtfError> {
+        Self::read(Path::new(VMLINUX))
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// The file can't be read or isn't little-endian BTF.
+    pub fn read(path: &Path) -> Result<Self, BtfError> {
+        let bytes = std::fs::read(path).map_err(|source| BtfError::Read { path: path.to_owned(), source })?;
+        Self::parse(bytes).map_err(|what| BtfError::Malformed { path: path.to_owned(), what })
+    }
+
+    /// Parses the contents of such a file.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn parse(bytes: Vec<u8>) -> Result<Self, &'static str> {
+        let header = |at| u32_at(&bytes, at).map(|value| value as usize).ok_or("header cut short");
+        if bytes.get(..2) != Some(&MAGIC.to_le_bytes()) {
+            return Err("wrong magic");
+        }
+        let header_length = header(4)?;
+        let section = |offset: usize, length: usize| {
+            let begin = header_length.checked_add(offset)?;
+            let end = begin.checked_add(length)?;
+            (end <= bytes.len()).then_some((begin, end))
+        };
+        let (types_begin, types_end) = section(header(8)?, header(12)?).ok_or("types beyond the end")?;
+        let (strings, strings_end) = section(header(16)?, header(20)?).ok_or("strings beyond the end")?;
+        let mut types = Vec::new();
+        let mut at = types_begin;
+        while at < types_end {
+            types.push(at as u32);
+            let info = u32_at(&bytes, at + 4).ok_or("type cut short")?;
+            at += 12 + trailing_bytes(info).ok_or("unknown kind of type")?;
+        }
+        Ok(Self { strings, strings_end, types, bytes })
+    }
+
+    /// Offset in bytes of a structure's field; fields of anonymous members count as its own.
+    ///
+    /// # Errors
+    /// There is no such structure or field, or it is a bit field.
+    pub fn offset_of(&self, structure: &'static str, field: &'static str) -> Result<u32, BtfError> {
+        self.types
+            .iter()
+            .filter(|at| self.is_aggregate(**at) && self.name(**at) == Some(structure.as_bytes()))
+            .find_map(|at| self.find_field(*at, field, 0))
+            .ok_or(BtfError::NoField { structure, field })
+    }
+
+    fn find_field(&self, at: u32, field: &str, nesting: u32) -> Option<u32> {
+        let info = self.word(at + 4)?;
+        let has_bit_fields = info >> 31 == 1;
+        for member in 0..info & 0xffff {
+            let at = at + 12 + member * 12;
+            let raw = self.word(at + 8)?;
+            let (bits, is_bit_field) =
+                if has_bit_fields { (raw & 0xff_ffff, raw >> 24 != 0) } else { (raw, false) };
+            if self.name(at) == Some(field.as_bytes()) && !is_bit_field {
+                return Some(bits / 8);
+            }
+            let inner = self.types.get((self.word(at + 4)? as usize).checked_sub(1)?).copied();
+            if let Some(inner) = inner
+                && self.name(at) == Some(b"")
+                && self.is_aggregate(inner)
+                && nesting < MAX_NESTING
+                && let Some(offset) = self.find_field(inner, field, nesting + 1)
+            {
+                return Some(bits / 8 + offset);
+            }
+        }
+        None
+    }
+
+    fn is_aggregate(&self, at: u32) -> bool {
+        self.word(at + 4).is_some_and(|info| matches!(info >> 24 & 0x1f, KIND_STRUCT | KIND_UNION))
+    }
+
+    /// The name that a type or member record begins with.
+    fn name(&self, at: u32) -> Option<&[u8]> {
+        let begin = self.strings.checked_add(self.word(at)? as usize)?;
+        let rest = self.bytes.get(begin..self.strings_end)?;
+        rest.split(|byte| *byte == 0).next()
+    }
+
+    fn word(&self, at: u32) -> Option<u32> {
+        u32_at(&self.bytes, at as usize)
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|chunk| u32::from_le_bytes(*chunk))
+}
+
+/// Bytes that follow a type's 12-byte record, by its kind and number of elements.
+fn trailing_bytes(info: u32) -> Option<usize> {
+    let elements = (info & 0xffff) as usize;
+    Some(match info >> 24 & 0x1f {
+        // PTR, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC, FLOAT, TYPE_TAG
+        2 | 7..=12 | 16 | 18 => 0,
+        // INT, VAR, DECL_TAG
+        1 | 14 | 17 => 4,
+        // ARRAY
+        3 => 12,
+        KIND_STRUCT | KIND_UNION => 12 * elements,
+        // ENUM, FUNC_PROTO
+        6 | 13 => 8 * elements,
+        // DATASEC, ENUM64
+        15 | 19 => 12 * elements,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_running_kernels_fields_are_found() {
+        let btf = Btf::of_running_kernel().expect("the tests need a kernel with BTF");
+        assert_eq!(btf.offset_of("pt_regs", "ip").expect("pt_regs is ABI"), 128);
+        assert_eq!(btf.offset_of("pt_regs", "sp").expect("pt_regs is ABI"), 152);
+        let group_leader = btf.offset_of("task_struct", "group_leader").expect("every kernel has it");
+        assert!(group_leader > 0 && group_leader.is_multiple_of(8));
+        assert!(matches!(btf.offset_of("task_struct", "no_such_field"), Err(BtfError::NoField { .. })));
+    }
+
+    #[test]
+    fn cut_and_corrupted_type_information_is_refused_without_harm() {
+        let whole = std::fs::read(VMLINUX).expect("the tests need a kernel with BTF");
+        for length in [0, 1, 2, 8, 23, 24, 100, whole.len() / 2, whole.len() - 1] {
+            assert!(Btf::parse(whole[..length].to_vec()).is_err(), "{length} bytes");
+        }
+        // Any byte of the start may be anything.
+        for at in 0..200 {
+            let mut changed = whole[..4096.min(whole.len())].to_vec();
+            changed[at] ^= 0xff;
+            if let Ok(btf) = Btf::parse(changed) {
+                let _ = btf.offset_of("task_struct", "flags");
+            }
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! What the kernel tells: samples and process events.
+
+use jvmprof_common::abi::{FLAG_KERNEL_MODE, FrameWord, SAMPLE_MAGIC, SAMPLE_WORDS, SampleHeader, Stop};
+
+use crate::types::{Avma, BuildId, FileOffset};
+
+/// Something that happened at a time.
+#[derive(Debug)]
+pub struct Event {
+    /// `CLOCK_MONOTONIC`, ns.
+    pub time_ns: u64,
+    pub kind: EventKind,
+}
+
+#[derive(Debug)]
+pub enum EventKind {
+    Sample(Sample),
+    /// A process replaced its program; its mappings follow as events of their own.
+    Exec {
+        pid: u32,
+        comm: String,
+    },
+    /// A thread got a name. The process's own name is that of its first thread.
+    ThreadName {
+        pid: u32,
+        tid: u32,
+        comm: String,
+    },
+    /// A process was created; it starts with its parent's mappings.
+    Fork {
+        pid: u32,
+        parent: u32,
+    },
+    /// A thread ended.
+    Exit {
+        pid: u32,
+        tid: u32,
+    },
+    /// Memory was mapped executable.
+    Map {
+        pid: u32,
+        mapping: NewMapping,
+    },
+    /// The kernel dropped process events: what is known of mappings may be stale.
+    EventsLost,
+}
+
+/// An executable mapping at the time it was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewMapping {
+    pub start: Avma,
+    /// Bytes.
+    pub length: u64,
+    pub offset: FileOffset,
+    /// As the process sees it; `//anon` and names in brackets where there is no file.
+    pub path: String,
+    pub build_id: Option<BuildId>,
+}
+
+/// A sample: who ran, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sample {
+    pub header: SampleHeader,
+    pub stop: Stop,
+    words: Box<[u64]>,
+}
+
+/// A ring buffer record that isn't a sample of this version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+const HEADER_BYTES: usize = size_of::<SampleHeader>();
+
+impl Sample {
+    /// Reads a ring buffer record.
+    ///
+    /// # Errors
+    /// The record is too short, of another version, or its lengths don't fit.
+    pub fn parse(record: &[u8]) -> Result<Self, Malformed> {
+        let (head, rest) = record.split_at_checked(HEADER_BYTES).ok_or(Malformed)?;
+        let header = parse_header(head).ok_or(Malformed)?;
+        let stop = Stop::from_u8(header.stop).ok_or(Malformed)?;
+        let words = usize::from(header.kernel_frames)
+            + usize::from(header.user_words)
+            + usize::from(header.tail_words);
+        if header.magic != SAMPLE_MAGIC || words > SAMPLE_WORDS || rest.len() < words * 8 {
+            return Err(Malformed);
+        }
+        let words =
+            rest[..words * 8].as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        Ok(Self { header, stop, words })
+    }
+
+    /// Kernel addresses, leaf first. All but the first are return addresses.
+    pub fn kernel(&self) -> &[u64] {
+        &self.words[..usize::from(self.header.kernel_frames)]
+    }
+
+    /// Frames of the user stack, leaf first.
+    pub fn user(&self) -> impl ExactSizeIterator<Item = FrameWord> + '_ {
+        let begin = usize::from(self.header.kernel_frames);
+        self.words[begin..begin + usize::from(self.header.user_words)].iter().map(|word| FrameWord(*word))
+    }
+
+    /// The stack from `header.tail_sp` on.
+    pub fn tail(&self) -> &[u64] {
+        &self.words[usize::from(self.header.kernel_frames) + usize::from(self.header.user_words)..]
+    }
+
+    pub fn in_kernel(&self) -> bool {
+        self.header.flags & FLAG_KERNEL_MODE != 0
+    }
+
+    /// The thread's name.
+    pub fn comm(&self) -> String {
+        name(&self.header.comm)
+    }
+}
+
+/// A NUL-padded kernel name as text.
+pub(super) fn name(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+fn parse_header(bytes: &[u8]) -> Option<SampleHeader> {
+    let mut fields = Fields(bytes);
+    Some(SampleHeader {
+        magic: u64::from_le_bytes(fields.take()?),
+        time_ns: u64::from_le_bytes(fields.take()?),
+        start_ns: u64::from_le_bytes(fields.take()?),
+        pid: u32::from_le_bytes(fields.take()?),
+        tid: u32::from_le_bytes(fields.take()?),
+        comm: fields.take()?,
+        tail_sp: u64::from_le_bytes(fields.take()?),
+        tail_fp: u64::from_le_bytes(fields.take()?),
+        cpu: u32::from_le_bytes(fields.take()?),
+        kernel_frames: u16::from_le_bytes(fields.take()?),
+        user_words: u16::from_le_bytes(fields.take()?),
+        tail_words: u16::from_le_bytes(fields.take()?),
+        stop: fields.take::<1>()?[0],
+        flags: fields.take::<1>()?[0],
+        reserved: u32::from_le_bytes(fields.take()?),
+    })
+}
+
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (field, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*field)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(kernel: u16, user: u16, tail: u16, words: &[u64]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend(SAMPLE_MAGIC.to_le_bytes());
+        bytes.extend(7u64.to_le_bytes());
+        bytes.extend(8u64.to_le_bytes());
+        bytes.extend(9u32.to_le_bytes());
+        bytes.extend(10u32.to_le_bytes());
+        bytes.extend(*b"worker\0\0\0\0\0\0\0\0\0\0");
+        bytes.extend(0x7000u64.to_le_bytes());
+        bytes.extend(0x7010u64.to_le_bytes());
+        bytes.extend(1u32.to_le_bytes());
+        for length in [kernel, user, tail] {
+            bytes.extend(length.to_le_bytes());
+        }
+        bytes.push(Stop::ChainEnded as u8);
+        bytes.push(FLAG_KERNEL_MODE);
+        bytes.extend(0u32.to_le_bytes());
+        assert_eq!(bytes.len(), HEADER_BYTES);
+        bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        bytes
+    }
+
+    #[test]
+    fn a_record_is_taken_apart() {
+        let user = [FrameWord::exact(0x401_000).0, FrameWord::return_address(0x402_000).0];
+        let sample = Sample::parse(&record(1, 2, 1, &[0xffff_ffff_8100_0000, user[0], user[1], 42]))
+            .expect("the record is well-formed");
+        assert_eq!(sample.kernel(), [0xffff_ffff_8100_0000]);
+        assert_eq!(sample.user().map(|word| word.0).collect::<Vec<_>>(), user);
+        assert_eq!(sample.tail(), [42]);
+        assert_eq!(
+            (sample.comm().as_str(), sample.stop, sample.in_kernel()),
+            ("worker", Stop::ChainEnded, true)
+        );
+        assert_eq!((sample.header.pid, sample.header.tid, sample.header.cpu), (9, 10, 1));
+    }
+
+    #[test]
+    fn a_record_cut_short_or_of_another_version_is_refused() {
+        let whole = record(1, 1, 1, &[1, 2, 3]);
+        for length in 0..whole.len() {
+            assert_eq!(Sample::parse(&whole[..length]), Err(Malformed), "{length} bytes");
+        }
+        let mut other = whole;
+        other[7] = 0;
+        assert_eq!(Sample::parse(&other), Err(Malformed));
+    }
+}

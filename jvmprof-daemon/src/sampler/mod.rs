@@ -1,0 +1,198 @@
+//! The sample source: loads and attaches the kernel programs and brings what they and the kernel's own process records
+//! say into one order.
+//!
+//! Samples come through the BPF ring buffer. Process events (exec, exit, fork, new executable mappings, names) come as
+//! perf records of a dummy event on each CPU: the kernel writes them with path and build id at the time of the event,
+//! without tracefs, and for a process that is gone a moment later. Both carry `CLOCK_MONOTONIC` times.
+
+pub mod btf;
+mod cpus;
+pub mod event;
+mod order;
+mod programs;
+mod records;
+
+use std::io;
+use std::time::Duration;
+
+use jvmprof_common::abi::{Counter, Stop};
+use nix::time::{ClockId, clock_gettime};
+
+pub use event::{Event, EventKind, Sample};
+use order::EventOrder;
+use programs::Programs;
+use records::Records;
+
+/// What to sample and how often.
+#[derive(Clone, Debug)]
+pub struct SamplerOptions {
+    /// Samples per second and CPU, in 1..=20,000.
+    pub frequency: u32,
+    /// `Some`: only these processes (thread group ids) and, as they fork, their children.
+    pub pids: Option<Vec<u32>>,
+    /// Bytes of the ring buffer; rounded up to a power of two of pages.
+    pub ring_bytes: u32,
+    /// The kernel programs log to `tracing` through aya-log.
+    pub kernel_log: bool,
+}
+
+/// Why sampling could not start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum SamplerError {
+    #[error("reading kernel type information: {0}")]
+    Btf(#[from] btf::BtfError),
+    #[error("loading the kernel programs: {0}")]
+    Load(#[from] aya::EbpfError),
+    #[error("loading kernel program {program}: {source}")]
+    Program {
+        program: &'static str,
+        #[source]
+        source: Box<aya::programs::ProgramError>,
+    },
+    #[error(
+        "the eBPF object has no {kind} {name}: it is older than this program, rebuild it with `cargo xtask ebpf`"
+    )]
+    Object { kind: &'static str, name: &'static str },
+    #[error("using kernel map {map}: {source}")]
+    Map {
+        map: &'static str,
+        #[source]
+        source: aya::maps::MapError,
+    },
+    #[error("opening a {event} perf event on CPU {cpu}: {source}")]
+    PerfEvent { event: &'static str, cpu: u32, source: io::Error },
+    #[error("reading {path}: {source}")]
+    Cpus { path: &'static str, source: io::Error },
+}
+
+/// The clock that ticks the samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// Hardware cycles.
+    Cycles,
+    /// The kernel's cpu-clock: where the hardware has no counter to lend, as in most virtual machines.
+    CpuClock,
+}
+
+impl Clock {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Cycles => "cycles",
+            Self::CpuClock => "cpu-clock",
+        }
+    }
+}
+
+/// Counters of the kernel programs and of the way from there to here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SamplerCounts {
+    /// By [`Counter`], in the order of [`Counter::ALL`].
+    pub counters: [u64; Counter::ALL.len()],
+    /// Walks of user stacks by [`Stop`], in the order of [`Stop::ALL`].
+    pub stops: [u64; Stop::ALL.len()],
+    /// Ring buffer records that were no samples of this version.
+    pub malformed: u64,
+    /// Process records that the kernel dropped since their ring was full.
+    pub records_lost: u64,
+    /// Events that arrived after later ones had been handed on.
+    pub late: u64,
+}
+
+impl SamplerCounts {
+    pub fn get(&self, counter: Counter) -> u64 {
+        Counter::ALL.iter().position(|it| *it == counter).map_or(0, |index| self.counters[index])
+    }
+}
+
+/// Kernel programs that run, and the rings they fill.
+#[derive(Debug)]
+pub struct Sampler {
+    programs: Programs,
+    records: Records,
+    order: EventOrder,
+    counts: SamplerCounts,
+}
+
+/// An event's record is complete this long after its time stamp: writers run with preemption off, but a hypervisor may
+/// still stop a CPU between the two.
+const SETTLE: Duration = Duration::from_millis(2);
+
+impl Sampler {
+    /// Loads the programs and attaches them to every online CPU.
+    ///
+    /// # Errors
+    /// Each names the kernel facility that refused.
+    pub fn start(options: &SamplerOptions) -> Result<Self, SamplerError> {
+        let cpus = cpus::online()?;
+        // Process records first: a sample's process is known that way.
+        let records = Records::open(&cpus)?;
+        let programs = Programs::start(options, &cpus)?;
+        Ok(Self { programs, records, order: EventOrder::default(), counts: SamplerCounts::default() })
+    }
+
+    pub fn clock(&self) -> Clock {
+        self.programs.clock()
+    }
+
+    /// Samples this process, and its children from now on, where the sampler was started with a list of processes.
+    ///
+    /// # Errors
+    /// The kernel map is full or gone.
+    pub fn add_pid(&mut self, pid: u32) -> Result<(), SamplerError> {
+        self.programs.add_pid(pid)
+    }
+
+    /// Follows CPUs that came or went.
+    ///
+    /// # Errors
+    /// A CPU that is online but can't be sampled; the others go on.
+    pub fn follow_cpus(&mut self) -> Result<(), SamplerError> {
+        let cpus = cpus::online()?;
+        self.records.follow(&cpus)?;
+        self.programs.follow(&cpus)
+    }
+
+    /// Hands on what has happened since the last call, in order of time, up to a moment ago.
+    pub fn poll(&mut self, handle: &mut impl FnMut(Event)) {
+        let settled = now_ns().saturating_sub(SETTLE.as_nanos() as u64);
+        self.drain();
+        self.order.drain(settled, handle);
+    }
+
+    /// Stops sampling and hands on the rest.
+    pub fn stop(&mut self, handle: &mut impl FnMut(Event)) {
+        self.programs.detach();
+        self.drain();
+        self.order.drain(u64::MAX, handle);
+    }
+
+    /// Counters since the start.
+    pub fn counts(&mut self) -> SamplerCounts {
+        self.programs.read_counters(&mut self.counts);
+        self.counts.late = self.order.late();
+        self.counts.clone()
+    }
+
+    /// (nanoseconds, runs) of the kernel programs, from the kernel's own statistics; `None` unless they are enabled.
+    pub fn run_time(&self) -> Option<(u64, u64)> {
+        self.programs.run_time()
+    }
+
+    /// Readable when the ring buffer is filling up.
+    pub fn ring_fd(&self) -> std::os::fd::RawFd {
+        self.programs.ring_fd()
+    }
+
+    fn drain(&mut self) {
+        let order = &mut self.order;
+        self.counts.records_lost += self.records.drain(&mut |event| order.push(event));
+        self.counts.malformed += self.programs.drain(&mut |event| order.push(event));
+    }
+}
+
+/// `CLOCK_MONOTONIC`, ns: the clock of all events.
+pub fn now_ns() -> u64 {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| {
+        u64::try_from(time.tv_sec()).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec()).unwrap_or(0)
+    })
+}

@@ -1,0 +1,265 @@
+//! The kernel programs: loading, attaching to CPUs that come and go, their ring buffer, counters and filter.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use aya::maps::{HashMap, MapData, PerCpuArray, ProgramArray, RingBuf};
+use aya::programs::perf_event::{
+    HardwareEvent, PerfEventConfig, PerfEventLinkId, PerfEventScope, SamplePolicy, SoftwareEvent,
+};
+use aya::programs::{BtfTracePoint, PerfEvent, ProgramError};
+use aya::sys::{Stats, enable_stats};
+use aya::{Ebpf, EbpfLoader};
+use aya_log::EbpfLogger;
+use jvmprof_common::abi::{Counter, PROFILED_PIDS, Stop, globals};
+
+use super::event::{Event, EventKind, Sample};
+use super::{Clock, SamplerCounts, SamplerError, SamplerOptions};
+use crate::sampler::btf::Btf;
+
+/// Built by `cargo xtask ebpf` and committed, so that a build needs no eBPF toolchain.
+static OBJECT: &[u8] = aya::include_bytes_aligned!("../../ebpf/jvmprof.bpf.o");
+
+const SAMPLE: &str = "sample";
+const UNWIND: &str = "unwind";
+const FORK: &str = "process_fork";
+const RING: &str = "SAMPLES";
+const COUNTERS: &str = "COUNTERS";
+const PROGRAMS: &str = "PROGRAMS";
+
+pub(super) struct Programs {
+    ebpf: Ebpf,
+    ring: RingBuf<MapData>,
+    counters: PerCpuArray<MapData, u64>,
+    pids: HashMap<MapData, u32, u8>,
+    /// Keeps the tail calls' targets.
+    _targets: ProgramArray<MapData>,
+    links: BTreeMap<u32, PerfEventLinkId>,
+    clock: Clock,
+    frequency: u64,
+    logger: Option<EbpfLogger<&'static dyn log::Log>>,
+    /// The kernel measures the programs' run time as long as this is open.
+    stats: Option<OwnedFd>,
+}
+
+impl fmt::Debug for Programs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Programs").field("clock", &self.clock).field("cpus", &self.links.keys()).finish()
+    }
+}
+
+impl Programs {
+    pub(super) fn start(options: &SamplerOptions, cpus: &[u32]) -> Result<Self, SamplerError> {
+        let mut ebpf = load(options)?;
+        let stats = enable_stats(Stats::RunTime)
+            .inspect_err(|error| tracing::debug!(%error, "the kernel doesn't measure its programs' run time"))
+            .ok();
+        let logger = options.kernel_log.then(|| EbpfLogger::init(&mut ebpf)).and_then(|logger| {
+            logger.inspect_err(|error| tracing::warn!(%error, "no log of the kernel programs")).ok()
+        });
+        let mut targets: ProgramArray<_> = take(&mut ebpf, PROGRAMS)?;
+        let unwind: &mut PerfEvent = program(&mut ebpf, UNWIND)?;
+        unwind.load().map_err(program_error(UNWIND))?;
+        let unwind = unwind.fd().map_err(program_error(UNWIND))?.try_clone().map_err(|source| {
+            SamplerError::Program { program: UNWIND, source: Box::new(ProgramError::IOError(source)) }
+        })?;
+        targets.set(0, &unwind, 0).map_err(map_error(PROGRAMS))?;
+        let mut pids: HashMap<_, u32, u8> = take(&mut ebpf, PROFILED_PIDS)?;
+        for pid in options.pids.iter().flatten() {
+            pids.insert(pid, 1, 0).map_err(map_error(PROFILED_PIDS))?;
+        }
+        if options.pids.is_some() {
+            follow_forks(&mut ebpf)?;
+        }
+        program::<&mut PerfEvent>(&mut ebpf, SAMPLE)?.load().map_err(program_error(SAMPLE))?;
+        let mut programs = Self {
+            ring: take(&mut ebpf, RING)?,
+            counters: take(&mut ebpf, COUNTERS)?,
+            pids,
+            _targets: targets,
+            links: BTreeMap::new(),
+            clock: Clock::Cycles,
+            frequency: u64::from(options.frequency),
+            logger,
+            stats,
+            ebpf,
+        };
+        programs.attach_first(cpus)?;
+        Ok(programs)
+    }
+
+    pub(super) fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    pub(super) fn add_pid(&mut self, pid: u32) -> Result<(), SamplerError> {
+        self.pids.insert(pid, 1, 0).map_err(map_error(PROFILED_PIDS))
+    }
+
+    pub(super) fn follow(&mut self, cpus: &[u32]) -> Result<(), SamplerError> {
+        let gone: Vec<u32> = self.links.keys().copied().filter(|cpu| !cpus.contains(cpu)).collect();
+        for cpu in gone {
+            if let Some(link) = self.links.remove(&cpu) {
+                self.detach_link(link);
+                tracing::info!(cpu, "a CPU went offline");
+            }
+        }
+        for &cpu in cpus {
+            if !self.links.contains_key(&cpu) {
+                self.attach(cpu)?;
+                tracing::info!(cpu, "a CPU came online");
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn detach(&mut self) {
+        for (_, link) in std::mem::take(&mut self.links) {
+            self.detach_link(link);
+        }
+    }
+
+    /// Hands on what is in the ring buffer and gives how many records were malformed.
+    pub(super) fn drain(&mut self, handle: &mut impl FnMut(Event)) -> u64 {
+        let mut malformed = 0;
+        while let Some(record) = self.ring.next() {
+            match Sample::parse(&record) {
+                Ok(sample) => {
+                    handle(Event { time_ns: sample.header.time_ns, kind: EventKind::Sample(sample) });
+                }
+                Err(_) => malformed += 1,
+            }
+        }
+        if let Some(logger) = &mut self.logger {
+            logger.flush();
+        }
+        malformed
+    }
+
+    pub(super) fn ring_fd(&self) -> RawFd {
+        self.ring.as_raw_fd()
+    }
+
+    pub(super) fn read_counters(&self, counts: &mut SamplerCounts) {
+        let read = |index: u32| match self.counters.get(&index, 0) {
+            Ok(values) => values.iter().sum(),
+            Err(error) => {
+                tracing::warn!(%error, index, "a kernel counter can't be read");
+                0
+            }
+        };
+        counts.counters = Counter::ALL.map(|counter| read(counter as u32));
+        counts.stops = Stop::ALL.map(|stop| read(Counter::StopBase as u32 + stop as u32));
+    }
+
+    pub(super) fn run_time(&self) -> Option<(u64, u64)> {
+        self.stats.as_ref()?;
+        // A tail-called program's time is billed to the program that was entered.
+        let info = self.ebpf.program(SAMPLE)?.info().ok()?;
+        Some((info.run_time().as_nanos() as u64, info.run_count()))
+    }
+
+    /// Finds out on the first CPU which clock this machine has.
+    fn attach_first(&mut self, cpus: &[u32]) -> Result<(), SamplerError> {
+        let Some((&first, rest)) = cpus.split_first() else {
+            return Ok(());
+        };
+        if let Err(error) = self.attach(first) {
+            tracing::debug!(%error, "no hardware cycles, taking cpu-clock");
+            self.clock = Clock::CpuClock;
+            self.attach(first)?;
+        }
+        rest.iter().try_for_each(|cpu| self.attach(*cpu))
+    }
+
+    fn attach(&mut self, cpu: u32) -> Result<(), SamplerError> {
+        let config = match self.clock {
+            Clock::Cycles => PerfEventConfig::Hardware(HardwareEvent::CpuCycles),
+            Clock::CpuClock => PerfEventConfig::Software(SoftwareEvent::CpuClock),
+        };
+        let program: &mut PerfEvent = program(&mut self.ebpf, SAMPLE)?;
+        let link = program
+            .attach(
+                config,
+                PerfEventScope::AllProcessesOneCpu { cpu },
+                SamplePolicy::Frequency(self.frequency),
+                false,
+            )
+            .map_err(|error| SamplerError::PerfEvent {
+                event: self.clock.as_str(),
+                cpu,
+                source: std::io::Error::other(error),
+            })?;
+        self.links.insert(cpu, link);
+        Ok(())
+    }
+
+    fn detach_link(&mut self, link: PerfEventLinkId) {
+        let detached = program::<&mut PerfEvent>(&mut self.ebpf, SAMPLE)
+            .and_then(|program| program.detach(link).map_err(program_error(SAMPLE)));
+        if let Err(error) = detached {
+            tracing::warn!(%error, "a CPU's perf event can't be detached");
+        }
+    }
+}
+
+fn load(options: &SamplerOptions) -> Result<Ebpf, SamplerError> {
+    let btf = Btf::of_running_kernel()?;
+    let task_group_leader = btf.offset_of("task_struct", "group_leader")?;
+    let task_start_boottime = btf.offset_of("task_struct", "start_boottime")?;
+    let task_flags = btf.offset_of("task_struct", "flags")?;
+    let task_tgid = btf.offset_of("task_struct", "tgid")?;
+    drop(btf);
+    let filter = u32::from(options.pids.is_some());
+    let wakeup_bytes = options.ring_bytes / 4;
+    let log = u32::from(options.kernel_log);
+    let log_level: u8 = if options.kernel_log { aya_log::Level::Debug as u8 } else { 0 };
+    EbpfLoader::new()
+        .override_global(globals::TASK_GROUP_LEADER, &task_group_leader, true)
+        .override_global(globals::TASK_START_BOOTTIME, &task_start_boottime, true)
+        .override_global(globals::TASK_FLAGS, &task_flags, true)
+        .override_global(globals::TASK_TGID, &task_tgid, true)
+        .override_global(globals::FILTER, &filter, true)
+        .override_global(globals::WAKEUP_BYTES, &wakeup_bytes, true)
+        .override_global(globals::LOG, &log, true)
+        .override_global(aya_log::LEVEL, &log_level, true)
+        .map_max_entries(RING, options.ring_bytes.next_power_of_two().max(4096))
+        .load(OBJECT)
+        .map_err(SamplerError::Load)
+}
+
+fn follow_forks(ebpf: &mut Ebpf) -> Result<(), SamplerError> {
+    let btf = aya::Btf::from_sys_fs().map_err(|source| SamplerError::Program {
+        program: FORK,
+        source: Box::new(ProgramError::Btf(source)),
+    })?;
+    let fork: &mut BtfTracePoint = program(ebpf, FORK)?;
+    fork.load("sched_process_fork", &btf).map_err(program_error(FORK))?;
+    fork.attach().map_err(program_error(FORK))?;
+    Ok(())
+}
+
+fn program<'a, T>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<T, SamplerError>
+where
+    T: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
+{
+    let program = ebpf.program_mut(name).ok_or(SamplerError::Object { kind: "program", name })?;
+    program.try_into().map_err(program_error(name))
+}
+
+fn take<T>(ebpf: &mut Ebpf, name: &'static str) -> Result<T, SamplerError>
+where
+    T: TryFrom<aya::maps::Map, Error = aya::maps::MapError>,
+{
+    let map = ebpf.take_map(name).ok_or(SamplerError::Object { kind: "map", name })?;
+    map.try_into().map_err(map_error(name))
+}
+
+fn program_error(program: &'static str) -> impl Fn(ProgramError) -> SamplerError {
+    move |source| SamplerError::Program { program, source: Box::new(source) }
+}
+
+fn map_error(map: &'static str) -> impl Fn(aya::maps::MapError) -> SamplerError {
+    move |source| SamplerError::Map { map, source }
+}

@@ -1,0 +1,168 @@
+//! Process events as perf records: a dummy event on every CPU, with a small ring of its own.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use perf_event::data::endian::Native;
+use perf_event::data::parse::{ParseConfig, Parser};
+use perf_event::data::{Comm, Exit, Fork, Lost, Mmap2, RecordMetadata, Visitor};
+use perf_event::events::Software;
+use perf_event::{Builder, Clock, SampleFlag, Sampler};
+use perf_event_open_sys::bindings::perf_event_header;
+
+use super::SamplerError;
+use super::event::{Event, EventKind, NewMapping, name};
+use crate::types::{Avma, BuildId, FileOffset};
+
+/// Bytes of each CPU's ring: an exec writes about 2 KiB.
+const RING_BYTES: usize = 256 << 10;
+/// `PERF_RECORD_MISC_COMM_EXEC` of include/uapi/linux/perf_event.h: the name changed by exec.
+const MISC_COMM_EXEC: u16 = 1 << 13;
+
+/// The rings of all CPUs.
+pub(super) struct Records {
+    rings: BTreeMap<u32, Ring>,
+}
+
+struct Ring {
+    sampler: Sampler,
+    config: ParseConfig<Native>,
+}
+
+impl fmt::Debug for Records {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Records").field("cpus", &self.rings.keys()).finish()
+    }
+}
+
+impl Records {
+    pub(super) fn open(cpus: &[u32]) -> Result<Self, SamplerError> {
+        let mut records = Self { rings: BTreeMap::new() };
+        records.follow(cpus)?;
+        Ok(records)
+    }
+
+    /// Opens rings for CPUs that came. Those of CPUs that went stay until their CPU is back: they may hold records.
+    pub(super) fn follow(&mut self, cpus: &[u32]) -> Result<(), SamplerError> {
+        // An event of a CPU that went offline is dead for good, also when the CPU comes back.
+        let gone: Vec<u32> = self.rings.keys().copied().filter(|cpu| !cpus.contains(cpu)).collect();
+        for cpu in gone {
+            self.rings.remove(&cpu);
+        }
+        for &cpu in cpus {
+            if !self.rings.contains_key(&cpu) {
+                let ring = Ring::open(cpu).map_err(|source| SamplerError::PerfEvent {
+                    event: "process records",
+                    cpu,
+                    source,
+                })?;
+                self.rings.insert(cpu, ring);
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands on all records and gives how many the kernel had to drop.
+    pub(super) fn drain(&mut self, handle: &mut impl FnMut(Event)) -> u64 {
+        let mut lost = 0;
+        for ring in self.rings.values_mut() {
+            while let Some(record) = ring.sampler.next_record() {
+                let bytes = record.to_contiguous();
+                let mut parser = Parser::new(&*bytes, ring.config.clone());
+                let size = (bytes.len() + size_of::<perf_event_header>()) as u16;
+                let header = perf_event_header { type_: record.ty(), misc: record.misc(), size };
+                match parser.parse_record_with_header(ToEvent, header) {
+                    Ok(Parsed::Event(event)) => handle(event),
+                    Ok(Parsed::Lost { count, time_ns }) => {
+                        lost += count;
+                        handle(Event { time_ns, kind: EventKind::EventsLost });
+                    }
+                    Ok(Parsed::Other) => {}
+                    Err(error) => tracing::warn!(%error, "a perf record can't be read"),
+                }
+            }
+        }
+        lost
+    }
+}
+
+impl Ring {
+    fn open(cpu: u32) -> std::io::Result<Self> {
+        let mut builder = Builder::new(Software::DUMMY);
+        builder
+            .any_pid()
+            .one_cpu(cpu as usize)
+            .include_kernel()
+            .mmap(true)
+            .mmap2(true)
+            .build_id(true)
+            .comm(true)
+            .comm_exec(true)
+            .task(true)
+            .sample(SampleFlag::TIME)
+            .sample_id_all(true)
+            .clockid(Clock::MONOTONIC)
+            .sample_period(1)
+            .enabled(true);
+        let config = ParseConfig::from(*builder.attrs());
+        let sampler = builder.build()?.sampled(RING_BYTES)?;
+        Ok(Self { sampler, config })
+    }
+}
+
+enum Parsed {
+    Event(Event),
+    Lost { count: u64, time_ns: u64 },
+    Other,
+}
+
+struct ToEvent;
+
+fn event(metadata: &RecordMetadata, kind: EventKind) -> Parsed {
+    Parsed::Event(Event { time_ns: metadata.sample_id().time().unwrap_or(0), kind })
+}
+
+impl Visitor<'_> for ToEvent {
+    type Output = Parsed;
+
+    fn visit_unimplemented(self, _: RecordMetadata) -> Parsed {
+        Parsed::Other
+    }
+
+    fn visit_comm(self, record: Comm<'_>, metadata: RecordMetadata) -> Parsed {
+        let comm = name(&record.comm);
+        let kind = if metadata.misc() & MISC_COMM_EXEC != 0 {
+            EventKind::Exec { pid: record.pid, comm }
+        } else {
+            EventKind::ThreadName { pid: record.pid, tid: record.tid, comm }
+        };
+        event(&metadata, kind)
+    }
+
+    fn visit_fork(self, record: Fork, metadata: RecordMetadata) -> Parsed {
+        // A new thread has its creator's pid.
+        if record.pid == record.ppid {
+            return Parsed::Other;
+        }
+        event(&metadata, EventKind::Fork { pid: record.pid, parent: record.ppid })
+    }
+
+    fn visit_exit(self, record: Exit, metadata: RecordMetadata) -> Parsed {
+        event(&metadata, EventKind::Exit { pid: record.pid, tid: record.tid })
+    }
+
+    fn visit_mmap2(self, record: Mmap2<'_>, metadata: RecordMetadata) -> Parsed {
+        let mapping = NewMapping {
+            start: Avma(record.addr),
+            length: record.len,
+            offset: FileOffset(record.pgoff),
+            path: name(&record.filename),
+            build_id: record.build_id().and_then(BuildId::new),
+        };
+        event(&metadata, EventKind::Map { pid: record.pid, mapping })
+    }
+
+    fn visit_lost(self, record: Lost, metadata: RecordMetadata) -> Parsed {
+        Parsed::Lost { count: record.lost, time_ns: metadata.sample_id().time().unwrap_or(0) }
+    }
+}

@@ -1,0 +1,33 @@
+//! Which processes are sampled, and their children.
+
+use aya_ebpf::{
+    macros::{btf_tracepoint, map},
+    maps::HashMap,
+    programs::BtfTracePointContext,
+};
+use jvmprof_common::abi::Counter;
+
+use crate::{counters::count, globals, task::Task};
+
+#[map]
+static PROFILED_PIDS: HashMap<u32, u8> = HashMap::with_max_entries(16_384, 0);
+
+#[inline(always)]
+pub fn is_profiled(tgid: u32) -> bool {
+    // SAFETY: the value is copied at once, and nobody depends on what it was.
+    globals::filter() == 0 || unsafe { PROFILED_PIDS.get(tgid) }.is_some()
+}
+
+/// `sched_process_fork(parent, child)`: a profiled process's child is profiled from its first instruction.
+#[btf_tracepoint(function = "sched_process_fork")]
+fn process_fork(ctx: BtfTracePointContext) -> i32 {
+    let parent = Task(ctx.arg::<u64>(0));
+    let child = Task(ctx.arg::<u64>(1));
+    if let (Some(parent), Some(child)) = (parent.tgid(), child.tgid()) {
+        // A new thread has its parent's tgid.
+        if parent != child && is_profiled(parent) && PROFILED_PIDS.insert(child, 1, 0).is_err() {
+            count(Counter::FilterFull);
+        }
+    }
+    0
+}

@@ -1,0 +1,25 @@
+//! What the daemon sets before it loads the object: kernel field offsets and switches.
+//!
+//! They are read-only data to the verifier, so that a switch that is off removes its code.
+
+macro_rules! global {
+    ($name:ident, $read:ident) => {
+        #[unsafe(no_mangle)]
+        static $name: u32 = 0;
+
+        #[inline(always)]
+        pub fn $read() -> u32 {
+            // SAFETY: the static is initialised and never written while programs run; volatile, since the loader
+            // changes it behind the compiler's back.
+            unsafe { core::ptr::read_volatile(&raw const $name) }
+        }
+    };
+}
+
+global!(TASK_GROUP_LEADER, task_group_leader);
+global!(TASK_START_BOOTTIME, task_start_boottime);
+global!(TASK_FLAGS, task_flags);
+global!(TASK_TGID, task_tgid);
+global!(FILTER, filter);
+global!(WAKEUP_BYTES, wakeup_bytes);
+global!(LOG, log);

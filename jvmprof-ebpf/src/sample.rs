@@ -1,0 +1,122 @@
+//! The perf event program: who runs, in the kernel or in user code, and from which registers the walk starts.
+
+use aya_ebpf::{
+    EbpfContext,
+    bindings::{bpf_perf_event_data, pt_regs},
+    helpers::{
+        bpf_get_current_task, bpf_get_current_task_btf, bpf_get_smp_processor_id, bpf_get_stack, bpf_ktime_get_ns,
+        bpf_task_pt_regs,
+    },
+    macros::perf_event,
+    programs::PerfEventContext,
+};
+use jvmprof_common::{
+    abi::{Counter, FLAG_KERNEL_MODE, FrameWord, MAX_KERNEL_FRAMES, SAMPLE_MAGIC, SampleHeader, Stop},
+    unwind::Cursor,
+};
+
+use crate::{
+    counters::count,
+    filter,
+    scratch::{self, Scratch},
+    task::Task,
+    unwind,
+};
+
+/// Code segment selector of 64-bit user code (`__USER_CS`, Linux arch/x86/include/asm/segment.h).
+const USER_CS: u64 = 0x33;
+
+#[perf_event]
+fn sample(ctx: PerfEventContext) -> u32 {
+    let tgid = ctx.tgid();
+    if ctx.pid() == 0 {
+        count(Counter::Idle);
+        return 0;
+    }
+    if !filter::is_profiled(tgid) {
+        count(Counter::Filtered);
+        return 0;
+    }
+    count(Counter::Taken);
+    let Some(scratch) = scratch::get() else {
+        count(Counter::UnwinderUnavailable);
+        return 0;
+    };
+    // SAFETY: the context of a perf event program is a bpf_perf_event_data that begins with the interrupted registers.
+    let interrupted = unsafe { &(*ctx.as_ptr().cast::<bpf_perf_event_data>()).regs };
+    let in_kernel = interrupted.cs & 3 == 0;
+    // SAFETY: no arguments; the helper returns the current task.
+    let task = Task(unsafe { bpf_get_current_task() });
+
+    fill_header(scratch, &ctx, task, in_kernel);
+    if in_kernel {
+        kernel_stack(scratch, &ctx);
+        if task.is_kernel_thread() {
+            unwind::finish(scratch, &ctx, Stop::KernelThread);
+            return 0;
+        }
+        // SAFETY: both helpers take and return pointers that the kernel checks; the task is the current one.
+        let user = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as *const pt_regs;
+        // SAFETY: a task that isn't a kernel thread has its user registers there.
+        start(scratch, unsafe { &*user }, &ctx);
+    } else {
+        start(scratch, interrupted, &ctx);
+    }
+    0
+}
+
+#[inline(always)]
+fn fill_header(scratch: &mut Scratch, ctx: &PerfEventContext, task: Task, in_kernel: bool) {
+    scratch.used = 0;
+    scratch.frames = 0;
+    scratch.window.clear();
+    let header = &mut scratch.header;
+    header.magic = SAMPLE_MAGIC;
+    // SAFETY: helpers without arguments.
+    header.time_ns = unsafe { bpf_ktime_get_ns() };
+    // SAFETY: as above.
+    header.cpu = unsafe { bpf_get_smp_processor_id() };
+    header.start_ns = task.process_start().unwrap_or(0);
+    header.pid = ctx.tgid();
+    header.tid = ctx.pid();
+    header.comm = ctx.command().unwrap_or_default();
+    header.tail_sp = 0;
+    header.tail_fp = 0;
+    header.kernel_frames = 0;
+    header.user_words = 0;
+    header.tail_words = 0;
+    header.flags = if in_kernel { FLAG_KERNEL_MODE } else { 0 };
+    header.reserved = 0;
+}
+
+#[inline(always)]
+fn kernel_stack(scratch: &mut Scratch, ctx: &PerfEventContext) {
+    // SAFETY: the buffer is at least as long as the size given.
+    let bytes = unsafe {
+        bpf_get_stack(ctx.as_ptr(), scratch.words.as_mut_ptr().cast(), (MAX_KERNEL_FRAMES * 8) as u32, 0)
+    };
+    if bytes <= 0 {
+        count(Counter::KernelStackUnreadable);
+        return;
+    }
+    let frames = (bytes as u64 >> 3) & 0xff;
+    scratch.header.kernel_frames = frames as u16;
+    scratch.used = frames;
+}
+
+#[inline(always)]
+fn start(scratch: &mut Scratch, regs: &pt_regs, ctx: &PerfEventContext) {
+    let header: &mut SampleHeader = &mut scratch.header;
+    header.tail_sp = regs.rsp;
+    header.tail_fp = regs.rbp;
+    if regs.cs != USER_CS {
+        unwind::finish(scratch, ctx, Stop::Not64Bit);
+        return;
+    }
+    scratch.cursor = Cursor { pc: regs.rip, sp: regs.rsp, fp: regs.rbp, exact: true };
+    scratch.push(FrameWord::exact(regs.rip).0);
+    scratch.frames = 1;
+    unwind::start(ctx);
+    // Only a failed tail call returns.
+    count(Counter::UnwinderUnavailable);
+}

@@ -1,0 +1,37 @@
+//! Fields of `task_struct`, at the offsets that the daemon read from the kernel's BTF.
+
+use aya_ebpf::helpers::bpf_probe_read_kernel;
+
+use crate::globals;
+
+/// `PF_KTHREAD` of include/linux/sched.h: the task has no user memory.
+const PF_KTHREAD: u32 = 0x0020_0000;
+
+/// The address of a `task_struct`.
+#[derive(Clone, Copy)]
+pub struct Task(pub u64);
+
+impl Task {
+    #[inline(always)]
+    pub fn is_kernel_thread(self) -> bool {
+        self.read::<u32>(globals::task_flags()).unwrap_or(0) & PF_KTHREAD != 0
+    }
+
+    #[inline(always)]
+    pub fn tgid(self) -> Option<u32> {
+        self.read(globals::task_tgid())
+    }
+
+    /// When the process (its first thread) was started: `CLOCK_BOOTTIME`, ns.
+    #[inline(always)]
+    pub fn process_start(self) -> Option<u64> {
+        let leader = Self(self.read(globals::task_group_leader())?);
+        leader.read(globals::task_start_boottime())
+    }
+
+    #[inline(always)]
+    fn read<T>(self, offset: u32) -> Option<T> {
+        // SAFETY: the helper reads any kernel address without faulting and reports failure.
+        unsafe { bpf_probe_read_kernel((self.0 + offset as u64) as *const T) }.ok()
+    }
+}
