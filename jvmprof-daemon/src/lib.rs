@@ -5,5 +5,6 @@
 
 pub mod types;
 
+pub mod process;
 pub mod profile;
 pub mod sampler;

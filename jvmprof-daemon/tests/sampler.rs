@@ -1,5 +1,7 @@
 //! The sampler against the running kernel. Needs root (or CAP_BPF, CAP_PERFMON), like the profiler itself.
 
+#![allow(clippy::expect_used, reason = "a test may panic")]
+
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -70,11 +72,9 @@ fn a_command_is_seen_from_exec_to_exit_in_order_with_its_samples() {
                 assert_eq!(comm, "sh");
                 seen.push("exec");
             }
-            EventKind::Map { pid: of, mapping } if *of == pid => {
-                if mapping.path.contains("libc.so") {
-                    assert!(mapping.build_id.is_some(), "the kernel tells libc's build id");
-                    seen.push("libc");
-                }
+            EventKind::Map { pid: of, mapping } if *of == pid && mapping.path.contains("libc.so") => {
+                assert!(mapping.build_id.is_some(), "the kernel tells libc's build id");
+                seen.push("libc");
             }
             EventKind::Sample(sample) if sample.header.pid == pid && sample.comm() == "sh" => {
                 assert!(sample.header.start_ns > 0);

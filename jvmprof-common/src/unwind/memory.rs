@@ -128,7 +128,11 @@ mod tests {
     fn a_cleared_window_reads_again_and_unaligned_words_are_refused() {
         let mut pages = Pages { readable: 0..0x2000, copies: 0 };
         let mut window = Window::default();
-        assert_eq!(window.read_u64(&mut pages, 0), Some(0), "address 0 is not mistaken for an empty window's");
+        assert_eq!(
+            window.read_u64(&mut pages, 0),
+            Some(0),
+            "address 0 is not mistaken for an empty window's"
+        );
         window.clear();
         assert_eq!(window.read_u64(&mut pages, 8), Some(8));
         assert_eq!(pages.copies, 2);

@@ -1,6 +1,7 @@
 //! Process events as perf records: a dummy event on every CPU, with a small ring of its own.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 
 use perf_event::data::endian::Native;
@@ -42,7 +43,7 @@ impl Records {
         Ok(records)
     }
 
-    /// Opens rings for CPUs that came. Those of CPUs that went stay until their CPU is back: they may hold records.
+    /// Opens rings for CPUs that came and closes those of CPUs that went.
     pub(super) fn follow(&mut self, cpus: &[u32]) -> Result<(), SamplerError> {
         // An event of a CPU that went offline is dead for good, also when the CPU comes back.
         let gone: Vec<u32> = self.rings.keys().copied().filter(|cpu| !cpus.contains(cpu)).collect();
@@ -50,13 +51,13 @@ impl Records {
             self.rings.remove(&cpu);
         }
         for &cpu in cpus {
-            if !self.rings.contains_key(&cpu) {
+            if let Entry::Vacant(entry) = self.rings.entry(cpu) {
                 let ring = Ring::open(cpu).map_err(|source| SamplerError::PerfEvent {
                     event: "process records",
                     cpu,
                     source,
                 })?;
-                self.rings.insert(cpu, ring);
+                entry.insert(ring);
             }
         }
         Ok(())

@@ -1,0 +1,190 @@
+//! The executable mappings of one process.
+
+use std::sync::Arc;
+
+use crate::types::{Avma, BuildId, FileOffset};
+
+/// What a mapping's bytes come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Backing {
+    /// A file with a path.
+    File,
+    /// The kernel's `[vdso]`.
+    Vdso,
+    /// Memory that a runtime filled with code: anonymous, memfd, shared memory.
+    Anonymous,
+}
+
+/// Executable memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MappedCode {
+    pub start: Avma,
+    /// First address behind it.
+    pub end: Avma,
+    /// Offset of `start` in the file.
+    pub offset: FileOffset,
+    /// As the process sees it, or a name in brackets.
+    pub path: Arc<str>,
+    /// As the kernel told it when the mapping was made; `None` if it wasn't asked or the file has none.
+    pub build_id: Option<BuildId>,
+    pub backing: Backing,
+}
+
+impl MappedCode {
+    pub fn contains(&self, address: Avma) -> bool {
+        self.start <= address && address < self.end
+    }
+
+    /// Where in the file an address of this mapping comes from.
+    pub fn file_offset(&self, address: Avma) -> FileOffset {
+        FileOffset(self.offset.0.wrapping_add(address.0.wrapping_sub(self.start.0)))
+    }
+}
+
+impl Backing {
+    /// By the path as `/proc/PID/maps` and perf records have it.
+    pub fn of_path(path: &str) -> Self {
+        // Files that only exist in memory hold what a runtime wrote there: JIT code of the JVM's huge pages, V8's memfd.
+        const IN_MEMORY: [&str; 6] =
+            ["//anon", "/memfd:", "/dev/zero", "/anon_hugepage", "/SYSV", "/dev/shm/"];
+        if path == "[vdso]" {
+            Self::Vdso
+        } else if path.starts_with('/') && !IN_MEMORY.iter().any(|prefix| path.starts_with(prefix)) {
+            Self::File
+        } else {
+            Self::Anonymous
+        }
+    }
+}
+
+/// All executable mappings of a process, by address, without overlaps.
+#[derive(Clone, Debug, Default)]
+pub struct Mappings {
+    by_start: Vec<Arc<MappedCode>>,
+}
+
+impl Mappings {
+    /// The mapping that holds this address.
+    pub fn find(&self, address: Avma) -> Option<&Arc<MappedCode>> {
+        let behind = self.by_start.partition_point(|mapping| mapping.start <= address);
+        let mapping = &self.by_start[behind.checked_sub(1)?];
+        mapping.contains(address).then_some(mapping)
+    }
+
+    /// Adds a mapping in place of what was there. True if something was.
+    pub fn insert(&mut self, new: MappedCode) -> bool {
+        if new.start >= new.end {
+            return false;
+        }
+        let first = self.by_start.partition_point(|mapping| mapping.end <= new.start);
+        let last = self.by_start.partition_point(|mapping| mapping.start < new.end);
+        if first < last && *self.by_start[first] == new && last - first == 1 {
+            return false;
+        }
+        let mut replacement = Vec::with_capacity(3);
+        if let Some(left) = self.by_start[first..last].first()
+            && left.start < new.start
+        {
+            replacement.push(Arc::new(MappedCode { end: new.start, ..(**left).clone() }));
+        }
+        let right = self.by_start[first..last].last().filter(|right| right.end > new.end).map(|right| {
+            let offset = right.file_offset(new.end);
+            Arc::new(MappedCode { start: new.end, offset, ..(**right).clone() })
+        });
+        replacement.push(Arc::new(new));
+        replacement.extend(right);
+        self.by_start.splice(first..last, replacement);
+        first < last
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<MappedCode>> {
+        self.by_start.iter()
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_start.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.by_start.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapping(start: u64, end: u64, offset: u64, path: &str) -> MappedCode {
+        MappedCode {
+            start: Avma(start),
+            end: Avma(end),
+            offset: FileOffset(offset),
+            path: path.into(),
+            build_id: None,
+            backing: Backing::of_path(path),
+        }
+    }
+
+    fn shape(mappings: &Mappings) -> Vec<(u64, u64, u64, &str)> {
+        mappings.iter().map(|it| (it.start.0, it.end.0, it.offset.0, &*it.path)).collect()
+    }
+
+    #[test]
+    fn a_mapping_over_others_splits_and_replaces_them() {
+        let mut mappings = Mappings::default();
+        assert!(!mappings.insert(mapping(0x1000, 0x5000, 0, "/a")));
+        assert!(!mappings.insert(mapping(0x6000, 0x8000, 0x100, "/b")));
+        assert!(mappings.insert(mapping(0x2000, 0x3000, 0, "/c")));
+        assert_eq!(
+            shape(&mappings),
+            [
+                (0x1000, 0x2000, 0, "/a"),
+                (0x2000, 0x3000, 0, "/c"),
+                (0x3000, 0x5000, 0x2000, "/a"),
+                (0x6000, 0x8000, 0x100, "/b")
+            ]
+        );
+        assert!(mappings.insert(mapping(0x2800, 0x7000, 0, "/d")));
+        assert_eq!(
+            shape(&mappings),
+            [
+                (0x1000, 0x2000, 0, "/a"),
+                (0x2000, 0x2800, 0, "/c"),
+                (0x2800, 0x7000, 0, "/d"),
+                (0x7000, 0x8000, 0x1100, "/b")
+            ]
+        );
+    }
+
+    #[test]
+    fn addresses_are_found_and_holes_are_not() {
+        let mut mappings = Mappings::default();
+        mappings.insert(mapping(0x1000, 0x2000, 0x400, "/a"));
+        mappings.insert(mapping(0x3000, 0x4000, 0, "/b"));
+        let found = mappings.find(Avma(0x1fff)).expect("the last byte belongs to the mapping");
+        assert_eq!(found.file_offset(Avma(0x1fff)), FileOffset(0x13ff));
+        for hole in [0, 0xfff, 0x2000, 0x2fff, 0x4000, u64::MAX] {
+            assert!(mappings.find(Avma(hole)).is_none(), "{hole:#x}");
+        }
+    }
+
+    #[test]
+    fn the_same_mapping_again_changes_nothing() {
+        let mut mappings = Mappings::default();
+        mappings.insert(mapping(0x1000, 0x2000, 0, "/a"));
+        assert!(!mappings.insert(mapping(0x1000, 0x2000, 0, "/a")));
+        assert!(!mappings.insert(mapping(0x2000, 0x2000, 0, "/empty")));
+        assert_eq!(mappings.len(), 1);
+    }
+
+    #[test]
+    fn code_of_runtimes_is_told_from_code_of_files() {
+        assert_eq!(Backing::of_path("/usr/lib/libc.so.6"), Backing::File);
+        assert_eq!(Backing::of_path("/tmp/x (deleted)"), Backing::File);
+        assert_eq!(Backing::of_path("[vdso]"), Backing::Vdso);
+        for path in ["//anon", "", "[heap]", "[anon:v8]", "/memfd:jit (deleted)", "/anon_hugepage (deleted)"]
+        {
+            assert_eq!(Backing::of_path(path), Backing::Anonymous, "{path}");
+        }
+    }
+}
