@@ -4,8 +4,8 @@ use aya_ebpf::{
     EbpfContext,
     bindings::{bpf_perf_event_data, pt_regs},
     helpers::{
-        bpf_get_current_task, bpf_get_current_task_btf, bpf_get_smp_processor_id, bpf_get_stack, bpf_ktime_get_ns,
-        bpf_task_pt_regs,
+        bpf_get_current_task, bpf_get_current_task_btf, bpf_get_smp_processor_id, bpf_get_stack,
+        bpf_ktime_get_ns, bpf_task_pt_regs,
     },
     macros::perf_event,
     programs::PerfEventContext,

@@ -14,6 +14,8 @@ pub struct Scratch {
     pub used: u64,
     pub frames: u64,
     pub cursor: Cursor,
+    /// The cursor one frame earlier.
+    pub callee: Cursor,
     pub window: Window,
 }
 

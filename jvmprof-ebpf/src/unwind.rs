@@ -11,11 +11,12 @@ use aya_ebpf::{
 use aya_log_ebpf::debug;
 use jvmprof_common::{
     abi::{
-        Counter, END_TAIL_WORDS, FRAMES_PER_PROGRAM, FrameWord, MAX_TAIL_WORDS, MAX_USER_FRAMES, SAMPLE_WORDS,
-        SampleHeader, Stop,
+        Counter, END_TAIL_WORDS, FRAMES_PER_PROGRAM, FrameWord, MAX_TAIL_WORDS, MAX_USER_FRAMES,
+        SAMPLE_WORDS, SampleHeader, Stop,
     },
     unwind::{
         FramePointersOnly, Memory, Source, Window,
+        call::ends_in_call,
         memory::{WINDOW_BYTES, WINDOW_WORDS},
         step,
     },
@@ -53,11 +54,15 @@ fn unwind(ctx: PerfEventContext) -> u32 {
             finish(scratch, &ctx, Stop::DepthReached);
             return 0;
         }
+        let mut cursor = scratch.cursor;
         let mut memory = UserMemory { window: &mut scratch.window };
-        if let Err(stop) = step(&mut scratch.cursor, &mut memory, &mut FramePointersOnly) {
+        if let Err(stop) = step(&mut cursor, &mut memory, &mut FramePointersOnly) {
+            drop_false_frame(scratch);
             finish(scratch, &ctx, stop);
             return 0;
         }
+        scratch.callee = scratch.cursor;
+        scratch.cursor = cursor;
         scratch.push(FrameWord::return_address(scratch.cursor.pc).0);
         scratch.frames += 1;
     }
@@ -65,6 +70,24 @@ fn unwind(ctx: PerfEventContext) -> u32 {
     // The kernel's limit of tail calls.
     finish(scratch, &ctx, Stop::DepthReached);
     0
+}
+
+/// Takes the last frame back if its return address doesn't follow a call: code that keeps something else in rbp has led
+/// the chain off the stack, and the daemon goes on from its frame by rows.
+#[inline(always)]
+fn drop_false_frame(scratch: &mut Scratch) {
+    if scratch.frames < 2 {
+        return;
+    }
+    let mut before = [0u8; 8];
+    // SAFETY: the helper reads any user address without faulting and reports failure.
+    let read = unsafe { bpf_probe_read_user_buf((scratch.cursor.pc - 8) as *const u8, &mut before) };
+    // Code that isn't in memory right now can't be judged.
+    if read.is_ok() && !ends_in_call(u64::from_le_bytes(before)) {
+        scratch.frames -= 1;
+        scratch.used -= 1;
+        scratch.cursor = scratch.callee;
+    }
 }
 
 /// Emits the sample with the reason why its walk ended.
@@ -144,7 +167,8 @@ fn emit(scratch: &mut Scratch) {
     // SAFETY: the map is a ring buffer.
     let unread = unsafe { bpf_ringbuf_query(ring, u64::from(BPF_RB_AVAIL_DATA)) };
     // The reader looks at the ring in short intervals anyway; waking it for each sample would cost more than the sample.
-    let flags = if unread >= u64::from(globals::wakeup_bytes()) { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
+    let flags =
+        if unread >= u64::from(globals::wakeup_bytes()) { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
     // SAFETY: the header and its words lie together at the start of the scratch memory and are `bytes` long at least.
     let result =
         unsafe { bpf_ringbuf_output(ring, (&raw mut *scratch).cast::<c_void>(), bytes, u64::from(flags)) };

@@ -3,10 +3,13 @@
 //! The kernel program and the daemon run this same code. The kernel program reads the live stack and knows what its maps
 //! tell it; the daemon reads a copy of the stack and knows unwind rows; tests read recorded snapshots.
 
+pub mod call;
 pub mod frame_pointer;
 pub mod memory;
+pub mod rows;
 
 use crate::abi::Stop;
+use crate::rows::Row;
 pub use memory::{Memory, Source, Window};
 
 /// User addresses end below this with five-level page tables (`TASK_SIZE_MAX`, Linux arch/x86/include/asm/page_64_types.h).
@@ -32,8 +35,8 @@ pub struct Cursor {
 pub enum Rule {
     /// The frame pointer is set up: code of runtimes that keep it, and code without unwind rows.
     FramePointer,
-    /// The code is a thread's root.
-    Root,
+    /// The code's unwind row.
+    Row(Row),
     /// No code is known at this pc.
     Unknown,
 }
@@ -63,7 +66,7 @@ impl Code for FramePointersOnly {
 pub fn step(cursor: &mut Cursor, memory: &mut impl Memory, code: &mut impl Code) -> Result<(), Stop> {
     match code.rule(cursor) {
         Rule::FramePointer => frame_pointer::step(cursor, memory),
-        Rule::Root => Err(Stop::Root),
+        Rule::Row(row) => rows::step(cursor, &row, memory),
         Rule::Unknown => Err(Stop::UnknownCode),
     }
 }

@@ -1,0 +1,146 @@
+//! The stepper for native code: by the unwind row of the pc.
+
+use super::{Cursor, Memory, is_code_address};
+use crate::abi::Stop;
+use crate::rows::{CfaRule, RaRule, RbpRule, Row};
+
+/// Moves the cursor to the caller by a row.
+///
+/// # Errors
+/// [`Stop::Root`] where the row says that there is no caller; the other reasons name what could not be read or followed.
+#[inline(always)]
+pub fn step(cursor: &mut Cursor, row: &Row, memory: &mut impl Memory) -> Result<(), Stop> {
+    let here = *cursor;
+    // A root needs no CFA: hand-written entry code often has none.
+    if row.is_root() {
+        return Err(Stop::Root);
+    }
+    let cfa = match row.cfa {
+        CfaRule::Rsp(offset) => add(here.sp, offset),
+        CfaRule::Rbp(offset) => add(here.fp, offset),
+        CfaRule::Plt { index_pushed } => {
+            here.sp + 8 + if here.pc & 15 >= u64::from(index_pushed) { 8 } else { 0 }
+        }
+        CfaRule::RspIndirect { at, add: offset } => add(read(memory, add(here.sp, at))?, offset),
+        CfaRule::RbpIndirect { at, add: offset } => add(read(memory, add(here.fp, at))?, offset),
+        CfaRule::Unsupported => return Err(Stop::UnsupportedRule),
+    };
+    // Stacks grow down, so a caller's frame lies above: this is also what ends a walk through garbage. Signal frames
+    // may return to another stack.
+    if !cfa.is_multiple_of(8) || (cfa <= here.sp && !row.signal) {
+        return Err(Stop::FramePointerInvalid);
+    }
+    let return_address = match row.ra {
+        RaRule::AtCfa(offset) => read(memory, add(cfa, offset))?,
+        RaRule::AtRsp(offset) => read(memory, add(here.sp, offset))?,
+        RaRule::Undefined => return Err(Stop::Root),
+        RaRule::Unsupported => return Err(Stop::UnsupportedRule),
+    };
+    let fp = match row.rbp {
+        RbpRule::Same => here.fp,
+        RbpRule::AtCfa(offset) => read(memory, add(cfa, offset))?,
+        RbpRule::AtRsp(offset) => read(memory, add(here.sp, offset))?,
+        RbpRule::AtRbp(offset) => read(memory, add(here.fp, offset))?,
+        RbpRule::Undefined => 0,
+        RbpRule::Unsupported => return Err(Stop::UnsupportedRule),
+    };
+    if return_address == 0 {
+        return Err(Stop::ChainEnded);
+    }
+    if !is_code_address(return_address) {
+        return Err(Stop::ReturnAddressInvalid);
+    }
+    *cursor = Cursor { pc: return_address, sp: cfa, fp, exact: row.signal };
+    Ok(())
+}
+
+#[inline(always)]
+fn add(base: u64, offset: i32) -> u64 {
+    base.wrapping_add_signed(i64::from(offset))
+}
+
+#[inline(always)]
+fn read(memory: &mut impl Memory, address: u64) -> Result<u64, Stop> {
+    memory.read_u64(address).ok_or(Stop::StackUnreadable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A stack of words from 0x7000 on.
+    struct Stack(Vec<u64>);
+
+    impl Memory for Stack {
+        fn read_u64(&mut self, address: u64) -> Option<u64> {
+            let index = address.checked_sub(0x7000)? / 8;
+            self.0.get(index as usize).copied()
+        }
+    }
+
+    const RA: u64 = 0x40_1234;
+    const HERE: Cursor = Cursor { pc: 0x40_0000, sp: 0x7000, fp: 0x7010, exact: true };
+
+    #[test]
+    fn a_frame_without_frame_pointer_is_stepped_by_its_size() {
+        let mut cursor = HERE;
+        let row =
+            Row { cfa: CfaRule::Rsp(32), rbp: RbpRule::AtCfa(-16), ra: RaRule::AtCfa(-8), signal: false };
+        step(&mut cursor, &row, &mut Stack(vec![1, 2, 0xbeef, RA])).expect("the row fits the stack");
+        assert_eq!(cursor, Cursor { pc: RA, sp: 0x7020, fp: 0xbeef, exact: false });
+    }
+
+    #[test]
+    fn a_frame_pointer_row_equals_the_frame_pointer_stepper() {
+        let stack = vec![1, 2, 0x7050, RA];
+        let row =
+            Row { cfa: CfaRule::Rbp(16), rbp: RbpRule::AtCfa(-16), ra: RaRule::AtCfa(-8), signal: false };
+        let (mut by_row, mut by_chain) = (HERE, HERE);
+        step(&mut by_row, &row, &mut Stack(stack.clone())).expect("the row fits the stack");
+        super::super::frame_pointer::step(&mut by_chain, &mut Stack(stack)).expect("the chain is whole");
+        assert_eq!(by_row, by_chain);
+    }
+
+    #[test]
+    fn a_plt_entry_is_one_word_longer_once_it_pushed_its_index() {
+        let row = Row { cfa: CfaRule::Plt { index_pushed: 11 }, ..Row::AT_CALL };
+        for (pc, index) in [(0x1000a, 0), (0x1000b, 1)] {
+            let mut cursor = Cursor { pc, ..HERE };
+            let mut stack = vec![0xbad; 2];
+            stack[index] = RA;
+            step(&mut cursor, &row, &mut Stack(stack)).expect("the return address is there");
+            assert_eq!((cursor.pc, cursor.sp), (RA, 0x7008 + 8 * index as u64));
+        }
+    }
+
+    #[test]
+    fn a_signal_frame_leads_to_the_interrupted_instruction_on_another_stack() {
+        let row = Row {
+            cfa: CfaRule::RspIndirect { at: 16, add: 0 },
+            rbp: RbpRule::AtRsp(8),
+            ra: RaRule::AtRsp(0),
+            signal: true,
+        };
+        let mut cursor = HERE;
+        step(&mut cursor, &row, &mut Stack(vec![RA, 0x6ff0, 0x6000])).expect("the context is on the stack");
+        assert_eq!(cursor, Cursor { pc: RA, sp: 0x6000, fp: 0x6ff0, exact: true });
+    }
+
+    #[test]
+    fn what_is_no_frame_is_named_and_leaves_the_cursor() {
+        let cases = [
+            (Row { ra: RaRule::Undefined, cfa: CfaRule::Unsupported, ..Row::AT_CALL }, vec![RA], Stop::Root),
+            (Row { cfa: CfaRule::Unsupported, ..Row::AT_CALL }, vec![RA], Stop::UnsupportedRule),
+            (Row { cfa: CfaRule::Rsp(-8), ..Row::AT_CALL }, vec![RA], Stop::FramePointerInvalid),
+            (Row { cfa: CfaRule::Rsp(4), ..Row::AT_CALL }, vec![RA], Stop::FramePointerInvalid),
+            (Row::AT_CALL, vec![], Stop::StackUnreadable),
+            (Row::AT_CALL, vec![12], Stop::ReturnAddressInvalid),
+            (Row::AT_CALL, vec![0], Stop::ChainEnded),
+        ];
+        for (row, stack, stop) in cases {
+            let mut cursor = HERE;
+            assert_eq!(step(&mut cursor, &row, &mut Stack(stack)), Err(stop), "{row:?}");
+            assert_eq!(cursor, HERE);
+        }
+    }
+}
