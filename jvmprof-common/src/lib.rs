@@ -6,4 +6,5 @@
 #![forbid(unsafe_code)]
 
 pub mod abi;
+pub mod rows;
 pub mod unwind;
