@@ -6,5 +6,10 @@
 pub mod types;
 
 pub mod process;
+
+pub mod native;
+
+pub mod jitmap;
+
 pub mod profile;
 pub mod sampler;

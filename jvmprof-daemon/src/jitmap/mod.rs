@@ -1,0 +1,4 @@
+//! Names of generated code, as the runtimes that generate it write them down for profilers.
+
+pub mod names;
+pub mod perf_map;

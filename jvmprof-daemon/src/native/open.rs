@@ -1,0 +1,102 @@
+//! Opening files of other processes without being led astray: never blocking on a FIFO, never touching a device,
+//! never leaving the root of the container that the path belongs to.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::sys::stat::Mode;
+
+/// Why a file wasn't opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    #[error("opening {path}: {source}")]
+    Open { path: PathBuf, source: io::Error },
+    #[error("{path} is not a regular file")]
+    NotRegular { path: PathBuf },
+    #[error(
+        "{path} belongs to uid {found}, not to uid {expected} of the process that should have written it"
+    )]
+    ForeignOwner { path: PathBuf, found: u32, expected: u32 },
+}
+
+impl OpenError {
+    /// Whether there just is no such file.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Open { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+
+    /// A short word for counters: which kind of error this is.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Open { .. } => "open",
+            Self::NotRegular { .. } => "not_regular",
+            Self::ForeignOwner { .. } => "foreign_owner",
+        }
+    }
+}
+
+/// Opens `path` for reading if it is a regular file. Symbolic links are followed, so that `/proc/PID/map_files/…` and
+/// `/proc/PID/exe` work.
+///
+/// # Errors
+/// [`OpenError::NotRegular`] without ever having opened what is there, [`OpenError::Open`] else.
+pub fn open_regular(path: &Path) -> Result<File, OpenError> {
+    // O_PATH opens nothing: no FIFO waits, no device is started.
+    let handle = open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty());
+    reopen(handle.map_err(|errno| failed(path, errno.into()))?, path)
+}
+
+/// Opens `relative` below the directory `root` (a process's `/proc/PID/root`) if it is a regular file.
+///
+/// Absolute links and `..` inside are resolved as the process itself would (`RESOLVE_IN_ROOT`, Linux 5.6), so none
+/// leads out of a container; the last component may not be a link.
+///
+/// # Errors
+/// As [`open_regular`].
+pub fn open_in_root(root: &Path, relative: &Path) -> Result<File, OpenError> {
+    let shown = root.join(relative.strip_prefix("/").unwrap_or(relative));
+    let flags = OFlag::O_PATH | OFlag::O_CLOEXEC | OFlag::O_DIRECTORY;
+    let root = open(root, flags, Mode::empty()).map_err(|errno| failed(root, errno.into()))?;
+    let flags = OFlag::O_PATH | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+    let how = OpenHow::new()
+        .flags(flags)
+        .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    let handle = openat2(root.as_fd(), relative, how).map_err(|errno| failed(&shown, errno.into()))?;
+    reopen(handle, &shown)
+}
+
+/// As [`open_in_root`], and the file must belong to `owner` (a uid as this process sees it) or to root.
+///
+/// # Errors
+/// As [`open_regular`], and [`OpenError::ForeignOwner`].
+pub fn open_in_root_owned(root: &Path, relative: &Path, owner: u32) -> Result<File, OpenError> {
+    let file = open_in_root(root, relative)?;
+    let path = || root.join(relative.strip_prefix("/").unwrap_or(relative));
+    let found = file.metadata().map_err(|source| failed(&path(), source))?.uid();
+    if found != owner && found != 0 {
+        return Err(OpenError::ForeignOwner { path: path(), found, expected: owner });
+    }
+    Ok(file)
+}
+
+fn reopen(handle: OwnedFd, path: &Path) -> Result<File, OpenError> {
+    let handle = File::from(handle);
+    let metadata = handle.metadata().map_err(|source| failed(path, source))?;
+    if !metadata.is_file() {
+        return Err(OpenError::NotRegular { path: path.into() });
+    }
+    // The descriptor's own link leads to the very file that was just looked at, whatever the path means by now.
+    let link = format!("/proc/self/fd/{}", handle.as_raw_fd());
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    let file = open(link.as_str(), flags, Mode::empty()).map_err(|errno| failed(path, errno.into()))?;
+    Ok(File::from(file))
+}
+
+fn failed(path: &Path, source: io::Error) -> OpenError {
+    OpenError::Open { path: path.into(), source }
+}
