@@ -1,1 +1,43 @@
-fn main() {}
+//! `cargo xtask TASK`: every development task of jvmprof, one file each.
+
+mod ebpf;
+mod elf;
+mod paths;
+mod run;
+mod rustc_wrapper;
+mod toolchain;
+mod tools;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", about = "Development tasks of jvmprof", disable_version_flag = true)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Rebuild the kernel programs and replace the committed object
+    Ebpf(ebpf::Args),
+}
+
+fn main() -> ExitCode {
+    // cargo calls this same binary as its rustc wrapper while it builds the kernel programs.
+    if rustc_wrapper::is_called() {
+        return rustc_wrapper::main();
+    }
+    let done = match Cli::parse().task {
+        Task::Ebpf(args) => ebpf::main(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! `cargo xtask ebpf`: builds the kernel programs, the same byte for byte in any folder.
+//!
+//! The object is committed, so that building jvmprof needs no bootstrap compiler, no rust-src and no linker for BPF.
+//! The same bytes come out of the same rustc and bpf-linker wherever the checkout, cargo's home and the toolchain
+//! are: paths are remapped here, and `rustc_wrapper` takes them out of the crates' identities.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+
+use crate::run::run;
+use crate::toolchain::Toolchain;
+use crate::{elf, paths, rustc_wrapper, tools};
+
+/// Little-endian BPF.
+pub(crate) const TARGET: &str = "bpfel-unknown-none";
+
+/// The binary of the crate `jvmprof-ebpf`.
+const BINARY: &str = "jvmprof";
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Rebuild and compare with the committed object, which is left as it is
+    #[arg(long)]
+    check: bool,
+}
+
+pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
+    if args.check { check() } else { update() }
+}
+
+fn update() -> anyhow::Result<()> {
+    let object = build()?;
+    let committed = paths::committed_object();
+    if fs::read(&committed).is_ok_and(|old| old == object) {
+        eprintln!("{} is current ({} bytes)", committed.display(), object.len());
+        return Ok(());
+    }
+    if let Some(folder) = committed.parent() {
+        fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    }
+    fs::write(&committed, &object).with_context(|| format!("writing {}", committed.display()))?;
+    eprintln!("{} written ({} bytes): commit it", committed.display(), object.len());
+    Ok(())
+}
+
+/// Rebuilds the object and compares it with the committed one.
+///
+/// # Errors
+/// They differ; the error names the sections and where the new one is.
+pub(crate) fn check() -> anyhow::Result<()> {
+    let object = build()?;
+    let committed = paths::committed_object();
+    let old = fs::read(&committed).with_context(|| format!("reading {}", committed.display()))?;
+    if old == object {
+        eprintln!("{} is what the sources say ({} bytes)", committed.display(), object.len());
+        return Ok(());
+    }
+    let fresh = build_folder().join("jvmprof.bpf.o");
+    fs::write(&fresh, &object).with_context(|| format!("writing {}", fresh.display()))?;
+    let sections = elf::differing_sections(&old, &object).map(|names| names.join(", "));
+    bail!(
+        "{} ({} bytes) isn't what the sources say: {} ({} bytes) differs in {}; run `cargo xtask ebpf` and commit",
+        committed.display(),
+        old.len(),
+        fresh.display(),
+        object.len(),
+        sections.unwrap_or_else(|error| format!("a way that can't be told ({error:#})"))
+    )
+}
+
+fn build_folder() -> PathBuf {
+    paths::target().join("ebpf")
+}
+
+/// Builds and strips the object.
+fn build() -> anyhow::Result<Vec<u8>> {
+    let toolchain = Toolchain::find()?;
+    let library = toolchain.library()?;
+    let linker = tools::BPF_LINKER.ensure()?;
+    let krate = paths::ebpf_crate();
+    // The sources of crates have their folders from now on, and those can be remapped.
+    run(toolchain.command("cargo").arg("fetch").arg("--locked").current_dir(&krate))?;
+
+    let mut cargo = toolchain.command("cargo");
+    cargo.args(["build", "--release", "--locked", "-Z", "build-std=core", "--target", TARGET]);
+    cargo.arg("--target-dir").arg(build_folder()).current_dir(&krate);
+    // Allows -Z on stable.
+    cargo.env("RUSTC_BOOTSTRAP", "1");
+    // Where -Z build-std looks for `core` instead of the sysroot: the toolchain itself is left as it is.
+    cargo.env("__CARGO_TESTS_ONLY_SRC_ROOT", &library);
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", flags(&linker, &library)?);
+    cargo.env("RUSTC_WRAPPER", env::current_exe().context("finding this binary")?);
+    cargo.env(rustc_wrapper::CALLED, "1");
+    run(&mut cargo)?;
+
+    let linked = build_folder().join(TARGET).join("release").join(BINARY);
+    let linked = fs::read(&linked).with_context(|| format!("reading {}", linked.display()))?;
+    elf::without_dwarf(&linked)
+}
+
+/// rustc's flags for the target, separated as `CARGO_ENCODED_RUSTFLAGS` wants them.
+fn flags(linker: &Path, library: &Path) -> anyhow::Result<OsString> {
+    let mut flags: Vec<OsString> = Vec::new();
+    let mut linker_flag = OsString::from("-Clinker=");
+    linker_flag.push(linker);
+    flags.push(linker_flag);
+    // Callbacks of bpf_loop need BTF's func_info, which the linker makes from debug info.
+    flags.extend(["-Clink-arg=--btf", "-Cdebuginfo=2", "-Cpanic=abort"].map(OsString::from));
+    for (from, to) in remapped(library)? {
+        let mut flag = OsString::from("--remap-path-prefix=");
+        flag.push(from);
+        flag.push("=");
+        flag.push(to);
+        flags.push(flag);
+    }
+    Ok(flags.join("\u{1f}".as_ref()))
+}
+
+/// Every folder whose path may get into the object, and what stands there instead.
+///
+/// LLVM puts the text of source lines into BTF if it can open the file, so nothing may exist at the new names.
+fn remapped(library: &Path) -> anyhow::Result<Vec<(PathBuf, &'static str)>> {
+    let mut folders = vec![(paths::workspace(), "/remapped/jvmprof"), (library.to_owned(), "/remapped/rust")];
+    if let Some(home) = paths::cargo_home() {
+        // One folder a registry, named by a hash of its address: a mirror has another.
+        let sources = home.join("registry/src");
+        for folder in fs::read_dir(&sources).with_context(|| format!("reading {}", sources.display()))? {
+            let folder = folder.with_context(|| format!("reading {}", sources.display()))?;
+            folders.push((folder.path(), "/remapped/crates"));
+        }
+    }
+    // A path is seen as it was given or as the working directory, without symbolic links.
+    let mut pairs = Vec::new();
+    for (folder, name) in folders {
+        let real = fs::canonicalize(&folder).with_context(|| format!("resolving {}", folder.display()))?;
+        if real != folder {
+            pairs.push((real, name));
+        }
+        pairs.push((folder, name));
+    }
+    // rustc takes the last that matches: of nested folders the inner one.
+    pairs.sort_by_key(|(folder, _)| folder.as_os_str().len());
+    Ok(pairs)
+}

@@ -1,0 +1,47 @@
+//! Tools from crates.io that tasks call, each at one version.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::paths;
+use crate::run::{output, run};
+
+/// A binary crate whose binary has the crate's name.
+#[derive(Debug)]
+pub(crate) struct Tool {
+    pub(crate) name: &'static str,
+    pub(crate) version: &'static str,
+}
+
+/// Links LLVM bitcode of several crates to one BPF object with BTF. 0.10.4 is the last that uses rustc's own libLLVM
+/// for LLVM 22, so that nobody needs an LLVM.
+pub(crate) const BPF_LINKER: Tool = Tool { name: "bpf-linker", version: "0.10.4" };
+
+impl Tool {
+    /// The tool's path: on `PATH` if the version there is right, else installed below the target folder.
+    ///
+    /// # Errors
+    /// `cargo install` fails.
+    pub(crate) fn ensure(&self) -> anyhow::Result<PathBuf> {
+        let installed = paths::tools().join("bin").join(self.name);
+        let candidates = [PathBuf::from(self.name), installed.clone()];
+        if let Some(found) = candidates.into_iter().find(|path| self.is_version_of(path)) {
+            return Ok(found);
+        }
+        let package = format!("{}@{}", self.name, self.version);
+        let mut install = Command::new("cargo");
+        install.args(["install", "--locked", "--force", &package, "--root"]).arg(paths::tools());
+        install.arg("--target-dir").arg(paths::target().join("tools-build"));
+        // The tools are built for this machine, whatever the kernel programs are built with.
+        for inherited in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "RUSTC_BOOTSTRAP"] {
+            install.env_remove(inherited);
+        }
+        run(&mut install)?;
+        Ok(installed)
+    }
+
+    fn is_version_of(&self, path: &std::path::Path) -> bool {
+        let said = output(Command::new(path).arg("--version"));
+        said.is_ok_and(|line| line.split_whitespace().any(|word| word == self.version))
+    }
+}
