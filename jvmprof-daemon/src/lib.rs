@@ -5,4 +5,8 @@
 
 pub mod types;
 
+pub mod proto;
+
 pub mod profile;
+
+pub mod export;
