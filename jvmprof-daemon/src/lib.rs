@@ -5,6 +5,10 @@
 
 pub mod types;
 
+pub mod proto;
+
+pub mod sampler;
+
 pub mod process;
 
 pub mod native;
@@ -12,4 +16,5 @@ pub mod native;
 pub mod jitmap;
 
 pub mod profile;
-pub mod sampler;
+
+pub mod export;

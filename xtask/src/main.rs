@@ -3,6 +3,7 @@
 mod ebpf;
 mod elf;
 mod paths;
+mod proto;
 mod run;
 mod rustc_wrapper;
 mod toolchain;
@@ -23,6 +24,8 @@ struct Cli {
 enum Task {
     /// Rebuild the kernel programs and replace the committed object
     Ebpf(ebpf::Args),
+    /// Regenerate the code of `proto/`
+    Proto,
 }
 
 fn main() -> ExitCode {
@@ -32,6 +35,7 @@ fn main() -> ExitCode {
     }
     let done = match Cli::parse().task {
         Task::Ebpf(args) => ebpf::main(&args),
+        Task::Proto => proto::generate(&proto::committed()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,3 +1,8 @@
 //! Profiles: what was sampled, by label set, and the formats it is written in.
 
+pub mod decode;
+pub mod gzip;
+pub mod merge;
 pub mod model;
+mod source;
+mod strings;

@@ -1,0 +1,3 @@
+//! Where profiles go: files, and (in time) every other sink.
+
+pub mod store;

@@ -1,0 +1,40 @@
+//! What can go wrong with a store.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// An operation on the store that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("{call} {}: {source}", path.display())]
+    Io {
+        /// What was attempted, such as `rename to`.
+        call: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    #[error("{} is in use: another process writes to this directory", dir.display())]
+    Locked { dir: PathBuf },
+    #[error("{} was opened for reading only", dir.display())]
+    ReadOnly { dir: PathBuf },
+    #[error("a profile without the label __name__ can't be stored")]
+    NoName,
+    #[error("a profile of {bytes} bytes can't be stored: the limit of the store is {limit} bytes")]
+    TooLarge { bytes: u64, limit: u64 },
+    #[error("writing labels as JSON: {0}")]
+    Labels(#[from] serde_json::Error),
+}
+
+impl StoreError {
+    pub(super) fn io<'a>(call: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Self + use<'a> {
+        move |source| Self::Io { call, path: path.to_owned(), source }
+    }
+
+    /// Whether the disk is full: the profile may fit later, when something has been removed.
+    pub fn is_out_of_space(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if matches!(
+            source.kind(),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+        ))
+    }
+}

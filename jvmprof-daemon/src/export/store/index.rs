@@ -1,0 +1,142 @@
+//! What the store holds, in memory.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use super::query::{ProfileRef, UnixNanos};
+use crate::profile::model::LabelSet;
+
+/// File systems allocate in blocks of this size; many profiles are smaller than one.
+const BLOCK: u64 = 4096;
+
+fn in_blocks(bytes: u64) -> u64 {
+    bytes.div_ceil(BLOCK).saturating_mul(BLOCK)
+}
+
+/// One profile of a series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) start: UnixNanos,
+    /// Unique in the store; orders profiles that began at the same time.
+    pub(super) number: u64,
+    pub(super) duration_ns: u64,
+    pub(super) samples: u64,
+    pub(super) bytes: u64,
+}
+
+impl Entry {
+    pub(super) fn reference(&self, series: &SeriesEntry) -> ProfileRef {
+        ProfileRef {
+            fingerprint: series.fingerprint.clone(),
+            start: self.start,
+            duration: Duration::from_nanos(self.duration_ns),
+            samples: self.samples,
+            bytes: self.bytes,
+            number: self.number,
+        }
+    }
+}
+
+/// One label set and its profiles.
+#[derive(Debug)]
+pub(super) struct SeriesEntry {
+    pub(super) fingerprint: String,
+    pub(super) labels: LabelSet,
+    label_bytes: u64,
+    entries: BTreeMap<(UnixNanos, u64), Entry>,
+}
+
+impl SeriesEntry {
+    /// Oldest first.
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.values()
+    }
+}
+
+/// All series and profiles of a store.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    by_fingerprint: HashMap<String, SeriesEntry>,
+    /// Every profile, oldest first: the order of removal.
+    by_age: BTreeMap<(UnixNanos, u64), String>,
+    used_bytes: u64,
+    next_number: u64,
+}
+
+impl Index {
+    pub(super) fn series(&self) -> impl Iterator<Item = &SeriesEntry> {
+        self.by_fingerprint.values()
+    }
+
+    pub(super) fn get(&self, fingerprint: &str) -> Option<&SeriesEntry> {
+        self.by_fingerprint.get(fingerprint)
+    }
+
+    pub(super) fn used_bytes(&self) -> u64 {
+        self.used_bytes
+    }
+
+    /// A number that no profile of this store has had.
+    pub(super) fn take_number(&mut self) -> u64 {
+        let number = self.next_number;
+        self.next_number = self.next_number.saturating_add(1);
+        number
+    }
+
+    pub(super) fn add_series(&mut self, fingerprint: String, labels: LabelSet, label_bytes: u64) {
+        let series = SeriesEntry {
+            fingerprint: fingerprint.clone(),
+            labels,
+            label_bytes: in_blocks(label_bytes),
+            entries: BTreeMap::new(),
+        };
+        self.used_bytes = self.used_bytes.saturating_add(series.label_bytes);
+        if let Some(replaced) = self.by_fingerprint.insert(fingerprint, series) {
+            self.used_bytes = self.used_bytes.saturating_sub(replaced.label_bytes);
+        }
+    }
+
+    /// Adds a profile to a series that is known; false if it isn't, or if there is a profile of that start and number.
+    pub(super) fn add_profile(&mut self, fingerprint: &str, entry: Entry) -> bool {
+        let key = (entry.start, entry.number);
+        let Some(series) = self.by_fingerprint.get_mut(fingerprint) else { return false };
+        if self.by_age.contains_key(&key) {
+            return false;
+        }
+        self.next_number = self.next_number.max(entry.number.saturating_add(1));
+        self.used_bytes = self.used_bytes.saturating_add(in_blocks(entry.bytes));
+        series.entries.insert(key, entry);
+        self.by_age.insert(key, fingerprint.to_owned());
+        true
+    }
+
+    /// The profile that is to go first.
+    pub(super) fn oldest(&self) -> Option<ProfileRef> {
+        let (key, fingerprint) = self.by_age.first_key_value()?;
+        let series = self.by_fingerprint.get(fingerprint)?;
+        series.entries.get(key).map(|entry| entry.reference(series))
+    }
+
+    /// Forgets a profile; true if its series has no other, and was forgotten too.
+    pub(super) fn remove_profile(&mut self, profile: &ProfileRef) -> bool {
+        let key = (profile.start, profile.number);
+        self.by_age.remove(&key);
+        let Some(series) = self.by_fingerprint.get_mut(&profile.fingerprint) else { return false };
+        if let Some(entry) = series.entries.remove(&key) {
+            self.used_bytes = self.used_bytes.saturating_sub(in_blocks(entry.bytes));
+        }
+        series.entries.is_empty() && self.remove_series(&profile.fingerprint)
+    }
+
+    pub(super) fn forget_if_empty(&mut self, fingerprint: &str) {
+        if self.by_fingerprint.get(fingerprint).is_some_and(|series| series.entries.is_empty()) {
+            self.remove_series(fingerprint);
+        }
+    }
+
+    fn remove_series(&mut self, fingerprint: &str) -> bool {
+        let Some(series) = self.by_fingerprint.remove(fingerprint) else { return false };
+        self.used_bytes = self.used_bytes.saturating_sub(series.label_bytes);
+        true
+    }
+}

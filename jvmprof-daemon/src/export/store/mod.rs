@@ -1,0 +1,107 @@
+//! A directory of pprof files by series, with an index in memory.
+//!
+//! ```text
+//! DIR/lock                                                  held by the one process that writes
+//! DIR/series/<fingerprint>/labels.json                      the label set, `__name__` included
+//! DIR/series/<fingerprint>/<start>-<duration>-<samples>-<number>.pb.gz
+//! ```
+//! The names of the files say all that the index needs, so that opening reads no profile. Every file is written under a
+//! temporary name, synced and renamed: it is either whole or absent. What a crash leaves behind is removed by the next
+//! writer; what isn't ours is reported and left alone.
+//!
+//! The methods do blocking I/O: call them from `spawn_blocking`.
+
+mod error;
+mod files;
+mod index;
+mod open;
+mod query;
+mod write;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::profile::model::LabelSet;
+
+pub use error::StoreError;
+pub use query::{Matcher, MatcherKind, Merged, ProfileRef, SeriesInfo, TimeRange, UnixNanos};
+pub use write::NewProfile;
+
+/// The label that holds the profile's name.
+pub const NAME_LABEL: &str = "__name__";
+
+/// How a store behaves.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// Oldest profiles are removed when the files take more than this. Counted in blocks of 4 KiB, as file systems
+    /// allocate.
+    pub limit_bytes: u64,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self { limit_bytes: 4 << 30 }
+    }
+}
+
+/// What happened since the store was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreCounters {
+    pub stored_profiles: u64,
+    /// Bytes of the profiles as they were handed in.
+    pub stored_bytes: u64,
+    /// Profiles that were removed because of the limit, or because they alone exceed it.
+    pub removed_profiles: u64,
+    pub removed_bytes: u64,
+    /// Half-written files of an earlier crash, removed at opening.
+    pub leftovers_removed: u64,
+    /// Files and folders that aren't ours or can't be read, left alone.
+    pub skipped: u64,
+}
+
+/// An open store. Shared as `Arc<Store>`.
+#[derive(Debug)]
+pub struct Store {
+    dir: PathBuf,
+    options: StoreOptions,
+    /// Held while the store is open for writing; `None` for a reader.
+    lock: Option<std::fs::File>,
+    /// Held while files are written or removed; taken before `state`, which is never held during I/O.
+    writer: Mutex<()>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    index: index::Index,
+    counters: StoreCounters,
+}
+
+impl Store {
+    /// The directory this store lives in.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub fn counters(&self) -> StoreCounters {
+        self.state().counters
+    }
+
+    /// Bytes that the store's files take now, in whole blocks.
+    pub fn used_bytes(&self) -> u64 {
+        self.state().index.used_bytes()
+    }
+
+    /// A thread that panicked while it held the index can't have left it half changed in a way that matters: entries
+    /// are added and removed whole. So the index stays usable.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// `labels` with the profile's name as `__name__`.
+pub fn with_name(labels: &LabelSet, name: &str) -> LabelSet {
+    let mut labels = labels.clone();
+    labels.insert(NAME_LABEL.to_owned(), name.to_owned());
+    labels
+}

@@ -1,0 +1,222 @@
+//! Adding profiles to a store, and removing the oldest ones when it is full.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use super::files::{self, Staged};
+use super::index::{Entry, Index};
+use super::query::{ProfileRef, UnixNanos};
+use super::{NAME_LABEL, Store, StoreError};
+use crate::profile::model::LabelSet;
+
+/// A profile that is to be stored.
+#[derive(Clone, Debug)]
+pub struct NewProfile {
+    /// With `__name__`.
+    pub labels: LabelSet,
+    pub start: UnixNanos,
+    pub duration: Duration,
+    /// Sum of the first value (a count) of its samples.
+    pub samples: u64,
+    /// pprof, gzipped.
+    pub pprof: bytes::Bytes,
+}
+
+/// A profile on its way: where it goes, and its entry once it is there.
+struct Plan {
+    fingerprint: String,
+    entry: Entry,
+}
+
+impl Store {
+    /// Stores all of these profiles or none: whoever sends them again after an error counts nothing twice.
+    ///
+    /// Returns when they would survive a power cut.
+    ///
+    /// # Errors
+    /// See [`StoreError`]; nothing was stored.
+    pub fn append(&self, profiles: &[NewProfile]) -> Result<(), StoreError> {
+        if self.lock.is_none() {
+            return Err(StoreError::ReadOnly { dir: self.dir.clone() });
+        }
+        self.check(profiles)?;
+        // One writer at a time, without keeping readers of the index waiting for the disk.
+        let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let (plans, new_series) = self.plan(profiles);
+        let written = self.write_files(profiles, &plans, &new_series).inspect_err(|_| {
+            for fingerprint in new_series.keys() {
+                self.remove_series_dir(fingerprint);
+            }
+        });
+        self.enter(profiles, plans, new_series, &written?);
+        self.remove_over_limit();
+        Ok(())
+    }
+
+    fn check(&self, profiles: &[NewProfile]) -> Result<(), StoreError> {
+        let limit = self.options.limit_bytes;
+        for profile in profiles {
+            if profile.labels.get(NAME_LABEL).is_none_or(String::is_empty) {
+                return Err(StoreError::NoName);
+            }
+            let bytes = profile.pprof.len() as u64;
+            if bytes > limit {
+                return Err(StoreError::TooLarge { bytes, limit });
+            }
+        }
+        Ok(())
+    }
+
+    fn plan<'a>(&self, profiles: &'a [NewProfile]) -> (Vec<Plan>, BTreeMap<String, &'a LabelSet>) {
+        let mut state = self.state();
+        let mut new_series = BTreeMap::new();
+        let plan = |profile: &'a NewProfile| {
+            let fingerprint = folder_for(&state.index, &new_series, &profile.labels);
+            if state.index.get(&fingerprint).is_none() {
+                new_series.insert(fingerprint.clone(), &profile.labels);
+            }
+            let entry = Entry {
+                start: profile.start,
+                number: state.index.take_number(),
+                duration_ns: u64::try_from(profile.duration.as_nanos()).unwrap_or(u64::MAX),
+                samples: profile.samples,
+                bytes: profile.pprof.len() as u64,
+            };
+            Plan { fingerprint, entry }
+        };
+        let plans = profiles.iter().map(plan).collect();
+        (plans, new_series)
+    }
+
+    /// Writes everything; takes all of it back on an error. Returns the size of each new `labels.json`.
+    fn write_files(
+        &self,
+        profiles: &[NewProfile],
+        plans: &[Plan],
+        new_series: &BTreeMap<String, &LabelSet>,
+    ) -> Result<BTreeMap<String, u64>, StoreError> {
+        let mut staged = Vec::new();
+        let result = self.stage(profiles, plans, new_series, &mut staged).and_then(|label_bytes| {
+            staged.iter_mut().try_for_each(Staged::publish)?;
+            let touched: BTreeSet<&String> = plans.iter().map(|plan| &plan.fingerprint).collect();
+            for fingerprint in touched {
+                files::sync_dir(&files::series_dir(&self.dir, fingerprint))?;
+            }
+            if !new_series.is_empty() {
+                files::sync_dir(&files::series_root(&self.dir))?;
+            }
+            Ok(label_bytes)
+        });
+        if result.is_err() {
+            staged.into_iter().for_each(Staged::withdraw);
+        }
+        result
+    }
+
+    fn stage(
+        &self,
+        profiles: &[NewProfile],
+        plans: &[Plan],
+        new_series: &BTreeMap<String, &LabelSet>,
+        staged: &mut Vec<Staged>,
+    ) -> Result<BTreeMap<String, u64>, StoreError> {
+        let mut label_bytes = BTreeMap::new();
+        // Labels first: a profile never has its name in a folder that doesn't say whose it is.
+        for (fingerprint, labels) in new_series {
+            let dir = files::series_dir(&self.dir, fingerprint);
+            files::create_dir(&dir)?;
+            let json = serde_json::to_vec_pretty(labels)?;
+            staged.push(Staged::write(&dir, files::LABELS, &json)?);
+            label_bytes.insert(fingerprint.clone(), json.len() as u64);
+        }
+        for (profile, plan) in profiles.iter().zip(plans) {
+            let dir = files::series_dir(&self.dir, &plan.fingerprint);
+            staged.push(Staged::write(&dir, &files::profile_name(&plan.entry), &profile.pprof)?);
+        }
+        Ok(label_bytes)
+    }
+
+    fn enter(
+        &self,
+        profiles: &[NewProfile],
+        plans: Vec<Plan>,
+        new_series: BTreeMap<String, &LabelSet>,
+        label_bytes: &BTreeMap<String, u64>,
+    ) {
+        let mut state = self.state();
+        for (fingerprint, labels) in new_series {
+            let bytes = label_bytes.get(&fingerprint).copied().unwrap_or(0);
+            state.index.add_series(fingerprint, labels.clone(), bytes);
+        }
+        for (plan, profile) in plans.into_iter().zip(profiles) {
+            state.index.add_profile(&plan.fingerprint, plan.entry);
+            state.counters.stored_profiles += 1;
+            state.counters.stored_bytes += profile.pprof.len() as u64;
+        }
+    }
+
+    /// Removes the oldest profiles until the files fit the limit.
+    pub(super) fn enforce_limit(&self) {
+        let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        self.remove_over_limit();
+    }
+
+    fn remove_over_limit(&self) {
+        let (mut profiles, mut bytes) = (0_u64, 0_u64);
+        while let Some(oldest) = self.oldest_over_limit() {
+            self.remove(&oldest);
+            profiles += 1;
+            bytes += oldest.bytes;
+        }
+        if profiles > 0 {
+            let limit = self.options.limit_bytes;
+            tracing::info!(profiles, bytes, limit, dir = %self.dir.display(), "oldest profiles removed: store is full");
+            let mut state = self.state();
+            state.counters.removed_profiles += profiles;
+            state.counters.removed_bytes += bytes;
+        }
+    }
+
+    fn oldest_over_limit(&self) -> Option<ProfileRef> {
+        let state = self.state();
+        (state.index.used_bytes() > self.options.limit_bytes).then(|| state.index.oldest()).flatten()
+    }
+
+    /// The entry goes even if its file can't be removed: else the same file would be tried for ever.
+    fn remove(&self, profile: &ProfileRef) {
+        let path = files::profile_path(&self.dir, profile);
+        if let Err(error) = fs::remove_file(&path) {
+            tracing::warn!(path = %path.display(), %error, "profile can't be removed from the full store");
+        }
+        let series_is_gone = self.state().index.remove_profile(profile);
+        if series_is_gone {
+            self.remove_series_dir(&profile.fingerprint);
+        }
+    }
+
+    /// Removes the folder of a series that has no profiles. What is foreign in it keeps the folder, without labels.
+    fn remove_series_dir(&self, fingerprint: &str) {
+        let dir: PathBuf = files::series_dir(&self.dir, fingerprint);
+        let _ = fs::remove_file(dir.join(files::LABELS));
+        let _ = fs::remove_dir(&dir);
+    }
+}
+
+/// The folder that has, or is to have, this label set: its fingerprint, numbered if another set has the same one.
+fn folder_for(index: &Index, new: &BTreeMap<String, &LabelSet>, labels: &LabelSet) -> String {
+    let fingerprint = files::fingerprint(labels);
+    let mut candidate = fingerprint.clone();
+    let mut suffix = 2_u32;
+    loop {
+        let holder =
+            index.get(&candidate).map(|series| &series.labels).or_else(|| new.get(&candidate).copied());
+        if holder.is_none_or(|held| held == labels) {
+            return candidate;
+        }
+        candidate = format!("{fingerprint}-{suffix}");
+        suffix += 1;
+    }
+}

@@ -1,0 +1,339 @@
+//! Several pprof profiles as one.
+//!
+//! The rules are those of google/pprof `profile/merge.go`, so that `go tool pprof a.pb.gz b.pb.gz` and this agree: equal
+//! stacks with equal labels add up; a mapping is the same in two processes if its file, offset and size are, wherever it was
+//! loaded; the period is the largest. Durations differ: there they add up, here the result spans from the first start to the
+//! last end, because most merges are of processes that ran side by side.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use super::decode::{DecodeError, DecodeLimits, decode};
+use super::source::Source;
+use super::strings::StringTable;
+use crate::proto::pprof::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
+
+/// How much a merge may hold.
+#[derive(Clone, Copy, Debug)]
+pub struct MergeLimits {
+    /// Limits of each profile that goes in.
+    pub profile: DecodeLimits,
+    /// Encoded size of the result before compression, estimated from above.
+    pub max_bytes: usize,
+}
+
+impl Default for MergeLimits {
+    fn default() -> Self {
+        Self { profile: DecodeLimits::default(), max_bytes: 256 << 20 }
+    }
+}
+
+/// A profile that can't be merged; what had been merged before it stays as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum MergeError {
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    #[error("merging profiles: {what} {id} isn't in its table")]
+    Dangling { what: &'static str, id: i128 },
+    #[error("merging profiles: a sample has {values} values for {types} sample types")]
+    Values { values: usize, types: usize },
+    #[error("merging profiles: sample types {found} can't be added to {expected}")]
+    Incompatible { found: String, expected: String },
+    #[error("merging profiles: the result would have more than {limit} bytes")]
+    Full { limit: usize },
+}
+
+impl MergeError {
+    /// Whether every further profile would be refused as well.
+    pub fn is_limit_of_the_whole(&self) -> bool {
+        matches!(self, Self::Full { .. })
+    }
+}
+
+/// Collects profiles into one.
+#[derive(Debug)]
+pub struct Merger {
+    limits: MergeLimits,
+    strings: StringTable,
+    mappings: Table<MappingKey, Mapping>,
+    functions: Table<(i64, i64, i64, i64), Function>,
+    locations: Table<LocationKey, Location>,
+    samples: Table<SampleKey, Sample>,
+    head: Option<Head>,
+    held_bytes: usize,
+}
+
+/// Everything of a profile but its tables.
+#[derive(Debug)]
+struct Head {
+    sample_type: Vec<ValueType>,
+    period_type: Option<ValueType>,
+    default_sample_type: i64,
+    period: i64,
+    start: i64,
+    end: i64,
+}
+
+/// Size, offset, and build id or else file.
+type MappingKey = (u64, u64, i64);
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct LocationKey {
+    mapping: u64,
+    /// From the start of the mapping, because processes load a file at different addresses.
+    address: u64,
+    lines: Vec<(u64, i64, i64)>,
+    is_folded: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct SampleKey {
+    locations: Vec<u64>,
+    labels: Vec<(i64, i64, i64, i64)>,
+}
+
+/// Entries with ids 1..N in order of first sight.
+#[derive(Debug)]
+struct Table<K, V> {
+    ids: HashMap<K, u64>,
+    entries: Vec<V>,
+}
+
+impl<K, V> Default for Table<K, V> {
+    fn default() -> Self {
+        Self { ids: HashMap::new(), entries: Vec::new() }
+    }
+}
+
+impl<K: Hash + Eq, V> Table<K, V> {
+    /// The id of the entry with this key; `new` makes it from its id if there is none.
+    fn id(&mut self, key: K, new: impl FnOnce(u64) -> V) -> u64 {
+        let entries = &mut self.entries;
+        *self.ids.entry(key).or_insert_with(|| {
+            let id = entries.len() as u64 + 1;
+            entries.push(new(id));
+            id
+        })
+    }
+
+    fn get_mut(&mut self, id: u64) -> Option<&mut V> {
+        self.entries.get_mut(usize::try_from(id).ok()?.checked_sub(1)?)
+    }
+}
+
+impl Merger {
+    pub fn new(limits: MergeLimits) -> Self {
+        Self {
+            limits,
+            strings: StringTable::default(),
+            mappings: Table::default(),
+            functions: Table::default(),
+            locations: Table::default(),
+            samples: Table::default(),
+            head: None,
+            held_bytes: 0,
+        }
+    }
+
+    /// Adds a profile as it lies on disk.
+    ///
+    /// # Errors
+    /// See [`MergeError`]; nothing was added.
+    pub fn add_bytes(&mut self, bytes: &[u8]) -> Result<(), MergeError> {
+        self.add(&decode(bytes, self.limits.profile)?)
+    }
+
+    /// Adds a profile.
+    ///
+    /// # Errors
+    /// See [`MergeError`]; nothing was added.
+    pub fn add(&mut self, profile: &Profile) -> Result<(), MergeError> {
+        let source = Source::new(profile)?;
+        let bytes = prost::Message::encoded_len(profile);
+        let limit = self.limits.max_bytes;
+        if self.held_bytes.saturating_add(bytes) > limit {
+            return Err(MergeError::Full { limit });
+        }
+        self.check_types(&source)?;
+        // From here on nothing fails: the profile goes in as a whole.
+        let before = self.sizes();
+        self.add_head(&source);
+        self.add_samples(&source);
+        // What was there already takes no more room; only whole profiles of nothing new are free, which is enough to
+        // merge a day of the same stacks.
+        if self.sizes() != before {
+            self.held_bytes += bytes;
+        }
+        Ok(())
+    }
+
+    fn sizes(&self) -> [usize; 5] {
+        [
+            self.strings.len(),
+            self.mappings.entries.len(),
+            self.functions.entries.len(),
+            self.locations.entries.len(),
+            self.samples.entries.len(),
+        ]
+    }
+
+    fn check_types(&self, source: &Source<'_>) -> Result<(), MergeError> {
+        let Some(head) = &self.head else { return Ok(()) };
+        let expected: Vec<_> = head.sample_type.iter().chain(&head.period_type).collect();
+        let found: Vec<_> = source.profile.sample_type.iter().chain(&source.profile.period_type).collect();
+        let expected = describe(&expected, |index| self.strings.get(index));
+        let found = describe(&found, |index| source.text(index));
+        if expected == found { Ok(()) } else { Err(MergeError::Incompatible { found, expected }) }
+    }
+
+    fn add_head(&mut self, source: &Source<'_>) {
+        let profile = source.profile;
+        let end = profile.time_nanos.saturating_add(profile.duration_nanos);
+        if let Some(head) = &mut self.head {
+            head.period = head.period.max(profile.period);
+            head.start = head.start.min(profile.time_nanos);
+            head.end = head.end.max(end);
+            return;
+        }
+        let mut value_type = |value: &ValueType| ValueType {
+            r#type: self.strings.index(source.text(value.r#type)),
+            unit: self.strings.index(source.text(value.unit)),
+        };
+        self.head = Some(Head {
+            sample_type: profile.sample_type.iter().map(&mut value_type).collect(),
+            period_type: profile.period_type.as_ref().map(&mut value_type),
+            default_sample_type: self.strings.index(source.text(profile.default_sample_type)),
+            period: profile.period,
+            start: profile.time_nanos,
+            end,
+        });
+        // The main binary comes first, even if no sample of it does.
+        if let Some(main) = profile.mapping.first() {
+            self.mapping(source, main);
+        }
+    }
+
+    fn add_samples(&mut self, source: &Source<'_>) {
+        let mut known = HashMap::new();
+        for sample in &source.profile.sample {
+            let locations = sample
+                .location_id
+                .iter()
+                .map(|id| *known.entry(*id).or_insert_with(|| self.location(source, *id)))
+                .collect::<Vec<_>>();
+            let mut labels: Vec<_> = sample.label.iter().map(|label| self.label(source, label)).collect();
+            labels.sort_unstable();
+            let key = SampleKey { locations, labels };
+            let id = self.samples.id(key.clone(), |_| new_sample(key, sample.value.len()));
+            if let Some(merged) = self.samples.get_mut(id) {
+                for (sum, value) in merged.value.iter_mut().zip(&sample.value) {
+                    *sum = sum.saturating_add(*value);
+                }
+            }
+        }
+    }
+
+    fn label(&mut self, source: &Source<'_>, label: &Label) -> (i64, i64, i64, i64) {
+        let mut string = |index| self.strings.index(source.text(index));
+        (string(label.key), string(label.str), label.num, string(label.num_unit))
+    }
+
+    fn location(&mut self, source: &Source<'_>, id: u64) -> u64 {
+        let Some(location) = source.location(id) else { return 0 };
+        let mapping = source.mapping(location.mapping_id);
+        let mapping_id = mapping.map_or(0, |mapping| self.mapping(source, mapping));
+        let start = mapping.map_or(0, |mapping| mapping.memory_start);
+        let lines: Vec<_> = location
+            .line
+            .iter()
+            .map(|line| (self.function(source, line.function_id), line.line, line.column))
+            .collect();
+        let address = location.address.wrapping_sub(start);
+        let merged_start = self.mappings.get_mut(mapping_id).map_or(0, |mapping| mapping.memory_start);
+        let key = LocationKey { mapping: mapping_id, address, lines, is_folded: location.is_folded };
+        self.locations.id(key.clone(), |id| Location {
+            id,
+            mapping_id,
+            address: merged_start.wrapping_add(address),
+            line: key
+                .lines
+                .iter()
+                .map(|&(function_id, line, column)| Line { function_id, line, column })
+                .collect(),
+            is_folded: key.is_folded,
+        })
+    }
+
+    fn mapping(&mut self, source: &Source<'_>, mapping: &Mapping) -> u64 {
+        let filename = self.strings.index(source.text(mapping.filename));
+        let build_id = self.strings.index(source.text(mapping.build_id));
+        let size = mapping.memory_limit.wrapping_sub(mapping.memory_start);
+        let file = if build_id == 0 { filename } else { build_id };
+        let id = self.mappings.id((size, mapping.file_offset, file), |id| Mapping {
+            id,
+            filename,
+            build_id,
+            ..*mapping
+        });
+        if let Some(merged) = self.mappings.get_mut(id) {
+            // The first three promise something of every location; the last one tells of any.
+            merged.has_functions &= mapping.has_functions;
+            merged.has_filenames &= mapping.has_filenames;
+            merged.has_line_numbers &= mapping.has_line_numbers;
+            merged.has_inline_frames |= mapping.has_inline_frames;
+        }
+        id
+    }
+
+    fn function(&mut self, source: &Source<'_>, id: u64) -> u64 {
+        let Some(function) = source.function(id) else { return 0 };
+        let mut string = |index| self.strings.index(source.text(index));
+        let (name, system_name) = (string(function.name), string(function.system_name));
+        let (filename, start_line) = (string(function.filename), function.start_line);
+        self.functions.id((name, system_name, filename, start_line), |id| Function {
+            id,
+            name,
+            system_name,
+            filename,
+            start_line,
+        })
+    }
+
+    /// The profiles so far as one; an empty profile if there were none. Ids are 1..N in table order.
+    pub fn finish(self) -> Profile {
+        let mut profile = Profile {
+            sample: self.samples.entries,
+            mapping: self.mappings.entries,
+            location: self.locations.entries,
+            function: self.functions.entries,
+            string_table: self.strings.into_table(),
+            ..Profile::default()
+        };
+        if let Some(head) = self.head {
+            profile.sample_type = head.sample_type;
+            profile.period_type = head.period_type;
+            profile.default_sample_type = head.default_sample_type;
+            profile.period = head.period;
+            profile.time_nanos = head.start;
+            profile.duration_nanos = head.end.saturating_sub(head.start);
+        }
+        profile
+    }
+}
+
+fn new_sample(key: SampleKey, values: usize) -> Sample {
+    Sample {
+        location_id: key.locations,
+        value: vec![0; values],
+        label: key
+            .labels
+            .into_iter()
+            .map(|(key, str, num, num_unit)| Label { key, str, num, num_unit })
+            .collect(),
+    }
+}
+
+fn describe<'a>(types: &[&ValueType], text: impl Fn(i64) -> &'a str) -> String {
+    let each = |value: &&ValueType| format!("{}/{}", text(value.r#type), text(value.unit));
+    types.iter().map(each).collect::<Vec<_>>().join(", ")
+}
