@@ -1,3 +1,4 @@
 //! Profiles: what was sampled, by label set, and the formats it is written in.
 
 pub mod model;
+pub mod tree;
