@@ -17,4 +17,8 @@ pub mod jitmap;
 
 pub mod profile;
 
+pub mod symbolize;
+
 pub mod export;
+
+pub mod app;

@@ -155,8 +155,16 @@ impl ProcessTable {
         }
     }
 
-    /// The process that a sample belongs to, read from `/proc` if it is new here.
-    pub fn sampled(&mut self, pid: u32, start_ns: u64, comm: &str, now_ns: u64) -> &mut Process {
+    /// The process that a sample belongs to, read from `/proc` if it is new here, and again (now and then) if one of the
+    /// sample's `addresses` lies in none of its mappings.
+    pub fn sampled(
+        &mut self,
+        pid: u32,
+        start_ns: u64,
+        comm: &str,
+        now_ns: u64,
+        mut addresses: impl Iterator<Item = Avma>,
+    ) -> &Process {
         let known =
             self.by_pid.get(&pid).is_some_and(|process| process.start_ns.is_none_or(|it| it == start_ns));
         if !known {
@@ -170,19 +178,15 @@ impl ProcessTable {
             process.start_ns = Some(start_ns);
             process.read_facts(counts);
         }
-        if process.needs_read {
+        let mut is_missing = || addresses.any(|address| process.mappings.find(address).is_none());
+        if process.needs_read || (process.next_look_ns <= now_ns && is_missing()) {
             process.read_mappings(now_ns, counts);
         }
         process
     }
 
-    /// Looks at a process's mappings again since an address lies in none; true if it did look.
-    pub fn look_again(&mut self, pid: u32, now_ns: u64) -> bool {
-        let Some(process) = self.by_pid.get_mut(&pid).filter(|process| process.next_look_ns <= now_ns) else {
-            return false;
-        };
-        process.read_mappings(now_ns, &mut self.counts);
-        true
+    pub fn iter(&self) -> impl Iterator<Item = &Process> {
+        self.by_pid.values()
     }
 
     pub fn get(&self, pid: u32) -> Option<&Process> {
@@ -304,6 +308,10 @@ mod tests {
     const A: u32 = 5_000_000;
     const B: u32 = 5_000_001;
 
+    fn none() -> std::iter::Empty<Avma> {
+        std::iter::empty()
+    }
+
     fn code(start: u64, path: &str) -> MappedCode {
         mapped_code(Avma(start), 0x1000, FileOffset(0), path, None)
     }
@@ -313,10 +321,10 @@ mod tests {
         let mut table = ProcessTable::default();
         table.exec(A, "first");
         table.map(A, 10, code(0x1000, "/bin/first"));
-        let first = table.sampled(A, 77, "first", 20).key;
+        let first = table.sampled(A, 77, "first", 20, none()).key;
         table.exec(A, "second");
         table.map(A, 30, code(0x8000, "/bin/second"));
-        let process = table.sampled(A, 77, "second", 40);
+        let process = table.sampled(A, 77, "second", 40, none());
         assert_ne!(process.key, first);
         assert_eq!(&*process.comm, "second");
         assert!(process.mappings.find(Avma(0x1000)).is_none());
@@ -330,7 +338,7 @@ mod tests {
         table.map(A, 10, code(0x1000, "/bin/sh"));
         table.fork(B, A);
         table.map(A, 20, code(0x9000, "/later"));
-        let child = table.sampled(B, 99, "sh", 30);
+        let child = table.sampled(B, 99, "sh", 30, none());
         assert!(child.mappings.find(Avma(0x1000)).is_some());
         assert!(child.mappings.find(Avma(0x9000)).is_none());
     }
@@ -340,9 +348,9 @@ mod tests {
         let mut table = ProcessTable::default();
         table.exec(A, "old");
         table.map(A, 10, code(0x1000, "/bin/old"));
-        let old = table.sampled(A, 1_000, "old", 20).key;
-        assert_eq!(table.sampled(A, 1_000, "old", 30).key, old);
-        let new = table.sampled(A, 2_000, "new", 40);
+        let old = table.sampled(A, 1_000, "old", 20, none()).key;
+        assert_eq!(table.sampled(A, 1_000, "old", 30, none()).key, old);
+        let new = table.sampled(A, 2_000, "new", 40, none());
         assert_ne!(new.key, old);
         assert!(new.mappings.is_empty(), "nothing of the old process is believed");
     }
@@ -352,11 +360,11 @@ mod tests {
         let mut table = ProcessTable::default();
         table.exec(A, "jit");
         table.map(A, 10, code(0x1000, "//anon"));
-        let before = table.sampled(A, 5, "jit", 11).generation;
+        let before = table.sampled(A, 5, "jit", 11, none()).generation;
         table.map(A, 12, code(0x4000, "/lib/new.so"));
-        assert_eq!(table.sampled(A, 5, "jit", 13).generation, before);
+        assert_eq!(table.sampled(A, 5, "jit", 13, none()).generation, before);
         table.map(A, 14, code(0x1000, "/lib/over.so"));
-        assert_ne!(table.sampled(A, 5, "jit", 15).generation, before);
+        assert_ne!(table.sampled(A, 5, "jit", 15, none()).generation, before);
     }
 
     #[test]
@@ -364,10 +372,15 @@ mod tests {
         let pid = std::process::id();
         let ticks = procfs::facts(pid).expect("a process may read itself").start_ticks;
         let mut table = ProcessTable::default();
-        let process = table.sampled(pid, ticks * NS_PER_TICK + 1, "?", 1);
+        let process = table.sampled(pid, ticks * NS_PER_TICK + 1, "?", 1, none());
         assert_eq!(process.executable(), std::env::current_exe().ok());
         assert!(process.main_mapping().is_some());
         table.exit(pid, pid);
-        assert!(table.remove_exited().is_empty(), "the process still runs");
+        table.remove_exited();
+        assert!(table.get(pid).is_some(), "the process still runs");
+        table.exec(A, "gone");
+        table.exit(A, A);
+        table.remove_exited();
+        assert!(table.get(A).is_none(), "the process has ended");
     }
 }

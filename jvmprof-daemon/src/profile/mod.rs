@@ -1,5 +1,6 @@
 //! Profiles: what was sampled, by label set, and the formats it is written in.
 
+pub mod aggregate;
 pub mod decode;
 pub mod gzip;
 pub mod merge;

@@ -1,0 +1,3 @@
+//! The subcommands of `jvmprof`, one file each, and the pipeline they share.
+
+pub mod pipeline;

@@ -1,0 +1,65 @@
+//! Frames of the kernel.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+use super::frame;
+use crate::native::kallsyms::{Kallsyms, KallsymsError};
+use crate::profile::model::{Frame, FrameKind, Mapping};
+use crate::types::{Avma, FileOffset};
+
+/// Frames remembered; there are not many more places in a kernel that samples hit.
+const MAX_FRAMES: usize = 20_000;
+
+#[derive(Debug, Default)]
+pub(super) struct KernelFrames {
+    /// Read at the first kernel sample.
+    symbols: OnceLock<Result<Kallsyms, KallsymsError>>,
+    mapping: OnceLock<Arc<Mapping>>,
+    frames: HashMap<Avma, Arc<Frame>>,
+}
+
+impl KernelFrames {
+    /// The frame of an address that was adjusted to the call already.
+    pub(super) fn frame(&mut self, address: Avma) -> Arc<Frame> {
+        if let Some(frame) = self.frames.get(&address) {
+            return Arc::clone(frame);
+        }
+        let named = self.name(address);
+        if self.frames.len() >= MAX_FRAMES {
+            self.forget();
+        }
+        self.frames.insert(address, Arc::clone(&named));
+        named
+    }
+
+    pub(super) fn forget(&mut self) {
+        self.frames = HashMap::new();
+    }
+
+    pub(super) fn error(&self) -> Option<String> {
+        self.symbols.get()?.as_ref().err().map(ToString::to_string)
+    }
+
+    fn name(&self, address: Avma) -> Arc<Frame> {
+        let symbols = self.symbols.get_or_init(|| {
+            Kallsyms::load().inspect_err(|error| tracing::warn!(%error, "kernel frames have no names"))
+        });
+        let mapping = self.mapping.get_or_init(|| {
+            Arc::new(Mapping {
+                // The upper half of the address space: kernel text and modules.
+                start: Avma(0xffff_8000_0000_0000),
+                limit: Avma(u64::MAX),
+                offset: FileOffset(0),
+                path: "[kernel.kallsyms]".into(),
+                build_id: None,
+            })
+        });
+        let symbol = symbols.as_ref().ok().and_then(|symbols| symbols.lookup(address));
+        let name: Arc<str> = match symbol {
+            Some(symbol) => symbol.name.into(),
+            None => "[unknown kernel]".into(),
+        };
+        frame(FrameKind::Kernel, address, Some(Arc::clone(mapping)), Arc::clone(&name), name)
+    }
+}
