@@ -1,3 +1,51 @@
 //! The subcommands of `jvmprof`, one file each, and the pipeline they share.
 
+pub mod cli;
+pub mod exec_gate;
+mod output;
 pub mod pipeline;
+mod record;
+mod signals;
+mod top;
+mod usage;
+
+use std::process::ExitCode;
+
+use tracing_subscriber::EnvFilter;
+
+use cli::{Cli, Command};
+
+/// Exit code for a command line that can't be carried out as it is (`EX_USAGE` of sysexits.h).
+pub const EXIT_USAGE: u8 = 64;
+
+/// A command line that parsed but asks for something that can't be.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct UsageError(String);
+
+/// Runs a subcommand to its end.
+pub fn run(cli: Cli) -> ExitCode {
+    log_to_stderr(cli.log_level.as_deref(), &cli.command);
+    let done = match cli.command {
+        Command::Record(args) => record::run(args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("jvmprof: {error:#}");
+            if error.is::<UsageError>() { EXIT_USAGE.into() } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+/// `--log-level` or `JVMPROF_LOG`; a daemon says what it does, a command only what goes wrong.
+fn log_to_stderr(level: Option<&str>, command: &Command) {
+    let default = match command {
+        Command::Record(_) => "warn",
+    };
+    let filter = EnvFilter::try_new(level.unwrap_or(default)).unwrap_or_else(|error| {
+        eprintln!("jvmprof: the log level {level:?} is not understood ({error}); taking {default}");
+        EnvFilter::new(default)
+    });
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}

@@ -1,0 +1,111 @@
+//! The files that `record` writes, by their endings.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use tempfile::NamedTempFile;
+
+use super::UsageError;
+use crate::profile::model::Batch;
+use crate::profile::{folded, html, pprof, svg};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Pprof,
+    Folded,
+    Svg,
+    Html,
+}
+
+/// A file that can be written: that is known before the recording starts.
+#[derive(Debug)]
+pub struct Output {
+    path: PathBuf,
+    format: Format,
+    /// In the same folder: a file under its own name is always whole.
+    file: NamedTempFile,
+}
+
+impl Output {
+    /// Prepares to write a file.
+    ///
+    /// # Errors
+    /// Its ending is unknown, or its folder can't be written to.
+    pub fn prepare(path: &Path) -> anyhow::Result<Self> {
+        let format = Format::of(path).ok_or_else(|| {
+            UsageError(format!(
+                "{}: the ending tells the format, and must be one of .pb.gz (pprof), .folded, .svg, .html",
+                path.display()
+            ))
+        })?;
+        let folder = match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        if path.is_dir() {
+            anyhow::bail!("cannot write {}: it is a folder", path.display());
+        }
+        let file = NamedTempFile::with_prefix_in(".jvmprof-", folder)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { path: path.to_owned(), format, file })
+    }
+
+    /// Writes the profile and gives the file its name.
+    ///
+    /// # Errors
+    /// The disk is full, or the folder is gone.
+    pub fn write(self, batch: &Batch, title: &str) -> anyhow::Result<PathBuf> {
+        let context = || format!("cannot write {}", self.path.display());
+        let mut out = BufWriter::new(self.file.as_file());
+        match self.format {
+            Format::Pprof => out.write_all(&pprof::to_bytes(&pprof::for_file(batch))?),
+            Format::Folded => folded::write(batch, folded::Annotation::Kernel, &mut out),
+            Format::Svg => svg::write(batch, title, &mut out).map_err(std::io::Error::other),
+            Format::Html => html::write_html(batch, title, &mut out).map_err(std::io::Error::other),
+        }
+        .and_then(|()| out.flush())
+        .with_context(context)?;
+        drop(out);
+        readable_by_all(self.file.as_file()).with_context(context)?;
+        self.file.persist(&self.path).map_err(|error| error.error).with_context(context)?;
+        Ok(self.path)
+    }
+}
+
+/// Temporary files are private; a profile is a file like any other.
+fn readable_by_all(file: &File) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    file.set_permissions(std::fs::Permissions::from_mode(0o644))
+}
+
+impl Format {
+    fn of(path: &Path) -> Option<Self> {
+        let name = path.file_name()?.to_str()?;
+        let endings =
+            [(".pb.gz", Self::Pprof), (".folded", Self::Folded), (".svg", Self::Svg), (".html", Self::Html)];
+        endings.into_iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, format)| format)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ending_tells_the_format() {
+        assert_eq!(Format::of(Path::new("/a/x.pb.gz")), Some(Format::Pprof));
+        assert_eq!(Format::of(Path::new("x.y.folded")), Some(Format::Folded));
+        for unknown in ["x", "x.gz", "x.pb", "x.png", "/"] {
+            assert_eq!(Format::of(Path::new(unknown)), None, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_named_before_anything_is_recorded() {
+        let error = Output::prepare(Path::new("/nowhere/at/all/x.svg")).expect_err("there is no such folder");
+        assert!(format!("{error:#}").starts_with("cannot write /nowhere/at/all/x.svg: "), "{error:#}");
+        assert!(Output::prepare(Path::new("x.png")).expect_err("unknown ending").is::<UsageError>());
+    }
+}

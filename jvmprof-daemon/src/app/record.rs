@@ -1,0 +1,361 @@
+//! `jvmprof record`: profile processes, a command or the whole host into a file, now.
+
+use std::fs;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde::Serialize;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::UsageError;
+use super::cli::{RecordArgs, SamplingArgs};
+use super::exec_gate;
+use super::output::Output;
+use super::pipeline::{Counts, Pipeline, PipelineOptions};
+use super::signals::Shutdown;
+use super::top::{TopRow, top};
+use super::usage::SelfUsage;
+use crate::profile::model::Batch;
+use crate::sampler::SamplerOptions;
+
+/// How often the rings are looked at.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const TOP_METHODS: usize = 10;
+/// How long a command that was told to end may take.
+const COMMAND_GRACE: Duration = Duration::from_secs(5);
+/// Ring buffer by default: a second of samples of deep stacks at 50 Hz on each CPU.
+const RING_KIB_PER_CPU: u32 = 512;
+
+/// Runs the subcommand.
+pub(super) fn run(args: RecordArgs) -> anyhow::Result<()> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the event loop")?
+        .block_on(record(args))
+}
+
+/// What ended a recording.
+enum Ended {
+    Signal(&'static str),
+    Time,
+    Target,
+}
+
+async fn record(args: RecordArgs) -> anyhow::Result<()> {
+    if args.outputs.is_empty() && !args.json {
+        return Err(UsageError("say where to write (-o FILE), or ask for --json".to_owned()).into());
+    }
+    for pid in &args.pids {
+        check_process(*pid)?;
+    }
+    let outputs: Vec<Output> =
+        args.outputs.iter().map(|path| Output::prepare(path)).collect::<Result<_, _>>()?;
+    let mut shutdown = Shutdown::new().context("cannot handle signals")?;
+
+    let mut pids = args.pids.clone();
+    let mut waiting = None;
+    if !args.command.is_empty() {
+        let started = exec_gate::start(&args.command).context("cannot start a process for the command")?;
+        pids.push(started.child.id());
+        waiting = Some(started);
+    }
+    let mut pipeline =
+        match Pipeline::start(&options(&args.sampling, (!pids.is_empty()).then(|| pids.clone()))) {
+            Ok(pipeline) => pipeline,
+            Err(error) => {
+                // Its pipe closes with it: the command never begins.
+                drop(waiting);
+                return Err(anyhow::Error::new(error).context(
+                    "cannot sample; `jvmprof doctor` tells what this kernel and these capabilities allow",
+                ));
+            }
+        };
+    let mut child = match waiting {
+        Some(waiting) => Some(waiting.release().context("the command's process ended before it began")?),
+        None => None,
+    };
+    let progress = Progress::new(args.duration);
+    let began = Instant::now();
+    let mut startup_cpu = None;
+    let mut tick = interval(POLL_INTERVAL);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let ended = loop {
+        tokio::select! {
+            signal = shutdown.requested() => break Ended::Signal(signal),
+            _ = tick.tick() => {}
+        }
+        pipeline.poll();
+        if pipeline.samples() > 0 {
+            startup_cpu.get_or_insert_with(|| SelfUsage::now().cpu);
+        }
+        progress.show(began.elapsed(), pipeline.samples());
+        if target_ended(child.as_mut(), &args.pids) {
+            break Ended::Target;
+        }
+        if args.duration.is_some_and(|duration| began.elapsed() >= duration) {
+            break Ended::Time;
+        }
+    };
+    progress.finish();
+    pipeline.stop();
+    let command_failure = match &mut child {
+        Some(child) => end_command(child, &args).await,
+        None => None,
+    };
+    match ended {
+        Ended::Signal(signal) => tracing::info!(signal, "stopped"),
+        Ended::Target if !args.pids.is_empty() => eprintln!("jvmprof: the recorded processes have ended"),
+        Ended::Target | Ended::Time => {}
+    }
+    let batch = pipeline.flush();
+    let counts = pipeline.counts();
+    let title = title(&args);
+    let mut written = Vec::new();
+    // One output that can't be written loses nothing of the others.
+    let mut failed = None;
+    for output in outputs {
+        match output.write(&batch, &title) {
+            Ok(path) => written.push(path),
+            Err(error) => {
+                eprintln!("jvmprof: {error:#}");
+                failed = Some(error);
+            }
+        }
+    }
+    let summary = Summary::new(&batch, &counts, &pipeline, written, startup_cpu);
+    if args.json {
+        println!("{}", serde_json::to_string(&summary)?);
+    } else {
+        summary.print();
+    }
+    if let Some(error) = pipeline.kernel_error() {
+        eprintln!("jvmprof: kernel frames have no names: {error}");
+    }
+    if let Some(failure) = command_failure {
+        eprintln!("jvmprof: {failure}");
+    }
+    match failed {
+        Some(error) => Err(error.context("not everything was written")),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn options(sampling: &SamplingArgs, pids: Option<Vec<u32>>) -> PipelineOptions {
+    let cpus = std::thread::available_parallelism().map_or(1, |cpus| u32::try_from(cpus.get()).unwrap_or(1));
+    let ring_kib = sampling.ring_buffer_kib.unwrap_or_else(|| (cpus * RING_KIB_PER_CPU).min(16 << 10));
+    PipelineOptions {
+        sampler: SamplerOptions {
+            frequency: sampling.frequency,
+            pids,
+            ring_bytes: ring_kib << 10,
+            kernel_log: sampling.kernel_log,
+        },
+        file_cache_bytes: sampling.symbol_cache_mib << 20,
+        node: node_name(),
+    }
+}
+
+/// The host's name.
+pub(super) fn node_name() -> String {
+    nix::unistd::gethostname()
+        .map_or_else(|_| "unknown".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+/// `-p` takes processes, not threads, and only those that exist.
+fn check_process(pid: u32) -> anyhow::Result<()> {
+    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else {
+        bail!("there is no process {pid}");
+    };
+    let tgid = status.lines().find_map(|line| line.strip_prefix("Tgid:")).map(str::trim);
+    match tgid.and_then(|tgid| tgid.parse::<u32>().ok()) {
+        Some(tgid) if tgid != pid => {
+            bail!("{pid} is a thread of process {tgid}: record that one with -p {tgid}")
+        }
+        _ => Ok(()),
+    }
+}
+
+fn target_ended(child: Option<&mut Child>, pids: &[u32]) -> bool {
+    match child {
+        Some(child) => !matches!(child.try_wait(), Ok(None)),
+        None => !pids.is_empty() && pids.iter().all(|pid| !is_running(*pid)),
+    }
+}
+
+/// A zombie runs no more.
+fn is_running(pid: u32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return false;
+    };
+    // The name before the state may hold anything, also parentheses.
+    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
+    !matches!(state, Some('Z' | 'X'))
+}
+
+/// Ends the command if it still runs, and says if it failed by itself.
+async fn end_command(child: &mut Child, args: &RecordArgs) -> Option<String> {
+    let name = args.command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    if let Ok(Some(status)) = child.try_wait() {
+        return (!status.success()).then(|| format!("{name} ended with {status}"));
+    }
+    let pid = Pid::from_raw(i32::try_from(child.id()).ok()?);
+    // It may end in this moment; then there is nothing to do.
+    let _ = kill(pid, Signal::SIGTERM);
+    let deadline = Instant::now() + COMMAND_GRACE;
+    while Instant::now() < deadline {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return None;
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+    Some(format!("{name} was told to end and still runs as process {pid}"))
+}
+
+fn title(args: &RecordArgs) -> String {
+    if !args.command.is_empty() {
+        return args.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    }
+    match args.pids.as_slice() {
+        [] => node_name(),
+        pids => {
+            let name = |pid: &u32| {
+                let comm = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("comm"));
+                comm.map_or_else(|_| pid.to_string(), |comm| format!("{} ({pid})", comm.trim()))
+            };
+            pids.iter().map(name).collect::<Vec<_>>().join(", ")
+        }
+    }
+}
+
+/// What the recording says at its end; the fields' names are an interface.
+#[derive(Debug, Serialize)]
+struct Summary {
+    samples: u64,
+    complete: u64,
+    losses: std::collections::BTreeMap<String, u64>,
+    kernel: KernelSummary,
+    daemon: DaemonSummary,
+    top: Vec<TopRow>,
+    outputs: Vec<PathBuf>,
+    duration_ms: u64,
+    clock: &'static str,
+    period_ns: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct KernelSummary {
+    run_time_ns: u64,
+    run_count: u64,
+    /// Samples that the kernel program took.
+    taken: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct DaemonSummary {
+    cpu_ms: f64,
+    startup_cpu_ms: Option<f64>,
+    peak_rss_bytes: u64,
+}
+
+impl Summary {
+    fn new(
+        batch: &Batch,
+        counts: &Counts,
+        pipeline: &Pipeline,
+        outputs: Vec<PathBuf>,
+        startup_cpu: Option<Duration>,
+    ) -> Self {
+        let (run_time_ns, run_count) = counts.kernel_run_time.unwrap_or((0, 0));
+        let usage = SelfUsage::now();
+        let milliseconds = |duration: Duration| duration.as_secs_f64() * 1e3;
+        Self {
+            samples: counts.samples(),
+            complete: counts.whole(),
+            losses: counts.losses(),
+            kernel: KernelSummary {
+                run_time_ns,
+                run_count,
+                taken: counts.sampler.get(jvmprof_common::abi::Counter::Taken),
+            },
+            daemon: DaemonSummary {
+                cpu_ms: milliseconds(usage.cpu),
+                startup_cpu_ms: startup_cpu.map(milliseconds),
+                peak_rss_bytes: usage.peak_rss_bytes,
+            },
+            top: top(batch, TOP_METHODS),
+            outputs,
+            duration_ms: u64::try_from(batch.duration.as_millis()).unwrap_or(u64::MAX),
+            clock: pipeline.clock().as_str(),
+            period_ns: batch.period_ns,
+        }
+    }
+
+    fn print(&self) {
+        let percent =
+            |part: u64| if self.samples == 0 { 0.0 } else { part as f64 * 100.0 / self.samples as f64 };
+        eprintln!(
+            "{} samples in {:.1} s by {}, {:.2} % of their stacks whole",
+            self.samples,
+            self.duration_ms as f64 / 1e3,
+            self.clock,
+            percent(self.complete)
+        );
+        if self.samples == 0 {
+            eprintln!("nothing ran: an idle process or host has no samples");
+        }
+        for (reason, count) in &self.losses {
+            eprintln!("  {count:>8}  {reason}");
+        }
+        if !self.top.is_empty() {
+            eprintln!("    self   total");
+        }
+        for row in &self.top {
+            eprintln!("{:>6.2} % {:>6.2} %  {}", percent(row.own), percent(row.total), row.name);
+        }
+        for path in &self.outputs {
+            eprintln!("wrote {}", path.display());
+        }
+    }
+}
+
+/// Progress on a terminal; nothing elsewhere.
+struct Progress(Option<ProgressBar>);
+
+impl Progress {
+    fn new(duration: Option<Duration>) -> Self {
+        if !std::io::stderr().is_terminal() {
+            return Self(None);
+        }
+        let (bar, template) = match duration {
+            Some(duration) => (
+                ProgressBar::new(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)),
+                "{bar:30.cyan} {elapsed} {msg}",
+            ),
+            None => (ProgressBar::new_spinner(), "{spinner} {elapsed} {msg} (Ctrl-C ends)"),
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        Self(Some(bar))
+    }
+
+    fn show(&self, elapsed: Duration, samples: u64) {
+        if let Some(bar) = &self.0 {
+            bar.set_position(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
+            bar.set_message(format!("{samples} samples"));
+        }
+    }
+
+    fn finish(&self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}

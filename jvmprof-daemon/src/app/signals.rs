@@ -1,0 +1,30 @@
+//! Ctrl-C and SIGTERM end a run in good order.
+
+use std::io;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// The signals that ask this process to end.
+#[derive(Debug)]
+pub struct Shutdown {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Shutdown {
+    /// Takes the signals over from their default, which would lose what was collected.
+    ///
+    /// # Errors
+    /// The handlers can't be installed.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    /// Waits for one of them and gives its name.
+    pub async fn requested(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.terminate.recv() => "SIGTERM",
+        }
+    }
+}
