@@ -1,8 +1,16 @@
 //! Profiles: what was sampled, by label set, and the formats it is written in.
 
 pub mod decode;
+pub mod folded;
 pub mod gzip;
+mod hash;
 pub mod merge;
 pub mod model;
+pub mod pprof;
 mod source;
 mod strings;
+pub mod svg;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
