@@ -2,9 +2,17 @@
 
 pub mod aggregate;
 pub mod decode;
+pub mod folded;
 pub mod gzip;
+mod hash;
 pub mod merge;
 pub mod model;
+pub mod pprof;
 mod source;
 mod strings;
+pub mod svg;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 pub mod tree;

@@ -1,0 +1,299 @@
+//! pprof from the model.
+//!
+//! Ids of mappings, functions and locations are exactly 1..N in table order, which is more than pprof asks for and what
+//! Parca demands (parca-dev/parca `pkg/normalizer/validate.go`).
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use prost::Message as _;
+use smallvec::SmallVec;
+
+use super::gzip;
+use super::hash::BuildFastHasher;
+use super::model::{self, Batch, Frame, LabelSet, Series};
+use crate::proto::pprof::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
+use crate::types::BuildId;
+
+/// Label of a series that tells the path of its main binary.
+const EXECUTABLE_LABEL: &str = "executable";
+
+/// The profile that is pushed for one series: `samples/count` only, because a backend of the Parca family stores each
+/// sample type as a profile of its own and knows the period. The labels travel beside it.
+pub fn for_push(batch: &Batch, series: &Series) -> Profile {
+    let mut builder = Builder::new(batch, Values::Count);
+    builder.add(series, &[]);
+    builder.finish(main_binary([series]))
+}
+
+/// The profile of all series for a file: `samples/count` and `cpu/nanoseconds`, series labels as sample labels.
+pub fn for_file(batch: &Batch) -> Profile {
+    let mut builder = Builder::new(batch, Values::CountAndTime);
+    for series in &batch.series {
+        let labels = builder.labels(&series.labels);
+        builder.add(series, &labels);
+    }
+    builder.finish(main_binary(&batch.series))
+}
+
+/// The profile as it lies on disk and travels: encoded and gzipped.
+///
+/// # Errors
+/// None that writing to memory could have.
+pub fn to_bytes(profile: &Profile) -> io::Result<Vec<u8>> {
+    gzip::compress(&profile.encode_to_vec())
+}
+
+/// Sum of the first value of all samples; for our own profiles the number of samples.
+pub fn total(profile: &Profile) -> u64 {
+    let first = profile.sample.iter().filter_map(|sample| sample.value.first());
+    first.fold(0, |sum, value| sum.saturating_add(u64::try_from(*value).unwrap_or(0)))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Values {
+    Count,
+    CountAndTime,
+}
+
+/// The main binary, if all series that name one name the same.
+fn main_binary<'a>(series: impl IntoIterator<Item = &'a Series>) -> Option<&'a str> {
+    let mut names = series.into_iter().filter_map(|series| series.labels.get(EXECUTABLE_LABEL));
+    let first = names.next()?;
+    names.all(|name| name == first).then_some(first)
+}
+
+fn nanos(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// A string by its place in memory: the model shares them, so that most are found without reading them.
+type TextKey = (usize, usize);
+
+/// A location as numbers: mapping id, address, and the function id and line of each line.
+type LocationKey = (u64, u64, SmallVec<[(u64, u32); 4]>);
+
+/// Pointers are good keys here because the batch that owns what they point to is borrowed as long as the builder lives.
+struct Builder<'a> {
+    profile: Profile,
+    values: Values,
+    period: i64,
+    texts: HashMap<TextKey, i64, BuildFastHasher>,
+    strings: HashMap<&'a str, i64, BuildFastHasher>,
+    frames: HashMap<usize, u64, BuildFastHasher>,
+    locations: HashMap<LocationKey, u64, BuildFastHasher>,
+    functions: HashMap<(i64, i64, i64), u64, BuildFastHasher>,
+    mapping_places: HashMap<usize, u64, BuildFastHasher>,
+    mappings: HashMap<&'a model::Mapping, u64, BuildFastHasher>,
+    build_ids: HashMap<BuildId, i64, BuildFastHasher>,
+}
+
+impl<'a> Builder<'a> {
+    fn new(batch: &Batch, values: Values) -> Self {
+        let mut builder = Self {
+            profile: Profile::default(),
+            values,
+            period: i64::try_from(batch.period_ns).unwrap_or(i64::MAX),
+            texts: HashMap::default(),
+            strings: HashMap::default(),
+            frames: HashMap::default(),
+            locations: HashMap::default(),
+            functions: HashMap::default(),
+            mapping_places: HashMap::default(),
+            mappings: HashMap::default(),
+            build_ids: HashMap::default(),
+        };
+        builder.string("");
+        let count = builder.value_type("samples", "count");
+        let time = builder.value_type("cpu", "nanoseconds");
+        builder.profile.sample_type = match values {
+            Values::Count => vec![count],
+            Values::CountAndTime => vec![count, time],
+        };
+        builder.profile.period_type = Some(time);
+        builder.profile.period = builder.period;
+        let since_epoch = batch.start.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        builder.profile.time_nanos = nanos(since_epoch);
+        // Zero would make it a profile of another type for Parca: only a delta has a duration.
+        builder.profile.duration_nanos = nanos(batch.duration).max(1);
+        builder
+    }
+
+    fn value_type(&mut self, kind: &'static str, unit: &'static str) -> ValueType {
+        ValueType { r#type: self.string(kind), unit: self.string(unit) }
+    }
+
+    fn string(&mut self, text: &'a str) -> i64 {
+        let table = &mut self.profile.string_table;
+        *self.strings.entry(text).or_insert_with(|| {
+            table.push(text.to_owned());
+            table.len() as i64 - 1
+        })
+    }
+
+    fn text(&mut self, text: &'a Arc<str>) -> i64 {
+        let key = (text.as_ptr().addr(), text.len());
+        if let Some(index) = self.texts.get(&key) {
+            return *index;
+        }
+        let index = self.string(text);
+        self.texts.insert(key, index);
+        index
+    }
+
+    fn labels(&mut self, labels: &'a LabelSet) -> Vec<Label> {
+        let label = |(key, value): (&'a String, &'a String)| Label {
+            key: self.string(key),
+            str: self.string(value),
+            ..Label::default()
+        };
+        labels.iter().filter(|(key, _)| !key.is_empty()).map(label).collect()
+    }
+
+    fn add(&mut self, series: &'a Series, labels: &[Label]) {
+        self.profile.sample.reserve(series.samples.len());
+        for sample in &series.samples {
+            let location_id = sample.frames.iter().map(|frame| self.location(frame)).collect();
+            let count = i64::try_from(sample.count).unwrap_or(i64::MAX);
+            let value = match self.values {
+                Values::Count => vec![count],
+                Values::CountAndTime => vec![count, count.saturating_mul(self.period)],
+            };
+            self.profile.sample.push(Sample { location_id, value, label: labels.to_vec() });
+        }
+    }
+
+    fn location(&mut self, frame: &'a Arc<Frame>) -> u64 {
+        let place = Arc::as_ptr(frame).addr();
+        if let Some(id) = self.frames.get(&place) {
+            return *id;
+        }
+        let mapping_id = frame.mapping.as_ref().map_or(0, |mapping| self.mapping(mapping));
+        let lines = frame.lines.iter().map(|line| (self.function(line), line.line)).collect();
+        let key: LocationKey = (mapping_id, frame.address.map_or(0, |address| address.0), lines);
+        let id = match self.locations.get(&key) {
+            Some(id) => *id,
+            None => self.new_location(key, frame),
+        };
+        self.frames.insert(place, id);
+        id
+    }
+
+    fn new_location(&mut self, key: LocationKey, frame: &Frame) -> u64 {
+        let id = self.profile.location.len() as u64 + 1;
+        let (mapping_id, address, lines) = &key;
+        let line = |&(function_id, line): &(u64, u32)| Line { function_id, line: line.into(), column: 0 };
+        self.profile.location.push(Location {
+            id,
+            mapping_id: *mapping_id,
+            address: *address,
+            line: lines.iter().map(line).collect(),
+            is_folded: false,
+        });
+        if let Some(mapping) =
+            (*mapping_id as usize).checked_sub(1).and_then(|at| self.profile.mapping.get_mut(at))
+        {
+            // The first three speak for every location of the mapping, the last one for any.
+            mapping.has_functions &= !frame.lines.is_empty();
+            mapping.has_filenames &=
+                !frame.lines.is_empty() && frame.lines.iter().all(|line| line.file.is_some());
+            mapping.has_line_numbers &=
+                !frame.lines.is_empty() && frame.lines.iter().all(|line| line.line != 0);
+            mapping.has_inline_frames |= frame.lines.len() > 1;
+        }
+        self.locations.insert(key, id);
+        id
+    }
+
+    fn function(&mut self, line: &'a model::Line) -> u64 {
+        let name = self.text(&line.name);
+        let system_name = if line.system_name.is_empty() { name } else { self.text(&line.system_name) };
+        let filename = line.file.as_ref().map_or(0, |file| self.text(file));
+        let table = &mut self.profile.function;
+        *self.functions.entry((name, system_name, filename)).or_insert_with(|| {
+            let id = table.len() as u64 + 1;
+            table.push(Function { id, name, system_name, filename, start_line: 0 });
+            id
+        })
+    }
+
+    fn mapping(&mut self, mapping: &'a Arc<model::Mapping>) -> u64 {
+        let place = Arc::as_ptr(mapping).addr();
+        if let Some(id) = self.mapping_places.get(&place) {
+            return *id;
+        }
+        let id = match self.mappings.get(&**mapping) {
+            Some(id) => *id,
+            None => self.new_mapping(mapping),
+        };
+        self.mapping_places.insert(place, id);
+        id
+    }
+
+    fn new_mapping(&mut self, mapping: &'a Arc<model::Mapping>) -> u64 {
+        let build_id = mapping.build_id.map_or(0, |id| self.build_id(id));
+        let filename = self.text(&mapping.path);
+        let id = self.profile.mapping.len() as u64 + 1;
+        self.profile.mapping.push(Mapping {
+            id,
+            memory_start: mapping.start.0,
+            memory_limit: mapping.limit.0,
+            file_offset: mapping.offset.0,
+            filename,
+            build_id,
+            has_functions: true,
+            has_filenames: true,
+            has_line_numbers: true,
+            has_inline_frames: false,
+        });
+        self.mappings.insert(mapping, id);
+        id
+    }
+
+    /// Apart from the other strings, because its text belongs to nobody who lives long enough.
+    fn build_id(&mut self, id: BuildId) -> i64 {
+        let table = &mut self.profile.string_table;
+        *self.build_ids.entry(id).or_insert_with(|| {
+            table.push(id.to_string());
+            table.len() as i64 - 1
+        })
+    }
+
+    fn finish(mut self, main_binary: Option<&str>) -> Profile {
+        if let Some(at) = self.main_mapping(main_binary) {
+            put_first(&mut self.profile, at);
+        }
+        self.profile
+    }
+
+    /// Where the main binary's mapping is: pprof's tools take the first one for it.
+    fn main_mapping(&self, main_binary: Option<&str>) -> Option<usize> {
+        let path = |mapping: &Mapping| {
+            usize::try_from(mapping.filename).ok().and_then(|at| self.profile.string_table.get(at))
+        };
+        let is_main = |mapping: &Mapping| {
+            path(mapping).is_some_and(|path| match main_binary {
+                Some(main) => path == main || path.rsplit('/').next() == Some(main),
+                // As google/pprof guesses (`profile/profile.go`, `massageMappings`).
+                None => path.starts_with('/') && !path.contains(".so"),
+            })
+        };
+        self.profile.mapping.iter().position(is_main)
+    }
+}
+
+/// Moves a mapping to the front, the others one back.
+fn put_first(profile: &mut Profile, at: usize) {
+    profile.mapping[..=at].rotate_right(1);
+    let mut new_ids = vec![0; profile.mapping.len() + 1];
+    for (index, mapping) in profile.mapping.iter_mut().enumerate() {
+        let id = index as u64 + 1;
+        new_ids[mapping.id as usize] = id;
+        mapping.id = id;
+    }
+    for location in &mut profile.location {
+        location.mapping_id = new_ids[location.mapping_id as usize];
+    }
+}
