@@ -6,3 +6,4 @@ pub mod merge;
 pub mod model;
 mod source;
 mod strings;
+pub mod tree;
