@@ -21,7 +21,7 @@ enum Format {
 
 /// A file that can be written: that is known before the recording starts.
 #[derive(Debug)]
-pub struct Output {
+pub(super) struct Output {
     path: PathBuf,
     format: Format,
     /// In the same folder: a file under its own name is always whole.
@@ -33,7 +33,7 @@ impl Output {
     ///
     /// # Errors
     /// Its ending is unknown, or its folder can't be written to.
-    pub fn prepare(path: &Path) -> anyhow::Result<Self> {
+    pub(super) fn prepare(path: &Path) -> anyhow::Result<Self> {
         let format = Format::of(path).ok_or_else(|| {
             UsageError(format!(
                 "{}: the ending tells the format, and must be one of .pb.gz (pprof), .folded, .svg, .html",
@@ -56,7 +56,7 @@ impl Output {
     ///
     /// # Errors
     /// The disk is full, or the folder is gone.
-    pub fn write(self, batch: &Batch, title: &str) -> anyhow::Result<PathBuf> {
+    pub(super) fn write(self, batch: &Batch, title: &str) -> anyhow::Result<PathBuf> {
         let context = || format!("cannot write {}", self.path.display());
         let mut out = BufWriter::new(self.file.as_file());
         match self.format {

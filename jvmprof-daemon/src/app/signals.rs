@@ -6,7 +6,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The signals that ask this process to end.
 #[derive(Debug)]
-pub struct Shutdown {
+pub(super) struct Shutdown {
     interrupt: Signal,
     terminate: Signal,
 }
@@ -16,12 +16,12 @@ impl Shutdown {
     ///
     /// # Errors
     /// The handlers can't be installed.
-    pub fn new() -> io::Result<Self> {
+    pub(super) fn new() -> io::Result<Self> {
         Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
 
     /// Waits for one of them and gives its name.
-    pub async fn requested(&mut self) -> &'static str {
+    pub(super) async fn requested(&mut self) -> &'static str {
         tokio::select! {
             _ = self.interrupt.recv() => "SIGINT",
             _ = self.terminate.recv() => "SIGTERM",

@@ -8,7 +8,7 @@ use crate::profile::model::{Batch, FrameKind};
 
 /// A function's share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct TopRow {
+pub(super) struct TopRow {
     pub name: String,
     /// Samples in which it was the leaf.
     #[serde(rename = "self")]
@@ -18,7 +18,7 @@ pub struct TopRow {
 }
 
 /// The functions with the most samples of their own, at most `limit`.
-pub fn top(batch: &Batch, limit: usize) -> Vec<TopRow> {
+pub(super) fn top(batch: &Batch, limit: usize) -> Vec<TopRow> {
     let mut counts: HashMap<&str, (u64, u64)> = HashMap::new();
     let mut seen = HashSet::new();
     for sample in batch.series.iter().flat_map(|series| &series.samples) {

@@ -7,14 +7,14 @@ use nix::sys::time::TimeValLike;
 
 /// CPU time and memory since this process began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SelfUsage {
+pub(super) struct SelfUsage {
     /// User and system time of all threads.
     pub cpu: Duration,
     pub peak_rss_bytes: u64,
 }
 
 impl SelfUsage {
-    pub fn now() -> Self {
+    pub(super) fn now() -> Self {
         getrusage(UsageWho::RUSAGE_SELF).map_or_else(
             |_| Self::default(),
             |usage| {
