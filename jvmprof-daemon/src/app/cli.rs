@@ -22,6 +22,29 @@ pub struct Cli {
 pub enum Command {
     /// Profile processes, a command or the whole host into a file
     Record(RecordArgs),
+    /// Tell what this host allows, what to do where something is missing, and which JVMs run
+    Doctor(DoctorArgs),
+    /// Tell what is known of one process
+    Inspect(InspectArgs),
+}
+
+/// Arguments of `jvmprof doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `jvmprof inspect`.
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    /// The process
+    pub pid: u32,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// How to sample: the same for `record` and `daemon`.
@@ -91,8 +114,10 @@ mod tests {
     use super::*;
 
     fn record(line: &str) -> Result<RecordArgs, clap::Error> {
-        let Command::Record(args) = Cli::try_parse_from(line.split(' '))?.command;
-        Ok(args)
+        match Cli::try_parse_from(line.split(' '))?.command {
+            Command::Record(args) => Ok(args),
+            other => panic!("{other:?} is no record"),
+        }
     }
 
     #[test]

@@ -1,10 +1,13 @@
 //! The subcommands of `jvmprof`, one file each, and the pipeline they share.
 
 pub mod cli;
+mod doctor;
 pub mod exec_gate;
+mod inspect;
 mod output;
 pub mod pipeline;
 mod record;
+mod sampling;
 mod signals;
 mod top;
 mod usage;
@@ -28,6 +31,8 @@ pub fn run(cli: Cli) -> ExitCode {
     log_to_stderr(cli.log_level.as_deref(), &cli.command);
     let done = match cli.command {
         Command::Record(args) => record::run(args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -41,7 +46,7 @@ pub fn run(cli: Cli) -> ExitCode {
 /// `--log-level` or `JVMPROF_LOG`; a daemon says what it does, a command only what goes wrong.
 fn log_to_stderr(level: Option<&str>, command: &Command) {
     let default = match command {
-        Command::Record(_) => "warn",
+        Command::Record(_) | Command::Doctor(_) | Command::Inspect(_) => "warn",
     };
     let filter = EnvFilter::try_new(level.unwrap_or(default)).unwrap_or_else(|error| {
         eprintln!("jvmprof: the log level {level:?} is not understood ({error}); taking {default}");

@@ -256,15 +256,21 @@ impl State {
 
 impl KnownLabels {
     fn of(process: &Process, node: &str) -> Self {
-        let mut labels = LabelSet::from([
-            ("node".to_owned(), node.to_owned()),
-            ("pid".to_owned(), process.pid.to_string()),
-            ("comm".to_owned(), process.comm.to_string()),
-            ("runtime".to_owned(), if process.is_jvm() { "jvm" } else { "native" }.to_owned()),
-        ]);
-        if let Some(executable) = process.executable() {
-            labels.insert("executable".to_owned(), executable.to_string_lossy().into_owned());
-        }
+        let labels = labels_of(process, node);
         Self { comm: Arc::clone(&process.comm), labels: Arc::new(labels) }
     }
+}
+
+/// The labels of a process's series.
+pub fn labels_of(process: &Process, node: &str) -> LabelSet {
+    let mut labels = LabelSet::from([
+        ("node".to_owned(), node.to_owned()),
+        ("pid".to_owned(), process.pid.to_string()),
+        ("comm".to_owned(), process.comm.to_string()),
+        ("runtime".to_owned(), if process.is_jvm() { "jvm" } else { "native" }.to_owned()),
+    ]);
+    if let Some(executable) = process.executable() {
+        labels.insert("executable".to_owned(), executable.to_string_lossy().into_owned());
+    }
+    labels
 }

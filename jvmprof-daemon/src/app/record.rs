@@ -14,23 +14,21 @@ use serde::Serialize;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::UsageError;
-use super::cli::{RecordArgs, SamplingArgs};
+use super::cli::RecordArgs;
 use super::exec_gate;
 use super::output::Output;
-use super::pipeline::{Counts, Pipeline, PipelineOptions};
+use super::pipeline::{Counts, Pipeline};
+use super::sampling::{node_name, options};
 use super::signals::Shutdown;
 use super::top::{TopRow, top};
 use super::usage::SelfUsage;
 use crate::profile::model::Batch;
-use crate::sampler::SamplerOptions;
 
 /// How often the rings are looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const TOP_METHODS: usize = 10;
 /// How long a command that was told to end may take.
 const COMMAND_GRACE: Duration = Duration::from_secs(5);
-/// Ring buffer by default: a second of samples of deep stacks at 50 Hz on each CPU.
-const RING_KIB_PER_CPU: u32 = 512;
 
 /// Runs the subcommand.
 pub(super) fn run(args: RecordArgs) -> anyhow::Result<()> {
@@ -145,27 +143,6 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
         Some(error) => Err(error.context("not everything was written")),
         None => Ok(()),
     }
-}
-
-pub(super) fn options(sampling: &SamplingArgs, pids: Option<Vec<u32>>) -> PipelineOptions {
-    let cpus = std::thread::available_parallelism().map_or(1, |cpus| u32::try_from(cpus.get()).unwrap_or(1));
-    let ring_kib = sampling.ring_buffer_kib.unwrap_or_else(|| (cpus * RING_KIB_PER_CPU).min(16 << 10));
-    PipelineOptions {
-        sampler: SamplerOptions {
-            frequency: sampling.frequency,
-            pids,
-            ring_bytes: ring_kib << 10,
-            kernel_log: sampling.kernel_log,
-        },
-        file_cache_bytes: sampling.symbol_cache_mib << 20,
-        node: node_name(),
-    }
-}
-
-/// The host's name.
-pub(super) fn node_name() -> String {
-    nix::unistd::gethostname()
-        .map_or_else(|_| "unknown".to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
 /// `-p` takes processes, not threads, and only those that exist.

@@ -1,5 +1,6 @@
 //! The executable mappings of one process.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::types::{Avma, BuildId, FileOffset};
@@ -55,6 +56,12 @@ impl Backing {
             Self::Anonymous
         }
     }
+}
+
+/// True for the library that is HotSpot.
+pub fn is_hotspot(mapping: &MappedCode) -> bool {
+    let name = Path::new(&*mapping.path).file_name();
+    mapping.backing == Backing::File && name.is_some_and(|name| name == "libjvm.so")
 }
 
 /// All executable mappings of a process, by address, without overlaps.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::mappings::{Backing, MappedCode, Mappings};
+use super::mappings::{Backing, MappedCode, Mappings, is_hotspot};
 use super::procfs::{self, Facts};
 use crate::types::{Avma, BuildId, FileOffset};
 
@@ -57,10 +57,7 @@ impl Process {
 
     /// True if it maps a HotSpot library.
     pub fn is_jvm(&self) -> bool {
-        self.mappings.iter().any(|mapping| {
-            mapping.backing == Backing::File
-                && Path::new(&*mapping.path).file_name().is_some_and(|name| name == "libjvm.so")
-        })
+        self.mappings.iter().any(|mapping| is_hotspot(mapping))
     }
 
     /// The mapping of the program itself, if it is known.
@@ -183,6 +180,11 @@ impl ProcessTable {
             process.read_mappings(now_ns, counts);
         }
         process
+    }
+
+    /// A process of which `/proc` has been asked: as if it were sampled now.
+    pub fn existing(&mut self, pid: u32, facts: &Facts, now_ns: u64) -> &Process {
+        self.sampled(pid, facts.start_ticks * NS_PER_TICK, &facts.comm, now_ns, std::iter::empty())
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Process> {

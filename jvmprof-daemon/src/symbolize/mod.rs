@@ -1,5 +1,6 @@
 //! From a sample's addresses to frames with names, by what the process had mapped when it was sampled.
 
+mod inspect;
 mod jit;
 mod kernel;
 mod modules;
@@ -16,6 +17,7 @@ use crate::process::{Backing, MappedCode, Process, ProcessKey};
 use crate::profile::model::{Frame, FrameKind, Line, Mapping};
 use crate::sampler::Sample;
 use crate::types::Avma;
+pub use inspect::ModuleReport;
 use jit::JitNames;
 use kernel::KernelFrames;
 use modules::Modules;

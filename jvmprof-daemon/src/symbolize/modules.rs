@@ -11,6 +11,7 @@ use jvmprof_common::unwind::Rule;
 use super::SymbolCounts;
 use crate::native::cache::{FileCache, KnownFile, LoadError};
 use crate::native::open::{OpenError, open_in_root, open_regular};
+use crate::native::symbols::SymbolTable;
 use crate::process::{Backing, MappedCode, Process, procfs};
 use crate::profile::model::Mapping;
 use crate::types::{Avma, BuildId, Svma};
@@ -81,10 +82,19 @@ impl Module {
         let Some(svma) = self.svma(file, address) else {
             return Ok(None);
         };
-        let path = Path::new(&*self.code.path);
-        let symbols =
-            files.symbols(&file.key, path, || open(process, &self.code)).map_err(|error| error.reason())?;
+        let symbols = self.symbols(process, files)?;
         Ok(symbols.lookup(svma).map(|symbol| symbol.name.to_owned()))
+    }
+
+    /// The functions of the file, or why there are none to be had.
+    pub(super) fn symbols(
+        &self,
+        process: &Process,
+        files: &FileCache,
+    ) -> Result<Arc<SymbolTable>, &'static str> {
+        let file = self.file.as_ref().map_err(|reason| *reason)?;
+        let path = Path::new(&*self.code.path);
+        files.symbols(&file.key, path, || open(process, &self.code)).map_err(|error| error.reason())
     }
 
     /// `libfoo.so+0x1234`: the stated address where the file is known, else the offset in it.

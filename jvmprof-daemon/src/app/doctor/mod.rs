@@ -1,0 +1,96 @@
+//! `jvmprof doctor`: what this kernel, these capabilities and these JVMs allow, and what to do where something is missing.
+
+mod capabilities;
+mod jvms;
+mod kernel;
+
+use std::fmt;
+use std::io::IsTerminal;
+
+use serde::Serialize;
+
+use super::cli::DoctorArgs;
+use jvms::Jvm;
+
+/// How a check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Status {
+    Ok,
+    /// Profiling works, with less to see.
+    Degraded,
+    /// Profiling doesn't work.
+    Missing,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Check {
+    name: &'static str,
+    status: Status,
+    /// What was found.
+    found: String,
+    /// The exact thing to do, where something is missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fix: Option<String>,
+}
+
+impl Check {
+    fn ok(name: &'static str, found: impl Into<String>) -> Self {
+        Self { name, status: Status::Ok, found: found.into(), fix: None }
+    }
+
+    fn new(name: &'static str, status: Status, found: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { name, status, found: found.into(), fix: Some(fix.into()) }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    /// The worst of all checks.
+    status: Status,
+    checks: Vec<Check>,
+    jvms: Vec<Jvm>,
+}
+
+/// Runs the subcommand; the exit code tells whether profiling works.
+pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
+    let mut checks = kernel::host_checks();
+    checks.extend(capabilities::checks());
+    checks.extend(kernel::sampling_checks());
+    let status = checks.iter().map(|check| check.status).max().unwrap_or(Status::Ok);
+    let report = Report { status, checks, jvms: jvms::find() };
+    if args.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print!("{report}");
+    }
+    if status == Status::Missing {
+        anyhow::bail!("profiling doesn't work here: see what is marked as missing");
+    }
+    Ok(())
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let color = std::io::stdout().is_terminal();
+        for check in &self.checks {
+            let (mark, code) = match check.status {
+                Status::Ok => ("ok      ", 32),
+                Status::Degraded => ("degraded", 33),
+                Status::Missing => ("missing ", 31),
+            };
+            let mark = if color { format!("\x1b[{code}m{mark}\x1b[0m") } else { mark.to_owned() };
+            writeln!(f, "{mark}  {:<22} {}", check.name, check.found)?;
+            if let Some(fix) = &check.fix {
+                writeln!(f, "{:34}do: {fix}", "")?;
+            }
+        }
+        if self.jvms.is_empty() {
+            writeln!(f, "\nno running JVM was found")?;
+        } else {
+            writeln!(f, "\nrunning JVMs:")?;
+        }
+        self.jvms.iter().try_for_each(|jvm| write!(f, "{jvm}"))
+    }
+}

@@ -1,0 +1,32 @@
+//! From sampling flags to the pipeline's options.
+
+use super::cli::SamplingArgs;
+use super::pipeline::PipelineOptions;
+use crate::sampler::SamplerOptions;
+
+/// Ring buffer by default: half a second of the deepest stacks at 99 Hz on each CPU.
+const RING_KIB_PER_CPU: u32 = 512;
+const MAX_DEFAULT_RING_KIB: u32 = 16 << 10;
+
+/// `pids`: only these processes.
+pub(super) fn options(sampling: &SamplingArgs, pids: Option<Vec<u32>>) -> PipelineOptions {
+    let cpus = std::thread::available_parallelism().map_or(1, |cpus| u32::try_from(cpus.get()).unwrap_or(1));
+    let ring_kib =
+        sampling.ring_buffer_kib.unwrap_or_else(|| (cpus * RING_KIB_PER_CPU).min(MAX_DEFAULT_RING_KIB));
+    PipelineOptions {
+        sampler: SamplerOptions {
+            frequency: sampling.frequency,
+            pids,
+            ring_bytes: ring_kib << 10,
+            kernel_log: sampling.kernel_log,
+        },
+        file_cache_bytes: sampling.symbol_cache_mib << 20,
+        node: node_name(),
+    }
+}
+
+/// The host's name.
+pub(super) fn node_name() -> String {
+    nix::unistd::gethostname()
+        .map_or_else(|_| "unknown".to_owned(), |name| name.to_string_lossy().into_owned())
+}

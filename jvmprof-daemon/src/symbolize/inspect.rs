@@ -1,0 +1,64 @@
+//! What is known of a process's mapped code, for people.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::Symbolizer;
+use crate::process::{Backing, Process};
+
+/// One executable mapping and what can be told of its code.
+#[derive(Clone, Debug, Serialize)]
+pub struct ModuleReport {
+    pub start: u64,
+    pub end: u64,
+    pub path: String,
+    pub build_id: Option<String>,
+    /// Functions with names; `None` for generated code.
+    pub symbols: Option<usize>,
+    /// Why the file can't be used.
+    pub problem: Option<&'static str>,
+}
+
+impl Symbolizer {
+    /// Looks at each executable mapping of a process, and at its perf map.
+    pub fn inspect(&mut self, process: &Process, now_ns: u64) -> Vec<ModuleReport> {
+        let symbols = self.processes.entry(process.key).or_default();
+        symbols.jit.refresh(process, now_ns, &mut self.counts.perf_maps);
+        let mut reports = Vec::new();
+        for code in process.mappings.iter() {
+            let mut report = ModuleReport {
+                start: code.start.0,
+                end: code.end.0,
+                path: code.path.to_string(),
+                build_id: None,
+                symbols: None,
+                problem: None,
+            };
+            if code.backing != Backing::Anonymous {
+                let module = symbols.modules.get(process, code, &self.files, &mut self.counts);
+                report.build_id = module.mapping().build_id.map(|id| id.to_string());
+                match module.symbols(process, &self.files) {
+                    Ok(symbols) => report.symbols = Some(symbols.len()),
+                    Err(reason) => report.problem = Some(reason),
+                }
+            }
+            reports.push(report);
+        }
+        reports
+    }
+}
+
+impl fmt::Display for ModuleReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#014x}-{:#014x} {}", self.start, self.end, self.path)?;
+        if let Some(id) = &self.build_id {
+            write!(f, ", build id {id}")?;
+        }
+        match (self.symbols, self.problem) {
+            (Some(count), _) => write!(f, ", {count} functions"),
+            (None, Some(problem)) => write!(f, ", can't be used: {problem}"),
+            (None, None) => write!(f, ", generated code"),
+        }
+    }
+}
