@@ -3,7 +3,6 @@
 //! Needs binutils and JDK 17's libjvm.so, and fails where they are missing.
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write;
