@@ -13,3 +13,4 @@ pub mod open;
 pub mod rows;
 pub mod source;
 pub mod symbols;
+mod symbols_table;

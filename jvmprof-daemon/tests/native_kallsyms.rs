@@ -1,0 +1,37 @@
+//! The symbols of the running kernel. Needs root (or CAP_SYSLOG), and fails without.
+#![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use jvmprof_daemon::native::kallsyms::Kallsyms;
+use jvmprof_daemon::types::Avma;
+
+#[test]
+fn every_function_of_the_running_kernel_is_found() {
+    let begin = Instant::now();
+    let symbols = Kallsyms::load().expect("the kernel's symbols; this test needs CAP_SYSLOG");
+    let taken = begin.elapsed();
+    let text = std::fs::read_to_string("/proc/kallsyms").expect("the kernel's symbols");
+    let mut functions = BTreeMap::<u64, Vec<&str>>::new();
+    for line in text.lines() {
+        let fields: Vec<_> = line.split([' ', '\t']).collect();
+        let [address, kind, name, ..] = fields[..] else { continue };
+        if ["t", "T", "w", "W"].contains(&kind) {
+            functions.entry(u64::from_str_radix(address, 16).expect("hex")).or_default().push(name);
+        }
+    }
+    for (start, names) in &functions {
+        let found =
+            symbols.lookup(Avma(*start)).unwrap_or_else(|| panic!("nothing at {start:#x}, {names:?}"));
+        assert_eq!(found.start, Avma(*start));
+        assert!(names.contains(&found.name), "{} at {start:#x}, one of {names:?}", found.name);
+        let last = symbols.lookup(Avma(start + found.size - 1)).expect("its last byte");
+        assert_eq!(last, found);
+        let behind = symbols.lookup(Avma(start + found.size));
+        assert!(behind.is_none_or(|behind| behind.start.0 == start + found.size));
+    }
+    println!("{} functions, {} bytes, loaded in {taken:?}", symbols.len(), symbols.size_bytes());
+    assert_eq!(symbols.len(), functions.len());
+    assert!(symbols.size_bytes() < 8 << 20);
+}
