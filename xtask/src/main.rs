@@ -2,10 +2,13 @@
 
 mod ebpf;
 mod elf;
+mod jdk;
+mod packages;
 mod paths;
 mod proto;
 mod run;
 mod rustc_wrapper;
+mod test;
 mod toolchain;
 mod tools;
 
@@ -24,6 +27,8 @@ struct Cli {
 enum Task {
     /// Rebuild the kernel programs and replace the committed object
     Ebpf(ebpf::Args),
+    /// Set up what the tests need and run every check and every test (as root)
+    Test(test::Args),
     /// Regenerate the code of `proto/`
     Proto,
 }
@@ -35,6 +40,7 @@ fn main() -> ExitCode {
     }
     let done = match Cli::parse().task {
         Task::Ebpf(args) => ebpf::main(&args),
+        Task::Test(args) => test::main(&args),
         Task::Proto => proto::generate(&proto::committed()),
     };
     match done {
