@@ -54,7 +54,8 @@ pub(crate) fn found() -> Vec<Jdk> {
     jdks
 }
 
-fn at(home: &Path) -> Option<Jdk> {
+/// The JDK or runtime in this folder, if it is one.
+pub(crate) fn at(home: &Path) -> Option<Jdk> {
     let home = fs::canonicalize(home).ok()?;
     let release = fs::read_to_string(home.join("release")).ok()?;
     let jdk = Jdk { feature: feature(&release)?, home };

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 use std::{fs, io};
 
@@ -28,7 +28,7 @@ struct Count {
 
 type Step<'a> = (&'a str, Box<dyn Fn() -> anyhow::Result<()> + 'a>);
 
-pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     if output(Command::new("id").arg("-u"))? != "0" {
         bail!("the tests load kernel programs and read other processes: run them as root");
     }
@@ -77,12 +77,10 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
     for failure in &failures {
         eprintln!("failed: {failure}");
     }
+    // CI reads this line as the run's result, so nothing comes after it.
     println!("{} passed, {} failed", count.passed, count.failed);
     io::stdout().flush().context("writing to standard output")?;
-    if count.failed != 0 {
-        bail!("{} of the steps failed", failures.len());
-    }
-    Ok(())
+    Ok(if count.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn rustfmt() -> anyhow::Result<()> {
