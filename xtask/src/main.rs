@@ -1,11 +1,18 @@
 //! `cargo xtask TASK`: every development task of jvmprof, one file each.
 
+mod bench;
+mod children;
+mod demo;
 mod ebpf;
 mod elf;
+mod jdk;
+mod packages;
 mod paths;
+mod perf;
 mod proto;
 mod run;
 mod rustc_wrapper;
+mod test;
 mod toolchain;
 mod tools;
 
@@ -24,6 +31,12 @@ struct Cli {
 enum Task {
     /// Rebuild the kernel programs and replace the committed object
     Ebpf(ebpf::Args),
+    /// Set up what the tests need and run every check and every test (as root)
+    Test(test::Args),
+    /// Run collector, a demo JVM and the daemon on this machine (as root)
+    Demo(demo::Args),
+    /// Measure what profiling costs, and compare with perf (as root)
+    Bench(bench::Args),
     /// Regenerate the code of `proto/`
     Proto,
 }
@@ -33,15 +46,16 @@ fn main() -> ExitCode {
     if rustc_wrapper::is_called() {
         return rustc_wrapper::main();
     }
+    let ok = |()| ExitCode::SUCCESS;
     let done = match Cli::parse().task {
-        Task::Ebpf(args) => ebpf::main(&args),
-        Task::Proto => proto::generate(&proto::committed()),
+        Task::Ebpf(args) => ebpf::main(&args).map(ok),
+        Task::Test(args) => test::main(&args),
+        Task::Demo(args) => demo::main(&args).map(ok),
+        Task::Bench(args) => bench::main(&args).map(ok),
+        Task::Proto => proto::generate(&proto::committed()).map(ok),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    done.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
 }

@@ -1,6 +1,6 @@
 //! Tools from crates.io that tasks call, each at one version.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::paths;
@@ -16,6 +16,9 @@ pub(crate) struct Tool {
 /// Links LLVM bitcode of several crates to one BPF object with BTF. 0.10.4 is the last that uses rustc's own libLLVM
 /// for LLVM 22, so that nobody needs an LLVM.
 pub(crate) const BPF_LINKER: Tool = Tool { name: "bpf-linker", version: "0.10.4" };
+
+/// Checks licences, bans, sources and advisories of everything in the lock files.
+pub(crate) const CARGO_DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2" };
 
 impl Tool {
     /// The tool's path: on `PATH` if the version there is right, else installed below the target folder.
@@ -40,7 +43,7 @@ impl Tool {
         Ok(installed)
     }
 
-    fn is_version_of(&self, path: &std::path::Path) -> bool {
+    fn is_version_of(&self, path: &Path) -> bool {
         let said = output(Command::new(path).arg("--version"));
         said.is_ok_and(|line| line.split_whitespace().any(|word| word == self.version))
     }

@@ -1,0 +1,238 @@
+//! `cargo xtask bench`: what profiling costs on this machine, and whether perf sees the same.
+//!
+//! Ratios and counters rather than tests: the numbers depend on the machine.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context as _, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::perf::{self, Comparison};
+use crate::run::{run, shown};
+use crate::{demo, paths};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Stack depths to measure, in frames
+    #[arg(long, value_delimiter = ',', default_value = "20,100,1000", value_name = "FRAMES")]
+    depths: Vec<u32>,
+    /// Seconds of each recording
+    #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    seconds: u32,
+    /// Samples per second and CPU while the cost is measured; the comparison with perf is at 99
+    #[arg(short = 'F', long, default_value_t = 499, value_name = "HZ")]
+    frequency: u32,
+    /// Leave the comparison with perf out
+    #[arg(long)]
+    no_perf: bool,
+    /// Print one JSON object on stdout instead of the tables
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `jvmprof record --json` says: the part of it that is needed here.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Summary {
+    pub(crate) samples: u64,
+    /// Samples whose stack is whole.
+    pub(crate) complete: u64,
+    /// By reason.
+    pub(crate) losses: BTreeMap<String, u64>,
+    pub(crate) kernel: Kernel,
+    pub(crate) daemon: Daemon,
+    pub(crate) top: Vec<Function>,
+}
+
+/// The kernel's own statistics of the perf-event program.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Kernel {
+    pub(crate) run_time_ns: u64,
+    pub(crate) run_count: u64,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Daemon {
+    /// User and system time of all its threads.
+    pub(crate) cpu_ms: f64,
+    /// The part of it until the first sample; absent if there was none.
+    pub(crate) startup_cpu_ms: Option<f64>,
+    pub(crate) peak_rss_bytes: u64,
+}
+
+/// A function with its samples.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) struct Function {
+    pub(crate) name: String,
+    #[serde(rename = "self")]
+    pub(crate) own: u64,
+    pub(crate) total: u64,
+}
+
+/// The cost at one depth.
+#[derive(Debug, Serialize)]
+struct Cost {
+    depth: u32,
+    /// Run time of the kernel program per run.
+    kernel_ns_per_sample: Option<f64>,
+    daemon_cpu_ms_per_1000_samples: Option<f64>,
+    summary: Summary,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    costs: Vec<Cost>,
+    perf: Option<Comparison>,
+}
+
+pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        bail!("measuring loads kernel programs: run it as root");
+    }
+    let jvmprof = demo::build()?;
+    let folder = paths::target().join("bench");
+    fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    let recurse = compile("recurse", &folder)?;
+    let mut costs = Vec::new();
+    for depth in &args.depths {
+        costs.push(cost(args, *depth, &jvmprof, &recurse)?);
+    }
+    let perf = match args.no_perf {
+        true => None,
+        false => Some(perf::compare(&jvmprof, &compile("mixed", &folder)?, args.seconds, &folder)?),
+    };
+    let report = Report { costs, perf };
+    if args.json {
+        println!("{}", serde_json::to_string(&report).context("writing the report")?);
+    } else {
+        print(&report);
+    }
+    Ok(())
+}
+
+/// Compiles a load with frame pointers; returns the program.
+fn compile(name: &str, folder: &Path) -> anyhow::Result<PathBuf> {
+    let program = folder.join(name);
+    let source = paths::workspace().join("xtask/bench").join(name).with_extension("c");
+    let mut gcc = Command::new("gcc");
+    gcc.args([
+        "-O1",
+        "-g",
+        "-fno-omit-frame-pointer",
+        "-fno-optimize-sibling-calls",
+        "-Wall",
+        "-Werror",
+        "-o",
+    ]);
+    run(gcc.arg(&program).arg(&source)).context("compiling a load (Debian: gcc and libc6-dev)")?;
+    Ok(program)
+}
+
+/// Profiles the whole host while every CPU runs the load, so that each run of the kernel program takes a stack.
+fn cost(args: &Args, depth: u32, jvmprof: &Path, recurse: &Path) -> anyhow::Result<Cost> {
+    let seconds = args.seconds.to_string();
+    // The load outlives the recording, whose start takes a moment.
+    let lasts = (args.seconds + 5).to_string();
+    let load = Load::start(Command::new(recurse).args([depth.to_string(), lasts]))?;
+    let frequency = args.frequency.to_string();
+    let summary = record(jvmprof, &["-d", &seconds, "-F", &frequency])?;
+    drop(load);
+    let per = |value: f64, count: u64| (count > 0).then(|| value / count as f64);
+    Ok(Cost {
+        depth,
+        kernel_ns_per_sample: per(summary.kernel.run_time_ns as f64, summary.kernel.run_count),
+        daemon_cpu_ms_per_1000_samples: per(summary.daemon.cpu_ms * 1e3, summary.samples),
+        summary,
+    })
+}
+
+/// A load that ends with this value.
+#[derive(Debug)]
+pub(crate) struct Load(Child);
+
+impl Load {
+    pub(crate) fn start(command: &mut Command) -> anyhow::Result<Self> {
+        use std::os::unix::process::CommandExt as _;
+        let line = shown(command);
+        eprintln!("$ {line} &");
+        let child = command.stdin(Stdio::null()).process_group(0).spawn();
+        Ok(Self(child.with_context(|| format!("starting `{line}`"))?))
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        use nix::sys::signal::{Signal, killpg};
+        if let Ok(group) = i32::try_from(self.0.id()) {
+            // Ended already is as good.
+            let _ = killpg(nix::unistd::Pid::from_raw(group), Signal::SIGKILL);
+        }
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs `jvmprof record --json` with these arguments.
+pub(crate) fn record(jvmprof: &Path, args: &[&str]) -> anyhow::Result<Summary> {
+    let mut command = Command::new(jvmprof);
+    command.args(["record", "--json"]).args(args).stdin(Stdio::null()).stderr(Stdio::inherit());
+    let line = shown(&command);
+    eprintln!("$ {line}");
+    let output = command.output().with_context(|| format!("starting `{line}`"))?;
+    if !output.status.success() {
+        bail!("`{line}` failed: {}", output.status);
+    }
+    serde_json::from_slice(&output.stdout).with_context(|| {
+        format!("reading what `{line}` said: {}", String::from_utf8_lossy(&output.stdout).trim())
+    })
+}
+
+fn print(report: &Report) {
+    println!("\n depth  samples  whole %   lost  kernel ns/sample  daemon ms/1000  startup ms  peak MiB");
+    for cost in &report.costs {
+        let summary = &cost.summary;
+        let whole = summary.complete as f64 * 100.0 / summary.samples.max(1) as f64;
+        println!(
+            "{:>6} {:>8} {:>8.2} {:>6} {:>17} {:>15} {:>11} {:>9.1}",
+            cost.depth,
+            summary.samples,
+            whole,
+            summary.losses.values().sum::<u64>(),
+            number(cost.kernel_ns_per_sample),
+            number(cost.daemon_cpu_ms_per_1000_samples),
+            number(summary.daemon.startup_cpu_ms),
+            summary.daemon.peak_rss_bytes as f64 / f64::from(1 << 20),
+        );
+        for (reason, count) in &summary.losses {
+            println!("        lost: {count} {reason}");
+        }
+    }
+    if let Some(comparison) = &report.perf {
+        comparison.print();
+    }
+}
+
+fn number(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_of_record_is_read() {
+        let text = r#"{"samples":10,"complete":9,"losses":{"ring buffer full":1},"extra":0,
+            "kernel":{"run_time_ns":100,"run_count":10},
+            "daemon":{"cpu_ms":1.5,"startup_cpu_ms":null,"peak_rss_bytes":4096},
+            "top":[{"name":"main","self":3,"total":10}]}"#;
+        let summary: Summary = serde_json::from_str(text).unwrap();
+        assert_eq!(summary.losses["ring buffer full"], 1);
+        assert_eq!(summary.top, [Function { name: "main".to_owned(), own: 3, total: 10 }]);
+    }
+}

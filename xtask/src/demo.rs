@@ -1,0 +1,195 @@
+//! `cargo xtask demo`: the whole way on one machine: collector, a JVM with something to do, daemon.
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+
+use crate::children::{Children, Stop};
+use crate::jdk::{self, Jdk};
+use crate::paths;
+use crate::run::{output, run};
+
+const MAIN_CLASS: &str = "com.acme.shop.Demo";
+
+/// How long the collector may take to listen.
+const LISTEN_WITHIN: Duration = Duration::from_secs(10);
+
+/// When the JVM has compiled the most of what it will compile.
+const FIRST_PERF_MAP: Duration = Duration::from_secs(5);
+
+/// What is compiled later gets its name after this time.
+const NEXT_PERF_MAP: Duration = Duration::from_secs(15);
+
+/// The first JDK whose jcmd writes a perf map.
+const WRITES_PERF_MAPS: u32 = 17;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Where the collector listens and shows its page
+    #[arg(long, default_value = "127.0.0.1:7070", value_name = "ADDR")]
+    listen: SocketAddr,
+    /// End after so many seconds instead of at Ctrl-C
+    #[arg(long, value_name = "SECONDS")]
+    seconds: Option<u64>,
+    /// Take this JDK or Java runtime (by its folder) instead of the newest that is found
+    #[arg(long, value_name = "HOME")]
+    jdk: Option<PathBuf>,
+}
+
+pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        bail!(
+            "profiling a whole host needs root (or the capabilities in deploy/jvmprof.service): run it as root"
+        );
+    }
+    let stop = Stop::on_signals()?;
+    let jvmprof = build()?;
+    let folder = paths::target().join("demo");
+    let profiles = folder.join("profiles");
+    if profiles.exists() {
+        fs::remove_dir_all(&profiles).with_context(|| format!("removing {}", profiles.display()))?;
+    }
+    fs::create_dir_all(&profiles).with_context(|| format!("creating {}", profiles.display()))?;
+
+    if TcpStream::connect_timeout(&args.listen, Duration::from_millis(200)).is_ok() {
+        bail!("something listens on {} already: choose another address with --listen", args.listen);
+    }
+    let mut children = Children::new(folder.clone());
+    let address = args.listen.to_string();
+    let mut collector = Command::new(&jvmprof);
+    collector.args(["collector", "--listen", &address, "--dir"]).arg(&profiles);
+    children.start("collector", &mut collector)?;
+    wait_for(&mut children, &stop, args.listen)?;
+
+    let jvm = match chosen_jdk(args)? {
+        Some(jdk) => start_jvm(&mut children, &jdk, &folder)?,
+        None => {
+            eprintln!(
+                "no JDK found: this host is profiled as it is. For the demo JVM install one, such as \
+                 `apt-get install openjdk-17-jdk-headless`, or name one by --jdk"
+            );
+            None
+        }
+    };
+    let mut daemon = Command::new(&jvmprof);
+    daemon.args(["daemon", "--remote-store-address", &address, "--remote-store-insecure"]);
+    children.start("daemon", &mut daemon)?;
+
+    println!("\n  flame graph: http://{address}/  (the first profile is there after some 15 s)");
+    println!("  profiles:    {}", profiles.display());
+    println!("  Ctrl-C ends it\n");
+    let until = args.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let mut perf_maps = jvm.map(PerfMaps::new);
+    children.watch(&stop, until, || {
+        if let Some(perf_maps) = &mut perf_maps {
+            perf_maps.keep_current();
+        }
+        false
+    })?;
+    children.stop();
+    Ok(())
+}
+
+/// Builds the release binary; returns its path.
+pub(crate) fn build() -> anyhow::Result<PathBuf> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--release", "--locked", "--package", "jvmprof-daemon", "--bin", "jvmprof"]);
+    run(cargo.current_dir(paths::workspace()))?;
+    Ok(paths::target().join("release/jvmprof"))
+}
+
+fn wait_for(children: &mut Children, stop: &Stop, listen: SocketAddr) -> anyhow::Result<()> {
+    let until = Instant::now() + LISTEN_WITHIN;
+    let answers = || TcpStream::connect_timeout(&listen, Duration::from_millis(50)).is_ok();
+    if !children.watch(stop, Some(until), answers)? && !stop.is_asked() {
+        bail!("the collector doesn't listen on {listen} after {LISTEN_WITHIN:?}");
+    }
+    Ok(())
+}
+
+/// The JDK that was asked for, else the newest.
+fn chosen_jdk(args: &Args) -> anyhow::Result<Option<Jdk>> {
+    match &args.jdk {
+        Some(home) => {
+            let jdk = jdk::at(home);
+            Ok(Some(
+                jdk.with_context(|| {
+                    format!("{} is no JDK: bin/java and release are needed", home.display())
+                })?,
+            ))
+        }
+        None => Ok(jdk::found().into_iter().next_back()),
+    }
+}
+
+/// Starts the demo program; returns what is needed to ask its JVM for perf maps, or `None` if it writes none.
+fn start_jvm(children: &mut Children, jdk: &Jdk, folder: &Path) -> anyhow::Result<Option<Jvm>> {
+    let source = paths::workspace().join("xtask/demo/Demo.java");
+    let mut java = Command::new(jdk.program("java").context("the JDK has no bin/java")?);
+    // Frame pointers let the kernel program walk compiled Java code.
+    java.args(["-Xmx256m", "-XX:+PreserveFramePointer"]);
+    match compiler_for(jdk) {
+        Some(javac) => {
+            let classes = folder.join("classes");
+            fs::create_dir_all(&classes).with_context(|| format!("creating {}", classes.display()))?;
+            run(Command::new(javac).arg("-d").arg(&classes).arg(&source))?;
+            java.arg("-cp").arg(&classes).arg(MAIN_CLASS);
+        }
+        // From 11 on java compiles a source file itself, if the image has the compiler's module.
+        None => {
+            java.arg(&source);
+        }
+    }
+    let pid = children.start("jvm", &mut java)?;
+    eprintln!("demo JVM: process {pid}, Java {} of {}", jdk.feature, jdk.home.display());
+    if jdk.feature < WRITES_PERF_MAPS {
+        eprintln!("Java {} writes no perf map: its frames have no names yet", jdk.feature);
+        return Ok(None);
+    }
+    let jcmd = jdk.program("jcmd");
+    if jcmd.is_none() {
+        eprintln!("{} has no jcmd, which makes the JVM write names: frames have none", jdk.home.display());
+    }
+    Ok(jcmd.map(|jcmd| Jvm { pid, jcmd }))
+}
+
+/// A javac whose classes this JDK can run: its own, else the newest of an older or equal JDK.
+fn compiler_for(jdk: &Jdk) -> Option<PathBuf> {
+    let older = jdk::found().into_iter().rev().filter(|other| other.feature <= jdk.feature);
+    std::iter::once(jdk.clone()).chain(older).find_map(|jdk| jdk.program("javac"))
+}
+
+#[derive(Debug)]
+struct Jvm {
+    pid: u32,
+    jcmd: PathBuf,
+}
+
+/// Has the JVM write `/tmp/perf-PID.map` now and then: names of what is compiled by then.
+#[derive(Debug)]
+struct PerfMaps {
+    jvm: Jvm,
+    next: Instant,
+}
+
+impl PerfMaps {
+    fn new(jvm: Jvm) -> Self {
+        Self { jvm, next: Instant::now() + FIRST_PERF_MAP }
+    }
+
+    fn keep_current(&mut self) {
+        if Instant::now() < self.next {
+            return;
+        }
+        self.next = Instant::now() + NEXT_PERF_MAP;
+        let mut jcmd = Command::new(&self.jvm.jcmd);
+        jcmd.arg(self.jvm.pid.to_string()).arg("Compiler.perfmap").stdin(Stdio::null());
+        if let Err(error) = output(&mut jcmd) {
+            eprintln!("no perf map this time: {error:#}");
+        }
+    }
+}
