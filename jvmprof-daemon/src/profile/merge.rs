@@ -37,6 +37,8 @@ pub enum MergeError {
     Dangling { what: &'static str, id: i128 },
     #[error("merging profiles: a sample has {values} values for {types} sample types")]
     Values { values: usize, types: usize },
+    #[error("merging profiles: one has no sample types")]
+    NoTypes,
     #[error("merging profiles: sample types {found} can't be added to {expected}")]
     Incompatible { found: String, expected: String },
     #[error("merging profiles: the result would have more than {limit} bytes")]

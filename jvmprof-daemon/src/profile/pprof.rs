@@ -17,6 +17,9 @@ use super::model::{self, Batch, Frame, LabelSet, Series};
 use crate::proto::pprof::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
 use crate::types::BuildId;
 
+/// `__name__` of CPU profiles, a name that Parca's page knows.
+pub const PROFILE_NAME: &str = "process_cpu";
+
 /// Label of a series that tells the path of its main binary.
 const EXECUTABLE_LABEL: &str = "executable";
 

@@ -55,6 +55,10 @@ impl<'a> Source<'a> {
     }
 
     fn check_types(&self) -> Result<(), MergeError> {
+        // Random bytes often parse as an empty profile.
+        if self.profile.sample_type.is_empty() {
+            return Err(MergeError::NoTypes);
+        }
         for value in self.profile.sample_type.iter().chain(&self.profile.period_type) {
             self.string("type string", value.r#type)?;
             self.string("unit string", value.unit)?;

@@ -142,6 +142,17 @@ impl Drop for Staged {
     }
 }
 
+/// Removes the folder of a series that has no profiles; if something foreign is in it, it stays with its labels.
+pub(super) fn remove_series_dir(dir: &Path) {
+    let Ok(mut files) = fs::read_dir(dir) else { return };
+    if files.all(|file| file.is_ok_and(|file| file.file_name() == LABELS)) {
+        remove(&dir.join(LABELS));
+        if let Err(error) = fs::remove_dir(dir) {
+            tracing::warn!(path = %dir.display(), %error, "folder stays behind in the store");
+        }
+    }
+}
+
 /// Removes a file of ours as far as possible: what stays is found by the next opening.
 fn remove(path: &Path) {
     match fs::remove_file(path) {

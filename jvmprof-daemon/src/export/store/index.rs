@@ -1,6 +1,7 @@
 //! What the store holds, in memory.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::query::{ProfileRef, UnixNanos};
@@ -27,7 +28,7 @@ pub(super) struct Entry {
 impl Entry {
     pub(super) fn reference(&self, series: &SeriesEntry) -> ProfileRef {
         ProfileRef {
-            fingerprint: series.fingerprint.clone(),
+            fingerprint: series.fingerprint.to_string(),
             start: self.start,
             duration: Duration::from_nanos(self.duration_ns),
             samples: self.samples,
@@ -40,7 +41,7 @@ impl Entry {
 /// One label set and its profiles.
 #[derive(Debug)]
 pub(super) struct SeriesEntry {
-    pub(super) fingerprint: String,
+    pub(super) fingerprint: Arc<str>,
     pub(super) labels: LabelSet,
     label_bytes: u64,
     entries: BTreeMap<(UnixNanos, u64), Entry>,
@@ -56,9 +57,9 @@ impl SeriesEntry {
 /// All series and profiles of a store.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    by_fingerprint: HashMap<String, SeriesEntry>,
-    /// Every profile, oldest first: the order of removal.
-    by_age: BTreeMap<(UnixNanos, u64), String>,
+    by_fingerprint: HashMap<Arc<str>, SeriesEntry>,
+    /// Every profile, oldest first: the order of removal. The series is part of it, because copied files share a number.
+    by_age: BTreeSet<(UnixNanos, u64, Arc<str>)>,
     used_bytes: u64,
     next_number: u64,
 }
@@ -83,9 +84,10 @@ impl Index {
         number
     }
 
-    pub(super) fn add_series(&mut self, fingerprint: String, labels: LabelSet, label_bytes: u64) {
+    pub(super) fn add_series(&mut self, fingerprint: &str, labels: LabelSet, label_bytes: u64) {
+        let fingerprint: Arc<str> = fingerprint.into();
         let series = SeriesEntry {
-            fingerprint: fingerprint.clone(),
+            fingerprint: Arc::clone(&fingerprint),
             labels,
             label_bytes: in_blocks(label_bytes),
             entries: BTreeMap::new(),
@@ -96,33 +98,27 @@ impl Index {
         }
     }
 
-    /// Adds a profile to a series that is known; false if it isn't, or if there is a profile of that start and number.
-    pub(super) fn add_profile(&mut self, fingerprint: &str, entry: Entry) -> bool {
-        let key = (entry.start, entry.number);
-        let Some(series) = self.by_fingerprint.get_mut(fingerprint) else { return false };
-        if self.by_age.contains_key(&key) {
-            return false;
-        }
+    /// Adds a profile to a series that is known; nothing happens if it isn't.
+    pub(super) fn add_profile(&mut self, fingerprint: &str, entry: Entry) {
+        let Some(series) = self.by_fingerprint.get_mut(fingerprint) else { return };
         self.next_number = self.next_number.max(entry.number.saturating_add(1));
         self.used_bytes = self.used_bytes.saturating_add(in_blocks(entry.bytes));
-        series.entries.insert(key, entry);
-        self.by_age.insert(key, fingerprint.to_owned());
-        true
+        series.entries.insert((entry.start, entry.number), entry);
+        self.by_age.insert((entry.start, entry.number, Arc::clone(&series.fingerprint)));
     }
 
     /// The profile that is to go first.
     pub(super) fn oldest(&self) -> Option<ProfileRef> {
-        let (key, fingerprint) = self.by_age.first_key_value()?;
-        let series = self.by_fingerprint.get(fingerprint)?;
-        series.entries.get(key).map(|entry| entry.reference(series))
+        let (start, number, fingerprint) = self.by_age.first()?;
+        let series = self.by_fingerprint.get(&**fingerprint)?;
+        series.entries.get(&(*start, *number)).map(|entry| entry.reference(series))
     }
 
     /// Forgets a profile; true if its series has no other, and was forgotten too.
     pub(super) fn remove_profile(&mut self, profile: &ProfileRef) -> bool {
-        let key = (profile.start, profile.number);
-        self.by_age.remove(&key);
-        let Some(series) = self.by_fingerprint.get_mut(&profile.fingerprint) else { return false };
-        if let Some(entry) = series.entries.remove(&key) {
+        let Some(series) = self.by_fingerprint.get_mut(&*profile.fingerprint) else { return false };
+        self.by_age.remove(&(profile.start, profile.number, Arc::clone(&series.fingerprint)));
+        if let Some(entry) = series.entries.remove(&(profile.start, profile.number)) {
             self.used_bytes = self.used_bytes.saturating_sub(in_blocks(entry.bytes));
         }
         series.entries.is_empty() && self.remove_series(&profile.fingerprint)

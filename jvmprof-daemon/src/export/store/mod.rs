@@ -16,6 +16,8 @@ mod files;
 mod index;
 mod open;
 mod query;
+#[cfg(test)]
+mod tests;
 mod write;
 
 use std::path::{Path, PathBuf};

@@ -118,7 +118,7 @@ impl Scan {
             Ok(listing) => listing,
             Err(error) => return self.skip(&path, &error),
         };
-        self.index.add_series(fingerprint.to_owned(), labels, label_bytes);
+        self.index.add_series(fingerprint, labels, label_bytes);
         for file in listing {
             match file {
                 Ok(file) => self.file(fingerprint, &file),
@@ -127,8 +127,8 @@ impl Scan {
         }
         self.index.forget_if_empty(fingerprint);
         if self.index.get(fingerprint).is_none() && self.leftovers == Leftovers::Remove {
-            // A crash between the labels and the first profile. Fails, and is meant to, if something foreign is in it.
-            let _ = fs::remove_file(path.join(files::LABELS)).and_then(|()| fs::remove_dir(&path));
+            // A crash between the labels and the first profile.
+            files::remove_series_dir(&path);
         }
     }
 
@@ -149,8 +149,7 @@ impl Scan {
         };
         let entry = metadata.is_file().then(|| files::parse_profile_name(&name, metadata.len())).flatten();
         match entry {
-            Some(entry) if self.index.add_profile(fingerprint, entry) => {}
-            Some(_) => self.skip(&path, &"a copy of another profile"),
+            Some(entry) => self.index.add_profile(fingerprint, entry),
             None => self.skip(&path, &"not a profile of this store"),
         }
     }

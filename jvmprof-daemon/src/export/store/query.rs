@@ -223,7 +223,7 @@ fn info(series: &SeriesEntry, range: TimeRange) -> Option<SeriesInfo> {
     let mut entries = series.entries().filter(|entry| range.holds(entry)).peekable();
     let first = entries.peek()?.start;
     let mut info = SeriesInfo {
-        fingerprint: series.fingerprint.clone(),
+        fingerprint: series.fingerprint.to_string(),
         labels: series.labels.clone(),
         profiles: 0,
         samples: 0,

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
 use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::files::{self, Staged};
 use super::index::{Entry, Index};
 use super::query::{ProfileRef, UnixNanos};
-use super::{NAME_LABEL, Store, StoreError};
-use crate::profile::model::LabelSet;
+use super::{NAME_LABEL, Store, StoreError, with_name};
+use crate::profile::model::{Batch, LabelSet, Series};
+use crate::profile::pprof;
 
 /// A profile that is to be stored.
 #[derive(Clone, Debug)]
@@ -23,6 +23,23 @@ pub struct NewProfile {
     pub samples: u64,
     /// pprof, gzipped.
     pub pprof: bytes::Bytes,
+}
+
+impl NewProfile {
+    /// The profile that would be pushed for this series.
+    ///
+    /// # Errors
+    /// None that writing to memory could have.
+    pub fn of_series(batch: &Batch, series: &Series) -> std::io::Result<Self> {
+        let profile = pprof::for_push(batch, series);
+        Ok(Self {
+            labels: with_name(&series.labels, pprof::PROFILE_NAME),
+            start: UnixNanos(profile.time_nanos),
+            duration: batch.duration,
+            samples: pprof::total(&profile),
+            pprof: pprof::to_bytes(&profile)?.into(),
+        })
+    }
 }
 
 /// A profile on its way: where it goes, and its entry once it is there.
@@ -54,6 +71,16 @@ impl Store {
         self.enter(profiles, plans, new_series, &written?);
         self.remove_over_limit();
         Ok(())
+    }
+
+    /// Stores all series of a batch, or none.
+    ///
+    /// # Errors
+    /// See [`StoreError`]; nothing was stored.
+    pub fn append_batch(&self, batch: &Batch) -> Result<(), StoreError> {
+        let profiles = batch.series.iter().map(|series| NewProfile::of_series(batch, series));
+        let profiles = profiles.collect::<Result<Vec<_>, _>>().map_err(StoreError::Encode)?;
+        self.append(&profiles)
     }
 
     fn check(&self, profiles: &[NewProfile]) -> Result<(), StoreError> {
@@ -149,7 +176,7 @@ impl Store {
         let mut state = self.state();
         for (fingerprint, labels) in new_series {
             let bytes = label_bytes.get(&fingerprint).copied().unwrap_or(0);
-            state.index.add_series(fingerprint, labels.clone(), bytes);
+            state.index.add_series(&fingerprint, labels.clone(), bytes);
         }
         for (plan, profile) in plans.into_iter().zip(profiles) {
             state.index.add_profile(&plan.fingerprint, plan.entry);
@@ -197,11 +224,8 @@ impl Store {
         }
     }
 
-    /// Removes the folder of a series that has no profiles. What is foreign in it keeps the folder, without labels.
     fn remove_series_dir(&self, fingerprint: &str) {
-        let dir: PathBuf = files::series_dir(&self.dir, fingerprint);
-        let _ = fs::remove_file(dir.join(files::LABELS));
-        let _ = fs::remove_dir(&dir);
+        files::remove_series_dir(&files::series_dir(&self.dir, fingerprint));
     }
 }
 
