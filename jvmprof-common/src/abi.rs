@@ -12,6 +12,8 @@ pub const MAX_KERNEL_FRAMES: usize = 127;
 pub const MAX_TAIL_WORDS: usize = 512;
 /// Stack words copied when the chain ended the way it should: enough for the C library's own start frames.
 pub const END_TAIL_WORDS: usize = 64;
+/// A chain with fewer frames than this gets a long tail even if it ended the way it should.
+pub const SHALLOW_FRAMES: u64 = 8;
 /// Words behind a [`SampleHeader`], at most. A power of two, so that an index is bounded by a mask.
 pub const SAMPLE_WORDS: usize = 2048;
 /// Frames that one kernel program walks before it tail-calls itself. The kernel allows 33 tail calls:

@@ -12,7 +12,7 @@ use aya_log_ebpf::debug;
 use jvmprof_common::{
     abi::{
         Counter, END_TAIL_WORDS, FRAMES_PER_PROGRAM, FrameWord, MAX_TAIL_WORDS, MAX_USER_FRAMES,
-        SAMPLE_WORDS, SampleHeader, Stop,
+        SAMPLE_WORDS, SHALLOW_FRAMES, SampleHeader, Stop,
     },
     unwind::{
         FramePointersOnly, Memory, Source, Window,
@@ -102,7 +102,9 @@ pub fn finish(scratch: &mut Scratch, ctx: &PerfEventContext, stop: Stop) {
         scratch.header.tail_fp = scratch.cursor.fp;
     }
     match stop {
-        Stop::ChainEnded => tail(scratch, END_TAIL_WORDS),
+        // A chain that ends so early may have met a zero in a register that code uses for something else.
+        Stop::ChainEnded if scratch.frames >= SHALLOW_FRAMES => tail(scratch, END_TAIL_WORDS),
+        Stop::ChainEnded => tail(scratch, MAX_TAIL_WORDS),
         Stop::FramePointerInvalid | Stop::StackUnreadable | Stop::ReturnAddressInvalid => {
             tail(scratch, MAX_TAIL_WORDS);
         }
