@@ -1,11 +1,9 @@
-// A load at a known depth: recurses DEPTH frames and works at the bottom for SECONDS, on every CPU.
+// A load at a known depth: recurses DEPTH frames and works at the bottom for SECONDS.
 //   recurse DEPTH SECONDS
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 static volatile uint64_t sink;
 
@@ -36,12 +34,6 @@ int main(int argc, char **argv) {
     }
     int depth = atoi(argv[1]);
     double until = now() + atof(argv[2]);
-    for (long cpu = sysconf(_SC_NPROCESSORS_ONLN); cpu > 1; cpu--)
-        if (fork() == 0) {
-            descend(depth, until);
-            return 0;
-        }
     descend(depth, until);
-    while (wait(NULL) > 0) {}
     return 0;
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread;
 
 use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
@@ -51,6 +52,8 @@ pub(crate) struct Summary {
 pub(crate) struct Kernel {
     pub(crate) run_time_ns: u64,
     pub(crate) run_count: u64,
+    /// Runs that took a sample; the others met a process that isn't profiled, and cost next to nothing.
+    pub(crate) taken: u64,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -75,7 +78,7 @@ pub(crate) struct Function {
 #[derive(Debug, Serialize)]
 struct Cost {
     depth: u32,
-    /// Run time of the kernel program per run.
+    /// Run time of the kernel program per sample that it took.
     kernel_ns_per_sample: Option<f64>,
     daemon_cpu_ms_per_1000_samples: Option<f64>,
     summary: Summary,
@@ -117,32 +120,29 @@ fn compile(name: &str, folder: &Path) -> anyhow::Result<PathBuf> {
     let program = folder.join(name);
     let source = paths::workspace().join("xtask/bench").join(name).with_extension("c");
     let mut gcc = Command::new("gcc");
-    gcc.args([
-        "-O1",
-        "-g",
-        "-fno-omit-frame-pointer",
-        "-fno-optimize-sibling-calls",
-        "-Wall",
-        "-Werror",
-        "-o",
-    ]);
+    gcc.args(["-O1", "-g", "-Wall", "-Werror", "-fno-optimize-sibling-calls"]);
+    // Both profilers walk frame pointers; without the second flag leaf functions have none, and their callers are lost.
+    gcc.args(["-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer", "-o"]);
     run(gcc.arg(&program).arg(&source)).context("compiling a load (Debian: gcc and libc6-dev)")?;
     Ok(program)
 }
 
-/// Profiles the whole host while every CPU runs the load, so that each run of the kernel program takes a stack.
+/// Profiles loads of this depth, one for each CPU, so that nearly every run of the kernel program takes a stack.
 fn cost(args: &Args, depth: u32, jvmprof: &Path, recurse: &Path) -> anyhow::Result<Cost> {
-    let seconds = args.seconds.to_string();
-    // The load outlives the recording, whose start takes a moment.
-    let lasts = (args.seconds + 5).to_string();
-    let load = Load::start(Command::new(recurse).args([depth.to_string(), lasts]))?;
-    let frequency = args.frequency.to_string();
-    let summary = record(jvmprof, &["-d", &seconds, "-F", &frequency])?;
-    drop(load);
+    let cpus = thread::available_parallelism().context("counting CPUs")?.get();
+    // The loads outlive the recording, whose start takes a moment.
+    let (depth_arg, lasts) = (depth.to_string(), (args.seconds + 5).to_string());
+    let load = || Load::start(Command::new(recurse).args([&depth_arg, &lasts]));
+    let loads = (0..cpus).map(|_| load()).collect::<anyhow::Result<Vec<Load>>>()?;
+    let mut flags =
+        vec!["-d".to_owned(), args.seconds.to_string(), "-F".to_owned(), args.frequency.to_string()];
+    flags.extend(loads.iter().flat_map(|load| ["-p".to_owned(), load.pid().to_string()]));
+    let summary = record(jvmprof, &flags)?;
+    drop(loads);
     let per = |value: f64, count: u64| (count > 0).then(|| value / count as f64);
     Ok(Cost {
         depth,
-        kernel_ns_per_sample: per(summary.kernel.run_time_ns as f64, summary.kernel.run_count),
+        kernel_ns_per_sample: per(summary.kernel.run_time_ns as f64, summary.kernel.taken),
         daemon_cpu_ms_per_1000_samples: per(summary.daemon.cpu_ms * 1e3, summary.samples),
         summary,
     })
@@ -178,7 +178,7 @@ impl Drop for Load {
 }
 
 /// Runs `jvmprof record --json` with these arguments.
-pub(crate) fn record(jvmprof: &Path, args: &[&str]) -> anyhow::Result<Summary> {
+pub(crate) fn record(jvmprof: &Path, args: &[String]) -> anyhow::Result<Summary> {
     let mut command = Command::new(jvmprof);
     command.args(["record", "--json"]).args(args).stdin(Stdio::null()).stderr(Stdio::inherit());
     let line = shown(&command);
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn the_summary_of_record_is_read() {
         let text = r#"{"samples":10,"complete":9,"losses":{"ring buffer full":1},"extra":0,
-            "kernel":{"run_time_ns":100,"run_count":10},
+            "kernel":{"run_time_ns":100,"run_count":12,"taken":10},
             "daemon":{"cpu_ms":1.5,"startup_cpu_ms":null,"peak_rss_bytes":4096},
             "top":[{"name":"main","self":3,"total":10}]}"#;
         let summary: Summary = serde_json::from_str(text).unwrap();

@@ -91,6 +91,10 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
         false
     })?;
     children.stop();
+    if let Some(perf_maps) = perf_maps {
+        // A later process may get the same pid. There is none if the JVM never wrote it.
+        let _ = fs::remove_file(format!("/tmp/perf-{}.map", perf_maps.jvm.pid));
+    }
     Ok(())
 }
 

@@ -43,7 +43,7 @@ pub(crate) fn compare(
     let line = shown(&perf);
     eprintln!("$ {line} &");
     let mut perf = perf.spawn().with_context(|| format!("starting `{line}` (Debian: linux-perf)"))?;
-    let ours = record(jvmprof, &["-d", &seconds, "-F", "99", "-p", &pid]);
+    let ours = record(jvmprof, &["-d", &seconds, "-F", "99", "-p", &pid].map(str::to_owned));
     let status = perf.wait().with_context(|| format!("waiting for `{line}`"))?;
     let ours = ours?;
     if !status.success() {
