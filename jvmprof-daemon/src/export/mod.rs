@@ -1,3 +1,5 @@
 //! Where profiles go: files, and (in time) every other sink.
 
+pub mod collector;
+pub mod parca;
 pub mod store;

@@ -1,0 +1,168 @@
+//! `ProfileStoreService` in front of a [`Store`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::Semaphore;
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::validate::{self, Refusal};
+use crate::export::store::{Store, StoreError};
+use crate::profile::decode::DecodeLimits;
+use crate::proto::profilestore::profile_store_service_server::ProfileStoreService;
+use crate::proto::profilestore::{
+    WriteArrowRequest, WriteArrowResponse, WriteRawRequest, WriteRawResponse, WriteRequest, WriteResponse,
+};
+
+/// Requests that are unpacked and stored at the same time: each may take [`DecodeLimits`] of memory.
+const MAX_UNPACKING: usize = 2;
+
+/// What happened since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CollectorCounters {
+    pub stored_requests: u64,
+    pub stored_profiles: u64,
+    pub stored_samples: u64,
+    /// Requests with something that Parca refuses too.
+    pub refused_requests: u64,
+    /// Requests that were all right and couldn't be stored.
+    pub failed_requests: u64,
+}
+
+/// The service. Stores a request as a whole or refuses it as a whole.
+#[derive(Debug)]
+pub struct Collector {
+    store: Arc<Store>,
+    limits: DecodeLimits,
+    unpacking: Arc<Semaphore>,
+    counters: Arc<Counters>,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    stored_requests: AtomicU64,
+    stored_profiles: AtomicU64,
+    stored_samples: AtomicU64,
+    refused_requests: AtomicU64,
+    failed_requests: AtomicU64,
+}
+
+/// Why a request wasn't stored.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl From<Failure> for Status {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Refused(refusal) => refusal.into(),
+            // Nothing was stored: the client may send it again when there is room.
+            Failure::Store(error) if error.is_out_of_space() => Self::resource_exhausted(error.to_string()),
+            Failure::Store(StoreError::TooLarge { .. }) => Self::invalid_argument(failure.to_string()),
+            Failure::Store(error) => Self::unknown(error.to_string()),
+        }
+    }
+}
+
+impl Collector {
+    pub fn new(store: Arc<Store>) -> Self {
+        Self::with_limits(store, DecodeLimits::default())
+    }
+
+    pub fn with_limits(store: Arc<Store>, limits: DecodeLimits) -> Self {
+        let unpacking = Arc::new(Semaphore::new(MAX_UNPACKING));
+        Self { store, limits, unpacking, counters: Arc::default() }
+    }
+
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    pub fn counters(&self) -> CollectorCounters {
+        let Counters { stored_requests, stored_profiles, stored_samples, refused_requests, failed_requests } =
+            &*self.counters;
+        CollectorCounters {
+            stored_requests: stored_requests.load(Ordering::Relaxed),
+            stored_profiles: stored_profiles.load(Ordering::Relaxed),
+            stored_samples: stored_samples.load(Ordering::Relaxed),
+            refused_requests: refused_requests.load(Ordering::Relaxed),
+            failed_requests: failed_requests.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Counters {
+    fn count(&self, result: &Result<Stored, Failure>) {
+        let add = |counter: &AtomicU64, amount| counter.fetch_add(amount, Ordering::Relaxed);
+        match result {
+            Ok(Stored { profiles, samples }) => {
+                add(&self.stored_requests, 1);
+                add(&self.stored_profiles, *profiles);
+                add(&self.stored_samples, *samples);
+                tracing::debug!(profiles, samples, "request stored");
+            }
+            Err(Failure::Refused(refusal)) => {
+                add(&self.refused_requests, 1);
+                tracing::warn!(%refusal, code = ?refusal.code(), "request refused");
+            }
+            Err(Failure::Store(error)) => {
+                add(&self.failed_requests, 1);
+                tracing::error!(%error, "request couldn't be stored");
+            }
+        }
+    }
+}
+
+struct Stored {
+    profiles: u64,
+    samples: u64,
+}
+
+fn store_request(store: &Store, request: WriteRawRequest, limits: DecodeLimits) -> Result<Stored, Failure> {
+    let profiles = validate::profiles(request, limits)?;
+    store.append(&profiles)?;
+    let samples = profiles.iter().fold(0_u64, |sum, profile| sum.saturating_add(profile.samples));
+    Ok(Stored { profiles: profiles.len() as u64, samples })
+}
+
+#[tonic::async_trait]
+impl ProfileStoreService for Collector {
+    async fn write_raw(
+        &self,
+        request: Request<WriteRawRequest>,
+    ) -> Result<Response<WriteRawResponse>, Status> {
+        let permit = Arc::clone(&self.unpacking).acquire_owned().await;
+        let permit = permit.map_err(|_| Status::unavailable("shutting down"))?;
+        let (store, counters, limits) = (Arc::clone(&self.store), Arc::clone(&self.counters), self.limits);
+        let work = tokio::task::spawn_blocking(move || {
+            // Held to the end of the work even if the client hangs up meanwhile.
+            let _permit = permit;
+            let result = store_request(&store, request.into_inner(), limits);
+            counters.count(&result);
+            result
+        });
+        work.await.map_err(|error| Status::internal(format!("storing profiles: {error}")))??;
+        Ok(Response::new(WriteRawResponse {}))
+    }
+
+    type WriteStream = std::pin::Pin<Box<dyn Stream<Item = Result<WriteResponse, Status>> + Send>>;
+
+    async fn write(
+        &self,
+        _request: Request<Streaming<WriteRequest>>,
+    ) -> Result<Response<Self::WriteStream>, Status> {
+        Err(Status::unimplemented("Arrow isn't taken here: use WriteRaw"))
+    }
+
+    async fn write_arrow(
+        &self,
+        _request: Request<WriteArrowRequest>,
+    ) -> Result<Response<WriteArrowResponse>, Status> {
+        Err(Status::unimplemented("Arrow isn't taken here: use WriteRaw"))
+    }
+}

@@ -1,0 +1,277 @@
+//! Where to push, and who we say we are.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::str::FromStr as _;
+use std::time::Duration;
+
+use tonic::metadata::errors::{InvalidMetadataKey, InvalidMetadataValue};
+use tonic::metadata::{Ascii, MetadataKey, MetadataMap, MetadataValue};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+use url::Url;
+
+/// A bearer token.
+#[derive(Clone)]
+pub enum Token {
+    Literal(String),
+    /// Read for every request: tokens of Kubernetes service accounts are replaced while we run.
+    File(PathBuf),
+}
+
+impl fmt::Debug for Token {
+    /// Tokens don't belong into logs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Literal(_) => f.write_str("Literal(..)"),
+            Self::File(path) => f.debug_tuple("File").field(path).finish(),
+        }
+    }
+}
+
+/// How to reach a backend.
+#[derive(Clone)]
+pub struct ParcaOptions {
+    /// `http://host:port`, `https://host:port`, or `host:port`, which means TLS unless `insecure`.
+    pub address: String,
+    /// Plaintext for an address that says neither http nor https.
+    pub insecure: bool,
+    pub token: Option<Token>,
+    /// Names and values that go with every request, such as `projectid`.
+    pub headers: Vec<(String, String)>,
+    /// PEM file of certificate authorities to trust instead of the system's.
+    pub ca_file: Option<PathBuf>,
+    /// PEM files of our certificate and its key.
+    pub client_identity: Option<(PathBuf, PathBuf)>,
+    pub connect_timeout: Duration,
+    /// From the first byte of a request to the answer.
+    pub request_timeout: Duration,
+    /// How often a request is tried at most; at least once.
+    pub attempts: usize,
+    /// Before the second attempt; doubles each time, up to 16 times this, with jitter.
+    pub first_delay: Duration,
+    /// Larger batches are sent in several requests. Parca takes up to 64 MiB.
+    pub max_request_bytes: usize,
+}
+
+impl fmt::Debug for ParcaOptions {
+    /// Values of headers are often secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let headers: Vec<_> = self.headers.iter().map(|(name, _)| name).collect();
+        f.debug_struct("ParcaOptions")
+            .field("address", &self.address)
+            .field("insecure", &self.insecure)
+            .field("token", &self.token)
+            .field("headers", &headers)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ParcaOptions {
+    /// The defaults for an address.
+    pub fn new(address: impl Into<String>) -> Self {
+        Self {
+            address: address.into(),
+            insecure: false,
+            token: None,
+            headers: Vec::new(),
+            ca_file: None,
+            client_identity: None,
+            connect_timeout: Duration::from_secs(5),
+            request_timeout: Duration::from_secs(30),
+            attempts: 5,
+            first_delay: Duration::from_millis(500),
+            max_request_bytes: 16 << 20,
+        }
+    }
+}
+
+/// Options that can't work, or files of theirs that can't be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error(
+        "the address {address:?} of the profile store is not http://host:port, https://host:port or host:port"
+    )]
+    Address { address: String },
+    #[error("setting up TLS for {address}: {source}")]
+    Tls { address: String, source: tonic::transport::Error },
+    #[error("reading {what} {}: {source}", path.display())]
+    File { what: &'static str, path: PathBuf, source: io::Error },
+    #[error("{name:?} can't be the name of a gRPC header: {source}")]
+    HeaderName { name: String, source: InvalidMetadataKey },
+    #[error("the value of the gRPC header {name:?} has characters that can't be sent")]
+    HeaderValue { name: String, source: InvalidMetadataValue },
+    #[error("the bearer token has characters that can't be sent")]
+    Token { source: InvalidMetadataValue },
+}
+
+fn read(what: &'static str, path: &PathBuf) -> Result<Vec<u8>, ConfigError> {
+    fs::read(path).map_err(|source| ConfigError::File { what, path: path.clone(), source })
+}
+
+/// The address as a URL with a scheme, a host and nothing behind the port.
+fn url(options: &ParcaOptions) -> Result<Url, ConfigError> {
+    let address = options.address.trim();
+    let wrong = || ConfigError::Address { address: options.address.clone() };
+    let bare = !address.contains("://");
+    let scheme = if options.insecure { "http" } else { "https" };
+    let text = if bare { format!("{scheme}://{address}") } else { address.to_owned() };
+    let url = Url::parse(&text).map_err(|_| wrong())?;
+    let is_plain = matches!(url.scheme(), "http" | "https")
+        && url.host_str().is_some_and(|host| !host.is_empty())
+        && url.path() == "/"
+        && url.query().is_none()
+        && url.fragment().is_none()
+        && url.username().is_empty()
+        && url.password().is_none();
+    // Without a scheme the port is what tells an address from any other word; the parser hides a default port.
+    let has_port = !bare || address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    if is_plain && has_port { Ok(url) } else { Err(wrong()) }
+}
+
+/// What to connect to and how.
+pub(super) fn endpoint(options: &ParcaOptions) -> Result<Endpoint, ConfigError> {
+    let url = url(options)?;
+    let tls_error = |source| ConfigError::Tls { address: options.address.clone(), source };
+    let endpoint = Endpoint::from_shared(url.as_str().to_owned())
+        .and_then(|endpoint| endpoint.user_agent(concat!("jvmprof/", env!("CARGO_PKG_VERSION"))))
+        .map_err(|_| ConfigError::Address { address: options.address.clone() })?
+        .connect_timeout(options.connect_timeout)
+        .tcp_nodelay(true)
+        // Pushes are seconds apart: a peer that vanished in between is found before a request is lost to it.
+        .tcp_keepalive(Some(Duration::from_secs(15)))
+        .http2_keep_alive_interval(Duration::from_secs(30))
+        .keep_alive_timeout(Duration::from_secs(10));
+    if url.scheme() == "http" {
+        warn_of_open_secrets(options, &url);
+        return Ok(endpoint);
+    }
+    endpoint.tls_config(tls(options)?).map_err(tls_error)
+}
+
+fn tls(options: &ParcaOptions) -> Result<ClientTlsConfig, ConfigError> {
+    let mut tls = ClientTlsConfig::new();
+    tls = match &options.ca_file {
+        Some(path) => tls.ca_certificate(Certificate::from_pem(read("the CA certificates", path)?)),
+        None => tls.with_native_roots(),
+    };
+    if let Some((certificate, key)) = &options.client_identity {
+        let certificate = read("the client certificate", certificate)?;
+        tls = tls.identity(Identity::from_pem(certificate, read("the client key", key)?));
+    }
+    Ok(tls)
+}
+
+fn warn_of_open_secrets(options: &ParcaOptions, url: &Url) {
+    let is_local = matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
+    if options.token.is_some() && !is_local {
+        tracing::warn!(address = %url, "the bearer token is sent without TLS");
+    }
+}
+
+/// The headers that are the same for every request.
+pub(super) fn headers(options: &ParcaOptions) -> Result<MetadataMap, ConfigError> {
+    let mut headers = MetadataMap::new();
+    for (name, value) in &options.headers {
+        let key = MetadataKey::<Ascii>::from_str(&name.to_ascii_lowercase())
+            .map_err(|source| ConfigError::HeaderName { name: name.clone(), source })?;
+        let value = MetadataValue::try_from(value)
+            .map_err(|source| ConfigError::HeaderValue { name: name.clone(), source })?;
+        headers.append(key, value);
+    }
+    Ok(headers)
+}
+
+/// The `authorization` header as of now.
+pub(super) fn token(options: &ParcaOptions) -> Result<Option<MetadataValue<Ascii>>, ConfigError> {
+    let token = match &options.token {
+        None => return Ok(None),
+        Some(Token::Literal(token)) => token.clone(),
+        Some(Token::File(path)) => fs::read_to_string(path).map_err(|source| ConfigError::File {
+            what: "the bearer token",
+            path: path.clone(),
+            source,
+        })?,
+    };
+    let mut value = MetadataValue::try_from(format!("Bearer {}", token.trim()))
+        .map_err(|source| ConfigError::Token { source })?;
+    value.set_sensitive(true);
+    Ok(Some(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(address: &str, insecure: bool) -> Result<String, String> {
+        let options = ParcaOptions { insecure, ..ParcaOptions::new(address) };
+        url(&options).map(|url| url.to_string()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn addresses_are_urls_or_host_and_port() {
+        for (given, insecure, meant) in [
+            ("http://127.0.0.1:7070", false, "http://127.0.0.1:7070/"),
+            ("http://parca", false, "http://parca/"),
+            ("https://grpc.example.com:443", true, "https://grpc.example.com/"),
+            ("grpc.example.com:443", false, "https://grpc.example.com/"),
+            ("parca.parca.svc:7070", true, "http://parca.parca.svc:7070/"),
+            ("[::1]:7070", true, "http://[::1]:7070/"),
+            (" 127.0.0.1:7070 ", true, "http://127.0.0.1:7070/"),
+        ] {
+            assert_eq!(address(given, insecure).as_deref(), Ok(meant));
+        }
+    }
+
+    #[test]
+    fn other_addresses_are_refused_with_their_text() {
+        for given in [
+            "",
+            "parca",
+            "ftp://parca:1",
+            "http://",
+            "http://a:70000",
+            "http://a:1/api",
+            "http://u:p@a:1",
+            "a:b:c",
+            ":7070",
+        ] {
+            let error = address(given, true).unwrap_err();
+            assert!(error.contains(&format!("{given:?}")), "{given}: {error}");
+        }
+    }
+
+    #[test]
+    fn headers_that_cannot_be_sent_are_named() {
+        let with = |name: &str, value: &str| {
+            let mut options = ParcaOptions::new("http://a:1");
+            options.headers.push((name.to_owned(), value.to_owned()));
+            headers(&options).map_err(|error| error.to_string())
+        };
+        assert_eq!(with("ProjectID", "42").unwrap().get("projectid").unwrap(), "42");
+        assert!(with("a b", "42").unwrap_err().contains("\"a b\""));
+        assert!(with("key", "secret\n").unwrap_err().contains("\"key\""));
+        assert!(!with("key", "secret\n").unwrap_err().contains("secret"));
+    }
+
+    #[test]
+    fn a_token_is_taken_from_its_file_as_it_is_now_and_never_shown() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let options =
+            ParcaOptions { token: Some(Token::File(file.path().to_owned())), ..ParcaOptions::new("a:1") };
+        for text in ["first\n", "second"] {
+            fs::write(file.path(), text).unwrap();
+            assert_eq!(token(&options).unwrap().unwrap(), format!("Bearer {}", text.trim()).as_str());
+        }
+        let options = ParcaOptions {
+            token: Some(Token::Literal("hunter2".to_owned())),
+            headers: vec![("projectid".to_owned(), "hunter2".to_owned())],
+            ..ParcaOptions::new("a:1")
+        };
+        assert!(!format!("{options:?}").contains("hunter2"));
+        let missing =
+            ParcaOptions { token: Some(Token::File("/nowhere".into())), ..ParcaOptions::new("a:1") };
+        assert!(token(&missing).unwrap_err().to_string().starts_with("reading the bearer token /nowhere: "));
+    }
+}
