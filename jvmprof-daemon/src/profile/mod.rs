@@ -14,3 +14,4 @@ pub mod svg;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+pub mod tree;

@@ -1,0 +1,258 @@
+//! Stacks merged into one tree: what a flame graph draws, and the table of functions beside it.
+//!
+//! A node is a function reached by one path of callers; inlined calls are nodes of their own. Functions are told apart
+//! by kind, name, file and module, not by line: a flame graph that splits a method by the line it was at hides how
+//! much time it took. The lines are counted in the node instead.
+//!
+//! Two bounds hold whatever the input: [`MAX_BUILD_NODES`] while merging, and the caller's bound for what
+//! [`TreeBuilder::finish`] keeps. What is cut stays visible as a `[pruned]` node with its samples, so sums are right.
+
+mod model;
+mod prune;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use serde::Serialize;
+use smallvec::SmallVec;
+
+pub use prune::{Pruned, TopRow, Tree};
+
+/// Nodes that a tree may have while it is built: about 50 MB.
+pub const MAX_BUILD_NODES: usize = 500_000;
+
+/// Nodes that a page draws without delay. A stack of 1,024 frames with inlined calls still fits many times.
+pub const PAGE_NODES: usize = 20_000;
+
+/// Nodes on one path. A whole stack of 1,024 user and 127 kernel frames has room for three inlined calls in each frame;
+/// deeper input, which only other producers send, would exhaust the browser's stack.
+pub const MAX_DEPTH: usize = 4_096;
+
+/// What a node stands for; the page colours by it. The numbers are the page data's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum NodeKind {
+    /// The one node above all stacks.
+    Root = 0,
+    /// A label's value that stacks were grouped by.
+    Label = 1,
+    Kernel = 2,
+    Native = 3,
+    Jit = 4,
+    Java = 5,
+    /// Not code: `[truncated: reason]`, `[unknown ...]`.
+    Marker = 6,
+    /// Callees that were cut to keep the tree within its bound.
+    Pruned = 7,
+}
+
+impl Serialize for NodeKind {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u8(*self as u8)
+    }
+}
+
+/// An index into the builder's functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FunctionId(u32);
+
+/// One call of a stack: a function, and the line in it (0 if unknown).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    pub function: FunctionId,
+    pub line: u32,
+}
+
+/// A function as the tree tells it apart; strings are indices into the tree's string table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Function {
+    pub(crate) kind: NodeKind,
+    pub(crate) name: u32,
+    pub(crate) file: u32,
+    /// File name of the mapping (`libc.so.6`), or `jvm`, `[kernel.kallsyms]`.
+    pub(crate) module: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct FunctionSamples {
+    own: u64,
+    /// Samples with the function anywhere in the stack; recursion counts once.
+    total: u64,
+    /// The last stack that counted towards `total`.
+    stamp: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Node {
+    parent: u32,
+    function: u32,
+    total: u64,
+    /// Samples by line of this function: the line that runs in a leaf, the line of the call elsewhere.
+    lines: SmallVec<[(u32, u64); 1]>,
+}
+
+/// The index of the node above all stacks.
+const ROOT: u32 = 0;
+
+/// Different lines counted in one node; what a function has beyond them isn't told by line.
+const MAX_LINES: usize = 64;
+
+/// Merges stacks, as many as there are, into a tree of bounded size.
+#[derive(Debug)]
+pub struct TreeBuilder {
+    strings: Vec<Arc<str>>,
+    string_ids: HashMap<Arc<str>, u32, RandomState>,
+    functions: Vec<Function>,
+    function_ids: HashMap<Function, u32, RandomState>,
+    samples: Vec<FunctionSamples>,
+    nodes: Vec<Node>,
+    children: HashMap<(u32, u32), u32, RandomState>,
+    truncated: BTreeMap<u32, u64>,
+    stacks: u64,
+    max_nodes: usize,
+    /// The function `[pruned]`, which has a node below each node whose callees found no room.
+    pruned: u32,
+}
+
+impl Default for TreeBuilder {
+    fn default() -> Self {
+        Self::with_room_for(MAX_BUILD_NODES)
+    }
+}
+
+impl TreeBuilder {
+    fn with_room_for(max_nodes: usize) -> Self {
+        let mut builder = Self {
+            strings: Vec::new(),
+            string_ids: HashMap::default(),
+            functions: Vec::new(),
+            function_ids: HashMap::default(),
+            samples: Vec::new(),
+            nodes: Vec::new(),
+            children: HashMap::default(),
+            truncated: BTreeMap::new(),
+            stacks: 0,
+            max_nodes,
+            pruned: 0,
+        };
+        builder.intern("");
+        let root = builder.function(NodeKind::Root, "all", "", "");
+        builder.nodes.push(Node { parent: ROOT, function: root.0, total: 0, lines: SmallVec::new() });
+        builder.pruned = builder.function(NodeKind::Pruned, "[pruned]", "", "").0;
+        builder
+    }
+
+    fn intern(&mut self, text: &str) -> u32 {
+        if let Some(&id) = self.string_ids.get(text) {
+            return id;
+        }
+        let id = self.strings.len() as u32;
+        let text: Arc<str> = text.into();
+        self.strings.push(Arc::clone(&text));
+        self.string_ids.insert(text, id);
+        id
+    }
+
+    /// The function with this identity; `file` and `module` may be empty. A module's folders are left out, so that the
+    /// same library of several containers is one.
+    pub fn function(&mut self, kind: NodeKind, name: &str, file: &str, module: &str) -> FunctionId {
+        let module = module.rsplit('/').next().unwrap_or(module);
+        let function =
+            Function { kind, name: self.intern(name), file: self.intern(file), module: self.intern(module) };
+        let next = self.functions.len() as u32;
+        let id = *self.function_ids.entry(function).or_insert(next);
+        if id == next {
+            self.functions.push(function);
+            self.samples.push(FunctionSamples::default());
+        }
+        FunctionId(id)
+    }
+
+    /// Counts a stack, `path` from the root to the leaf, that was seen `count` times.
+    pub fn add(&mut self, path: &[Step], count: u64) {
+        if count == 0 {
+            return;
+        }
+        self.stacks += 1;
+        self.count_functions(path, count);
+        self.count_truncated(path, count);
+        let mut at = ROOT;
+        self.nodes[ROOT as usize].total += count;
+        for (depth, step) in path.iter().enumerate() {
+            let child = if depth < MAX_DEPTH { self.child(at, step.function.0) } else { None };
+            let Some(child) = child else {
+                let rest = self.pruned_below(at);
+                self.nodes[rest as usize].total += count;
+                return;
+            };
+            at = child;
+            let node = &mut self.nodes[at as usize];
+            node.total += count;
+            count_line(&mut node.lines, step.line, count);
+        }
+    }
+
+    /// `None` if the child doesn't exist and there is no room for it.
+    fn child(&mut self, parent: u32, function: u32) -> Option<u32> {
+        if let Some(&child) = self.children.get(&(parent, function)) {
+            return Some(child);
+        }
+        (self.nodes.len() < self.max_nodes).then(|| self.add_child(parent, function))
+    }
+
+    /// The node that takes what finds no room. At most one for each node, so the bound holds within a factor of two.
+    fn pruned_below(&mut self, parent: u32) -> u32 {
+        match self.children.get(&(parent, self.pruned)) {
+            Some(&child) => child,
+            None => self.add_child(parent, self.pruned),
+        }
+    }
+
+    fn add_child(&mut self, parent: u32, function: u32) -> u32 {
+        let child = self.nodes.len() as u32;
+        self.nodes.push(Node { parent, function, total: 0, lines: SmallVec::new() });
+        self.children.insert((parent, function), child);
+        child
+    }
+
+    fn count_functions(&mut self, path: &[Step], count: u64) {
+        for step in path {
+            let samples = &mut self.samples[step.function.0 as usize];
+            if samples.stamp != self.stacks {
+                samples.stamp = self.stacks;
+                samples.total += count;
+            }
+        }
+        if let Some(leaf) = path.last() {
+            self.samples[leaf.function.0 as usize].own += count;
+        }
+    }
+
+    /// A stack that isn't whole has a marker as its outermost frame; labels may stand above it.
+    fn count_truncated(&mut self, path: &[Step], count: u64) {
+        let mut functions = path.iter().map(|step| self.functions[step.function.0 as usize]);
+        let Some(outermost) = functions.find(|function| function.kind != NodeKind::Label) else {
+            return;
+        };
+        if outermost.kind == NodeKind::Marker
+            && self.strings[outermost.name as usize].starts_with("[truncated")
+        {
+            *self.truncated.entry(outermost.name).or_default() += count;
+        }
+    }
+}
+
+fn count_line(lines: &mut SmallVec<[(u32, u64); 1]>, line: u32, count: u64) {
+    if line == 0 {
+        return;
+    }
+    if let Some((_, samples)) = lines.iter_mut().find(|(known, _)| *known == line) {
+        *samples += count;
+    } else if lines.len() < MAX_LINES {
+        lines.push((line, count));
+    }
+}
+
+#[cfg(test)]
+mod tests;

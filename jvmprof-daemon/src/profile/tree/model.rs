@@ -1,0 +1,92 @@
+//! Stacks of the profile model as paths of a tree.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+
+use super::{NodeKind, Step, TreeBuilder};
+use crate::profile::model::{Batch, Frame, FrameKind, LabelSet, Mapping};
+
+impl From<FrameKind> for NodeKind {
+    fn from(kind: FrameKind) -> Self {
+        match kind {
+            FrameKind::Kernel => Self::Kernel,
+            FrameKind::Native => Self::Native,
+            FrameKind::Jit => Self::Jit,
+            FrameKind::Java => Self::Java,
+            FrameKind::Marker => Self::Marker,
+        }
+    }
+}
+
+impl TreeBuilder {
+    /// Counts every stack of the batch. Where `group` names a group for a series' labels, that is the outermost node
+    /// of its stacks.
+    pub fn add_batch(&mut self, batch: &Batch, group: impl Fn(&LabelSet) -> Option<String>) {
+        let mut frames = FrameSteps::default();
+        let mut path = Vec::new();
+        for series in &batch.series {
+            let group = group(&series.labels).map(|name| self.label(&name));
+            for sample in &series.samples {
+                path.clear();
+                path.extend(group);
+                for frame in sample.frames.iter().rev() {
+                    frames.extend(self, &mut path, frame);
+                }
+                self.add(&path, sample.count);
+            }
+        }
+    }
+
+    /// The step for a label's value, to stand above the stacks of its series.
+    pub(super) fn label(&mut self, value: &str) -> Step {
+        Step { function: self.function(NodeKind::Label, value, "", ""), line: 0 }
+    }
+
+    fn line_steps(&mut self, frame: &Frame, steps: &mut Vec<Step>) {
+        let kind = frame.kind.into();
+        let module = frame.mapping.as_deref().map_or("", |mapping| &*mapping.path);
+        for line in frame.lines.iter().rev() {
+            let file = line.file.as_deref().unwrap_or_default();
+            steps.push(Step { function: self.function(kind, &line.name, file, module), line: line.line });
+        }
+        if frame.lines.is_empty() {
+            let function = self.function(kind, &nameless(frame), "", module);
+            steps.push(Step { function, line: 0 });
+        }
+    }
+}
+
+/// The steps of frames met before. Frames are shared by many stacks, and looking their names up is most of the work.
+#[derive(Default)]
+struct FrameSteps {
+    /// By the frame's place in memory, which is its identity as long as the batch is borrowed.
+    known: HashMap<*const Frame, Range<usize>, RandomState>,
+    steps: Vec<Step>,
+}
+
+impl FrameSteps {
+    fn extend(&mut self, tree: &mut TreeBuilder, path: &mut Vec<Step>, frame: &Arc<Frame>) {
+        let steps = self.known.entry(Arc::as_ptr(frame)).or_insert_with(|| {
+            let start = self.steps.len();
+            tree.line_steps(frame, &mut self.steps);
+            start..self.steps.len()
+        });
+        path.extend_from_slice(&self.steps[steps.clone()]);
+    }
+}
+
+/// What to call a frame without a symbol: the place in its file, which stays the same from process to process.
+fn nameless(frame: &Frame) -> String {
+    match (&frame.mapping, frame.address) {
+        (Some(mapping), Some(address)) => {
+            let Mapping { start, offset, path, .. } = &**mapping;
+            let file = path.rsplit('/').next().unwrap_or(path);
+            format!("{file}+{:#x}", address.0.wrapping_sub(start.0).wrapping_add(offset.0))
+        }
+        (None, Some(address)) => format!("[unknown {address}]"),
+        (_, None) => "[unknown]".to_owned(),
+    }
+}

@@ -1,0 +1,216 @@
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use serde_json::Value;
+
+use super::*;
+use crate::profile::model::{Batch, Frame, FrameKind, LabelSet, Line, Mapping, Sample, Series};
+use crate::types::{Avma, FileOffset};
+
+fn path(builder: &mut TreeBuilder, names: &[&str]) -> Vec<Step> {
+    names
+        .iter()
+        .map(|name| Step { function: builder.function(NodeKind::Native, name, "", ""), line: 0 })
+        .collect()
+}
+
+fn add(builder: &mut TreeBuilder, names: &[&str], count: u64) {
+    let path = path(builder, names);
+    builder.add(&path, count);
+}
+
+/// Every node as `root;child;...` with its samples.
+fn folded(tree: &Tree) -> Vec<(String, u64)> {
+    let json = serde_json::to_value(tree).unwrap();
+    let at = |column: &Value, index: usize| column[index].as_u64().unwrap() as usize;
+    let name = |node: usize| {
+        let function = at(&json["nodes"]["function"], node);
+        json["strings"][at(&json["functions"]["name"], function)].as_str().unwrap().to_owned()
+    };
+    let mut paths: Vec<String> = Vec::new();
+    for node in 0..tree.len() {
+        let parent = at(&json["nodes"]["parent"], node);
+        assert!(parent < node || node == 0, "parents stand before their children");
+        let above = if parent == 0 { String::new() } else { format!("{};", paths[parent]) };
+        paths.push(if node == 0 { name(0) } else { above + &name(node) });
+    }
+    let totals = (0..tree.len()).map(|node| at(&json["nodes"]["total"], node) as u64);
+    paths.into_iter().zip(totals).collect()
+}
+
+fn assert_sums_hold(tree: &Tree) {
+    let json = serde_json::to_value(tree).unwrap();
+    let column = |name: &str| -> Vec<u64> { serde_json::from_value(json["nodes"][name].clone()).unwrap() };
+    let (parents, totals) = (column("parent"), column("total"));
+    let mut below = vec![0; totals.len()];
+    for (node, &parent) in parents.iter().enumerate().skip(1) {
+        below[parent as usize] += totals[node];
+    }
+    assert!(below.iter().zip(&totals).all(|(below, total)| below <= total));
+}
+
+#[test]
+fn stacks_with_common_callers_share_nodes() {
+    let mut builder = TreeBuilder::default();
+    add(&mut builder, &["main", "a", "b"], 3);
+    add(&mut builder, &["main", "a", "c"], 2);
+    add(&mut builder, &["main"], 1);
+    let tree = builder.finish(PAGE_NODES);
+    let nodes = folded(&tree);
+    let expected = [("all", 6), ("main", 6), ("main;a", 5), ("main;a;b", 3), ("main;a;c", 2)];
+    assert_eq!(nodes, expected.map(|(path, total)| (path.to_owned(), total)));
+    assert_eq!(tree.pruned(), Pruned::default());
+}
+
+#[test]
+fn recursion_counts_once_in_the_table() {
+    let mut builder = TreeBuilder::default();
+    add(&mut builder, &["main", "f", "f", "f"], 4);
+    add(&mut builder, &["main", "f"], 1);
+    let tree = builder.finish(PAGE_NODES);
+    let rows: Vec<_> = tree.top().map(|row| (row.name, row.own, row.total)).collect();
+    assert_eq!(rows, [("f", 5, 5), ("main", 0, 5)]);
+}
+
+#[test]
+fn what_is_cut_stays_visible_with_its_samples() {
+    let mut builder = TreeBuilder::default();
+    for leaf in 0..100 {
+        add(&mut builder, &["main", "busy", &format!("leaf{leaf}")], 2);
+    }
+    add(&mut builder, &["main", "hot"], 50);
+    let tree = builder.finish(6);
+    assert!(tree.len() <= 6, "{} nodes", tree.len());
+    let nodes = folded(&tree);
+    assert!(nodes.contains(&("main;hot".to_owned(), 50)));
+    let rest = nodes.iter().find(|(path, _)| path == "main;busy;[pruned]").expect("a remainder");
+    assert_eq!(rest.1, tree.pruned().samples);
+    assert_eq!(tree.pruned().nodes, 99);
+    assert_eq!(tree.total(), 250);
+    assert_sums_hold(&tree);
+    assert_eq!(tree.top().count(), 103, "the table knows functions whose nodes were cut");
+}
+
+#[test]
+fn merging_is_bounded_and_sums_stay_right() {
+    let mut builder = TreeBuilder::with_room_for(50);
+    for leaf in 0..1_000 {
+        add(&mut builder, &["main", &format!("mid{}", leaf % 40), &format!("leaf{leaf}"), "x"], 1);
+    }
+    assert!(builder.nodes.len() <= 100);
+    let tree = builder.finish(30);
+    assert!(tree.len() <= 30);
+    assert_eq!(tree.total(), 1_000);
+    assert_sums_hold(&tree);
+    let visible: u64 =
+        folded(&tree).iter().filter(|(path, _)| path.ends_with("[pruned]")).map(|(_, total)| total).sum();
+    assert_eq!(visible, tree.pruned().samples);
+}
+
+#[test]
+fn every_bound_is_kept_for_trees_of_many_shapes() {
+    for bound in 2..60 {
+        let mut builder = TreeBuilder::default();
+        for stack in 0..200_u64 {
+            let names = [format!("a{}", stack % 3), format!("b{}", stack % 7), format!("c{}", stack % 31)];
+            let depth = 1 + (stack % 3) as usize;
+            add(&mut builder, &names[..depth].iter().map(String::as_str).collect::<Vec<_>>(), 1 + stack % 5);
+        }
+        let tree = builder.finish(bound);
+        assert!(tree.len() <= bound, "{} nodes with a bound of {bound}", tree.len());
+        assert_sums_hold(&tree);
+    }
+}
+
+#[test]
+fn depth_is_bounded() {
+    let mut builder = TreeBuilder::default();
+    let deep: Vec<String> = (0..MAX_DEPTH + 500).map(|depth| format!("f{depth}")).collect();
+    add(&mut builder, &deep.iter().map(String::as_str).collect::<Vec<_>>(), 1);
+    let tree = builder.finish(PAGE_NODES);
+    assert_eq!(tree.len(), MAX_DEPTH + 2);
+    assert!(folded(&tree).last().unwrap().0.ends_with("[pruned]"));
+}
+
+fn line(name: &str, file: Option<&str>, line: u32) -> Line {
+    Line { name: name.into(), system_name: name.into(), file: file.map(Into::into), line }
+}
+
+fn frame(kind: FrameKind, mapping: &str, lines: Vec<Line>) -> Arc<Frame> {
+    let mapping = Mapping {
+        start: Avma(0x1000),
+        limit: Avma(0x9000),
+        offset: FileOffset(0x100),
+        path: mapping.into(),
+        build_id: None,
+    };
+    Arc::new(Frame { kind, address: Some(Avma(0x1234)), mapping: Some(Arc::new(mapping)), lines })
+}
+
+fn batch(samples: Vec<Sample>, labels: &[(&str, &str)]) -> Batch {
+    let labels: LabelSet =
+        labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    Batch {
+        start: SystemTime::UNIX_EPOCH,
+        duration: Duration::from_secs(10),
+        period_ns: 10_101_010,
+        series: vec![Series { labels, samples }],
+    }
+}
+
+#[test]
+fn inlined_calls_become_nodes_below_their_caller_and_lines_are_counted() {
+    let java = |at| {
+        let inlined = line("acme.Cart.sum", Some("Cart.java"), 7);
+        frame(FrameKind::Java, "jvm", vec![inlined, line("acme.Cart.total", Some("Cart.java"), at)])
+    };
+    let root = frame(FrameKind::Native, "/usr/lib/libc.so.6", vec![line("start_thread", None, 0)]);
+    let samples = [(20, 5), (21, 9)]
+        .map(|(at, count)| Sample { frames: vec![java(at), Arc::clone(&root)], count })
+        .to_vec();
+    let mut builder = TreeBuilder::default();
+    builder.add_batch(&batch(samples, &[]), |_| None);
+    let tree = builder.finish(PAGE_NODES);
+    assert_eq!(folded(&tree)[3], ("start_thread;acme.Cart.total;acme.Cart.sum".to_owned(), 14));
+    let json = serde_json::to_value(&tree).unwrap();
+    assert_eq!(json["nodes"]["lines"], serde_json::json!([[], [], [21, 9, 20, 5], [7, 14]]));
+    assert!(json["strings"].as_array().unwrap().contains(&"libc.so.6".into()), "modules without folders");
+}
+
+#[test]
+fn a_frame_without_symbol_is_named_by_its_place_in_the_file() {
+    let stripped = frame(FrameKind::Native, "/opt/app/libx.so", Vec::new());
+    let mut builder = TreeBuilder::default();
+    builder.add_batch(&batch(vec![Sample { frames: vec![stripped], count: 1 }], &[]), |_| None);
+    assert_eq!(folded(&builder.finish(PAGE_NODES))[1].0, "libx.so+0x334");
+}
+
+#[test]
+fn truncated_stacks_are_counted_by_reason_below_a_group_too() {
+    let marker = |name: &str| {
+        Arc::new(Frame {
+            kind: FrameKind::Marker,
+            address: None,
+            mapping: None,
+            lines: vec![line(name, None, 0)],
+        })
+    };
+    let leaf = frame(FrameKind::Native, "/bin/x", vec![line("work", None, 0)]);
+    let sample = |outermost: Option<Arc<Frame>>, count| Sample {
+        frames: std::iter::once(Arc::clone(&leaf)).chain(outermost).collect(),
+        count,
+    };
+    let samples = vec![
+        sample(None, 10),
+        sample(Some(marker("[truncated: depth]")), 2),
+        sample(Some(marker("[unknown 0x12]")), 4),
+        sample(Some(marker("[truncated: unreadable]")), 3),
+    ];
+    let mut builder = TreeBuilder::default();
+    builder.add_batch(&batch(samples, &[("comm", "java")]), |labels| labels.get("comm").cloned());
+    let tree = builder.finish(PAGE_NODES);
+    assert_eq!(tree.truncated(), 5);
+    assert_eq!(tree.total(), 19);
+    assert_eq!(folded(&tree)[1], ("java".to_owned(), 19));
+    assert!(tree.top().all(|row| row.name != "java"), "a group is no function");
+}
