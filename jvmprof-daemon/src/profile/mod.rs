@@ -1,9 +1,11 @@
 //! Profiles: what was sampled, by label set, and the formats it is written in.
 
+pub mod assets;
 pub mod decode;
 pub mod folded;
 pub mod gzip;
 mod hash;
+pub mod html;
 pub mod merge;
 pub mod model;
 pub mod pprof;

@@ -1,0 +1,289 @@
+// The flame graph: d3-flame-graph with our colours, names that fit, tooltips and keys.
+"use strict";
+
+(function (jvmprof) {
+  const { element, format } = jvmprof;
+
+  const ROW = 18;
+  const CHARACTER = 6.4;
+  /// Above this many boxes an animation stutters.
+  const ANIMATED_BOXES = 1500;
+  /// Boxes narrower than this aren't drawn, so that a big profile costs no more than the screen has pixels.
+  const NARROWEST = 0.6;
+
+  // [hue, saturation, lightness in light, lightness in dark]; names vary lightness and hue a little.
+  const COLOURS = {
+    java: [150, 46, 68, 36],
+    jit: [190, 48, 68, 34],
+    native: [218, 68, 77, 43],
+    kernel: [25, 82, 71, 40],
+    marker: [338, 68, 76, 42],
+    label: [230, 14, 80, 33],
+    root: [230, 10, 85, 29],
+    pruned: [230, 4, 78, 36],
+  };
+  const FOUND = "#c21fb4";
+
+  function hash(text) {
+    let value = 2166136261;
+    for (let i = 0; i < text.length; i++) value = Math.imul(value ^ text.charCodeAt(i), 16777619);
+    return (value >>> 8) / 0x1000000;
+  }
+
+  /// The colour of a function, or of a kind in the legend.
+  jvmprof.colour = function (kind, name, muted) {
+    const dark = jvmprof.theme.isDark();
+    const [hue, saturation, light, darkLightness] = COLOURS[kind];
+    const shade = name ? hash(name) : 0.5;
+    const lightness = (dark ? darkLightness : light) + (shade - 0.5) * (dark ? 9 : 11);
+    const grey = muted ? 0.22 : dark ? 0.8 : 1;
+    return `hsl(${(hue + (shade - 0.5) * 12).toFixed(0)} ${(saturation * grey).toFixed(0)}% ${lightness.toFixed(1)}%)`;
+  };
+
+  class Flame {
+    /// `scroller` scrolls and holds the graph; `onFocus(node or null)` hears what is pointed at or zoomed to.
+    constructor(scroller, { onFocus, onZoom }) {
+      this.scroller = scroller;
+      this.onFocus = onFocus;
+      this.onZoom = onZoom;
+      this.holder = element("div.flame", {
+        tabindex: "0",
+        role: "application",
+        "aria-label": "Flame graph. Arrow keys move between frames, Enter zooms, Escape zooms out.",
+      });
+      this.tip = element("div.tip", { role: "tooltip", hidden: true });
+      scroller.append(this.holder);
+      document.body.append(this.tip);
+      this.rootOnTop = true;
+      this.search = null;
+      this.holder.addEventListener("keydown", (event) => this.key(event));
+      this.holder.addEventListener("mousemove", (event) => this.placeTip(event.clientX, event.clientY));
+      this.holder.addEventListener("blur", () => this.setCursor(null));
+      scroller.addEventListener("scroll", () => this.hideTip(), { passive: true });
+      new ResizeObserver(() => this.resize()).observe(scroller);
+      jvmprof.theme.listeners.push(() => this.chart && this.redraw());
+    }
+
+    width() {
+      return Math.max(200, this.scroller.clientWidth);
+    }
+
+    draw(tree, total) {
+      this.hideTip();
+      this.tree = tree;
+      this.total = total;
+      this.cursor = null;
+      this.zoomed = null;
+      this.holder.replaceChildren();
+      const tooltip = () => {};
+      tooltip.show = (event, d) => this.showTip(d);
+      tooltip.hide = () => this.hideTip();
+      this.chart = flamegraph
+        .default()
+        .width(this.width())
+        .cellHeight(ROW)
+        .minFrameSize(NARROWEST)
+        .transitionDuration(0)
+        .sort(false)
+        .inverted(this.rootOnTop)
+        .tooltip(tooltip)
+        .getName((d) => this.label(d))
+        .setLabelHandler((d) => d.data.name)
+        .setSearchMatch((d, matches) => d.depth > 0 && matches(d.data.fn))
+        .setSearchHandler(() => {})
+        .setColorMapper((d) => this.fill(d))
+        .onClick((d) => this.clicked(d));
+      d3.select(this.holder).datum(tree).call(this.chart);
+      this.root = d3.select(this.holder).datum();
+      this.animate();
+      if (this.search) this.chart.search(this.search.matches);
+      this.scrollToRoot();
+    }
+
+    label(d) {
+      const room = ((d.x1 - d.x0) * this.width() - 8) / CHARACTER;
+      return jvmprof.shortName(d.data.fn, room);
+    }
+
+    fill(d) {
+      if (d.highlight) return FOUND;
+      const { kind, name } = d.data.fn;
+      return jvmprof.colour(kind, name, this.search !== null);
+    }
+
+    animate() {
+      const boxes = this.holder.querySelectorAll("g.frame").length;
+      const still = matchMedia("(prefers-reduced-motion: reduce)").matches || boxes > ANIMATED_BOXES;
+      this.chart.transitionDuration(still ? 0 : 180);
+    }
+
+    /// Draws at once, for changes that nobody needs to follow with the eye.
+    redraw() {
+      this.chart.transitionDuration(0).update();
+      this.animate();
+      this.drawCursor();
+    }
+
+    resize() {
+      if (!this.chart || this.chart.width() === this.width()) return;
+      this.chart.width(this.width());
+      this.redraw();
+    }
+
+    setRootOnTop(rootOnTop) {
+      this.rootOnTop = rootOnTop;
+      if (!this.chart) return;
+      this.chart.inverted(rootOnTop);
+      this.redraw();
+      this.scrollToRoot();
+    }
+
+    /// Shows what matches; null ends the search.
+    find(search) {
+      this.search = search;
+      if (!this.chart) return;
+      this.chart.transitionDuration(0);
+      if (search) this.chart.search(search.matches);
+      else this.chart.clear();
+      this.animate();
+    }
+
+    scrollToRoot() {
+      this.scroller.scrollTop = this.rootOnTop ? 0 : this.scroller.scrollHeight;
+    }
+
+    clicked(d) {
+      this.zoomed = d.depth > 0 ? d : null;
+      this.animate();
+      if (this.cursor) this.setCursor(d);
+      // The callers of the chosen frame may be a thousand rows: bring the frame itself into view.
+      const top = this.rowTop(d);
+      const margin = 4 * ROW;
+      const { scrollTop, clientHeight } = this.scroller;
+      if (top < scrollTop + margin || top > scrollTop + clientHeight - margin) {
+        this.scroller.scrollTop = this.rootOnTop ? top - margin : top - clientHeight + margin;
+      }
+      this.onZoom(this.zoomed ? d.data : null);
+    }
+
+    zoomTo(d) {
+      this.chart.zoomTo(d);
+    }
+
+    resetZoom() {
+      if (!this.chart) return;
+      this.chart.zoomTo(this.root);
+      this.scrollToRoot();
+    }
+
+    rowTop(d) {
+      return this.rootOnTop ? d.depth * ROW : this.chart.height() - (d.depth + 1) * ROW;
+    }
+
+    showTip(d, x, y) {
+      this.tip.replaceChildren(...this.describe(d));
+      this.tip.hidden = false;
+      if (x !== undefined) this.placeTip(x, y);
+      this.onFocus(d.data);
+    }
+
+    hideTip() {
+      if (this.tip.hidden) return;
+      this.tip.hidden = true;
+      this.onFocus(null);
+    }
+
+    placeTip(x, y) {
+      if (this.tip.hidden) return;
+      const { offsetWidth, offsetHeight, style } = this.tip;
+      const left = x + 14 + offsetWidth > innerWidth ? x - offsetWidth - 10 : x + 14;
+      const top = y + 18 + offsetHeight > innerHeight ? y - offsetHeight - 10 : y + 18;
+      style.left = `${Math.max(4, left)}px`;
+      style.top = `${Math.max(4, top)}px`;
+    }
+
+    describe(d) {
+      const { fn, value, self } = d.data;
+      const swatch = element("span.swatch");
+      swatch.style.background = jvmprof.colour(fn.kind);
+      const kind = element("div.tip-kind", {}, swatch, jvmprof.KIND_NAMES[fn.kind], fn.module ? ` · ${fn.module}` : "");
+      const rows = element("dl");
+      const row = (name, ...what) => rows.append(element("dt", {}, name), element("dd", {}, ...what));
+      const samples = (count) => `${format.count(count)} (${format.share(count, this.total)})`;
+      row("Samples", samples(value), ` · ${format.duration(value * this.periodNs)}`);
+      if (fn.kind !== "root" && fn.kind !== "label" && fn.kind !== "pruned") row("Self", samples(self));
+      if (this.zoomed && this.zoomed !== d && d.depth > this.zoomed.depth) {
+        row("Of the zoomed", format.share(value, this.zoomed.data.value));
+      }
+      const places = jvmprof.places(d.data);
+      places.forEach(({ place, samples }, index) => {
+        const share = places.length > 1 || samples < value ? ` (${format.share(samples, value)})` : "";
+        row(index ? "" : self === value ? "Line" : "Line, call", `${place}${share}`);
+      });
+      if (!places.length && fn.file) row("File", fn.file);
+      return [element("div.tip-name", {}, fn.name), kind, rows];
+    }
+
+    // Keys. The cursor is a node that is framed; siblings too narrow to be drawn are passed over.
+
+    key(event) {
+      if (!this.chart || event.ctrlKey || event.metaKey || event.altKey) return;
+      const at = this.cursor ?? this.zoomed ?? this.root;
+      const deeper = this.rootOnTop ? "ArrowDown" : "ArrowUp";
+      const shallower = this.rootOnTop ? "ArrowUp" : "ArrowDown";
+      const drawn = (d) => d && (d.x1 - d.x0) * this.width() > NARROWEST;
+      let to;
+      if (event.key === deeper) to = this.cursor ? (at.children ?? []).find(drawn) : at;
+      else if (event.key === shallower) to = at.parent;
+      else if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
+        const siblings = (at.parent?.children ?? []).filter(drawn);
+        to = siblings[siblings.indexOf(at) + (event.key === "ArrowRight" ? 1 : -1)];
+      } else if (event.key === "Enter" || event.key === " ") this.zoomTo(at);
+      else if (event.key === "Escape" && (this.cursor || this.zoomed)) this.escape();
+      else return;
+      event.preventDefault();
+      event.stopPropagation();
+      if (to) this.setCursor(to);
+    }
+
+    escape() {
+      if (this.zoomed) this.resetZoom();
+      else this.setCursor(null);
+    }
+
+    setCursor(d) {
+      this.cursor = d;
+      this.drawCursor();
+      if (!d) return this.hideTip();
+      const top = this.rowTop(d);
+      const { scrollTop, clientHeight } = this.scroller;
+      if (top < scrollTop) this.scroller.scrollTop = top - ROW;
+      else if (top + ROW > scrollTop + clientHeight) this.scroller.scrollTop = top + 2 * ROW - clientHeight;
+      // Scrolling hides the tip a frame later.
+      requestAnimationFrame(() => requestAnimationFrame(() => this.cursor === d && this.showCursorTip(d)));
+    }
+
+    showCursorTip(d) {
+      const box = this.holder.getBoundingClientRect();
+      this.showTip(d, box.left + d.x0 * this.width(), box.top + this.rowTop(d));
+    }
+
+    drawCursor() {
+      const svg = d3.select(this.holder).select("svg");
+      const frames = svg.selectAll("rect.cursor").data(this.cursor ? [this.cursor] : []);
+      frames.exit().remove();
+      frames
+        .enter()
+        .append("rect")
+        .attr("class", "cursor")
+        .merge(frames)
+        .raise()
+        .attr("x", (d) => d.x0 * this.width() + 1)
+        .attr("y", (d) => this.rowTop(d) + 1)
+        .attr("width", (d) => Math.max(2, (d.x1 - d.x0) * this.width() - 2))
+        .attr("height", ROW - 2);
+    }
+  }
+
+  jvmprof.Flame = Flame;
+})(globalThis.jvmprof);

@@ -1,0 +1,129 @@
+// The tree as the page gets it (columns, see profile/tree/prune.rs) made into nodes, and searched.
+"use strict";
+
+(function (jvmprof) {
+  /// By the number that stands for the kind in the data.
+  jvmprof.KINDS = ["root", "label", "kernel", "native", "jit", "java", "marker", "pruned"];
+
+  jvmprof.KIND_NAMES = {
+    java: "Java",
+    jit: "JIT code",
+    native: "Native",
+    kernel: "Kernel",
+    marker: "Unknown or truncated",
+    label: "Group",
+    pruned: "Pruned",
+    root: "All samples",
+  };
+
+  jvmprof.functions = function (data) {
+    const { kind, name, file, module } = data.functions;
+    return kind.map((_, index) => ({
+      index,
+      kind: jvmprof.KINDS[kind[index]] ?? "native",
+      name: data.strings[name[index]],
+      file: data.strings[file[index]],
+      module: data.strings[module[index]],
+    }));
+  };
+
+  /// The root of the nodes, `{name, value, self, fn, lines, children}`. With `foldRecursion`, a function that calls
+  /// itself directly is one node with its caller.
+  jvmprof.buildTree = function (data, functions, foldRecursion) {
+    const { parent, function: functionOf, total, lines } = data.nodes;
+    const nodes = new Array(parent.length);
+    const childOf = new Map();
+    for (let i = 0; i < parent.length; i++) {
+      const above = i === 0 ? null : nodes[parent[i]];
+      const fn = functions[functionOf[i]];
+      if (above && foldRecursion && above.fn === fn) {
+        nodes[i] = above;
+        addLines(above.lines, lines[i]);
+        continue;
+      }
+      let node = foldRecursion && above ? childOf.get(above)?.get(fn) : undefined;
+      if (node) {
+        node.value += total[i];
+        addLines(node.lines, lines[i]);
+      } else {
+        node = { name: fn.name, fn, value: total[i], self: 0, lines: lines[i].slice(), children: [], parent: above };
+        if (above) above.children.push(node);
+        if (foldRecursion && above) {
+          if (!childOf.has(above)) childOf.set(above, new Map());
+          childOf.get(above).set(fn, node);
+        }
+      }
+      nodes[i] = node;
+    }
+    for (const node of new Set(nodes)) {
+      node.self = node.value - node.children.reduce((sum, child) => sum + child.value, 0);
+      // Heaviest first, so that what matters is on the left; what was cut comes last.
+      node.children.sort((a, b) => (a.fn.kind === "pruned") - (b.fn.kind === "pruned") || b.value - a.value);
+    }
+    return nodes[0];
+  };
+
+  function addLines(lines, more) {
+    for (let i = 0; i < more.length; i += 2) {
+      const at = lines.findIndex((line, index) => index % 2 === 0 && line === more[i]);
+      if (at < 0) lines.push(more[i], more[i + 1]);
+      else lines[at + 1] += more[i + 1];
+    }
+  }
+
+  /// The source places of a node: `[{place, samples}]`, heaviest first.
+  jvmprof.places = function (node) {
+    const places = [];
+    for (let i = 0; i < node.lines.length; i += 2) {
+      places.push({ place: `${node.fn.file}:${node.lines[i]}`, samples: node.lines[i + 1] });
+    }
+    return places.sort((a, b) => b.samples - a.samples).slice(0, 3);
+  };
+
+  /// What a search text asks for: `{matches(fn)}`, `{error}` where it is no regular expression, or null for no search.
+  ///   text        part of the name, any case
+  ///   "text"      the whole name
+  ///   /text/      a regular expression
+  ///   module:text, file:text, kind:text
+  jvmprof.parseSearch = function (text) {
+    text = text.trim();
+    if (!text) return null;
+    if (text.length > 2 && text.startsWith('"') && text.endsWith('"')) {
+      const name = text.slice(1, -1);
+      return { matches: (fn) => fn.name === name };
+    }
+    if (text.length > 2 && text.startsWith("/") && text.endsWith("/")) {
+      try {
+        const expression = new RegExp(text.slice(1, -1), "i");
+        return { matches: (fn) => expression.test(fn.name) };
+      } catch (error) {
+        return { error: error.message };
+      }
+    }
+    const [, field, part] = /^(?:(module|file|kind):)?(.*)$/s.exec(text);
+    const wanted = part.toLowerCase();
+    return { matches: (fn) => fn[field ?? "name"].toLowerCase().includes(wanted) };
+  };
+
+  /// Samples whose stacks have a match; a match below a match counts once. Without recursion, for deep trees.
+  jvmprof.matchedSamples = function (root, search) {
+    let samples = 0;
+    const todo = [root];
+    while (todo.length) {
+      const node = todo.pop();
+      if (node.fn.kind !== "root" && search.matches(node.fn)) samples += node.value;
+      else for (const child of node.children) todo.push(child);
+    }
+    return samples;
+  };
+
+  /// A name that fits: `OrderService.total` or `total` where `com.acme.shop.OrderService.total` has no room.
+  jvmprof.shortName = function (fn, characters) {
+    if (fn.name.length <= characters || (fn.kind !== "java" && fn.kind !== "jit")) return fn.name;
+    const parts = fn.name.split("(")[0].split(".");
+    if (parts.length < 3) return fn.name;
+    const method = parts.pop();
+    const type = `${parts.pop()}.${method}`;
+    return type.length <= characters + 2 || method.length < 3 ? type : method;
+  };
+})(globalThis.jvmprof);

@@ -1,0 +1,56 @@
+//! The page's files, built into the program. The recorded file carries them inside, the collector serves them.
+
+/// A file of the page as it is in `assets/`.
+#[derive(Clone, Copy, Debug)]
+pub struct Asset {
+    /// Its name in `/assets/`.
+    pub name: &'static str,
+    pub text: &'static str,
+}
+
+macro_rules! asset {
+    ($name:literal, $path:literal) => {
+        Asset { name: $name, text: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/assets/", $path)) }
+    };
+}
+
+/// Scripts of the view that both pages have, in the order in which they must run.
+pub const VIEW_SCRIPTS: [Asset; 7] = [
+    asset!("d3.min.js", "vendor/d3.min.js"),
+    asset!("d3-flamegraph.umd.min.js", "vendor/d3-flamegraph.umd.min.js"),
+    asset!("base.js", "base.js"),
+    asset!("tree.js", "tree.js"),
+    asset!("flame.js", "flame.js"),
+    asset!("table.js", "table.js"),
+    asset!("view.js", "view.js"),
+];
+
+pub const STYLE: Asset = asset!("style.css", "style.css");
+
+pub(super) const RECORD_SCRIPT: Asset = asset!("record.js", "record.js");
+
+pub(super) const RECORD_PAGE: Asset = asset!("record.html", "record.html");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_script_can_end_the_element_it_is_put_in() {
+        for asset in VIEW_SCRIPTS.into_iter().chain([RECORD_SCRIPT]) {
+            let text = asset.text.to_ascii_lowercase();
+            assert!(!text.contains("</script") && !text.contains("<!--"), "{}", asset.name);
+        }
+        assert!(!STYLE.text.to_ascii_lowercase().contains("</style"));
+    }
+
+    #[test]
+    fn nothing_is_loaded_from_elsewhere() {
+        let ours = VIEW_SCRIPTS[2..].iter().chain([&STYLE, &RECORD_SCRIPT, &RECORD_PAGE]);
+        for asset in ours {
+            let text = asset.text.replace("http://www.w3.org/2000/svg", "");
+            assert!(!text.contains("http://") && !text.contains("https://"), "{}", asset.name);
+            assert!(!text.contains("@import") && !text.contains("url("), "{}", asset.name);
+        }
+    }
+}

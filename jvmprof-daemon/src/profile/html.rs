@@ -1,0 +1,217 @@
+//! `record -o x.html`: one file with everything in it, that any browser opens without a network.
+//!
+//! Names come from the profiled processes and may be hostile. They are data in a JSON element, which can't be left
+//! because every `<` in it is escaped; the scripts make text nodes of them; and the page's Content-Security-Policy runs
+//! only scripts with the nonce of this very file and loads nothing.
+
+use std::io::{self, Write};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+use super::assets::{RECORD_PAGE, RECORD_SCRIPT, STYLE, VIEW_SCRIPTS};
+use super::model::{Batch, LabelSet};
+use super::tree::{PAGE_NODES, Tree, TreeBuilder};
+
+/// Why a flame graph couldn't be written.
+#[derive(Debug, thiserror::Error)]
+pub enum HtmlError {
+    #[error("cannot encode the flame graph as JSON: {0}")]
+    Encode(#[from] serde_json::Error),
+    #[error("cannot write the flame graph: {0}")]
+    Write(#[from] io::Error),
+}
+
+/// What the file says beside the tree.
+#[derive(Debug, Serialize)]
+struct Recorded<'a> {
+    title: &'a str,
+    start_ms: u64,
+    duration_ns: u64,
+    period_ns: u64,
+    tree: Tree,
+}
+
+/// Writes the batch as a page with the given title, which may be any text.
+///
+/// Where the batch has several processes, each has a node above its stacks.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write_html(batch: &Batch, title: &str, out: &mut impl Write) -> Result<(), HtmlError> {
+    let recorded = Recorded {
+        title,
+        start_ms: since_epoch_ms(batch.start),
+        duration_ns: u64::try_from(batch.duration.as_nanos()).unwrap_or(u64::MAX),
+        period_ns: batch.period_ns,
+        tree: tree(batch),
+    };
+    let data = escape_for_script(&serde_json::to_string(&recorded)?);
+    let nonce = format!("{:032x}", rand::random::<u128>());
+    fill(&nonce, &data, out)?;
+    Ok(())
+}
+
+fn tree(batch: &Batch) -> Tree {
+    let process = |labels: &LabelSet| {
+        let comm = labels.get("comm").or_else(|| labels.get("executable"));
+        let pid = labels.get("pid");
+        match (comm, pid) {
+            (Some(comm), Some(pid)) => Some(format!("{comm} ({pid})")),
+            (Some(name), None) | (None, Some(name)) => Some(name.clone()),
+            (None, None) => None,
+        }
+    };
+    let mut processes: Vec<_> = batch.series.iter().map(|series| process(&series.labels)).collect();
+    processes.sort_unstable();
+    processes.dedup();
+    let several = processes.len() > 1;
+    let mut builder = TreeBuilder::default();
+    builder.add_batch(batch, |labels| if several { process(labels) } else { None });
+    builder.finish(PAGE_NODES)
+}
+
+fn since_epoch_ms(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// JSON that can stand in a script element: `</script>` and `<!--` end or change it wherever they stand. All four
+/// characters occur in JSON only inside strings, where an escape means the same.
+fn escape_for_script(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len() + json.len() / 16);
+    for character in json.chars() {
+        match character {
+            '<' => escaped.push_str("\\u003c"),
+            '>' => escaped.push_str("\\u003e"),
+            '&' => escaped.push_str("\\u0026"),
+            '\u{2028}' => escaped.push_str("\\u2028"),
+            '\u{2029}' => escaped.push_str("\\u2029"),
+            _ => escaped.push(character),
+        }
+    }
+    escaped
+}
+
+/// Fills the template in one pass, so that a placeholder inside the data stays what it is.
+fn fill(nonce: &str, data: &str, out: &mut impl Write) -> io::Result<()> {
+    let mut rest = RECORD_PAGE.text;
+    while let Some((before, placeholder, after)) = next_placeholder(rest) {
+        out.write_all(before.as_bytes())?;
+        match placeholder {
+            "nonce" => out.write_all(nonce.as_bytes())?,
+            "style" => out.write_all(STYLE.text.as_bytes())?,
+            "data" => out.write_all(data.as_bytes())?,
+            _ => write_scripts(nonce, out)?,
+        }
+        rest = after;
+    }
+    out.write_all(rest.as_bytes())
+}
+
+fn next_placeholder(text: &str) -> Option<(&str, &str, &str)> {
+    let (before, rest) = text.split_once("{{")?;
+    let (placeholder, after) = rest.split_once("}}")?;
+    Some((before, placeholder, after))
+}
+
+fn write_scripts(nonce: &str, out: &mut impl Write) -> io::Result<()> {
+    for script in VIEW_SCRIPTS.iter().chain([&RECORD_SCRIPT]) {
+        writeln!(out, "<script nonce=\"{nonce}\">\n{}\n</script>", script.text)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use serde_json::Value;
+
+    use super::*;
+    use crate::profile::model::{Frame, FrameKind, Line, Sample, Series};
+
+    fn batch(names: &[&str], processes: &[(&str, &str)]) -> Batch {
+        let frames: Vec<_> = names
+            .iter()
+            .map(|&name| {
+                let line = Line { name: name.into(), system_name: name.into(), file: None, line: 0 };
+                Arc::new(Frame { kind: FrameKind::Native, address: None, mapping: None, lines: vec![line] })
+            })
+            .collect();
+        let series = processes.iter().map(|(comm, pid)| Series {
+            labels: [("comm", comm), ("pid", pid)].map(|(k, v)| (k.to_owned(), (*v).to_owned())).into(),
+            samples: vec![Sample { frames: frames.clone(), count: 3 }],
+        });
+        Batch {
+            start: UNIX_EPOCH + Duration::from_secs(1_700_000_000),
+            duration: Duration::from_secs(10),
+            period_ns: 10_101_010,
+            series: series.collect(),
+        }
+    }
+
+    fn page(batch: &Batch, title: &str) -> String {
+        let mut out = Vec::new();
+        write_html(batch, title, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    fn data(page: &str) -> Value {
+        let (_, rest) = page.split_once("id=\"profile\"").unwrap();
+        let (_, rest) = rest.split_once('>').unwrap();
+        let (json, _) = rest.split_once("</script>").unwrap();
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn hostile_names_stay_data() {
+        let hostile = [
+            "</script><script>alert(1)</script>",
+            "<!--<script>",
+            "{{scripts}}",
+            "\u{2028}'\"\\&amp;",
+            "]]>",
+        ];
+        let page = page(&batch(&hostile, &[("java", "1")]), "</title></script><img src=x onerror=alert(1)>");
+        let scripts = VIEW_SCRIPTS.len() + 1;
+        assert_eq!(page.matches("<script").count(), scripts + 1, "the scripts and the data");
+        assert_eq!(page.matches("</script").count(), scripts + 1);
+        assert!(!page.contains("<img") && !page.contains("<!--"));
+        let data = data(&page);
+        assert_eq!(data["title"], "</title></script><img src=x onerror=alert(1)>");
+        for name in hostile {
+            assert!(data["tree"]["strings"].as_array().unwrap().contains(&name.into()), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_script_has_the_nonce_of_its_file() {
+        let (one, two) = (page(&batch(&["main"], &[("a", "1")]), "t"), page(&batch(&["main"], &[]), "t"));
+        let nonce = |page: &str| page.split_once("'nonce-").unwrap().1.split_once('\'').unwrap().0.to_owned();
+        assert_ne!(nonce(&one), nonce(&two), "a known nonce would let injected scripts run");
+        assert_eq!(
+            one.matches("<script").count(),
+            one.matches(&format!("nonce=\"{}\"", nonce(&one))).count()
+        );
+        assert!(!one.contains("{{nonce}}"));
+    }
+
+    #[test]
+    fn several_processes_have_a_node_each_and_one_has_none() {
+        let has = |page: &str, name: &str| {
+            data(page)["tree"]["strings"].as_array().unwrap().contains(&Value::from(name))
+        };
+        let two = page(&batch(&["main"], &[("java", "1"), ("java", "2")]), "t");
+        assert!(has(&two, "java (1)") && has(&two, "java (2)"));
+        assert!(!has(&page(&batch(&["main"], &[("java", "1")]), "t"), "java (1)"));
+    }
+
+    #[test]
+    fn an_empty_batch_is_a_page_too() {
+        let data = data(&page(&batch(&[], &[]), "nothing"));
+        assert_eq!(data["tree"]["total"], 0);
+        assert_eq!(data["start_ms"], 1_700_000_000_000_u64);
+    }
+}

@@ -1,0 +1,237 @@
+//! Profiles shaped like those of a busy JVM: deep Spring stacks, kernel and native leaves, a recursion of 1,000 frames.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use jvmprof_daemon::profile::model::{Batch, Frame, FrameKind, Line, Mapping, Sample, Series};
+use jvmprof_daemon::types::{Avma, BuildId, FileOffset};
+
+const START: [(&str, FrameKind); 7] = [
+    ("__clone3", FrameKind::Native),
+    ("start_thread", FrameKind::Native),
+    ("thread_native_entry", FrameKind::Native),
+    ("JavaThread::thread_main_inner", FrameKind::Native),
+    ("JavaCalls::call_helper", FrameKind::Native),
+    ("call_stub", FrameKind::Jit),
+    ("java.lang.Thread.run", FrameKind::Java),
+];
+
+const REQUEST: [&str; 24] = [
+    "org.apache.tomcat.util.threads.ThreadPoolExecutor.runWorker",
+    "org.apache.tomcat.util.net.NioEndpoint$SocketProcessor.doRun",
+    "org.apache.coyote.AbstractProtocol$ConnectionHandler.process",
+    "org.apache.coyote.http11.Http11Processor.service",
+    "org.apache.catalina.connector.CoyoteAdapter.service",
+    "org.apache.catalina.core.StandardEngineValve.invoke",
+    "org.apache.catalina.valves.ErrorReportValve.invoke",
+    "org.apache.catalina.core.StandardHostValve.invoke",
+    "org.apache.catalina.core.StandardWrapperValve.invoke",
+    "org.apache.catalina.core.ApplicationFilterChain.doFilter",
+    "org.apache.catalina.core.ApplicationFilterChain.internalDoFilter",
+    "org.springframework.web.filter.OncePerRequestFilter.doFilter",
+    "org.springframework.web.filter.CharacterEncodingFilter.doFilterInternal",
+    "org.apache.catalina.core.ApplicationFilterChain.doFilter",
+    "org.apache.catalina.core.ApplicationFilterChain.internalDoFilter",
+    "org.springframework.security.web.FilterChainProxy.doFilterInternal",
+    "org.springframework.web.servlet.FrameworkServlet.service",
+    "jakarta.servlet.http.HttpServlet.service",
+    "org.springframework.web.servlet.DispatcherServlet.doDispatch",
+    "org.springframework.web.servlet.mvc.method.AbstractHandlerMethodAdapter.handle",
+    "org.springframework.web.method.support.InvocableHandlerMethod.doInvoke",
+    "jdk.internal.reflect.DirectMethodHandleAccessor.invoke",
+    "java.lang.invoke.LambdaForm$MH.0x00007f3a1c0d4400.invokeExact_MT",
+    "org.springframework.aop.framework.CglibAopProxy$DynamicAdvisedInterceptor.intercept",
+];
+
+const SERVICES: [&str; 14] = [
+    "com.acme.shop.order.OrderController.place",
+    "com.acme.shop.order.OrderService.total",
+    "com.acme.shop.cart.CartService.merge",
+    "com.acme.shop.price.PriceCalculator.discounts",
+    "com.acme.shop.stock.StockRepository.reserve",
+    "com.acme.shop.search.ProductIndex.lookup",
+    "com.fasterxml.jackson.databind.ObjectMapper.writeValueAsBytes",
+    "com.fasterxml.jackson.databind.ser.BeanSerializer.serialize",
+    "org.hibernate.internal.SessionImpl.fireLoad",
+    "org.hibernate.engine.query.spi.NativeQueryInterpreter.createParameterMetadata",
+    "com.zaxxer.hikari.pool.HikariPool.getConnection",
+    "org.postgresql.core.v3.QueryExecutorImpl.execute",
+    "java.util.concurrent.ConcurrentHashMap.computeIfAbsent",
+    "java.util.stream.ReferencePipeline$3$1.accept",
+];
+
+const LEAVES: [(&str, FrameKind); 12] = [
+    ("java.util.HashMap.getNode", FrameKind::Java),
+    ("java.lang.String.hashCode", FrameKind::Java),
+    ("java.util.ArrayList.sort", FrameKind::Java),
+    ("java.lang.StringLatin1.inflate", FrameKind::Java),
+    ("jdk.internal.util.ArraysSupport.mismatch", FrameKind::Java),
+    ("jlong_disjoint_arraycopy", FrameKind::Jit),
+    ("__memmove_avx_unaligned_erms", FrameKind::Native),
+    ("G1ParScanThreadState::trim_queue_to_threshold", FrameKind::Native),
+    ("tcp_sendmsg_locked", FrameKind::Kernel),
+    ("clear_page_erms", FrameKind::Kernel),
+    ("futex_wake", FrameKind::Kernel),
+    ("copy_user_enhanced_fast_string", FrameKind::Kernel),
+];
+
+const SYSCALL: [&str; 3] = ["entry_SYSCALL_64_after_hwframe", "do_syscall_64", "__x64_sys_sendto"];
+
+/// A small generator of numbers, the same in every run.
+pub(crate) struct Numbers(u64);
+
+impl Numbers {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// A number below `limit`, small ones more often.
+    pub(crate) fn skewed(&mut self, limit: usize) -> usize {
+        let (one, two) = (self.below(limit), self.below(limit));
+        one.min(two)
+    }
+
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % limit
+    }
+}
+
+/// Makes frames, each once.
+struct Frames {
+    mappings: HashMap<FrameKind, Option<Arc<Mapping>>>,
+    frames: HashMap<(String, u32), Arc<Frame>>,
+}
+
+impl Frames {
+    fn new() -> Self {
+        let mapping = |path: &str| {
+            Some(Arc::new(Mapping {
+                start: Avma(0x7f00_0000_0000),
+                limit: Avma(0x7f00_0100_0000),
+                offset: FileOffset(0),
+                path: path.into(),
+                build_id: BuildId::new(&[7; 20]),
+            }))
+        };
+        let mappings = HashMap::from([
+            (FrameKind::Kernel, mapping("[kernel.kallsyms]")),
+            (FrameKind::Native, mapping("/usr/lib/jvm/java-25-openjdk-amd64/lib/server/libjvm.so")),
+            (FrameKind::Jit, mapping("[jit]")),
+            (FrameKind::Java, mapping("jvm")),
+            (FrameKind::Marker, None),
+        ]);
+        Self { mappings, frames: HashMap::new() }
+    }
+
+    fn get(&mut self, name: &str, kind: FrameKind, line: u32) -> Arc<Frame> {
+        let line = if kind == FrameKind::Java { line } else { 0 };
+        let mapping = &self.mappings[&kind];
+        let next = self.frames.len() as u64;
+        let frame = self.frames.entry((name.to_owned(), line)).or_insert_with(|| {
+            Arc::new(Frame {
+                kind,
+                address: (kind != FrameKind::Marker).then_some(Avma(0x7f00_0000_0010 + 16 * next)),
+                mapping: mapping.clone(),
+                lines: vec![Line {
+                    name: name.into(),
+                    system_name: name.into(),
+                    file: (kind == FrameKind::Java).then(|| source(name).into()),
+                    line,
+                }],
+            })
+        });
+        Arc::clone(frame)
+    }
+}
+
+fn source(name: &str) -> String {
+    let class = name.rsplit('.').nth(1).unwrap_or(name);
+    format!("{}.java", class.split('$').next().unwrap_or(class))
+}
+
+/// How calls go on from a function.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// To a few others, as in programs that people write.
+    Program,
+    /// To any other: more nodes than a page draws.
+    Wide,
+}
+
+/// A window of `duration` from `start` with about `samples` samples.
+pub(crate) fn window(
+    start: SystemTime,
+    duration: Duration,
+    samples: usize,
+    shape: Shape,
+    numbers: &mut Numbers,
+) -> Batch {
+    let mut frames = Frames::new();
+    let mut shop = Vec::new();
+    for _ in 0..samples {
+        shop.push(Sample { frames: stack(&mut frames, numbers, shape), count: 1 });
+    }
+    let recursion: Vec<_> =
+        (0..1_000).map(|_| frames.get("com.acme.shop.tax.Rules.evaluate", FrameKind::Java, 42)).collect();
+    let count = (samples / 25).max(1) as u64;
+    shop.push(Sample { frames: rooted(&mut frames, recursion), count });
+    let cut = vec![
+        frames.get("java.lang.String.hashCode", FrameKind::Java, 12),
+        frames.get("[truncated: stack unreadable]", FrameKind::Marker, 0),
+    ];
+    shop.push(Sample { frames: cut, count: (samples / 400).max(1) as u64 });
+    let postgres =
+        ["index_getnext_tid", "ExecScan", "PortalRun", "PostgresMain", "main", "__libc_start_main"];
+    let postgres: Vec<_> = postgres.iter().map(|name| frames.get(name, FrameKind::Native, 0)).collect();
+    let postgres = vec![Sample { frames: postgres, count: (samples / 20).max(1) as u64 }];
+    let series = |comm: &str, pid: &str, runtime: &str, samples| Series {
+        labels: [("node", "worker-1"), ("comm", comm), ("pid", pid), ("runtime", runtime)]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into(),
+        samples,
+    };
+    Batch {
+        start,
+        duration,
+        period_ns: 10_101_010,
+        series: vec![series("java", "4242", "jvm", shop), series("postgres", "977", "native", postgres)],
+    }
+}
+
+/// Leaf first, as the model has it.
+fn rooted(frames: &mut Frames, inner: Vec<Arc<Frame>>) -> Vec<Arc<Frame>> {
+    let mut stack = inner;
+    stack.extend(START.iter().rev().map(|(name, kind)| frames.get(name, *kind, 1583)));
+    stack
+}
+
+fn stack(frames: &mut Frames, numbers: &mut Numbers, shape: Shape) -> Vec<Arc<Frame>> {
+    let mut root_first: Vec<_> =
+        REQUEST.iter().map(|name| frames.get(name, FrameKind::Java, 100 + name.len() as u32)).collect();
+    let mut at = numbers.skewed(3);
+    for depth in 0..4 + numbers.below(22) {
+        root_first.push(frames.get(SERVICES[at], FrameKind::Java, 40 + numbers.below(6) as u32));
+        at = match shape {
+            Shape::Wide => numbers.skewed(SERVICES.len()),
+            Shape::Program => (at * 5 + depth * 3 + numbers.skewed(callees(at))) % SERVICES.len(),
+        };
+    }
+    let leaf = match shape {
+        Shape::Wide => numbers.skewed(LEAVES.len()),
+        Shape::Program => (at + numbers.skewed(4)) % LEAVES.len(),
+    };
+    let (leaf, kind) = LEAVES[leaf];
+    if kind == FrameKind::Kernel {
+        root_first.push(frames.get("__libc_send", FrameKind::Native, 0));
+        root_first.extend(SYSCALL.iter().map(|name| frames.get(name, FrameKind::Kernel, 0)));
+    }
+    root_first.push(frames.get(leaf, kind, 300 + numbers.below(4) as u32));
+    root_first.reverse();
+    rooted(frames, root_first)
+}
+
+fn callees(function: usize) -> usize {
+    1 + function % 3
+}
