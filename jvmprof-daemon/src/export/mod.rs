@@ -1,3 +1,4 @@
 //! Where profiles go: files, and (in time) every other sink.
 
+pub mod collector;
 pub mod store;

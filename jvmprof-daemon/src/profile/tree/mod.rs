@@ -8,6 +8,7 @@
 //! [`TreeBuilder::finish`] keeps. What is cut stays visible as a `[pruned]` node with its samples, so sums are right.
 
 mod model;
+mod pprof;
 mod prune;
 
 use std::collections::{BTreeMap, HashMap};
@@ -17,6 +18,7 @@ use foldhash::fast::RandomState;
 use serde::Serialize;
 use smallvec::SmallVec;
 
+pub use pprof::PprofTreeError;
 pub use prune::{Pruned, TopRow, Tree};
 
 /// Nodes that a tree may have while it is built: about 50 MB.
@@ -251,6 +253,16 @@ fn count_line(lines: &mut SmallVec<[(u32, u64); 1]>, line: u32, count: u64) {
         *samples += count;
     } else if lines.len() < MAX_LINES {
         lines.push((line, count));
+    }
+}
+
+/// What to call a frame without a symbol: the place in its file, which stays the same from process to process.
+fn nameless(module: &str, place_in_file: Option<u64>, address: Option<u64>) -> String {
+    let file = module.rsplit('/').next().unwrap_or(module);
+    match (place_in_file, address) {
+        (Some(place), _) if !file.is_empty() => format!("{file}+{place:#x}"),
+        (_, Some(address)) => format!("[unknown {address:#x}]"),
+        (_, None) => "[unknown]".to_owned(),
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
-use super::{NodeKind, Step, TreeBuilder};
-use crate::profile::model::{Batch, Frame, FrameKind, LabelSet, Mapping};
+use super::{NodeKind, Step, TreeBuilder, nameless};
+use crate::profile::model::{Batch, Frame, FrameKind, LabelSet};
 
 impl From<FrameKind> for NodeKind {
     fn from(kind: FrameKind) -> Self {
@@ -53,7 +53,11 @@ impl TreeBuilder {
             steps.push(Step { function: self.function(kind, &line.name, file, module), line: line.line });
         }
         if frame.lines.is_empty() {
-            let function = self.function(kind, &nameless(frame), "", module);
+            let place = frame.mapping.as_ref().zip(frame.address).map(|(mapping, address)| {
+                address.0.wrapping_sub(mapping.start.0).wrapping_add(mapping.offset.0)
+            });
+            let name = nameless(module, place, frame.address.map(|address| address.0));
+            let function = self.function(kind, &name, "", module);
             steps.push(Step { function, line: 0 });
         }
     }
@@ -75,18 +79,5 @@ impl FrameSteps {
             start..self.steps.len()
         });
         path.extend_from_slice(&self.steps[steps.clone()]);
-    }
-}
-
-/// What to call a frame without a symbol: the place in its file, which stays the same from process to process.
-fn nameless(frame: &Frame) -> String {
-    match (&frame.mapping, frame.address) {
-        (Some(mapping), Some(address)) => {
-            let Mapping { start, offset, path, .. } = &**mapping;
-            let file = path.rsplit('/').next().unwrap_or(path);
-            format!("{file}+{:#x}", address.0.wrapping_sub(start.0).wrapping_add(offset.0))
-        }
-        (None, Some(address)) => format!("[unknown {address}]"),
-        (_, None) => "[unknown]".to_owned(),
     }
 }
