@@ -14,9 +14,10 @@ mod prune;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use foldhash::fast::RandomState;
 use serde::Serialize;
 use smallvec::SmallVec;
+
+use super::hash::BuildFastHasher;
 
 pub use pprof::PprofTreeError;
 pub use prune::{Pruned, TopRow, Tree};
@@ -104,12 +105,12 @@ const MAX_LINES: usize = 64;
 #[derive(Debug)]
 pub struct TreeBuilder {
     strings: Vec<Arc<str>>,
-    string_ids: HashMap<Arc<str>, u32, RandomState>,
+    string_ids: HashMap<Arc<str>, u32>,
     functions: Vec<Function>,
-    function_ids: HashMap<Function, u32, RandomState>,
+    function_ids: HashMap<Function, u32, BuildFastHasher>,
     samples: Vec<FunctionSamples>,
     nodes: Vec<Node>,
-    children: HashMap<(u32, u32), u32, RandomState>,
+    children: HashMap<(u32, u32), u32, BuildFastHasher>,
     truncated: BTreeMap<u32, u64>,
     stacks: u64,
     max_nodes: usize,

@@ -4,9 +4,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use foldhash::fast::RandomState;
-
 use super::{NodeKind, Step, TreeBuilder, nameless};
+use crate::profile::hash::BuildFastHasher;
 use crate::profile::model::{Batch, Frame, FrameKind, LabelSet};
 
 impl From<FrameKind> for NodeKind {
@@ -67,7 +66,7 @@ impl TreeBuilder {
 #[derive(Default)]
 struct FrameSteps {
     /// By the frame's place in memory, which is its identity as long as the batch is borrowed.
-    known: HashMap<*const Frame, Range<usize>, RandomState>,
+    known: HashMap<*const Frame, Range<usize>, BuildFastHasher>,
     steps: Vec<Step>,
 }
 

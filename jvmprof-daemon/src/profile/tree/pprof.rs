@@ -1,9 +1,6 @@
 //! Stacks of a decoded pprof profile as paths of a tree.
 
-use std::collections::HashMap;
 use std::ops::Range;
-
-use foldhash::fast::RandomState;
 
 use super::{NodeKind, Step, TreeBuilder, nameless};
 use crate::proto::pprof::{Location, Mapping, Profile};
@@ -84,17 +81,20 @@ fn entry<'a, T>(
 /// The steps of each location, outermost call first.
 struct Locations {
     steps: Vec<Step>,
-    /// By location id.
-    ranges: HashMap<u64, Range<usize>, RandomState>,
+    /// Which of the steps are a location's, by its id minus one.
+    ranges: Vec<Range<usize>>,
 }
 
 impl Locations {
     fn read(tree: &mut TreeBuilder, profile: &Profile) -> Result<Self, PprofTreeError> {
-        let mut locations = Self { steps: Vec::new(), ranges: HashMap::default() };
-        for location in &profile.location {
+        let mut locations = Self { steps: Vec::new(), ranges: Vec::new() };
+        for (place, location) in (1..).zip(&profile.location) {
+            if location.id != place {
+                return Err(PprofTreeError::Dangling { what: "location", id: location.id.into() });
+            }
             let start = locations.steps.len();
             locations.read_one(tree, profile, location)?;
-            locations.ranges.insert(location.id, start..locations.steps.len());
+            locations.ranges.push(start..locations.steps.len());
         }
         Ok(locations)
     }
@@ -129,8 +129,9 @@ impl Locations {
     }
 
     fn steps(&self, id: u64) -> Result<&[Step], PprofTreeError> {
-        let range =
-            self.ranges.get(&id).ok_or(PprofTreeError::Dangling { what: "location", id: id.into() })?;
+        let place = usize::try_from(id).ok().and_then(|id| id.checked_sub(1));
+        let range = place.and_then(|place| self.ranges.get(place));
+        let range = range.ok_or(PprofTreeError::Dangling { what: "location", id: id.into() })?;
         Ok(&self.steps[range.clone()])
     }
 }
