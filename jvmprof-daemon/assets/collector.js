@@ -88,7 +88,7 @@
       this.holder = element("div.view");
       this.empty = element("div.empty", { hidden: true });
       this.app.append(this.holder, this.empty);
-      this.view = new jvmprof.ProfileView(this.holder, {
+      this.view = jvmprof.view = new jvmprof.ProfileView(this.holder, {
         state: this.viewState,
         onState: (changes) => {
           Object.assign(this.viewState, changes);

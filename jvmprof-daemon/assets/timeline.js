@@ -28,23 +28,18 @@
     show({ start_ms, step_ms, samples }) {
       this.from = start_ms;
       this.step = step_ms;
-      // Windows of ten seconds leave gaps between finer bars, which would look like idle time.
-      this.width = Math.max(1, Math.ceil(12_000 / step_ms));
-      this.samples = [];
-      for (let i = 0; i < samples.length; i += this.width) {
-        this.samples.push(samples.slice(i, i + this.width).reduce((sum, count) => sum + count, 0));
-      }
+      this.samples = samples;
       this.to = start_ms + step_ms * samples.length;
       const total = samples.reduce((sum, count) => sum + count, 0);
-      this.bars.attr("aria-label", `${format.count(total)} samples from ${format.time(this.from)} to ${format.time(this.to)}`);
+      this.bars.attr("aria-label", `${format.count(Math.round(total))} samples from ${format.time(this.from)} to ${format.time(this.to)}`);
       this.draw();
     }
 
     draw() {
       const width = this.container.clientWidth;
       if (!this.samples || !width) return;
-      const highest = Math.max(1, ...this.samples);
-      const step = width / ((this.to - this.from) / (this.step * this.width));
+      const highest = Math.max(Number.MIN_VALUE, ...this.samples);
+      const step = width / this.samples.length;
       this.bars.attr("width", width).attr("height", HEIGHT);
       this.bars
         .selectAll("rect.slot")
@@ -52,7 +47,7 @@
         .join("rect")
         .attr("class", "slot")
         .attr("x", (_, index) => index * step)
-        .attr("width", Math.max(1, step - 1))
+        .attr("width", Math.max(1, step - 0.5))
         .attr("y", (count) => HEIGHT - this.barHeight(count, highest))
         .attr("height", (count) => this.barHeight(count, highest));
       const ticks = Math.max(2, Math.floor(width / 160));
@@ -88,8 +83,8 @@
         this.select([Math.min(x, this.anchor), Math.max(x, this.anchor)]);
         return;
       }
-      const index = Math.min(this.samples.length - 1, Math.floor((this.time(x) - this.from) / (this.step * this.width)));
-      this.hint.textContent = `${format.time(this.time(x))} · ${format.count(this.samples[index])} samples · drag to choose`;
+      const index = Math.min(this.samples.length - 1, Math.floor((this.time(x) - this.from) / this.step));
+      this.hint.textContent = `${format.time(this.time(x))} · ${format.count(Math.round(this.samples[index]))} samples · drag to choose`;
     }
 
     end(event) {

@@ -17,8 +17,9 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::{JoinError, spawn_blocking};
 
 use super::reading::{Flame, ReadError, ReadLimits, Reading};
-use super::selection::{Query, SelectionError};
-use crate::export::store::{SeriesInfo, Store, UnixNanos};
+use super::selection::{Query, SelectionError, millis};
+use super::timeline::Timeline;
+use crate::export::store::{SeriesInfo, Store};
 use crate::profile::model::LabelSet;
 use crate::profile::tree::Tree;
 
@@ -33,11 +34,6 @@ const MAX_VALUES: usize = 500;
 
 /// Series told in one answer, heaviest first.
 const MAX_SERIES: usize = 2_000;
-
-/// Bars of the timeline.
-const BARS: i64 = 240;
-
-const NANOS_PER_MILLI: i64 = 1_000_000;
 
 /// What the handlers share.
 #[derive(Clone, Debug)]
@@ -202,40 +198,6 @@ impl From<SeriesInfo> for Series {
     }
 }
 
-fn millis(time: UnixNanos) -> i64 {
-    time.0.div_euclid(NANOS_PER_MILLI)
-}
-
-#[derive(Debug, Serialize)]
-pub(super) struct Timeline {
-    start_ms: i64,
-    step_ms: f64,
-    /// Samples of profiles that began in each step.
-    samples: Vec<u64>,
-    /// When the newest chosen profile of any time ended, so that an empty range can say where to look.
-    newest_ms: Option<i64>,
-}
-
-/// Samples over the range.
-pub(super) async fn timeline(
-    State(api): State<Api>,
-    RawQuery(query): RawQuery,
-) -> Result<Json<Timeline>, ApiError> {
-    api.index(query, |store, query| {
-        let selection = query.selection;
-        let (start, end) = (selection.range.start.0, selection.range.end.0);
-        let step = (end.saturating_sub(start) / BARS).max(NANOS_PER_MILLI);
-        let mut samples = vec![0_u64; BARS as usize];
-        for profile in selection.profiles(store, &selection.series(store)) {
-            let bar = (profile.start.0.saturating_sub(start) / step).clamp(0, BARS - 1);
-            samples[bar as usize] = samples[bar as usize].saturating_add(profile.samples);
-        }
-        let newest_ms = selection.newest(store).map(millis);
-        Timeline { start_ms: millis(selection.range.start), step_ms: step as f64 / 1e6, samples, newest_ms }
-    })
-    .await
-}
-
 #[derive(Debug, Serialize)]
 pub(super) struct FlameAnswer {
     tree: Tree,
@@ -250,6 +212,14 @@ impl From<Flame> for FlameAnswer {
         let Flame { tree, period_ns, profiles, unreadable, series } = flame;
         Self { tree, period_ns, profiles, unreadable, series }
     }
+}
+
+/// Samples over the range.
+pub(super) async fn timeline(
+    State(api): State<Api>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Timeline>, ApiError> {
+    api.index(query, |store, query| Timeline::of(&query.selection, store)).await
 }
 
 /// The tree of all chosen profiles.

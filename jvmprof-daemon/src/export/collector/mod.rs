@@ -4,5 +4,6 @@ mod api;
 pub mod page;
 mod reading;
 mod selection;
+mod timeline;
 
 pub use reading::ReadLimits;

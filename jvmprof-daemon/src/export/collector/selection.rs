@@ -86,6 +86,11 @@ impl Query {
     }
 }
 
+/// Milliseconds since 1970.
+pub(super) fn millis(time: UnixNanos) -> i64 {
+    time.0.div_euclid(NANOS_PER_MILLI)
+}
+
 fn time(name: &'static str, value: &str) -> Result<UnixNanos, SelectionError> {
     let millis = value.parse::<i64>().ok();
     let nanos = millis.and_then(|millis| millis.checked_mul(NANOS_PER_MILLI));
