@@ -75,7 +75,12 @@ fn a_recorded_file_is_drawn_searched_and_zoomed() {
     browser.wait_for(&format!("Math.abs(({}).getBoundingClientRect().width - {before}) < 2", frame(order)));
 
     browser.point(&format!("({}).querySelector('rect')", frame(order)), false);
-    browser.wait_for("document.querySelector('.tip').innerText.includes('OrderService.java:4')");
+    std::thread::sleep(Duration::from_millis(500));
+    browser.wait_for("!document.querySelector('.tip').hidden");
+    let tip = browser.evaluate("document.querySelector('.tip').innerText");
+    for part in [order, "Java · jvm", "OrderService.java:4", "Samples", "Self"] {
+        assert!(tip.as_str().unwrap().contains(part), "{part} in {tip}");
+    }
     picture(&mut browser, "record-tooltip");
     assert_eq!(browser.complaints, [""; 0]);
 }

@@ -6,7 +6,9 @@
 //!
 //! Two bounds hold whatever the input: [`MAX_BUILD_NODES`] while merging, and the caller's bound for what
 //! [`TreeBuilder::finish`] keeps. What is cut stays visible as a `[pruned]` node with its samples, so sums are right.
+//! A builder that is full gives up its lightest half, so that what is heavy is kept whenever it comes.
 
+mod finish;
 mod model;
 mod pprof;
 mod prune;
@@ -19,8 +21,8 @@ use smallvec::SmallVec;
 
 use super::hash::BuildFastHasher;
 
+pub use finish::{Pruned, TopRow, Tree};
 pub use pprof::PprofTreeError;
-pub use prune::{Pruned, TopRow, Tree};
 
 /// Nodes that a tree may have while it is built: about 50 MB.
 pub const MAX_BUILD_NODES: usize = 500_000;
@@ -114,8 +116,10 @@ pub struct TreeBuilder {
     truncated: BTreeMap<u32, u64>,
     stacks: u64,
     max_nodes: usize,
-    /// The function `[pruned]`, which has a node below each node whose callees found no room.
+    /// The function `[pruned]`, which has a node below each node that lost callees.
     pruned: u32,
+    /// Nodes that were given up so far.
+    given_up: usize,
 }
 
 impl Default for TreeBuilder {
@@ -138,6 +142,7 @@ impl TreeBuilder {
             stacks: 0,
             max_nodes,
             pruned: 0,
+            given_up: 0,
         };
         builder.intern("");
         let root = builder.function(NodeKind::Root, "all", "", "");
@@ -177,38 +182,30 @@ impl TreeBuilder {
         if count == 0 {
             return;
         }
+        if self.nodes.len() + path.len().min(MAX_DEPTH) > self.max_nodes {
+            self.prune(self.max_nodes / 2);
+        }
         self.stacks += 1;
         self.count_functions(path, count);
         self.count_truncated(path, count);
         let mut at = ROOT;
         self.nodes[ROOT as usize].total += count;
-        for (depth, step) in path.iter().enumerate() {
-            let child = if depth < MAX_DEPTH { self.child(at, step.function.0) } else { None };
-            let Some(child) = child else {
-                let rest = self.pruned_below(at);
-                self.nodes[rest as usize].total += count;
-                return;
-            };
-            at = child;
+        for step in &path[..path.len().min(MAX_DEPTH)] {
+            at = self.child(at, step.function.0);
             let node = &mut self.nodes[at as usize];
             node.total += count;
             count_line(&mut node.lines, step.line, count);
         }
-    }
-
-    /// `None` if the child doesn't exist and there is no room for it.
-    fn child(&mut self, parent: u32, function: u32) -> Option<u32> {
-        if let Some(&child) = self.children.get(&(parent, function)) {
-            return Some(child);
+        if path.len() > MAX_DEPTH {
+            let rest = self.child(at, self.pruned);
+            self.nodes[rest as usize].total += count;
         }
-        (self.nodes.len() < self.max_nodes).then(|| self.add_child(parent, function))
     }
 
-    /// The node that takes what finds no room. At most one for each node, so the bound holds within a factor of two.
-    fn pruned_below(&mut self, parent: u32) -> u32 {
-        match self.children.get(&(parent, self.pruned)) {
+    fn child(&mut self, parent: u32, function: u32) -> u32 {
+        match self.children.get(&(parent, function)) {
             Some(&child) => child,
-            None => self.add_child(parent, self.pruned),
+            None => self.add_child(parent, function),
         }
     }
 

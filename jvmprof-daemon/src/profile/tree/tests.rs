@@ -97,7 +97,7 @@ fn merging_is_bounded_and_sums_stay_right() {
     for leaf in 0..1_000 {
         add(&mut builder, &["main", &format!("mid{}", leaf % 40), &format!("leaf{leaf}"), "x"], 1);
     }
-    assert!(builder.nodes.len() <= 100);
+    assert!(builder.nodes.len() <= 50);
     let tree = builder.finish(30);
     assert!(tree.len() <= 30);
     assert_eq!(tree.total(), 1_000);
@@ -105,6 +105,20 @@ fn merging_is_bounded_and_sums_stay_right() {
     let visible: u64 =
         folded(&tree).iter().filter(|(path, _)| path.ends_with("[pruned]")).map(|(_, total)| total).sum();
     assert_eq!(visible, tree.pruned().samples);
+}
+
+#[test]
+fn what_is_heavy_is_kept_even_if_it_comes_last() {
+    let mut builder = TreeBuilder::with_room_for(200);
+    for leaf in 0..2_000 {
+        add(&mut builder, &["main", &format!("mid{}", leaf % 90), &format!("leaf{leaf}")], 1);
+    }
+    add(&mut builder, &["main", "late", "hot"], 500);
+    add(&mut builder, &["main", "late", "hot"], 500);
+    let tree = builder.finish(20);
+    assert!(folded(&tree).contains(&("main;late;hot".to_owned(), 1_000)));
+    assert_eq!(tree.total(), 3_000);
+    assert_sums_hold(&tree);
 }
 
 #[test]
