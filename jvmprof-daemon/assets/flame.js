@@ -35,7 +35,8 @@
     const dark = jvmprof.theme.isDark();
     const [hue, saturation, light, darkLightness] = COLOURS[kind];
     const shade = name ? hash(name) : 0.5;
-    const lightness = (dark ? darkLightness : light) + (shade - 0.5) * (dark ? 9 : 11);
+    const aside = muted ? (dark ? -9 : 9) : 0;
+    const lightness = (dark ? darkLightness : light) + (shade - 0.5) * (dark ? 9 : 11) + aside;
     const grey = muted ? 0.22 : dark ? 0.8 : 1;
     return `hsl(${(hue + (shade - 0.5) * 12).toFixed(0)} ${(saturation * grey).toFixed(0)}% ${lightness.toFixed(1)}%)`;
   };
@@ -96,7 +97,6 @@
       d3.select(this.holder).datum(tree).call(this.chart);
       this.root = d3.select(this.holder).datum();
       this.animate();
-      if (this.search) this.chart.search(this.search.matches);
       this.scrollToRoot();
     }
 
@@ -146,9 +146,24 @@
       if (search) this.chart.search(search.matches);
       else this.chart.clear();
       this.animate();
+      if (search) this.scrollToMatch();
+    }
+
+    /// Brings a match into view if none is: those of deep stacks may be a screen away.
+    scrollToMatch() {
+      const { scrollTop, clientHeight } = this.scroller;
+      let nearest = null;
+      for (const d of this.root.descendants()) {
+        if (!d.highlight || (d.x1 - d.x0) * this.width() < NARROWEST) continue;
+        const top = this.rowTop(d);
+        if (top >= scrollTop && top + ROW <= scrollTop + clientHeight) return;
+        if (nearest === null || d.depth < nearest.depth) nearest = d;
+      }
+      if (nearest) this.scroller.scrollTop = this.rowTop(nearest) - (this.rootOnTop ? 0.4 : 0.6) * clientHeight;
     }
 
     scrollToRoot() {
+      this.holder.classList.toggle("root-at-bottom", !this.rootOnTop);
       this.scroller.scrollTop = this.rootOnTop ? 0 : this.scroller.scrollHeight;
     }
 
@@ -218,7 +233,7 @@
       const places = jvmprof.places(d.data);
       places.forEach(({ place, samples }, index) => {
         const share = places.length > 1 || samples < value ? ` (${format.share(samples, value)})` : "";
-        row(index ? "" : self === value ? "Line" : "Line, call", `${place}${share}`);
+        row(index ? "" : places.length > 1 ? "Lines" : "Line", `${place}${share}`);
       });
       if (!places.length && fn.file) row("File", fn.file);
       return [element("div.tip-name", {}, fn.name), kind, rows];

@@ -31,6 +31,7 @@
       ),
     );
   } else {
-    new jvmprof.ProfileView(app).show(data.tree, data.period_ns);
+    jvmprof.view = new jvmprof.ProfileView(app);
+    jvmprof.view.show(data.tree, data.period_ns);
   }
 })(globalThis.jvmprof);

@@ -16,12 +16,20 @@
     root: "All samples",
   };
 
+  /// Characters that hide or turn around what stands beside them, written out.
+  function visible(name) {
+    return name.replace(
+      /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g,
+      (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`,
+    );
+  }
+
   jvmprof.functions = function (data) {
     const { kind, name, file, module } = data.functions;
     return kind.map((_, index) => ({
       index,
       kind: jvmprof.KINDS[kind[index]] ?? "native",
-      name: data.strings[name[index]],
+      name: visible(data.strings[name[index]]) || "(no name)",
       file: data.strings[file[index]],
       module: data.strings[module[index]],
     }));

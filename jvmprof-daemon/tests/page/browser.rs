@@ -67,29 +67,29 @@ impl Browser {
     }
 
     fn attach(&mut self, width: u32, height: u32) {
-        let target = self.call("Target.createTarget", json!({"url": "about:blank"}));
+        let target = self.call("Target.createTarget", &json!({"url": "about:blank"}));
         let attached =
-            self.call("Target.attachToTarget", json!({"targetId": target["targetId"], "flatten": true}));
+            self.call("Target.attachToTarget", &json!({"targetId": target["targetId"], "flatten": true}));
         self.session = attached["sessionId"].as_str().expect("a session").to_owned();
         for domain in ["Page", "Runtime", "Log"] {
-            self.call(&format!("{domain}.enable"), json!({}));
+            self.call(&format!("{domain}.enable"), &json!({}));
         }
         self.resize(width, height);
     }
 
     pub(crate) fn resize(&mut self, width: u32, height: u32) {
         let metrics = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
-        self.call("Emulation.setDeviceMetricsOverride", metrics);
+        self.call("Emulation.setDeviceMetricsOverride", &metrics);
     }
 
     /// What `prefers-color-scheme` says from now on.
     pub(crate) fn prefer(&mut self, scheme: &str) {
         let features = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
-        self.call("Emulation.setEmulatedMedia", features);
+        self.call("Emulation.setEmulatedMedia", &features);
     }
 
     pub(crate) fn open(&mut self, url: &str) {
-        let answer = self.call("Page.navigate", json!({"url": url}));
+        let answer = self.call("Page.navigate", &json!({"url": url}));
         assert!(answer.get("errorText").is_none(), "cannot open {url}: {answer}");
         self.wait_for("document.readyState === 'complete'");
     }
@@ -97,7 +97,7 @@ impl Browser {
     /// The value of a JavaScript expression; promises are awaited.
     pub(crate) fn evaluate(&mut self, expression: &str) -> Value {
         let parameters = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
-        let answer = self.call("Runtime.evaluate", parameters);
+        let answer = self.call("Runtime.evaluate", &parameters);
         assert!(answer.get("exceptionDetails").is_none(), "{expression}: {answer}");
         answer["result"]["value"].clone()
     }
@@ -126,14 +126,14 @@ impl Browser {
         if code == 0 {
             event["text"] = key.into();
         }
-        self.call("Input.dispatchKeyEvent", event.clone());
+        self.call("Input.dispatchKeyEvent", &event);
         event["type"] = "keyUp".into();
-        self.call("Input.dispatchKeyEvent", event);
+        self.call("Input.dispatchKeyEvent", &event);
     }
 
     /// Types text where the focus is.
     pub(crate) fn type_text(&mut self, text: &str) {
-        self.call("Input.insertText", json!({"text": text}));
+        self.call("Input.insertText", &json!({"text": text}));
     }
 
     /// Moves the mouse to the middle of the element that the expression gives, and clicks if asked to.
@@ -161,19 +161,19 @@ impl Browser {
         let buttons = u8::from(kind != "mouseReleased");
         let button = if kind == "mouseMoved" { "none" } else { "left" };
         let event = json!({"type": kind, "x": place[0], "y": place[1], "button": button, "buttons": buttons, "clickCount": 1});
-        self.call("Input.dispatchMouseEvent", event);
+        self.call("Input.dispatchMouseEvent", &event);
     }
 
     /// Writes a picture of the window.
     pub(crate) fn screenshot(&mut self, path: &Path) {
         // The names of frames are set when an animation has ended.
         thread::sleep(Duration::from_millis(700));
-        let answer = self.call("Page.captureScreenshot", json!({"format": "png"}));
+        let answer = self.call("Page.captureScreenshot", &json!({"format": "png"}));
         let png = base64(answer["data"].as_str().expect("a picture"));
         std::fs::write(path, png).expect("the picture is written");
     }
 
-    fn call(&mut self, method: &str, parameters: Value) -> Value {
+    fn call(&mut self, method: &str, parameters: &Value) -> Value {
         self.next_id += 1;
         let mut message = json!({"id": self.next_id, "method": method, "params": parameters});
         if !self.session.is_empty() {

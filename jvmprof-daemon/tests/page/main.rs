@@ -6,8 +6,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that can't go on fails")]
 
 mod browser;
+mod collector;
 mod data;
 mod record;
+mod server;
 
 use std::path::PathBuf;
 

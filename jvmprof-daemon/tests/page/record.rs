@@ -3,10 +3,11 @@
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
 
 use jvmprof_daemon::profile::html::write_html;
-use jvmprof_daemon::profile::model::Batch;
+use jvmprof_daemon::profile::model::{Batch, Frame, FrameKind, Line, Sample, Series};
 
 use crate::browser::Browser;
 use crate::data::{Numbers, Shape, window};
@@ -18,7 +19,24 @@ fn write(batch: &Batch, path: &Path) -> String {
     format!("file://{}", path.display())
 }
 
-const LOOKED_AT: &str = "document.querySelectorAll('g.frame').length > 100";
+const DRAWN: &str = "document.querySelectorAll('g.frame').length > 50";
+
+/// The frame with most samples whose function has this name.
+fn frame(name: &str) -> String {
+    format!(
+        "[...document.querySelectorAll('g.frame')].find((g) => d3.select(g).datum().data.name === '{name}')"
+    )
+}
+
+fn width(browser: &mut Browser, name: &str) -> f64 {
+    browser.evaluate(&format!("({}).getBoundingClientRect().width", frame(name))).as_f64().unwrap()
+}
+
+fn search(browser: &mut Browser, text: &str) {
+    browser.press("/");
+    browser.type_text(text);
+    browser.wait_for("document.querySelector('.matched').textContent !== ''");
+}
 
 #[test]
 #[ignore = "needs Chromium"]
@@ -29,15 +47,165 @@ fn a_recorded_file_is_drawn_searched_and_zoomed() {
     let url = write(&batch, &folder.path().join("x.html"));
     let mut browser = Browser::start(1280, 800);
     browser.open(&url);
-    browser.wait_for(LOOKED_AT);
-    for (width, height) in [(1280, 800), (1920, 1080)] {
-        for scheme in ["light", "dark"] {
-            browser.resize(width, height);
-            browser.prefer(scheme);
-            browser.open(&url);
-            browser.wait_for(LOOKED_AT);
-            picture(&mut browser, &format!("record-{width}-{scheme}"));
-        }
+    browser.wait_for(DRAWN);
+    let figures = browser.evaluate("document.querySelector('.figures').innerText");
+    assert!(figures.as_str().unwrap().contains("21,850 samples"), "{figures}");
+
+    search(&mut browser, "StockRepository");
+    let found = "[...document.querySelectorAll('g.frame rect')].filter((r) => r.getAttribute('fill') === '#c21fb4').length";
+    assert!(browser.evaluate(found).as_u64().unwrap() > 5);
+    let share = browser.evaluate("document.querySelector('.matched').textContent");
+    assert!(share.as_str().unwrap().ends_with("% matched"), "{share}");
+    picture(&mut browser, "record-search");
+    browser.press("Escape");
+    browser.wait_for(&format!("{found} === 0"));
+
+    let order = "com.acme.shop.order.OrderService.total";
+    let before = width(&mut browser, order);
+    browser.point(&format!("({}).querySelector('rect')", frame(order)), true);
+    let whole = browser.evaluate("document.querySelector('.flame svg').clientWidth").as_f64().unwrap();
+    browser.wait_for(&format!("({}).getBoundingClientRect().width > {whole} * 0.95", frame(order)));
+    assert!(before < whole * 0.6);
+    browser.wait_for(
+        "!document.querySelector('.tip').hidden || document.querySelector('.status').textContent !== ''",
+    );
+    picture(&mut browser, "record-zoom");
+    browser.evaluate("document.activeElement.blur()");
+    browser.press("Escape");
+    browser.wait_for(&format!("Math.abs(({}).getBoundingClientRect().width - {before}) < 2", frame(order)));
+
+    browser.point(&format!("({}).querySelector('rect')", frame(order)), false);
+    std::thread::sleep(Duration::from_millis(500));
+    browser.wait_for("!document.querySelector('.tip').hidden");
+    let tip = browser.evaluate("document.querySelector('.tip').innerText");
+    for part in [order, "Java · jvm", "OrderService.java:4", "Samples", "Self"] {
+        assert!(tip.as_str().unwrap().contains(part), "{part} in {tip}");
     }
+    picture(&mut browser, "record-tooltip");
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn keys_move_zoom_and_switch() {
+    let folder = tempfile::tempdir().unwrap();
+    let batch =
+        window(SystemTime::now(), Duration::from_secs(10), 3_000, Shape::Program, &mut Numbers::new(1));
+    let url = write(&batch, &folder.path().join("x.html"));
+    let mut browser = Browser::start(1280, 800);
+    browser.open(&url);
+    browser.wait_for(DRAWN);
+    browser.press("f");
+    for _ in 0..3 {
+        browser.press("ArrowDown");
+    }
+    browser.wait_for("document.querySelector('.tip-name')?.textContent === '__clone3'");
+    browser.press("ArrowUp");
+    browser.press("ArrowRight");
+    browser.wait_for("document.querySelector('.tip-name').textContent === 'postgres (977)'");
+    browser.press("Enter");
+    browser.wait_for("document.querySelector('.status').textContent.includes('postgres (977)')");
+    browser.wait_for("![...document.querySelectorAll('g.frame')].some((g) => d3.select(g).datum().data.name === 'java (4242)')");
+    picture(&mut browser, "record-keys");
+    browser.press("Escape");
+    browser.wait_for(&format!("Boolean({})", frame("java (4242)")));
+    browser.press("3");
+    browser.wait_for("document.querySelector('.panes').dataset.view === 'table'");
+    picture(&mut browser, "record-table");
+    browser.press("1");
+    let row_of_root = "document.querySelector('g.frame').getBoundingClientRect().y";
+    let top = browser.evaluate(row_of_root).as_f64().unwrap();
+    browser.press("i");
+    browser.wait_for(&format!("{row_of_root} > {top} + 100"));
+    picture(&mut browser, "record-root-at-bottom");
+    browser.press("i");
+    let depth =
+        "Math.max(...[...document.querySelectorAll('g.frame')].map((g) => d3.select(g).datum().depth))";
+    assert!(browser.evaluate(depth).as_u64().unwrap() > 1_000);
+    browser.press("r");
+    browser.wait_for(&format!("{depth} < 100"));
+    picture(&mut browser, "record-folded");
+    browser.press("?");
+    browser.wait_for("document.querySelector('dialog').open");
+    picture(&mut browser, "record-help");
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+/// Of a tree at both bounds: 4,096 deep and 20,000 nodes.
+#[test]
+#[ignore = "needs Chromium"]
+fn the_largest_tree_stays_responsive() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut batch =
+        window(SystemTime::now(), Duration::from_secs(10), 60_000, Shape::Wide, &mut Numbers::new(3));
+    let frames: Vec<_> = (0..4_200).map(|depth| named(&format!("deep{}", depth % 900))).collect();
+    batch.series[0].samples.push(Sample { frames, count: 20_000 });
+    let url = write(&batch, &folder.path().join("x.html"));
+    let mut browser = Browser::start(1920, 1080);
+    let start = Instant::now();
+    browser.open(&url);
+    browser.wait_for(DRAWN);
+    let opened = start.elapsed();
+    let mut time = |what: &str| {
+        let timed = format!(
+            "(() => {{ const t = performance.now(); {what}; document.body.offsetHeight; return performance.now() - t }})()"
+        );
+        browser.evaluate(&timed).as_f64().unwrap()
+    };
+    let search = time("jvmprof.view.setSearch('HashMap')");
+    let clear = time("jvmprof.view.setSearch('')");
+    let zoom = time("jvmprof.view.flame.zoomTo(jvmprof.view.flame.root.children[0].children[1])");
+    let reset = time("jvmprof.view.flame.resetZoom()");
+    let invert = time("jvmprof.view.change({ rootOnTop: false })");
+    eprintln!(
+        "opened in {opened:?}; search {search:.0} ms, clear {clear:.0}, zoom {zoom:.0}, reset {reset:.0}, invert {invert:.0}"
+    );
+    // Wide margins for slow machines: what this guards against is a page that hangs.
+    assert!(opened < Duration::from_secs(15));
+    assert!([search, clear, zoom, reset, invert].into_iter().all(|took| took < 3_000.0));
+    picture(&mut browser, "record-largest");
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+fn named(name: &str) -> Arc<Frame> {
+    let line = Line { name: name.into(), system_name: name.into(), file: None, line: 0 };
+    Arc::new(Frame { kind: FrameKind::Java, address: None, mapping: None, lines: vec![line] })
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn hostile_names_do_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let hostile = [
+        "</script><script>document.title = 'owned'</script>",
+        "<img src=x onerror=\"document.title = 'owned'\">",
+        "<!--<script>",
+        "{{scripts}}",
+        "\u{202e}\u{0}javascript:alert(1)",
+        "",
+    ];
+    let samples = vec![Sample { frames: hostile.iter().map(|name| named(name)).collect(), count: 3 }];
+    let labels =
+        |name: &str| [("comm".to_owned(), hostile[0].to_owned()), ("pid".to_owned(), name.to_owned())].into();
+    let batch = Batch {
+        start: SystemTime::now(),
+        duration: Duration::from_secs(1),
+        period_ns: 10_000_000,
+        series: vec![
+            Series { labels: labels("1"), samples: samples.clone() },
+            Series { labels: labels("2"), samples },
+        ],
+    };
+    let url = write(&batch, &folder.path().join("x.html"));
+    let mut browser = Browser::start(1280, 800);
+    browser.open(&url);
+    browser.wait_for("document.querySelectorAll('g.frame').length === 15");
+    browser.point("document.querySelectorAll('g.frame')[4]", false);
+    browser.wait_for("!document.querySelector('.tip').hidden");
+    browser.press("2");
+    browser.wait_for("document.querySelectorAll('table.top tbody tr').length === 6");
+    assert_eq!(browser.evaluate("document.images.length"), 0);
+    assert_eq!(browser.evaluate("document.title"), "java -jar shop.jar (pid 4242) · jvmprof");
+    picture(&mut browser, "record-hostile");
     assert_eq!(browser.complaints, [""; 0]);
 }

@@ -2,9 +2,14 @@
 //!
 //! gRPC and whatever HTTP routes the caller merges share one port: HTTP/1.1 and HTTP/2 without TLS.
 
+mod api;
+pub mod page;
+mod reading;
+mod selection;
 pub mod service;
 #[cfg(test)]
 mod tests;
+mod timeline;
 pub mod validate;
 
 use std::future::Future;
@@ -23,6 +28,7 @@ use tonic::server::NamedService as _;
 
 use crate::proto::profilestore::profile_store_service_server::ProfileStoreServiceServer;
 
+pub use reading::ReadLimits;
 pub use service::{Collector, CollectorCounters};
 
 /// Parca's own limit (`pkg/debuginfo/client.go`, `MaxMsgSize`).

@@ -6,18 +6,23 @@
 //!
 //! Two bounds hold whatever the input: [`MAX_BUILD_NODES`] while merging, and the caller's bound for what
 //! [`TreeBuilder::finish`] keeps. What is cut stays visible as a `[pruned]` node with its samples, so sums are right.
+//! A builder that is full gives up its lightest half, so that what is heavy is kept whenever it comes.
 
+mod finish;
 mod model;
+mod pprof;
 mod prune;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use foldhash::fast::RandomState;
 use serde::Serialize;
 use smallvec::SmallVec;
 
-pub use prune::{Pruned, TopRow, Tree};
+use super::hash::BuildFastHasher;
+
+pub use finish::{Pruned, TopRow, Tree};
+pub use pprof::PprofTreeError;
 
 /// Nodes that a tree may have while it is built: about 50 MB.
 pub const MAX_BUILD_NODES: usize = 500_000;
@@ -102,17 +107,19 @@ const MAX_LINES: usize = 64;
 #[derive(Debug)]
 pub struct TreeBuilder {
     strings: Vec<Arc<str>>,
-    string_ids: HashMap<Arc<str>, u32, RandomState>,
+    string_ids: HashMap<Arc<str>, u32>,
     functions: Vec<Function>,
-    function_ids: HashMap<Function, u32, RandomState>,
+    function_ids: HashMap<Function, u32, BuildFastHasher>,
     samples: Vec<FunctionSamples>,
     nodes: Vec<Node>,
-    children: HashMap<(u32, u32), u32, RandomState>,
+    children: HashMap<(u32, u32), u32, BuildFastHasher>,
     truncated: BTreeMap<u32, u64>,
     stacks: u64,
     max_nodes: usize,
-    /// The function `[pruned]`, which has a node below each node whose callees found no room.
+    /// The function `[pruned]`, which has a node below each node that lost callees.
     pruned: u32,
+    /// Nodes that were given up so far.
+    given_up: usize,
 }
 
 impl Default for TreeBuilder {
@@ -135,6 +142,7 @@ impl TreeBuilder {
             stacks: 0,
             max_nodes,
             pruned: 0,
+            given_up: 0,
         };
         builder.intern("");
         let root = builder.function(NodeKind::Root, "all", "", "");
@@ -174,38 +182,30 @@ impl TreeBuilder {
         if count == 0 {
             return;
         }
+        if self.nodes.len() + path.len().min(MAX_DEPTH) > self.max_nodes {
+            self.prune(self.max_nodes / 2);
+        }
         self.stacks += 1;
         self.count_functions(path, count);
         self.count_truncated(path, count);
         let mut at = ROOT;
         self.nodes[ROOT as usize].total += count;
-        for (depth, step) in path.iter().enumerate() {
-            let child = if depth < MAX_DEPTH { self.child(at, step.function.0) } else { None };
-            let Some(child) = child else {
-                let rest = self.pruned_below(at);
-                self.nodes[rest as usize].total += count;
-                return;
-            };
-            at = child;
+        for step in &path[..path.len().min(MAX_DEPTH)] {
+            at = self.child(at, step.function.0);
             let node = &mut self.nodes[at as usize];
             node.total += count;
             count_line(&mut node.lines, step.line, count);
         }
-    }
-
-    /// `None` if the child doesn't exist and there is no room for it.
-    fn child(&mut self, parent: u32, function: u32) -> Option<u32> {
-        if let Some(&child) = self.children.get(&(parent, function)) {
-            return Some(child);
+        if path.len() > MAX_DEPTH {
+            let rest = self.child(at, self.pruned);
+            self.nodes[rest as usize].total += count;
         }
-        (self.nodes.len() < self.max_nodes).then(|| self.add_child(parent, function))
     }
 
-    /// The node that takes what finds no room. At most one for each node, so the bound holds within a factor of two.
-    fn pruned_below(&mut self, parent: u32) -> u32 {
-        match self.children.get(&(parent, self.pruned)) {
+    fn child(&mut self, parent: u32, function: u32) -> u32 {
+        match self.children.get(&(parent, function)) {
             Some(&child) => child,
-            None => self.add_child(parent, self.pruned),
+            None => self.add_child(parent, function),
         }
     }
 
@@ -251,6 +251,16 @@ fn count_line(lines: &mut SmallVec<[(u32, u64); 1]>, line: u32, count: u64) {
         *samples += count;
     } else if lines.len() < MAX_LINES {
         lines.push((line, count));
+    }
+}
+
+/// What to call a frame without a symbol: the place in its file, which stays the same from process to process.
+fn nameless(module: &str, place_in_file: Option<u64>, address: Option<u64>) -> String {
+    let file = module.rsplit('/').next().unwrap_or(module);
+    match (place_in_file, address) {
+        (Some(place), _) if !file.is_empty() => format!("{file}+{place:#x}"),
+        (_, Some(address)) => format!("[unknown {address:#x}]"),
+        (_, None) => "[unknown]".to_owned(),
     }
 }
 

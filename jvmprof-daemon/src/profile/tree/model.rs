@@ -4,10 +4,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use foldhash::fast::RandomState;
-
-use super::{NodeKind, Step, TreeBuilder};
-use crate::profile::model::{Batch, Frame, FrameKind, LabelSet, Mapping};
+use super::{NodeKind, Step, TreeBuilder, nameless};
+use crate::profile::hash::BuildFastHasher;
+use crate::profile::model::{Batch, Frame, FrameKind, LabelSet};
 
 impl From<FrameKind> for NodeKind {
     fn from(kind: FrameKind) -> Self {
@@ -53,7 +52,11 @@ impl TreeBuilder {
             steps.push(Step { function: self.function(kind, &line.name, file, module), line: line.line });
         }
         if frame.lines.is_empty() {
-            let function = self.function(kind, &nameless(frame), "", module);
+            let place = frame.mapping.as_ref().zip(frame.address).map(|(mapping, address)| {
+                address.0.wrapping_sub(mapping.start.0).wrapping_add(mapping.offset.0)
+            });
+            let name = nameless(module, place, frame.address.map(|address| address.0));
+            let function = self.function(kind, &name, "", module);
             steps.push(Step { function, line: 0 });
         }
     }
@@ -63,7 +66,7 @@ impl TreeBuilder {
 #[derive(Default)]
 struct FrameSteps {
     /// By the frame's place in memory, which is its identity as long as the batch is borrowed.
-    known: HashMap<*const Frame, Range<usize>, RandomState>,
+    known: HashMap<*const Frame, Range<usize>, BuildFastHasher>,
     steps: Vec<Step>,
 }
 
@@ -75,18 +78,5 @@ impl FrameSteps {
             start..self.steps.len()
         });
         path.extend_from_slice(&self.steps[steps.clone()]);
-    }
-}
-
-/// What to call a frame without a symbol: the place in its file, which stays the same from process to process.
-fn nameless(frame: &Frame) -> String {
-    match (&frame.mapping, frame.address) {
-        (Some(mapping), Some(address)) => {
-            let Mapping { start, offset, path, .. } = &**mapping;
-            let file = path.rsplit('/').next().unwrap_or(path);
-            format!("{file}+{:#x}", address.0.wrapping_sub(start.0).wrapping_add(offset.0))
-        }
-        (None, Some(address)) => format!("[unknown {address}]"),
-        (_, None) => "[unknown]".to_owned(),
     }
 }

@@ -1,130 +1,45 @@
-//! The finished tree: cut to a bounded number of nodes, and in the form that the page reads.
+//! Cutting a tree to its heaviest nodes.
 
-use std::sync::Arc;
+use std::cmp::Reverse;
+use std::collections::HashMap;
 
-use serde::Serialize;
-
-use super::{Function, NodeKind, ROOT, TreeBuilder};
-
-/// Functions in the table. Nobody reads further; the page says how many there are.
-const TOP_FUNCTIONS: usize = 1_000;
-
-/// Lines told for one node.
-const TOP_LINES: usize = 3;
-
-/// A tree within a bound, as columns: row `i` of every column of `nodes` speaks of the same node. The names in JSON
-/// are what the page's `tree.js` reads.
-#[derive(Clone, Debug, Serialize)]
-pub struct Tree {
-    strings: Vec<Arc<str>>,
-    functions: Functions,
-    nodes: Nodes,
-    top: Top,
-    /// Samples in all stacks.
-    total: u64,
-    /// Samples of stacks that aren't whole, by the marker that says why.
-    truncated: Vec<(Arc<str>, u64)>,
-    pruned: Pruned,
-}
-
-#[derive(Clone, Debug, Default, Serialize)]
-struct Functions {
-    kind: Vec<NodeKind>,
-    name: Vec<u32>,
-    file: Vec<u32>,
-    module: Vec<u32>,
-}
-
-/// Parents stand before their children; node 0 is the root and its own parent.
-#[derive(Clone, Debug, Default, Serialize)]
-struct Nodes {
-    parent: Vec<u32>,
-    function: Vec<u32>,
-    total: Vec<u64>,
-    /// The lines with most samples: line, samples, line, samples, ...
-    lines: Vec<Vec<u64>>,
-}
-
-/// The functions with most samples, their own or with callees: columns again.
-#[derive(Clone, Debug, Default, Serialize)]
-struct Top {
-    function: Vec<u32>,
-    #[serde(rename = "self")]
-    own: Vec<u64>,
-    total: Vec<u64>,
-    /// Functions that were seen, in the table or not.
-    seen: usize,
-}
-
-/// What the tree lost to its bound.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Pruned {
-    /// Nodes that aren't shown by themselves. Those that found no room while merging aren't counted.
-    pub nodes: usize,
-    /// Samples whose stacks end in a `[pruned]` node.
-    pub samples: u64,
-}
-
-/// A row of the table of functions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TopRow<'a> {
-    pub name: &'a str,
-    pub kind: NodeKind,
-    pub own: u64,
-    pub total: u64,
-}
-
-impl Tree {
-    /// Samples in all stacks.
-    pub fn total(&self) -> u64 {
-        self.total
-    }
-
-    /// Nodes, the root and `[pruned]` ones included.
-    pub fn len(&self) -> usize {
-        self.nodes.parent.len()
-    }
-
-    /// Whether there is no sample.
-    pub fn is_empty(&self) -> bool {
-        self.total == 0
-    }
-
-    /// Samples of stacks that aren't whole.
-    pub fn truncated(&self) -> u64 {
-        self.truncated.iter().map(|(_, samples)| samples).sum()
-    }
-
-    pub fn pruned(&self) -> Pruned {
-        self.pruned
-    }
-
-    /// The table of functions, most own samples first.
-    pub fn top(&self) -> impl Iterator<Item = TopRow<'_>> {
-        let top = &self.top;
-        top.function.iter().zip(&top.own).zip(&top.total).map(|((&function, &own), &total)| TopRow {
-            name: &self.strings[self.functions.name[function as usize] as usize],
-            kind: self.functions.kind[function as usize],
-            own,
-            total,
-        })
-    }
-}
+use super::{Node, TreeBuilder};
 
 impl TreeBuilder {
-    /// The tree with its heaviest nodes, at most `max_nodes` (at least 2: the root and what was cut).
-    pub fn finish(self, max_nodes: usize) -> Tree {
-        let keep = self.heaviest(max_nodes.max(2));
-        let mut writer = Writer::new(&self);
-        let top = self.top(&mut writer);
-        let (nodes, pruned) = self.kept_nodes(&keep, &mut writer);
-        let truncated = self
-            .truncated
-            .iter()
-            .map(|(&name, &samples)| (Arc::clone(&self.strings[name as usize]), samples))
-            .collect();
-        let Writer { strings, functions, .. } = writer;
-        Tree { strings, functions, nodes, top, total: self.nodes[ROOT as usize].total, truncated, pruned }
+    /// Cuts the tree to at most `max_nodes`. What goes is summed up in `[pruned]` nodes.
+    pub(super) fn prune(&mut self, max_nodes: usize) {
+        if self.nodes.len() <= max_nodes {
+            return;
+        }
+        let keep = self.heaviest(max_nodes);
+        let old = std::mem::take(&mut self.nodes);
+        self.children = HashMap::default();
+        let mut places: Vec<u32> = vec![u32::MAX; old.len()];
+        for (index, node) in old.into_iter().enumerate() {
+            let parent = places[node.parent as usize];
+            if index == 0 || keep[index] {
+                places[index] = self.take_over(node, parent, index == 0);
+                continue;
+            }
+            self.given_up += usize::from(node.function != self.pruned);
+            if parent != u32::MAX {
+                let rest = self.child(parent, self.pruned);
+                self.nodes[rest as usize].total += node.total;
+            }
+        }
+    }
+
+    /// Puts a kept node into the new list. A `[pruned]` node may be there already, for a sibling that went before it.
+    fn take_over(&mut self, node: Node, parent: u32, is_root: bool) -> u32 {
+        if is_root {
+            self.nodes.push(node);
+            return 0;
+        }
+        let place = self.child(parent, node.function);
+        let taken = &mut self.nodes[place as usize];
+        taken.total += node.total;
+        taken.lines = node.lines;
+        place
     }
 
     /// Which nodes stay, so that they and their `[pruned]` children are at most `max_nodes`.
@@ -132,11 +47,8 @@ impl TreeBuilder {
     /// A node has at least the samples of each of its children and stands before them, so the heaviest nodes with the
     /// index as second key are closed under "parent of".
     fn heaviest(&self, max_nodes: usize) -> Vec<bool> {
-        if self.nodes.len() <= max_nodes {
-            return vec![true; self.nodes.len()];
-        }
         let mut order: Vec<u32> = (0..self.nodes.len() as u32).collect();
-        order.sort_unstable_by_key(|&node| (std::cmp::Reverse(self.nodes[node as usize].total), node));
+        order.sort_unstable_by_key(|&node| (Reverse(self.nodes[node as usize].total), node));
         let marked = |count: usize| {
             let mut keep = vec![false; self.nodes.len()];
             order[..count].iter().for_each(|&node| keep[node as usize] = true);
@@ -161,109 +73,5 @@ impl TreeBuilder {
             loses[node.parent as usize] = keep[node.parent as usize];
         }
         loses.iter().filter(|loses| **loses).count()
-    }
-
-    fn kept_nodes(&self, keep: &[bool], writer: &mut Writer<'_>) -> (Nodes, Pruned) {
-        let mut nodes = Nodes::default();
-        let mut pruned = Pruned::default();
-        let mut new_index = vec![u32::MAX; keep.len()];
-        // A parent that loses several children has one `[pruned]` child, which merging may have made already.
-        let mut rest: Vec<u32> = vec![u32::MAX; keep.len()];
-        for (index, node) in self.nodes.iter().enumerate() {
-            let parent = node.parent as usize;
-            if !keep[index] && !keep[parent] {
-                pruned.nodes += usize::from(node.function != self.pruned);
-                continue;
-            }
-            let is_rest = !keep[index] || node.function == self.pruned;
-            if is_rest {
-                pruned.nodes += usize::from(node.function != self.pruned);
-                pruned.samples += node.total;
-                if rest[parent] != u32::MAX {
-                    nodes.total[rest[parent] as usize] += node.total;
-                    continue;
-                }
-                rest[parent] = nodes.parent.len() as u32;
-            }
-            new_index[index] = nodes.parent.len() as u32;
-            nodes.parent.push(new_index[parent]);
-            nodes.function.push(writer.function(if is_rest { self.pruned } else { node.function }));
-            nodes.total.push(node.total);
-            nodes.lines.push(if is_rest { Vec::new() } else { top_lines(&node.lines) });
-        }
-        (nodes, pruned)
-    }
-
-    fn top(&self, writer: &mut Writer<'_>) -> Top {
-        let is_code = |id: &u32| {
-            let kind = self.functions[*id as usize].kind;
-            !matches!(kind, NodeKind::Root | NodeKind::Label | NodeKind::Pruned)
-        };
-        let mut seen: Vec<u32> = (0..self.functions.len() as u32)
-            .filter(is_code)
-            .filter(|&id| self.samples[id as usize].total > 0)
-            .collect();
-        let samples = |id: &u32| self.samples[*id as usize];
-        seen.sort_by_key(|id| std::cmp::Reverse((samples(id).total, samples(id).own)));
-        let heaviest_total = seen[..seen.len().min(TOP_FUNCTIONS)].to_vec();
-        seen.sort_by_key(|id| std::cmp::Reverse((samples(id).own, samples(id).total)));
-        let mut chosen = seen[..seen.len().min(TOP_FUNCTIONS)].to_vec();
-        chosen.extend(heaviest_total);
-        chosen.sort_by_key(|id| (std::cmp::Reverse((samples(id).own, samples(id).total)), *id));
-        chosen.dedup();
-        Top {
-            own: chosen.iter().map(|id| samples(id).own).collect(),
-            total: chosen.iter().map(|id| samples(id).total).collect(),
-            function: chosen.iter().map(|&id| writer.function(id)).collect(),
-            seen: seen.len(),
-        }
-    }
-}
-
-fn top_lines(lines: &[(u32, u64)]) -> Vec<u64> {
-    let mut lines = lines.to_vec();
-    lines.sort_by_key(|&(line, samples)| (std::cmp::Reverse(samples), line));
-    lines.iter().take(TOP_LINES).flat_map(|&(line, samples)| [u64::from(line), samples]).collect()
-}
-
-/// Takes over only the functions and strings that are used.
-struct Writer<'a> {
-    builder: &'a TreeBuilder,
-    strings: Vec<Arc<str>>,
-    functions: Functions,
-    string_ids: Vec<u32>,
-    function_ids: Vec<u32>,
-}
-
-impl<'a> Writer<'a> {
-    fn new(builder: &'a TreeBuilder) -> Self {
-        Self {
-            builder,
-            strings: Vec::new(),
-            functions: Functions::default(),
-            string_ids: vec![u32::MAX; builder.strings.len()],
-            function_ids: vec![u32::MAX; builder.functions.len()],
-        }
-    }
-
-    fn string(&mut self, id: u32) -> u32 {
-        if self.string_ids[id as usize] == u32::MAX {
-            self.string_ids[id as usize] = self.strings.len() as u32;
-            self.strings.push(Arc::clone(&self.builder.strings[id as usize]));
-        }
-        self.string_ids[id as usize]
-    }
-
-    fn function(&mut self, id: u32) -> u32 {
-        if self.function_ids[id as usize] == u32::MAX {
-            self.function_ids[id as usize] = self.functions.kind.len() as u32;
-            let Function { kind, name, file, module } = self.builder.functions[id as usize];
-            let (name, file, module) = (self.string(name), self.string(file), self.string(module));
-            self.functions.kind.push(kind);
-            self.functions.name.push(name);
-            self.functions.file.push(file);
-            self.functions.module.push(module);
-        }
-        self.function_ids[id as usize]
     }
 }

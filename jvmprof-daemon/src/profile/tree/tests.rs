@@ -97,7 +97,7 @@ fn merging_is_bounded_and_sums_stay_right() {
     for leaf in 0..1_000 {
         add(&mut builder, &["main", &format!("mid{}", leaf % 40), &format!("leaf{leaf}"), "x"], 1);
     }
-    assert!(builder.nodes.len() <= 100);
+    assert!(builder.nodes.len() <= 50);
     let tree = builder.finish(30);
     assert!(tree.len() <= 30);
     assert_eq!(tree.total(), 1_000);
@@ -105,6 +105,20 @@ fn merging_is_bounded_and_sums_stay_right() {
     let visible: u64 =
         folded(&tree).iter().filter(|(path, _)| path.ends_with("[pruned]")).map(|(_, total)| total).sum();
     assert_eq!(visible, tree.pruned().samples);
+}
+
+#[test]
+fn what_is_heavy_is_kept_even_if_it_comes_last() {
+    let mut builder = TreeBuilder::with_room_for(200);
+    for leaf in 0..2_000 {
+        add(&mut builder, &["main", &format!("mid{}", leaf % 90), &format!("leaf{leaf}")], 1);
+    }
+    add(&mut builder, &["main", "late", "hot"], 500);
+    add(&mut builder, &["main", "late", "hot"], 500);
+    let tree = builder.finish(20);
+    assert!(folded(&tree).contains(&("main;late;hot".to_owned(), 1_000)));
+    assert_eq!(tree.total(), 3_000);
+    assert_sums_hold(&tree);
 }
 
 #[test]
@@ -213,4 +227,83 @@ fn truncated_stacks_are_counted_by_reason_below_a_group_too() {
     assert_eq!(tree.total(), 19);
     assert_eq!(folded(&tree)[1], ("java".to_owned(), 19));
     assert!(tree.top().all(|row| row.name != "java"), "a group is no function");
+}
+
+/// `strings` and tables as pprof has them: functions and locations with ids from 1, each location one line.
+fn pprof(functions: &[(&str, &str)], stacks: &[(&[u64], i64)]) -> crate::proto::pprof::Profile {
+    use crate::proto::pprof::{Function, Line, Location, Mapping, Profile, Sample, ValueType};
+    let mut strings = vec![String::new(), "cpu".to_owned(), "samples".to_owned()];
+    let mut string = |text: &str| {
+        strings.push(text.to_owned());
+        strings.len() as i64 - 1
+    };
+    let mut profile = Profile {
+        sample_type: [1, 2].map(|r#type| ValueType { r#type, unit: 0 }).to_vec(),
+        ..Profile::default()
+    };
+    for (id, (name, mapping)) in (1..).zip(functions) {
+        let filename = string(mapping);
+        profile.mapping.push(Mapping { id, filename, memory_start: 0x1000, ..Mapping::default() });
+        let line = if name.is_empty() { vec![] } else { vec![Line { function_id: id, line: 3, column: 0 }] };
+        profile.function.push(Function { id, name: string(name), ..Function::default() });
+        profile.location.push(Location { id, mapping_id: id, address: 0x1010, line, is_folded: false });
+    }
+    for (stack, count) in stacks {
+        let value = vec![count * 10, *count];
+        profile.sample.push(Sample { location_id: stack.to_vec(), value, label: vec![] });
+    }
+    profile.string_table = strings;
+    profile
+}
+
+#[test]
+fn stacks_of_a_pprof_have_the_kinds_that_mappings_say() {
+    let functions = [
+        ("acme.Cart.sum", "jvm"),
+        ("do_syscall_64", "[kernel.kallsyms]"),
+        ("Interpreter", "[jit]"),
+        ("", "/usr/lib/libz.so.1"),
+        ("[truncated: depth]", ""),
+        ("[unknown 0x12]", "jvm"),
+    ];
+    let mut builder = TreeBuilder::default();
+    builder.add_pprof(&pprof(&functions, &[(&[2, 4, 6, 1, 3, 5], 7)]), None).unwrap();
+    let tree = builder.finish(PAGE_NODES);
+    let path = "[truncated: depth];Interpreter;acme.Cart.sum;[unknown 0x12];libz.so.1+0x10;do_syscall_64";
+    assert_eq!(folded(&tree).last().unwrap(), &(path.to_owned(), 7), "the value of type samples counts");
+    assert_eq!(tree.truncated(), 7);
+    let mut kinds: Vec<_> = tree.top().map(|row| (row.name.to_owned(), row.kind)).collect();
+    kinds.sort_unstable();
+    let expected = [
+        ("Interpreter", NodeKind::Jit),
+        ("[truncated: depth]", NodeKind::Marker),
+        ("[unknown 0x12]", NodeKind::Marker),
+        ("acme.Cart.sum", NodeKind::Java),
+        ("do_syscall_64", NodeKind::Kernel),
+        ("libz.so.1+0x10", NodeKind::Native),
+    ];
+    assert_eq!(kinds, expected.map(|(name, kind)| (name.to_owned(), kind)));
+}
+
+#[test]
+fn a_pprof_that_does_not_fit_together_is_refused_whole() {
+    let mut builder = TreeBuilder::default();
+    let sound = pprof(&[("main", "/bin/x")], &[(&[1], 1)]);
+    let mut no_location = sound.clone();
+    no_location.sample.push(crate::proto::pprof::Sample {
+        location_id: vec![9],
+        value: vec![1, 1],
+        label: vec![],
+    });
+    let mut no_function = sound.clone();
+    no_function.location[0].line[0].function_id = 8;
+    let mut no_string = sound.clone();
+    no_string.function[0].name = -4;
+    for broken in [no_location, no_function, no_string] {
+        builder.add_pprof(&broken, None).unwrap_err();
+    }
+    builder.add_pprof(&sound, Some("worker-1")).unwrap();
+    let tree = builder.finish(PAGE_NODES);
+    assert_eq!(tree.total(), 1);
+    assert_eq!(folded(&tree)[1], ("worker-1".to_owned(), 1));
 }

@@ -1,0 +1,222 @@
+// The collector's page: what is chosen stands in the address, what was chosen is fetched and shown.
+"use strict";
+
+(function (jvmprof) {
+  const { element, format, icon } = jvmprof;
+
+  const DEFAULTS = { range: "15m", group: "", refresh: 0, matches: [] };
+  /// How long a page waits for an answer; the collector itself gives up earlier and says why.
+  const PATIENCE = 90_000;
+
+  // The address
+
+  function readAddress() {
+    const query = new URLSearchParams(location.search);
+    const state = { ...DEFAULTS };
+    const [from, to] = [Number(query.get("from")), Number(query.get("to"))];
+    if (from > 0 && to > from) Object.assign(state, { range: null, from, to });
+    else if (query.get("range") in jvmprof.PRESETS) state.range = query.get("range");
+    state.group = query.get("group") ?? "";
+    state.refresh = [10, 30, 60].find((seconds) => seconds === Number(query.get("refresh"))) ?? 0;
+    state.matches = query.getAll("match").flatMap((text) => {
+      const [, label, not, value] = /^([^=!]+)(!?)=(.*)$/s.exec(text) ?? [];
+      return label ? [{ label, value, not: not === "!" }] : [];
+    });
+    const view = { search: query.get("q") ?? "", rootOnTop: query.get("root") !== "bottom", fold: query.get("fold") === "1" };
+    if (["flame", "both", "table"].includes(query.get("view"))) view.view = query.get("view");
+    return [state, view];
+  }
+
+  function selectionQuery(state) {
+    const [from, to] = jvmprof.bounds(state);
+    const query = new URLSearchParams({ from: String(Math.floor(from)), to: String(Math.ceil(to)) });
+    for (const { label, value, not } of state.matches) query.append("match", `${label}${not ? "!" : ""}=${value}`);
+    if (state.group) query.set("group", state.group);
+    return query;
+  }
+
+  function address(state, view) {
+    const query = selectionQuery(state);
+    if (state.range) {
+      query.delete("from");
+      query.delete("to");
+      query.set("range", state.range);
+    }
+    if (state.refresh) query.set("refresh", String(state.refresh));
+    if (view.search) query.set("q", view.search);
+    if (view.view) query.set("view", view.view);
+    if (view.rootOnTop === false) query.set("root", "bottom");
+    if (view.fold) query.set("fold", "1");
+    return `?${query}`;
+  }
+
+  // Answers
+
+  async function ask(path, query, signal) {
+    let response;
+    try {
+      response = await fetch(`${path}?${query}`, { signal: AbortSignal.any([signal, AbortSignal.timeout(PATIENCE)]) });
+    } catch (error) {
+      if (signal.aborted) throw error;
+      const reason = error.name === "TimeoutError" ? "didn't answer in time" : "can't be reached";
+      throw new Error(`The collector ${reason}. Is it still running?`);
+    }
+    if (response.ok) return response.json();
+    const body = await response.json().catch(() => ({}));
+    throw new Error(body.error ?? `The collector answered ${response.status} ${response.statusText}.`);
+  }
+
+  class Page {
+    constructor() {
+      [this.state, this.viewState] = readAddress();
+      this.message = document.getElementById("message");
+      this.app = document.getElementById("app");
+      this.time = new jvmprof.TimeControls(this.state, (changes) => this.change(changes));
+      this.download = element("a.tool.wide", { title: "Download what is shown as one pprof file, for go tool pprof" }, icon("download"), "pprof");
+      document
+        .getElementById("header")
+        .append(
+          element("span.brand", {}, "jvmprof"),
+          this.time.node,
+          element("span.spacer"),
+          this.download,
+          jvmprof.helpButton(),
+          jvmprof.theme.button(),
+        );
+      this.filters = new jvmprof.LabelFilters(document.getElementById("filters"), this.state, (changes) => this.change(changes));
+      this.timeline = new jvmprof.Timeline(document.getElementById("timeline"), (from, to) => this.change({ from, to }));
+      this.holder = element("div.view");
+      this.empty = element("div.empty", { hidden: true });
+      this.app.append(this.holder, this.empty);
+      this.view = jvmprof.view = new jvmprof.ProfileView(this.holder, {
+        state: this.viewState,
+        onState: (changes) => {
+          Object.assign(this.viewState, changes);
+          this.writeAddress(false);
+        },
+      });
+      this.holder.hidden = true;
+      addEventListener("popstate", () => this.goBack());
+      document.addEventListener("visibilitychange", () => document.hidden || this.schedule());
+      this.download.addEventListener("click", () => this.refreshDownload());
+      this.load();
+    }
+
+    change(changes) {
+      if (changes.range) this.state = { ...this.state, from: undefined, to: undefined, range: changes.range };
+      else if (changes.from) this.state = { ...this.state, ...changes, range: null, refresh: 0 };
+      else this.state = { ...this.state, ...changes };
+      this.time.show(this.state);
+      this.filters.show(this.state);
+      this.writeAddress(Object.keys(changes).length > 0);
+      this.load();
+    }
+
+    /// Choices of what is looked at can be gone back from; how it is looked at can't.
+    writeAddress(asNewEntry) {
+      const to = address(this.state, this.viewState);
+      if (to === location.search) return;
+      if (asNewEntry) history.pushState(null, "", to);
+      else history.replaceState(null, "", to);
+    }
+
+    goBack() {
+      const [state, view] = readAddress();
+      this.state = state;
+      this.viewState = view;
+      this.time.show(state);
+      this.filters.show(state);
+      this.view.setSearch(view.search);
+      this.load();
+    }
+
+    refreshDownload() {
+      this.download.href = `/api/pprof?${selectionQuery(this.state)}`;
+    }
+
+    schedule() {
+      clearTimeout(this.timer);
+      if (!this.state.refresh || !this.state.range) return;
+      this.timer = setTimeout(() => (document.hidden ? null : this.load()), this.state.refresh * 1000);
+    }
+
+    async load() {
+      clearTimeout(this.timer);
+      this.running?.abort();
+      const running = (this.running = new AbortController());
+      const query = selectionQuery(this.state);
+      this.refreshDownload();
+      document.body.classList.add("loading");
+      this.app.setAttribute("aria-busy", "true");
+      try {
+        const [timeline, labels, flame] = await Promise.all([
+          ask("/api/timeline", query, running.signal),
+          ask("/api/labels", query, running.signal),
+          ask("/api/flamegraph", query, running.signal),
+        ]);
+        this.show(timeline, labels, flame);
+      } catch (error) {
+        if (running.signal.aborted) return;
+        this.showError(error.message);
+        // Timeline and labels cost little and help to choose less.
+        const rest = ["/api/timeline", "/api/labels"].map((path) => ask(path, query, running.signal));
+        const [timeline, labels] = await Promise.allSettled(rest);
+        if (timeline.value) this.timeline.show(timeline.value);
+        if (labels.value) this.filters.setLabels(labels.value);
+      }
+      if (this.running !== running) return;
+      document.body.classList.remove("loading");
+      this.app.removeAttribute("aria-busy");
+      this.schedule();
+    }
+
+    show(timeline, labels, flame) {
+      this.message.replaceChildren();
+      this.timeline.show(timeline);
+      this.filters.setLabels(labels);
+      this.filters.series.textContent = `${format.count(flame.series)} series · ${format.count(flame.profiles)} profiles`;
+      if (flame.unreadable) {
+        const text = `${format.count(flame.unreadable)} stored profiles couldn't be read and are missing here; the collector's log says why.`;
+        this.message.append(element("p.notice", {}, text));
+      }
+      const isEmpty = flame.tree.total === 0;
+      this.holder.hidden = isEmpty;
+      this.empty.hidden = !isEmpty;
+      if (isEmpty) this.showEmpty(timeline.newest_ms);
+      else this.view.show(flame.tree, flame.period_ns);
+    }
+
+    showError(text) {
+      const again = element("button.button", { type: "button", onclick: () => this.load() }, "Try again");
+      this.message.replaceChildren(element("p.error", { role: "alert" }, element("span", {}, text), again));
+    }
+
+    showEmpty(newest) {
+      const act = (name, changes) => element("button.button", { type: "button", onclick: () => this.change(changes) }, name);
+      if (newest !== null) {
+        this.empty.replaceChildren(
+          element("h2", {}, "No samples in this range"),
+          element("p", {}, `The newest profile that matches ended ${format.time(newest)}.`),
+          act("Show the 15 minutes before that", { from: newest - jvmprof.PRESETS["15m"], to: newest + 1 }),
+        );
+      } else if (this.state.matches.length) {
+        this.empty.replaceChildren(
+          element("h2", {}, "No series matches the label filters"),
+          element("p", {}, "At no time did this collector receive a profile with these labels."),
+          act("Remove the filters", { matches: [] }),
+        );
+      } else {
+        const command = `sudo jvmprof daemon --remote-store-address ${location.host} --remote-store-insecure`;
+        this.empty.replaceChildren(
+          element("h2", {}, "No profiles yet"),
+          element("p", {}, "This collector has received none. Start a profiler on this host, and samples appear here within seconds:"),
+          element("pre", {}, command),
+          element("p", {}, "From another host, use this host's name or address, and let the collector listen on it (--listen)."),
+          act("Look again", {}),
+        );
+      }
+    }
+  }
+
+  jvmprof.page = new Page();
+})(globalThis.jvmprof);

@@ -1,0 +1,122 @@
+// Which time: presets that end now, a range of one's own, and how often to look again.
+"use strict";
+
+(function (jvmprof) {
+  const { element, format, icon } = jvmprof;
+
+  const MINUTE = 60_000;
+  jvmprof.PRESETS = { "5m": 5 * MINUTE, "15m": 15 * MINUTE, "1h": 60 * MINUTE, "6h": 360 * MINUTE, "24h": 1440 * MINUTE };
+  const PRESET_NAMES = { "5m": "5 min", "15m": "15 min", "1h": "1 h", "6h": "6 h", "24h": "24 h" };
+  const REFRESH = [[0, "Off"], [10, "10 s"], [30, "30 s"], [60, "1 min"]];
+
+  /// A button with a panel below it that closes by Escape and by clicks elsewhere. `fill(panel, close)` builds it.
+  jvmprof.popover = function (button, fill) {
+    const panel = element("div.popover.menu", { hidden: true });
+    const holder = element("div.holder", {}, button, panel);
+    const close = () => {
+      panel.hidden = true;
+      button.setAttribute("aria-expanded", "false");
+    };
+    button.setAttribute("aria-haspopup", "true");
+    button.setAttribute("aria-expanded", "false");
+    button.addEventListener("click", () => {
+      if (!panel.hidden) return close();
+      panel.replaceChildren();
+      panel.hidden = false;
+      button.setAttribute("aria-expanded", "true");
+      fill(panel, close);
+      panel.classList.toggle("to-left", panel.getBoundingClientRect().right > innerWidth - 8);
+      panel.querySelector("input, button")?.focus();
+    });
+    document.addEventListener("mousedown", (event) => holder.contains(event.target) || close());
+    holder.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape" || panel.hidden) return;
+      event.stopPropagation();
+      close();
+      button.focus();
+    });
+    return holder;
+  };
+
+  /// What `<input type=datetime-local>` takes: local time without a zone.
+  function localText(milliseconds) {
+    const time = new Date(milliseconds);
+    time.setMinutes(time.getMinutes() - time.getTimezoneOffset());
+    return time.toISOString().slice(0, 19);
+  }
+
+  class TimeControls {
+    /// `onChange({range} or {from, to} or {refresh})` hears what the user chose.
+    constructor(state, onChange) {
+      this.onChange = onChange;
+      this.presets = Object.keys(jvmprof.PRESETS).map((range) =>
+        element(
+          "button",
+          { type: "button", "data-range": range, title: `The last ${PRESET_NAMES[range]}`, onclick: () => onChange({ range }) },
+          PRESET_NAMES[range],
+        ),
+      );
+      this.customName = element("span", {}, "Custom");
+      this.custom = element("button.tool.wide", { type: "button", title: "Choose from when to when" }, icon("clock"), this.customName);
+      this.refreshSelect = element(
+        "select",
+        { "aria-label": "Look again every", onchange: () => onChange({ refresh: Number(this.refreshSelect.value) }) },
+        ...REFRESH.map(([seconds, name]) => element("option", { value: String(seconds) }, name)),
+      );
+      this.now = element("button.tool", { type: "button", title: "Look again now", "aria-label": "Look again now", onclick: () => onChange({}) }, icon("refresh"));
+      this.node = element(
+        "div.time",
+        {},
+        element("div.segments", { role: "group", "aria-label": "Time range: the last" }, ...this.presets),
+        jvmprof.popover(this.custom, (panel, close) => this.fillCustom(panel, close)),
+        element("label.select", { title: "Look again by itself" }, "Refresh", this.refreshSelect),
+        this.now,
+      );
+      this.show(state);
+    }
+
+    show(state) {
+      this.state = state;
+      for (const button of this.presets) button.setAttribute("aria-pressed", String(button.dataset.range === state.range));
+      this.custom.setAttribute("aria-pressed", String(!state.range));
+      this.customName.textContent = state.range ? "Custom" : `${format.time(state.from)} – ${format.time(state.to)}`;
+      this.refreshSelect.value = String(state.refresh);
+      this.refreshSelect.disabled = !state.range;
+    }
+
+    fillCustom(panel, close) {
+      const [from, to] = jvmprof.bounds(this.state);
+      const field = (value) => element("input", { type: "datetime-local", step: "1", value: localText(value), required: true });
+      const [start, end] = [field(from), field(to)];
+      const wrong = element("p.wrong");
+      const form = element(
+        "form.custom",
+        {},
+        element("label", {}, "From", start),
+        element("label", {}, "To", end),
+        wrong,
+        element("button.button", {}, "Apply"),
+      );
+      form.addEventListener("submit", (event) => {
+        event.preventDefault();
+        const chosen = { from: new Date(start.value).getTime(), to: new Date(end.value).getTime() };
+        if (!(chosen.from < chosen.to)) {
+          wrong.textContent = "The end must be later than the start.";
+          return;
+        }
+        close();
+        this.onChange(chosen);
+      });
+      panel.append(form);
+    }
+  }
+
+  /// From and to in milliseconds: a preset ends now.
+  jvmprof.bounds = function ({ range, from, to }) {
+    if (!range) return [from, to];
+    const now = Date.now();
+    return [now - jvmprof.PRESETS[range], now];
+  };
+
+  jvmprof.TimeControls = TimeControls;
+})(globalThis.jvmprof);

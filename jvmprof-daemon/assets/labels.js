@@ -1,0 +1,153 @@
+// Which series: chips of label conditions, pickers of their values, and the label to group by.
+"use strict";
+
+(function (jvmprof) {
+  const { element, format, icon } = jvmprof;
+
+  const SHOWN = 100;
+
+  class LabelFilters {
+    /// `onChange({matches})` or `onChange({group})`; a match is `{label, value, not}`.
+    constructor(container, state, onChange) {
+      this.onChange = onChange;
+      this.labels = [];
+      this.chips = element("div.chips", { role: "list", "aria-label": "Label filters" });
+      const add = element("button.chip.add", { type: "button" }, icon("plus"), "Add filter");
+      this.groupSelect = element("select", { onchange: () => onChange({ group: this.groupSelect.value }) });
+      this.series = element("span.series");
+      container.append(
+        element("span.filters-name", {}, "Labels"),
+        this.chips,
+        jvmprof.popover(add, (panel) => this.fillLabels(panel)),
+        element("span.spacer"),
+        this.series,
+        element("label.select", { title: "A node for each value of the label, below the root" }, "Group by", this.groupSelect),
+      );
+      this.show(state);
+    }
+
+    /// What the collector knows of labels in the range.
+    setLabels(labels) {
+      this.labels = labels;
+      this.showGroups();
+    }
+
+    show(state) {
+      this.state = state;
+      const labels = [...new Set(state.matches.map((match) => match.label))];
+      this.chips.replaceChildren(...labels.map((label) => this.chip(label)));
+      this.showGroups();
+    }
+
+    showGroups() {
+      const names = this.labels.map(({ name }) => name).filter((name) => name !== "__name__");
+      if (this.state.group && !names.includes(this.state.group)) names.unshift(this.state.group);
+      const options = names.map((name) => element("option", { value: name }, name));
+      this.groupSelect.replaceChildren(element("option", { value: "" }, "nothing"), ...options);
+      this.groupSelect.value = this.state.group;
+    }
+
+    chip(label) {
+      const matches = this.state.matches.filter((match) => match.label === label);
+      const text = [];
+      const part = (not, sign) => {
+        const values = matches.filter((match) => match.not === not).map((match) => match.value || "(none)");
+        if (values.length) text.push(`${sign} ${values.join(" or ")}`);
+      };
+      part(false, "=");
+      part(true, "≠");
+      const open = element("button.chip-text", { type: "button", title: "Change" }, element("b", {}, label), ` ${text.join(", ")}`);
+      const remove = element(
+        "button.chip-remove",
+        {
+          type: "button",
+          "aria-label": `Remove the filter on ${label}`,
+          onclick: () => this.onChange({ matches: this.state.matches.filter((match) => match.label !== label) }),
+        },
+        icon("close"),
+      );
+      return element("div.chip", { role: "listitem" }, jvmprof.popover(open, (panel) => this.fillValues(panel, label)), remove);
+    }
+
+    fillLabels(panel) {
+      if (!this.labels.length) panel.append(element("p.hint", {}, "No series have samples in this range."));
+      const rows = this.labels.map(({ name, count }) =>
+        element(
+          "button.menu-row",
+          {
+            type: "button",
+            onclick: () => {
+              panel.replaceChildren();
+              this.fillValues(panel, name);
+              panel.querySelector("input")?.focus();
+            },
+          },
+          element("span.menu-name", {}, name),
+          element("span.menu-count", {}, count === 1 ? "1 value" : `${format.count(count)} values`),
+        ),
+      );
+      panel.append(...rows);
+    }
+
+    fillValues(panel, label) {
+      const known = this.labels.find(({ name }) => name === label) ?? { values: [], count: 0 };
+      const filter = element("input.menu-filter", { type: "search", placeholder: `Value of ${label}`, "aria-label": `Value of ${label}` });
+      const list = element("div.menu-list");
+      const show = () => {
+        const wanted = filter.value.toLowerCase();
+        const chosen = this.state.matches.filter((match) => match.label === label);
+        const missing = chosen
+          .filter((match) => !known.values.some(({ value }) => value === match.value))
+          .map(({ value }) => ({ value, samples: 0 }));
+        const values = [...missing, ...known.values].filter(({ value }) => value.toLowerCase().includes(wanted));
+        list.replaceChildren(...values.slice(0, SHOWN).map((entry) => this.valueRow(label, entry, show)));
+        const hidden = values.length - SHOWN + (wanted ? 0 : known.count - known.values.length);
+        if (hidden > 0) list.append(element("p.hint", {}, `${format.count(hidden)} more: type to find them`));
+        if (!values.length) list.append(element("p.hint", {}, "No such value in this range."));
+      };
+      filter.addEventListener("input", show);
+      filter.addEventListener("keydown", (event) => {
+        if (event.key !== "Enter" || !filter.value) return;
+        // What is typed may be a value that isn't among the heaviest ones, or not in this range.
+        const found = known.values.filter(({ value }) => value.toLowerCase().includes(filter.value.toLowerCase()));
+        this.toggle(label, found.length === 1 ? found[0].value : filter.value, false);
+        show();
+      });
+      panel.append(element("div.menu-title", {}, label), filter, list);
+      show();
+    }
+
+    valueRow(label, { value, samples }, show) {
+      const is = (not) => this.state.matches.some((match) => match.label === label && match.value === value && match.not === not);
+      const toggle = (not) => () => {
+        this.toggle(label, value, not);
+        show();
+      };
+      const name = value === "" ? "(none)" : value;
+      return element(
+        "div.menu-value",
+        {},
+        element(
+          "button.menu-row",
+          { type: "button", role: "checkbox", "aria-checked": String(is(false)), onclick: toggle(false) },
+          element("span.check", { "aria-hidden": "true" }, is(false) ? "✓" : ""),
+          element("span.menu-name", { title: name }, name),
+          element("span.menu-count", {}, format.count(samples)),
+        ),
+        element(
+          "button.menu-not",
+          { type: "button", title: `All but ${name}`, "aria-label": `All but ${name}`, "aria-pressed": String(is(true)), onclick: toggle(true) },
+          "≠",
+        ),
+      );
+    }
+
+    toggle(label, value, not) {
+      const others = this.state.matches.filter((match) => match.label !== label || match.value !== value);
+      const was = this.state.matches.find((match) => match.label === label && match.value === value);
+      this.onChange({ matches: was?.not === not ? others : [...others, { label, value, not }] });
+    }
+  }
+
+  jvmprof.LabelFilters = LabelFilters;
+})(globalThis.jvmprof);

@@ -1,0 +1,213 @@
+//! What a request of the page asks for: a time range and labels.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use url::form_urlencoded;
+
+use crate::export::store::{ProfileRef, SeriesInfo, Store, TimeRange, UnixNanos};
+use crate::profile::model::LabelSet;
+
+const NANOS_PER_MILLI: i64 = 1_000_000;
+
+/// Longest range of one request. Ranges cost by the profiles in them, for which there are limits of their own; this one
+/// catches times in the wrong unit.
+const MAX_RANGE: Duration = Duration::from_secs(400 * 24 * 3600);
+
+/// Conditions of one request: more than a person clicks together.
+const MAX_CONDITIONS: usize = 64;
+
+/// A request that says something impossible.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub(super) enum SelectionError {
+    #[error("parameter {name} is missing: milliseconds since 1970, UTC")]
+    Missing { name: &'static str },
+    #[error("parameter {name} isn't a number of milliseconds since 1970: {value:?}")]
+    NotATime { name: &'static str, value: String },
+    #[error("the range ends before it starts")]
+    Backwards,
+    #[error("the range is longer than {} days", MAX_RANGE.as_secs() / 86_400)]
+    TooLong,
+    #[error("match={0:?} isn't label=value or label!=value")]
+    NotACondition(String),
+    #[error("more than {MAX_CONDITIONS} conditions")]
+    TooManyConditions,
+}
+
+/// The query of a request.
+#[derive(Debug)]
+pub(super) struct Query {
+    pub(super) selection: Selection,
+    /// Label by whose values stacks are grouped.
+    pub(super) group: Option<String>,
+}
+
+/// A time range, and for some labels the values that they may or mustn't have.
+#[derive(Clone, Debug)]
+pub(super) struct Selection {
+    pub(super) range: TimeRange,
+    /// Any of these values; several labels must all agree. A label that isn't there has the value `""`.
+    wanted: BTreeMap<String, BTreeSet<String>>,
+    unwanted: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Query {
+    /// Parses `from=MS&to=MS&match=label=value&match=label!=value&group=label`; other parameters mean nothing.
+    pub(super) fn parse(query: &str) -> Result<Self, SelectionError> {
+        let (mut from, mut to, mut group) = (None, None, None);
+        let (mut wanted, mut unwanted) = (BTreeMap::new(), BTreeMap::new());
+        let mut conditions = 0;
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            match &*name {
+                "from" => from = Some(time("from", &value)?),
+                "to" => to = Some(time("to", &value)?),
+                "group" if !value.is_empty() => group = Some(value.into_owned()),
+                "match" => {
+                    conditions += 1;
+                    add_condition(&value, &mut wanted, &mut unwanted)?;
+                }
+                _ => {}
+            }
+        }
+        if conditions > MAX_CONDITIONS {
+            return Err(SelectionError::TooManyConditions);
+        }
+        let start = from.ok_or(SelectionError::Missing { name: "from" })?;
+        let end = to.ok_or(SelectionError::Missing { name: "to" })?;
+        if end < start {
+            return Err(SelectionError::Backwards);
+        }
+        let length = Duration::from_nanos(end.0.abs_diff(start.0));
+        if length > MAX_RANGE {
+            return Err(SelectionError::TooLong);
+        }
+        let range = TimeRange { start, end };
+        Ok(Self { selection: Selection { range, wanted, unwanted }, group })
+    }
+}
+
+/// Milliseconds since 1970.
+pub(super) fn millis(time: UnixNanos) -> i64 {
+    time.0.div_euclid(NANOS_PER_MILLI)
+}
+
+fn time(name: &'static str, value: &str) -> Result<UnixNanos, SelectionError> {
+    let millis = value.parse::<i64>().ok();
+    let nanos = millis.and_then(|millis| millis.checked_mul(NANOS_PER_MILLI));
+    nanos.map(UnixNanos).ok_or_else(|| SelectionError::NotATime { name, value: value.to_owned() })
+}
+
+type Values = BTreeMap<String, BTreeSet<String>>;
+
+fn add_condition(text: &str, wanted: &mut Values, unwanted: &mut Values) -> Result<(), SelectionError> {
+    let not_a_condition = || SelectionError::NotACondition(text.to_owned());
+    let (label, value) = text.split_once('=').ok_or_else(not_a_condition)?;
+    let (label, values) = match label.strip_suffix('!') {
+        Some(label) => (label, unwanted),
+        None => (label, wanted),
+    };
+    if label.is_empty() {
+        return Err(not_a_condition());
+    }
+    values.entry(label.to_owned()).or_default().insert(value.to_owned());
+    Ok(())
+}
+
+impl Selection {
+    /// Whether a series with these labels is chosen; conditions on the label `except` don't count.
+    fn chooses(&self, labels: &LabelSet, except: Option<&str>) -> bool {
+        let has = |label: &String, values: &BTreeSet<String>| {
+            values.contains(labels.get(label).map_or("", String::as_str))
+        };
+        let counts = |label: &String| except != Some(label.as_str());
+        self.wanted.iter().filter(|(label, _)| counts(label)).all(|(label, values)| has(label, values))
+            && !self
+                .unwanted
+                .iter()
+                .filter(|(label, _)| counts(label))
+                .any(|(label, values)| has(label, values))
+    }
+
+    /// Series that are chosen and have profiles in the range.
+    pub(super) fn series(&self, store: &Store) -> Vec<SeriesInfo> {
+        let mut series = store.series(self.range, &[]);
+        series.retain(|series| self.chooses(&series.labels, None));
+        series
+    }
+
+    /// Profiles of the chosen series in the range, oldest first.
+    pub(super) fn profiles(&self, store: &Store, series: &[SeriesInfo]) -> Vec<ProfileRef> {
+        let chosen: BTreeSet<&str> = series.iter().map(|series| series.fingerprint.as_str()).collect();
+        let mut profiles = store.profiles(self.range, &[]);
+        profiles.retain(|profile| chosen.contains(profile.fingerprint.as_str()));
+        profiles
+    }
+
+    /// When the newest profile of the chosen series ended, whatever the range.
+    pub(super) fn newest(&self, store: &Store) -> Option<UnixNanos> {
+        let series = store.series(TimeRange::ALL, &[]);
+        series.iter().filter(|series| self.chooses(&series.labels, None)).map(|series| series.last).max()
+    }
+
+    /// The values of each label with their samples. Those of a label that has a condition are told as if it had none, so
+    /// that one can choose another.
+    pub(super) fn label_values(&self, store: &Store) -> BTreeMap<String, BTreeMap<String, u64>> {
+        let series = store.series(self.range, &[]);
+        let mut labels: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
+        for series in &series {
+            for (label, value) in &series.labels {
+                if self.chooses(&series.labels, Some(label)) {
+                    let values = labels.entry(label.clone()).or_default();
+                    *values.entry(value.clone()).or_default() += series.samples;
+                }
+            }
+        }
+        labels
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(pairs: &[(&str, &str)]) -> LabelSet {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn selection(query: &str) -> Selection {
+        Query::parse(query).unwrap().selection
+    }
+
+    #[test]
+    fn values_of_one_label_are_alternatives_and_labels_must_all_agree() {
+        let chosen = selection("from=0&to=1&match=comm=java&match=comm=go&match=node%3Da%3Db&match=pid!=7");
+        assert!(chosen.chooses(&labels(&[("comm", "java"), ("node", "a=b")]), None));
+        assert!(chosen.chooses(&labels(&[("comm", "go"), ("node", "a=b"), ("pid", "8")]), None));
+        assert!(!chosen.chooses(&labels(&[("comm", "go"), ("node", "a=b"), ("pid", "7")]), None));
+        assert!(!chosen.chooses(&labels(&[("comm", "c"), ("node", "a=b")]), None));
+        assert!(!chosen.chooses(&labels(&[("comm", "go")]), None));
+        assert!(chosen.chooses(&labels(&[("comm", "c"), ("node", "a=b")]), Some("comm")));
+    }
+
+    #[test]
+    fn a_missing_label_has_the_empty_value() {
+        assert!(selection("from=0&to=1&match=pod=").chooses(&labels(&[("comm", "java")]), None));
+        assert!(!selection("from=0&to=1&match=pod!=").chooses(&labels(&[("comm", "java")]), None));
+    }
+
+    #[test]
+    fn impossible_requests_are_refused_with_the_reason() {
+        let error = |query: &str| Query::parse(query).unwrap_err();
+        assert_eq!(error("to=1"), SelectionError::Missing { name: "from" });
+        assert_eq!(error("from=x&to=1"), SelectionError::NotATime { name: "from", value: "x".to_owned() });
+        assert!(matches!(error("from=0&to=9223372036854775807"), SelectionError::NotATime { .. }));
+        assert_eq!(error("from=2&to=1"), SelectionError::Backwards);
+        assert_eq!(error("from=0&to=1700000000000"), SelectionError::TooLong);
+        assert_eq!(error("from=0&to=1&match=java"), SelectionError::NotACondition("java".to_owned()));
+        assert_eq!(error("from=0&to=1&match=!=java"), SelectionError::NotACondition("!=java".to_owned()));
+        assert_eq!(
+            error(&format!("from=0&to=1{}", "&match=a=b".repeat(65))),
+            SelectionError::TooManyConditions
+        );
+    }
+}
