@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -22,10 +23,88 @@ pub struct Cli {
 pub enum Command {
     /// Profile processes, a command or the whole host into a file
     Record(RecordArgs),
+    /// Profile the host and push to a Parca-compatible backend, or into a folder
+    Daemon(DaemonArgs),
+    /// Receive profiles as Parca does, keep them in a folder, and show them in a browser
+    Collector(CollectorArgs),
     /// Tell what this host allows, what to do where something is missing, and which JVMs run
     Doctor(DoctorArgs),
     /// Tell what is known of one process
     Inspect(InspectArgs),
+}
+
+/// Arguments of `jvmprof daemon`.
+#[derive(Debug, Args)]
+pub struct DaemonArgs {
+    /// A window's length: how often profiles are pushed, more or less by a fifth
+    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
+    pub push_interval: Duration,
+
+    /// Where profiles go if there is no --remote-store-address; `jvmprof collector --dir` shows them
+    #[arg(long, default_value = "/var/lib/jvmprof", value_name = "DIR")]
+    pub local_store_directory: PathBuf,
+
+    /// Disk space for profiles in that folder; the oldest leave first
+    #[arg(long, default_value_t = 4096, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    pub local_store_limit_mib: u64,
+
+    #[command(flatten)]
+    pub remote: RemoteStoreArgs,
+
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+}
+
+/// How to reach the backend. The names are those of parca-agent.
+#[derive(Debug, Args)]
+pub struct RemoteStoreArgs {
+    /// The backend: http://host:port, https://host:port, or host:port, which means TLS
+    #[arg(long, value_name = "ADDRESS")]
+    pub remote_store_address: Option<String>,
+
+    /// Plaintext for an address without http:// or https://
+    #[arg(long)]
+    pub remote_store_insecure: bool,
+
+    /// Token for the authorization header
+    #[arg(long, env = "JVMPROF_REMOTE_STORE_BEARER_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    pub remote_store_bearer_token: Option<String>,
+
+    /// File with that token; read anew for each request
+    #[arg(long, value_name = "FILE", conflicts_with = "remote_store_bearer_token")]
+    pub remote_store_bearer_token_file: Option<PathBuf>,
+
+    /// Header for each request, NAME=VALUE (repeatable)
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_header)]
+    pub remote_store_grpc_headers: Vec<(String, String)>,
+
+    /// PEM file with the certificate authorities to trust instead of the system's
+    #[arg(long, value_name = "FILE")]
+    pub remote_store_ca_file: Option<PathBuf>,
+
+    /// PEM file with this daemon's certificate
+    #[arg(long, value_name = "FILE", requires = "remote_store_client_key")]
+    pub remote_store_client_cert: Option<PathBuf>,
+
+    /// PEM file with its key
+    #[arg(long, value_name = "FILE", requires = "remote_store_client_cert")]
+    pub remote_store_client_key: Option<PathBuf>,
+}
+
+/// Arguments of `jvmprof collector`.
+#[derive(Debug, Args)]
+pub struct CollectorArgs {
+    /// Where to listen, for gRPC and browsers alike; nobody is asked for a password
+    #[arg(long, default_value = "127.0.0.1:7070", value_name = "ADDRESS:PORT")]
+    pub listen: SocketAddr,
+
+    /// Where profiles are kept
+    #[arg(long, default_value = "/var/lib/jvmprof", value_name = "DIR")]
+    pub dir: PathBuf,
+
+    /// Disk space for profiles; the oldest leave first
+    #[arg(long, default_value_t = 4096, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    pub limit_mib: u64,
 }
 
 /// Arguments of `jvmprof doctor`.
@@ -98,6 +177,11 @@ pub struct RecordArgs {
     /// the recording ends first
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+fn parse_header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 /// `10s`, `1m 30s`, or a plain number of seconds.

@@ -1,6 +1,8 @@
 //! The subcommands of `jvmprof`, one file each, and the pipeline they share.
 
 pub mod cli;
+mod collector;
+mod daemon;
 mod doctor;
 pub mod exec_gate;
 mod inspect;
@@ -31,6 +33,8 @@ pub fn run(cli: Cli) -> ExitCode {
     log_to_stderr(cli.log_level.as_deref(), &cli.command);
     let done = match cli.command {
         Command::Record(args) => record::run(args),
+        Command::Daemon(args) => daemon::run(&args),
+        Command::Collector(args) => collector::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Inspect(args) => inspect::run(&args),
     };
@@ -47,6 +51,7 @@ pub fn run(cli: Cli) -> ExitCode {
 fn log_to_stderr(level: Option<&str>, command: &Command) {
     let default = match command {
         Command::Record(_) | Command::Doctor(_) | Command::Inspect(_) => "warn",
+        Command::Daemon(_) | Command::Collector(_) => "info",
     };
     let filter = EnvFilter::try_new(level.unwrap_or(default)).unwrap_or_else(|error| {
         eprintln!("jvmprof: the log level {level:?} is not understood ({error}); taking {default}");

@@ -2,4 +2,5 @@
 
 pub mod collector;
 pub mod parca;
+pub mod sink;
 pub mod store;

@@ -46,6 +46,11 @@ impl ParcaClient {
         Ok(Self { channel, options: Arc::new(options), headers })
     }
 
+    /// Where to.
+    pub fn address(&self) -> &str {
+        &self.options.address
+    }
+
     /// Pushes a batch, one series for each label set, in as many requests as its size needs.
     ///
     /// After a request that found nobody to take it the others aren't tried: they are reported as unreachable too.

@@ -1,0 +1,44 @@
+//! `jvmprof collector`: receives profiles as Parca does, keeps them in a folder, and shows them.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use tokio::net::TcpListener;
+
+use super::cli::CollectorArgs;
+use super::signals::Shutdown;
+use crate::export::collector::page::{self, PageOptions};
+use crate::export::collector::{Collector, ReadLimits, routes, serve};
+use crate::export::store::{Store, StoreOptions};
+
+/// Runs the subcommand.
+pub(super) fn run(args: &CollectorArgs) -> anyhow::Result<()> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .worker_threads(2)
+        .build()
+        .context("cannot start the event loop")?
+        .block_on(collect(args))
+}
+
+async fn collect(args: &CollectorArgs) -> anyhow::Result<()> {
+    let options = StoreOptions { limit_bytes: args.limit_mib << 20 };
+    let store = Arc::new(Store::open(&args.dir, options)?);
+    let listener =
+        TcpListener::bind(args.listen).await.with_context(|| format!("cannot listen on {}", args.listen))?;
+    let listen = listener.local_addr().context("cannot tell the address that is listened on")?;
+    let page = page::router(Arc::clone(&store), PageOptions { listen, limits: ReadLimits::default() });
+    let collector = Arc::new(Collector::new(store));
+    let mut shutdown = Shutdown::new().context("cannot handle signals")?;
+    // For people and for scripts that asked for any free port.
+    println!("http://{listen}/");
+    tracing::info!(%listen, dir = %args.dir.display(), "collecting");
+    let router = routes(Arc::clone(&collector)).merge(page);
+    let stop = async move {
+        let signal = shutdown.requested().await;
+        tracing::info!(signal, "ending");
+    };
+    serve(listener, router, stop).await.context("the listener failed")?;
+    tracing::info!(counters = ?collector.counters(), "ended");
+    Ok(())
+}
