@@ -22,7 +22,7 @@ pub fn write(batch: &Batch, annotation: Annotation, to: &mut impl Write) -> io::
     lines(batch, annotation).iter().try_for_each(|line| writeln!(to, "{line}"))
 }
 
-/// What [`write`] writes, line by line.
+/// What [`write()`] writes, line by line.
 pub fn lines(batch: &Batch, annotation: Annotation) -> Vec<String> {
     let mut stacks = BTreeMap::<String, u64>::new();
     for sample in batch.series.iter().flat_map(|series| &series.samples) {
