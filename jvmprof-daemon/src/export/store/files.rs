@@ -93,19 +93,21 @@ pub(super) fn sync_dir(path: &Path) -> Result<(), StoreError> {
     dir.sync_all().map_err(StoreError::io("sync folder", path))
 }
 
-/// A file that is complete on disk, but not yet under its name. Removed when dropped without being published.
+/// A file that isn't under its name yet: written, synced, published, in this order. Removed when dropped without being published.
 #[derive(Debug)]
 pub(super) struct Staged {
     temporary: PathBuf,
     target: PathBuf,
+    /// Until it is synced.
+    file: Option<File>,
     published: bool,
 }
 
 impl Staged {
-    /// Writes `bytes` under a temporary name in `dir` and syncs them.
+    /// Writes `bytes` under a temporary name in `dir`.
     pub(super) fn write(dir: &Path, name: &str, bytes: &[u8]) -> Result<Self, StoreError> {
         let temporary = dir.join(format!("{name}{TEMPORARY}"));
-        let staged = Self { target: dir.join(name), temporary, published: false };
+        let mut staged = Self { target: dir.join(name), temporary, file: None, published: false };
         let path = &staged.temporary;
         let mut file = OpenOptions::new()
             .write(true)
@@ -115,8 +117,16 @@ impl Staged {
             .open(path)
             .map_err(StoreError::io("create", path))?;
         file.write_all(bytes).map_err(StoreError::io("write", path))?;
-        file.sync_all().map_err(StoreError::io("sync", path))?;
+        staged.file = Some(file);
         Ok(staged)
+    }
+
+    /// Waits until the file's bytes are on disk.
+    pub(super) fn sync(&mut self) -> Result<(), StoreError> {
+        match self.file.take() {
+            Some(file) => file.sync_all().map_err(StoreError::io("sync", &self.temporary)),
+            None => Ok(()),
+        }
     }
 
     /// Gives the file its name. The folder still has to be synced.

@@ -15,6 +15,7 @@ mod error;
 mod files;
 mod index;
 mod open;
+mod parallel;
 mod query;
 #[cfg(test)]
 mod tests;

@@ -327,3 +327,19 @@ fn what_the_limit_removed_since_it_was_listed_is_an_error_with_its_path() {
     let error = store.read(&profile).unwrap_err();
     assert!(error.to_string().contains("5-10-3-0.pb.gz: No such file"), "{error}");
 }
+
+#[test]
+fn a_request_of_more_series_than_are_synced_together_is_stored_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    for start in 0..2 {
+        let request: Vec<_> = (0..100).map(|pid| new(&[("pid", &pid.to_string())], start, 100)).collect();
+        store.append(&request).unwrap();
+    }
+    let used = store.used_bytes();
+    drop(store);
+    let store = open(dir.path());
+    assert_eq!(store.series(TimeRange::ALL, &[]).len(), 100);
+    assert_eq!((starts(&store).len(), store.used_bytes()), (200, used));
+    assert_eq!(store.counters(), StoreCounters::default());
+}

@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::Path;
 use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::files::{self, Staged};
 use super::index::{Entry, Index};
+use super::parallel;
 use super::query::{ProfileRef, UnixNanos};
 use super::{NAME_LABEL, Store, StoreError, with_name};
 use crate::profile::model::{Batch, LabelSet, Series};
@@ -129,9 +131,10 @@ impl Store {
         let result = self.stage(profiles, plans, new_series, &mut staged).and_then(|label_bytes| {
             staged.iter_mut().try_for_each(Staged::publish)?;
             let touched: BTreeSet<&String> = plans.iter().map(|plan| &plan.fingerprint).collect();
-            for fingerprint in touched {
-                files::sync_dir(&files::series_dir(&self.dir, fingerprint))?;
-            }
+            let mut touched: Vec<_> = touched.into_iter().collect();
+            parallel::try_for_each(&mut touched, |fingerprint| {
+                files::sync_dir(&files::series_dir(&self.dir, fingerprint))
+            })?;
             if !new_series.is_empty() {
                 files::sync_dir(&files::series_root(&self.dir))?;
             }
@@ -143,6 +146,7 @@ impl Store {
         result
     }
 
+    /// Writes and syncs everything under temporary names.
     fn stage(
         &self,
         profiles: &[NewProfile],
@@ -156,13 +160,16 @@ impl Store {
             let dir = files::series_dir(&self.dir, fingerprint);
             files::create_dir(&dir)?;
             let json = serde_json::to_vec_pretty(labels)?;
-            staged.push(Staged::write(&dir, files::LABELS, &json)?);
             label_bytes.insert(fingerprint.clone(), json.len() as u64);
+            stage_file(staged, &dir, files::LABELS, &json)?;
         }
         for (profile, plan) in profiles.iter().zip(plans) {
             let dir = files::series_dir(&self.dir, &plan.fingerprint);
-            staged.push(Staged::write(&dir, &files::profile_name(&plan.entry), &profile.pprof)?);
+            stage_file(staged, &dir, &files::profile_name(&plan.entry), &profile.pprof)?;
         }
+        let open = staged.len() % SYNCED_TOGETHER;
+        let first = staged.len() - open;
+        parallel::try_for_each(&mut staged[first..], Staged::sync)?;
         Ok(label_bytes)
     }
 
@@ -227,6 +234,18 @@ impl Store {
     fn remove_series_dir(&self, fingerprint: &str) {
         files::remove_series_dir(&files::series_dir(&self.dir, fingerprint));
     }
+}
+
+/// Files that are open at the same time, waiting to be synced together.
+const SYNCED_TOGETHER: usize = 64;
+
+fn stage_file(staged: &mut Vec<Staged>, dir: &Path, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
+    staged.push(Staged::write(dir, name, bytes)?);
+    if staged.len().is_multiple_of(SYNCED_TOGETHER) {
+        let first = staged.len() - SYNCED_TOGETHER;
+        parallel::try_for_each(&mut staged[first..], Staged::sync)?;
+    }
+    Ok(())
 }
 
 /// The folder that has, or is to have, this label set: its fingerprint, numbered if another set has the same one.
