@@ -75,7 +75,24 @@ fn time_labels_and_views_are_chosen_and_stay_in_the_address() {
     browser.wait_for(IDLE);
     picture(&mut browser, "collector-values");
     browser.press("Escape");
+    browser.wait_for("document.querySelectorAll('.popover.menu:not([hidden])').length === 0");
     let java = browser.evaluate(SHOWN);
+
+    // A second value in the chip's own picker, and away again.
+    browser.point("document.querySelector('.chip-text')", true);
+    browser.wait_for("document.querySelectorAll('.menu-value').length === 2");
+    browser.point(
+        "[...document.querySelectorAll('.menu-row')].find((row) => row.innerText.includes('postgres'))",
+        true,
+    );
+    browser.wait_for("document.querySelector('.chip-text').innerText === 'comm = java or postgres'");
+    browser.wait_for(&format!("{SHOWN} === {total}"));
+    browser.point(
+        "[...document.querySelectorAll('.menu-row')].find((row) => row.innerText.includes('postgres'))",
+        true,
+    );
+    browser.wait_for(&format!("{SHOWN} === {java}"));
+    browser.press("Escape");
     assert!(address(&mut browser).contains("match=comm=java"));
 
     browser.evaluate("document.querySelector('#filters select').value = 'pid'; document.querySelector('#filters select').dispatchEvent(new Event('change'))");
