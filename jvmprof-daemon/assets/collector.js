@@ -211,7 +211,7 @@
           element("h2", {}, "No profiles yet"),
           element("p", {}, "This collector has received none. Start a profiler on this host, and samples appear here within seconds:"),
           element("pre", {}, command),
-          element("p", {}, "From another host, use this host's name or address, and let the collector listen on it (--listen)."),
+          element("p", {}, "From another host, use this host's name or address, and let the collector listen on it: ", element("code", {}, "--listen")),
           act("Look again", {}),
         );
       }

@@ -13,9 +13,21 @@
   jvmprof.popover = function (button, fill) {
     const panel = element("div.popover.menu", { hidden: true });
     const holder = element("div.holder", {}, button, panel);
+    // Listened for on the document and only while it is open. A row that was chosen is drawn anew, and with it goes the
+    // focus, so that keys don't arrive in here.
+    const escape = (event) => {
+      if (event.key !== "Escape") return;
+      event.stopPropagation();
+      close();
+      button.focus();
+    };
+    const elsewhere = (event) => holder.contains(event.target) || close();
     const close = () => {
       panel.hidden = true;
+      panel.replaceChildren();
       button.setAttribute("aria-expanded", "false");
+      document.removeEventListener("keydown", escape, { capture: true });
+      document.removeEventListener("mousedown", elsewhere);
     };
     button.setAttribute("aria-haspopup", "true");
     button.setAttribute("aria-expanded", "false");
@@ -24,16 +36,11 @@
       panel.replaceChildren();
       panel.hidden = false;
       button.setAttribute("aria-expanded", "true");
+      document.addEventListener("keydown", escape, { capture: true });
+      document.addEventListener("mousedown", elsewhere);
       fill(panel, close);
       panel.classList.toggle("to-left", panel.getBoundingClientRect().right > innerWidth - 8);
       panel.querySelector("input, button")?.focus();
-    });
-    document.addEventListener("mousedown", (event) => holder.contains(event.target) || close());
-    holder.addEventListener("keydown", (event) => {
-      if (event.key !== "Escape" || panel.hidden) return;
-      event.stopPropagation();
-      close();
-      button.focus();
     });
     return holder;
   };

@@ -1,4 +1,7 @@
 // The flame graph: d3-flame-graph with our colours, names that fit, tooltips and keys.
+//
+// The library walks the tree by recursion when it zooms and searches, which exhausts the stack of the browser at a few
+// thousand frames. So both are done here, on the marks that the library draws by: `hide`, `fade` and `highlight`.
 "use strict";
 
 (function (jvmprof) {
@@ -58,6 +61,7 @@
       this.rootOnTop = true;
       this.search = null;
       this.holder.addEventListener("keydown", (event) => this.key(event));
+      this.holder.addEventListener("click", (event) => this.click(event), { capture: true });
       this.holder.addEventListener("mousemove", (event) => this.placeTip(event.clientX, event.clientY));
       this.holder.addEventListener("blur", () => this.setCursor(null));
       scroller.addEventListener("scroll", () => this.hideTip(), { passive: true });
@@ -90,10 +94,7 @@
         .tooltip(tooltip)
         .getName((d) => this.label(d))
         .setLabelHandler((d) => d.data.name)
-        .setSearchMatch((d, matches) => d.depth > 0 && matches(d.data.fn))
-        .setSearchHandler(() => {})
-        .setColorMapper((d) => this.fill(d))
-        .onClick((d) => this.clicked(d));
+        .setColorMapper((d) => this.fill(d));
       d3.select(this.holder).datum(tree).call(this.chart);
       this.root = d3.select(this.holder).datum();
       this.animate();
@@ -142,10 +143,8 @@
     find(search) {
       this.search = search;
       if (!this.chart) return;
-      this.chart.transitionDuration(0);
-      if (search) this.chart.search(search.matches);
-      else this.chart.clear();
-      this.animate();
+      for (const d of this.root.descendants()) d.highlight = search !== null && d.depth > 0 && search.matches(d.data.fn);
+      this.redraw();
       if (search) this.scrollToMatch();
     }
 
@@ -167,27 +166,57 @@
       this.scroller.scrollTop = this.rootOnTop ? 0 : this.scroller.scrollHeight;
     }
 
-    clicked(d) {
+    click(event) {
+      const frame = event.target.closest?.("g.frame");
+      if (!frame) return;
+      event.stopPropagation();
+      this.zoomTo(d3.select(frame).datum());
+    }
+
+    /// Gives the frame and what it calls all of the width; its callers stay above it, faded.
+    zoomTo(d, atOnce = false) {
+      this.hideTip();
+      for (const { data } of this.root.descendants()) data.hide = data.fade = false;
+      for (let at = d; at.parent; at = at.parent) {
+        for (const sibling of at.parent.children) sibling.data.hide = sibling !== at;
+        at.parent.data.fade = true;
+      }
       this.zoomed = d.depth > 0 ? d : null;
+      if (atOnce) this.chart.transitionDuration(0);
+      this.chart.update();
       this.animate();
       if (this.cursor) this.setCursor(d);
-      // The callers of the chosen frame may be a thousand rows: bring the frame itself into view.
+      this.scrollTo(d);
+      this.onZoom(this.zoomed ? d.data : null);
+    }
+
+    /// The callers of a frame may be a thousand rows: brings the frame itself into view.
+    scrollTo(d) {
       const top = this.rowTop(d);
       const margin = 4 * ROW;
       const { scrollTop, clientHeight } = this.scroller;
       if (top < scrollTop + margin || top > scrollTop + clientHeight - margin) {
         this.scroller.scrollTop = this.rootOnTop ? top - margin : top - clientHeight + margin;
       }
-      this.onZoom(this.zoomed ? d.data : null);
     }
 
-    zoomTo(d) {
-      this.chart.zoomTo(d);
+    /// The names from the root to the zoomed frame, to find it again in newer data; null if nothing is zoomed.
+    zoomPath() {
+      return this.zoomed?.ancestors().map((d) => d.data.fn.name).reverse().slice(1) ?? null;
+    }
+
+    zoomToPath(path) {
+      let at = this.root;
+      for (const name of path) {
+        at = at.children?.find((child) => child.data.fn.name === name);
+        if (!at) return;
+      }
+      this.zoomTo(at, true);
     }
 
     resetZoom() {
       if (!this.chart) return;
-      this.chart.zoomTo(this.root);
+      this.zoomTo(this.root);
       this.scrollToRoot();
     }
 

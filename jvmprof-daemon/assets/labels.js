@@ -34,8 +34,14 @@
 
     show(state) {
       this.state = state;
-      const labels = [...new Set(state.matches.map((match) => match.label))];
-      this.chips.replaceChildren(...labels.map((label) => this.chip(label)));
+      const labels = new Set(state.matches.map((match) => match.label));
+      // Chips stay the same elements, so that an open picker stays open while one chooses in it.
+      for (const chip of [...this.chips.children]) if (!labels.has(chip.dataset.label)) chip.remove();
+      for (const label of labels) {
+        let chip = [...this.chips.children].find((child) => child.dataset.label === label);
+        if (!chip) this.chips.append((chip = this.chip(label)));
+        chip.querySelector(".chip-text").replaceChildren(element("b", {}, label), ` ${this.conditions(label)}`);
+      }
       this.showGroups();
     }
 
@@ -47,16 +53,18 @@
       this.groupSelect.value = this.state.group;
     }
 
-    chip(label) {
-      const matches = this.state.matches.filter((match) => match.label === label);
+    /// `= java or go, ≠ sh`
+    conditions(label) {
       const text = [];
-      const part = (not, sign) => {
-        const values = matches.filter((match) => match.not === not).map((match) => match.value || "(none)");
-        if (values.length) text.push(`${sign} ${values.join(" or ")}`);
-      };
-      part(false, "=");
-      part(true, "≠");
-      const open = element("button.chip-text", { type: "button", title: "Change" }, element("b", {}, label), ` ${text.join(", ")}`);
+      for (const [not, sign] of [[false, "="], [true, "≠"]]) {
+        const matches = this.state.matches.filter((match) => match.label === label && match.not === not);
+        if (matches.length) text.push(`${sign} ${matches.map((match) => match.value || "(none)").join(" or ")}`);
+      }
+      return text.join(", ");
+    }
+
+    chip(label) {
+      const open = element("button.chip-text", { type: "button", title: "Change" });
       const remove = element(
         "button.chip-remove",
         {
@@ -66,7 +74,7 @@
         },
         icon("close"),
       );
-      return element("div.chip", { role: "listitem" }, jvmprof.popover(open, (panel) => this.fillValues(panel, label)), remove);
+      return element("div.chip", { role: "listitem", "data-label": label }, jvmprof.popover(open, (panel) => this.fillValues(panel, label)), remove);
     }
 
     fillLabels(panel) {
@@ -119,9 +127,13 @@
 
     valueRow(label, { value, samples }, show) {
       const is = (not) => this.state.matches.some((match) => match.label === label && match.value === value && match.not === not);
-      const toggle = (not) => () => {
+      const toggle = (not) => (event) => {
+        const row = event.currentTarget.parentElement;
+        const place = [...row.parentElement.children].indexOf(row);
+        const list = row.parentElement;
         this.toggle(label, value, not);
         show();
+        list.children[place]?.children[not ? 1 : 0]?.focus();
       };
       const name = value === "" ? "(none)" : value;
       return element(

@@ -30,8 +30,7 @@
       this.step = step_ms;
       this.samples = samples;
       this.to = start_ms + step_ms * samples.length;
-      const total = samples.reduce((sum, count) => sum + count, 0);
-      this.bars.attr("aria-label", `${format.count(Math.round(total))} samples from ${format.time(this.from)} to ${format.time(this.to)}`);
+      this.bars.attr("aria-label", `Samples from ${format.time(this.from)} to ${format.time(this.to)}`);
       this.draw();
     }
 

@@ -104,9 +104,11 @@
     }
 
     drawTree() {
+      const zoomed = this.flame.zoomPath();
       this.tree = jvmprof.buildTree(this.data, this.functions, this.state.fold);
       this.flame.draw(this.tree, this.data.total);
       this.showZoom(null);
+      if (zoomed) this.flame.zoomToPath(zoomed);
       this.search();
     }
 

@@ -19,8 +19,9 @@ use crate::export::sink::{Delivered, Sink};
 use crate::export::store::{Store, StoreOptions};
 use crate::profile::model::Batch;
 
-/// How often the rings are looked at.
+/// How often samples are taken in, and for how long at most before signals and time are looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+const POLL_LIMIT: Duration = Duration::from_millis(200);
 /// A window is this much longer or shorter by chance, so that a fleet doesn't push in step.
 const JITTER: f64 = 0.2;
 /// Batches that wait for the sink; more are shed, oldest last, and counted.
@@ -58,7 +59,7 @@ async fn profile(args: &DaemonArgs) -> anyhow::Result<()> {
             signal = shutdown.requested() => break signal,
             _ = tick.tick() => {}
         }
-        pipeline.poll();
+        pipeline.poll(POLL_LIMIT);
         if Instant::now() >= window_ends {
             window_ends = Instant::now() + jittered(args.push_interval);
             let batch = pipeline.flush();

@@ -11,7 +11,7 @@ use crate::process::{Process, ProcessKey, ProcessTable};
 use crate::profile::aggregate::Aggregator;
 use crate::profile::model::{Batch, LabelSet};
 use crate::sampler::{
-    Clock, Event, EventKind, Sample, Sampler, SamplerCounts, SamplerError, SamplerOptions, now_ns,
+    BackgroundSampler, Clock, Event, EventKind, Sample, SamplerCounts, SamplerError, SamplerOptions, now_ns,
 };
 use crate::symbolize::{Outcome, SymbolCounts, Symbolizer};
 use crate::types::Avma;
@@ -29,10 +29,9 @@ pub struct PipelineOptions {
 /// Runs the sampler and keeps what its events mean.
 #[derive(Debug)]
 pub struct Pipeline {
-    sampler: Sampler,
+    sampler: BackgroundSampler,
     state: State,
     window: Instant,
-    next_cpu_check: Instant,
     period_ns: u64,
 }
 
@@ -83,6 +82,7 @@ impl Counts {
             ("unwinder_unavailable".to_owned(), sampler.get(Counter::UnwinderUnavailable)),
             ("kernel_stack_unreadable".to_owned(), sampler.get(Counter::KernelStackUnreadable)),
             ("filter_full".to_owned(), sampler.get(Counter::FilterFull)),
+            ("shed".to_owned(), sampler.shed),
             ("malformed_records".to_owned(), sampler.malformed),
             ("process_events_lost".to_owned(), sampler.records_lost),
             ("late_events".to_owned(), sampler.late),
@@ -108,8 +108,10 @@ impl Counts {
     }
 }
 
-/// CPUs come and go seldom.
-const CPU_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// How often the rings are emptied: code is looked at this soon after it was sampled.
+const RING_INTERVAL: Duration = Duration::from_millis(20);
+/// Memory for samples that wait while symbols are read: some seconds of a busy host.
+const MAX_QUEUED_BYTES: usize = 16 << 20;
 
 impl Pipeline {
     /// Starts sampling.
@@ -117,7 +119,7 @@ impl Pipeline {
     /// # Errors
     /// What the kernel refused.
     pub fn start(options: &PipelineOptions) -> Result<Self, SamplerError> {
-        let sampler = Sampler::start(&options.sampler)?;
+        let sampler = BackgroundSampler::start(&options.sampler, RING_INTERVAL, MAX_QUEUED_BYTES)?;
         let now = Instant::now();
         Ok(Self {
             sampler,
@@ -131,7 +133,6 @@ impl Pipeline {
                 first_sample: None,
             },
             window: now,
-            next_cpu_check: now + CPU_CHECK_INTERVAL,
             period_ns: 1_000_000_000 / u64::from(options.sampler.frequency.max(1)),
         })
     }
@@ -140,30 +141,23 @@ impl Pipeline {
         self.sampler.clock()
     }
 
-    /// Samples this process too, and the children it will have.
-    ///
-    /// # Errors
-    /// The kernel's filter map refused.
-    pub fn add_pid(&mut self, pid: u32) -> Result<(), SamplerError> {
-        self.sampler.add_pid(pid)
-    }
-
-    /// Takes in what happened since the last call. To be called some ten times a second.
-    pub fn poll(&mut self) {
-        let state = &mut self.state;
-        self.sampler.poll(&mut |event| state.handle(event));
-        if Instant::now() >= self.next_cpu_check {
-            self.next_cpu_check = Instant::now() + CPU_CHECK_INTERVAL;
-            if let Err(error) = self.sampler.follow_cpus() {
-                tracing::error!(%error, "a CPU is not sampled");
+    /// Takes in what happened since the last call, for about `limit` at most. To be called some ten times a second.
+    pub fn poll(&mut self, limit: Duration) {
+        let end = Instant::now() + limit;
+        while let Some(event) = self.sampler.next() {
+            self.state.handle(event);
+            if Instant::now() >= end {
+                return;
             }
         }
     }
 
     /// Stops sampling and takes in the rest.
     pub fn stop(&mut self) {
-        let state = &mut self.state;
-        self.sampler.stop(&mut |event| state.handle(event));
+        self.sampler.stop();
+        while let Some(event) = self.sampler.next() {
+            self.state.handle(event);
+        }
     }
 
     /// The window's profile; the next window begins.
@@ -208,11 +202,6 @@ impl Pipeline {
     /// Why the kernel's frames have no names, if they have none.
     pub fn kernel_error(&self) -> Option<String> {
         self.state.symbolizer.kernel_error()
-    }
-
-    /// Readable when the ring buffer is filling up.
-    pub fn ring_fd(&self) -> std::os::fd::RawFd {
-        self.sampler.ring_fd()
     }
 }
 

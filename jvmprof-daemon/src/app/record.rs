@@ -24,8 +24,9 @@ use super::top::{TopRow, top};
 use super::usage::SelfUsage;
 use crate::profile::model::Batch;
 
-/// How often the rings are looked at.
+/// How often samples are taken in, and for how long at most before signals and time are looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const POLL_LIMIT: Duration = Duration::from_millis(200);
 const TOP_METHODS: usize = 10;
 /// How long a command that was told to end may take.
 const COMMAND_GRACE: Duration = Duration::from_secs(5);
@@ -89,7 +90,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
             signal = shutdown.requested() => break Ended::Signal(signal),
             _ = tick.tick() => {}
         }
-        pipeline.poll();
+        pipeline.poll(POLL_LIMIT);
         if pipeline.samples() > 0 {
             startup_cpu.get_or_insert_with(|| SelfUsage::now().cpu);
         }

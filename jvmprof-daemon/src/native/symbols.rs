@@ -22,10 +22,10 @@ use crate::native::symbols_table::{Range, TableBuilder};
 
 pub use crate::native::symbols_table::{SymbolRef, SymbolTable};
 
-/// Largest symbol table that is read, in bytes: 2.8 million symbols. libjvm has 57,000, chromium about a million.
-const MAX_SYMBOL_BYTES: u64 = 64 << 20;
+/// Largest symbol table that is read, in bytes: 1.4 million symbols. libjvm has 57,000, chromium about a million.
+const MAX_SYMBOL_BYTES: u64 = 32 << 20;
 /// Largest string table that is read, in bytes.
-const MAX_STRING_BYTES: u64 = 128 << 20;
+const MAX_STRING_BYTES: u64 = 64 << 20;
 /// Symbols that are read at once.
 const PIECE: u64 = 16 << 10;
 /// How far a symbol without a size reaches at most, in bytes: behind that it isn't believed to be one function.

@@ -107,6 +107,11 @@ impl Sample {
         &self.words[usize::from(self.header.kernel_frames) + usize::from(self.header.user_words)..]
     }
 
+    /// Words of all parts together.
+    pub(super) fn words(&self) -> usize {
+        self.words.len()
+    }
+
     pub fn in_kernel(&self) -> bool {
         self.header.flags & FLAG_KERNEL_MODE != 0
     }

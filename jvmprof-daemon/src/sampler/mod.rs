@@ -5,6 +5,7 @@
 //! perf records of a dummy event on each CPU: the kernel writes them with path and build id at the time of the event,
 //! without tracefs, and for a process that is gone a moment later. Both carry `CLOCK_MONOTONIC` times.
 
+mod background;
 pub mod btf;
 mod cpus;
 pub mod event;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use jvmprof_common::abi::{Counter, Stop};
 use nix::time::{ClockId, clock_gettime};
 
+pub use background::BackgroundSampler;
 pub use event::{Event, EventKind, Sample};
 use order::EventOrder;
 use programs::Programs;
@@ -61,6 +63,8 @@ pub enum SamplerError {
     },
     #[error("opening a {event} perf event on CPU {cpu}: {source}")]
     PerfEvent { event: &'static str, cpu: u32, source: io::Error },
+    #[error("starting the thread that empties the rings: {source}")]
+    Thread { source: io::Error },
     #[error("reading {path}: {source}")]
     Cpus { path: &'static str, source: io::Error },
 }
@@ -96,6 +100,8 @@ pub struct SamplerCounts {
     pub records_lost: u64,
     /// Events that arrived after later ones had been handed on.
     pub late: u64,
+    /// Samples that were dropped since too many waited to be named.
+    pub shed: u64,
 }
 
 impl SamplerCounts {
@@ -134,14 +140,6 @@ impl Sampler {
         self.programs.clock()
     }
 
-    /// Samples this process, and its children from now on, where the sampler was started with a list of processes.
-    ///
-    /// # Errors
-    /// The kernel map is full or gone.
-    pub fn add_pid(&mut self, pid: u32) -> Result<(), SamplerError> {
-        self.programs.add_pid(pid)
-    }
-
     /// Follows CPUs that came or went.
     ///
     /// # Errors
@@ -176,11 +174,6 @@ impl Sampler {
     /// (nanoseconds, runs) of the kernel programs, from the kernel's own statistics; `None` unless they are enabled.
     pub fn run_time(&self) -> Option<(u64, u64)> {
         self.programs.run_time()
-    }
-
-    /// Readable when the ring buffer is filling up.
-    pub fn ring_fd(&self) -> std::os::fd::RawFd {
-        self.programs.ring_fd()
     }
 
     fn drain(&mut self) {

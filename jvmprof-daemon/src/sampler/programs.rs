@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 
 use aya::maps::{HashMap, MapData, PerCpuArray, ProgramArray, RingBuf};
 use aya::programs::perf_event::{
@@ -32,7 +32,8 @@ pub(super) struct Programs {
     ebpf: Ebpf,
     ring: RingBuf<MapData>,
     counters: PerCpuArray<MapData, u64>,
-    pids: HashMap<MapData, u32, u8>,
+    /// Keeps the filter.
+    _pids: HashMap<MapData, u32, u8>,
     /// Keeps the tail calls' targets.
     _targets: ProgramArray<MapData>,
     links: BTreeMap<u32, PerfEventLinkId>,
@@ -76,7 +77,7 @@ impl Programs {
         let mut programs = Self {
             ring: take(&mut ebpf, RING)?,
             counters: take(&mut ebpf, COUNTERS)?,
-            pids,
+            _pids: pids,
             _targets: targets,
             links: BTreeMap::new(),
             clock: Clock::Cycles,
@@ -91,10 +92,6 @@ impl Programs {
 
     pub(super) fn clock(&self) -> Clock {
         self.clock
-    }
-
-    pub(super) fn add_pid(&mut self, pid: u32) -> Result<(), SamplerError> {
-        self.pids.insert(pid, 1, 0).map_err(map_error(PROFILED_PIDS))
     }
 
     pub(super) fn follow(&mut self, cpus: &[u32]) -> Result<(), SamplerError> {
@@ -135,10 +132,6 @@ impl Programs {
             logger.flush();
         }
         malformed
-    }
-
-    pub(super) fn ring_fd(&self) -> RawFd {
-        self.ring.as_raw_fd()
     }
 
     pub(super) fn read_counters(&self, counts: &mut SamplerCounts) {

@@ -4,6 +4,7 @@ mod inspect;
 mod jit;
 mod kernel;
 mod modules;
+mod names;
 mod tail;
 
 use std::collections::HashMap;
@@ -12,7 +13,6 @@ use std::sync::Arc;
 use jvmprof_common::abi::{FrameWord, Stop};
 
 use crate::native::cache::{CacheCounters, FileCache, FileCacheLimits};
-use crate::native::demangle::demangle;
 use crate::process::{Backing, MappedCode, Process, ProcessKey};
 use crate::profile::model::{Frame, FrameKind, Line, Mapping};
 use crate::sampler::Sample;
@@ -21,6 +21,7 @@ pub use inspect::ModuleReport;
 use jit::JitNames;
 use kernel::KernelFrames;
 use modules::Modules;
+use names::FunctionNames;
 use tail::Rules;
 
 /// Frames that are remembered for all processes together; about 250 bytes each.
@@ -65,6 +66,7 @@ pub struct SymbolCounts {
 #[derive(Debug)]
 pub struct Symbolizer {
     files: FileCache,
+    names: FunctionNames,
     kernel: KernelFrames,
     processes: HashMap<ProcessKey, ProcessSymbols>,
     cached_frames: usize,
@@ -82,11 +84,12 @@ struct ProcessSymbols {
 }
 
 impl Symbolizer {
-    /// `file_bytes`: memory for symbols and unwind rows of files.
+    /// `file_bytes`: memory for symbols and unwind rows of files; a quarter more goes to names that were found.
     pub fn new(file_bytes: u64) -> Self {
         let limits = FileCacheLimits { bytes: file_bytes, ..FileCacheLimits::default() };
         Self {
             files: FileCache::new(limits),
+            names: FunctionNames::new(file_bytes / 4),
             kernel: KernelFrames::default(),
             processes: HashMap::new(),
             cached_frames: 0,
@@ -116,6 +119,7 @@ impl Symbolizer {
         }
         let mut namer = Namer {
             files: &self.files,
+            names: &self.names,
             counts: &mut self.counts,
             cached: &mut self.cached_frames,
             process,
@@ -185,6 +189,7 @@ impl Symbolizer {
 /// One sample's naming.
 struct Namer<'a> {
     files: &'a FileCache,
+    names: &'a FunctionNames,
     counts: &'a mut SymbolCounts,
     cached: &'a mut usize,
     process: &'a Process,
@@ -292,10 +297,9 @@ impl Namer<'_> {
         address: Avma,
     ) -> Arc<Frame> {
         let module = symbols.modules.get(self.process, mapping, self.files, self.counts);
-        let name = match module.symbol(self.process, self.files, address) {
-            Ok(Some(raw)) => {
-                let name = demangle(&raw).map_or_else(|| Arc::from(&*raw), Arc::from);
-                return frame(FrameKind::Native, address, Some(module.mapping()), name, raw.into());
+        let name = match module.name(self.process, self.files, self.names, address) {
+            Ok(Some(named)) => {
+                return frame(FrameKind::Native, address, Some(module.mapping()), named.name, named.raw);
             }
             Ok(None) => {
                 *self.counts.unnamed.entry("no symbol").or_default() += 1;

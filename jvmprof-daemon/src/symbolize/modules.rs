@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use jvmprof_common::unwind::Rule;
 
 use super::SymbolCounts;
+use super::names::{FunctionName, FunctionNames};
 use crate::native::cache::{FileCache, KnownFile, LoadError};
 use crate::native::open::{OpenError, open_in_root, open_regular};
 use crate::native::symbols::SymbolTable;
@@ -71,19 +72,22 @@ impl Module {
         Arc::clone(&self.mapping)
     }
 
-    /// The raw name of the function at an address; `Ok(None)` where the file has none.
-    pub(super) fn symbol(
+    /// The function at an address; `Ok(None)` where the file has none.
+    pub(super) fn name(
         &self,
         process: &Process,
         files: &FileCache,
+        names: &FunctionNames,
         address: Avma,
-    ) -> Result<Option<String>, &'static str> {
+    ) -> Result<Option<FunctionName>, &'static str> {
         let file = self.file.as_ref().map_err(|reason| *reason)?;
         let Some(svma) = self.svma(file, address) else {
             return Ok(None);
         };
-        let symbols = self.symbols(process, files)?;
-        Ok(symbols.lookup(svma).map(|symbol| symbol.name.to_owned()))
+        names.get((file.key, svma), || {
+            let symbols = self.symbols(process, files)?;
+            Ok(symbols.lookup(svma).map(|symbol| FunctionName::of_raw(symbol.name)))
+        })
     }
 
     /// The functions of the file, or why there are none to be had.

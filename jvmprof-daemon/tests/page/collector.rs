@@ -1,34 +1,206 @@
 //! The page that the collector serves.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use jvmprof_daemon::export::collector::ReadLimits;
+use serde_json::Value;
 
 use crate::browser::Browser;
-use crate::data::Shape;
+use crate::data::{Numbers, Shape, window};
 use crate::picture;
-use crate::server::{Server, fill, open};
+use crate::server::{Server, fill, millis, open, push};
 
 const DRAWN: &str = "document.querySelectorAll('g.frame').length > 50";
 const IDLE: &str = "!document.body.classList.contains('loading')";
 
+/// The number of samples that the page says it shows.
+const SHOWN: &str = "Number(document.querySelector('.figures b').textContent.replaceAll(',', ''))";
+
+fn served(time: Duration, samples: usize) -> (tempfile::TempDir, Server, u64) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let total = fill(&store, time, Shape::Program, samples);
+    let server = Server::start(store, ReadLimits::default());
+    (folder, server, total)
+}
+
+fn visit(browser: &mut Browser, url: &str) {
+    browser.open(url);
+    browser.wait_for(DRAWN);
+    browser.wait_for(IDLE);
+}
+
+fn address(browser: &mut Browser) -> String {
+    let search = browser.evaluate("decodeURIComponent(location.search)");
+    search.as_str().unwrap().to_owned()
+}
+
+fn button(text: &str) -> String {
+    format!(
+        "[...document.querySelectorAll('button')].find((b) => b.checkVisibility() && b.innerText.trim().startsWith('{text}'))"
+    )
+}
+
 #[test]
 #[ignore = "needs Chromium"]
 fn the_page_shows_what_was_pushed() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
-    fill(&store, Duration::from_secs(600), Shape::Program, 300);
-    let server = Server::start(store, ReadLimits::default());
+    let (_folder, server, total) = served(Duration::from_secs(840), 250);
     let mut browser = Browser::start(1280, 800);
     for (width, height) in [(1280, 800), (1920, 1080)] {
         for scheme in ["light", "dark"] {
             browser.resize(width, height);
             browser.prefer(scheme);
-            browser.open(&server.url);
-            browser.wait_for(DRAWN);
-            browser.wait_for(IDLE);
+            visit(&mut browser, &server.url);
             picture(&mut browser, &format!("collector-{width}-{scheme}"));
         }
     }
+    assert_eq!(browser.evaluate(SHOWN), total);
     assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn time_labels_and_views_are_chosen_and_stay_in_the_address() {
+    let (_folder, server, total) = served(Duration::from_secs(840), 60);
+    let mut browser = Browser::start(1280, 800);
+    visit(&mut browser, &server.url);
+
+    browser.point(&button("Add filter"), true);
+    browser.wait_for(&format!("Boolean({})", button("comm")));
+    picture(&mut browser, "collector-labels");
+    browser.point(&button("comm"), true);
+    browser.wait_for("document.querySelectorAll('.menu-value').length === 2");
+    browser.point("document.querySelector('.menu-value .menu-row')", true);
+    browser.wait_for(&format!("{SHOWN} < {total}"));
+    browser.wait_for(IDLE);
+    picture(&mut browser, "collector-values");
+    browser.press("Escape");
+    browser.wait_for("document.querySelectorAll('.popover.menu:not([hidden])').length === 0");
+    let java = browser.evaluate(SHOWN);
+
+    // A second value in the chip's own picker, and away again.
+    browser.point("document.querySelector('.chip-text')", true);
+    browser.wait_for("document.querySelectorAll('.menu-value').length === 2");
+    browser.point(
+        "[...document.querySelectorAll('.menu-row')].find((row) => row.innerText.includes('postgres'))",
+        true,
+    );
+    browser.wait_for("document.querySelector('.chip-text').innerText === 'comm = java or postgres'");
+    browser.wait_for(&format!("{SHOWN} === {total}"));
+    browser.point(
+        "[...document.querySelectorAll('.menu-row')].find((row) => row.innerText.includes('postgres'))",
+        true,
+    );
+    browser.wait_for(&format!("{SHOWN} === {java}"));
+    browser.press("Escape");
+    assert!(address(&mut browser).contains("match=comm=java"));
+
+    browser.evaluate("document.querySelector('#filters select').value = 'pid'; document.querySelector('#filters select').dispatchEvent(new Event('change'))");
+    browser.wait_for(
+        "[...document.querySelectorAll('g.frame')].some((g) => d3.select(g).datum().data.name === '4242')",
+    );
+
+    let bars = browser.evaluate("(() => { const b = document.querySelector('.bars').getBoundingClientRect(); return [b.x, b.y, b.width, b.height] })()");
+    let at = |share: f64| {
+        [bars[0].as_f64().unwrap() + bars[2].as_f64().unwrap() * share, bars[1].as_f64().unwrap() + 20.0]
+    };
+    browser.drag(at(0.4), at(0.7));
+    browser.wait_for("location.search.includes('from=')");
+    browser.wait_for(IDLE);
+    browser.wait_for(&format!("{SHOWN} < {java}"));
+    let part = browser.evaluate(SHOWN);
+    browser.press("/");
+    browser.type_text("kind:kernel");
+    browser.wait_for("location.search.includes('q=kind')");
+    browser.wait_for("document.querySelector('.matched').textContent.endsWith('% matched')");
+    picture(&mut browser, "collector-chosen");
+
+    let url = browser.evaluate("location.href");
+    visit(&mut browser, url.as_str().unwrap());
+    assert_eq!(browser.evaluate(SHOWN), part, "the address says all of it");
+    assert_eq!(browser.evaluate("document.querySelector('.search input').value"), "kind:kernel");
+    browser.evaluate("history.back()");
+    browser.wait_for(&format!("{SHOWN} === {java}"));
+
+    let address = browser.evaluate("jvmprof.page.refreshDownload(), jvmprof.page.download.href");
+    let size =
+        browser.evaluate(&format!("fetch({address}).then((r) => r.arrayBuffer()).then((b) => b.byteLength)"));
+    assert!(size.as_u64().unwrap() > 1_000);
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn an_own_range_is_typed_and_a_refresh_keeps_the_zoom() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    fill(&store, Duration::from_secs(120), Shape::Program, 60);
+    let server = Server::start(std::sync::Arc::clone(&store), ReadLimits::default());
+    let mut browser = Browser::start(1280, 800);
+    visit(&mut browser, &format!("{}/?range=5m&refresh=10", server.url));
+    let before = browser.evaluate(SHOWN).as_u64().unwrap();
+    let zoomed = "jvmprof.view.flame.zoomed?.data.name ?? ''";
+    browser.evaluate("jvmprof.view.flame.zoomTo(jvmprof.view.flame.root.descendants().find((d) => d.data.name.endsWith('DispatcherServlet.doDispatch')))");
+    let now = SystemTime::now() - Duration::from_secs(10);
+    let late = window(now, Duration::from_secs(10), 40, Shape::Program, &mut Numbers::new(99));
+    push(&store, &late);
+    browser.wait_for(&format!("{SHOWN} === {}", before + late.samples()));
+    let name = browser.evaluate(zoomed);
+    assert!(name.as_str().unwrap().ends_with("DispatcherServlet.doDispatch"), "{name}");
+
+    browser.point(&button("Custom"), true);
+    browser.wait_for("Boolean(document.querySelector('form.custom'))");
+    picture(&mut browser, "collector-custom");
+    browser.evaluate("(() => { const [from, to] = document.querySelectorAll('form.custom input'); [from.value, to.value] = [to.value, from.value] })()");
+    browser.point(&button("Apply"), true);
+    browser.wait_for("document.querySelector('p.wrong').textContent.includes('later')");
+    browser.evaluate("(() => { const [from, to] = document.querySelectorAll('form.custom input'); [from.value, to.value] = [to.value, from.value] })()");
+    browser.point(&button("Apply"), true);
+    browser.wait_for("location.search.includes('from=') && !location.search.includes('refresh')");
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn empty_states_say_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let server = Server::start(std::sync::Arc::clone(&store), ReadLimits::default());
+    let mut browser = Browser::start(1280, 800);
+    browser.open(&server.url);
+    browser.wait_for("document.querySelector('.empty')?.innerText.includes('jvmprof daemon --remote-store-address 127.0.0.1:')");
+    picture(&mut browser, "collector-empty");
+    let old = SystemTime::now() - Duration::from_secs(7_200);
+    push(&store, &window(old, Duration::from_secs(10), 50, Shape::Program, &mut Numbers::new(5)));
+    browser.point(&button("Look again"), true);
+    browser.wait_for("document.querySelector('.empty').innerText.includes('No samples in this range')");
+    picture(&mut browser, "collector-nothing-in-range");
+    browser.point(&button("Show the 15 minutes"), true);
+    browser.wait_for(DRAWN);
+    browser.open(&format!("{}/?range=24h&match=comm=nobody", server.url));
+    browser.wait_for(&format!("Boolean({})", button("Remove the filters")));
+    browser.point(&button("Remove the filters"), true);
+    browser.wait_for(DRAWN);
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn errors_are_shown_with_a_way_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    fill(&store, Duration::from_secs(300), Shape::Program, 20);
+    let limits = ReadLimits { profiles: 20, ..ReadLimits::default() };
+    let server = Server::start(store, limits);
+    let mut browser = Browser::start(1280, 800);
+    browser.open(&server.url);
+    browser.wait_for("document.querySelector('.error')?.innerText.includes('choose a shorter range')");
+    browser.wait_for(IDLE);
+    picture(&mut browser, "collector-error");
+    let to = millis(SystemTime::now());
+    visit(&mut browser, &format!("{}/?from={}&to={to}", server.url, to - 60_000));
+    assert_eq!(browser.evaluate("document.querySelector('.error')"), Value::Null);
+    drop(server);
+    browser.evaluate("jvmprof.page.load()");
+    browser.wait_for("document.querySelector('.error')?.innerText.includes('Is it still running?')");
 }

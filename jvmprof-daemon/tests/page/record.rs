@@ -161,8 +161,8 @@ fn the_largest_tree_stays_responsive() {
         "opened in {opened:?}; search {search:.0} ms, clear {clear:.0}, zoom {zoom:.0}, reset {reset:.0}, invert {invert:.0}"
     );
     // Wide margins for slow machines: what this guards against is a page that hangs.
-    assert!(opened < Duration::from_secs(15));
-    assert!([search, clear, zoom, reset, invert].into_iter().all(|took| took < 3_000.0));
+    assert!(opened < Duration::from_secs(30));
+    assert!([search, clear, zoom, reset, invert].into_iter().all(|took| took < 10_000.0));
     picture(&mut browser, "record-largest");
     assert_eq!(browser.complaints, [""; 0]);
 }

@@ -4,6 +4,8 @@
 
 mod api;
 pub mod page;
+#[cfg(test)]
+mod page_tests;
 mod reading;
 mod selection;
 pub mod service;

@@ -163,9 +163,11 @@ impl TreeBuilder {
     }
 
     /// The function with this identity; `file` and `module` may be empty. A module's folders are left out, so that the
-    /// same library of several containers is one.
+    /// same library of several containers is one. Places in a file without symbols (`libc.so.6+0x27249`) are one too.
     pub fn function(&mut self, kind: NodeKind, name: &str, file: &str, module: &str) -> FunctionId {
         let module = module.rsplit('/').next().unwrap_or(module);
+        let nameless = is_place_in(module, name).then(|| nameless(module, None));
+        let name = nameless.as_deref().unwrap_or(name);
         let function =
             Function { kind, name: self.intern(name), file: self.intern(file), module: self.intern(module) };
         let next = self.functions.len() as u32;
@@ -254,13 +256,20 @@ fn count_line(lines: &mut SmallVec<[(u32, u64); 1]>, line: u32, count: u64) {
     }
 }
 
-/// What to call a frame without a symbol: the place in its file, which stays the same from process to process.
-fn nameless(module: &str, place_in_file: Option<u64>, address: Option<u64>) -> String {
+/// Whether the name is how the symbolizer tells a place that no symbol covers.
+fn is_place_in(module: &str, name: &str) -> bool {
+    let place = name.strip_prefix(module).and_then(|rest| rest.strip_prefix("+0x"));
+    !module.is_empty() && place.is_some_and(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+/// What to call a frame without a symbol. Not by its address: a function of which every instruction is a node of its
+/// own can't be seen to be heavy. The addresses are in the pprof.
+fn nameless(module: &str, address: Option<u64>) -> String {
     let file = module.rsplit('/').next().unwrap_or(module);
-    match (place_in_file, address) {
-        (Some(place), _) if !file.is_empty() => format!("{file}+{place:#x}"),
-        (_, Some(address)) => format!("[unknown {address:#x}]"),
-        (_, None) => "[unknown]".to_owned(),
+    match address {
+        _ if !file.is_empty() => format!("{file} (no symbol)"),
+        Some(address) => format!("[unknown {address:#x}]"),
+        None => "[unknown]".to_owned(),
     }
 }
 

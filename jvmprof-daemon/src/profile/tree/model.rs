@@ -52,10 +52,7 @@ impl TreeBuilder {
             steps.push(Step { function: self.function(kind, &line.name, file, module), line: line.line });
         }
         if frame.lines.is_empty() {
-            let place = frame.mapping.as_ref().zip(frame.address).map(|(mapping, address)| {
-                address.0.wrapping_sub(mapping.start.0).wrapping_add(mapping.offset.0)
-            });
-            let name = nameless(module, place, frame.address.map(|address| address.0));
+            let name = nameless(module, frame.address.map(|address| address.0));
             let function = self.function(kind, &name, "", module);
             steps.push(Step { function, line: 0 });
         }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{NodeKind, Step, TreeBuilder, nameless};
-use crate::proto::pprof::{Location, Mapping, Profile};
+use crate::proto::pprof::{Location, Profile};
 
 /// A profile whose tables don't fit together; nothing of it was counted.
 #[derive(Debug, thiserror::Error)]
@@ -119,9 +119,7 @@ impl Locations {
             self.steps.push(Step { function, line: u32::try_from(line.line).unwrap_or(0) });
         }
         if location.line.is_empty() {
-            let offset = |mapping: &Mapping| mapping.file_offset.wrapping_sub(mapping.memory_start);
-            let place = mapping.map(|mapping| location.address.wrapping_add(offset(mapping)));
-            let name = nameless(file_of_mapping, place, Some(location.address));
+            let name = nameless(file_of_mapping, Some(location.address));
             let function = tree.function(kind_of(mapped, &name), &name, "", file_of_mapping);
             self.steps.push(Step { function, line: 0 });
         }

@@ -192,11 +192,21 @@ fn inlined_calls_become_nodes_below_their_caller_and_lines_are_counted() {
 }
 
 #[test]
-fn a_frame_without_symbol_is_named_by_its_place_in_the_file() {
-    let stripped = frame(FrameKind::Native, "/opt/app/libx.so", Vec::new());
+fn frames_without_symbol_are_one_node_by_file() {
+    let stripped = |folder: &str| frame(FrameKind::Native, &format!("{folder}/libx.so"), Vec::new());
+    let placed = |name: &str| frame(FrameKind::Native, "/opt/libx.so", vec![line(name, None, 0)]);
+    let frames = [
+        stripped("/opt/a"),
+        stripped("/opt/b"),
+        placed("libx.so+0x2f0"),
+        placed("libx.so+0x2f4"),
+        placed("libx.so+x"),
+    ];
+    let samples = frames.map(|frame| Sample { frames: vec![frame], count: 1 }).to_vec();
     let mut builder = TreeBuilder::default();
-    builder.add_batch(&batch(vec![Sample { frames: vec![stripped], count: 1 }], &[]), |_| None);
-    assert_eq!(folded(&builder.finish(PAGE_NODES))[1].0, "libx.so+0x334");
+    builder.add_batch(&batch(samples, &[]), |_| None);
+    let tree = builder.finish(PAGE_NODES);
+    assert_eq!(folded(&tree)[1..], [("libx.so (no symbol)".to_owned(), 4), ("libx.so+x".to_owned(), 1)]);
 }
 
 #[test]
@@ -269,7 +279,8 @@ fn stacks_of_a_pprof_have_the_kinds_that_mappings_say() {
     let mut builder = TreeBuilder::default();
     builder.add_pprof(&pprof(&functions, &[(&[2, 4, 6, 1, 3, 5], 7)]), None).unwrap();
     let tree = builder.finish(PAGE_NODES);
-    let path = "[truncated: depth];Interpreter;acme.Cart.sum;[unknown 0x12];libz.so.1+0x10;do_syscall_64";
+    let path =
+        "[truncated: depth];Interpreter;acme.Cart.sum;[unknown 0x12];libz.so.1 (no symbol);do_syscall_64";
     assert_eq!(folded(&tree).last().unwrap(), &(path.to_owned(), 7), "the value of type samples counts");
     assert_eq!(tree.truncated(), 7);
     let mut kinds: Vec<_> = tree.top().map(|row| (row.name.to_owned(), row.kind)).collect();
@@ -280,7 +291,7 @@ fn stacks_of_a_pprof_have_the_kinds_that_mappings_say() {
         ("[unknown 0x12]", NodeKind::Marker),
         ("acme.Cart.sum", NodeKind::Java),
         ("do_syscall_64", NodeKind::Kernel),
-        ("libz.so.1+0x10", NodeKind::Native),
+        ("libz.so.1 (no symbol)", NodeKind::Native),
     ];
     assert_eq!(kinds, expected.map(|(name, kind)| (name.to_owned(), kind)));
 }

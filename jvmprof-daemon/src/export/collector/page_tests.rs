@@ -1,0 +1,239 @@
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::{HeaderMap, Request, StatusCode};
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+
+use super::ReadLimits;
+use super::page::{PageOptions, router};
+use crate::export::store::{NewProfile, Store, StoreOptions, UnixNanos, with_name};
+use crate::profile::decode::{DecodeLimits, decode};
+use crate::profile::model::FrameKind;
+use crate::profile::pprof;
+use crate::profile::testing::{batch, frame, series};
+
+/// When the first stored profile began, in milliseconds.
+const START: i64 = 1_732_195_500_000;
+
+/// Three profiles of ten seconds, one after the other: 5 samples of java, 3 of java, 2 of postgres.
+fn store(dir: &std::path::Path) -> Arc<Store> {
+    let store = Store::open(dir, StoreOptions::default()).unwrap();
+    for (index, (comm, pid, count)) in (0..).zip([("java", "1", 5), ("java", "1", 3), ("postgres", "2", 2)]) {
+        let stack =
+            vec![frame(FrameKind::Native, "leaf"), frame(FrameKind::Native, &format!("main of {comm}"))];
+        let series = series(&[("comm", comm), ("pid", pid)], vec![(stack, count)]);
+        let batch = batch(vec![series]);
+        let profile = NewProfile {
+            labels: with_name(&batch.series[0].labels, "process_cpu"),
+            start: UnixNanos((START + index * 10_000) * 1_000_000),
+            duration: Duration::from_secs(10),
+            samples: count,
+            pprof: pprof::to_bytes(&pprof::for_push(&batch, &batch.series[0])).unwrap().into(),
+        };
+        store.append(&[profile]).unwrap();
+    }
+    Arc::new(store)
+}
+
+struct Page {
+    dir: tempfile::TempDir,
+    router: Router,
+}
+
+impl Page {
+    fn new() -> Self {
+        Self::with("127.0.0.1:7070", ReadLimits::default())
+    }
+
+    fn with(listen: &str, limits: ReadLimits) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let listen: SocketAddr = listen.parse().unwrap();
+        let router = router(store(dir.path()), PageOptions { listen, limits });
+        Self { dir, router }
+    }
+
+    async fn send(&self, request: Request<Body>) -> (StatusCode, HeaderMap, Vec<u8>) {
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        (parts.status, parts.headers, to_bytes(body, usize::MAX).await.unwrap().to_vec())
+    }
+
+    async fn get(&self, path: &str) -> (StatusCode, HeaderMap, Vec<u8>) {
+        self.send(Request::get(path).header("host", "localhost:7070").body(Body::empty()).unwrap()).await
+    }
+
+    async fn json(&self, path: &str) -> Value {
+        let (status, _, body) = self.get(path).await;
+        assert_eq!(status, StatusCode::OK, "{}", String::from_utf8_lossy(&body));
+        serde_json::from_slice(&body).unwrap()
+    }
+
+    async fn error(&self, path: &str) -> (StatusCode, String) {
+        let (status, _, body) = self.get(path).await;
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        (status, body["error"].as_str().unwrap().to_owned())
+    }
+}
+
+fn range(rest: &str) -> String {
+    format!("from={START}&to={}{rest}", START + 60_000)
+}
+
+#[tokio::test]
+async fn a_flame_graph_has_the_chosen_samples() {
+    let page = Page::new();
+    let all = page.json(&format!("/api/flamegraph?{}", range(""))).await;
+    assert_eq!(all["tree"]["total"], 10);
+    assert_eq!((&all["profiles"], &all["series"], &all["unreadable"]), (&json!(3), &json!(2), &json!(0)));
+    assert_eq!(all["period_ns"], 10_000_000);
+    let java = page.json(&format!("/api/flamegraph?{}", range("&match=comm=java"))).await;
+    assert_eq!(java["tree"]["total"], 8);
+    let either =
+        page.json(&format!("/api/flamegraph?{}", range("&match=comm=java&match=comm=postgres"))).await;
+    assert_eq!(either["tree"]["total"], 10);
+    let second = format!("/api/flamegraph?from={}&to={}", START + 10_000, START + 20_000);
+    assert_eq!(page.json(&second).await["tree"]["total"], 3);
+    let none = page.json(&format!("/api/flamegraph?{}", range("&match=comm=nobody"))).await;
+    assert_eq!(none["tree"]["total"], 0);
+}
+
+#[tokio::test]
+async fn stacks_are_grouped_by_a_label() {
+    let page = Page::new();
+    let grouped = page.json(&format!("/api/flamegraph?{}", range("&group=comm"))).await;
+    let strings = grouped["tree"]["strings"].as_array().unwrap();
+    assert!(strings.contains(&json!("java")) && strings.contains(&json!("postgres")));
+    let unlabelled = page.json(&format!("/api/flamegraph?{}", range("&group=pod"))).await;
+    assert!(unlabelled["tree"]["strings"].as_array().unwrap().contains(&json!("(no pod)")));
+}
+
+#[tokio::test]
+async fn values_of_a_filtered_label_stay_choosable() {
+    let page = Page::new();
+    let labels = page.json(&format!("/api/labels?{}", range("&match=comm=java"))).await;
+    let of =
+        |name: &str| labels.as_array().unwrap().iter().find(|label| label["name"] == name).unwrap().clone();
+    let value = |value: &str, samples: u64| json!({"value": value, "samples": samples});
+    assert_eq!(of("comm")["values"], json!([value("java", 8), value("postgres", 2)]));
+    assert_eq!(of("pid")["values"], json!([value("1", 8)]));
+    assert_eq!(of("pid")["count"], 1);
+}
+
+#[tokio::test]
+async fn series_and_timeline_tell_what_the_range_holds() {
+    let page = Page::new();
+    let series = page.json(&format!("/api/series?{}", range(""))).await;
+    assert_eq!(series["count"], 2);
+    assert_eq!(series["series"][0]["labels"]["comm"], "java");
+    assert_eq!(series["series"][0]["samples"], 8);
+    assert_eq!(series["series"][0]["last_ms"], START + 20_000);
+    let timeline = page.json(&format!("/api/timeline?{}", range(""))).await;
+    let samples: Vec<f64> = serde_json::from_value(timeline["samples"].clone()).unwrap();
+    assert!((samples.iter().sum::<f64>() - 10.0).abs() < 1e-6);
+    assert!(
+        (samples[..40].iter().sum::<f64>() - 5.0).abs() < 1e-6,
+        "ten of sixty seconds are 40 of 240 bars"
+    );
+    assert_eq!(timeline["newest_ms"], START + 30_000);
+    let earlier = page.json("/api/timeline?from=0&to=1000").await;
+    assert_eq!(earlier["newest_ms"], START + 30_000, "an empty range says where samples are");
+}
+
+#[tokio::test]
+async fn the_download_is_one_pprof_of_all_that_is_shown() {
+    let page = Page::new();
+    let (status, headers, body) = page.get(&format!("/api/pprof?{}", range("&match=comm=java"))).await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(headers["content-disposition"], "attachment; filename=\"jvmprof-1732195500.pb.gz\"");
+    assert!(!headers.contains_key("content-encoding"), "the file is compressed, its transport isn't");
+    assert_eq!(pprof::total(&decode(&body, DecodeLimits::default()).unwrap()), 8);
+}
+
+#[tokio::test]
+async fn what_a_request_may_cost_is_bounded() {
+    let few = ReadLimits { profiles: 2, ..ReadLimits::default() };
+    let (status, error) =
+        Page::with("127.0.0.1:1", few).error(&format!("/api/flamegraph?{}", range(""))).await;
+    assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
+    assert!(error.contains("3 profiles") && error.contains("choose a shorter range"), "{error}");
+    let small = ReadLimits { bytes: 10, ..ReadLimits::default() };
+    let (status, _) = Page::with("127.0.0.1:1", small).error(&format!("/api/pprof?{}", range(""))).await;
+    assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
+    let quick = ReadLimits { time: Duration::ZERO, ..ReadLimits::default() };
+    let (status, _) = Page::with("127.0.0.1:1", quick).error(&format!("/api/flamegraph?{}", range(""))).await;
+    assert_eq!(status, StatusCode::GATEWAY_TIMEOUT);
+}
+
+#[tokio::test]
+async fn wrong_requests_are_told_what_is_wrong() {
+    let (status, error) = Page::new().error("/api/flamegraph?from=5").await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    assert_eq!(error, "parameter to is missing: milliseconds since 1970, UTC");
+}
+
+#[tokio::test]
+async fn a_profile_that_cannot_be_read_is_counted() {
+    let page = Page::new();
+    let files = walk(page.dir.path());
+    let victim = files.iter().find(|path| path.extension().is_some_and(|ending| ending == "gz")).unwrap();
+    std::fs::write(victim, b"not a profile").unwrap();
+    let flame = page.json(&format!("/api/flamegraph?{}", range(""))).await;
+    assert_eq!((&flame["profiles"], &flame["unreadable"]), (&json!(2), &json!(1)));
+}
+
+fn walk(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
+}
+
+#[tokio::test]
+async fn every_answer_carries_the_policy_of_the_page() {
+    let page = Page::new();
+    for path in ["/", "/assets/view.js", "/api/labels?from=0&to=1", "/api/labels", "/assets/none", "/healthz"]
+    {
+        let (_, headers, _) = page.get(path).await;
+        let policy = headers["content-security-policy"].to_str().unwrap();
+        assert!(policy.contains("default-src 'none'; script-src 'self';"), "{path}");
+        assert_eq!(headers["x-content-type-options"], "nosniff", "{path}");
+        assert!(!headers.contains_key("access-control-allow-origin"), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn files_of_the_page_are_served_compressed_and_only_once() {
+    let page = Page::new();
+    let (status, headers, body) = page.get("/").await;
+    assert_eq!(
+        (status, &headers["content-type"]),
+        (StatusCode::OK, &"text/html; charset=utf-8".parse().unwrap())
+    );
+    let html = String::from_utf8(body).unwrap();
+    let assets: Vec<_> = html.split('"').filter(|text| text.starts_with("/assets/")).collect();
+    assert!(assets.len() > 10);
+    for asset in assets {
+        assert_eq!(page.get(asset).await.0, StatusCode::OK, "{asset}");
+    }
+    let request = |name: &str, value: &str| {
+        let request = Request::get("/assets/d3.min.js").header("host", "localhost").header(name, value);
+        request.body(Body::empty()).unwrap()
+    };
+    let (_, headers, _) = page.send(request("accept-encoding", "gzip")).await;
+    assert_eq!(headers["content-encoding"], "gzip");
+    let (status, _, body) = page.send(request("if-none-match", headers["etag"].to_str().unwrap())).await;
+    assert_eq!((status, body.len()), (StatusCode::NOT_MODIFIED, 0));
+    assert_eq!(page.get("/assets/..%2fCargo.toml").await.0, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn names_of_others_are_refused_on_a_loopback_address_only() {
+    let request =
+        || Request::get("/healthz").header("host", "evil.example:7070").body(Body::empty()).unwrap();
+    let (status, _, _) = Page::new().send(request()).await;
+    assert_eq!(status, StatusCode::MISDIRECTED_REQUEST);
+    let (status, _, body) = Page::with("0.0.0.0:7070", ReadLimits::default()).send(request()).await;
+    assert_eq!((status, body.as_slice()), (StatusCode::OK, &b"ok\n"[..]));
+}
