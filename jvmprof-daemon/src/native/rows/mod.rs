@@ -7,6 +7,7 @@ mod compile;
 mod index;
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use gimli::{BaseAddresses, DebugFrame, EhFrame, LittleEndian, UnwindContext, UnwindSection};
 use jvmprof_common::rows::Row;
@@ -58,13 +59,24 @@ impl UnwindRows {
         bases = address(".got").map_or(bases.clone(), |got| bases.set_got(got));
         let code = file.header().segments.iter().filter(|segment| segment.executable);
         let code: Vec<_> = code.map(|s| s.address.0..s.address.0.saturating_add(s.memory_size)).collect();
-        let mut rows = Self { kind, bases, section: bytes.into(), index: Index::default() };
+        Ok(Self::indexed(kind, bases, bytes.into(), &code))
+    }
+
+    /// The rows in the bytes of an `.eh_frame` that is loaded at `address`, for functions that start in `code`.
+    pub fn from_eh_frame(bytes: Box<[u8]>, address: Svma, code: Range<Svma>) -> Self {
+        let bases = BaseAddresses::default().set_eh_frame(address.0);
+        let code = code.start.0..code.end.0;
+        Self::indexed(Kind::EhFrame, bases, bytes, std::slice::from_ref(&code))
+    }
+
+    fn indexed(kind: Kind, bases: BaseAddresses, bytes: Box<[u8]>, code: &[Range<u64>]) -> Self {
+        let mut rows = Self { kind, bases, section: bytes, index: Index::default() };
         let section = (&*rows.section, kind);
         rows.index = match kind {
-            Kind::EhFrame => index::build(&rows.eh_frame(), section, &rows.bases, &code),
-            Kind::DebugFrame => index::build(&rows.debug_frame(), section, &rows.bases, &code),
+            Kind::EhFrame => index::build(&rows.eh_frame(), section, &rows.bases, code),
+            Kind::DebugFrame => index::build(&rows.debug_frame(), section, &rows.bases, code),
         };
-        Ok(rows)
+        rows
     }
 
     /// The row for code at `pc`; `None` where the file has none, or where it is malformed.
