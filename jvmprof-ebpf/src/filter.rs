@@ -1,9 +1,9 @@
 //! Which processes are sampled, and their children.
 
 use aya_ebpf::{
-    macros::{btf_tracepoint, map},
+    macros::{map, raw_tracepoint},
     maps::HashMap,
-    programs::BtfTracePointContext,
+    programs::RawTracePointContext,
 };
 use jvmprof_common::abi::Counter;
 
@@ -18,9 +18,10 @@ pub fn is_profiled(tgid: u32) -> bool {
     globals::filter() == 0 || unsafe { PROFILED_PIDS.get(tgid) }.is_some()
 }
 
-/// `sched_process_fork(parent, child)`: a profiled process's child is profiled from its first instruction.
-#[btf_tracepoint(function = "sched_process_fork")]
-fn process_fork(ctx: BtfTracePointContext) -> i32 {
+/// `sched_process_fork(parent, child)`: a profiled process's child is profiled from its first instruction. Raw
+/// tracepoints need no tracefs.
+#[raw_tracepoint(tracepoint = "sched_process_fork")]
+fn process_fork(ctx: RawTracePointContext) -> i32 {
     let parent = Task(ctx.arg::<u64>(0));
     let child = Task(ctx.arg::<u64>(1));
     if let (Some(parent), Some(child)) = (parent.tgid(), child.tgid()) {

@@ -8,7 +8,7 @@ use aya::maps::{HashMap, MapData, PerCpuArray, ProgramArray, RingBuf};
 use aya::programs::perf_event::{
     HardwareEvent, PerfEventConfig, PerfEventLinkId, PerfEventScope, SamplePolicy, SoftwareEvent,
 };
-use aya::programs::{BtfTracePoint, PerfEvent, ProgramError};
+use aya::programs::{PerfEvent, ProgramError, RawTracePoint};
 use aya::sys::{Stats, enable_stats};
 use aya::{Ebpf, EbpfLoader};
 use aya_log::EbpfLogger;
@@ -208,7 +208,9 @@ fn load(options: &SamplerOptions) -> Result<Ebpf, SamplerError> {
     let wakeup_bytes = options.ring_bytes / 4;
     let log = u32::from(options.kernel_log);
     let log_level: u8 = if options.kernel_log { aya_log::Level::Debug as u8 } else { 0 };
+    // No relocation of ours needs the kernel's types, and they take tens of megabytes.
     EbpfLoader::new()
+        .btf(None)
         .override_global(globals::TASK_GROUP_LEADER, &task_group_leader, true)
         .override_global(globals::TASK_START_BOOTTIME, &task_start_boottime, true)
         .override_global(globals::TASK_FLAGS, &task_flags, true)
@@ -223,13 +225,9 @@ fn load(options: &SamplerOptions) -> Result<Ebpf, SamplerError> {
 }
 
 fn follow_forks(ebpf: &mut Ebpf) -> Result<(), SamplerError> {
-    let btf = aya::Btf::from_sys_fs().map_err(|source| SamplerError::Program {
-        program: FORK,
-        source: Box::new(ProgramError::Btf(source)),
-    })?;
-    let fork: &mut BtfTracePoint = program(ebpf, FORK)?;
-    fork.load("sched_process_fork", &btf).map_err(program_error(FORK))?;
-    fork.attach().map_err(program_error(FORK))?;
+    let fork: &mut RawTracePoint = program(ebpf, FORK)?;
+    fork.load().map_err(program_error(FORK))?;
+    fork.attach("sched_process_fork").map_err(program_error(FORK))?;
     Ok(())
 }
 
