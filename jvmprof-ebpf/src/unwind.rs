@@ -40,7 +40,7 @@ static PROGRAMS: ProgramArray = ProgramArray::with_max_entries(1, 0);
 #[inline(always)]
 pub fn start(ctx: &PerfEventContext) {
     // SAFETY: the programs of the array have this context's type; a missing entry makes the call return.
-    let _ = unsafe { PROGRAMS.tail_call(ctx, 0) };
+    unsafe { PROGRAMS.tail_call(ctx, 0) };
 }
 
 #[perf_event]

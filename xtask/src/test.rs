@@ -150,7 +150,7 @@ fn find_node_tests(folder: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()
 
 /// In the dev profile: it builds in half the time of a release, and overflows and debug assertions fail tests.
 fn cargo_tests(total: &Cell<Count>, jdks: &str) -> anyhow::Result<()> {
-    let mut tests = cargo(&["test", "--workspace", "--locked", "--no-fail-fast"]);
+    let mut tests = cargo(&["test", "--workspace", "--locked", "--no-fail-fast", "--", "--include-ignored"]);
     counted(tests.env(jdk::TEST_JDKS, jdks), total, cargo_line)
 }
 
