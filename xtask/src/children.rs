@@ -19,7 +19,7 @@ use crate::run::shown;
 const TICK: Duration = Duration::from_millis(100);
 
 /// How long a child may take to end after SIGTERM.
-const GRACE: Duration = Duration::from_secs(10);
+const GRACE: Duration = Duration::from_secs(15);
 
 /// How many lines of a dead child's output are shown.
 const TAIL: usize = 20;

@@ -8,6 +8,7 @@ use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
@@ -78,6 +79,22 @@ fn build_folder() -> PathBuf {
 
 /// Builds and strips the object.
 fn build() -> anyhow::Result<Vec<u8>> {
+    run(&mut cargo("build")?)?;
+    let linked = build_folder().join(TARGET).join("release").join(BINARY);
+    let linked = fs::read(&linked).with_context(|| format!("reading {}", linked.display()))?;
+    elf::without_dwarf(&linked)
+}
+
+/// Lints the kernel programs, which `cargo clippy` at the workspace doesn't reach.
+///
+/// # Errors
+/// clippy has something to say.
+pub(crate) fn clippy() -> anyhow::Result<()> {
+    run(cargo("clippy")?.args(["--", "-D", "warnings"]))
+}
+
+/// A cargo command for the kernel programs' target, with `core` from source.
+fn cargo(command: &str) -> anyhow::Result<Command> {
     let toolchain = Toolchain::find()?;
     let library = toolchain.library()?;
     let linker = tools::BPF_LINKER.ensure()?;
@@ -86,7 +103,8 @@ fn build() -> anyhow::Result<Vec<u8>> {
     run(toolchain.command("cargo").arg("fetch").arg("--locked").current_dir(&krate))?;
 
     let mut cargo = toolchain.command("cargo");
-    cargo.args(["build", "--release", "--locked", "-Z", "build-std=core", "--target", TARGET]);
+    cargo.arg(command);
+    cargo.args(["--release", "--locked", "-Z", "build-std=core", "--target", TARGET]);
     cargo.arg("--target-dir").arg(build_folder()).current_dir(&krate);
     // Allows -Z on stable.
     cargo.env("RUSTC_BOOTSTRAP", "1");
@@ -95,11 +113,7 @@ fn build() -> anyhow::Result<Vec<u8>> {
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags(&linker, &library)?);
     cargo.env("RUSTC_WRAPPER", env::current_exe().context("finding this binary")?);
     cargo.env(rustc_wrapper::CALLED, "1");
-    run(&mut cargo)?;
-
-    let linked = build_folder().join(TARGET).join("release").join(BINARY);
-    let linked = fs::read(&linked).with_context(|| format!("reading {}", linked.display()))?;
-    elf::without_dwarf(&linked)
+    Ok(cargo)
 }
 
 /// rustc's flags for the target, separated as `CARGO_ENCODED_RUSTFLAGS` wants them.

@@ -89,7 +89,8 @@ fn rustfmt() -> anyhow::Result<()> {
 }
 
 fn clippy() -> anyhow::Result<()> {
-    run(&mut cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))
+    run(&mut cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))?;
+    ebpf::clippy()
 }
 
 /// Licences, bans and sources always; advisories where their database can be had.
