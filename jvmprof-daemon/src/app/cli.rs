@@ -162,7 +162,8 @@ pub struct RecordArgs {
     #[arg(short, long, value_name = "TIME", value_parser = parse_duration)]
     pub duration: Option<Duration>,
 
-    /// Where to write: .pb.gz (pprof), .folded, .svg or .html by its ending (repeatable)
+    /// Where to write: .pb.gz (pprof), .folded, .svg or .html by its ending (repeatable); without it only the summary
+    /// is printed
     #[arg(short, long = "output", value_name = "FILE")]
     pub outputs: Vec<PathBuf>,
 

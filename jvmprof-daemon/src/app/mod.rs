@@ -41,7 +41,7 @@ pub fn run(cli: Cli) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("jvmprof: {error:#}");
+            eprintln!("jvmprof: {}", explain(error.as_ref()));
             if error.is::<UsageError>() { EXIT_USAGE.into() } else { ExitCode::FAILURE }
         }
     }
@@ -58,4 +58,41 @@ fn log_to_stderr(level: Option<&str>, command: &Command) {
         EnvFilter::new(default)
     });
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}
+
+/// Lines of the verifier's log that are worth reading.
+const MAX_LINES: usize = 12;
+
+/// An error with all its causes, each said once.
+fn explain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = error.source();
+    }
+    text.lines().take(MAX_LINES).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn a_cause_is_said_once_also_if_errors_repeat_it() {
+        let io = std::io::Error::other("no room");
+        let repeating = anyhow::Error::new(crate::sampler::SamplerError::Thread { source: io });
+        let error = repeating.context("cannot sample");
+        assert_eq!(
+            explain(error.as_ref()),
+            "cannot sample: starting the thread that empties the rings: no room"
+        );
+        let plain = std::fs::read("/nowhere/x").context("cannot read").expect_err("there is no such file");
+        assert_eq!(explain(plain.as_ref()), "cannot read: No such file or directory (os error 2)");
+    }
 }

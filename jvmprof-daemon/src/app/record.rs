@@ -13,7 +13,6 @@ use nix::unistd::Pid;
 use serde::Serialize;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::UsageError;
 use super::cli::RecordArgs;
 use super::exec_gate;
 use super::output::Output;
@@ -48,9 +47,6 @@ enum Ended {
 }
 
 async fn record(args: RecordArgs) -> anyhow::Result<()> {
-    if args.outputs.is_empty() && !args.json {
-        return Err(UsageError("say where to write (-o FILE), or ask for --json".to_owned()).into());
-    }
     for pid in &args.pids {
         check_process(*pid)?;
     }

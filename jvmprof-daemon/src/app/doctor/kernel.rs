@@ -6,6 +6,7 @@ use std::path::Path;
 use procfs::sys::kernel::Version;
 
 use super::{Check, Status};
+use crate::app::explain;
 use crate::native::kallsyms::Kallsyms;
 use crate::sampler::btf::{Btf, VMLINUX};
 use crate::sampler::{Clock, Sampler, SamplerOptions};
@@ -35,23 +36,9 @@ pub(super) fn sampling_checks() -> Vec<Check> {
         }
         Err(error) => {
             let fix = "see the items above; the kernel's log (dmesg) may say more";
-            vec![Check::new("sampling", Status::Missing, full(&error), fix)]
+            vec![Check::new("sampling", Status::Missing, explain(&error), fix)]
         }
     }
-}
-
-/// An error with all its causes.
-fn full(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text.lines().take(12).collect::<Vec<_>>().join("\n")
 }
 
 fn version() -> Check {
