@@ -24,8 +24,10 @@ use super::usage::SelfUsage;
 use crate::profile::model::Batch;
 
 /// How often samples are taken in, and for how long at most before signals and time are looked at.
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const POLL_LIMIT: Duration = Duration::from_millis(200);
+/// Looking for processes costs more than looking for samples.
+const TARGET_INTERVAL: Duration = Duration::from_millis(250);
 const TOP_METHODS: usize = 10;
 /// How long a command that was told to end may take.
 const COMMAND_GRACE: Duration = Duration::from_secs(5);
@@ -78,6 +80,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
     };
     let progress = Progress::new(args.duration);
     let began = Instant::now();
+    let mut next_target_check = began;
     let mut startup_cpu = None;
     let mut tick = interval(POLL_INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -91,8 +94,11 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
             startup_cpu.get_or_insert_with(|| SelfUsage::now().cpu);
         }
         progress.show(began.elapsed(), pipeline.samples());
-        if target_ended(child.as_mut(), &args.pids) {
-            break Ended::Target;
+        if Instant::now() >= next_target_check {
+            next_target_check = Instant::now() + TARGET_INTERVAL;
+            if target_ended(child.as_mut(), &args.pids) {
+                break Ended::Target;
+            }
         }
         if args.duration.is_some_and(|duration| began.elapsed() >= duration) {
             break Ended::Time;
