@@ -13,9 +13,9 @@ pub enum CfaRule {
     Rsp(i32),
     /// `rbp + offset`.
     Rbp(i32),
-    /// What linkers write for PLT sections: `rsp + 8`, and 8 more once the entry has pushed its index:
-    /// `rsp + 8 + (((rip & 15) >= index_pushed) << 3)`, where `index_pushed` (0 to 15) is 11 in ordinary entries and
-    /// 10 in those that start with `endbr64`.
+    /// What binutils writes for PLT sections: `rsp + 8`, and 8 more once the entry has pushed its index:
+    /// `rsp + 8 + (((rip & 15) >= index_pushed) << 3)`. `index_pushed` (0 to 15) depends on the kind of entry (binutils
+    /// `bfd/elf64-x86-64.c`): 11 in ordinary ones, 9 in those that start with `endbr64`, 10 or 5 with `bnd` prefixes.
     Plt { index_pushed: u8 },
     /// `*(rsp + at) + add`, the eight bytes at `rsp + at`: signal frames, hand-written assembly.
     RspIndirect { at: i32, add: i32 },

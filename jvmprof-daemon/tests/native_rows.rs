@@ -224,6 +224,25 @@ fn rows_of_hand_written_assembly_equal_gimlis_evaluation() {
 }
 
 #[test]
+fn entries_of_a_plt_with_endbr64_push_their_index_earlier() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (source, library) = (directory.path().join("plt.c"), directory.path().join("libplt.so"));
+    std::fs::write(&source, "int there(void); int here(void) { return there() + 1; }").expect("written");
+    let output = Command::new("cc")
+        .args(["-shared", "-fPIC", "-fcf-protection=full", "-Wl,-z,ibtplt,-z,lazy", "-o"])
+        .args([&library, &source])
+        .output()
+        .expect("this test runs cc");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let path = library.to_string_lossy();
+    check_against_gimli(&path, 0.999);
+    let (rows, ..) = load(&path);
+    let cfas =
+        rows.function_ranges().filter_map(|(start, _)| rows.row(Svma(start.0 + 16)).map(|row| row.cfa));
+    assert!(cfas.into_iter().any(|cfa| cfa == CfaRule::Plt { index_pushed: 9 }));
+}
+
+#[test]
 fn threads_of_libc_have_their_root_where_its_frames_say() {
     let (rows, ..) = load(LIBC);
     // Debian's libc has `undefined` return addresses in clone and clone3 and nowhere else.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::types::Avma;
 
-/// Bytes that an entry of the map takes: key and value are 16, nodes of a B-tree are about 60 % full.
+/// Bytes that an entry of the map takes: key and value are 16, doubled for nodes that aren't full (an estimate).
 const PIECE_BYTES: usize = 32;
 
 /// An entry that a lookup found.

@@ -15,7 +15,7 @@ const MAX_MANGLED: usize = 16 << 10;
 const MAX_DEMANGLED: usize = 16 << 10;
 /// Deepest nesting that is followed; it bounds the parser's stack, and threads have 2 MiB here. A chain of pointers, the
 /// greediest of the shapes tried, took between 768 KiB and 1 MiB at this depth without optimization. A depth of 96 needs
-/// up to 1.5 MiB, and demangles eight more of 154,000 C++ symbols (node, libstdc++).
+/// up to 1.5 MiB, and demangles eight more of 154,000 C++ symbols (node, LLVM, libstdc++).
 const MAX_DEPTH: u32 = 64;
 
 /// The name for people of `raw`; `None` if it isn't mangled (or can't be demangled within bounds), and is to be shown

@@ -22,7 +22,7 @@ use crate::native::symbols_table::{Range, TableBuilder};
 
 pub use crate::native::symbols_table::{SymbolRef, SymbolTable};
 
-/// Largest symbol table that is read, in bytes: 1.4 million symbols. libjvm has 57,000, chromium about a million.
+/// Largest symbol table that is read, in bytes: 1.4 million symbols. JDK 17's libjvm has 58,000.
 const MAX_SYMBOL_BYTES: u64 = 32 << 20;
 /// Largest string table that is read, in bytes.
 const MAX_STRING_BYTES: u64 = 64 << 20;

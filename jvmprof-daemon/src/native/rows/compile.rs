@@ -91,7 +91,7 @@ fn cfa_expression(operations: &[Op]) -> CfaRule {
                 _ => CfaRule::Unsupported,
             }
         }
-        // binutils bfd/elfxx-x86.c, elf_x86_64_eh_frame_plt and its variants; lld writes none.
+        // binutils bfd/elf64-x86-64.c, elf_x86_64_eh_frame_lazy_plt and its variants.
         [
             Op::Register(X86_64::RSP, 8),
             Op::Register(X86_64::RA, 0),

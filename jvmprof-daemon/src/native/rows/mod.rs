@@ -17,7 +17,7 @@ use crate::native::rows::index::Index;
 use crate::native::source::ByteSource;
 use crate::types::Svma;
 
-/// Largest section of call frame information that is read, in bytes. libjvm has 1.5 MB, chromium about 12 MB.
+/// Largest section of call frame information that is read, in bytes. JDK 17's libjvm has 1.5 MB, node 20 has 2.8 MB.
 const MAX_SECTION: u64 = 64 << 20;
 
 thread_local! {
