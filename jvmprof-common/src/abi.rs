@@ -7,12 +7,14 @@
 pub const MAX_USER_FRAMES: usize = 1024;
 /// Kernel frames of one sample, at most; the default of `/proc/sys/kernel/perf_event_max_stack`.
 pub const MAX_KERNEL_FRAMES: usize = 127;
-/// Stack words (8 bytes each) copied behind the last frame, at most, when the walk stopped at something that isn't a
-/// frame: the daemon continues there with unwind rows.
+/// Stack words (8 bytes each) copied behind the last frame where few frames were walked: the daemon continues there with
+/// unwind rows.
 pub const MAX_TAIL_WORDS: usize = 512;
-/// Stack words copied when the chain ended the way it should: enough for the C library's own start frames.
+/// Stack words copied behind many frames whose chain ended the way it should: enough for the C library's own start frames.
 pub const END_TAIL_WORDS: usize = 64;
-/// A chain with fewer frames than this gets a long tail even if it ended the way it should.
+/// Stack words copied behind many frames whose chain broke.
+pub const BROKEN_TAIL_WORDS: usize = 128;
+/// From here on frames are many.
 pub const SHALLOW_FRAMES: u64 = 8;
 /// Words behind a [`SampleHeader`], at most. A power of two, so that an index is bounded by a mask.
 pub const SAMPLE_WORDS: usize = 2048;

@@ -11,8 +11,8 @@ use aya_ebpf::{
 use aya_log_ebpf::debug;
 use jvmprof_common::{
     abi::{
-        Counter, END_TAIL_WORDS, FRAMES_PER_PROGRAM, FrameWord, MAX_TAIL_WORDS, MAX_USER_FRAMES,
-        SAMPLE_WORDS, SHALLOW_FRAMES, SampleHeader, Stop,
+        BROKEN_TAIL_WORDS, Counter, END_TAIL_WORDS, FRAMES_PER_PROGRAM, FrameWord, MAX_TAIL_WORDS,
+        MAX_USER_FRAMES, SAMPLE_WORDS, SHALLOW_FRAMES, SampleHeader, Stop,
     },
     unwind::{
         FramePointersOnly, Memory, Source, Window,
@@ -101,11 +101,15 @@ pub fn finish(scratch: &mut Scratch, ctx: &PerfEventContext, stop: Stop) {
         scratch.header.tail_sp = scratch.cursor.sp;
         scratch.header.tail_fp = scratch.cursor.fp;
     }
+    // Many frames lead to where frame pointers end, which is the C library's start code: a little stack leads through it.
+    // Few frames end in code that uses rbp for something else, and it takes more to get out of that.
+    let is_shallow = scratch.frames < SHALLOW_FRAMES;
     match stop {
-        // A chain that ends so early may have met a zero in a register that code uses for something else.
-        Stop::ChainEnded if scratch.frames >= SHALLOW_FRAMES => tail(scratch, END_TAIL_WORDS),
-        Stop::ChainEnded => tail(scratch, MAX_TAIL_WORDS),
-        Stop::FramePointerInvalid | Stop::StackUnreadable | Stop::ReturnAddressInvalid => {
+        Stop::ChainEnded if !is_shallow => tail(scratch, END_TAIL_WORDS),
+        Stop::FramePointerInvalid | Stop::StackUnreadable | Stop::ReturnAddressInvalid if !is_shallow => {
+            tail(scratch, BROKEN_TAIL_WORDS);
+        }
+        Stop::ChainEnded | Stop::FramePointerInvalid | Stop::StackUnreadable | Stop::ReturnAddressInvalid => {
             tail(scratch, MAX_TAIL_WORDS);
         }
         _ => {}
