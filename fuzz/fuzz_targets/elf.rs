@@ -18,6 +18,7 @@ fuzz_target!(|data: &[u8]| {
                 && let Some(found) = symbols.lookup(address)
             {
                 assert!(found.start <= address && address.0 - found.start.0 < found.size);
+                let _ = symbols.name(found, elf.source());
             }
             if let Ok(rows) = &rows {
                 rows.row(address);

@@ -38,7 +38,9 @@ fn read_all(bytes: &[u8]) -> Result<(usize, usize), ElfError> {
     for segment in &elf.header().segments {
         for address in (0..segment.memory_size).step_by(segment.memory_size as usize / 50 + 1) {
             let address = Svma(segment.address.0.wrapping_add(address));
-            symbols.lookup(address);
+            if let Some(found) = symbols.lookup(address) {
+                symbols.name(found, elf.source())?;
+            }
             rows.row(address);
         }
     }
@@ -265,6 +267,29 @@ fn a_stripped_file_and_its_original_are_not_taken_for_the_same() {
     assert!(matches!(swapped, Err(LoadError::Changed { .. })));
     let symbols = cache.symbols(&original.key, Path::new(LIBJVM), || open_regular(Path::new(LIBJVM)));
     assert!(symbols.expect("an earlier failure to open isn't remembered").len() > 30_000);
+}
+
+#[test]
+fn no_name_is_read_from_a_file_that_has_changed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("library");
+    fs::copy(LIBJVM, &path).expect("copied");
+    let cache = FileCache::new(FileCacheLimits::default());
+    let known = cache.identify(&File::open(&path).expect("the file"), &path).expect("an ELF file");
+    let symbols = cache.symbols(&known.key, &path, || open_regular(&path)).expect("symbols");
+    let text = known.header.segments.iter().find(|segment| segment.executable).expect("code");
+    let mut code = (text.address.0..text.address.0 + text.file_size).map(Svma);
+    let address = code.find(|at| symbols.lookup(*at).is_some()).expect("a function");
+    let name = || cache.function_name(&known.key, &path, || open_regular(&path), address);
+    assert!(name().expect("unchanged").is_some());
+    fs::copy(LIBC, &path).expect("written over");
+    assert!(matches!(name(), Err(LoadError::Changed { .. })));
+    run("strip", &["-o", &path.to_string_lossy(), LIBJVM]);
+    assert!(matches!(name(), Err(LoadError::Changed { .. })), "the same build id isn't enough");
+    fs::write(&path, "short").expect("written over");
+    assert!(matches!(name(), Err(LoadError::Changed { .. })));
+    fs::copy(LIBJVM, &path).expect("put back");
+    assert!(name().expect("the same again").is_some());
 }
 
 #[test]

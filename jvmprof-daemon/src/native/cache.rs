@@ -22,7 +22,7 @@ use crate::native::open::OpenError;
 use crate::native::rows::UnwindRows;
 use crate::native::source::RegularFile;
 use crate::native::symbols::SymbolTable;
-use crate::types::BuildId;
+use crate::types::{BuildId, Svma};
 
 /// What a [`FileCache`] may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,6 +228,37 @@ impl FileCache {
             Part::Symbols(symbols) => Ok(symbols),
             Part::Rows(_) => Err(LoadError::Changed { path: path.into() }),
         }
+    }
+
+    /// The name of the function at `address` of the file known as `key`; `Ok(None)` where the file has none.
+    ///
+    /// Names aren't kept, but read from the file: `open` is called for each, and must give the file still.
+    ///
+    /// # Errors
+    /// As [`Self::symbols`]; an error of reading the name isn't remembered.
+    pub fn function_name(
+        &self,
+        key: &FileKey,
+        path: &Path,
+        open: impl Fn() -> Result<File, OpenError>,
+        address: Svma,
+    ) -> Result<Option<String>, LoadError> {
+        let symbols = self.symbols(key, path, &open)?;
+        let Some(found) = symbols.lookup(address) else {
+            return Ok(None);
+        };
+        let read = || {
+            let file = open()?;
+            let before = stat(&file, path)?;
+            let is_same = self.identify(&file, path).is_ok_and(|known| known.key == *key);
+            let name = symbols.name(found, &regular(&file, path)?);
+            // A file may also be written anew while its name is read.
+            if !is_same || stat(&file, path)? != before {
+                return Err(LoadError::Changed { path: path.into() });
+            }
+            name.map_err(|source| elf_error("name of a function", path, source))
+        };
+        read().inspect_err(|error| self.counting.load_error(error))
     }
 
     /// The unwind rows of the file known as `key`; else as [`Self::symbols`].

@@ -155,6 +155,11 @@ impl<S: ByteSource> ElfFile<S> {
         Ok(Self { source, header, sections })
     }
 
+    /// What the file is read from.
+    pub fn source(&self) -> &S {
+        &self.source
+    }
+
     pub fn header(&self) -> &ElfHeader {
         &self.header
     }
@@ -180,6 +185,22 @@ impl<S: ByteSource> ElfFile<S> {
         }
         let bytes = read_bytes(&self.source, &section.name, section.offset.0, section.size, limit)?;
         if section.compressed { decompress(&section.name, &bytes, limit) } else { Ok(bytes) }
+    }
+
+    /// Where the bytes of `section` start in the file, if all of them are there as they are: not compressed.
+    ///
+    /// # Errors
+    /// As [`Self::read_piece`].
+    pub fn place(&self, section: &Section) -> Result<FileOffset, ElfError> {
+        if section.no_bits || section.compressed {
+            return Err(ElfError::malformed(&section.name, "isn't in the file as it is"));
+        }
+        let (offset, len) = (section.offset.0, section.size);
+        if offset.checked_add(len).is_none_or(|end| end > self.source.size()) {
+            let (what, source) = (section.name.clone(), io::ErrorKind::UnexpectedEof.into());
+            return Err(ElfError::Read { what, offset, len, source });
+        }
+        Ok(section.offset)
     }
 
     /// Reads `len` bytes of `section` from `offset` inside it, for tables that are worked through piece by piece.
@@ -319,7 +340,7 @@ fn section(header: &SectionHeader64<Le>, names: &[u8]) -> Section {
 }
 
 /// The bytes from `start` up to the next zero byte or the end; empty if `start` is outside.
-pub(crate) fn c_string(table: &[u8], start: usize) -> &[u8] {
+fn c_string(table: &[u8], start: usize) -> &[u8] {
     let rest = table.get(start..).unwrap_or_default();
     let end = rest.iter().position(|byte| *byte == 0).unwrap_or(rest.len());
     &rest[..end]

@@ -13,4 +13,5 @@ pub mod open;
 pub mod rows;
 pub mod source;
 pub mod symbols;
+mod symbols_names;
 mod symbols_table;

@@ -5,7 +5,7 @@
 //! - `STT_FUNC` and `STT_GNU_IFUNC` (whose code is the resolver's), and `STT_NOTYPE`, which hand-written assembly
 //!   leaves on its labels; all only where they lie in a section of code;
 //! - where one lies inside another, the inner one has its bytes and the outer one the rest;
-//! - of several names for the same bytes, the one that people know: [`Candidate::preference`];
+//! - of several names for the same bytes, the one that people know, which is chosen when it is asked for;
 //! - a symbol without a size, in assembly, reaches to the next symbol of the same section, and is only a label where a
 //!   function with a size covers it. In `.dynsym` it is left out: the functions between it and the next symbol
 //!   are missing there, and would all get its name.
@@ -16,62 +16,67 @@ use object::LittleEndian as Le;
 use object::elf::{self, Sym64};
 use object::pod;
 
-use crate::native::elf::{ElfError, ElfFile, Section, c_string};
+use crate::native::elf::{ElfError, ElfFile, Section};
 use crate::native::source::ByteSource;
+use crate::native::symbols_names::{Names, StringTable};
 use crate::native::symbols_table::{Range, TableBuilder};
 
 pub use crate::native::symbols_table::{SymbolRef, SymbolTable};
 
-/// Largest symbol table that is read, in bytes: 1.4 million symbols. JDK 17's libjvm has 58,000.
-const MAX_SYMBOL_BYTES: u64 = 32 << 20;
-/// Largest string table that is read, in bytes.
-const MAX_STRING_BYTES: u64 = 64 << 20;
+/// Largest symbol table that is read, in bytes: 2.8 million symbols. JDK 17's libjvm has 58,000.
+/// While they are sorted each that may be a function takes 16 bytes, and then 12 in the table.
+const MAX_SYMBOL_BYTES: u64 = 64 << 20;
+/// Bytes of a symbol in the file.
+const ENTRY: u64 = size_of::<Sym64<Le>>() as u64;
 /// Symbols that are read at once.
-const PIECE: u64 = 16 << 10;
+const PIECE: u64 = 4 << 10;
 /// How far a symbol without a size reaches at most, in bytes: behind that it isn't believed to be one function.
-const MAX_UNSIZED: u64 = 64 << 10;
+const MAX_UNSIZED: u32 = 64 << 10;
 
 impl SymbolTable {
-    /// Reads the symbol tables of `file`.
+    /// Reads the symbol tables of `file`, without the names.
     ///
     /// # Errors
     /// [`ElfError`] where a table can't be read or is too large. A stripped file has an empty table, which is no
     /// error.
     pub fn load<S: ByteSource>(file: &ElfFile<S>) -> Result<Self, ElfError> {
         let code = CodeSections::of(file.sections());
-        let mut strings = Vec::new();
+        let mut strings = [StringTable::default(); 2];
         let mut candidates = Vec::new();
         for (table, kind) in [elf::SHT_SYMTAB, elf::SHT_DYNSYM].into_iter().enumerate() {
-            strings.push(Vec::new());
             let found = file.sections().iter().find(|s| s.kind == kind.0 && !s.no_bits);
             let Some(symbols) = found else { continue };
-            strings[table] = read_strings(file, symbols)?;
+            strings[table] = StringTable::of(file, symbols)?;
+            // All at once, so that growing doesn't copy; what isn't used is never touched.
+            candidates.reserve_exact((symbols.size.min(MAX_SYMBOL_BYTES) / ENTRY) as usize);
             read_symbols(file, symbols, &mut |symbol| {
-                candidates.extend(Candidate::new(symbol, table as u8, &strings[table], &code));
+                candidates.extend(Candidate::new(symbol, table, strings[table], &code));
             })?;
         }
-        let name_of = |c: &Candidate| name(&strings[usize::from(c.table)], c.name);
-        candidates.sort_unstable_by(|a, b| {
-            let order = |c: &Candidate| (c.start, Reverse(c.size));
-            let by_name = || a.preference(name_of(a)).cmp(&b.preference(name_of(b)));
-            order(a).cmp(&order(b)).then_with(by_name)
-        });
-        candidates.dedup_by_key(|c| (c.start, c.size));
+        candidates.sort_unstable_by_key(|c| (c.start, Reverse(c.size), c.rank, c.name));
+        drop_covered(&mut candidates);
+        drop_unknown_labels(&mut candidates, file.source(), &strings)?;
         give_sizes(&mut candidates, &code);
-        let mut builder = TableBuilder::default();
-        for candidate in &candidates {
-            let range = Range { start: candidate.start, end: candidate.start + u64::from(candidate.size) };
-            builder.push(range, name_of(candidate))?;
-        }
-        Ok(builder.finish())
+        Ok(table_of(&candidates, strings, code.base()))
     }
 }
 
-fn read_strings<S: ByteSource>(file: &ElfFile<S>, symbols: &Section) -> Result<Vec<u8>, ElfError> {
-    let strings = file.sections().get(symbols.link as usize);
-    let strings = strings.filter(|s| s.kind == elf::SHT_STRTAB.0);
-    let strings = strings.ok_or_else(|| ElfError::malformed(&symbols.name, "has no string table"))?;
-    file.read(strings, MAX_STRING_BYTES)
+/// `candidates` come sorted, so that names for the same bytes are side by side.
+fn table_of(candidates: &[Candidate], strings: [StringTable; 2], base: u64) -> SymbolTable {
+    let mut names = Names::new(strings);
+    let same_bytes = |a: &Candidate, b: &Candidate| (a.start, a.size) == (b.start, b.size);
+    let functions = candidates.chunk_by(same_bytes).count();
+    let mut builder = TableBuilder::new(base, functions);
+    for same in candidates.chunk_by(same_bytes) {
+        let Some(best) = same.first() else { continue };
+        let end = same.partition_point(|c| c.rank.group() == best.rank.group());
+        let offsets = same[..end].iter().map(|c| (c.rank.bind(), c.name));
+        let name = names.add(best.rank.table(), offsets);
+        let range = Range { start: best.start, end: best.start.saturating_add(best.size) };
+        builder.push(range, name);
+    }
+    names.shrink();
+    builder.finish(names)
 }
 
 fn read_symbols<S: ByteSource>(
@@ -83,10 +88,9 @@ fn read_symbols<S: ByteSource>(
         let (what, size, limit) = (section.name.clone(), section.size, MAX_SYMBOL_BYTES);
         return Err(ElfError::TooLarge { what, size, limit });
     }
-    let entry = size_of::<Sym64<Le>>() as u64;
-    let whole = section.size - section.size % entry;
-    for offset in (0..whole).step_by((PIECE * entry) as usize) {
-        let bytes = file.read_piece(section, offset, (PIECE * entry).min(whole - offset))?;
+    let whole = section.size - section.size % ENTRY;
+    for offset in (0..whole).step_by((PIECE * ENTRY) as usize) {
+        let bytes = file.read_piece(section, offset, (PIECE * ENTRY).min(whole - offset))?;
         let symbols = pod::slice_from_all_bytes::<Sym64<Le>>(&bytes);
         let symbols =
             symbols.map_err(|()| ElfError::malformed(&section.name, "not a whole number of symbols"))?;
@@ -95,30 +99,22 @@ fn read_symbols<S: ByteSource>(
     Ok(())
 }
 
-/// The bytes of a name: bounded, because a hostile string table may hold one string without an end.
-fn name(strings: &[u8], start: u32) -> &[u8] {
-    const MAX_NAME: usize = 16 << 10;
-    let start = start as usize;
-    let end = strings.len().min(start.saturating_add(MAX_NAME));
-    c_string(&strings[..end], start)
-}
-
 /// A symbol that may be a function.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
-    start: u64,
+    /// From [`CodeSections::base`].
+    start: u32,
     /// Zero where the file states none and [`give_sizes`] hasn't yet. Functions of more than 4 GiB are cut.
     size: u32,
+    /// Offset in the string table.
+    name: u32,
+    rank: Rank,
     /// The file states the size.
     sized: bool,
-    name: u32,
-    table: u8,
-    function: bool,
-    bind: u8,
 }
 
 impl Candidate {
-    fn new(symbol: &Sym64<Le>, table: u8, strings: &[u8], code: &CodeSections) -> Option<Self> {
+    fn new(symbol: &Sym64<Le>, table: usize, strings: StringTable, code: &CodeSections) -> Option<Self> {
         let section = symbol.st_shndx.get(Le);
         if section == elf::SHN_UNDEF || section == elf::SHN_ABS || section == elf::SHN_COMMON {
             return None;
@@ -133,40 +129,92 @@ impl Candidate {
         if size == 0 && table != 0 {
             return None;
         }
-        let name_start = symbol.st_name.get(Le);
-        let text = name(strings, name_start);
-        // Labels of compilers and of the annobin plugin of Fedora, which marks the ends of functions with them.
-        if text.is_empty() || text.starts_with(b".L") || text.starts_with(b".annobin") {
+        let name = symbol.st_name.get(Le);
+        if !strings.has(name) {
             return None;
         }
-        let size = u32::try_from(size.min(end - start)).unwrap_or(u32::MAX);
         Some(Self {
-            start,
-            size,
+            start: u32::try_from(start.checked_sub(code.base())?).ok()?,
+            size: u32::try_from(size.min(end - start)).unwrap_or(u32::MAX),
+            name,
+            rank: Rank::new(function, table, symbol.st_info.st_bind()),
             sized: size != 0,
-            name: name_start,
-            table,
-            function,
-            bind: symbol.st_info.st_bind().0,
         })
     }
 
-    /// Sorts the better name first, of names for the same bytes: functions before labels, `.symtab` before `.dynsym`,
-    /// `malloc` before `__libc_malloc`, global before weak before local, short before long.
-    fn preference<'a>(&self, name: &'a [u8]) -> impl Ord + use<'a> {
-        let underscores = name.iter().take_while(|byte| **byte == b'_').count();
-        let bind = match elf::SymbolBind(self.bind) {
+    fn end(&self) -> u32 {
+        self.start.saturating_add(self.size)
+    }
+}
+
+/// What is known of a name before it is read; the better one is less: functions before labels, `.symtab` before
+/// `.dynsym`, global before weak before local.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank(u8);
+
+impl Rank {
+    fn new(function: bool, table: usize, bind: elf::SymbolBind) -> Self {
+        let bind = match bind {
             elf::STB_GLOBAL => 0,
             elf::STB_WEAK => 1,
             _ => 2,
         };
-        (!self.function, self.table, underscores, bind, name.len(), name)
+        Self(u8::from(!function) << 3 | (table as u8 & 1) << 2 | bind)
+    }
+
+    fn is_function(self) -> bool {
+        self.0 & 8 == 0
+    }
+
+    fn table(self) -> usize {
+        usize::from(self.0 >> 2 & 1)
+    }
+
+    fn bind(self) -> u8 {
+        self.0 & 3
+    }
+
+    /// Names of a better group are preferred whatever their text is.
+    fn group(self) -> u8 {
+        self.0 >> 2
     }
 }
 
-/// Gives symbols without a size the bytes up to the next symbol or their section's end; drops those that a function
-/// with a size covers. Symbols come sorted by start, of the same start the largest first.
-fn give_sizes(candidates: &mut Vec<Candidate>, code: &CodeSections) {
+/// Drops symbols without a size that a function with a size covers. Symbols come sorted by start, of the same start the
+/// largest first.
+fn drop_covered(candidates: &mut Vec<Candidate>) {
+    let mut covered_to = 0;
+    candidates.retain(|candidate| {
+        if candidate.sized {
+            covered_to = covered_to.max(candidate.end());
+        }
+        candidate.sized || candidate.start >= covered_to
+    });
+}
+
+/// Drops labels that people don't know, so that they don't cut short what is before them. There are few labels: their
+/// names can be read one by one.
+fn drop_unknown_labels(
+    candidates: &mut Vec<Candidate>,
+    source: &impl ByteSource,
+    strings: &[StringTable; 2],
+) -> Result<(), ElfError> {
+    let mut result = Ok(());
+    candidates.retain(|candidate| {
+        if candidate.rank.is_function() || result.is_err() {
+            return true;
+        }
+        let known = strings[candidate.rank.table()].has_known(source, candidate.name);
+        known.unwrap_or_else(|error| {
+            result = Err(error);
+            true
+        })
+    });
+    result
+}
+
+/// Gives symbols without a size the bytes up to the next symbol or their section's end. Symbols come sorted by start.
+fn give_sizes(candidates: &mut [Candidate], code: &CodeSections) {
     let (mut next_start, mut last_start) = (None, None);
     for candidate in candidates.iter_mut().rev() {
         let start = candidate.start;
@@ -175,19 +223,13 @@ fn give_sizes(candidates: &mut Vec<Candidate>, code: &CodeSections) {
         }
         last_start = Some(start);
         if !candidate.sized {
-            let section_end = code.end_behind(start).unwrap_or(start);
-            let end = section_end.min(next_start.unwrap_or(u64::MAX)).min(start.saturating_add(MAX_UNSIZED));
-            candidate.size = end.saturating_sub(start) as u32;
+            let address = code.base() + u64::from(start);
+            let section_size = code.end_behind(address).map_or(0, |end| end - address);
+            let section_size = u32::try_from(section_size).unwrap_or(u32::MAX);
+            let to_next = next_start.map_or(u32::MAX, |next| next - start);
+            candidate.size = MAX_UNSIZED.min(section_size).min(to_next);
         }
     }
-    let mut covered_to = 0;
-    candidates.retain(|candidate| {
-        if candidate.sized {
-            covered_to = covered_to.max(candidate.start + u64::from(candidate.size));
-            return true;
-        }
-        candidate.start >= covered_to && candidate.size > 0
-    });
 }
 
 /// Where the sections of code are.
@@ -203,6 +245,11 @@ impl CodeSections {
         let mut ranges: Vec<_> = code.map(|s| (s.address.0, s.address.0.saturating_add(s.size))).collect();
         ranges.sort_unstable();
         Self { ranges }
+    }
+
+    /// The lowest address of code.
+    fn base(&self) -> u64 {
+        self.ranges.first().map_or(0, |(start, _)| *start)
     }
 
     /// The end of the section of code that contains `address`.

@@ -1,20 +1,17 @@
-//! Named ranges of addresses in little memory: 12 bytes a range and one string of all names.
+//! Functions by address in little memory: 12 bytes a range. Their names stay in the file.
 
 use crate::native::elf::ElfError;
+use crate::native::source::ByteSource;
+use crate::native::symbols_names::{NameRef, Names};
 use crate::types::Svma;
-
-/// Most bytes of names that a table holds: string tables may share tails, so that a small hostile file could
-/// otherwise expand without bound.
-const MAX_NAMES: usize = 64 << 20;
 
 /// A function that a lookup found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SymbolRef<'a> {
-    /// As the file has it: mangled. Bytes that aren't UTF-8 are replaced.
-    pub name: &'a str,
+pub struct SymbolRef {
     pub start: Svma,
     /// In bytes; where the file states none, up to the next symbol or the section's end.
     pub size: u64,
+    name: NameRef,
 }
 
 /// The functions of one file.
@@ -27,20 +24,19 @@ pub struct SymbolTable {
     /// Functions that other ones interrupt, so that their ranges don't tell where they start and end: index of the
     /// range, start and size of the function. Sorted by index.
     interrupted: Box<[(u32, u32, u32)]>,
-    /// All names, each ended by a zero.
-    names: Box<str>,
+    names: Names,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Stored {
     start: u32,
     end: u32,
-    name: u32,
+    name: NameRef,
 }
 
 impl SymbolTable {
     /// The function that contains `address`; `None` in holes, never a neighbour.
-    pub fn lookup(&self, address: Svma) -> Option<SymbolRef<'_>> {
+    pub fn lookup(&self, address: Svma) -> Option<SymbolRef> {
         let at = u32::try_from(address.0.checked_sub(self.base)?).ok()?;
         let index = self.ranges.partition_point(|range| range.start <= at).checked_sub(1)?;
         let range = self.ranges.get(index).filter(|range| at < range.end)?;
@@ -49,9 +45,20 @@ impl SymbolTable {
             Some((_, start, size)) => (*start, *size),
             None => (range.start, range.end - range.start),
         };
-        let name = self.names.get(range.name as usize..)?;
-        let name = name.split_once('\0').map_or(name, |(name, _)| name);
-        Some(SymbolRef { name, start: Svma(self.base + u64::from(start)), size: u64::from(size) })
+        let start = Svma(self.base + u64::from(start));
+        Some(SymbolRef { start, size: u64::from(size), name: range.name })
+    }
+
+    /// The name of a function that [`Self::lookup`] found, read from `source`, which must be the file that this table
+    /// was loaded from.
+    ///
+    /// The name is as the file has it: mangled. Bytes that aren't UTF-8 are replaced, and what is longer than 64 KiB
+    /// is cut. `None` for a function without a name.
+    ///
+    /// # Errors
+    /// [`ElfError::Read`] where the file doesn't give the bytes.
+    pub fn name(&self, found: SymbolRef, source: &impl ByteSource) -> Result<Option<String>, ElfError> {
+        self.names.read(found.name, source)
     }
 
     /// How many ranges a lookup can tell apart.
@@ -65,24 +72,26 @@ impl SymbolTable {
 
     /// Bytes of memory held.
     pub fn size_bytes(&self) -> usize {
-        size_of::<Self>() + size_of_val(&*self.ranges) + size_of_val(&*self.interrupted) + self.names.len()
+        size_of::<Self>()
+            + size_of_val(&*self.ranges)
+            + size_of_val(&*self.interrupted)
+            + self.names.size_bytes()
     }
 }
 
-/// Addresses from `start` up to and without `end`.
+/// Addresses from `start` up to and without `end`, counted from the table's base.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
-    pub(crate) start: u64,
-    pub(crate) end: u64,
+    pub(crate) start: u32,
+    pub(crate) end: u32,
 }
 
 /// Makes a table of functions that may lie inside each other: where they do, the one that starts last has the bytes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct TableBuilder {
-    base: Option<u64>,
+    base: u64,
     ranges: Vec<Stored>,
     interrupted: Vec<(u32, u32, u32)>,
-    names: String,
     /// Functions that reach beyond `position`, the one that has the bytes there last.
     open: Vec<Stored>,
     /// Up to here ranges are made.
@@ -90,35 +99,25 @@ pub(crate) struct TableBuilder {
 }
 
 impl TableBuilder {
-    /// Adds a function. They come sorted by start, and of the same start the largest first.
-    pub(crate) fn push(&mut self, range: Range, name: &[u8]) -> Result<(), ElfError> {
-        let base = *self.base.get_or_insert(range.start);
-        let relative = |address: u64| u32::try_from(address.checked_sub(base)?).ok();
-        let Some(start) = relative(range.start) else { return Ok(()) };
-        let end = relative(range.end).unwrap_or(u32::MAX);
-        if start >= end {
-            return Ok(());
-        }
-        let Ok(offset) = u32::try_from(self.names.len()) else { return Ok(()) };
-        if self.names.len() + name.len() > MAX_NAMES {
-            let (what, size) = ("names of functions".into(), (self.names.len() + name.len()) as u64);
-            return Err(ElfError::TooLarge { what, size, limit: MAX_NAMES as u64 });
-        }
-        self.names.push_str(&String::from_utf8_lossy(name));
-        self.names.push('\0');
-        self.make_ranges_up_to(start);
-        self.open.push(Stored { start, end, name: offset });
-        Ok(())
+    /// `base`: what addresses count from. `functions`: how many there will be.
+    pub(crate) fn new(base: u64, functions: usize) -> Self {
+        let ranges = Vec::with_capacity(functions);
+        Self { base, ranges, interrupted: Vec::new(), open: Vec::new(), position: 0 }
     }
 
-    pub(crate) fn finish(mut self) -> SymbolTable {
-        self.make_ranges_up_to(u32::MAX);
-        SymbolTable {
-            base: self.base.unwrap_or_default(),
-            ranges: self.ranges.into(),
-            interrupted: self.interrupted.into(),
-            names: self.names.into(),
+    /// Adds a function. They come sorted by start, and of the same start the largest first.
+    pub(crate) fn push(&mut self, range: Range, name: NameRef) {
+        let Range { start, end } = range;
+        if start < end {
+            self.make_ranges_up_to(start);
+            self.open.push(Stored { start, end, name });
         }
+    }
+
+    pub(crate) fn finish(mut self, names: Names) -> SymbolTable {
+        self.make_ranges_up_to(u32::MAX);
+        let (ranges, interrupted) = (self.ranges.into(), self.interrupted.into());
+        SymbolTable { base: self.base, ranges, interrupted, names }
     }
 
     fn make_ranges_up_to(&mut self, start: u32) {

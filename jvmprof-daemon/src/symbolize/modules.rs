@@ -85,8 +85,9 @@ impl Module {
             return Ok(None);
         };
         names.get((file.key, svma), || {
-            let symbols = self.symbols(process, files)?;
-            Ok(symbols.lookup(svma).map(|symbol| FunctionName::of_raw(symbol.name)))
+            let path = Path::new(&*self.code.path);
+            let name = files.function_name(&file.key, path, || open(process, &self.code), svma);
+            Ok(name.map_err(|error| error.reason())?.as_deref().map(FunctionName::of_raw))
         })
     }
 
