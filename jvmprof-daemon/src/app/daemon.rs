@@ -20,7 +20,7 @@ use crate::export::store::{Store, StoreOptions};
 use crate::profile::model::Batch;
 
 /// How often samples are taken in, and for how long at most before signals and time are looked at.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const POLL_LIMIT: Duration = Duration::from_millis(200);
 /// A window is this much longer or shorter by chance, so that a fleet doesn't push in step.
 const JITTER: f64 = 0.2;
@@ -31,9 +31,10 @@ const DRAIN: Duration = Duration::from_secs(10);
 
 /// Runs the subcommand.
 pub(super) fn run(args: &DaemonArgs) -> anyhow::Result<()> {
-    tokio::runtime::Builder::new_multi_thread()
+    // One thread is enough, and a second one would be woken for each tick: encoding and files go to blocking threads, and
+    // the rings have a thread of their own.
+    tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .worker_threads(2)
         .build()
         .context("cannot start the event loop")?
         .block_on(profile(args))

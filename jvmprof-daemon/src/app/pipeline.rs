@@ -109,7 +109,7 @@ impl Counts {
 }
 
 /// How often the rings are emptied: code is looked at this soon after it was sampled.
-const RING_INTERVAL: Duration = Duration::from_millis(20);
+const RING_INTERVAL: Duration = Duration::from_millis(50);
 /// Memory for samples that wait while symbols are read: some seconds of a busy host.
 const MAX_QUEUED_BYTES: usize = 16 << 20;
 
