@@ -24,8 +24,10 @@ use modules::Modules;
 use names::FunctionNames;
 use tail::Rules;
 
-/// Frames that are remembered for all processes together; about 250 bytes each.
-const MAX_CACHED_FRAMES: usize = 100_000;
+/// Memory for the frames that are remembered of all processes together, bytes.
+const MAX_CACHED_BYTES: usize = 16 << 20;
+/// What a remembered frame takes beside its text: itself, its line, its slot in the map.
+const FRAME_BYTES: usize = 240;
 
 /// A stack with names.
 #[derive(Clone, Debug)]
@@ -69,7 +71,7 @@ pub struct Symbolizer {
     names: FunctionNames,
     kernel: KernelFrames,
     processes: HashMap<ProcessKey, ProcessSymbols>,
-    cached_frames: usize,
+    cached_bytes: usize,
     counts: SymbolCounts,
 }
 
@@ -78,6 +80,7 @@ pub struct Symbolizer {
 struct ProcessSymbols {
     generation: u64,
     frames: HashMap<FrameWord, Arc<Frame>>,
+    frame_bytes: usize,
     modules: Modules,
     rules: Rules,
     jit: JitNames,
@@ -92,14 +95,14 @@ impl Symbolizer {
             names: FunctionNames::new(file_bytes / 4),
             kernel: KernelFrames::default(),
             processes: HashMap::new(),
-            cached_frames: 0,
+            cached_bytes: 0,
             counts: SymbolCounts::default(),
         }
     }
 
     /// Names a sample's frames and finishes its stack.
     pub fn resolve(&mut self, process: &Process, sample: &Sample, now_ns: u64) -> Resolved {
-        if self.cached_frames > MAX_CACHED_FRAMES {
+        if self.cached_bytes > MAX_CACHED_BYTES {
             self.forget_frames();
         }
         let mut frames =
@@ -110,7 +113,7 @@ impl Symbolizer {
         }
         let symbols = self.processes.entry(process.key).or_default();
         if symbols.generation != process.generation {
-            self.cached_frames -= symbols.frames.len();
+            self.cached_bytes -= symbols.frame_bytes;
             *symbols = ProcessSymbols {
                 generation: process.generation,
                 jit: std::mem::take(&mut symbols.jit),
@@ -121,7 +124,7 @@ impl Symbolizer {
             files: &self.files,
             names: &self.names,
             counts: &mut self.counts,
-            cached: &mut self.cached_frames,
+            cached: &mut self.cached_bytes,
             process,
             now_ns,
             pending: false,
@@ -160,7 +163,7 @@ impl Symbolizer {
         self.processes.retain(|key, symbols| {
             let alive = is_alive(*key);
             if !alive {
-                self.cached_frames -= symbols.frames.len();
+                self.cached_bytes -= symbols.frame_bytes;
             }
             alive
         });
@@ -178,10 +181,11 @@ impl Symbolizer {
     fn forget_frames(&mut self) {
         for symbols in self.processes.values_mut() {
             symbols.frames = HashMap::new();
+            symbols.frame_bytes = 0;
             symbols.rules = Rules::default();
         }
         self.kernel.forget();
-        self.cached_frames = 0;
+        self.cached_bytes = 0;
         self.counts.frame_cache_resets += 1;
     }
 }
@@ -285,7 +289,9 @@ impl Namer<'_> {
             }
             Backing::File | Backing::Vdso => self.file_frame(symbols, &mapping, address),
         };
-        *self.cached += 1;
+        let bytes = frame_bytes(&frame);
+        *self.cached += bytes;
+        symbols.frame_bytes += bytes;
         symbols.frames.insert(word, Arc::clone(&frame));
         frame
     }
@@ -336,6 +342,12 @@ fn frame(
 ) -> Arc<Frame> {
     let line = Line { name, system_name, file: None, line: 0 };
     Arc::new(Frame { kind, address: Some(address), mapping, lines: vec![line] })
+}
+
+/// Memory of a remembered frame. Names may be shared with other frames; counted each time, the limit is on the safe side.
+fn frame_bytes(frame: &Frame) -> usize {
+    let text = |line: &Line| line.name.len() + line.system_name.len();
+    FRAME_BYTES + frame.lines.iter().map(text).sum::<usize>()
 }
 
 /// The root of a stack that isn't whole, so that no flame graph hides it.
