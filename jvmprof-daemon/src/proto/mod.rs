@@ -14,3 +14,15 @@ pub mod pprof {
 pub mod profilestore {
     include!("generated/parca.profilestore.v1alpha1.rs");
 }
+
+/// Parca's `DebuginfoService`: `proto/parca/debuginfo/v1alpha1/debuginfo.proto`.
+#[allow(clippy::all, clippy::pedantic, missing_debug_implementations, unreachable_pub)]
+pub mod debuginfo {
+    include!("generated/parca.debuginfo.v1alpha1.rs");
+}
+
+/// A container runtime's CRI: `proto/kubernetes/cri/runtime.proto`.
+#[allow(clippy::all, clippy::pedantic, missing_debug_implementations, unreachable_pub)]
+pub mod cri {
+    include!("generated/runtime.v1.rs");
+}
