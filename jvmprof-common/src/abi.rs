@@ -7,30 +7,30 @@
 pub const MAX_USER_FRAMES: usize = 1024;
 /// Kernel frames of one sample, at most; the default of `/proc/sys/kernel/perf_event_max_stack`.
 pub const MAX_KERNEL_FRAMES: usize = 127;
-/// Stack words (8 bytes each) copied behind the last frame where few frames were walked: the daemon continues there with
-/// unwind rows.
-pub const MAX_TAIL_WORDS: usize = 512;
-/// Stack words copied behind many frames whose chain ended the way it should: enough for the C library's own start frames.
+/// Stack words (8 bytes each) copied where the kernel program knows too little of the code to walk: a process it hasn't
+/// been told of yet, a file whose rows aren't in its tables. The daemon walks them.
+pub const MAX_TAIL_WORDS: usize = 4096;
+/// Stack words copied behind a frame whose caller could not be found.
+pub const BROKEN_TAIL_WORDS: usize = 512;
+/// Stack words copied behind a frame whose caller's address is zero.
 pub const END_TAIL_WORDS: usize = 64;
-/// Stack words copied behind many frames whose chain broke.
-pub const BROKEN_TAIL_WORDS: usize = 128;
-/// From here on frames are many.
-pub const SHALLOW_FRAMES: u64 = 8;
+/// Words of one frame, at most.
+pub const MAX_FRAME_WORDS: usize = 3;
 /// Words behind a [`SampleHeader`], at most. A power of two, so that an index is bounded by a mask.
-pub const SAMPLE_WORDS: usize = 2048;
-/// Frames that one kernel program walks before it tail-calls itself. The kernel allows 33 tail calls:
-/// 33 * 32 = 1,056 >= [`MAX_USER_FRAMES`].
+pub const SAMPLE_WORDS: usize = 8192;
+/// Frames that one kernel program walks before it tail-calls itself. The kernel allows 33 tail calls, of which the first
+/// leads to the interrupted frame's program: 32 * 32 = 1,024 frames above that one.
 pub const FRAMES_PER_PROGRAM: usize = 32;
 
-const _: () = assert!(MAX_KERNEL_FRAMES + MAX_USER_FRAMES + MAX_TAIL_WORDS <= SAMPLE_WORDS);
+const _: () = assert!(MAX_KERNEL_FRAMES + MAX_USER_FRAMES * MAX_FRAME_WORDS + MAX_TAIL_WORDS <= SAMPLE_WORDS);
 const _: () = assert!(SAMPLE_WORDS.is_power_of_two());
-const _: () = assert!(FRAMES_PER_PROGRAM * 33 >= MAX_USER_FRAMES);
+const _: () = assert!(FRAMES_PER_PROGRAM * 32 >= MAX_USER_FRAMES);
 
 /// First word of every sample: "jvmprof" and the version of this layout.
-pub const SAMPLE_MAGIC: u64 = u64::from_le_bytes(*b"jvmprof\x01");
+pub const SAMPLE_MAGIC: u64 = u64::from_le_bytes(*b"jvmprof\x02");
 
 /// A sample as it stands in the ring buffer, followed by `kernel_frames` kernel addresses (leaf first), `user_words` frame
-/// words (leaf first, see [`FrameWord`]) and `tail_words` words of stack starting at `tail_sp`.
+/// words (leaf first, see [`crate::frame::UserFrame`]) and `tail_words` words of stack starting at `tail_sp`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SampleHeader {
@@ -58,6 +58,8 @@ pub struct SampleHeader {
     /// [`FLAG_KERNEL_MODE`].
     pub flags: u8,
     pub reserved: u32,
+    /// General-purpose registers of the interrupted user code, by their numbers in instruction encodings.
+    pub registers: [u64; 16],
 }
 
 /// The sample interrupted the kernel; the user stack starts from the registers saved at its entry.
@@ -89,10 +91,22 @@ pub enum Stop {
     UnknownCode = 8,
     /// The code's unwind rule can't be expressed.
     UnsupportedRule = 9,
+    /// The daemon hasn't told the kernel program of this process yet.
+    UnknownProcess = 10,
+    /// The file has unwind rows, but not in the kernel's tables.
+    RowsMissing = 11,
+    /// Generated code of HotSpot that could not be read at the time of the sample.
+    CodeUnreadable = 12,
+    /// Generated code of HotSpot in whose frame the return address isn't known.
+    UnknownStub = 13,
+    /// A virtual thread's frames go on in the Java heap.
+    Frozen = 14,
+    /// The process is ending or replacing its program: it has no user memory any more.
+    NoMemory = 15,
 }
 
 impl Stop {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 16] = [
         Self::KernelThread,
         Self::ChainEnded,
         Self::FramePointerInvalid,
@@ -103,6 +117,12 @@ impl Stop {
         Self::Root,
         Self::UnknownCode,
         Self::UnsupportedRule,
+        Self::UnknownProcess,
+        Self::RowsMissing,
+        Self::CodeUnreadable,
+        Self::UnknownStub,
+        Self::Frozen,
+        Self::NoMemory,
     ];
 
     /// The reason with this discriminant.
@@ -123,48 +143,13 @@ impl Stop {
             Self::Root => "root",
             Self::UnknownCode => "unknown code",
             Self::UnsupportedRule => "unsupported unwind rule",
+            Self::UnknownProcess => "process not yet known",
+            Self::RowsMissing => "unwind rows not loaded",
+            Self::CodeUnreadable => "JVM code unreadable",
+            Self::UnknownStub => "unknown JVM stub",
+            Self::NoMemory => "no user memory",
+            Self::Frozen => "virtual thread's frames in the heap",
         }
-    }
-}
-
-/// One word of a user stack: an address with a tag in its top four bits (user addresses have at most 57).
-///
-/// Frames that need more than an address to be identified will take further words; the tag says how many.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FrameWord(pub u64);
-
-impl FrameWord {
-    const TAG_SHIFT: u32 = 60;
-    const ADDRESS_MASK: u64 = (1 << Self::TAG_SHIFT) - 1;
-    const TAG_RETURN: u64 = 0;
-    const TAG_EXACT: u64 = 1;
-
-    /// A return address: the call is the instruction before it.
-    #[inline(always)]
-    pub const fn return_address(address: u64) -> Self {
-        Self(address & Self::ADDRESS_MASK | Self::TAG_RETURN << Self::TAG_SHIFT)
-    }
-
-    /// The interrupted instruction itself: a leaf, or a frame below a signal handler.
-    #[inline(always)]
-    pub const fn exact(address: u64) -> Self {
-        Self(address & Self::ADDRESS_MASK | Self::TAG_EXACT << Self::TAG_SHIFT)
-    }
-
-    /// The address as it was found.
-    #[inline(always)]
-    pub const fn address(self) -> u64 {
-        self.0 & Self::ADDRESS_MASK
-    }
-
-    #[inline(always)]
-    pub const fn is_exact(self) -> bool {
-        self.0 >> Self::TAG_SHIFT == Self::TAG_EXACT
-    }
-
-    /// The address to look up: the call instruction's last byte for a return address.
-    pub const fn lookup_address(self) -> u64 {
-        if self.is_exact() { self.address() } else { self.address().saturating_sub(1) }
     }
 }
 
@@ -188,6 +173,8 @@ pub enum Counter {
     KernelStackUnreadable = 6,
     /// Children that could not be added to the profiled processes: the filter map was full.
     FilterFull = 7,
+    /// Not taken: the process is in [`DROPPED_PIDS`].
+    Dropped = 8,
     /// Walks of user stacks, by how they ended: this index plus the [`Stop`].
     StopBase = 16,
 }
@@ -195,7 +182,7 @@ pub enum Counter {
 impl Counter {
     pub const LEN: u32 = 32;
     /// All but [`Counter::StopBase`].
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Taken,
         Self::Emitted,
         Self::RingBufferFull,
@@ -204,6 +191,7 @@ impl Counter {
         Self::Idle,
         Self::KernelStackUnreadable,
         Self::FilterFull,
+        Self::Dropped,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -216,6 +204,7 @@ impl Counter {
             Self::Idle => "idle",
             Self::KernelStackUnreadable => "kernel_stack_unreadable",
             Self::FilterFull => "filter_full",
+            Self::Dropped => "dropped",
             Self::StopBase => "stop",
         }
     }
@@ -231,6 +220,10 @@ pub mod globals {
     pub const TASK_FLAGS: &str = "TASK_FLAGS";
     /// `u32`: offset of `task_struct.tgid`.
     pub const TASK_TGID: &str = "TASK_TGID";
+    /// `u32`: offset of `task_struct.mm`.
+    pub const TASK_MM: &str = "TASK_MM";
+    /// `u32`: offset of `task_struct.thread.fsbase`.
+    pub const TASK_FSBASE: &str = "TASK_FSBASE";
     /// `u32`: 1 if only the processes in [`super::PROFILED_PIDS`] are sampled.
     pub const FILTER: &str = "FILTER";
     /// `u32`: unread bytes in the ring buffer from which on a sample wakes the reader.
@@ -242,18 +235,13 @@ pub mod globals {
 /// Map `u32 -> u8`: the thread group ids that are sampled where [`globals::FILTER`] is set.
 pub const PROFILED_PIDS: &str = "PROFILED_PIDS";
 
+/// Map `u32 -> u64`: thread group ids that aren't sampled, with their `start_boottime` in ns, so that another tenant of the pid
+/// isn't meant. Exec removes an entry.
+pub const DROPPED_PIDS: &str = "DROPPED_PIDS";
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_return_address_is_looked_up_at_its_call_and_a_leaf_as_it_is() {
-        let call = FrameWord::return_address(0x7f00_0000_1000);
-        assert_eq!((call.address(), call.lookup_address()), (0x7f00_0000_1000, 0x7f00_0000_0fff));
-        let leaf = FrameWord::exact(0x7f00_0000_1000);
-        assert_eq!((leaf.address(), leaf.lookup_address()), (0x7f00_0000_1000, 0x7f00_0000_1000));
-        assert!(leaf.is_exact() && !call.is_exact());
-    }
 
     #[test]
     fn every_stop_survives_the_wire() {
@@ -267,7 +255,7 @@ mod tests {
 
     #[test]
     fn the_header_has_no_padding() {
-        assert_eq!(size_of::<SampleHeader>(), 8 * 3 + 4 * 2 + 16 + 8 * 2 + 4 + 2 * 3 + 2 + 4);
+        assert_eq!(size_of::<SampleHeader>(), 8 * 3 + 4 * 2 + 16 + 8 * 2 + 4 + 2 * 3 + 2 + 4 + 16 * 8);
         assert_eq!(size_of::<SampleHeader>() % 8, 0);
     }
 }

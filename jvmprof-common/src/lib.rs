@@ -3,8 +3,11 @@
 //! Design constraints: `no_std`, no allocation, no panicking paths, and code that the eBPF verifier accepts: indices are
 //! masked, loops are bounded by the caller, and state lives behind one pointer so that the verifier's states converge.
 #![cfg_attr(not(test), no_std)]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod abi;
+pub mod frame;
+pub mod jvm;
 pub mod rows;
+pub mod tables;
 pub mod unwind;

@@ -6,6 +6,21 @@
 //!
 //! All offsets are in bytes.
 
+/// A general-purpose register by its number in instruction encodings: rax 0, rcx 1, rdx 2, rbx 3, rsp 4, rbp 5, rsi 6,
+/// rdi 7, r8 to r15 (Intel SDM volume 2, table 2-2 with REX).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Register(pub u8);
+
+impl Register {
+    pub const RAX: Self = Self(0);
+    pub const RCX: Self = Self(1);
+    pub const RBX: Self = Self(3);
+    pub const RSP: Self = Self(4);
+    pub const RBP: Self = Self(5);
+    pub const R13: Self = Self(13);
+    pub const R15: Self = Self(15);
+}
+
 /// Where the canonical frame address is: the value of `rsp` before the call instruction pushed the return address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CfaRule {
@@ -21,9 +36,25 @@ pub enum CfaRule {
     RspIndirect { at: i32, add: i32 },
     /// `*(rbp + at) + add`: functions that realign their stack.
     RbpIndirect { at: i32, add: i32 },
+    /// In a register: generated code that remembers its caller's stack pointer. Known of the interrupted frame only.
+    Register(Register),
+    /// A register and something: assembly, and functions that realign their stack. Known of the interrupted frame only.
+    RegisterPlus { register: Register, add: i32 },
+    /// `rbp + offset`, on another stack than `rsp`, which may lie above or below: code that switches stacks and keeps its
+    /// frame pointer on the one that it came from.
+    OtherStack(i32),
+    /// The `gobuf` in which Go's runtime keeps a goroutine's registers while this thread runs on its system stack
+    /// (go src/runtime/runtime2.go): `m.curg.sched`, where `m` is that of the `g` at `fs + tls`, and `curg` at `m + current`.
+    /// It isn't the caller's `rsp`, but begins with it. No goroutine: the root.
+    Goroutine { tls: i32, current: i16 },
     /// Something that these rules can't express.
     Unsupported,
 }
+
+/// Offset of `m` in Go's `g`; `sched` stands behind it (go src/runtime/runtime2.go).
+pub const GO_G_M: u64 = 0x30;
+/// Offset of `sched` in Go's `g`.
+pub const GO_G_SCHED: u64 = GO_G_M + 8;
 
 /// Where the caller's `rbp` is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,15 +78,27 @@ pub enum RbpRule {
 pub enum RaRule {
     /// The eight bytes at `CFA + offset`; the offset is -8 in all ordinary code.
     AtCfa(i32),
-    /// The eight bytes at `rsp + offset`, with the stepped frame's own `rsp`: signal frames.
+    /// The eight bytes at `rsp + offset`, with the stepped frame's own `rsp`: signal frames, generated code.
     AtRsp(i32),
+    /// The eight bytes at `rbp + offset`, with the stepped frame's own `rbp`: generated code whose frame pointer is set up
+    /// while its caller's stack pointer is elsewhere.
+    AtRbp(i32),
+    /// In a register: generated code that took it off the stack. Known of the interrupted frame only.
+    Register(Register),
     /// There is none: this frame is the root of its thread's stack (`_start`, `clone3`).
     Undefined,
     /// Something that these rules can't express.
     Unsupported,
 }
 
-/// How to step one frame of native code.
+impl RaRule {
+    #[inline(always)]
+    pub const fn is_register(&self) -> bool {
+        matches!(self, Self::Register(_))
+    }
+}
+
+/// How to step one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Row {
     pub cfa: CfaRule,
@@ -64,6 +107,36 @@ pub struct Row {
     /// A signal frame (`S` in the CIE's augmentation): its caller was interrupted rather than left by a call, so that
     /// the address found is the caller's very program counter, to be looked up as it is instead of at address - 1.
     pub signal: bool,
+}
+
+/// A row's rules, each asked for when it is needed: what the verifier sees of one is forgotten before the next.
+pub trait Rules {
+    fn cfa(&self) -> CfaRule;
+    fn rbp(&self) -> RbpRule;
+    fn ra(&self) -> RaRule;
+    fn is_signal(&self) -> bool;
+}
+
+impl Rules for Row {
+    #[inline(always)]
+    fn cfa(&self) -> CfaRule {
+        self.cfa
+    }
+
+    #[inline(always)]
+    fn rbp(&self) -> RbpRule {
+        self.rbp
+    }
+
+    #[inline(always)]
+    fn ra(&self) -> RaRule {
+        self.ra
+    }
+
+    #[inline(always)]
+    fn is_signal(&self) -> bool {
+        self.signal
+    }
 }
 
 impl Row {

@@ -3,10 +3,48 @@
 //! A stack is walked upwards, frame by frame, and most frames are small. One copy of some hundred bytes costs hardly more
 //! than a copy of eight, so [`Window`] reads ahead and answers most reads from its copy.
 
-/// The target's memory as the steppers see it.
+use crate::rows::Register;
+
+/// The target's memory and registers as the steppers see them.
 pub trait Memory {
-    /// The eight bytes at this address, if they can be read.
+    /// The eight bytes of stack at this address, if they can be read.
     fn read_u64(&mut self, address: u64) -> Option<u64>;
+
+    /// The eight bytes at this address, aligned or not, which aren't on the stack.
+    fn read_object(&mut self, address: u64) -> Option<u64> {
+        self.read_u64(address)
+    }
+
+    /// A register of the interrupted frame; `None` once that frame is left.
+    fn register(&self, register: Register) -> Option<u64> {
+        let _ = register;
+        None
+    }
+
+    /// The base of `fs`: the thread's own memory.
+    fn thread_pointer(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// Hides from the verifier where a value comes from.
+///
+/// An index that is added to a pointer becomes "precise": the verifier then tells states apart by it, and by everything it
+/// was made of, and follows each path through a search or a loop. What comes from a map's memory has no history (Linux
+/// kernel/bpf/verifier.c, `mark_chain_precision`). It must lie in a map for that.
+#[derive(Debug, Default)]
+pub struct Veil(u64);
+
+impl Veil {
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "volatile access is what keeps the compiler from seeing through")]
+    pub fn hide(&mut self, value: u64) -> u64 {
+        // SAFETY: both go to this very field.
+        unsafe {
+            core::ptr::write_volatile(&raw mut self.0, value);
+            core::ptr::read_volatile(&raw const self.0)
+        }
+    }
 }
 
 /// Where a [`Window`] copies from.
@@ -27,17 +65,18 @@ const _: () = assert!(WINDOW_WORDS.is_power_of_two());
 
 /// A copy of a stretch of the target's memory.
 #[repr(C)]
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Window {
     start: u64,
     /// Bytes that are valid from `start` on.
     len: u64,
     words: [u64; WINDOW_WORDS],
+    veil: Veil,
 }
 
 impl Default for Window {
     fn default() -> Self {
-        Self { start: 0, len: 0, words: [0; WINDOW_WORDS] }
+        Self { start: 0, len: 0, words: [0; WINDOW_WORDS], veil: Veil::default() }
     }
 }
 
@@ -52,30 +91,45 @@ impl Window {
     /// The word at `address`, from the copy or from a new copy that begins there.
     #[inline(always)]
     pub fn read_u64(&mut self, source: &mut impl Source, address: u64) -> Option<u64> {
-        if !address.is_multiple_of(8) {
+        match self.get(address) {
+            Some(word) => Some(word),
+            None => self.refill(source, address).then_some(self.words[0]),
+        }
+    }
+
+    /// The word at `address`, if it is in the copy.
+    #[inline(always)]
+    pub fn get(&mut self, address: u64) -> Option<u64> {
+        let offset = address.wrapping_sub(self.start);
+        // A copy begins at a multiple of 8.
+        if offset >= self.len || !offset.is_multiple_of(8) {
             return None;
         }
-        if let Some(word) = self.get(address) {
-            return Some(word);
+        let index = self.veil.hide(offset >> 3) as usize;
+        Some(self.words[index & (WINDOW_WORDS - 1)])
+    }
+
+    /// Makes a new copy that begins at `address`; false if that can't be read, or isn't a multiple of 8.
+    #[inline(always)]
+    pub fn refill(&mut self, source: &mut impl Source, address: u64) -> bool {
+        if !address.is_multiple_of(8) {
+            return false;
         }
         let to_page_end = PAGE - (address & (PAGE - 1));
         let bytes = if to_page_end < WINDOW_BYTES as u64 { to_page_end } else { WINDOW_BYTES as u64 };
         self.len = 0;
         if !source.copy(address, &mut self.words, bytes as usize) {
-            return None;
+            return false;
         }
         self.start = address;
         self.len = bytes;
-        Some(self.words[0])
+        true
     }
 
+    /// The first word of the copy.
     #[inline(always)]
-    fn get(&self, address: u64) -> Option<u64> {
-        let offset = address.wrapping_sub(self.start);
-        if offset >= self.len {
-            return None;
-        }
-        Some(self.words[(offset >> 3) as usize & (WINDOW_WORDS - 1)])
+    pub const fn first(&self) -> u64 {
+        self.words[0]
     }
 }
 

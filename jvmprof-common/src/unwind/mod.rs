@@ -5,6 +5,7 @@
 
 pub mod call;
 pub mod frame_pointer;
+pub mod hotspot;
 pub mod memory;
 pub mod rows;
 

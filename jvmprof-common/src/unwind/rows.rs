@@ -2,41 +2,43 @@
 
 use super::{Cursor, Memory, is_code_address};
 use crate::abi::Stop;
-use crate::rows::{CfaRule, RaRule, RbpRule, Row};
+use crate::rows::{CfaRule, GO_G_M, GO_G_SCHED, RaRule, RbpRule, Rules};
 
 /// Moves the cursor to the caller by a row.
 ///
 /// # Errors
 /// [`Stop::Root`] where the row says that there is no caller; the other reasons name what could not be read or followed.
 #[inline(always)]
-pub fn step(cursor: &mut Cursor, row: &Row, memory: &mut impl Memory) -> Result<(), Stop> {
+pub fn step(cursor: &mut Cursor, row: &impl Rules, memory: &mut impl Memory) -> Result<(), Stop> {
     let here = *cursor;
+    // Stacks grow down, so a caller's frame lies above: this is also what ends a walk through garbage. Signal frames
+    // may return to another stack; code that holds its return address in a register may have left its frame already.
+    let signal = row.is_signal();
+    let ra = row.ra();
     // A root needs no CFA: hand-written entry code often has none.
-    if row.is_root() {
+    if let RaRule::Undefined = ra {
         return Err(Stop::Root);
     }
-    let cfa = match row.cfa {
-        CfaRule::Rsp(offset) => add(here.sp, offset),
-        CfaRule::Rbp(offset) => add(here.fp, offset),
-        CfaRule::Plt { index_pushed } => {
-            here.sp + 8 + if here.pc & 15 >= u64::from(index_pushed) { 8 } else { 0 }
-        }
-        CfaRule::RspIndirect { at, add: offset } => add(read(memory, add(here.sp, at))?, offset),
-        CfaRule::RbpIndirect { at, add: offset } => add(read(memory, add(here.fp, at))?, offset),
-        CfaRule::Unsupported => return Err(Stop::UnsupportedRule),
+    let rule = row.cfa();
+    let cfa = cfa(&here, rule, memory)?;
+    // Interpreted code that was handed an argument too many has popped more than its caller's stack pointer says. A
+    // register is known of the interrupted frame only, so that this can't lead in circles.
+    let lowest = match rule {
+        CfaRule::Register(_) | CfaRule::OtherStack(_) | CfaRule::Goroutine { .. } => 0,
+        _ if ra.is_register() => here.sp,
+        _ => here.sp + 8,
     };
-    // Stacks grow down, so a caller's frame lies above: this is also what ends a walk through garbage. Signal frames
-    // may return to another stack.
-    if !cfa.is_multiple_of(8) || (cfa <= here.sp && !row.signal) {
+    if !cfa.is_multiple_of(8) || (cfa < lowest && !signal) {
         return Err(Stop::FramePointerInvalid);
     }
-    let return_address = match row.ra {
+    let return_address = match ra {
         RaRule::AtCfa(offset) => read(memory, add(cfa, offset))?,
         RaRule::AtRsp(offset) => read(memory, add(here.sp, offset))?,
-        RaRule::Undefined => return Err(Stop::Root),
-        RaRule::Unsupported => return Err(Stop::UnsupportedRule),
+        RaRule::AtRbp(offset) => read(memory, add(here.fp, offset))?,
+        RaRule::Register(register) => memory.register(register).ok_or(Stop::UnsupportedRule)?,
+        RaRule::Undefined | RaRule::Unsupported => return Err(Stop::UnsupportedRule),
     };
-    let fp = match row.rbp {
+    let fp = match row.rbp() {
         RbpRule::Same => here.fp,
         RbpRule::AtCfa(offset) => read(memory, add(cfa, offset))?,
         RbpRule::AtRsp(offset) => read(memory, add(here.sp, offset))?,
@@ -50,8 +52,49 @@ pub fn step(cursor: &mut Cursor, row: &Row, memory: &mut impl Memory) -> Result<
     if !is_code_address(return_address) {
         return Err(Stop::ReturnAddressInvalid);
     }
-    *cursor = Cursor { pc: return_address, sp: cfa, fp, exact: row.signal };
+    let sp = match rule {
+        CfaRule::Goroutine { .. } => read(memory, cfa)?,
+        _ => cfa,
+    };
+    *cursor = Cursor { pc: return_address, sp, fp, exact: signal };
     Ok(())
+}
+
+#[inline(always)]
+fn cfa(here: &Cursor, rule: CfaRule, memory: &mut impl Memory) -> Result<u64, Stop> {
+    Ok(match rule {
+        CfaRule::Rsp(offset) => add(here.sp, offset),
+        CfaRule::Rbp(offset) | CfaRule::OtherStack(offset) => add(here.fp, offset),
+        CfaRule::Plt { index_pushed } => {
+            here.sp + 8 + if here.pc & 15 >= u64::from(index_pushed) { 8 } else { 0 }
+        }
+        CfaRule::RspIndirect { at, add: offset } => add(read(memory, add(here.sp, at))?, offset),
+        CfaRule::RbpIndirect { at, add: offset } => add(read(memory, add(here.fp, at))?, offset),
+        CfaRule::Register(register) => memory.register(register).ok_or(Stop::UnsupportedRule)?,
+        CfaRule::RegisterPlus { register, add: offset } => {
+            add(memory.register(register).ok_or(Stop::UnsupportedRule)?, offset)
+        }
+        CfaRule::Goroutine { tls, current } => gobuf(tls, current, memory)?,
+        CfaRule::Unsupported => return Err(Stop::UnsupportedRule),
+    })
+}
+
+/// Where the registers of the goroutine are that this thread has left for its system stack.
+#[inline(always)]
+fn gobuf(tls: i32, current: i16, memory: &mut impl Memory) -> Result<u64, Stop> {
+    let thread = memory.thread_pointer().ok_or(Stop::UnsupportedRule)?;
+    let g = object(memory, add(thread, tls))?;
+    let m = object(memory, g.wrapping_add(GO_G_M))?;
+    let goroutine = object(memory, add(m, i32::from(current)))?;
+    if goroutine == 0 {
+        return Err(Stop::Root);
+    }
+    Ok(goroutine.wrapping_add(GO_G_SCHED))
+}
+
+#[inline(always)]
+fn object(memory: &mut impl Memory, address: u64) -> Result<u64, Stop> {
+    memory.read_object(address).ok_or(Stop::StackUnreadable)
 }
 
 #[inline(always)]
@@ -67,6 +110,7 @@ fn read(memory: &mut impl Memory, address: u64) -> Result<u64, Stop> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rows::Row;
 
     /// A stack of words from 0x7000 on.
     struct Stack(Vec<u64>);
@@ -124,6 +168,45 @@ mod tests {
         let mut cursor = HERE;
         step(&mut cursor, &row, &mut Stack(vec![RA, 0x6ff0, 0x6000])).expect("the context is on the stack");
         assert_eq!(cursor, Cursor { pc: RA, sp: 0x6000, fp: 0x6ff0, exact: true });
+    }
+
+    #[test]
+    fn a_switch_of_stacks_leads_down_where_the_row_says_so() {
+        let row = Row { cfa: CfaRule::OtherStack(16), rbp: RbpRule::AtCfa(-16), ..Row::AT_CALL };
+        let mut cursor = Cursor { sp: 0x9000, ..HERE };
+        step(&mut cursor, &row, &mut Stack(vec![0, 0, 0xbeef, RA])).expect("the frame is there");
+        assert_eq!(cursor, Cursor { pc: RA, sp: 0x7020, fp: 0xbeef, exact: false });
+    }
+
+    /// A thread of Go at `TLS`, its `g`, `m` and current goroutine below.
+    struct Go(Stack);
+
+    impl Memory for Go {
+        fn read_u64(&mut self, address: u64) -> Option<u64> {
+            self.0.read_u64(address)
+        }
+
+        fn thread_pointer(&self) -> Option<u64> {
+            Some(0x7008)
+        }
+    }
+
+    #[test]
+    fn below_gos_system_stack_the_goroutine_goes_on() {
+        let (rbp, ra) = (RbpRule::AtCfa(0x28), RaRule::AtCfa(8));
+        let row = Row { cfa: CfaRule::Goroutine { tls: -8, current: 0x10 }, rbp, ra, signal: false };
+        // Word 0 is the thread's g; g at 0x7010, its m at 0x7050, the goroutine at 0x7080.
+        let mut words = vec![0; 32];
+        (words[0], words[8]) = (0x7010, 0x7050);
+        words[12] = 0x7080;
+        (words[23], words[24], words[28]) = (0x6000, RA, 0xbeef);
+        let mut cursor = Cursor { sp: 0x9000, ..HERE };
+        step(&mut cursor, &row, &mut Go(Stack(words.clone()))).expect("a goroutine");
+        assert_eq!(cursor, Cursor { pc: RA, sp: 0x6000, fp: 0xbeef, exact: false });
+        words[12] = 0;
+        let mut cursor = HERE;
+        assert_eq!(step(&mut cursor, &row, &mut Go(Stack(words.clone()))), Err(Stop::Root));
+        assert_eq!(step(&mut cursor, &row, &mut Stack(words)), Err(Stop::UnsupportedRule));
     }
 
     #[test]

@@ -1,0 +1,206 @@
+//! Compiled frames: nmethods of C1, C2 and Graal, and native wrappers.
+
+use super::known::{Known, Nmethod};
+use super::leaf::{self, Leaf, SavedRbp};
+use super::{
+    CODE_BEFORE, Cursor, Target, Words, arrive, code_address, frame_bytes, int, leave, pointer, short,
+};
+use crate::abi::Stop;
+use crate::frame::{FrameWord, compiled_word};
+use crate::jvm::{Jvm, Layout};
+use crate::rows::Register;
+use crate::unwind::call::ends_in_call;
+
+/// Bytes that an intrinsic pushes, at most.
+const MAX_PUSHED: u64 = 32;
+/// What a compiled frame's pc has from its nmethod's begin, at most.
+const MAX_DELTA: u64 = 1 << 28;
+
+/// Leaves a frame that was left by a call: it is built.
+#[inline(always)]
+pub(super) fn step(
+    cursor: &mut Cursor,
+    target: &mut impl Target,
+    jvm: &Jvm,
+    blob: u64,
+    words: &mut Words,
+) -> Result<(), Stop> {
+    let bytes = describe(cursor, target, jvm, blob, words)?;
+    leave(cursor, target, bytes)
+}
+
+/// Says what frame that is, and how many bytes it has.
+#[inline(always)]
+pub(super) fn describe(
+    cursor: &Cursor,
+    target: &mut impl Target,
+    jvm: &Jvm,
+    blob: u64,
+    words: &mut Words,
+) -> Result<u64, Stop> {
+    let layout = &jvm.layout;
+    let is_offset = layout.deopt_is_offset != 0;
+    let mut pc = cursor.pc;
+    // A deoptimized frame returns to its handler; where it was is kept in the frame.
+    if pc == code_address(target, layout.nmethod_deopt, is_offset, blob)
+        || pc == code_address(target, layout.nmethod_deopt_mh, is_offset, blob)
+    {
+        let slot = cursor.sp.wrapping_add(u64::from(int(target, layout.nmethod_orig_pc)));
+        let original = target.read_u64(slot).ok_or(Stop::StackUnreadable)?;
+        if original.wrapping_sub(blob) < MAX_DELTA {
+            pc = original;
+        }
+    }
+    name(cursor, target, jvm, blob, pc, words);
+    let bytes = frame_bytes(target, layout);
+    if bytes == 0 {
+        return Err(Stop::UnknownStub);
+    }
+    // What a deoptimized frame's pc was is its own.
+    if pc == cursor.pc {
+        remember(layout, blob, Leaf::built(bytes).to_bits(), words);
+    }
+    Ok(bytes)
+}
+
+/// Brings what the frames of the nmethod whose header is loaded are judged by to `words`.
+#[inline(always)]
+pub(super) fn judge(target: &mut impl Target, jvm: &Jvm, blob: u64, words: &mut Words) {
+    let layout = &jvm.layout;
+    let code = code_address(target, layout.blob_code_begin, layout.code_is_offset != 0, blob);
+    let complete = match layout.frame_complete_bytes {
+        2 => i64::from(short(target, layout.blob_frame_complete) as i16),
+        _ => i64::from(int(target, layout.blob_frame_complete) as i32),
+    };
+    // -1: the compiler didn't say.
+    let complete = if complete < 0 { 0 } else { complete as u64 };
+    words.nmethod = Nmethod {
+        blob,
+        code,
+        entry: match layout.entry_is_offset {
+            0 => pointer(target, layout.nmethod_verified_entry),
+            _ => code + u64::from(short(target, layout.nmethod_verified_entry)),
+        },
+        built: code + complete,
+        frame_bytes: frame_bytes(target, layout),
+        compile_id: int(target, layout.nmethod_compile_id),
+        is_osr: u32::from(int(target, layout.nmethod_entry_bci) != u32::MAX),
+    };
+}
+
+/// The interrupted frame, of the nmethod in `words`.
+#[inline(always)]
+pub(super) fn step_leaf(
+    cursor: &mut Cursor,
+    target: &mut impl Target,
+    jvm: &Jvm,
+    words: &mut Words,
+) -> Result<(), Stop> {
+    let Nmethod { blob, code, entry, built, frame_bytes, compile_id, is_osr } = words.nmethod;
+    let word = compiled_word(compile_id, cursor.pc.wrapping_sub(blob), is_osr != 0);
+    words.words = [FrameWord::compiled(cursor.pc, true).0, word, 0];
+    words.count = 2;
+    let begin = cursor.sp;
+    let bits = if cursor.pc < entry || cursor.pc == code || frame_bytes == 0 {
+        // The class check of an unverified entry point, or a method handle intrinsic, which has no frame at all.
+        Leaf::AT_ENTRY.to_bits()
+    } else {
+        if !target.load_code(cursor.pc - CODE_BEFORE as u64) {
+            return Err(Stop::CodeUnreadable);
+        }
+        if cursor.pc >= built {
+            skip_search(cursor, target, jvm, frame_bytes - 8);
+        }
+        match cursor.sp == begin {
+            true => target.judge_leaf(built.saturating_sub(cursor.pc), frame_bytes),
+            false => Leaf::built(frame_bytes).to_bits(),
+        }
+    };
+    let state = Leaf::from_bits(bits);
+    let mut pc = target.read_u64(cursor.sp + state.return_address).ok_or(Stop::StackUnreadable)?;
+    let mut pushed = 0;
+    // All callers of compiled code are generated code. Intrinsics keep some words on the stack for a while (openjdk
+    // src/hotspot/cpu/x86/macroAssembler_x86.cpp `string_compare`): the frame is that much longer.
+    while !is_generated(jvm, pc) {
+        pushed += 8;
+        if pushed > MAX_PUSHED {
+            return Err(Stop::ReturnAddressInvalid);
+        }
+        let word = target.read_u64(cursor.sp + state.return_address + pushed);
+        pc = word.ok_or(Stop::StackUnreadable)?;
+        let before = if is_generated(jvm, pc) { target.read_object(pc - 8).unwrap_or(0) } else { 0 };
+        if !ends_in_call(before) {
+            pc = 0;
+        }
+    }
+    if pushed == 0 && cursor.sp == begin {
+        remember(&jvm.layout, blob, bits, words);
+    }
+    cursor.sp += pushed;
+    let fp = match state.rbp {
+        SavedRbp::InRegister => cursor.fp,
+        SavedRbp::AtSp(offset) => target.read_u64(cursor.sp + offset).ok_or(Stop::StackUnreadable)?,
+    };
+    arrive(cursor, pc, cursor.sp + state.return_address + 8, fp)
+}
+
+/// Bytes that C2's search in strings puts on the stack, at most: copies of short strings, and four registers.
+const MAX_SEARCH_BYTES: u64 = 32 + 4 * 8;
+
+/// C2's search in strings (openjdk src/hotspot/cpu/x86/c2_MacroAssembler_x86.cpp, `string_indexof`) keeps the stack pointer in
+/// rcx, puts copies of strings and some registers on the stack, rcx the last of them, and begins to search. Where either leads
+/// to a return address, it says where the frame begins; unless it is there by chance: then the frame itself has a return
+/// address, too, and the search's instruction isn't around.
+#[inline(always)]
+fn skip_search(cursor: &mut Cursor, target: &mut impl Target, jvm: &Jvm, return_address: u64) {
+    let pushed = target.read_u64(cursor.sp).unwrap_or(0);
+    let kept = target.register(Register::RCX).unwrap_or(0);
+    let is_below = |saved: u64| {
+        saved.is_multiple_of(16) && saved.wrapping_sub(cursor.sp).wrapping_sub(1) < MAX_SEARCH_BYTES
+    };
+    let saved = match (is_below(pushed), is_below(kept)) {
+        (true, _) => pushed,
+        (false, true) => kept,
+        _ => return,
+    };
+    if target.is_search(cursor.sp + return_address, saved + return_address, jvm) {
+        cursor.sp = saved;
+    }
+}
+
+/// Whether the frame's return address is in the second of two places: only there is one, or there is one in both while a string
+/// is searched.
+#[inline(always)]
+pub(super) fn is_search(target: &mut impl Target, jvm: &Jvm, usual: u64, saved: u64) -> bool {
+    returns_to_java(target, jvm, saved)
+        && (leaf::searches_string(target.code()) || !returns_to_java(target, jvm, usual))
+}
+
+/// Whether there is a return address of generated code on the stack.
+#[inline(always)]
+fn returns_to_java(target: &mut impl Target, jvm: &Jvm, slot: u64) -> bool {
+    let pc = target.read_u64(slot).unwrap_or(0);
+    is_generated(jvm, pc) && ends_in_call(target.read_object(pc - 8).unwrap_or(0))
+}
+
+#[inline(always)]
+fn remember(layout: &Layout, blob: u64, leaf: u64, words: &mut Words) {
+    let word = words.words[1];
+    if word as u32 != 0 {
+        let at = blob + u64::from(layout.nmethod_compile_id);
+        words.known = Known { kind: Known::COMPILED, blob, at, word, leaf };
+    }
+}
+
+#[inline(always)]
+fn is_generated(jvm: &Jvm, address: u64) -> bool {
+    address >= jvm.code_start && address < jvm.code_end
+}
+
+#[inline(always)]
+fn name(cursor: &Cursor, target: &impl Target, jvm: &Jvm, blob: u64, pc: u64, words: &mut Words) {
+    let compile_id = int(target, jvm.layout.nmethod_compile_id);
+    let is_osr = int(target, jvm.layout.nmethod_entry_bci) != u32::MAX;
+    let delta = pc.wrapping_sub(blob);
+    words.set(FrameWord::compiled(pc, cursor.exact), compiled_word(compile_id, delta, is_osr), 0, 2);
+}

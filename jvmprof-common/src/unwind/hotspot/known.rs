@@ -1,0 +1,111 @@
+//! Code that was met before.
+//!
+//! What code a pc belongs to, and how far its frame is built there, takes reads all over the JVM's memory to find out, most
+//! of which miss every cache of the CPU. But it holds for as long as the code is there, and two reads tell whether it is: its
+//! block of the code heap is in use, and begins with an nmethod of this compile id, which no other nmethod of this JVM gets,
+//! or with a stub of this name. A block that was freed keeps its contents until another one takes its place, and other
+//! blocks may come to lie in its end before that (openjdk src/hotspot/share/memory/heap.cpp, `search_freelist`).
+
+use super::leaf::{Leaf, SavedRbp};
+use super::{Cursor, Target, Words};
+use crate::frame::FrameWord;
+use crate::jvm::Jvm;
+use crate::unwind::is_code_address;
+
+/// A frame at one pc.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// One of the following.
+    pub kind: u64,
+    pub blob: u64,
+    /// Address of the nmethod's compile id, or of the pointer to the stub's name.
+    pub at: u64,
+    /// Second word of the frame: [`crate::frame::compiled_word`], or the address of the name.
+    pub word: u64,
+    /// How far the frame of an nmethod is built: [`Leaf::to_bits`].
+    pub leaf: u64,
+}
+
+impl Known {
+    /// Nothing is known.
+    pub const NOTHING: u64 = 0;
+    pub const COMPILED: u64 = 1;
+    /// It is left by a row.
+    pub const STUB: u64 = 2;
+
+    /// Whether what is known is still there.
+    #[inline(always)]
+    pub fn holds(&self, target: &mut impl Target, jvm: &Jvm) -> bool {
+        let is_same = match target.read_object(self.at) {
+            Some(id) if self.kind == Self::COMPILED => id as u32 == self.word as u32,
+            Some(name) => name == self.word,
+            None => false,
+        };
+        is_same && is_used(target, jvm, self.blob)
+    }
+}
+
+/// Steps over a compiled frame that is known and still there. False, with the cursor where it was, if anything is as it
+/// shouldn't be.
+#[inline(always)]
+pub fn step(
+    cursor: &mut Cursor,
+    target: &mut impl Target,
+    jvm: &Jvm,
+    known: &Known,
+    words: &mut Words,
+) -> bool {
+    let leaf = Leaf::from_bits(known.leaf);
+    let fp = match leaf.rbp {
+        SavedRbp::InRegister => cursor.fp,
+        SavedRbp::AtSp(offset) => match target.read_u64(cursor.sp + offset) {
+            Some(fp) => fp,
+            None => return false,
+        },
+    };
+    let Some(pc) = target.read_u64(cursor.sp + leaf.return_address) else { return false };
+    // An intrinsic may have pushed something above an interrupted frame's return address.
+    if !is_code_address(pc) || (cursor.exact && !(pc >= jvm.code_start && pc < jvm.code_end)) {
+        return false;
+    }
+    words.set(FrameWord::compiled(cursor.pc, cursor.exact), known.word, 0, 2);
+    *cursor = Cursor { pc, sp: cursor.sp + leaf.return_address + 8, fp, exact: false };
+    true
+}
+
+/// What the frames of an nmethod are judged by.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Nmethod {
+    /// Address of its header; 0 if it is none.
+    pub blob: u64,
+    /// Where its code begins.
+    pub code: u64,
+    /// The verified entry point.
+    pub entry: u64,
+    /// Where the prologue ends.
+    pub built: u64,
+    /// Size of its frame with the return address; 0 if it has none.
+    pub frame_bytes: u64,
+    pub compile_id: u32,
+    /// 1 for an on-stack replacement.
+    pub is_osr: u32,
+}
+
+impl Nmethod {
+    /// Whether it is still there.
+    #[inline(always)]
+    pub fn holds(&self, target: &mut impl Target, jvm: &Jvm) -> bool {
+        let id = target.read_object(self.blob + u64::from(jvm.layout.nmethod_compile_id));
+        id.is_some_and(|id| id as u32 == self.compile_id) && is_used(target, jvm, self.blob)
+    }
+}
+
+/// Whether the block that begins with this blob is in use.
+#[inline(always)]
+fn is_used(target: &mut impl Target, jvm: &Jvm, blob: u64) -> bool {
+    let layout = &jvm.layout;
+    let block = blob.wrapping_sub(u64::from(layout.heap_block_bytes));
+    target.read_u8(block.wrapping_add(u64::from(layout.block_used))) == Some(1)
+}

@@ -1,0 +1,338 @@
+//! How far an interrupted nmethod's frame is built, by the instructions around the pc.
+//!
+//! Prologues are one of (openjdk src/hotspot/cpu/x86/macroAssembler_x86.cpp `verified_entry`, c1_MacroAssembler_x86.cpp
+//! `build_frame`, sharedRuntime_x86_64.cpp `generate_native_wrapper`)
+//!
+//! ```text
+//! [bang the stack]  push rbp  [mov rbp, rsp]  [sub rsp, SIZE - 16]  [entry barrier]
+//!                   sub rsp, SIZE - 8  mov [rsp + SIZE - 16], rbp
+//! ```
+//!
+//! and epilogues (x86_64.ad `MachEpilogNode`, c1_LIRAssembler_x86.cpp `return_op`)
+//!
+//! ```text
+//! [add rsp, SIZE - 16]  pop rbp  [safepoint poll]  ret
+//! leave  [safepoint poll]  [check for an exception]  ret
+//! ```
+//!
+//! SIZE being the frame's size in bytes with the return address. The size is known, so that an immediate that equals it
+//! tells these instructions from others.
+
+use super::{CODE_BEFORE, CODE_BYTES, CODE_WORDS};
+
+/// Code around a pc, which stands at byte [`CODE_BEFORE`].
+type Code = [u64; CODE_WORDS];
+
+/// Where the caller's rbp is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SavedRbp {
+    InRegister,
+    /// Bytes above the stack pointer.
+    AtSp(u64),
+}
+
+/// An interrupted frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leaf {
+    /// Where the return address is, in bytes above the stack pointer.
+    pub return_address: u64,
+    pub rbp: SavedRbp,
+}
+
+impl Leaf {
+    /// Nothing is pushed yet, or everything is popped already.
+    pub const AT_ENTRY: Self = Self { return_address: 0, rbp: SavedRbp::InRegister };
+    /// Only rbp is pushed.
+    const RBP_PUSHED: Self = Self { return_address: 8, rbp: SavedRbp::AtSp(0) };
+
+    #[inline(always)]
+    pub(super) const fn built(bytes: u64) -> Self {
+        Self { return_address: bytes - 8, rbp: SavedRbp::AtSp(bytes - 16) }
+    }
+
+    /// As one word: offsets fit 31 bits.
+    #[inline(always)]
+    pub const fn to_bits(self) -> u64 {
+        let rbp = match self.rbp {
+            SavedRbp::InRegister => 0,
+            SavedRbp::AtSp(offset) => offset | 1,
+        };
+        self.return_address << 32 | rbp
+    }
+
+    /// The reverse of [`Self::to_bits`]; offsets are multiples of 8.
+    #[inline(always)]
+    pub const fn from_bits(bits: u64) -> Self {
+        let rbp = bits & 0xffff_ffff;
+        let rbp = if rbp == 0 { SavedRbp::InRegister } else { SavedRbp::AtSp(rbp & !1) };
+        Self { return_address: bits >> 32, rbp }
+    }
+}
+
+/// Whether there is a `pcmpestri` around the pc: 66 0f 3a 61, or c4 x3 79 61.
+#[inline(always)]
+pub fn searches_string(code: &Code) -> bool {
+    let byte = |code: &Code, at: usize| (code[at / 8 % CODE_WORDS] >> (at % 8 * 8)) as u8;
+    let mut at = 0;
+    while at + 3 <= CODE_BYTES {
+        let [first, second, third] = [byte(code, at), byte(code, at + 1), byte(code, at + 2)];
+        let is_legacy = first == 0x0f && second == 0x3a;
+        let is_vex = first & 0x1f == 0x03 && second == 0x79;
+        if third == 0x61 && (is_legacy || is_vex) {
+            return true;
+        }
+        at += 1;
+    }
+    false
+}
+
+/// The state at the pc whose surroundings are loaded, in a frame of `bytes` (16 or more). `left`: bytes to the end of the
+/// prologue, 0 behind it.
+#[inline(always)]
+pub fn judge(code: &Code, left: u64, bytes: u64) -> Leaf {
+    if left > 0 { prologue(code, left, bytes) } else { body(code, bytes) }
+}
+
+/// Bytes that a prologue is searched for the instructions that build the frame.
+const PROLOGUE_BYTES: usize = 32;
+const FOUR_BYTES: u64 = (1 << 32) - 1;
+const FIVE_BYTES: u64 = (1 << 40) - 1;
+/// As many bytes of a word as the longer `add` and `sub` have.
+const SEVEN_BYTES: u64 = (1 << 56) - 1;
+/// No instruction: what a pattern is that can't be.
+const NEVER: u64 = u64::MAX;
+
+/// The state at a pc that lies `left` bytes before the end of the prologue.
+#[inline(always)]
+fn prologue(code: &Code, left: u64, bytes: u64) -> Leaf {
+    let push_first = Adjust::rsp(SUB, bytes - 16);
+    let store_later = Adjust::rsp(SUB, bytes - 8);
+    // mov [rsp + SIZE - 16], rbp
+    let (store_mask, store) = match bytes {
+        16 => (FOUR_BYTES, 0x242c_8948),
+        _ if bytes - 16 < 0x80 => (FIVE_BYTES, 0x246c_8948 | (bytes - 16) << 32),
+        _ => (u64::MAX, 0x24ac_8948 | (bytes - 16) << 32),
+    };
+    let mut ahead = 0;
+    while ahead < PROLOGUE_BYTES {
+        if ahead as u64 >= left {
+            break;
+        }
+        let at = CODE_BEFORE + ahead;
+        let word = word(code, at);
+        if store_later.is_at(word) {
+            return Leaf::AT_ENTRY;
+        }
+        if word & store_mask == store {
+            return Leaf { return_address: bytes - 8, rbp: SavedRbp::InRegister };
+        }
+        if bytes > 16 && push_first.is_at(word) {
+            return if ahead >= push_before(code, at) { Leaf::AT_ENTRY } else { Leaf::RBP_PUSHED };
+        }
+        if bytes == 16 && word & 0xff == PUSH_RBP {
+            return Leaf::AT_ENTRY;
+        }
+        ahead += 1;
+    }
+    // Class initialization checks and the identity hash's fast path stand before the frame; behind it there is no more
+    // than the entry barrier.
+    if left > PROLOGUE_BYTES as u64 { Leaf::AT_ENTRY } else { Leaf::built(bytes) }
+}
+
+/// How many bytes before the `sub` the `push rbp` is: it may be followed by `mov rbp, rsp`.
+#[inline(always)]
+fn push_before(code: &Code, at: usize) -> usize {
+    if word(code, at - 1) & 0xff == PUSH_RBP { 1 } else { 4 }
+}
+
+/// The state at a pc behind the prologue.
+#[inline(always)]
+fn body(code: &Code, bytes: u64) -> Leaf {
+    let pc = CODE_BEFORE;
+    if is_poll_stub(code) || is_behind_leave(code) {
+        return Leaf::AT_ENTRY;
+    }
+    if bytes == 16 {
+        return if is_behind_bare_pop(code) { Leaf::AT_ENTRY } else { Leaf::built(bytes) };
+    }
+    let add = Adjust::rsp(ADD, bytes - 16);
+    let here = word(code, pc);
+    if here & 0xff == POP_RBP && add.is_before(word(code, pc - 8)) {
+        return Leaf::RBP_PUSHED;
+    }
+    // The polls, by the lengths of their instructions:
+    //  17+  cmp rsp, [r15 + disp8 / disp32]  ja stub              4 or 7, 6
+    //  11+  mov r10, [r15 + disp32]          test [r10], eax      7, 3
+    //  8    test [rip + disp32], eax                              6
+    //  8    mov r10, imm64                   test [r10], eax      10, 3
+    if is_behind_pop(code, &add, 0)
+        || (is_behind_pop(code, &add, 4) && is_poll(word(code, pc - 4), POLL_SHORT))
+        || (is_behind_pop(code, &add, 10) && is_poll(word(code, pc - 10), POLL_SHORT))
+        || (is_behind_pop(code, &add, 7) && is_poll(word(code, pc - 7), POLL_LONG))
+        || (is_behind_pop(code, &add, 13) && is_poll(word(code, pc - 13), POLL_LONG))
+        || (is_behind_pop(code, &add, 7) && is_poll(word(code, pc - 7), POLL_LOAD))
+        || (is_behind_pop(code, &add, 10) && is_poll(word(code, pc - 10), POLL_LOAD))
+        || (is_behind_pop(code, &add, 6) && word(code, pc - 6) & 0xffff == POLL_RIP)
+        || (is_behind_pop(code, &add, 10) && word(code, pc - 10) & 0xffff == POLL_IMMEDIATE)
+        || (is_behind_pop(code, &add, 13) && word(code, pc - 13) & 0xffff == POLL_IMMEDIATE)
+    {
+        return Leaf::AT_ENTRY;
+    }
+    Leaf::built(bytes)
+}
+
+const PUSH_RBP: u64 = 0x55;
+const POP_RBP: u64 = 0x5d;
+const RET: u64 = 0xc3;
+/// ModRM bytes of `add rsp, imm` and `sub rsp, imm` (83 /0, 83 /5; 81 /0, 81 /5).
+const ADD: u64 = 0xc4;
+const SUB: u64 = 0xec;
+/// `cmp rsp, [r15 + disp8]`, `cmp rsp, [r15 + disp32]`, `mov r10, [r15 + disp32]`: three bytes.
+const POLL_SHORT: u64 = 0x67_3b49;
+const POLL_LONG: u64 = 0xa7_3b49;
+const POLL_LOAD: u64 = 0x97_8b4d;
+/// `test [rip + disp32], eax`, `mov r10, imm64`: two bytes.
+const POLL_RIP: u64 = 0x0585;
+const POLL_IMMEDIATE: u64 = 0xba49;
+/// `ja rel32`, `test [r10], eax`: two bytes.
+const JA: u64 = 0x870f;
+const TEST_R10: u64 = 0x8541;
+
+#[inline(always)]
+fn is_poll(word: u64, poll: u64) -> bool {
+    word & 0xff_ffff == poll
+}
+
+/// Whether the epilogue's `pop rbp` ends `distance` bytes before the pc.
+#[inline(always)]
+fn is_behind_pop(code: &Code, add: &Adjust, distance: usize) -> bool {
+    add.is_before_pop(word(code, CODE_BEFORE - distance - 8))
+}
+
+/// The same for a frame that needs no `add`: its `pop rbp` is told by what follows it up to the pc and there.
+#[inline(always)]
+fn is_behind_bare_pop(code: &Code) -> bool {
+    let pc = CODE_BEFORE;
+    let here = word(code, pc);
+    let pop_ends = |distance: usize| word(code, pc - distance - 1) & 0xff == POP_RBP;
+    if pop_ends(0) {
+        return here & 0xff == RET
+            || is_poll(here, POLL_SHORT)
+            || is_poll(here, POLL_LONG)
+            || is_poll(here, POLL_LOAD)
+            || here & 0xffff == POLL_RIP
+            || here & 0xffff == POLL_IMMEDIATE;
+    }
+    if here & 0xff == RET {
+        return (pop_ends(10) && is_poll(word(code, pc - 10), POLL_SHORT))
+            || (pop_ends(13) && is_poll(word(code, pc - 13), POLL_LONG))
+            || (pop_ends(10) && is_poll(word(code, pc - 10), POLL_LOAD))
+            || (pop_ends(6) && word(code, pc - 6) & 0xffff == POLL_RIP)
+            || (pop_ends(13) && word(code, pc - 13) & 0xffff == POLL_IMMEDIATE);
+    }
+    if here & 0xffff == JA {
+        return (pop_ends(4) && is_poll(word(code, pc - 4), POLL_SHORT))
+            || (pop_ends(7) && is_poll(word(code, pc - 7), POLL_LONG));
+    }
+    here & 0xffff == TEST_R10
+        && ((pop_ends(7) && is_poll(word(code, pc - 7), POLL_LOAD))
+            || (pop_ends(10) && word(code, pc - 10) & 0xffff == POLL_IMMEDIATE))
+}
+
+/// `leave` with the begin of `cmp qword [r15 + disp8], imm32`, of the same with `imm8`, and of `test [r15 + disp8], 1`.
+const LEAVE_CMP_LONG: u64 = 0x7f81_49c9;
+const LEAVE_CMP: u64 = 0x7f83_49c9;
+const LEAVE_TEST: u64 = 0x47f6_41c9;
+/// `je` over the call of a poll, with the begin of the call's `mov r10, imm64`.
+const SKIP_POLL: u64 = 0xba49_1674;
+/// `cmp qword [r15 + disp8], imm8`: three bytes.
+const CMP_R15: u64 = 0x7f_8349;
+
+/// The end of a native wrapper, behind its `leave` (openjdk src/hotspot/cpu/x86/sharedRuntime_x86_64.cpp,
+/// `generate_native_wrapper`): `cmp [r15 + pending_exception], 0`, `jne`, `ret`, `jmp blob`; on late JDKs behind a poll:
+/// `test [r15 + poll], 1`, `je`, `mov r10, pc`, `mov [r15 + saved_exception_pc], r10`, `jmp blob`.
+#[inline(always)]
+fn is_behind_leave(code: &Code) -> bool {
+    let pc = CODE_BEFORE;
+    let four = |distance: usize| word(code, pc - distance) & FOUR_BYTES;
+    let checked = |distance: usize| {
+        is_poll(word(code, pc - distance), CMP_R15)
+            && word(code, pc - distance - 5) & 0xff == JMP
+            && is_poll(word(code, pc - distance - 12), STORE_R10)
+    };
+    [1, 9, 15, 16].into_iter().any(|distance| four(distance) == LEAVE_CMP_LONG)
+        || [1, 6, 12, 13].into_iter().any(|distance| four(distance) == LEAVE_CMP)
+        || [1, 6, 8, 18].into_iter().any(|distance| four(distance) == LEAVE_TEST)
+        || (four(19) == SKIP_POLL && word(code, pc) & 0xff == JMP)
+        || [0, 5, 11, 12].into_iter().any(checked)
+}
+
+/// `lea r10, [rip + disp32]`, `mov [r15 + disp32], r10`: three bytes of each.
+const LEA_R10: u64 = 0x15_8d4c;
+const STORE_R10: u64 = 0x97_894d;
+const JMP: u64 = 0xe9;
+
+/// The out-of-line part of a poll at a return, behind the epilogue (openjdk src/hotspot/cpu/x86/c2_CodeStubs_x86.cpp
+/// `C2SafepointPollStub`): `lea r10, [rip + pc]`, `mov [r15 + saved_exception_pc], r10`, `jmp blob`. C1's begins with
+/// `mov r10, imm64` (c1_CodeStubs_x86.cpp, `C1SafepointPollStub`), as does what native
+/// wrappers note before their call, which goes on otherwise.
+#[inline(always)]
+fn is_poll_stub(code: &Code) -> bool {
+    let pc = CODE_BEFORE;
+    (is_poll(word(code, pc), LEA_R10) && is_poll(word(code, pc + 7), STORE_R10))
+        || (is_poll(word(code, pc - 7), LEA_R10) && is_poll(word(code, pc), STORE_R10))
+        || (is_poll(word(code, pc - 14), LEA_R10)
+            && is_poll(word(code, pc - 7), STORE_R10)
+            && word(code, pc) & 0xff == JMP)
+        || (word(code, pc) & 0xffff == POLL_IMMEDIATE
+            && is_poll(word(code, pc + 10), STORE_R10)
+            && word(code, pc + 17) & 0xff == JMP)
+        || (word(code, pc - 10) & 0xffff == POLL_IMMEDIATE
+            && is_poll(word(code, pc), STORE_R10)
+            && word(code, pc + 7) & 0xff == JMP)
+        || (word(code, pc - 17) & 0xffff == POLL_IMMEDIATE
+            && is_poll(word(code, pc - 7), STORE_R10)
+            && word(code, pc) & 0xff == JMP)
+}
+
+/// `add rsp, size` or `sub rsp, size`, with the shorter and with the longer immediate.
+struct Adjust {
+    /// Four bytes.
+    short: u64,
+    /// Seven bytes.
+    long: u64,
+}
+
+impl Adjust {
+    #[inline(always)]
+    fn rsp(modrm: u64, size: u64) -> Self {
+        let short = if size < 0x80 { 0x8348 | modrm << 16 | size << 24 } else { NEVER };
+        Self { short, long: 0x8148 | modrm << 16 | size << 24 }
+    }
+
+    /// Whether a word begins with it.
+    #[inline(always)]
+    fn is_at(&self, word: u64) -> bool {
+        word & 0xffff_ffff == self.short || word & SEVEN_BYTES == self.long
+    }
+
+    /// Whether a word ends with it.
+    #[inline(always)]
+    fn is_before(&self, word: u64) -> bool {
+        word >> 32 == self.short || word >> 8 == self.long
+    }
+
+    /// Whether a word ends with it and `pop rbp`.
+    #[inline(always)]
+    fn is_before_pop(&self, word: u64) -> bool {
+        word >> 24 == self.short | POP_RBP << 32 || word == self.long | POP_RBP << 56
+    }
+}
+
+/// The eight bytes at `at`, the first one lowest.
+#[inline(always)]
+fn word(code: &Code, at: usize) -> u64 {
+    let (index, shift) = (at >> 3, (at & 7) << 3);
+    let low = code[index & (CODE_WORDS - 1)] >> shift;
+    if shift == 0 { low } else { low | code[(index + 1) & (CODE_WORDS - 1)] << (64 - shift) }
+}
