@@ -7,7 +7,7 @@ use aya_ebpf::{
 };
 use jvmprof_common::abi::Counter;
 
-use crate::{counters::count, globals, task::Task};
+use crate::{counters::count, globals, tables, task::Task};
 
 #[map]
 static PROFILED_PIDS: HashMap<u32, u8> = HashMap::with_max_entries(16_384, 0);
@@ -16,6 +16,19 @@ static PROFILED_PIDS: HashMap<u32, u8> = HashMap::with_max_entries(16_384, 0);
 pub fn is_profiled(tgid: u32) -> bool {
     // SAFETY: the value is copied at once, and nobody depends on what it was.
     globals::filter() == 0 || unsafe { PROFILED_PIDS.get(tgid) }.is_some()
+}
+
+#[map]
+static DROPPED_PIDS: HashMap<u32, u64> = HashMap::with_max_entries(8192, 0);
+
+/// True if nobody wants samples of this process, whose thread runs.
+#[inline(always)]
+pub fn is_dropped(tgid: u32, task: Task) -> bool {
+    // SAFETY: the value is copied at once, and nobody depends on what it was.
+    match unsafe { DROPPED_PIDS.get(tgid) }.copied() {
+        Some(start) => task.process_start() == Some(start),
+        None => false,
+    }
 }
 
 /// `sched_process_fork(parent, child)`: a profiled process's child is profiled from its first instruction. Raw
@@ -29,6 +42,17 @@ fn process_fork(ctx: RawTracePointContext) -> i32 {
         if parent != child && is_profiled(parent) && PROFILED_PIDS.insert(child, 1, 0).is_err() {
             count(Counter::FilterFull);
         }
+    }
+    0
+}
+
+/// `sched_process_exec(task, old pid, program)`: what the tables say of the process is of the past.
+#[raw_tracepoint(tracepoint = "sched_process_exec")]
+fn process_exec(ctx: RawTracePointContext) -> i32 {
+    if let Some(tgid) = Task(ctx.arg::<u64>(0)).tgid() {
+        tables::forget(tgid);
+        // Another program, another judgement.
+        let _ = DROPPED_PIDS.remove(tgid);
     }
     0
 }

@@ -20,6 +20,8 @@ global!(TASK_GROUP_LEADER, task_group_leader);
 global!(TASK_START_BOOTTIME, task_start_boottime);
 global!(TASK_FLAGS, task_flags);
 global!(TASK_TGID, task_tgid);
+global!(TASK_MM, task_mm);
+global!(TASK_FSBASE, task_fsbase);
 global!(FILTER, filter);
 global!(WAKEUP_BYTES, wakeup_bytes);
 global!(LOG, log);

@@ -11,13 +11,13 @@ use aya_ebpf::{
     programs::PerfEventContext,
 };
 use jvmprof_common::{
-    abi::{Counter, FLAG_KERNEL_MODE, FrameWord, MAX_KERNEL_FRAMES, SAMPLE_MAGIC, SampleHeader, Stop},
+    abi::{Counter, FLAG_KERNEL_MODE, MAX_KERNEL_FRAMES, SAMPLE_MAGIC, SampleHeader, Stop},
     unwind::Cursor,
 };
 
 use crate::{
     counters::count,
-    filter,
+    emit, filter,
     scratch::{self, Scratch},
     task::Task,
     unwind,
@@ -37,6 +37,12 @@ fn sample(ctx: PerfEventContext) -> u32 {
         count(Counter::Filtered);
         return 0;
     }
+    // SAFETY: no arguments; the helper returns the current task.
+    let task = Task(unsafe { bpf_get_current_task() });
+    if filter::is_dropped(tgid, task) {
+        count(Counter::Dropped);
+        return 0;
+    }
     count(Counter::Taken);
     let Some(scratch) = scratch::get() else {
         count(Counter::UnwinderUnavailable);
@@ -45,14 +51,16 @@ fn sample(ctx: PerfEventContext) -> u32 {
     // SAFETY: the context of a perf event program is a bpf_perf_event_data that begins with the interrupted registers.
     let interrupted = unsafe { &(*ctx.as_ptr().cast::<bpf_perf_event_data>()).regs };
     let in_kernel = interrupted.cs & 3 == 0;
-    // SAFETY: no arguments; the helper returns the current task.
-    let task = Task(unsafe { bpf_get_current_task() });
 
     fill_header(scratch, &ctx, task, in_kernel);
     if in_kernel {
         kernel_stack(scratch, &ctx);
         if task.is_kernel_thread() {
-            unwind::finish(scratch, &ctx, Stop::KernelThread);
+            emit::finish(scratch, &ctx, Stop::KernelThread as u64);
+            return 0;
+        }
+        if !task.has_memory() {
+            emit::finish(scratch, &ctx, Stop::NoMemory as u64);
             return 0;
         }
         // SAFETY: both helpers take and return pointers that the kernel checks; the task is the current one.
@@ -69,7 +77,9 @@ fn sample(ctx: PerfEventContext) -> u32 {
 fn fill_header(scratch: &mut Scratch, ctx: &PerfEventContext, task: Task, in_kernel: bool) {
     scratch.used = 0;
     scratch.frames = 0;
-    scratch.window.clear();
+    scratch.by_frame_pointer = 0;
+    scratch.is_new = 0;
+    scratch.frozen.entry = 0;
     let header = &mut scratch.header;
     header.magic = SAMPLE_MAGIC;
     // SAFETY: helpers without arguments.
@@ -110,13 +120,21 @@ fn start(scratch: &mut Scratch, regs: &pt_regs, ctx: &PerfEventContext) {
     header.tail_sp = regs.rsp;
     header.tail_fp = regs.rbp;
     if regs.cs != USER_CS {
-        unwind::finish(scratch, ctx, Stop::Not64Bit);
+        emit::finish(scratch, ctx, Stop::Not64Bit as u64);
         return;
     }
     scratch.cursor = Cursor { pc: regs.rip, sp: regs.rsp, fp: regs.rbp, exact: true };
-    scratch.push(FrameWord::exact(regs.rip).0);
-    scratch.frames = 1;
+    keep_registers(&mut scratch.header, regs);
     unwind::start(ctx);
     // Only a failed tail call returns.
     count(Counter::UnwinderUnavailable);
+}
+
+/// In the order of their numbers in instruction encodings.
+#[inline(always)]
+fn keep_registers(header: &mut SampleHeader, regs: &pt_regs) {
+    header.registers = [
+        regs.rax, regs.rcx, regs.rdx, regs.rbx, regs.rsp, regs.rbp, regs.rsi, regs.rdi, regs.r8, regs.r9,
+        regs.r10, regs.r11, regs.r12, regs.r13, regs.r14, regs.r15,
+    ];
 }

@@ -1,10 +1,17 @@
-//! Per-CPU memory in which one sample is built, and the unwinder's state between programs.
+//! Memory in which one sample is built, one piece a CPU, and the unwinder's state between programs.
 
-use aya_ebpf::{macros::map, maps::PerCpuArray};
+use aya_ebpf::{helpers::bpf_get_smp_processor_id, macros::map, maps::Array};
 use jvmprof_common::{
-    abi::{SAMPLE_WORDS, SampleHeader},
-    unwind::{Cursor, Window},
+    abi::{MAX_FRAME_WORDS, SAMPLE_WORDS, SampleHeader},
+    tables::{PackedRule, ProcessEntry, Region},
+    unwind::{
+        Cursor, Window,
+        hotspot::{CODE_WORDS, HEADER_WORDS, Words, frozen::Frozen},
+        memory::Veil,
+    },
 };
+
+use crate::known::{NMETHODS, PLACES, Place, REGIONS, RecentNmethod, RecentRegion};
 
 #[repr(C)]
 pub struct Scratch {
@@ -16,18 +23,58 @@ pub struct Scratch {
     pub cursor: Cursor,
     /// The cursor one frame earlier.
     pub callee: Cursor,
-    pub window: Window,
+    /// 1 if the cursor was found by the frame pointer: nothing vouches for it yet.
+    pub by_frame_pointer: u64,
+    /// 1 if some of the Java code on the stack is new to the daemon.
+    pub is_new: u64,
+    pub process: ProcessEntry,
+    /// Where the walk is in the Java heap, if it is there.
+    pub frozen: Frozen,
+    /// Where the last frame's code was: most callers are in the same region.
+    pub region: Region,
+    /// The words of the HotSpot frame in work.
+    pub frame: Words,
+    pub veil: Veil,
+    /// The rule of the native frame in work.
+    pub rule: PackedRule,
+    /// Places that were walked on this CPU lately.
+    pub places: [Place; PLACES],
+    pub nmethods: [RecentNmethod; NMETHODS],
+    pub regions: [RecentRegion; REGIONS],
 }
 
+/// Per-CPU maps hold 32 KiB at most; the daemon makes this one as long as there are possible CPUs.
 #[map]
-static SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(1, 0);
+static SCRATCH: Array<Scratch> = Array::with_max_entries(1, 0);
 
 /// This CPU's scratch memory.
 #[inline(always)]
 pub fn get<'a>() -> Option<&'a mut Scratch> {
-    // SAFETY: the pointer is valid for the program's run, the kernel doesn't nest perf event programs on a CPU, and each
-    // program takes it once.
-    SCRATCH.get_ptr_mut(0).map(|scratch| unsafe { &mut *scratch })
+    // SAFETY: a helper without arguments.
+    let cpu = unsafe { bpf_get_smp_processor_id() };
+    // SAFETY: the pointer is valid for the program's run, the kernel neither nests perf event programs on a CPU nor moves
+    // them to another, and each program takes it once.
+    SCRATCH.get_ptr_mut(cpu).map(|scratch| unsafe { &mut *scratch })
+}
+
+/// Pieces of the target's memory. They aren't part of [`Scratch`], since functions that the verifier checks by themselves fill
+/// them while their callers hold that.
+#[repr(C)]
+pub struct Copies {
+    pub window: Window,
+    pub header: [u64; HEADER_WORDS],
+    pub code: [u64; CODE_WORDS],
+}
+
+/// As long as [`SCRATCH`].
+#[map]
+static COPIES: Array<Copies> = Array::with_max_entries(1, 0);
+
+/// This CPU's copies. Whoever uses them makes references for as long as no other function runs.
+#[inline(always)]
+pub fn copies() -> Option<*mut Copies> {
+    // SAFETY: a helper without arguments.
+    COPIES.get_ptr_mut(unsafe { bpf_get_smp_processor_id() })
 }
 
 impl Scratch {
@@ -36,5 +83,26 @@ impl Scratch {
     pub fn push(&mut self, word: u64) {
         self.words[self.used as usize & (SAMPLE_WORDS - 1)] = word;
         self.used += 1;
+    }
+
+    /// Appends the frame in work.
+    #[inline(always)]
+    pub fn push_frame(&mut self) {
+        let at = self.used as usize;
+        let mut index = 0;
+        while index < MAX_FRAME_WORDS {
+            self.words[(at + index) & (SAMPLE_WORDS - 1)] = self.frame.words[index];
+            index += 1;
+        }
+        self.used += self.frame.count;
+        self.frames += 1;
+    }
+
+    /// Takes the last frame back: the cursor is at its callee again.
+    #[inline(always)]
+    pub fn drop_frame(&mut self, words: u64) {
+        self.frames -= 1;
+        self.used -= words;
+        self.cursor = self.callee;
     }
 }

@@ -17,6 +17,12 @@ impl Task {
         self.read::<u32>(globals::task_flags()).unwrap_or(0) & PF_KTHREAD != 0
     }
 
+    /// False once the task has given its user memory back.
+    #[inline(always)]
+    pub fn has_memory(self) -> bool {
+        self.read::<u64>(globals::task_mm()).unwrap_or(0) != 0
+    }
+
     #[inline(always)]
     pub fn tgid(self) -> Option<u32> {
         self.read(globals::task_tgid())
@@ -27,6 +33,13 @@ impl Task {
     pub fn process_start(self) -> Option<u64> {
         let leader = Self(self.read(globals::task_group_leader())?);
         leader.read(globals::task_start_boottime())
+    }
+
+    /// The base of `fs` as it was set by a system call. Code that sets it by instruction is unknown to the kernel until
+    /// it leaves the CPU; neither glibc nor Go's runtime does.
+    #[inline(always)]
+    pub fn thread_pointer(self) -> Option<u64> {
+        self.read(globals::task_fsbase())
     }
 
     #[inline(always)]

@@ -1,46 +1,65 @@
-//! Walking the user stack: some frames a program, one program after the other, until the stack ends.
+//! Walking the user stack: the interrupted frame, then some frames a program, one program after the other, until the stack
+//! ends.
 
 use aya_ebpf::{
-    bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
-    cty::c_void,
-    helpers::{bpf_probe_read_user_buf, bpf_ringbuf_output, bpf_ringbuf_query},
     macros::{map, perf_event},
-    maps::{ProgramArray, RingBuf},
+    maps::ProgramArray,
     programs::PerfEventContext,
 };
-use aya_log_ebpf::debug;
 use jvmprof_common::{
-    abi::{
-        BROKEN_TAIL_WORDS, Counter, END_TAIL_WORDS, FRAMES_PER_PROGRAM, FrameWord, MAX_TAIL_WORDS,
-        MAX_USER_FRAMES, SAMPLE_WORDS, SHALLOW_FRAMES, SampleHeader, Stop,
-    },
-    unwind::{
-        FramePointersOnly, Memory, Source, Window,
-        call::ends_in_call,
-        memory::{WINDOW_BYTES, WINDOW_WORDS},
-        step,
-    },
+    abi::{Counter, FRAMES_PER_PROGRAM, MAX_USER_FRAMES, Stop},
+    frame::FrameWord,
+    tables::Region,
+    unwind::{Cursor, call::ends_in_call, frame_pointer, hotspot, rows},
 };
 
 use crate::{
-    counters::{count, count_stop},
-    globals,
-    scratch::{self, Scratch},
+    counters::count,
+    emit::finish,
+    known::{self, Place},
+    memory::{self, user},
+    scratch::{self, Copies, Scratch},
+    tables,
 };
 
-/// The daemon sets its size.
+/// Entry 0 is [`leaf`], entry 1 [`unwind`], entry 2 [`crate::frozen`].
 #[map]
-static SAMPLES: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
+static PROGRAMS: ProgramArray = ProgramArray::with_max_entries(3, 0);
 
-/// Entry 0 is [`unwind`].
-#[map]
-static PROGRAMS: ProgramArray = ProgramArray::with_max_entries(1, 0);
-
-/// Continues in [`unwind`]; returns only if that isn't possible.
+/// Continues in [`leaf`]; returns only if that isn't possible.
 #[inline(always)]
 pub fn start(ctx: &PerfEventContext) {
     // SAFETY: the programs of the array have this context's type; a missing entry makes the call return.
     unsafe { PROGRAMS.tail_call(ctx, 0) };
+}
+
+/// The interrupted frame: any instruction of any code, with all its registers.
+#[perf_event]
+fn leaf(ctx: PerfEventContext) -> u32 {
+    let Some(scratch) = scratch::get() else {
+        count(Counter::UnwinderUnavailable);
+        return 0;
+    };
+    let Some(process) = tables::process(scratch.header.pid, scratch.header.start_ns) else {
+        scratch.push(FrameWord::exact(scratch.cursor.pc).0);
+        scratch.frames = 1;
+        finish(scratch, &ctx, Stop::UnknownProcess as u64);
+        return 0;
+    };
+    scratch.process = process;
+    let Some(copies) = scratch::copies() else {
+        count(Counter::UnwinderUnavailable);
+        return 0;
+    };
+    // SAFETY: nobody else uses the copies meanwhile. They are another sample's.
+    unsafe { (*copies).window.clear() };
+    if let Err(stop) = walk_one(scratch, copies, true) {
+        finish(scratch, &ctx, stop as u64);
+        return 0;
+    }
+    go_on(&ctx, UNWIND);
+    count(Counter::UnwinderUnavailable);
+    0
 }
 
 #[perf_event]
@@ -51,156 +70,210 @@ fn unwind(ctx: PerfEventContext) -> u32 {
     };
     for _ in 0..FRAMES_PER_PROGRAM {
         if scratch.frames >= MAX_USER_FRAMES as u64 {
-            finish(scratch, &ctx, Stop::DepthReached);
+            finish(scratch, &ctx, Stop::DepthReached as u64);
             return 0;
         }
-        let mut cursor = scratch.cursor;
-        let mut memory = UserMemory { window: &mut scratch.window };
-        if let Err(stop) = step(&mut cursor, &mut memory, &mut FramePointersOnly) {
-            drop_false_frame(scratch);
+        let stop = walk_caller();
+        if stop == Stop::Frozen as u64 {
+            go_on(&ctx, FROZEN);
+        }
+        if stop != WALKED {
             finish(scratch, &ctx, stop);
             return 0;
         }
-        scratch.callee = scratch.cursor;
-        scratch.cursor = cursor;
-        scratch.push(FrameWord::return_address(scratch.cursor.pc).0);
-        scratch.frames += 1;
     }
-    start(&ctx);
+    go_on(&ctx, UNWIND);
     // The kernel's limit of tail calls.
-    finish(scratch, &ctx, Stop::DepthReached);
+    finish(scratch, &ctx, Stop::DepthReached as u64);
     0
 }
 
+/// Entries of [`PROGRAMS`].
+pub const UNWIND: u32 = 1;
+pub const FROZEN: u32 = 2;
+
+/// Continues in another program; returns only if that isn't possible.
+#[inline(always)]
+pub fn go_on(ctx: &PerfEventContext, program: u32) {
+    // SAFETY: as in `start`.
+    unsafe { PROGRAMS.tail_call(ctx, program) };
+}
+
+/// What [`walk_caller`] returns where there is a caller; else it is a [`Stop`].
+pub const WALKED: u64 = 255;
+
+/// [`walk_one`] for frames above the interrupted one. A global function, which the verifier checks once instead of once a
+/// turn of the loop.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn walk_caller() -> u64 {
+    let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
+        return Stop::CodeUnreadable as u64;
+    };
+    match walk_one(scratch, copies, false) {
+        Ok(()) => WALKED,
+        Err(stop) => stop as u64,
+    }
+}
+
+/// Appends the cursor's frame and moves on to its caller.
+#[inline(always)]
+fn walk_one(scratch: &mut Scratch, copies: *mut Copies, is_leaf: bool) -> Result<(), Stop> {
+    let here = scratch.cursor;
+    let mut cursor = here;
+    // Below a signal handler an interrupted frame has no registers: too seldom to be remembered.
+    let is_usual = is_leaf || !here.exact;
+    let mut kind = if is_usual { known::recall(scratch, &here) } else { Place::UNKNOWN };
+    if kind >= Place::COMPILED && !is_still_there(scratch, copies, &mut cursor, kind) {
+        kind = Place::UNKNOWN;
+    }
+    let is_new = kind == Place::UNKNOWN;
+    if is_new {
+        kind = find(scratch, &here, is_leaf)?;
+    }
+    let by_frame_pointer = scratch.by_frame_pointer;
+    scratch.by_frame_pointer = 0;
+    let mut stepped = Ok(());
+    if kind == HOTSPOT {
+        stepped = hotspot(scratch, copies, &mut cursor, is_leaf);
+        known::note_code(scratch);
+        if is_usual && stepped.is_ok() {
+            known::remember_generated(scratch, &here);
+            if is_leaf {
+                known::remember_nmethod(scratch, &here);
+            }
+        }
+    } else if kind != Place::COMPILED && kind != Place::STUB {
+        scratch.frame.words[0] = FrameWord::native(here.pc, here.exact).0;
+        scratch.frame.count = 1;
+        if is_new && is_usual && kind == Place::ROWS {
+            known::remember_rule(scratch, &here);
+        }
+    }
+    scratch.push_frame();
+    if kind != Place::COMPILED && kind != HOTSPOT {
+        stepped = native(scratch, copies, &mut cursor, kind, is_leaf);
+    }
+    if stepped.is_err() && by_frame_pointer != 0 {
+        drop_false_frame(scratch);
+        return stepped;
+    }
+    stepped?;
+    scratch.callee = here;
+    scratch.cursor = cursor;
+    Ok(())
+}
+
+/// Kinds of frames beside those of [`Place`].
+const HOTSPOT: u32 = 16;
+const FRAME_POINTER: u32 = 17;
+const ROWS_MISSING: u32 = 18;
+const GENERATED: u32 = 19;
+
+/// Finds what code the cursor is in, and its rule.
+#[inline(always)]
+fn find(scratch: &mut Scratch, here: &Cursor, is_leaf: bool) -> Result<u32, Stop> {
+    let at = if here.exact { here.pc } else { here.pc - 1 };
+    if !known::find_region(scratch, at) {
+        if is_leaf {
+            // A jump through a bad pointer, or code that was mapped a moment ago.
+            scratch.push(FrameWord::exact(here.pc).0);
+            scratch.frames += 1;
+        } else {
+            // No return address leads out of the code: the daemon steps the callee again.
+            scratch.cursor = scratch.callee;
+        }
+        return Err(Stop::UnknownCode);
+    }
+    match scratch.region.kind {
+        Region::HOTSPOT => return Ok(HOTSPOT),
+        Region::ROWS_MISSING => return Ok(ROWS_MISSING),
+        Region::GENERATED => return Ok(GENERATED),
+        Region::ROWS => {}
+        _ => return Ok(FRAME_POINTER),
+    }
+    let Region { table, bias, .. } = scratch.region;
+    match tables::row(table, at.wrapping_sub(bias)) {
+        Some(rule) => {
+            scratch.rule = *rule;
+            Ok(Place::ROWS)
+        }
+        None => Ok(FRAME_POINTER),
+    }
+}
+
+/// Whether generated code that is known is still there. If so, a compiled frame is stepped over.
+#[inline(always)]
+fn is_still_there(scratch: &mut Scratch, copies: *mut Copies, cursor: &mut Cursor, kind: u32) -> bool {
+    let known = scratch.frame.known;
+    let mut target = user!(scratch, copies, None, 0);
+    let Some(jvm) = tables::jvm(scratch.process.jvm) else { return false };
+    if !known.holds(&mut target, jvm) {
+        return false;
+    }
+    if kind == Place::STUB {
+        scratch.frame.words = [FrameWord::stub(cursor.pc, cursor.exact).0, known.word, 0];
+        scratch.frame.count = 2;
+        return true;
+    }
+    hotspot::known::step(cursor, &mut target, jvm, &known, &mut scratch.frame)
+}
+
+#[inline(always)]
+fn hotspot(
+    scratch: &mut Scratch,
+    copies: *mut Copies,
+    cursor: &mut Cursor,
+    is_leaf: bool,
+) -> Result<(), Stop> {
+    let jvm = tables::jvm(scratch.process.jvm).ok_or(Stop::CodeUnreadable)?;
+    let registers = if is_leaf { Some(&scratch.header.registers) } else { None };
+    let mut target = user!(scratch, copies, registers, jvm.code_start);
+    if is_leaf {
+        hotspot::step_leaf(cursor, &mut target, jvm, &mut scratch.frame)
+    } else {
+        hotspot::step(cursor, &mut target, jvm, &mut scratch.frame)
+    }
+}
+
+/// Steps over a frame by its rule, or by the frame pointer.
+#[inline(always)]
+fn native(
+    scratch: &mut Scratch,
+    copies: *mut Copies,
+    cursor: &mut Cursor,
+    kind: u32,
+    is_leaf: bool,
+) -> Result<(), Stop> {
+    if kind == ROWS_MISSING {
+        return Err(Stop::RowsMissing);
+    }
+    let registers = if is_leaf { Some(&scratch.header.registers) } else { None };
+    let rule = scratch.rule;
+    let mut target = user!(scratch, copies, registers, 0);
+    if kind == FRAME_POINTER || kind == GENERATED {
+        frame_pointer::step(cursor, &mut target).map_err(|stop| {
+            // A zero there only shows that the code keeps no frame pointer. The daemon may know more of it, and needs the stack.
+            if kind == GENERATED && stop == Stop::ChainEnded { Stop::FramePointerInvalid } else { stop }
+        })?;
+        scratch.by_frame_pointer = 1;
+        return Ok(());
+    }
+    rows::step(cursor, &rule, &mut target)?;
+    if kind == Place::STUB && is_leaf {
+        let jvm = tables::jvm(scratch.process.jvm).ok_or(Stop::CodeUnreadable)?;
+        hotspot::skip_pushed_arguments(cursor, &mut target, jvm);
+    }
+    Ok(())
+}
+
 /// Takes the last frame back if its return address doesn't follow a call: code that keeps something else in rbp has led
-/// the chain off the stack, and the daemon goes on from its frame by rows.
+/// the chain off the stack, and the daemon goes on from the callee.
 #[inline(always)]
 fn drop_false_frame(scratch: &mut Scratch) {
-    if scratch.frames < 2 {
-        return;
-    }
     let mut before = [0u8; 8];
-    // SAFETY: the helper reads any user address without faulting and reports failure.
-    let read = unsafe { bpf_probe_read_user_buf((scratch.cursor.pc - 8) as *const u8, &mut before) };
     // Code that isn't in memory right now can't be judged.
-    if read.is_ok() && !ends_in_call(u64::from_le_bytes(before)) {
-        scratch.frames -= 1;
-        scratch.used -= 1;
-        scratch.cursor = scratch.callee;
-    }
-}
-
-/// Emits the sample with the reason why its walk ended.
-#[inline(never)]
-pub fn finish(scratch: &mut Scratch, ctx: &PerfEventContext, stop: Stop) {
-    count_stop(stop as u8);
-    let words = scratch.used as usize;
-    scratch.header.user_words = (words - scratch.header.kernel_frames as usize) as u16;
-    scratch.header.stop = stop as u8;
-    if !matches!(stop, Stop::KernelThread | Stop::Not64Bit) {
-        scratch.header.tail_sp = scratch.cursor.sp;
-        scratch.header.tail_fp = scratch.cursor.fp;
-    }
-    // Many frames lead to where frame pointers end, which is the C library's start code: a little stack leads through it.
-    // Few frames end in code that uses rbp for something else, and it takes more to get out of that.
-    let is_shallow = scratch.frames < SHALLOW_FRAMES;
-    match stop {
-        Stop::ChainEnded if !is_shallow => tail(scratch, END_TAIL_WORDS),
-        Stop::FramePointerInvalid | Stop::StackUnreadable | Stop::ReturnAddressInvalid if !is_shallow => {
-            tail(scratch, BROKEN_TAIL_WORDS);
-        }
-        Stop::ChainEnded | Stop::FramePointerInvalid | Stop::StackUnreadable | Stop::ReturnAddressInvalid => {
-            tail(scratch, MAX_TAIL_WORDS);
-        }
-        _ => {}
-    }
-    if globals::log() != 0 {
-        debug!(
-            ctx,
-            "pid {} tid {}: {} words, stop {}, sp {:x} fp {:x}",
-            scratch.header.pid,
-            scratch.header.tid,
-            scratch.used,
-            stop as u8,
-            scratch.cursor.sp,
-            scratch.cursor.fp
-        );
-    }
-    emit(scratch);
-}
-
-/// Copies the stack behind the last frame, page by page, as far as it is readable.
-#[inline(always)]
-fn tail(scratch: &mut Scratch, max_words: usize) {
-    let begin = scratch.used;
-    let mut address = scratch.cursor.sp;
-    if !address.is_multiple_of(8) {
-        return;
-    }
-    let mut left = max_words * 8;
-    // MAX_TAIL_WORDS is a page, so that the copy touches two at most.
-    for _ in 0..2 {
-        let to_page_end = 4096 - (address as usize & 4095);
-        let bytes = if left < to_page_end { left } else { to_page_end };
-        let at = scratch.used as usize;
-        if bytes == 0 || bytes > MAX_TAIL_WORDS * 8 || at > SAMPLE_WORDS - MAX_TAIL_WORDS {
-            break;
-        }
-        // SAFETY: `at` leaves room for MAX_TAIL_WORDS words.
-        let into = unsafe {
-            core::slice::from_raw_parts_mut(scratch.words.as_mut_ptr().add(at).cast::<u8>(), bytes)
-        };
-        // SAFETY: the helper reads any user address without faulting and reports failure.
-        if unsafe { bpf_probe_read_user_buf(address as *const u8, into) }.is_err() {
-            break;
-        }
-        address += bytes as u64;
-        left -= bytes;
-        scratch.used += bytes as u64 / 8;
-    }
-    scratch.header.tail_words = (scratch.used - begin) as u16;
-}
-
-#[inline(always)]
-fn emit(scratch: &mut Scratch) {
-    let words = scratch.used as usize;
-    if words > SAMPLE_WORDS {
-        count(Counter::UnwinderUnavailable);
-        return;
-    }
-    let bytes = (size_of::<SampleHeader>() + words * 8) as u64;
-    let ring = (&raw const SAMPLES).cast_mut().cast::<c_void>();
-    // SAFETY: the map is a ring buffer.
-    let unread = unsafe { bpf_ringbuf_query(ring, u64::from(BPF_RB_AVAIL_DATA)) };
-    // The reader looks at the ring in short intervals anyway; waking it for each sample would cost more than the sample.
-    let flags =
-        if unread >= u64::from(globals::wakeup_bytes()) { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
-    // SAFETY: the header and its words lie together at the start of the scratch memory and are `bytes` long at least.
-    let result =
-        unsafe { bpf_ringbuf_output(ring, (&raw mut *scratch).cast::<c_void>(), bytes, u64::from(flags)) };
-    count(if result == 0 { Counter::Emitted } else { Counter::RingBufferFull });
-}
-
-struct UserMemory<'a> {
-    window: &'a mut Window,
-}
-
-impl Memory for UserMemory<'_> {
-    #[inline(always)]
-    fn read_u64(&mut self, address: u64) -> Option<u64> {
-        self.window.read_u64(&mut User, address)
-    }
-}
-
-struct User;
-
-impl Source for User {
-    #[inline(always)]
-    fn copy(&mut self, address: u64, into: &mut [u64; WINDOW_WORDS], bytes: usize) -> bool {
-        let bytes = if bytes > WINDOW_BYTES { WINDOW_BYTES } else { bytes };
-        // SAFETY: `bytes` is within the window.
-        let into = unsafe { core::slice::from_raw_parts_mut(into.as_mut_ptr().cast::<u8>(), bytes) };
-        // SAFETY: the helper reads any user address without faulting and reports failure.
-        unsafe { bpf_probe_read_user_buf(address as *const u8, into) }.is_ok()
+    if memory::read(scratch.cursor.pc - 8, &mut before) && !ends_in_call(u64::from_le_bytes(before)) {
+        scratch.drop_frame(1);
     }
 }

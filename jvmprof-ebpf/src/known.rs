@@ -1,0 +1,206 @@
+//! What was found out lately: how to leave the places where code was, and which Java code the daemon has been told of.
+//!
+//! Finding either anew reads some dozen places all over memory, which a sample a hundredth of a second later finds in no cache
+//! of the CPU. So a CPU keeps what it found in one place.
+
+use aya_ebpf::{macros::map, maps::Array};
+use jvmprof_common::{
+    frame::FrameWord,
+    jvm::mix,
+    tables::{PackedRule, Region},
+    unwind::{
+        Cursor,
+        hotspot::known::{Known, Nmethod},
+        memory::Veil,
+    },
+};
+
+use crate::{scratch::Scratch, tables};
+
+/// How to leave the frame at one pc.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Place {
+    /// With its top bit set if it was interrupted.
+    pc: u64,
+    epoch: u32,
+    kind: u32,
+    how: [u64; 5],
+}
+
+impl Place {
+    /// Nothing is known.
+    pub const UNKNOWN: u32 = 0;
+    /// By a row.
+    pub const ROWS: u32 = 1;
+    /// A compiled frame.
+    pub const COMPILED: u32 = 2;
+    /// A stub, by a row.
+    pub const STUB: u32 = 3;
+}
+
+/// A power of two.
+pub const PLACES: usize = 2048;
+const INTERRUPTED: u64 = 1 << 63;
+
+#[inline(always)]
+fn key(here: &Cursor) -> u64 {
+    here.pc | if here.exact { INTERRUPTED } else { 0 }
+}
+
+#[inline(always)]
+fn place(scratch: &mut Scratch, key: u64) -> &mut Place {
+    let index = scratch.veil.hide(mix(0, key)) as usize & (PLACES - 1);
+    &mut scratch.places[index]
+}
+
+/// Brings what is known of a place to `scratch.rule` and `scratch.frame.known`, and says what it is.
+#[inline(always)]
+pub fn recall(scratch: &mut Scratch, here: &Cursor) -> u32 {
+    let (key, epoch) = (key(here), scratch.process.epoch);
+    let place = place(scratch, key);
+    if place.pc != key || place.epoch != epoch {
+        return Place::UNKNOWN;
+    }
+    let (kind, [blob, at, word, first, second]) = (place.kind, place.how);
+    scratch.rule = PackedRule::from_words([first, second]);
+    let known = if kind == Place::COMPILED { Known::COMPILED } else { Known::STUB };
+    scratch.frame.known = Known { kind: known, blob, at, word, leaf: first };
+    kind
+}
+
+/// Remembers the rule in `scratch.rule`.
+#[inline(always)]
+pub fn remember_rule(scratch: &mut Scratch, here: &Cursor) {
+    let [first, second] = scratch.rule.to_words();
+    remember(scratch, here, Place::ROWS, [0, 0, 0, first, second]);
+}
+
+/// Remembers what is known of the frame in `scratch.frame`; a stub's rule is in `scratch.rule`.
+#[inline(always)]
+pub fn remember_generated(scratch: &mut Scratch, here: &Cursor) {
+    let Known { kind, blob, at, word, leaf } = scratch.frame.known;
+    if kind == Known::COMPILED {
+        remember(scratch, here, Place::COMPILED, [blob, at, word, leaf, 0]);
+    } else if kind == Known::STUB {
+        let [first, second] = scratch.rule.to_words();
+        remember(scratch, here, Place::STUB, [blob, at, word, first, second]);
+    }
+}
+
+#[inline(always)]
+fn remember(scratch: &mut Scratch, here: &Cursor, kind: u32, how: [u64; 5]) {
+    let (key, epoch) = (key(here), scratch.process.epoch);
+    *place(scratch, key) = Place { pc: key, epoch, kind, how };
+}
+
+/// An nmethod that was interrupted lately: most samples hit another instruction of the same few.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RecentNmethod {
+    nmethod: Nmethod,
+    /// The highest pc that was met in it: what lies between its code's begin and here is its own, too.
+    highest: u64,
+    epoch: u64,
+}
+
+/// A power of two. An nmethod has an entry for each page of its code.
+pub const NMETHODS: usize = 256;
+
+#[inline(always)]
+fn recent<'a>(
+    nmethods: &'a mut [RecentNmethod; NMETHODS],
+    veil: &mut Veil,
+    address: u64,
+) -> &'a mut RecentNmethod {
+    let index = veil.hide(mix(0, address >> 12)) as usize & (NMETHODS - 1);
+    &mut nmethods[index]
+}
+
+/// Brings the nmethod that was met around this address lately to `into`.
+#[inline(always)]
+pub fn recall_nmethod(
+    nmethods: &mut [RecentNmethod; NMETHODS],
+    veil: &mut Veil,
+    epoch: u32,
+    address: u64,
+    into: &mut Nmethod,
+) -> bool {
+    let recent = recent(nmethods, veil, address);
+    let is_within = address >= recent.nmethod.code && address <= recent.highest;
+    if recent.epoch != u64::from(epoch) || !is_within || recent.nmethod.compile_id == 0 {
+        return false;
+    }
+    *into = recent.nmethod;
+    true
+}
+
+/// Remembers the interrupted nmethod.
+#[inline(always)]
+pub fn remember_nmethod(scratch: &mut Scratch, here: &Cursor) {
+    if scratch.frame.nmethod.blob == 0 {
+        return;
+    }
+    let epoch = u64::from(scratch.process.epoch);
+    let recent = recent(&mut scratch.nmethods, &mut scratch.veil, here.pc);
+    let is_same = recent.epoch == epoch
+        && recent.nmethod.blob == scratch.frame.nmethod.blob
+        && recent.nmethod.compile_id == scratch.frame.nmethod.compile_id;
+    if !is_same || here.pc > recent.highest {
+        recent.highest = here.pc;
+    }
+    recent.epoch = epoch;
+    recent.nmethod = scratch.frame.nmethod;
+}
+
+/// A region that was found lately.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RecentRegion {
+    region: Region,
+    epoch: u64,
+}
+
+/// A power of two. A region has an entry for each MiB.
+pub const REGIONS: usize = 64;
+
+/// Brings the region that holds an address to `scratch.region`; false if no region does.
+#[inline(always)]
+pub fn find_region(scratch: &mut Scratch, address: u64) -> bool {
+    let epoch = u64::from(scratch.process.epoch);
+    let index = scratch.veil.hide(mix(0, address >> 20)) as usize & (REGIONS - 1);
+    let recent = scratch.regions[index];
+    if recent.epoch == epoch && address >= recent.region.start && address < recent.region.end {
+        scratch.region = recent.region;
+        return true;
+    }
+    let process = scratch.process;
+    if !tables::find_region(&process, address, &mut scratch.region) {
+        return false;
+    }
+    scratch.regions[index] = RecentRegion { region: scratch.region, epoch };
+    true
+}
+
+/// Hashes of nmethods and interpreted methods that were sampled, on any CPU. What is lost in a race is told again.
+#[map]
+static SEEN: Array<[u64; SEEN_CODE]> = Array::with_max_entries(1, 0);
+/// A power of two.
+const SEEN_CODE: usize = 8192;
+
+/// Notes the Java code of the frame in work: the daemon reads what it is called while it is there, once.
+#[inline(always)]
+pub fn note_code(scratch: &mut Scratch) {
+    let [first, second, third] = scratch.frame.words;
+    let Some(code) = FrameWord(first).code_identity(second, third) else { return };
+    let process = u64::from(scratch.header.pid) << 32 ^ scratch.process.start_ticks;
+    let hash = mix(mix(0, process), code);
+    let Some(seen) = SEEN.get_ptr_mut(0) else { return };
+    let index = scratch.veil.hide(hash) as usize & (SEEN_CODE - 1);
+    // SAFETY: the index is in range, and words are read and written whole.
+    let slot = unsafe { &mut (*seen)[index] };
+    if *slot != hash {
+        *slot = hash;
+        scratch.is_new = 1;
+    }
+}

@@ -1,0 +1,344 @@
+//! The target's memory and registers as the unwinder reads them from here.
+
+use core::hint::black_box;
+
+use aya_ebpf::helpers::{bpf_get_current_task, bpf_probe_read_user, bpf_probe_read_user_buf};
+use jvmprof_common::{
+    abi::Stop,
+    jvm::Jvm,
+    rows::Register,
+    tables::PackedRule,
+    unwind::{
+        Memory, Source,
+        hotspot::{
+            self, CODE_BYTES, CODE_WORDS, Code, HEADER_BYTES, HEADER_WORDS, SHORT_HEADER_BYTES, Target,
+            frozen, known::Nmethod, leaf,
+        },
+        memory::{Veil, WINDOW_BYTES, WINDOW_WORDS},
+    },
+};
+
+use crate::{
+    known::{self, NMETHODS, RecentNmethod},
+    scratch::{self, Copies},
+    tables,
+    task::Task,
+};
+
+pub struct User<'a> {
+    pub copies: *mut Copies,
+    pub veil: &'a mut Veil,
+    /// Of the interrupted frame; `None` once it is left.
+    pub registers: Option<&'a [u64; 16]>,
+    /// Where the JVM's own table counts from.
+    pub code_start: u64,
+    /// Gets the rule of a stub.
+    pub rule: &'a mut PackedRule,
+    pub nmethods: &'a mut [RecentNmethod; NMETHODS],
+    pub epoch: u32,
+}
+
+/// The target, as the frame in work sees it.
+macro_rules! user {
+    ($scratch:ident, $copies:ident, $registers:expr, $code_start:expr) => {
+        $crate::memory::User {
+            copies: $copies,
+            veil: &mut $scratch.veil,
+            registers: $registers,
+            code_start: $code_start,
+            rule: &mut $scratch.rule,
+            nmethods: &mut $scratch.nmethods,
+            epoch: $scratch.process.epoch,
+        }
+    };
+}
+pub(crate) use user;
+
+impl Memory for User<'_> {
+    #[inline(always)]
+    fn read_u64(&mut self, address: u64) -> Option<u64> {
+        // SAFETY: the reference ends before anything else uses the copies.
+        if let Some(word) = unsafe { (*self.copies).window.get(address) } {
+            return Some(word);
+        }
+        if refill(address) == 0 {
+            return None;
+        }
+        // SAFETY: as above.
+        Some(unsafe { (*self.copies).window.first() })
+    }
+
+    #[inline(always)]
+    fn read_object(&mut self, address: u64) -> Option<u64> {
+        // SAFETY: the helper reads any user address without faulting and reports failure.
+        unsafe { bpf_probe_read_user(address as *const u64) }.ok()
+    }
+
+    #[inline(always)]
+    fn register(&self, register: Register) -> Option<u64> {
+        self.registers.map(|registers| registers[usize::from(register.0) & 15])
+    }
+
+    #[inline(always)]
+    fn thread_pointer(&self) -> Option<u64> {
+        // SAFETY: no arguments; the helper returns the current task.
+        Task(unsafe { bpf_get_current_task() }).thread_pointer()
+    }
+}
+
+impl Target for User<'_> {
+    type Row = PackedRule;
+
+    #[inline(always)]
+    fn read_u8(&mut self, address: u64) -> Option<u8> {
+        // SAFETY: as above.
+        unsafe { bpf_probe_read_user(address as *const u8) }.ok()
+    }
+
+    #[inline(always)]
+    fn load_header(&mut self, address: u64) -> bool {
+        load_header(self.copies, address)
+    }
+
+    #[inline(always)]
+    fn header_word(&self, index: usize) -> u64 {
+        // SAFETY: the index is in range.
+        unsafe { (*self.copies).header[index & (HEADER_WORDS - 1)] }
+    }
+
+    #[inline(always)]
+    fn load_code(&mut self, address: u64) -> bool {
+        load_code(self.copies, address)
+    }
+
+    #[inline(always)]
+    fn code(&self) -> &[u64; CODE_WORDS] {
+        // SAFETY: the code stays as it is until it is loaded again.
+        unsafe { &(*self.copies).code }
+    }
+
+    #[inline(always)]
+    fn judge_leaf(&mut self, left: u64, bytes: u64) -> u64 {
+        judge_leaf(left, bytes)
+    }
+
+    #[inline(always)]
+    fn is_search(&mut self, usual: u64, saved: u64, _: &Jvm) -> bool {
+        is_search(usual, saved) != 0
+    }
+
+    #[inline(always)]
+    fn find_code(&mut self, at: u64, _: &Jvm) -> u64 {
+        find_code(at)
+    }
+
+    #[inline(always)]
+    fn pushed_arguments(&mut self, pc: u64) -> u64 {
+        pushed_arguments(pc)
+    }
+
+    #[inline(always)]
+    fn youngest_chunk(&mut self, entry: u64, _: &Jvm) -> u64 {
+        youngest_chunk(entry)
+    }
+
+    #[inline(always)]
+    fn chunk_bounds(&mut self, chunk: u64, _: &Jvm) -> u64 {
+        chunk_bounds(chunk)
+    }
+
+    #[inline(always)]
+    fn recall_nmethod(&mut self, address: u64, into: &mut Nmethod) -> bool {
+        known::recall_nmethod(self.nmethods, self.veil, self.epoch, address, into)
+    }
+
+    #[inline(always)]
+    fn stub_row(&mut self, table: u32, address: u64) -> Option<PackedRule> {
+        let rule = *tables::row(table, address.wrapping_sub(self.code_start))?;
+        *self.rule = rule;
+        Some(rule)
+    }
+}
+
+/// Copies another stretch of the stack; 1 if that went well.
+///
+/// A global function, as are the following: the verifier checks its paths once, instead of once for each path that leads here.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn refill(address: u64) -> u64 {
+    let Some(copies) = scratch::copies() else {
+        return 0;
+    };
+    // SAFETY: nobody else uses the copies meanwhile.
+    u64::from(unsafe { (*copies).window.refill(&mut Stack, address) })
+}
+
+#[inline(always)]
+fn load_header(copies: *mut Copies, address: u64) -> bool {
+    // SAFETY: nobody else uses the copies meanwhile.
+    let header = unsafe { &mut (*copies).header };
+    if read(address, bytes_of(header, HEADER_BYTES)) {
+        return true;
+    }
+    // The last blob of a heap may be shorter than an nmethod's header.
+    read(address, bytes_of(header, SHORT_HEADER_BYTES))
+}
+
+#[inline(always)]
+fn load_code(copies: *mut Copies, address: u64) -> bool {
+    // SAFETY: the words are CODE_BYTES long, and nobody else uses the copies meanwhile.
+    let into = unsafe { core::slice::from_raw_parts_mut((&raw mut (*copies).code).cast::<u8>(), CODE_BYTES) };
+    read(address, into)
+}
+
+/// See [`hotspot::find`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn find_code(at: u64) -> u64 {
+    let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
+        return NOTHING_FOUND;
+    };
+    let Some(jvm) = tables::jvm(scratch.process.jvm) else {
+        return NOTHING_FOUND;
+    };
+    Code::to_bits(hotspot::find(at, &mut Heap(copies), jvm))
+}
+
+const NOTHING_FOUND: u64 = Code::to_bits(Err(Stop::CodeUnreadable));
+
+/// See [`hotspot::pushed_arguments`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn pushed_arguments(pc: u64) -> u64 {
+    let Some(copies) = scratch::copies() else {
+        return 0;
+    };
+    hotspot::pushed_arguments(&mut Heap(copies), pc)
+}
+
+/// See [`frozen::youngest_chunk`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn youngest_chunk(entry: u64) -> u64 {
+    let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
+        return 0;
+    };
+    tables::jvm(scratch.process.jvm).map_or(0, |jvm| frozen::youngest_chunk(&mut Heap(copies), jvm, entry))
+}
+
+/// See [`frozen::chunk_bounds`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn chunk_bounds(chunk: u64) -> u64 {
+    let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
+        return frozen::NO_CHUNK;
+    };
+    let Some(jvm) = tables::jvm(scratch.process.jvm) else {
+        return frozen::NO_CHUNK;
+    };
+    frozen::chunk_bounds(&mut Heap(copies), jvm, chunk)
+}
+
+/// See [`leaf::judge`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn judge_leaf(left: u64, bytes: u64) -> u64 {
+    let Some(copies) = scratch::copies() else {
+        return 0;
+    };
+    // SAFETY: nobody writes the copies meanwhile.
+    leaf::judge(unsafe { &(*copies).code }, left, bytes).to_bits()
+}
+
+/// See [`hotspot::is_search`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn is_search(usual: u64, saved: u64) -> u64 {
+    let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
+        return 0;
+    };
+    let jvm = tables::jvm(scratch.process.jvm);
+    u64::from(jvm.is_some_and(|jvm| hotspot::is_search(&mut Heap(copies), jvm, usual, saved)))
+}
+
+/// The target's heaps, without a stack.
+struct Heap(*mut Copies);
+
+impl Memory for Heap {
+    #[inline(always)]
+    fn read_u64(&mut self, address: u64) -> Option<u64> {
+        // SAFETY: the helper reads any user address without faulting and reports failure.
+        unsafe { bpf_probe_read_user(address as *const u64) }.ok()
+    }
+}
+
+impl Target for Heap {
+    type Row = PackedRule;
+
+    #[inline(always)]
+    fn read_u8(&mut self, address: u64) -> Option<u8> {
+        // SAFETY: as above.
+        unsafe { bpf_probe_read_user(address as *const u8) }.ok()
+    }
+
+    #[inline(always)]
+    fn load_header(&mut self, address: u64) -> bool {
+        load_header(self.0, address)
+    }
+
+    #[inline(always)]
+    fn header_word(&self, index: usize) -> u64 {
+        // SAFETY: the index is in range.
+        unsafe { (*self.0).header[index & (HEADER_WORDS - 1)] }
+    }
+
+    #[inline(always)]
+    fn load_code(&mut self, address: u64) -> bool {
+        load_code(self.0, address)
+    }
+
+    #[inline(always)]
+    fn code(&self) -> &[u64; CODE_WORDS] {
+        // SAFETY: the code stays as it is until it is loaded again.
+        unsafe { &(*self.0).code }
+    }
+
+    #[inline(always)]
+    fn stub_row(&mut self, _: u32, _: u64) -> Option<PackedRule> {
+        None
+    }
+}
+
+#[inline(always)]
+fn bytes_of(words: &mut [u64; HEADER_WORDS], bytes: usize) -> &mut [u8] {
+    let bytes = if bytes > HEADER_BYTES { HEADER_BYTES } else { bytes };
+    // SAFETY: `bytes` is within the words.
+    unsafe { core::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), bytes) }
+}
+
+#[inline(always)]
+pub fn read(address: u64, into: &mut [u8]) -> bool {
+    // SAFETY: the helper reads any user address without faulting and reports failure.
+    unsafe { bpf_probe_read_user_buf(address as *const u8, into) }.is_ok()
+}
+
+/// The same number of bytes, in 1..=MAX (a power of two), so that the verifier sees it too.
+///
+/// A comparison doesn't do: the compiler leaves out one that it knows the result of, and before 6.8 the verifier learns
+/// nothing where both sides are unknown, nor for a copy of the value that was put on the stack before.
+#[inline(always)]
+pub fn bounded<const MAX: usize>(bytes: usize) -> usize {
+    (black_box(bytes).wrapping_sub(1) & (MAX - 1)) + 1
+}
+
+struct Stack;
+
+impl Source for Stack {
+    #[inline(always)]
+    fn copy(&mut self, address: u64, into: &mut [u64; WINDOW_WORDS], bytes: usize) -> bool {
+        let bytes = bounded::<WINDOW_BYTES>(bytes);
+        // SAFETY: `bytes` is within the window.
+        let into = unsafe { core::slice::from_raw_parts_mut(into.as_mut_ptr().cast::<u8>(), bytes) };
+        read(address, into)
+    }
+}
