@@ -3,6 +3,8 @@
 //! A file is known by its build id where it has one, so that the same library in a hundred containers is read once;
 //! else by device, inode, time and size. Several threads that ask for the same file at once cause one load.
 
+mod keep;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -10,18 +12,18 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use moka::Expiry;
-use moka::notification::RemovalCause;
-use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 
+use self::keep::{Kept, builder};
+use crate::native::debug_files::DebugPlaces;
 use crate::native::elf::{self, ElfError, ElfFile, ElfHeader};
+use crate::native::functions::Functions;
+use crate::native::lines::{LineTable, SourceLine};
 use crate::native::open::OpenError;
-use crate::native::rows::UnwindRows;
+use crate::native::rows::{Analyze, UnwindRows};
 use crate::native::source::RegularFile;
-use crate::native::symbols::SymbolTable;
 use crate::types::{BuildId, Svma};
 
 /// What a [`FileCache`] may cost.
@@ -31,11 +33,21 @@ pub struct FileCacheLimits {
     pub bytes: u64,
     /// How long a file that couldn't be used isn't tried again.
     pub retry_after: Duration,
+    /// How long a table is kept that nobody asks for.
+    pub idle_after: Duration,
+    /// Bytes of memory for the DWARF of all files together. The sections of one file may take half of it; as much again
+    /// is what is made of them.
+    pub line_bytes: u64,
 }
 
 impl Default for FileCacheLimits {
     fn default() -> Self {
-        Self { bytes: 64 << 20, retry_after: Duration::from_secs(60) }
+        Self {
+            bytes: 64 << 20,
+            retry_after: Duration::from_secs(60),
+            idle_after: Duration::from_secs(60),
+            line_bytes: 512 << 20,
+        }
     }
 }
 
@@ -118,7 +130,7 @@ impl LoadError {
 
     /// Whether the file itself is at fault, for whoever asks. A path that can't be opened may be so for one process
     /// only (its mount namespace, its end), and says nothing of the file under this key.
-    fn is_of_the_file(&self) -> bool {
+    pub fn is_of_the_file(&self) -> bool {
         matches!(self, Self::Elf { .. } | Self::OverLimit { .. })
     }
 }
@@ -159,7 +171,7 @@ enum PartKey {
 
 #[derive(Clone, Debug)]
 enum Part {
-    Symbols(Arc<SymbolTable>),
+    Symbols(Arc<Functions>),
     Rows(Arc<UnwindRows>),
 }
 
@@ -172,29 +184,53 @@ impl Part {
     }
 }
 
-/// Bytes that an entry takes beside its data: key, hash table slot, nodes of the cache's lists.
-const ENTRY_BYTES: usize = 512;
-
-type Kept<V> = Result<V, LoadError>;
+type Loaded<V> = Result<V, LoadError>;
 
 /// See the module's documentation. Methods take `&self` and may be called from several threads.
 #[derive(Debug)]
 pub struct FileCache {
     limits: FileCacheLimits,
-    known: Cache<FileStat, Kept<Arc<KnownFile>>>,
-    parts: Cache<PartKey, Kept<Part>>,
+    known: Cache<FileStat, Loaded<Arc<KnownFile>>>,
+    parts: Cache<PartKey, Loaded<Part>>,
+    lines: Cache<FileKey, Loaded<Option<Arc<LineTable>>>>,
     counting: Arc<Counting>,
+    analyze: Option<Analyze>,
 }
 
 impl FileCache {
     pub fn new(limits: FileCacheLimits) -> Self {
         let counting = Arc::new(Counting::default());
+        let idle = limits.idle_after;
         // Headers are asked for with every new mapping and take some hundred bytes each: they get a small share.
-        let known = builder(limits.bytes / 16, limits, &counting, |kept: &Arc<KnownFile>| {
-            size_of::<KnownFile>() + size_of_val(&*kept.header.segments)
-        });
-        let parts = builder(limits.bytes - limits.bytes / 16, limits, &counting, Part::size_bytes);
-        Self { limits, known, parts, counting }
+        let known =
+            builder(limits.bytes / 16, limits.retry_after, &counting, move |file: &Arc<KnownFile>| Kept {
+                bytes: size_of::<KnownFile>() + size_of_val(&*file.header.segments),
+                idle,
+            });
+        let parts =
+            builder(limits.bytes - limits.bytes / 16, limits.retry_after, &counting, move |part: &Part| {
+                // The kernel program has rows of its own by then: only what it can't walk asks for these.
+                let idle = if matches!(part, Part::Rows(_)) { idle / 4 } else { idle };
+                Kept { bytes: part.size_bytes(), idle }
+            });
+        // DWARF takes long to read.
+        let lines = builder(
+            limits.line_bytes,
+            limits.retry_after,
+            &counting,
+            move |table: &Option<Arc<LineTable>>| Kept {
+                bytes: table.as_ref().map_or(0, |table| table.size_bytes()),
+                idle: 10 * idle,
+            },
+        );
+        Self { limits, known, parts, lines, counting, analyze: None }
+    }
+
+    /// Rows are found for code without frame information, too.
+    #[must_use]
+    pub fn with_analysis(mut self, analyze: Analyze) -> Self {
+        self.analyze = Some(analyze);
+        self
     }
 
     /// What the headers of `file` say, and the key for all else. `path` is for messages.
@@ -210,7 +246,8 @@ impl FileCache {
         })
     }
 
-    /// The functions of the file known as `key`. `open` is called if they aren't there yet; `path` is for messages.
+    /// The functions of the file known as `key`. `open` is called if they aren't there yet, and a debug file is looked
+    /// for in `places` if it is stripped; `path` is where it was mapped from.
     ///
     /// # Errors
     /// See [`LoadError`]; [`LoadError::Changed`] if `open` gives another file than `key` was made from. An error of
@@ -219,10 +256,11 @@ impl FileCache {
         &self,
         key: &FileKey,
         path: &Path,
+        places: &DebugPlaces,
         open: impl FnOnce() -> Result<File, OpenError>,
-    ) -> Result<Arc<SymbolTable>, LoadError> {
+    ) -> Result<Arc<Functions>, LoadError> {
         let part = self.part(PartKey::Symbols(*key), key, "symbols", path, open, |file| {
-            SymbolTable::load(file).map(|symbols| Part::Symbols(Arc::new(symbols)))
+            Functions::load(file, path, places).map(|functions| Part::Symbols(Arc::new(functions)))
         });
         match part? {
             Part::Symbols(symbols) => Ok(symbols),
@@ -240,10 +278,11 @@ impl FileCache {
         &self,
         key: &FileKey,
         path: &Path,
+        places: &DebugPlaces,
         open: impl Fn() -> Result<File, OpenError>,
         address: Svma,
     ) -> Result<Option<String>, LoadError> {
-        let symbols = self.symbols(key, path, &open)?;
+        let symbols = self.symbols(key, path, places, &open)?;
         let Some(found) = symbols.lookup(address) else {
             return Ok(None);
         };
@@ -261,6 +300,42 @@ impl FileCache {
         read().inspect_err(|error| self.counting.load_error(error))
     }
 
+    /// The functions and lines at `address`, innermost first, as DWARF in the file or its debug file tells them; empty
+    /// where there is none.
+    ///
+    /// # Errors
+    /// As [`Self::symbols`].
+    pub fn lines(
+        &self,
+        key: &FileKey,
+        path: &Path,
+        places: &DebugPlaces,
+        open: impl FnOnce() -> Result<File, OpenError>,
+        address: Svma,
+    ) -> Result<Vec<SourceLine>, LoadError> {
+        let table = self.get(&self.lines, *key, || {
+            self.load(key, "lines", path, open, |file| {
+                let table = LineTable::load(file, path, places, self.limits.line_bytes / 2)?;
+                Ok(table.map(Arc::new))
+            })
+        })?;
+        let found = table.map_or(Ok(Vec::new()), |table| table.find(address));
+        found.map_err(|source| elf_error("lines", path, source)).inspect_err(|e| self.counting.load_error(e))
+    }
+
+    /// Forgets what is known of files with this build id: their debug file has come.
+    pub fn forget(&self, id: BuildId) {
+        let is_it = |key: &FileKey| matches!(key, FileKey::BuildId { id: other, .. } if *other == id);
+        let parts = self.parts.iter().map(|(key, _)| *key);
+        for key in parts.filter(|key| matches!(key, PartKey::Symbols(key) if is_it(key))).collect::<Vec<_>>()
+        {
+            self.parts.invalidate(&key);
+        }
+        for key in self.lines.iter().map(|(key, _)| *key).filter(is_it).collect::<Vec<_>>() {
+            self.lines.invalidate(&key);
+        }
+    }
+
     /// The unwind rows of the file known as `key`; else as [`Self::symbols`].
     ///
     /// # Errors
@@ -272,7 +347,7 @@ impl FileCache {
         open: impl FnOnce() -> Result<File, OpenError>,
     ) -> Result<Arc<UnwindRows>, LoadError> {
         let part = self.part(PartKey::Rows(*key), key, "unwind rows", path, open, |file| {
-            UnwindRows::load(file).map(|rows| Part::Rows(Arc::new(rows)))
+            UnwindRows::load_with(file, self.analyze).map(|rows| Part::Rows(Arc::new(rows)))
         });
         match part? {
             Part::Rows(rows) => Ok(rows),
@@ -283,13 +358,24 @@ impl FileCache {
     pub fn counters(&self) -> CacheCounters {
         self.known.run_pending_tasks();
         self.parts.run_pending_tasks();
+        self.lines.run_pending_tasks();
         CacheCounters {
             hits: self.counting.hits.load(Ordering::Relaxed),
             misses: self.counting.misses.load(Ordering::Relaxed),
             evictions: self.counting.evictions.load(Ordering::Relaxed),
             load_errors: self.counting.load_errors.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            bytes: self.known.weighted_size() + self.parts.weighted_size(),
+            bytes: self.known.weighted_size() + self.parts.weighted_size() + self.lines.weighted_size(),
         }
+    }
+
+    /// Bytes held and their limit: of headers, of symbols and rows, of lines.
+    pub fn sizes(&self) -> [(u64, u64); 3] {
+        let limit = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
+        [
+            (self.known.weighted_size(), limit(self.known.policy().max_capacity())),
+            (self.parts.weighted_size(), limit(self.parts.policy().max_capacity())),
+            (self.lines.weighted_size(), limit(self.lines.policy().max_capacity())),
+        ]
     }
 
     fn part(
@@ -302,17 +388,7 @@ impl FileCache {
         load: impl FnOnce(&ElfFile<RegularFile<'_>>) -> Result<Part, ElfError>,
     ) -> Result<Part, LoadError> {
         self.get(&self.parts, part_key, || {
-            let file = open()?;
-            let stat = stat(&file, path)?;
-            let parsed = ElfFile::parse(regular(&file, path)?);
-            let parsed = parsed.map_err(|source| elf_error(part, path, source));
-            // Paths can lead to another file by now: its data must not be kept under this key, nor its errors.
-            match &parsed {
-                Ok(parsed) if key(parsed.header(), stat) == *key_wanted => {}
-                Err(_) if FileKey::Stat(stat) == *key_wanted => {}
-                _ => return Err(LoadError::Changed { path: path.into() }),
-            }
-            let loaded = load(&parsed?).map_err(|source| elf_error(part, path, source))?;
+            let loaded = self.load(key_wanted, part, path, open, load)?;
             let (size, limit) = (loaded.size_bytes(), self.limits.bytes);
             if size as u64 > limit / 2 {
                 // Kept, it would push everything else out; not kept, it would be loaded for every sample.
@@ -322,9 +398,30 @@ impl FileCache {
         })
     }
 
+    fn load<V>(
+        &self,
+        key_wanted: &FileKey,
+        part: &'static str,
+        path: &Path,
+        open: impl FnOnce() -> Result<File, OpenError>,
+        load: impl FnOnce(&ElfFile<RegularFile<'_>>) -> Result<V, ElfError>,
+    ) -> Result<V, LoadError> {
+        let file = open()?;
+        let stat = stat(&file, path)?;
+        let parsed = ElfFile::parse(regular(&file, path)?);
+        let parsed = parsed.map_err(|source| elf_error(part, path, source));
+        // Paths can lead to another file by now: its data must not be kept under this key, nor its errors.
+        match &parsed {
+            Ok(parsed) if key(parsed.header(), stat) == *key_wanted => {}
+            Err(_) if FileKey::Stat(stat) == *key_wanted => {}
+            _ => return Err(LoadError::Changed { path: path.into() }),
+        }
+        load(&parsed?).map_err(|source| elf_error(part, path, source))
+    }
+
     fn get<K, V>(
         &self,
-        cache: &Cache<K, Kept<V>>,
+        cache: &Cache<K, Loaded<V>>,
         key: K,
         load: impl FnOnce() -> Result<V, LoadError>,
     ) -> Result<V, LoadError>
@@ -350,41 +447,6 @@ impl FileCache {
                 Err(LoadError::clone(&error))
             }
         }
-    }
-}
-
-fn builder<K, V>(
-    bytes: u64,
-    limits: FileCacheLimits,
-    counting: &Arc<Counting>,
-    size: impl Fn(&V) -> usize + Send + Sync + 'static,
-) -> Cache<K, Kept<V>>
-where
-    K: std::hash::Hash + Eq + Send + Sync + 'static,
-    V: Clone + Send + Sync + 'static,
-{
-    let counting = Arc::clone(counting);
-    Cache::builder()
-        .max_capacity(bytes)
-        .eviction_policy(EvictionPolicy::lru())
-        .weigher(move |_: &K, kept: &Kept<V>| {
-            let data = kept.as_ref().map_or(0, &size);
-            u32::try_from(data + ENTRY_BYTES).unwrap_or(u32::MAX)
-        })
-        .expire_after(ForgetErrors(limits.retry_after))
-        .eviction_listener(move |_, _, cause| {
-            if cause == RemovalCause::Size {
-                counting.evictions.fetch_add(1, Ordering::Relaxed);
-            }
-        })
-        .build()
-}
-
-struct ForgetErrors(Duration);
-
-impl<K, V> Expiry<K, Kept<V>> for ForgetErrors {
-    fn expire_after_create(&self, _key: &K, kept: &Kept<V>, _created: Instant) -> Option<Duration> {
-        kept.is_err().then_some(self.0)
     }
 }
 

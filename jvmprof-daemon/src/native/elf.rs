@@ -4,13 +4,14 @@
 //! of the System V gABI, chapters 4 and 5 (glibc's `elf.h` has the same).
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, Read};
+use std::io;
 
 use object::LittleEndian as Le;
-use object::elf::{self, CompressionHeader64, FileHeader64, ProgramHeader64, SectionHeader64};
+use object::elf::{self, FileHeader64, ProgramHeader64, SectionHeader64};
 use object::pod::{self, Pod};
 
-use crate::native::build_id;
+use crate::native::build_id::{self, FileNotes};
+use crate::native::compressed;
 use crate::native::source::ByteSource;
 use crate::types::{BuildId, FileOffset, Svma};
 
@@ -20,6 +21,10 @@ const MAX_PROGRAM_HEADERS: u64 = 4096;
 const MAX_SECTIONS: u64 = 65_536;
 /// Largest table of section names in bytes.
 const MAX_SECTION_NAMES: u64 = 4 << 20;
+
+/// Largest section of notes in which a build id is looked for, in bytes, and how many of them.
+pub(crate) const MAX_NOTES: u64 = 16 << 10;
+const MAX_NOTE_SECTIONS: usize = 16;
 
 /// Why an ELF file, or a part of it, can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +42,8 @@ pub enum ElfError {
     TooLarge { what: String, size: u64, limit: u64 },
     #[error("{what}: {why}")]
     Malformed { what: String, why: &'static str },
+    #[error("reading DWARF: {0}")]
+    Dwarf(gimli::Error),
 }
 
 impl ElfError {
@@ -49,6 +56,7 @@ impl ElfError {
             Self::NotLoadable(_) => "not_loadable",
             Self::TooLarge { .. } => "too_large",
             Self::Malformed { .. } => "malformed",
+            Self::Dwarf(_) => "dwarf",
         }
     }
 
@@ -86,7 +94,16 @@ impl LoadSegment {
         let inside = offset.0.checked_sub(self.offset.0).filter(|inside| *inside < self.file_size)?;
         self.address.0.checked_add(inside).map(Svma)
     }
+
+    /// As [`Self::svma_of`], for what lies before the segment in its first page: that is mapped with it.
+    fn svma_before(&self, offset: FileOffset) -> Option<Svma> {
+        let before = self.offset.0.checked_sub(offset.0).filter(|before| *before <= self.offset.0 % PAGE)?;
+        self.address.0.checked_sub(before).map(Svma)
+    }
 }
+
+/// Bytes in a page of memory.
+const PAGE: u64 = 4096;
 
 /// What the headers of a file say: small, and kept for every mapped file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,6 +114,8 @@ pub struct ElfHeader {
     /// In the file's order.
     pub segments: Box<[LoadSegment]>,
     pub build_id: Option<BuildId>,
+    /// Go's linker made it.
+    pub is_go: bool,
     /// A hash of file header and program headers: tells files apart that share a build id (a stripped file and its
     /// original, or two that lie).
     pub layout: u64,
@@ -111,7 +130,8 @@ impl ElfHeader {
         let find = |executable| {
             self.segments.iter().filter(|s| s.executable == executable).find_map(|s| s.svma_of(offset))
         };
-        find(true).or_else(|| find(false))
+        let before = || self.segments.iter().filter(|s| s.executable).find_map(|s| s.svma_before(offset));
+        find(true).or_else(before).or_else(|| find(false))
     }
 }
 
@@ -164,6 +184,15 @@ impl<S: ByteSource> ElfFile<S> {
         &self.header
     }
 
+    /// The build id: of the sections of notes, else of the segments, whose bytes debug files may have elsewhere than
+    /// their program headers say.
+    pub fn build_id(&self) -> Option<BuildId> {
+        let notes =
+            self.sections.iter().filter(|section| section.kind == elf::SHT_NOTE.0 && !section.no_bits);
+        let of_section = |section| build_id::from_note_bytes(&self.read(section, MAX_NOTES).ok()?, 4);
+        notes.take(MAX_NOTE_SECTIONS).find_map(of_section).or(self.header.build_id)
+    }
+
     /// All sections in the file's order; the index is the one that symbols speak of (`st_shndx`).
     pub fn sections(&self) -> &[Section] {
         &self.sections
@@ -178,13 +207,13 @@ impl<S: ByteSource> ElfFile<S> {
     ///
     /// # Errors
     /// [`ElfError::TooLarge`] above `limit`, [`ElfError::Read`] where the file ends before the section does,
-    /// [`ElfError::Malformed`] for compressed data that can't be expanded (only zlib is known).
+    /// [`ElfError::Malformed`] for compressed data that can't be expanded (zlib and zstd are known).
     pub fn read(&self, section: &Section, limit: u64) -> Result<Vec<u8>, ElfError> {
         if section.no_bits {
             return Err(ElfError::malformed(&section.name, "its bytes aren't in this file"));
         }
         let bytes = read_bytes(&self.source, &section.name, section.offset.0, section.size, limit)?;
-        if section.compressed { decompress(&section.name, &bytes, limit) } else { Ok(bytes) }
+        if section.compressed { compressed::section(&section.name, &bytes, limit) } else { Ok(bytes) }
     }
 
     /// Where the bytes of `section` start in the file, if all of them are there as they are: not compressed.
@@ -226,7 +255,33 @@ pub fn read_header(source: &impl ByteSource) -> Result<ElfHeader, ElfError> {
     parse_header(source).map(|(_, header)| header)
 }
 
-type RawHeader = FileHeader64<Le>;
+pub(crate) type RawHeader = FileHeader64<Le>;
+
+/// The headers of a file as they are.
+pub(crate) struct RawHeaders {
+    pub(crate) file: RawHeader,
+    pub(crate) programs: Vec<ProgramHeader64<Le>>,
+    pub(crate) sections: Vec<SectionHeader64<Le>>,
+    /// Which section has the sections' names.
+    pub(crate) names_index: usize,
+}
+
+/// Reads the headers of a file to write them again.
+pub(crate) fn read_raw(source: &impl ByteSource) -> Result<RawHeaders, ElfError> {
+    let file = read_file_header(source)?;
+    let programs = read_programs(source, &file)?;
+    let (sections, names_index) = read_section_headers(source, &file)?;
+    Ok(RawHeaders { file, programs, sections, names_index })
+}
+
+fn read_programs(source: &impl ByteSource, raw: &RawHeader) -> Result<Vec<ProgramHeader64<Le>>, ElfError> {
+    let count = u64::from(raw.e_phnum.get(Le));
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    check_entry_size::<ProgramHeader64<Le>>("program headers", raw.e_phentsize.get(Le))?;
+    read_table(source, "program headers", raw.e_phoff.get(Le), count, MAX_PROGRAM_HEADERS)
+}
 
 fn parse_header(source: &impl ByteSource) -> Result<(RawHeader, ElfHeader), ElfError> {
     let raw = read_file_header(source)?;
@@ -235,22 +290,18 @@ fn parse_header(source: &impl ByteSource) -> Result<(RawHeader, ElfHeader), ElfE
         elf::ET_DYN => ElfKind::Dynamic,
         other => return Err(ElfError::NotLoadable(other.0)),
     };
-    let count = u64::from(raw.e_phnum.get(Le));
-    let programs: Vec<ProgramHeader64<Le>> = if count == 0 {
-        Vec::new()
-    } else {
-        check_entry_size::<ProgramHeader64<Le>>("program headers", raw.e_phentsize.get(Le))?;
-        read_table(source, "program headers", raw.e_phoff.get(Le), count, MAX_PROGRAM_HEADERS)?
-    };
+    let programs = read_programs(source, &raw)?;
     let segments = programs.iter().filter(|p| p.p_type.get(Le) == elf::PT_LOAD).map(load_segment).collect();
     let mut layout = DefaultHasher::new();
     pod::bytes_of(&raw).hash(&mut layout);
     pod::bytes_of_slice(&programs).hash(&mut layout);
+    let notes = FileNotes::read(source, &programs);
     let header = ElfHeader {
         kind,
         entry: Svma(raw.e_entry.get(Le)),
         segments,
-        build_id: build_id::from_notes(source, &programs),
+        build_id: notes.build_id,
+        is_go: notes.is_go,
         layout: layout.finish(),
     };
     Ok((raw, header))
@@ -293,10 +344,14 @@ fn read_file_header(source: &impl ByteSource) -> Result<RawHeader, ElfError> {
     Ok(*raw)
 }
 
-fn read_sections(source: &impl ByteSource, raw: &RawHeader) -> Result<Vec<Section>, ElfError> {
+/// The section headers as they are, and which one is that of their names.
+fn read_section_headers(
+    source: &impl ByteSource,
+    raw: &RawHeader,
+) -> Result<(Vec<SectionHeader64<Le>>, usize), ElfError> {
     let offset = raw.e_shoff.get(Le);
     if offset == 0 {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), 0));
     }
     let what = "section headers";
     check_entry_size::<SectionHeader64<Le>>(what, raw.e_shentsize.get(Le))?;
@@ -313,8 +368,13 @@ fn read_sections(source: &impl ByteSource, raw: &RawHeader) -> Result<Vec<Sectio
             names_index = first.sh_link.get(Le);
         }
     }
-    let headers: Vec<SectionHeader64<Le>> = read_table(source, what, offset, count, MAX_SECTIONS)?;
-    let names = match headers.get(names_index as usize) {
+    let headers = read_table(source, what, offset, count, MAX_SECTIONS)?;
+    Ok((headers, names_index as usize))
+}
+
+fn read_sections(source: &impl ByteSource, raw: &RawHeader) -> Result<Vec<Section>, ElfError> {
+    let (headers, names_index) = read_section_headers(source, raw)?;
+    let names = match headers.get(names_index) {
         Some(names) if names.sh_type.get(Le) == elf::SHT_STRTAB => {
             let what = "section names";
             read_bytes(source, what, names.sh_offset.get(Le), names.sh_size.get(Le), MAX_SECTION_NAMES)?
@@ -385,26 +445,4 @@ pub(crate) fn read_bytes(
     let mut bytes = vec![0; size];
     source.read_exact_at(offset, &mut bytes).map_err(failed)?;
     Ok(bytes)
-}
-
-fn decompress(name: &str, bytes: &[u8], limit: u64) -> Result<Vec<u8>, ElfError> {
-    let (header, rest) = pod::from_bytes::<CompressionHeader64<Le>>(bytes)
-        .map_err(|()| ElfError::malformed(name, "compressed, but too short for a compression header"))?;
-    if header.ch_type.get(Le) != elf::ELFCOMPRESS_ZLIB {
-        return Err(ElfError::malformed(name, "compressed by another method than zlib"));
-    }
-    let size = header.ch_size.get(Le);
-    if size > limit {
-        return Err(ElfError::TooLarge { what: name.into(), size, limit });
-    }
-    // The header's size is only a claim: memory grows with what really comes out, and never above it.
-    let mut expanded = Vec::new();
-    flate2::read::ZlibDecoder::new(rest)
-        .take(size)
-        .read_to_end(&mut expanded)
-        .map_err(|_| ElfError::malformed(name, "zlib data can't be expanded"))?;
-    if expanded.len() as u64 != size {
-        return Err(ElfError::malformed(name, "expands to less than it states"));
-    }
-    Ok(expanded)
 }

@@ -81,7 +81,13 @@ impl Kallsyms {
     /// # Errors
     /// See [`KallsymsError`]; without CAP_SYSLOG it is usually [`KallsymsError::Hidden`].
     pub fn load() -> Result<Self, KallsymsError> {
-        Self::parse(BufReader::with_capacity(256 << 10, File::open("/proc/kallsyms")?))
+        let read = |path| Self::parse(BufReader::with_capacity(256 << 10, File::open(path)?));
+        match read("/proc/kallsyms") {
+            // A service manager may have put an empty file over it, for this process alone: systemd's
+            // ProtectKernelTunables=. Whether addresses are shown depends on who reads, not on where.
+            Err(KallsymsError::Empty | KallsymsError::Read(_)) => read("/proc/1/root/proc/kallsyms"),
+            read => read,
+        }
     }
 
     /// Reads text in the format of `/proc/kallsyms`. Lines of another form are skipped.

@@ -6,9 +6,20 @@
 
 pub mod build_id;
 pub mod cache;
+mod compressed;
+pub mod debug_directory;
+pub mod debug_files;
+pub mod debuginfod;
 pub mod demangle;
 pub mod elf;
+pub mod extract;
+pub mod functions;
+mod go;
+mod gopclntab;
+pub(crate) mod http;
 pub mod kallsyms;
+pub mod lines;
+pub mod offers;
 pub mod open;
 pub mod rows;
 pub mod source;

@@ -59,12 +59,24 @@ pub fn open_regular(path: &Path) -> Result<File, OpenError> {
 /// # Errors
 /// As [`open_regular`].
 pub fn open_in_root(root: &Path, relative: &Path) -> Result<File, OpenError> {
+    open_in(root, relative, OFlag::O_NOFOLLOW)
+}
+
+/// As [`open_in_root`], but the last component may be a link, too, to a file below `root`: debug files by build id are
+/// links on some distributions.
+///
+/// # Errors
+/// As [`open_regular`].
+pub fn open_below_root(root: &Path, relative: &Path) -> Result<File, OpenError> {
+    open_in(root, relative, OFlag::empty())
+}
+
+fn open_in(root: &Path, relative: &Path, more: OFlag) -> Result<File, OpenError> {
     let shown = root.join(relative.strip_prefix("/").unwrap_or(relative));
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC | OFlag::O_DIRECTORY;
     let root = open(root, flags, Mode::empty()).map_err(|errno| failed(root, errno.into()))?;
-    let flags = OFlag::O_PATH | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
     let how = OpenHow::new()
-        .flags(flags)
+        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC | more)
         .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
     let handle = openat2(root.as_fd(), relative, how).map_err(|errno| failed(&shown, errno.into()))?;
     reopen(handle, &shown)

@@ -64,3 +64,40 @@ impl ByteSource for RegularFile<'_> {
         self.file.read_exact_at(buffer, offset)
     }
 }
+
+/// A part of a file that was copied into memory; the rest can't be read.
+#[derive(Debug)]
+pub(crate) struct Window {
+    start: u64,
+    bytes: Box<[u8]>,
+}
+
+impl Window {
+    /// Copies this range of `source`.
+    ///
+    /// # Errors
+    /// What reading says; nothing is allocated for a range that isn't inside the source.
+    pub(crate) fn copy(source: &impl ByteSource, range: std::ops::Range<u64>) -> io::Result<Self> {
+        let len = range.end.checked_sub(range.start).filter(|_| range.end <= source.size());
+        let len = len.and_then(|len| usize::try_from(len).ok()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        let mut bytes = vec![0; len].into_boxed_slice();
+        source.read_exact_at(range.start, &mut bytes)?;
+        Ok(Self { start: range.start, bytes })
+    }
+
+    /// Bytes of memory held.
+    pub(crate) fn size_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+impl ByteSource for Window {
+    fn size(&self) -> u64 {
+        self.start + self.bytes.len() as u64
+    }
+
+    fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let offset = offset.checked_sub(self.start).ok_or(io::ErrorKind::UnexpectedEof)?;
+        (&*self.bytes).read_exact_at(offset, buffer)
+    }
+}

@@ -17,11 +17,13 @@ use object::elf::{self, Sym64};
 use object::pod;
 
 use crate::native::elf::{ElfError, ElfFile, Section};
+use crate::native::go::GoProgram;
 use crate::native::source::ByteSource;
 use crate::native::symbols_names::{Names, StringTable};
 use crate::native::symbols_table::{Range, TableBuilder};
 
 pub use crate::native::symbols_table::{SymbolRef, SymbolTable};
+use crate::types::FileOffset;
 
 /// Largest symbol table that is read, in bytes: 2.8 million symbols. JDK 17's libjvm has 58,000.
 /// While they are sorted each that may be a function takes 16 bytes, and then 12 in the table.
@@ -40,25 +42,96 @@ impl SymbolTable {
     /// [`ElfError`] where a table can't be read or is too large. A stripped file has an empty table, which is no
     /// error.
     pub fn load<S: ByteSource>(file: &ElfFile<S>) -> Result<Self, ElfError> {
-        let code = CodeSections::of(file.sections());
-        let mut strings = [StringTable::default(); 2];
-        let mut candidates = Vec::new();
-        for (table, kind) in [elf::SHT_SYMTAB, elf::SHT_DYNSYM].into_iter().enumerate() {
-            let found = file.sections().iter().find(|s| s.kind == kind.0 && !s.no_bits);
-            let Some(symbols) = found else { continue };
-            strings[table] = StringTable::of(file, symbols)?;
-            // All at once, so that growing doesn't copy; what isn't used is never touched.
-            candidates.reserve_exact((symbols.size.min(MAX_SYMBOL_BYTES) / ENTRY) as usize);
-            read_symbols(file, symbols, &mut |symbol| {
-                candidates.extend(Candidate::new(symbol, table, strings[table], &code));
-            })?;
-        }
-        candidates.sort_unstable_by_key(|c| (c.start, Reverse(c.size), c.rank, c.name));
-        drop_covered(&mut candidates);
-        drop_unknown_labels(&mut candidates, file.source(), &strings)?;
-        give_sizes(&mut candidates, &code);
-        Ok(table_of(&candidates, strings, code.base()))
+        Self::load_with(file, file)
     }
+
+    /// As [`Self::load`] for a stripped file: `.symtab` is that of its debug file, whose addresses must be the same;
+    /// `.dynsym` is its own. Names are read from the one that [`SymbolRef::is_dynamic`] tells.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_with<S: ByteSource, D: ByteSource>(
+        file: &ElfFile<S>,
+        debug: &ElfFile<D>,
+    ) -> Result<Self, ElfError> {
+        let code = match file.sections() {
+            [] => CodeSections::of(debug.sections()),
+            sections => CodeSections::of(sections),
+        };
+        let mut candidates = Vec::new();
+        let strings = [
+            read_table(debug, elf::SHT_SYMTAB, 0, &code, &mut candidates)?,
+            read_table(file, elf::SHT_DYNSYM, 1, &code, &mut candidates)?,
+        ];
+        let known = |table, name| match table {
+            0 => strings[0].has_known(debug.source(), name),
+            _ => strings[1].has_known(file.source(), name),
+        };
+        finish(candidates, strings, &code, known)
+    }
+
+    /// As [`Self::load`] for a stripped Go program, from its own table of functions, which stands in the place of `.symtab`;
+    /// `None` if it has none that is understood.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_go<S: ByteSource>(file: &ElfFile<S>) -> Result<Option<Self>, ElfError> {
+        let Some(program) = GoProgram::load(file)? else { return Ok(None) };
+        let Some((table, base)) = program.table() else { return Ok(None) };
+        let names = table.names();
+        let place = FileOffset(program.place.0 + names.start as u64);
+        let Some(go) = StringTable::at(place, names.len() as u64) else { return Ok(None) };
+        let code = CodeSections::of(file.sections());
+        let functions = table.functions().filter_map(|function| {
+            program.code_of(&function, base)?;
+            let start = base.wrapping_add(function.start).checked_sub(code.base())?;
+            Some(Candidate {
+                start: u32::try_from(start).ok()?,
+                size: u32::try_from(function.end() - function.start).ok()?,
+                name: u32::try_from(function.name_at - names.start).ok()?,
+                rank: Rank::new(true, 0, elf::STB_LOCAL),
+                sized: true,
+            })
+        });
+        let mut candidates: Vec<_> = functions.collect();
+        let dynamic = read_table(file, elf::SHT_DYNSYM, 1, &code, &mut candidates)?;
+        let strings = [go, dynamic];
+        let known = |table: usize, name| strings[table & 1].has_known(file.source(), name);
+        finish(candidates, strings, &code, known).map(Some)
+    }
+}
+
+/// Makes a table of all that was found. `known`: as for [`drop_unknown_labels`].
+fn finish(
+    mut candidates: Vec<Candidate>,
+    strings: [StringTable; 2],
+    code: &CodeSections,
+    known: impl Fn(usize, u32) -> Result<bool, ElfError>,
+) -> Result<SymbolTable, ElfError> {
+    candidates.sort_unstable_by_key(|c| (c.start, Reverse(c.size), c.rank, c.name));
+    drop_covered(&mut candidates);
+    drop_unknown_labels(&mut candidates, known)?;
+    give_sizes(&mut candidates, code);
+    Ok(table_of(&candidates, strings, code.base()))
+}
+
+/// Adds what may be functions in the symbol table of this kind; gives its string table.
+fn read_table<S: ByteSource>(
+    file: &ElfFile<S>,
+    kind: elf::SectionType,
+    table: usize,
+    code: &CodeSections,
+    candidates: &mut Vec<Candidate>,
+) -> Result<StringTable, ElfError> {
+    let found = file.sections().iter().find(|s| s.kind == kind.0 && !s.no_bits);
+    let Some(symbols) = found else { return Ok(StringTable::default()) };
+    let strings = StringTable::of(file, symbols)?;
+    // All at once, so that growing doesn't copy; what isn't used is never touched.
+    candidates.reserve_exact((symbols.size.min(MAX_SYMBOL_BYTES) / ENTRY) as usize);
+    read_symbols(file, symbols, &mut |symbol| {
+        candidates.extend(Candidate::new(symbol, table, strings, code));
+    })?;
+    Ok(strings)
 }
 
 /// `candidates` come sorted, so that names for the same bytes are side by side.
@@ -196,15 +269,14 @@ fn drop_covered(candidates: &mut Vec<Candidate>) {
 /// names can be read one by one.
 fn drop_unknown_labels(
     candidates: &mut Vec<Candidate>,
-    source: &impl ByteSource,
-    strings: &[StringTable; 2],
+    has_known: impl Fn(usize, u32) -> Result<bool, ElfError>,
 ) -> Result<(), ElfError> {
     let mut result = Ok(());
     candidates.retain(|candidate| {
         if candidate.rank.is_function() || result.is_err() {
             return true;
         }
-        let known = strings[candidate.rank.table()].has_known(source, candidate.name);
+        let known = has_known(candidate.rank.table(), candidate.name);
         known.unwrap_or_else(|error| {
             result = Err(error);
             true

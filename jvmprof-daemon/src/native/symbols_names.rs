@@ -46,6 +46,11 @@ impl StringTable {
         Ok(Self { offset: file.place(strings)?, size: strings.size })
     }
 
+    /// Names in a part of the file that isn't a table of strings by its kind.
+    pub(crate) fn at(offset: FileOffset, size: u64) -> Option<Self> {
+        (size <= MAX_STRING_BYTES).then_some(Self { offset, size })
+    }
+
     /// Whether there can be a name at `offset`. The first one is the empty one (gABI, chapter 4).
     pub(crate) fn has(self, offset: u32) -> bool {
         offset != 0 && u64::from(offset) < self.size
@@ -98,7 +103,7 @@ impl NameRef {
         Self((table as u32) << 31 | several | value & OFFSET_MASK)
     }
 
-    fn table(self) -> usize {
+    pub(crate) fn table(self) -> usize {
         (self.0 >> 31) as usize
     }
 
@@ -162,6 +167,12 @@ impl Names {
             last.0 |= Alias::LAST;
         }
         NameRef::new(table, true, index as u32)
+    }
+
+    /// Offsets in the file of `.symtab`.
+    pub(crate) fn symtab_names(&self) -> std::ops::Range<u64> {
+        let StringTable { offset, size } = self.tables[0];
+        offset.0..offset.0 + size
     }
 
     pub(crate) fn shrink(&mut self) {

@@ -14,6 +14,13 @@ pub struct SymbolRef {
     name: NameRef,
 }
 
+impl SymbolRef {
+    /// Its name is one of `.dynsym`, not of `.symtab`: that tells which file to read it from if these are in two.
+    pub fn is_dynamic(&self) -> bool {
+        self.name.table() != 0
+    }
+}
+
 /// The functions of one file.
 #[derive(Debug, Default)]
 pub struct SymbolTable {
@@ -49,8 +56,13 @@ impl SymbolTable {
         Some(SymbolRef { start, size: u64::from(size), name: range.name })
     }
 
+    /// Where functions, or parts of them, begin.
+    pub(crate) fn starts(&self) -> impl Iterator<Item = Svma> {
+        self.ranges.iter().map(|range| Svma(self.base + u64::from(range.start)))
+    }
+
     /// The name of a function that [`Self::lookup`] found, read from `source`, which must be the file that this table
-    /// was loaded from.
+    /// was loaded from, of two the one that [`SymbolRef::is_dynamic`] tells.
     ///
     /// The name is as the file has it: mangled. Bytes that aren't UTF-8 are replaced, and what is longer than 64 KiB
     /// is cut. `None` for a function without a name.
@@ -59,6 +71,11 @@ impl SymbolTable {
     /// [`ElfError::Read`] where the file doesn't give the bytes.
     pub fn name(&self, found: SymbolRef, source: &impl ByteSource) -> Result<Option<String>, ElfError> {
         self.names.read(found.name, source)
+    }
+
+    /// Where in its file the names of `.symtab` are.
+    pub(crate) fn symtab_names(&self) -> std::ops::Range<u64> {
+        self.names.symtab_names()
     }
 
     /// How many ranges a lookup can tell apart.

@@ -5,7 +5,7 @@
 use gimli::{
     CommonInformationEntry, Operation, RegisterRule, UnwindExpression, UnwindSection, UnwindTableRow, X86_64,
 };
-use jvmprof_common::rows::{CfaRule, RaRule, RbpRule, Row};
+use jvmprof_common::rows::{CfaRule, RaRule, RbpRule, Register, Row};
 use smallvec::SmallVec;
 
 use crate::native::rows::Reader;
@@ -59,6 +59,8 @@ fn cfa(
         gimli::CfaRule::RegisterAndOffset { register, offset } => match (*register, i32::try_from(*offset)) {
             (X86_64::RSP, Ok(offset)) => CfaRule::Rsp(offset),
             (X86_64::RBP, Ok(offset)) => CfaRule::Rbp(offset),
+            (register, Ok(add)) => general(register)
+                .map_or(CfaRule::Unsupported, |register| CfaRule::RegisterPlus { register, add }),
             _ => CfaRule::Unsupported,
         },
         gimli::CfaRule::Expression(expression) => cfa_expression(&read(expression)),
@@ -73,6 +75,13 @@ fn cfa(
         Some(_) => false,
     };
     if stack_is_cfa { rule } else { CfaRule::Unsupported }
+}
+
+/// A general-purpose register by its number in instruction encodings.
+pub(super) fn general(register: gimli::Register) -> Option<Register> {
+    // rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, then r8 to r15.
+    const ENCODED: [u8; 16] = [0, 2, 1, 3, 6, 7, 5, 4, 8, 9, 10, 11, 12, 13, 14, 15];
+    ENCODED.get(usize::from(register.0)).copied().map(Register)
 }
 
 fn cfa_expression(operations: &[Op]) -> CfaRule {

@@ -48,6 +48,11 @@ impl Index {
         size_of_val(&*self.functions)
     }
 
+    /// Offsets of all entries in the section, in order of their functions' addresses.
+    pub(super) fn entries(&self) -> impl Iterator<Item = usize> {
+        self.functions.iter().map(|function| function.entry as usize)
+    }
+
     pub(super) fn ranges(&self) -> impl Iterator<Item = (Svma, Svma)> {
         self.functions.iter().map(|function| {
             let start = self.base + u64::from(function.start);

@@ -3,17 +3,25 @@
 //! Loading makes an index of the functions that have call frame information; a lookup evaluates the one entry that it
 //! needs. `.eh_frame_hdr` isn't used: it is missing in static files, and says nothing of where functions end.
 
+mod callee;
+mod code;
 mod compile;
+mod go;
 mod index;
+mod spans;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use gimli::{BaseAddresses, DebugFrame, EhFrame, LittleEndian, UnwindContext, UnwindSection};
 use jvmprof_common::rows::Row;
 
 use crate::native::elf::{ElfError, ElfFile};
+use crate::native::go::GoProgram;
+pub use crate::native::rows::code::Analyze;
 use crate::native::rows::index::Index;
+use crate::native::rows::spans::Spans;
 use crate::native::source::ByteSource;
 use crate::types::Svma;
 
@@ -32,6 +40,10 @@ pub struct UnwindRows {
     bases: BaseAddresses,
     section: Box<[u8]>,
     index: Index,
+    /// Of code that has none of that.
+    spans: Spans,
+    /// Rows for return addresses alone, by the last byte of their call.
+    at_calls: BTreeMap<u64, Row>,
 }
 
 /// Which of the two similar formats the section has.
@@ -49,8 +61,36 @@ impl UnwindRows {
     /// [`ElfError`] where a section can't be read or is too large. A file without call frame information has no rows,
     /// which is no error. Malformed entries are left out and counted: [`Self::malformed`].
     pub fn load<S: ByteSource>(file: &ElfFile<S>) -> Result<Self, ElfError> {
+        Self::load_with(file, None)
+    }
+
+    /// As [`Self::load`], with the rows of code that has no frame information as far as they can be found by `analyze`.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_with<S: ByteSource>(file: &ElfFile<S>, analyze: Option<Analyze>) -> Result<Self, ElfError> {
+        let program = match GoProgram::load(file) {
+            // What is too large to be understood is walked as it was before there was this table.
+            Err(ElfError::TooLarge { .. } | ElfError::Malformed { .. }) => None,
+            program => program?,
+        };
+        let go = program.map(|program| go::spans(&program)).unwrap_or_default();
+        let is_go = !go.is_empty();
+        let mut rows = Self::of_frame_information(file, !is_go)?;
+        rows.spans = go;
+        rows.at_calls = callee::rows_at_calls(&rows, file);
+        if let Some(analyze) = analyze.filter(|_| !is_go) {
+            let known: Vec<_> = rows.function_ranges().collect();
+            rows.spans = code::spans(file, &known, analyze);
+        }
+        Ok(rows)
+    }
+
+    /// `.debug_frame` of a Go program says less than its own table.
+    fn of_frame_information<S: ByteSource>(file: &ElfFile<S>, also_debug: bool) -> Result<Self, ElfError> {
         let found = file.section(".eh_frame").map(|section| (Kind::EhFrame, section));
-        let found = found.or_else(|| file.section(".debug_frame").map(|section| (Kind::DebugFrame, section)));
+        let debug = || file.section(".debug_frame").filter(|_| also_debug);
+        let found = found.or_else(|| debug().map(|section| (Kind::DebugFrame, section)));
         let Some((kind, section)) = found else { return Ok(Self::default()) };
         let bytes = file.read(section, MAX_SECTION)?;
         let address = |name| file.sections().iter().find(|s| s.name == name).map(|s| s.address.0);
@@ -70,7 +110,7 @@ impl UnwindRows {
     }
 
     fn indexed(kind: Kind, bases: BaseAddresses, bytes: Box<[u8]>, code: &[Range<u64>]) -> Self {
-        let mut rows = Self { kind, bases, section: bytes, index: Index::default() };
+        let mut rows = Self { kind, bases, section: bytes, index: Index::default(), ..Self::default() };
         let section = (&*rows.section, kind);
         rows.index = match kind {
             Kind::EhFrame => index::build(&rows.eh_frame(), section, &rows.bases, code),
@@ -83,11 +123,32 @@ impl UnwindRows {
     ///
     /// For a return address ask at address - 1.
     pub fn row(&self, pc: Svma) -> Option<Row> {
-        let entry = self.index.find(pc)?;
+        if let Some(row) = self.at_calls.get(&pc.0) {
+            return Some(*row);
+        }
+        let Some(entry) = self.index.find(pc) else { return self.spans.find(pc) };
         match self.kind {
             Kind::EhFrame => self.evaluate(&self.eh_frame(), gimli::EhFrameOffset(entry), pc),
             Kind::DebugFrame => self.evaluate(&self.debug_frame(), gimli::DebugFrameOffset(entry), pc),
         }
+    }
+
+    /// Hands on all rows, in order of their functions' addresses: first address, first one behind it, row. Malformed entries
+    /// are left out.
+    pub fn for_each(&self, handle: &mut dyn FnMut(u64, u64, Row)) {
+        let mut spans = self.spans.iter().peekable();
+        for ((start, _), entry) in self.index.ranges().zip(self.index.entries()) {
+            while let Some((start, end, row)) = spans.next_if(|(first, ..)| *first < start.0) {
+                handle(start, end, row);
+            }
+            match self.kind {
+                Kind::EhFrame => self.each_row(&self.eh_frame(), gimli::EhFrameOffset(entry), handle),
+                Kind::DebugFrame => {
+                    self.each_row(&self.debug_frame(), gimli::DebugFrameOffset(entry), handle);
+                }
+            }
+        }
+        spans.for_each(|(start, end, row)| handle(start, end, row));
     }
 
     /// Whether the frame at `pc` is the root of its thread's stack: its return address is undefined.
@@ -112,7 +173,7 @@ impl UnwindRows {
 
     /// Bytes of memory held.
     pub fn size_bytes(&self) -> usize {
-        size_of::<Self>() + self.section.len() + self.index.size_bytes()
+        size_of::<Self>() + self.section.len() + self.index.size_bytes() + self.spans.size_bytes()
     }
 
     fn eh_frame(&self) -> EhFrame<Reader<'_>> {
@@ -125,6 +186,29 @@ impl UnwindRows {
         let mut section = DebugFrame::new(&self.section, LittleEndian);
         section.set_address_size(8);
         section
+    }
+
+    fn each_row<'a, S: UnwindSection<Reader<'a>>>(
+        &'a self,
+        section: &S,
+        offset: S::Offset,
+        handle: &mut dyn FnMut(u64, u64, Row),
+    ) {
+        CONTEXT.with(|context| {
+            let Ok(mut context) = context.try_borrow_mut() else { return };
+            let Ok(fde) = section.fde_from_offset(&self.bases, offset, S::cie_from_offset) else { return };
+            let Ok(mut table) = fde.rows(section, &self.bases, &mut context) else { return };
+            while let Ok(Some(row)) = table.next_row() {
+                let (mut start, end) = (row.start_address(), row.end_address());
+                let compiled = compile::row(row, fde.cie(), section);
+                for (last, at_call) in self.at_calls.range(start..end.max(start)) {
+                    handle(start, *last, compiled);
+                    handle(*last, last + 1, *at_call);
+                    start = last + 1;
+                }
+                handle(start, end, compiled);
+            }
+        });
     }
 
     fn evaluate<'a, S: UnwindSection<Reader<'a>>>(

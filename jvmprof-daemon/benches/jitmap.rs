@@ -1,0 +1,114 @@
+//! What a large perf map costs: `cargo bench --bench jitmap`.
+//!
+//! A map of 1,000,000 entries is read, asked, and then grows by 10,000 lines a second, read on by the thread that does so
+//! in the daemon. Not a divan benchmark: what counts is memory, and CPU time over seconds.
+#![allow(clippy::expect_used, reason = "a benchmark ends by its first surprise")]
+
+use std::fs::File;
+use std::hint::black_box;
+use std::io::{BufWriter, Write};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use jvmprof_daemon::jitmap::budget::Budget;
+use jvmprof_daemon::jitmap::process_map::{ProcessMap, Writer};
+use jvmprof_daemon::jitmap::watcher::Watcher;
+use jvmprof_daemon::sampler::now_ns;
+use jvmprof_daemon::types::Avma;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+
+const ENTRIES: u64 = 1_000_000;
+const LOOKUPS: u64 = 1_000_000;
+const LINES_A_SECOND: u64 = 10_000;
+const SECONDS: u64 = 10;
+
+fn line(index: u64) -> String {
+    // Every tenth line replaces code that was there before.
+    let place = if index % 10 == 9 { index / 2 } else { index };
+    let address = 0x7f00_0000_0000 + place * 192;
+    format!(
+        "{address:x} 90 JS:*handle{index} /srv/app/src/module{}.js:{}:10\n",
+        index % 300,
+        index % 2000 + 1
+    )
+}
+
+fn cpu(who: UsageWho) -> Duration {
+    let usage = getrusage(who).expect("getrusage");
+    let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+}
+
+fn main() {
+    let directory = tempfile::tempdir().expect("a folder");
+    let path = directory.path().join("perf-1.map");
+    let mut writer = BufWriter::new(File::create(&path).expect("the map"));
+    let mut written = 0;
+    for index in 0..ENTRIES {
+        let line = line(index);
+        written += line.len() as u64;
+        writer.write_all(line.as_bytes()).expect("written");
+    }
+    writer.flush().expect("written");
+
+    let places = vec![(directory.path().to_owned(), "/perf-1.map".into())];
+    let uid = nix::unistd::geteuid().as_raw();
+    let map = ProcessMap::new(Writer { places, uid, started_ns: None }, Budget::new(256 << 20));
+    let map = Arc::new(Mutex::new(map));
+    let begin = (Instant::now(), cpu(UsageWho::RUSAGE_SELF));
+    {
+        let mut map = map.lock().expect("a lock");
+        map.check(now_ns());
+        while map.has_more() {
+            map.check(now_ns());
+        }
+    }
+    let read = cpu(UsageWho::RUSAGE_SELF) - begin.1;
+    let size = || map.lock().expect("a lock").map().size_bytes();
+    let counters = map.lock().expect("a lock").map().counters();
+    println!(
+        "{} entries, {} MB: read in {:?} of CPU, {} MB of memory, {counters:?}",
+        counters.entries,
+        written >> 20,
+        read,
+        size() >> 20
+    );
+
+    let begin = Instant::now();
+    let (mut found, now) = (0, now_ns());
+    let shared = map.lock().expect("a lock");
+    for index in 0..LOOKUPS {
+        let address = 0x7f00_0000_0000 + (index * 7_919 % ENTRIES) * 192 + 7;
+        found += u64::from(black_box(shared.map().lookup(Avma(address), now)).is_some());
+    }
+    drop(shared);
+    println!("{LOOKUPS} lookups: {:?} each, {found} found", begin.elapsed() / LOOKUPS as u32);
+
+    let watcher = Watcher::default();
+    watcher.watch(&map).expect("a thread");
+    std::thread::sleep(Duration::from_millis(200));
+    let (before, thread) = (cpu(UsageWho::RUSAGE_SELF), cpu(UsageWho::RUSAGE_THREAD));
+    let begin = Instant::now();
+    let file = writer.get_mut();
+    for index in ENTRIES..ENTRIES + LINES_A_SECOND * SECONDS {
+        file.write_all(line(index).as_bytes()).expect("written");
+        let due =
+            Duration::from_secs(1) * u32::try_from(index - ENTRIES).unwrap_or(0) / LINES_A_SECOND as u32;
+        if let Some(early) = due.checked_sub(begin.elapsed()) {
+            std::thread::sleep(early);
+        }
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    let own = cpu(UsageWho::RUSAGE_THREAD) - thread;
+    let reader = (cpu(UsageWho::RUSAGE_SELF) - before).saturating_sub(own);
+    let after = map.lock().expect("a lock").map().counters();
+    println!(
+        "{} lines in {SECONDS} s: {:.2} % of a CPU, {} bytes read, {} MB of memory, {} lines refused",
+        after.entries - counters.entries,
+        reader.as_secs_f64() * 100.0 / SECONDS as f64,
+        after.bytes_read - counters.bytes_read,
+        size() >> 20,
+        after.over_limit
+    );
+}

@@ -1,0 +1,75 @@
+//! How long entries stay in the file cache.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use moka::Expiry;
+use moka::notification::RemovalCause;
+use moka::policy::EvictionPolicy;
+use moka::sync::Cache;
+
+use super::{Counting, Loaded};
+
+/// Bytes that an entry takes beside its data: key, hash table slot, nodes of the cache's lists.
+const ENTRY_BYTES: usize = 512;
+
+/// How something is kept.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kept {
+    pub(super) bytes: usize,
+    /// It leaves when nobody has asked for it for so long.
+    pub(super) idle: Duration,
+}
+
+/// A cache of so many bytes that forgets errors after `errors_for`, and what nobody asks for as `kept` says.
+pub(super) fn builder<K, V>(
+    bytes: u64,
+    errors_for: Duration,
+    counting: &Arc<Counting>,
+    kept: impl Fn(&V) -> Kept + Clone + Send + Sync + 'static,
+) -> Cache<K, Loaded<V>>
+where
+    K: std::hash::Hash + Eq + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    let counting = Arc::clone(counting);
+    let weigh = kept.clone();
+    Cache::builder()
+        .max_capacity(bytes)
+        .eviction_policy(EvictionPolicy::lru())
+        .weigher(move |_: &K, loaded: &Loaded<V>| {
+            let data = loaded.as_ref().map_or(0, |value| weigh(value).bytes);
+            u32::try_from(data + ENTRY_BYTES).unwrap_or(u32::MAX)
+        })
+        .expire_after(Forget { errors_for, kept })
+        .eviction_listener(move |_, _, cause| {
+            if cause == RemovalCause::Size {
+                counting.evictions.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+        .build()
+}
+
+/// What nobody asks for leaves after a while: names that were found are kept apart.
+struct Forget<F> {
+    errors_for: Duration,
+    kept: F,
+}
+
+impl<K, V, F: Fn(&V) -> Kept> Expiry<K, Loaded<V>> for Forget<F> {
+    fn expire_after_create(&self, _key: &K, loaded: &Loaded<V>, _created: Instant) -> Option<Duration> {
+        Some(loaded.as_ref().map_or(self.errors_for, |value| (self.kept)(value).idle))
+    }
+
+    fn expire_after_read(
+        &self,
+        _key: &K,
+        loaded: &Loaded<V>,
+        _read: Instant,
+        left: Option<Duration>,
+        _changed: Instant,
+    ) -> Option<Duration> {
+        loaded.as_ref().map_or(left, |value| Some((self.kept)(value).idle))
+    }
+}

@@ -1,0 +1,125 @@
+//! A folder of debug files that others sent, by build id, within a limit of bytes.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+
+use tempfile::NamedTempFile;
+
+use crate::types::BuildId;
+
+const ENDING: &str = ".debug";
+/// Of files that are being written; what is left of them after a crash goes with the next start.
+const PART: &str = ".part-";
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct DebugDirectory {
+    path: PathBuf,
+    limit_bytes: u64,
+    /// Held while files leave.
+    sweeping: Mutex<()>,
+}
+
+impl DebugDirectory {
+    /// Makes it for this user alone, unless it is there. `limit_bytes`: of all files together.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open(path: &Path, limit_bytes: u64) -> io::Result<Self> {
+        DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        for entry in fs::read_dir(path)?.flatten() {
+            if entry.file_name().to_string_lossy().starts_with(PART) {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        let directory = Self { path: path.to_owned(), limit_bytes, sweeping: Mutex::new(()) };
+        directory.sweep(0)?;
+        Ok(directory)
+    }
+
+    /// Bytes that one file may have: half of all.
+    pub fn limit_of_one(&self) -> u64 {
+        self.limit_bytes / 2
+    }
+
+    /// Where the file of a build id is, if it is there.
+    pub fn file_of(&self, id: BuildId) -> PathBuf {
+        self.path.join(format!("{id}{ENDING}"))
+    }
+
+    /// A file to write to, which is gone again unless [`Self::keep`] is called.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn begin(&self) -> io::Result<NamedTempFile> {
+        tempfile::Builder::new().prefix(PART).tempfile_in(&self.path)
+    }
+
+    /// Keeps what was written as the file of a build id; the oldest others leave if there is no room.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn keep(&self, part: NamedTempFile, id: BuildId) -> io::Result<()> {
+        self.sweep(part.as_file().metadata()?.len())?;
+        part.persist(self.file_of(id)).map_err(|error| error.error)?;
+        Ok(())
+    }
+
+    /// Removes the oldest files until there is room for `more` bytes. Files in use stay readable.
+    fn sweep(&self, more: u64) -> io::Result<()> {
+        let _sweeping = self.sweeping.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
+        for entry in fs::read_dir(&self.path)?.flatten() {
+            let (path, metadata) = (entry.path(), entry.metadata()?);
+            if metadata.is_file() && path.to_string_lossy().ends_with(ENDING) {
+                files.push((metadata.modified()?, metadata.len(), path));
+            }
+        }
+        files.sort_unstable();
+        let mut held = files.iter().map(|(_, size, _)| size).sum::<u64>();
+        for (_, size, path) in files {
+            if held.saturating_add(more) <= self.limit_bytes {
+                break;
+            }
+            fs::remove_file(&path)?;
+            held -= size;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn the_oldest_files_leave_and_half_written_ones_too() {
+        let scratch = tempfile::tempdir().expect("a directory");
+        fs::write(scratch.path().join(".part-left"), "x").expect("written");
+        fs::write(scratch.path().join("notes.txt"), "another's").expect("written");
+        let directory = DebugDirectory::open(scratch.path(), 100).expect("opened");
+        let id = |n: u8| BuildId::new(&[n; 4]).expect("four bytes");
+        for n in 0..4 {
+            let mut part = directory.begin().expect("begun");
+            part.write_all(&[n; 40]).expect("written");
+            directory.keep(part, id(n)).expect("kept");
+            let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(u64::from(n));
+            let file = fs::File::open(scratch.path().join(format!("{}.debug", id(n)))).expect("there");
+            file.set_modified(time).expect("set");
+        }
+        drop(directory.begin());
+        let mut names: Vec<String> = fs::read_dir(scratch.path())
+            .expect("listed")
+            .flatten()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        assert_eq!(names, ["02020202.debug", "03030303.debug", "notes.txt"]);
+    }
+}

@@ -1,0 +1,250 @@
+//! Debug files from debuginfod servers, fetched in the background and kept on disk.
+//!
+//! Nothing waits for a server: whoever wants a debug file asks, goes on without it, and is told when it has come. The
+//! protocol is `GET URL/buildid/HEX/debuginfo` (elfutils, debuginfod(8)).
+
+mod fetch;
+
+use std::collections::HashSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use moka::sync::Cache;
+use url::Url;
+
+use crate::native::debug_directory::DebugDirectory;
+use crate::process::priority;
+use crate::types::BuildId;
+pub use fetch::FetchError;
+use fetch::Fetcher;
+
+/// Files that are fetched at the same time.
+const WORKERS: usize = 2;
+/// Build ids that wait for a worker.
+const MAX_WAITING: usize = 1024;
+/// Build ids that are remembered.
+const MAX_REMEMBERED: u64 = 16_384;
+
+/// Which servers to ask, and what that may cost.
+#[derive(Clone, Debug)]
+pub struct DebuginfodOptions {
+    /// Asked one after the other until one has the file.
+    pub urls: Vec<Url>,
+    /// Where files are kept: `BUILDID.debug`.
+    pub directory: PathBuf,
+    /// Disk space for them, in bytes; the least recently fetched leave first. One file may take half of it.
+    pub limit_bytes: u64,
+    /// How long one request may take.
+    pub timeout: Duration,
+    /// How long a build id that no server has isn't asked for again; after other errors it is a tenth of it.
+    pub retry_after: Duration,
+}
+
+impl DebuginfodOptions {
+    /// The defaults.
+    pub fn new(urls: Vec<Url>, directory: PathBuf) -> Self {
+        let (timeout, retry_after) = (Duration::from_secs(300), Duration::from_secs(6 * 3600));
+        Self { urls, directory, limit_bytes: 2 << 30, timeout, retry_after }
+    }
+}
+
+/// Why debug files can't be fetched at all.
+#[derive(Debug, thiserror::Error)]
+pub enum DebuginfodError {
+    #[error("making {} for debug files: {source}", path.display())]
+    Directory { path: PathBuf, source: io::Error },
+    #[error("starting a thread that fetches debug files: {0}")]
+    Thread(io::Error),
+}
+
+/// What became of asking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// It is being fetched, or will be: [`Debuginfod::take_arrived`] will tell if it comes.
+    OnItsWay,
+    /// No server has it, it came already, or too many others are waited for.
+    No,
+}
+
+/// What happened since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DebuginfodCounts {
+    pub requested: u64,
+    pub fetched: u64,
+    pub fetched_bytes: u64,
+    /// Build ids that no server has.
+    pub missing: u64,
+    /// Files that were refused, and servers that failed.
+    pub failed: u64,
+    /// Build ids that weren't asked for because too many waited.
+    pub turned_away: u64,
+}
+
+/// See the module's documentation. Its threads end with it, once what they are at is done.
+#[derive(Debug)]
+pub struct Debuginfod {
+    queue: SyncSender<BuildId>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    directory: PathBuf,
+    on_their_way: Mutex<OnTheirWay>,
+    /// Not to be asked for again, until then.
+    settled: Cache<BuildId, Instant>,
+    retry_after: Duration,
+    counts: Counting,
+}
+
+#[derive(Debug, Default)]
+struct OnTheirWay {
+    /// In the queue, being fetched, or arrived.
+    wanted: HashSet<BuildId>,
+    /// Of these, the ones that have come and that nobody was told of yet.
+    arrived: Vec<BuildId>,
+}
+
+#[derive(Debug, Default)]
+struct Counting {
+    requested: AtomicU64,
+    fetched: AtomicU64,
+    fetched_bytes: AtomicU64,
+    missing: AtomicU64,
+    failed: AtomicU64,
+    turned_away: AtomicU64,
+}
+
+impl Debuginfod {
+    /// Makes the directory and starts the threads.
+    ///
+    /// # Errors
+    /// See [`DebuginfodError`].
+    pub fn start(options: DebuginfodOptions) -> Result<Self, DebuginfodError> {
+        let directory = DebugDirectory::open(&options.directory, options.limit_bytes)
+            .map_err(|source| DebuginfodError::Directory { path: options.directory.clone(), source })?;
+        let (queue, wanted) = mpsc::sync_channel(MAX_WAITING);
+        let shared = Arc::new(Shared {
+            directory: options.directory,
+            on_their_way: Mutex::default(),
+            settled: Cache::builder().max_capacity(MAX_REMEMBERED).build(),
+            retry_after: options.retry_after,
+            counts: Counting::default(),
+        });
+        let wanted = Arc::new(Mutex::new(wanted));
+        let fetcher = Arc::new(Fetcher::new(options.urls, options.timeout, directory));
+        for _ in 0..WORKERS {
+            let (wanted, fetcher, shared) = (Arc::clone(&wanted), Arc::clone(&fetcher), Arc::clone(&shared));
+            thread::Builder::new()
+                .name("debuginfod".to_owned())
+                .spawn(move || {
+                    priority::idle_file_work();
+                    shared.work(&wanted, &fetcher);
+                })
+                .map_err(DebuginfodError::Thread)?;
+        }
+        Ok(Self { queue, shared })
+    }
+
+    /// Where files are kept.
+    pub fn directory(&self) -> &Path {
+        &self.shared.directory
+    }
+
+    /// Asks for the debug file of a build id. Never blocks on a server.
+    pub fn want(&self, id: BuildId) -> Wanted {
+        let shared = &self.shared;
+        let mut on_their_way = shared.lock();
+        if on_their_way.wanted.contains(&id) {
+            return Wanted::OnItsWay;
+        }
+        if shared.settled.get(&id).is_some_and(|until| Instant::now() < until) {
+            return Wanted::No;
+        }
+        if self.queue.try_send(id).is_err() {
+            shared.counts.turned_away.fetch_add(1, Ordering::Relaxed);
+            return Wanted::No;
+        }
+        shared.counts.requested.fetch_add(1, Ordering::Relaxed);
+        on_their_way.wanted.insert(id);
+        Wanted::OnItsWay
+    }
+
+    /// The build ids whose files have come since the last call. Up to this call they are on their way.
+    pub fn take_arrived(&self) -> Vec<BuildId> {
+        let mut on_their_way = self.shared.lock();
+        let arrived = std::mem::take(&mut on_their_way.arrived);
+        on_their_way.wanted.retain(|id| !arrived.contains(id));
+        arrived
+    }
+
+    /// Whether everything has come that will.
+    pub fn is_idle(&self) -> bool {
+        let on_their_way = self.shared.lock();
+        on_their_way.wanted.len() == on_their_way.arrived.len()
+    }
+
+    pub fn counts(&self) -> DebuginfodCounts {
+        let Counting { requested, fetched, fetched_bytes, missing, failed, turned_away } =
+            &self.shared.counts;
+        DebuginfodCounts {
+            requested: requested.load(Ordering::Relaxed),
+            fetched: fetched.load(Ordering::Relaxed),
+            fetched_bytes: fetched_bytes.load(Ordering::Relaxed),
+            missing: missing.load(Ordering::Relaxed),
+            failed: failed.load(Ordering::Relaxed),
+            turned_away: turned_away.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, OnTheirWay> {
+        self.on_their_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self, wanted: &Mutex<Receiver<BuildId>>, fetcher: &Fetcher) {
+        loop {
+            // Whoever waits holds the lock; the other thread is at work or waits for the lock.
+            let next = wanted.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let Ok(id) = next else { return };
+            let result = fetcher.fetch(id);
+            let has_come = matches!(result, Ok(Some(_)));
+            let retry_after = self.settle(id, result);
+            self.settled.insert(id, Instant::now() + retry_after);
+            let mut on_their_way = self.lock();
+            if has_come {
+                on_their_way.arrived.push(id);
+            } else {
+                on_their_way.wanted.remove(&id);
+            }
+        }
+    }
+
+    /// Counts and logs; gives how long not to ask again.
+    fn settle(&self, id: BuildId, result: Result<Option<u64>, FetchError>) -> Duration {
+        match result {
+            Ok(Some(bytes)) => {
+                self.counts.fetched.fetch_add(1, Ordering::Relaxed);
+                self.counts.fetched_bytes.fetch_add(bytes, Ordering::Relaxed);
+                tracing::info!(build_id = %id, bytes, "debug file fetched");
+                self.retry_after
+            }
+            Ok(None) => {
+                self.counts.missing.fetch_add(1, Ordering::Relaxed);
+                tracing::debug!(build_id = %id, "no debuginfod server has a debug file");
+                self.retry_after
+            }
+            Err(error) => {
+                self.counts.failed.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(build_id = %id, %error, "a debug file can't be fetched");
+                self.retry_after / 10
+            }
+        }
+    }
+}

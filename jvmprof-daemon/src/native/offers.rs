@@ -1,0 +1,100 @@
+//! Files whose frames a server is to name: from where frames are named to whoever uploads.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use moka::sync::Cache;
+use tokio::sync::mpsc;
+
+use crate::native::debug_files::DebugFile;
+use crate::types::BuildId;
+
+/// Build ids that are remembered as offered.
+const MAX_REMEMBERED: u64 = 16_384;
+/// A build id is offered again after so long: the server may have lost what it had.
+const REMEMBERED_FOR: Duration = Duration::from_secs(24 * 3600);
+/// Offers that wait; each holds one or two open files.
+const MAX_WAITING: usize = 64;
+
+/// A file that runs, and its debug file if there is one. Open, because both may be gone when their turn comes.
+#[derive(Debug)]
+pub struct Offer {
+    pub build_id: BuildId,
+    /// As the process sees it.
+    pub path: Arc<str>,
+    pub file: File,
+    pub debug: Option<DebugFile>,
+}
+
+/// A bounded queue that takes each build id once.
+#[derive(Debug)]
+pub struct Offers {
+    queue: mpsc::Sender<Offer>,
+    offered: Cache<BuildId, ()>,
+    turned_away: AtomicU64,
+}
+
+impl Offers {
+    /// The queue and its end.
+    pub fn new() -> (Arc<Self>, mpsc::Receiver<Offer>) {
+        let (queue, offers) = mpsc::channel(MAX_WAITING);
+        let offered = Cache::builder().max_capacity(MAX_REMEMBERED).time_to_live(REMEMBERED_FOR).build();
+        (Arc::new(Self { queue, offered, turned_away: AtomicU64::new(0) }), offers)
+    }
+
+    /// Offers a build id unless it was offered before. `open` is called if there is room; the next frame of the file
+    /// tries again if there is none, or if the file can't be opened.
+    pub fn offer(&self, id: BuildId, open: impl FnOnce() -> Option<Offer>) {
+        if self.offered.contains_key(&id) {
+            return;
+        }
+        let Ok(place) = self.queue.try_reserve() else {
+            self.turned_away.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        if let Some(offer) = open() {
+            self.offered.insert(id, ());
+            place.send(offer);
+        }
+    }
+
+    /// Every file is offered anew: another server is asked from now on.
+    pub fn forget(&self) {
+        self.offered.invalidate_all();
+    }
+
+    /// How often there was no room.
+    pub fn turned_away(&self) -> u64 {
+        self.turned_away.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_id_is_offered_once_and_again_if_there_was_no_room() {
+        let (offers, mut taken) = Offers::new();
+        let id = |n: u8| BuildId::new(&[n, 1, 2, 3]).expect("four bytes");
+        let offer = |n: u8| Offer {
+            build_id: id(n),
+            path: "/bin/x".into(),
+            file: File::open("/proc/self/exe").expect("this test runs"),
+            debug: None,
+        };
+        offers.offer(id(0), || None);
+        for n in (0..100).chain(0..100) {
+            offers.offer(id(n), || Some(offer(n)));
+        }
+        assert_eq!(offers.turned_away(), 2 * (100 - MAX_WAITING as u64));
+        let mut drain = || std::iter::from_fn(|| taken.try_recv().ok().map(|offer| offer.build_id)).count();
+        assert_eq!(drain(), MAX_WAITING);
+        for n in 0..100 {
+            offers.offer(id(n), || Some(offer(n)));
+        }
+        assert_eq!(drain(), 100 - MAX_WAITING);
+    }
+}
