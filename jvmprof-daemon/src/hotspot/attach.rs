@@ -1,0 +1,296 @@
+//! One JVM: found, laid out, and followed as its code cache grows.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use jvmprof_common::jvm::{Jvm, MAX_HEAPS, NO_FIELD};
+
+use super::bytecodes::Templates;
+use super::cache::JvmKey;
+use super::chunks::ChunkFields;
+use super::continuation;
+use super::error::HotspotError;
+use super::explain::FactFields;
+use super::heap::{self, Blob, HeapFields, HeapView, NATIVE_NMETHOD, NMETHOD, Names, StubBlob};
+use super::image::Image;
+use super::interpreter::{Codelet, InterpreterFields};
+use super::layout::{self, Lookup};
+use super::memory::ProcessMemory;
+use super::method::MethodFields;
+use super::nmethod::{Compiled, NmethodFields};
+use super::unsigned5::Encoding;
+use super::version::Version;
+use super::vmstructs::VmStructs;
+use crate::types::Avma;
+
+const MAX_RELEASE: usize = 256;
+
+/// A running JVM.
+#[derive(Debug)]
+pub struct Hotspot<M> {
+    pub(crate) memory: M,
+    image: Image,
+    version: Version,
+    statics: Statics,
+    heap_fields: HeapFields,
+    interpreter_fields: InterpreterFields,
+    pub(crate) jvm: Jvm,
+    names: Names,
+    pub(crate) key: JvmKey,
+    pub(crate) encoding: Encoding,
+    pub(crate) templates: Templates,
+    pub(crate) method_fields: MethodFields,
+    /// `None` if this JVM doesn't say where debug information is.
+    pub(crate) nmethod_fields: Option<NmethodFields>,
+    pub(crate) fact_fields: FactFields,
+    /// `None` once it is known how virtual threads' frames are kept, or that this can't be known.
+    chunk_fields: Option<ChunkFields>,
+}
+
+static NEXT_KEY: AtomicU64 = AtomicU64::new(0);
+
+/// Addresses of static fields.
+#[derive(Clone, Debug)]
+struct Statics {
+    code_bounds: Option<(Avma, Avma)>,
+    threads: Avma,
+    cont_entry_return_pc: Option<Avma>,
+}
+
+impl<M: ProcessMemory> Hotspot<M> {
+    /// Finds the JVM among the images of a process.
+    ///
+    /// # Errors
+    /// [`HotspotError::is_transient`] while the JVM starts; else why it isn't a JVM that can be read.
+    pub fn attach(images: &[Image], memory: M) -> Result<Self, HotspotError> {
+        let (image, structs) = VmStructs::read(images, &memory)?;
+        let lookup = Lookup(&structs);
+        let layout = layout::common(lookup)?;
+        let bounds = |low, high| Some((lookup.maybe_address(low)?, lookup.maybe_address(high)?));
+        let statics = Statics {
+            code_bounds: bounds("CodeCache::_low_bound", "CodeCache::_high_bound"),
+            threads: lookup.address("Threads::_number_of_threads")?,
+            cont_entry_return_pc: lookup.maybe_address("ContinuationEntry::_return_pc"),
+        };
+        let version = read_version(lookup, &memory)?;
+        let encoding = Encoding::of_feature(version.feature);
+        let mut hotspot = Self {
+            image,
+            version,
+            heap_fields: HeapFields::new(lookup, &layout)?,
+            interpreter_fields: InterpreterFields::new(lookup)?,
+            statics,
+            memory,
+            jvm: Jvm { layout, ..Jvm::default() },
+            names: Names::default(),
+            key: JvmKey(NEXT_KEY.fetch_add(1, Ordering::Relaxed)),
+            encoding,
+            templates: Templates::default(),
+            method_fields: MethodFields::new(lookup, &layout, encoding)?,
+            nmethod_fields: NmethodFields::new(lookup, &layout).ok(),
+            fact_fields: FactFields::new(lookup),
+            chunk_fields: ChunkFields::new(lookup),
+        };
+        hotspot.refresh()?;
+        let (codelets, _) = hotspot.codelets()?;
+        hotspot.templates = Templates::new(&codelets);
+        Ok(hotspot)
+    }
+
+    /// What the kernel program needs to know; `table` is left to others.
+    pub fn jvm(&self) -> &Jvm {
+        &self.jvm
+    }
+
+    pub fn version(&self) -> &Version {
+        &self.version
+    }
+
+    /// The mapped file that is the JVM.
+    pub fn image(&self) -> Image {
+        self.image
+    }
+
+    /// Reads again what changes while the JVM runs. True if [`Self::jvm`] has changed.
+    ///
+    /// Until [`Self::is_complete`] it is worth asking every second. Afterwards only one thing can be missing, and is worth
+    /// asking for when a sample meets the stubs of [`Jvm::return_barrier_start`]: [`Jvm::cont_entry_return_pc`], which
+    /// JDK 19 to 24 get with their first virtual thread.
+    ///
+    /// # Errors
+    /// As [`Self::attach`].
+    pub fn refresh(&mut self) -> Result<bool, HotspotError> {
+        // The first thread is listed when the heaps, the stubs and the interpreter are made, and before any Java code
+        // runs: share/runtime/threads.cpp, `Threads::create_vm`.
+        let threads = self.memory.read_u64(self.statics.threads).unwrap_or_default();
+        if threads & 0xffff_ffff == 0 {
+            return Err(HotspotError::NotReady("its first thread isn't running"));
+        }
+        let before = self.jvm;
+        let heaps = self.heap_fields.heaps(&self.memory)?;
+        self.jvm.heaps = Default::default();
+        for (slot, view) in self.jvm.heaps.iter_mut().zip(&heaps) {
+            *slot = view.heap;
+        }
+        let bounds = self.code_bounds(&heaps);
+        (self.jvm.code_start, self.jvm.code_end) = (bounds.start.0, bounds.end.0);
+        let interpreter = self.interpreter_fields.range(&self.memory)?;
+        if interpreter.start < bounds.start || interpreter.end > bounds.end {
+            let what = "the interpreter's place";
+            return Err(HotspotError::Implausible { what, value: interpreter.start.0 });
+        }
+        (self.jvm.interpreter_start, self.jvm.interpreter_end) = (interpreter.start.0, interpreter.end.0);
+        if let Some(at) = self.statics.cont_entry_return_pc {
+            self.jvm.cont_entry_return_pc = self.memory.read_u64(at).unwrap_or_default();
+        }
+        self.find_landmarks(&heaps)?;
+        if self.derives_continuations() && self.jvm.cont_entry_return_pc == 0 {
+            self.derive_continuations()?;
+        }
+        // Classes are there before the first thing that could be frozen.
+        if self.jvm.cont_entry_return_pc != 0
+            && let Some(fields) = self.chunk_fields.take()
+        {
+            let chunks = fields.read(&self.jvm.layout, self.encoding, &self.memory);
+            tracing::debug!(?chunks, "frames of virtual threads in the heap");
+            self.jvm.chunks = chunks.unwrap_or_default();
+        }
+        Ok(self.jvm != before)
+    }
+
+    /// True once nothing that [`Self::jvm`] holds is still to come.
+    pub fn is_complete(&self) -> bool {
+        self.has_nmethod_names() && (!self.has_continuations() || self.jvm.return_barrier_start != 0)
+    }
+
+    fn has_nmethod_names(&self) -> bool {
+        let by_kind = self.jvm.layout.blob_kind != NO_FIELD;
+        by_kind || self.jvm.nmethod_name != 0 && self.jvm.native_nmethod_name != 0
+    }
+
+    fn has_continuations(&self) -> bool {
+        self.version.feature >= 19
+    }
+
+    /// JDK 19 to 26, but for late updates, have continuations and don't say where.
+    fn derives_continuations(&self) -> bool {
+        self.has_continuations() && self.statics.cont_entry_return_pc.is_none()
+    }
+
+    fn derive_continuations(&mut self) -> Result<(), HotspotError> {
+        let stubs = Avma(self.jvm.return_barrier_start)..Avma(self.jvm.return_barrier_end);
+        let wrappers = self.blobs()?.into_iter().filter(|blob| &*blob.name == NATIVE_NMETHOD).collect();
+        let wrappers = heap::with_code(wrappers, &self.memory);
+        let found = wrappers
+            .iter()
+            .find_map(|wrapper| continuation::parse(&wrapper.bytes, wrapper.blob.code.start, &stubs));
+        if let Some(found) = found {
+            self.jvm.cont_entry_return_pc = found.return_pc.0;
+            self.jvm.layout.thread_cont_entry = found.cont_entry;
+            self.jvm.layout.cont_entry_bytes = found.entry_bytes;
+        }
+        Ok(())
+    }
+
+    fn code_bounds(&self, heaps: &[HeapView]) -> Range<Avma> {
+        let read = |(low, high): (Avma, Avma)| {
+            let words = self.memory.read_words(&[low, high]);
+            Some(Avma(words[0]?)..Avma(words[1]?))
+        };
+        let start = heaps.iter().map(|view| view.heap.start).min().unwrap_or_default();
+        let end = heaps.iter().map(|view| view.heap.end).max().unwrap_or_default();
+        let exported = self.statics.code_bounds.and_then(read);
+        exported
+            .filter(|bounds| bounds.start.0 <= start && end <= bounds.end.0)
+            .unwrap_or(Avma(start)..Avma(end))
+    }
+
+    /// Finds what is told by blobs: the names of nmethods and the stubs that end a continuation's stack.
+    fn find_landmarks(&mut self, heaps: &[HeapView]) -> Result<(), HotspotError> {
+        if self.is_complete() {
+            return Ok(());
+        }
+        for view in heaps {
+            let blobs = self.heap_fields.blobs(view, &self.jvm.layout, &mut self.names, &self.memory)?;
+            for blob in &blobs {
+                match &*blob.name {
+                    NMETHOD => self.jvm.nmethod_name = blob.name_at.0,
+                    NATIVE_NMETHOD => self.jvm.native_nmethod_name = blob.name_at.0,
+                    name if is_continuation_stubs(name) => {
+                        self.jvm.return_barrier_start = blob.code.start.0;
+                        self.jvm.return_barrier_end = blob.code.end.0;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything in the code cache, by heap and address.
+    ///
+    /// # Errors
+    /// The code cache can't be read.
+    pub fn blobs(&mut self) -> Result<Vec<Blob>, HotspotError> {
+        let mut all = Vec::new();
+        for view in self.heap_fields.heaps(&self.memory)? {
+            all.extend(self.heap_fields.blobs(&view, &self.jvm.layout, &mut self.names, &self.memory)?);
+        }
+        Ok(all)
+    }
+
+    /// Blobs that aren't a method's code, with their instructions: the interpreter, stubs, adapters.
+    ///
+    /// # Errors
+    /// As [`Self::blobs`].
+    pub fn stub_blobs(&mut self) -> Result<Vec<StubBlob>, HotspotError> {
+        let blobs = self.blobs()?.into_iter().filter(|blob| !blob.is_nmethod()).collect();
+        Ok(heap::with_code(blobs, &self.memory))
+    }
+
+    /// Every compiled method that is alive, native wrappers included.
+    ///
+    /// # Errors
+    /// As [`Self::blobs`].
+    pub fn compiled(&mut self) -> Result<Vec<Compiled>, HotspotError> {
+        let blobs: Vec<Blob> = self.blobs()?.into_iter().filter(Blob::is_nmethod).collect();
+        Ok(self.compiled_among(&blobs))
+    }
+
+    pub(crate) fn compiled_among(&self, blobs: &[Blob]) -> Vec<Compiled> {
+        let fields = self.nmethod_fields.as_ref();
+        fields.map_or_else(Vec::new, |fields| fields.compiled(blobs, &self.jvm.layout, &self.memory))
+    }
+
+    /// The interpreter's codelets, and its bytes from [`Jvm::interpreter_start`] on.
+    ///
+    /// # Errors
+    /// The interpreter can't be read.
+    pub fn codelets(&self) -> Result<(Vec<Codelet>, Vec<u8>), HotspotError> {
+        let range = self.interpreter_fields.range(&self.memory)?;
+        self.interpreter_fields.codelets(&range, &self.memory)
+    }
+}
+
+/// share/runtime/stubRoutines.cpp: the name changed with JDK 23 and 25.
+fn is_continuation_stubs(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name.contains("stub") && name.contains("continuation")
+}
+
+fn read_version(lookup: Lookup<'_>, memory: &impl ProcessMemory) -> Result<Version, HotspotError> {
+    let at = lookup.address("Abstract_VM_Version::_s_vm_release")?;
+    let text = memory.read_u64(at).unwrap_or_default();
+    if text == 0 {
+        return Err(HotspotError::NotReady("it has no version yet"));
+    }
+    let release = memory.read_c_string(Avma(text), MAX_RELEASE);
+    let what = "the JVM's version";
+    release.map(|text| Version::of_release(&text)).ok_or(HotspotError::Read {
+        what,
+        address: Avma(text),
+        bytes: MAX_RELEASE,
+    })
+}
+
+const _: () = assert!(MAX_HEAPS == 4, "a JVM has up to four kinds of code heaps");

@@ -1,0 +1,141 @@
+//! Which bytecode a piece of the interpreter belongs to: checks that an interpreted frame is where its bytecode pointer
+//! says.
+//!
+//! The interpreter rewrites bytecodes into faster ones whose numbers differ by JDK; their names, which the codelets bear,
+//! don't: openjdk src/hotspot/share/interpreter/bytecodes.cpp.
+
+use super::interpreter::Codelet;
+use crate::types::Avma;
+
+const WIDE: u8 = 196;
+const BREAKPOINT: u8 = 202;
+const INVOKE: std::ops::RangeInclusive<u8> = 182..=186;
+
+/// What must stand at a frame's bytecode index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Expected {
+    Anything,
+    /// This bytecode, as a class file has it.
+    Bytecode(u8),
+    /// A call.
+    Invoke,
+}
+
+/// The interpreter's codelets by address.
+#[derive(Debug, Default)]
+pub(crate) struct Templates {
+    codelets: Box<[(Avma, Avma, Expected)]>,
+    /// By the JVM's own number, the class file's.
+    java_codes: Box<[u8]>,
+}
+
+impl Templates {
+    pub(crate) fn new(codelets: &[Codelet]) -> Self {
+        let mut java_codes: Vec<u8> = (0..=u8::MAX).collect();
+        for codelet in codelets {
+            if let (Some(code), Some(java)) = (codelet.bytecode, original(&codelet.description)) {
+                java_codes[usize::from(code)] = java;
+            }
+        }
+        let expected = |codelet: &Codelet| match codelet.bytecode {
+            Some(code) => Expected::Bytecode(java_codes[usize::from(code)]),
+            None if codelet.description.contains("return entry points") => Expected::Invoke,
+            None => Expected::Anything,
+        };
+        let mut by_address: Vec<(Avma, Avma, Expected)> = codelets
+            .iter()
+            .map(|codelet| (codelet.code.start, codelet.code.end, expected(codelet)))
+            .collect();
+        by_address.sort_unstable_by_key(|(start, ..)| *start);
+        Self { codelets: by_address.into(), java_codes: java_codes.into() }
+    }
+
+    /// What the code at this address is for. A return address may lie right behind its codelet's last instruction.
+    pub(crate) fn expected(&self, pc: Avma) -> Expected {
+        let at = Avma(pc.0.saturating_sub(1));
+        let behind = self.codelets.partition_point(|(start, ..)| *start <= at);
+        match behind.checked_sub(1).and_then(|index| self.codelets.get(index)) {
+            Some((_, end, expected)) if at < *end => *expected,
+            _ => Expected::Anything,
+        }
+    }
+
+    /// True if the bytecode at an index, as it stands in memory, is what the frame's code is for.
+    pub(crate) fn fits(&self, expected: Expected, in_memory: u8) -> bool {
+        let java = self.java_codes.get(usize::from(in_memory)).copied().unwrap_or(in_memory);
+        // A prefix or a breakpoint stands in place of the bytecode that runs.
+        if matches!(in_memory, WIDE | BREAKPOINT) {
+            return true;
+        }
+        match expected {
+            Expected::Anything => true,
+            Expected::Bytecode(code) => code == java,
+            Expected::Invoke => INVOKE.contains(&java),
+        }
+    }
+}
+
+/// The class file's bytecode of one that only the JVM has.
+fn original(name: &str) -> Option<u8> {
+    let name = name.strip_prefix("no").unwrap_or(name).strip_prefix("fast_").or(match name {
+        "return_register_finalizer" | "invokehandle" => Some(name),
+        _ => None,
+    })?;
+    Some(match name {
+        _ if name.ends_with("getfield") => 180,
+        _ if name.ends_with("putfield") => 181,
+        "aload_0" | "iaccess_0" | "aaccess_0" | "faccess_0" => 42,
+        "iload" | "iload2" | "icaload" => 21,
+        "invokevfinal" | "invokehandle" => 182,
+        "linearswitch" | "binaryswitch" => 171,
+        "aldc" => 18,
+        "aldc_w" => 19,
+        "return_register_finalizer" => 177,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn codelet(description: &str, bytecode: Option<u8>, start: u64) -> Codelet {
+        Codelet { description: description.into(), bytecode, code: Avma(start)..Avma(start + 0x40) }
+    }
+
+    #[test]
+    fn rewritten_bytecodes_are_their_originals() {
+        let templates = Templates::new(&[
+            codelet("return entry points", None, 0x1000),
+            codelet("new", Some(187), 0x1040),
+            codelet("fast_igetfield", Some(208), 0x1080),
+            codelet("getfield", Some(180), 0x10c0),
+            codelet("invokehandle", Some(233), 0x1100),
+        ]);
+        assert_eq!(templates.expected(Avma(0x1001)), Expected::Invoke);
+        assert_eq!(
+            templates.expected(Avma(0x1080)),
+            Expected::Bytecode(187),
+            "behind a call at the very end"
+        );
+        assert_eq!(templates.expected(Avma(0x1088)), Expected::Bytecode(180));
+        assert_eq!(templates.expected(Avma(0x2000)), Expected::Anything);
+        assert!(templates.fits(Expected::Bytecode(180), 208));
+        assert!(!templates.fits(Expected::Bytecode(187), 208));
+        assert!(templates.fits(Expected::Invoke, 233) && templates.fits(Expected::Invoke, 186));
+        assert!(!templates.fits(Expected::Invoke, 187));
+        assert!(templates.fits(Expected::Bytecode(187), BREAKPOINT));
+    }
+
+    #[test]
+    fn names_of_the_jvms_own_bytecodes_are_known() {
+        for (name, java) in
+            [("nofast_getfield", 180), ("fast_aload_0", 42), ("fast_aldc_w", 19), ("nofast_iload", 21)]
+        {
+            assert_eq!(original(name), Some(java), "{name}");
+        }
+        for name in ["nop", "iload", "new", "fastest"] {
+            assert_eq!(original(name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! What is at an address of a JVM, for people.
+
+use super::attach::Hotspot;
+use super::cache::JavaCache;
+use super::command::{self, PerfFields};
+use super::error::HotspotError;
+use super::flags::{Flag, FlagFields};
+use super::heap::Blob;
+use super::interpreter::Codelet;
+use super::layout::Lookup;
+use super::memory::ProcessMemory;
+use super::nmethod::Compiled;
+use super::resolve::{CodeRef, Frames};
+use super::threads::{JavaThread, ThreadFields};
+use super::unnamed::Unnamed;
+use crate::types::Avma;
+
+/// What an address of the code cache belongs to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explanation {
+    pub blob: Blob,
+    /// Of the interpreter.
+    pub codelet: Option<Codelet>,
+    /// A compiled method, and what runs at the address.
+    pub compiled: Option<(Compiled, Result<Frames, Unnamed>)>,
+}
+
+/// What isn't needed to profile a JVM, only to tell of it; each part is there if the JVM says where it is.
+#[derive(Clone, Debug)]
+pub(crate) struct FactFields {
+    flags: Option<FlagFields>,
+    threads: Option<ThreadFields>,
+    perf: Option<PerfFields>,
+}
+
+impl FactFields {
+    pub(crate) fn new(lookup: Lookup<'_>) -> Self {
+        Self {
+            flags: FlagFields::new(lookup).ok(),
+            threads: ThreadFields::new(lookup).ok(),
+            perf: PerfFields::new(lookup).ok(),
+        }
+    }
+}
+
+impl<M: ProcessMemory> Hotspot<M> {
+    /// What is at an address; `None` outside the code cache and in its gaps.
+    ///
+    /// # Errors
+    /// As [`Self::blobs`].
+    pub fn explain(&mut self, pc: Avma) -> Result<Option<Explanation>, HotspotError> {
+        let holds = |blob: &Blob| blob.address <= pc && pc < blob.code.end;
+        let Some(blob) = self.blobs()?.into_iter().find(holds) else { return Ok(None) };
+        let in_interpreter = (self.jvm.interpreter_start..self.jvm.interpreter_end).contains(&pc.0);
+        let codelets = if in_interpreter { self.codelets()?.0 } else { Vec::new() };
+        let codelet = codelets.into_iter().find(|codelet| codelet.code.contains(&pc));
+        let nmethod = if blob.is_nmethod() { std::slice::from_ref(&blob) } else { &[] };
+        let compiled = self.compiled_among(nmethod).pop().map(|compiled| {
+            let Compiled { blob, compile_id, osr, .. } = compiled;
+            let request = CodeRef::Compiled { pc, blob, compile_id, osr };
+            let frames = self.resolve(&JavaCache::new(1 << 20), &[request]).pop();
+            (compiled, frames.unwrap_or(Err(Unnamed::Unreadable)))
+        });
+        Ok(Some(Explanation { blob, codelet, compiled }))
+    }
+
+    /// Whether compiled methods can be named: whether this JVM says where their debug information is.
+    pub fn names_compiled_code(&self) -> bool {
+        self.nmethod_fields.is_some()
+    }
+
+    /// Flags that don't have their default values; empty if this JVM doesn't tell.
+    pub fn flags(&self) -> Vec<Flag> {
+        self.fact_fields.flags.and_then(|fields| fields.set(&self.memory)).unwrap_or_default()
+    }
+
+    /// The Java threads there are now; empty if this JVM doesn't tell.
+    pub fn threads(&self) -> Vec<JavaThread> {
+        let fields = self.fact_fields.threads.as_ref();
+        fields.and_then(|fields| fields.threads(&self.memory)).unwrap_or_default()
+    }
+
+    /// The program that runs, by what the JVM keeps of its command line: a main class, or a jar's file name. `None`
+    /// while the JVM starts, and with `-XX:-UsePerfData`; then the process's arguments may tell
+    /// ([`command::main_class_of_arguments`]).
+    pub fn main_class(&self) -> Option<String> {
+        let command = self.fact_fields.perf?.java_command(&self.memory)?;
+        command::main_class_of_command(&command)
+    }
+}

@@ -1,0 +1,425 @@
+//! From what the kernel program recorded of Java frames to methods and lines, a whole stack at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::attach::Hotspot;
+use super::bytecodes::Expected;
+use super::cache::{FrameKey, JavaCache, MethodKey};
+use super::memory::ProcessMemory;
+use super::method::{MethodInfo, Reading, describe, identify, identify_again};
+use super::nmethod::{Debug, NmethodId};
+use super::scopes::{self, Scope};
+use super::unnamed::Unnamed;
+use crate::types::Avma;
+
+/// A physical Java frame, as it was when the sample was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CodeRef {
+    /// Code of an nmethod: compiled, or a native method's wrapper.
+    Compiled {
+        /// The interrupted instruction, or the address that the callee returns to.
+        pc: Avma,
+        /// The `CodeBlob`.
+        blob: Avma,
+        compile_id: u32,
+        /// It is an on-stack replacement: these have compile ids of their own.
+        osr: bool,
+    },
+    Interpreted {
+        /// The `Method`.
+        method: Avma,
+        /// [`jvmprof_common::jvm::MethodIdentity::check`] at the time of the sample.
+        check: u64,
+        /// The bytecode pointer, counted from the `ConstMethod`.
+        bcp_offset: u32,
+        /// Where in the interpreter the frame goes on; `None` if that isn't known.
+        codelet_pc: Option<Avma>,
+        /// It is the interrupted frame: its bytecode pointer may be one ahead of its code.
+        leaf: bool,
+    },
+}
+
+/// How a method ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum How {
+    Interpreted,
+    /// Compiled by C1, tier 1 to 3.
+    C1(u8),
+    /// Compiled by C2, or by Graal in its place.
+    C2,
+    /// Inlined into the next frame of the same [`CodeRef`] that isn't.
+    Inlined,
+    /// A native method: its wrapper, or the interpreter's entry for it.
+    Native,
+}
+
+/// One method of a stack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JavaFrame {
+    /// `com.acme.Order.total`.
+    pub name: Arc<str>,
+    /// With the signature.
+    pub system_name: Arc<str>,
+    pub file: Option<Arc<str>>,
+    /// 0 if unknown.
+    pub line: u32,
+    /// Bytecode index; -1 while the method is being entered, and for native methods.
+    pub bci: i32,
+    pub how: How,
+}
+
+/// The methods of one physical frame, innermost first.
+pub type Frames = Arc<[JavaFrame]>;
+
+/// What is left to do for a request.
+enum Pending {
+    Compiled {
+        id: NmethodId,
+        debug: Arc<Debug>,
+        scopes: Vec<(Scope, Avma)>,
+    },
+    Interpreted {
+        method: Avma,
+        check: u64,
+        bcp_offset: u32,
+        expected: Expected,
+        /// If the method is known already.
+        info: Option<Arc<MethodInfo>>,
+    },
+}
+
+type Answers = Vec<Option<Result<Frames, Unnamed>>>;
+
+impl<M: ProcessMemory> Hotspot<M> {
+    /// Names the physical frames of a stack. Frames that were named before cost no system call; all others of the stack
+    /// are read together, in about twelve.
+    pub fn resolve(&self, cache: &JavaCache, requests: &[CodeRef]) -> Vec<Result<Frames, Unnamed>> {
+        let mut answers: Answers =
+            requests.iter().map(|request| cache.frames.get(&self.frame_key(request)).map(Ok)).collect();
+        if answers.iter().any(Option::is_none) {
+            let pending = self.pending(cache, requests, &mut answers);
+            self.finish(cache, pending, requests, &mut answers);
+        }
+        answers.into_iter().map(|answer| answer.unwrap_or(Err(Unnamed::Unreadable))).collect()
+    }
+
+    fn frame_key(&self, request: &CodeRef) -> FrameKey {
+        let jvm = self.key;
+        match *request {
+            CodeRef::Compiled { pc, blob, compile_id, osr } => {
+                FrameKey::Compiled { jvm, id: NmethodId { blob, compile_id, osr }, pc }
+            }
+            CodeRef::Interpreted { method, check, bcp_offset, codelet_pc, leaf } => {
+                let expected = codelet_pc.filter(|_| !leaf).map(|pc| self.templates.expected(pc));
+                let expected = expected.unwrap_or(Expected::Anything);
+                FrameKey::Interpreted { jvm, method, check, bcp_offset, expected }
+            }
+        }
+    }
+
+    /// What each unanswered request needs: for compiled code its debug information, read here.
+    fn pending(
+        &self,
+        cache: &JavaCache,
+        requests: &[CodeRef],
+        answers: &mut Answers,
+    ) -> BTreeMap<usize, Pending> {
+        let mut pending = BTreeMap::new();
+        let mut compiled = Vec::new();
+        let open = requests.iter().enumerate().filter(|(index, _)| answers[*index].is_none());
+        for (index, request) in open {
+            match self.frame_key(request) {
+                FrameKey::Compiled { id, pc, .. } => compiled.push((index, id, pc)),
+                FrameKey::Interpreted { method, check, bcp_offset, expected, .. } => {
+                    let info = cache.methods.get(&MethodKey { jvm: self.key, method, check });
+                    pending.insert(index, Pending::Interpreted { method, check, bcp_offset, expected, info });
+                }
+            }
+        }
+        let ids: Vec<NmethodId> = compiled.iter().map(|(_, id, _)| *id).collect();
+        let debugs = self.debugs(cache, ids);
+        for (index, id, pc) in compiled {
+            let debug = debugs.get(&id).cloned().unwrap_or(Err(Unnamed::Unreadable));
+            let found = debug.and_then(|debug| Ok((self.scopes(&debug, pc)?, debug)));
+            let (scopes, debug) = match found {
+                Ok(found) => found,
+                Err(unnamed) => {
+                    answers[index] = Some(Err(unnamed));
+                    continue;
+                }
+            };
+            match self.recalled(cache, &debug, &scopes) {
+                Some(known) => {
+                    let frames = compiled_frames(&scopes, &debug, &known);
+                    self.remember(cache, &requests[index], &frames);
+                    answers[index] = Some(frames);
+                }
+                None => _ = pending.insert(index, Pending::Compiled { id, debug, scopes }),
+            }
+        }
+        pending
+    }
+
+    /// Debug information of these nmethods.
+    fn debugs(
+        &self,
+        cache: &JavaCache,
+        mut ids: Vec<NmethodId>,
+    ) -> BTreeMap<NmethodId, Result<Arc<Debug>, Unnamed>> {
+        ids.sort_unstable();
+        ids.dedup();
+        let mut debugs = BTreeMap::new();
+        let mut missing = Vec::new();
+        for id in ids {
+            match cache.nmethods.get(&(self.key, id)) {
+                Some(debug) => _ = debugs.insert(id, Ok(debug)),
+                None => missing.push(id),
+            }
+        }
+        let Some(fields) = &self.nmethod_fields else {
+            debugs.extend(missing.into_iter().map(|id| (id, Err(Unnamed::Layout))));
+            return debugs;
+        };
+        let layout = &self.jvm.layout;
+        let places: Vec<(Avma, usize)> = missing.iter().map(|id| fields.header_place(id.blob)).collect();
+        let mut live = Vec::new();
+        for (id, bytes) in missing.into_iter().zip(self.memory.read_stretches(&places)) {
+            match bytes.ok_or(Unnamed::Unreadable).and_then(|bytes| fields.parse(id, &bytes, layout)) {
+                Ok(header) => live.push((id, header)),
+                Err(unnamed) => _ = debugs.insert(id, Err(unnamed)),
+            }
+        }
+        let read = fields.read_debug(&live, layout, &self.memory);
+        for ((id, _), debug) in live.into_iter().zip(read) {
+            debugs.insert(id, debug.map(Arc::new));
+        }
+        debugs
+    }
+
+    /// The methods at a pc and where they are.
+    fn scopes(&self, debug: &Debug, pc: Avma) -> Result<Vec<(Scope, Avma)>, Unnamed> {
+        // A call may be the last instruction, so that it returns to behind the code.
+        if pc < debug.header.code_begin || pc > debug.header.code_end {
+            return Err(Unnamed::OutsideCode);
+        }
+        let offset = u32::try_from(pc.0 - debug.header.code_begin.0).map_err(|_| Unnamed::OutsideCode)?;
+        // Native wrappers have no debug information.
+        let sentinel = Scope { method: None, bci: scopes::ENTRY_BCI };
+        let chain = match scopes::find(&debug.pcs, offset) {
+            None => vec![sentinel],
+            Some(desc) => {
+                scopes::chain(&debug.scopes, desc, self.encoding).map_err(|_| Unnamed::DebugInfo)?
+            }
+        };
+        let with_method = |scope: Scope| Some((scope, debug.method_at(scope.method)?));
+        let chain: Option<Vec<(Scope, Avma)>> = chain.into_iter().map(with_method).collect();
+        // The outermost scope is the method that was compiled.
+        let chain =
+            chain.filter(|chain| chain.last().is_some_and(|(_, method)| *method == debug.header.method));
+        chain.ok_or(Unnamed::DebugInfo)
+    }
+
+    /// The methods of these scopes, if they were read when the nmethod was met first: nothing has to be read then. The nmethod
+    /// was alive when the sample was taken, and its methods are what they were as long as it is.
+    fn recalled(&self, cache: &JavaCache, debug: &Debug, scopes: &[(Scope, Avma)]) -> Option<Methods> {
+        let recall = |method: Avma| {
+            let check = debug.method_check(method)?;
+            let info = cache.methods.get(&MethodKey { jvm: self.key, method, check })?;
+            Some((method, Ok((check, info))))
+        };
+        scopes.iter().map(|(_, method)| recall(*method)).collect()
+    }
+
+    fn remember(&self, cache: &JavaCache, request: &CodeRef, frames: &Result<Frames, Unnamed>) {
+        if let Ok(frames) = frames {
+            cache.frames.insert(self.frame_key(request), frames.clone());
+        }
+    }
+
+    /// Reads the methods that the pending requests need, and answers them.
+    fn finish(
+        &self,
+        cache: &JavaCache,
+        pending: BTreeMap<usize, Pending>,
+        requests: &[CodeRef],
+        answers: &mut Answers,
+    ) {
+        let mut methods = Vec::new();
+        for request in pending.values() {
+            match request {
+                // All that the nmethod has, while it is there.
+                Pending::Compiled { debug, .. } if !debug.knows_methods() => {
+                    methods.extend(debug.scope_methods(self.encoding));
+                }
+                Pending::Compiled { scopes, .. } => methods.extend(scopes.iter().map(|(_, method)| *method)),
+                Pending::Interpreted { info: Some(_), .. } => {}
+                Pending::Interpreted { method, .. } => methods.push(*method),
+            }
+        }
+        methods.sort_unstable();
+        methods.dedup();
+        let known = self.methods(cache, &methods);
+        // Debug information that was read earlier says nothing of methods that are read now.
+        let alive = self.still_alive(cache, &pending);
+        for (index, request) in pending {
+            let frames = match request {
+                Pending::Compiled { id, scopes, debug, .. } => match alive.get(&id) {
+                    Some(Ok(())) => {
+                        if !debug.knows_methods() {
+                            let of_debug = debug.scope_methods(self.encoding).collect::<BTreeSet<_>>();
+                            let check =
+                                |method: &Avma| known.get(method)?.as_ref().ok().map(|(check, _)| *check);
+                            let found =
+                                of_debug.into_iter().filter_map(|method| Some((method, check(&method)?)));
+                            debug.know_methods(found);
+                        }
+                        compiled_frames(&scopes, &debug, &known)
+                    }
+                    Some(Err(unnamed)) => Err(*unnamed),
+                    None => Err(Unnamed::Unreadable),
+                },
+                Pending::Interpreted { method, check, bcp_offset, expected, info } => {
+                    let info = info.map_or_else(|| same_method(&known, method, check), Ok);
+                    info.map(|info| self.interpreted_frame(&info, bcp_offset, expected))
+                }
+            };
+            self.remember(cache, &requests[index], &frames);
+            answers[index] = Some(frames);
+        }
+    }
+
+    /// Whether the nmethods of pending requests are still what they were. Those that are are remembered.
+    fn still_alive(
+        &self,
+        cache: &JavaCache,
+        pending: &BTreeMap<usize, Pending>,
+    ) -> BTreeMap<NmethodId, Result<(), Unnamed>> {
+        let Some(fields) = &self.nmethod_fields else { return BTreeMap::new() };
+        let debugs: BTreeMap<NmethodId, &Arc<Debug>> = pending
+            .values()
+            .filter_map(|request| match request {
+                Pending::Compiled { id, debug, .. } => Some((*id, debug)),
+                Pending::Interpreted { .. } => None,
+            })
+            .collect();
+        let places: Vec<(Avma, usize)> = debugs.keys().map(|id| fields.header_place(id.blob)).collect();
+        let check = |id: NmethodId, debug: &Arc<Debug>, bytes: Option<Vec<u8>>| {
+            let now = fields.parse(id, &bytes.ok_or(Unnamed::Unreadable)?, &self.jvm.layout)?;
+            if now != debug.header {
+                return Err(Unnamed::Changed);
+            }
+            let key = (self.key, id);
+            if !cache.nmethods.contains_key(&key) {
+                cache.nmethods.insert(key, debug.clone());
+            }
+            Ok(())
+        };
+        let headers = self.memory.read_stretches(&places);
+        debugs.into_iter().zip(headers).map(|((id, debug), bytes)| (id, check(id, debug, bytes))).collect()
+    }
+
+    /// Who is at these addresses now, and what they are called. What is new is read, checked and remembered.
+    fn methods(&self, cache: &JavaCache, methods: &[Avma]) -> Methods {
+        let layout = &self.jvm.layout;
+        let mut known = Methods::new();
+        let mut new = Vec::new();
+        let identified = identify(methods, &self.method_fields, layout, &self.memory);
+        for (method, identified) in methods.iter().zip(identified) {
+            match identified {
+                Err(unnamed) => _ = known.insert(*method, Err(unnamed)),
+                Ok((reading, identity)) => {
+                    let key = MethodKey { jvm: self.key, method: *method, check: identity.check };
+                    match cache.methods.get(&key) {
+                        Some(info) => _ = known.insert(*method, Ok((identity.check, info))),
+                        None => new.push((*method, identity, reading)),
+                    }
+                }
+            }
+        }
+        if new.is_empty() {
+            return known;
+        }
+        let (before, readings): (Vec<_>, Vec<Reading>) =
+            new.into_iter().map(|(method, identity, reading)| ((method, identity), reading)).unzip();
+        let described = describe(readings, &self.method_fields, layout, &self.memory);
+        let readings: Vec<&Reading> = described.iter().flatten().map(|(reading, _)| reading).collect();
+        let mut after = identify_again(&readings, layout, &self.memory).into_iter();
+        for ((method, identity), described) in before.into_iter().zip(described) {
+            let found = described.and_then(|(_, info)| {
+                if after.next().flatten() != Some(identity) {
+                    return Err(Unnamed::Changed);
+                }
+                let info = Arc::new(info);
+                let key = MethodKey { jvm: self.key, method, check: identity.check };
+                cache.methods.insert(key, info.clone());
+                Ok((identity.check, info))
+            });
+            known.insert(method, found);
+        }
+        known
+    }
+
+    fn interpreted_frame(&self, info: &MethodInfo, bcp_offset: u32, expected: Expected) -> Frames {
+        if info.native {
+            return [frame(info, scopes::ENTRY_BCI, How::Native)].into();
+        }
+        let bci = bcp_offset.checked_sub(info.code_offset).and_then(|bci| u16::try_from(bci).ok());
+        let at = bci.and_then(|bci| Some((bci, *info.code.get(usize::from(bci))?)));
+        // The method is sure, where in it may not be: the pointer isn't set yet, or belongs to something else.
+        let (bci, sure) = match at {
+            Some((bci, code)) => (i32::from(bci), self.templates.fits(expected, code)),
+            None => (scopes::ENTRY_BCI, false),
+        };
+        let mut frame = frame(info, bci, How::Interpreted);
+        if !sure {
+            frame.line = 0;
+        }
+        [frame].into()
+    }
+}
+
+/// What is at a method's address, if it is the method that is meant.
+fn same_method(known: &Methods, method: Avma, check: u64) -> Result<Arc<MethodInfo>, Unnamed> {
+    match known.get(&method) {
+        Some(Ok((now, info))) if *now == check => Ok(info.clone()),
+        Some(Ok(_)) => Err(Unnamed::MethodReplaced),
+        Some(Err(unnamed)) => Err(*unnamed),
+        None => Err(Unnamed::Unreadable),
+    }
+}
+
+/// By address: the check over who it is, and what is known.
+type Methods = BTreeMap<Avma, Result<(u64, Arc<MethodInfo>), Unnamed>>;
+
+fn compiled_frames(scopes: &[(Scope, Avma)], debug: &Debug, known: &Methods) -> Result<Frames, Unnamed> {
+    let frame_of = |(index, (scope, method)): (usize, &(Scope, Avma))| {
+        let (_, info) = known.get(method).cloned().unwrap_or(Err(Unnamed::Unreadable))?;
+        let how = match (index + 1 == scopes.len(), debug.header.level) {
+            _ if info.native => How::Native,
+            (false, _) => How::Inlined,
+            (true, level @ 1..=3) => How::C1(level),
+            (true, _) => How::C2,
+        };
+        if scope.bci >= 0 && scope.bci as usize >= info.code.len() {
+            return Err(Unnamed::BytecodeIndex);
+        }
+        let mut frame = frame(&info, scope.bci, how);
+        if scope.method.is_none() {
+            frame.line = 0;
+        }
+        Ok(frame)
+    };
+    scopes.iter().enumerate().map(frame_of).collect()
+}
+
+fn frame(info: &MethodInfo, bci: i32, how: How) -> JavaFrame {
+    JavaFrame {
+        name: info.name.clone(),
+        system_name: info.system_name.clone(),
+        file: info.file.clone(),
+        line: info.lines.line(bci).unwrap_or(0),
+        bci,
+        how,
+    }
+}

@@ -1,0 +1,433 @@
+//! Control flow: which instructions a range of code has, from where to where they lead, and the state before each.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
+use jvmprof_common::rows::{Register, Row};
+
+use super::state::{State, Value};
+use super::transfer::{Conventions, Transfer, ends_path};
+
+/// What is known of one byte of code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Byte {
+    Free,
+    /// The first byte of an instruction.
+    Start,
+    /// Within an instruction.
+    Inside,
+    /// Never executed: between pieces of code.
+    Padding,
+}
+
+/// Where calls to code of the same range lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LocalCalls {
+    /// To functions.
+    Functions,
+    /// To more code of the same frame (openjdk jdk-17 src/hotspot/cpu/x86/macroAssembler_x86.cpp, `call_VM`).
+    SameFrame,
+}
+
+/// The piece of code that was entered at one place and isn't known yet.
+#[derive(Debug, Default)]
+struct Piece {
+    /// By offset.
+    instructions: BTreeMap<u32, Instruction>,
+    /// Where states are kept: the entry and the targets of jumps.
+    leaders: BTreeSet<u32>,
+    /// Functions that it calls.
+    functions: Vec<u32>,
+}
+
+/// A piece of code contradicts what is known, so that it was entered by a wrong assumption.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Contradiction;
+
+/// The rows of one range of code as they are found out.
+pub(super) struct Flow<'c> {
+    code: &'c [u8],
+    base: u64,
+    bytes: Vec<Byte>,
+    /// By offset of the instruction.
+    rows: BTreeMap<u32, Option<Row>>,
+    /// Functions within the range that were called and may not have been looked at.
+    functions: Vec<u32>,
+    /// Where functions are known to begin: what falls into one behind a call never returned from it.
+    entries: BTreeSet<u32>,
+    /// A call before an aligned address may never return.
+    doubts_calls: bool,
+    /// The state before jumps whose targets aren't told by the code, by offset.
+    indirect: BTreeMap<u32, State>,
+    calls: LocalCalls,
+    transfer: Transfer,
+    /// Instructions that may still be looked at.
+    budget: usize,
+}
+
+/// How often a block is looked at, at most: states have few facts to lose.
+const MAX_VISITS: usize = 64;
+
+impl<'c> Flow<'c> {
+    pub(super) fn new(code: &'c [u8], base: u64, calls: LocalCalls, conventions: Conventions) -> Self {
+        Self {
+            code,
+            base,
+            bytes: vec![Byte::Free; code.len()],
+            rows: BTreeMap::new(),
+            functions: Vec::new(),
+            entries: BTreeSet::new(),
+            doubts_calls: false,
+            indirect: BTreeMap::new(),
+            calls,
+            transfer: Transfer::new(conventions),
+            budget: usize::MAX,
+        }
+    }
+
+    /// Looks at so many instructions at most: code of files may be made to be looked at again and again.
+    pub(super) fn set_budget(&mut self, instructions: usize) {
+        self.budget = instructions;
+    }
+
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.budget == 0
+    }
+
+    /// Functions are known to begin at these offsets.
+    pub(super) fn set_entries(&mut self, entries: &[u32]) {
+        self.entries = entries.iter().copied().collect();
+    }
+
+    /// The state in which the targets of a jump through a table are entered, if `offset` may be one: the last such jump
+    /// before it is of the same function, for all that is known.
+    pub(super) fn jumped_to(&self, offset: u32) -> Option<State> {
+        let (jump, state) = self.indirect.range(..offset).next_back()?;
+        let is_same = self.entries.range(jump + 1..=offset).next().is_none();
+        is_same.then(|| state.clone())
+    }
+
+    /// The row from each offset on; padding belongs to the code before it.
+    pub(super) fn into_rows(mut self) -> BTreeMap<u32, Option<Row>> {
+        let mut known = true;
+        for (offset, byte) in self.bytes.iter().enumerate() {
+            let free = *byte == Byte::Free;
+            if free && known {
+                self.rows.insert(offset as u32, None);
+            }
+            known = !free && (known || *byte != Byte::Padding);
+        }
+        self.rows
+    }
+
+    /// The first instruction from `offset` on that is known.
+    pub(super) fn next_known(&self, offset: u32) -> u32 {
+        let rest = self.bytes.get(offset as usize..).unwrap_or_default();
+        let ahead = rest.iter().position(|byte| *byte == Byte::Start).unwrap_or(rest.len());
+        offset.saturating_add(ahead as u32)
+    }
+
+    pub(super) fn take_function(&mut self) -> Option<u32> {
+        self.functions.pop()
+    }
+
+    /// The first byte from `offset` on of which nothing is known and that isn't padding.
+    pub(super) fn next_unknown(&mut self, mut offset: u32) -> Option<u32> {
+        loop {
+            match self.bytes.get(offset as usize)? {
+                Byte::Free => match self.padding(offset) {
+                    0 => return Some(offset),
+                    bytes => {
+                        let until = (offset as usize + bytes).min(self.code.len());
+                        self.bytes[offset as usize..until].fill(Byte::Padding);
+                        offset += bytes as u32;
+                    }
+                },
+                _ => offset += 1,
+            }
+        }
+    }
+
+    pub(super) fn is_known(&self, offset: u32) -> bool {
+        self.bytes.get(offset as usize).is_some_and(|byte| *byte == Byte::Start)
+    }
+
+    /// Whether code of which the rows are known ends right before `offset`, or before padding there.
+    pub(super) fn follows_known(&self, offset: u32) -> bool {
+        let before = self.bytes.get(..offset as usize).unwrap_or_default();
+        let last = before.iter().rev().find(|byte| **byte != Byte::Padding);
+        last.is_none_or(|byte| *byte != Byte::Free)
+    }
+
+    pub(super) fn instruction(&self, offset: u32) -> Option<Instruction> {
+        let code = self.code.get(offset as usize..)?;
+        let mut decoder = Decoder::with_ip(64, code, self.base + u64::from(offset), DecoderOptions::NONE);
+        let instruction = decoder.decode();
+        (!instruction.is_invalid()).then_some(instruction)
+    }
+
+    /// Bytes of the padding instruction at `offset`; 0 if it is none.
+    fn padding(&self, offset: u32) -> usize {
+        if self.code[offset as usize] == 0 {
+            return 1;
+        }
+        match self.instruction(offset) {
+            Some(it) if matches!(it.mnemonic(), Mnemonic::Nop | Mnemonic::Int3 | Mnemonic::Hlt) => it.len(),
+            _ => 0,
+        }
+    }
+
+    /// Finds the rows of what is reached from `entry` and not known yet.
+    ///
+    /// `guessed`: nobody said that code is entered there. Then nothing is kept that contradicts the assumption.
+    ///
+    /// # Errors
+    /// [`Contradiction`], and nothing is known that wasn't before.
+    pub(super) fn explore(&mut self, entry: u32, state: State, guessed: bool) -> Result<(), Contradiction> {
+        if self.is_known(entry) {
+            return Ok(());
+        }
+        let mut piece = Piece::default();
+        let found = self.discover(entry, guessed, &mut piece);
+        match found.and_then(|()| self.states(&piece, entry, state, guessed)) {
+            Ok(rows) => {
+                self.rows.extend(rows);
+                self.functions.extend(piece.functions);
+                Ok(())
+            }
+            Err(contradiction) => {
+                for (offset, instruction) in piece.instructions {
+                    let bytes = offset as usize..offset as usize + instruction.len();
+                    self.bytes[bytes].fill(Byte::Free);
+                }
+                Err(contradiction)
+            }
+        }
+    }
+
+    /// As [`Self::explore`] of what may be a function of compiled code.
+    pub(super) fn explore_function(&mut self, entry: u32, state: &State) -> bool {
+        for doubts_calls in [false, true] {
+            self.doubts_calls = doubts_calls;
+            if self.explore(entry, state.clone(), true).is_ok() {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn offset_of(&self, address: u64) -> Option<u32> {
+        let offset = address.checked_sub(self.base)?;
+        u32::try_from(offset).ok().filter(|offset| (*offset as usize) < self.code.len())
+    }
+
+    /// Decodes what is reached from `entry`.
+    fn discover(&mut self, entry: u32, guessed: bool, piece: &mut Piece) -> Result<(), Contradiction> {
+        piece.leaders.insert(entry);
+        // With each: whether a call leads there, which may never return.
+        let mut to_do = vec![(entry, false)];
+        while let Some((mut at, mut after_call)) = to_do.pop() {
+            loop {
+                if after_call && self.ends_after_call(at) {
+                    break;
+                }
+                match self.bytes.get(at as usize) {
+                    Some(Byte::Free | Byte::Padding) => {}
+                    Some(Byte::Start) => break,
+                    _ if after_call => break,
+                    Some(Byte::Inside) | None => return Err(Contradiction),
+                }
+                self.budget = self.budget.saturating_sub(1);
+                if self.is_exhausted() {
+                    return Err(Contradiction);
+                }
+                let instruction = match self.instruction(at) {
+                    Some(instruction) => instruction,
+                    None if after_call => break,
+                    None => return Err(Contradiction),
+                };
+                // Data that was taken for code.
+                if guessed && instruction.is_privileged() && instruction.mnemonic() != Mnemonic::Hlt {
+                    return Err(Contradiction);
+                }
+                let next = at + instruction.len() as u32;
+                let insides = at as usize + 1..next as usize;
+                if self.bytes[insides.clone()].iter().any(|byte| matches!(byte, Byte::Start | Byte::Inside)) {
+                    return Err(Contradiction);
+                }
+                self.bytes[at as usize] = Byte::Start;
+                self.bytes[insides].fill(Byte::Inside);
+                self.note_target(&instruction, next, piece, &mut to_do);
+                piece.instructions.insert(at, instruction);
+                if ends_path(&instruction) {
+                    break;
+                }
+                after_call = follows_call(&instruction, after_call);
+                at = next;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether what stands at `offset`, behind a call and padding, is other code: the call never returns.
+    fn ends_after_call(&self, offset: u32) -> bool {
+        let aligned = (self.base + u64::from(offset)).is_multiple_of(ALIGNMENT);
+        self.entries.contains(&offset) || self.doubts_calls && aligned
+    }
+
+    fn note_target(
+        &self,
+        instruction: &Instruction,
+        next: u32,
+        piece: &mut Piece,
+        to_do: &mut Vec<(u32, bool)>,
+    ) {
+        let Some(target) = self.target(instruction) else { return };
+        if instruction.mnemonic() == Mnemonic::Call && self.calls == LocalCalls::Functions && target != next {
+            piece.functions.push(target);
+            return;
+        }
+        piece.leaders.insert(target);
+        to_do.push((target, false));
+    }
+
+    /// Where a direct jump or call leads to within the code.
+    fn target(&self, instruction: &Instruction) -> Option<u32> {
+        if !matches!(instruction.op0_kind(), OpKind::NearBranch64) {
+            return None;
+        }
+        self.offset_of(instruction.near_branch_target())
+    }
+
+    /// The row before each instruction of `piece`.
+    fn states(
+        &mut self,
+        piece: &Piece,
+        entry: u32,
+        state: State,
+        guessed: bool,
+    ) -> Result<BTreeMap<u32, Option<Row>>, Contradiction> {
+        let mut states = BTreeMap::from([(entry, state)]);
+        let mut to_do = BTreeSet::from([entry]);
+        let mut visits = 0;
+        while let Some(leader) = to_do.pop_first() {
+            visits += 1;
+            if visits > MAX_VISITS * piece.leaders.len() || self.is_exhausted() {
+                return Err(Contradiction);
+            }
+            let Some(state) = states.get(&leader).cloned() else { continue };
+            self.walk(piece, leader, state, &mut |_, _, _| {}, &mut |target, state| {
+                // Other code is known already, with its rows.
+                if !piece.instructions.contains_key(&target) {
+                    return;
+                }
+                let lost = match states.get_mut(&target) {
+                    Some(known) => known.join(state),
+                    None => states.insert(target, state.clone()).is_none(),
+                };
+                if lost {
+                    to_do.insert(target);
+                }
+            });
+        }
+        self.rows_of(piece, states, guessed)
+    }
+
+    fn rows_of(
+        &mut self,
+        piece: &Piece,
+        states: BTreeMap<u32, State>,
+        guessed: bool,
+    ) -> Result<BTreeMap<u32, Option<Row>>, Contradiction> {
+        let mut rows = BTreeMap::new();
+        let mut indirect = BTreeMap::new();
+        let wrong = Cell::new(false);
+        let functions = self.calls == LocalCalls::Functions;
+        let known = std::mem::take(&mut self.rows);
+        for (leader, state) in states {
+            self.walk(
+                piece,
+                leader,
+                state,
+                &mut |offset, instruction, state| {
+                    let returns = functions && instruction.flow_control() == FlowControl::Return;
+                    wrong.set(wrong.get() || (returns && returns_elsewhere(state)));
+                    // Where the return address is on top, it is a call that came last.
+                    if instruction.flow_control() == FlowControl::IndirectBranch && returns_elsewhere(state) {
+                        indirect.insert(offset, state.clone());
+                    }
+                    rows.insert(offset, state.row());
+                },
+                &mut |target, state| {
+                    // Code that was known before says the same, or this isn't how it is entered.
+                    let other = known.get(&target).is_some_and(|row| row.is_some() && *row != state.row());
+                    wrong.set(wrong.get() || other);
+                },
+            );
+        }
+        self.rows = known;
+        if wrong.get() && guessed {
+            return Err(Contradiction);
+        }
+        self.indirect.extend(indirect);
+        Ok(rows)
+    }
+
+    /// Follows the instructions from a leader to the next one or to the path's end: `at` is told of each with the state
+    /// before it, `to` of each place that is led to.
+    fn walk(
+        &mut self,
+        piece: &Piece,
+        leader: u32,
+        mut state: State,
+        at: &mut impl FnMut(u32, &Instruction, &State),
+        to: &mut impl FnMut(u32, &State),
+    ) {
+        let mut after_call = false;
+        for (&offset, instruction) in piece.instructions.range(leader..) {
+            at(offset, instruction, &state);
+            self.budget = self.budget.saturating_sub(1);
+            after_call = follows_call(instruction, after_call);
+            let next = offset + instruction.len() as u32;
+            let target = self.target(instruction);
+            if instruction.mnemonic() != Mnemonic::Call {
+                self.transfer.apply(&mut state, instruction, offset);
+                target.iter().for_each(|target| to(*target, &state));
+            } else if target == Some(next) {
+                // To know its own address; this call never returns.
+                Transfer::enter_call(&mut state, offset);
+            } else {
+                if let (Some(target), LocalCalls::SameFrame) = (target, self.calls) {
+                    let mut inner = state.clone();
+                    Transfer::enter_call(&mut inner, offset);
+                    to(target, &inner);
+                }
+                self.transfer.apply(&mut state, instruction, offset);
+            }
+            if ends_path(instruction) || after_call && self.ends_after_call(next) {
+                return;
+            }
+            if piece.leaders.contains(&next) || !piece.instructions.contains_key(&next) {
+                return to(next, &state);
+            }
+        }
+    }
+}
+
+/// Whether the place behind this instruction is behind a call, or behind padding behind one.
+fn follows_call(instruction: &Instruction, after_call: bool) -> bool {
+    match instruction.mnemonic() {
+        Mnemonic::Call => true,
+        Mnemonic::Nop | Mnemonic::Int3 => after_call,
+        _ => false,
+    }
+}
+
+/// Compilers align functions to this, mostly.
+const ALIGNMENT: u64 = 16;
+
+/// True unless it is known that a `ret` finds the return address.
+fn returns_elsewhere(state: &State) -> bool {
+    state.place(Register::RSP).is_none_or(|top| state.load(top) != Value::ReturnAddress)
+}

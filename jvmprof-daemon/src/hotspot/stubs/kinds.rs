@@ -1,0 +1,78 @@
+//! Which kind of code a blob or an interpreter codelet is, by the name that HotSpot gave it.
+
+/// In which state code is entered, and what it may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum CodeKind {
+    /// Called as a function: runtime stubs, signature handlers.
+    Stub,
+    /// Many functions with tables between them, and some entries that are jumped to.
+    StubRoutines,
+    /// As [`Self::Stub`], never moving the stack pointer, and still growing: vtable stubs, inline cache stubs.
+    Frameless,
+    /// The entry of interpreted methods of one kind: the caller's stack pointer is in r13.
+    InterpreterEntry,
+    /// The entries of method handle intrinsics, one after the other.
+    MethodHandles,
+    /// Bytecodes and all else that runs in a complete interpreter frame.
+    InterpreterFrame,
+    /// An i2c adapter and the c2i adapters behind it.
+    Adapter,
+    /// Jumped to by compiled code whose frame is whole, with the throwing address in rdx.
+    Exception,
+    /// Jumped to by a stub whose frame, with a frame pointer, is complete.
+    Framed,
+    /// Jumped to from a safepoint poll; the signal handler keeps the address where a poll that isn't a return was.
+    Safepoint,
+    /// Replaces a compiled frame by interpreted ones.
+    Deoptimization,
+    /// As [`Self::Deoptimization`], called by the code that gives up.
+    UncommonTrap,
+    /// Thawing of continuations: its frames' return addresses are where the continuation began, not on the stack.
+    Continuations,
+}
+
+impl CodeKind {
+    /// Data lies between pieces of code.
+    pub(super) fn has_tables(self) -> bool {
+        self == Self::StubRoutines
+    }
+}
+
+/// The kind of a code blob; `None` for nmethods, and for blobs whose code is never run.
+///
+/// Names: openjdk src/hotspot/share/code/codeBlob.cpp and the generators, JDK 8 to 28.
+pub fn kind_of_blob(name: &str) -> Option<CodeKind> {
+    let has = |part: &str| name.contains(part);
+    Some(match name {
+        "nmethod" | "native nmethod" | "adapters" | "Interpreter" | "Signature Handler Temp Buffer" => {
+            return None;
+        }
+        _ if has("temporary CodeBuffer") => return None,
+        // Buffers that code is added to as the program runs.
+        "vtable chunks" | "InlineCacheBuffer" | "native signature handlers" => CodeKind::Frameless,
+        "ExceptionBlob" => CodeKind::Exception,
+        "DeoptimizationBlob" => CodeKind::Deoptimization,
+        "UncommonTrapBlob" => CodeKind::UncommonTrap,
+        "SafepointBlob" => CodeKind::Safepoint,
+        // C1's; `StubRoutines` has another one, which is called. openjdk src/hotspot/cpu/x86/c1_Runtime1_x86.cpp.
+        _ if has("forward_exception") => CodeKind::Framed,
+        "MethodHandles adapters" => CodeKind::MethodHandles,
+        _ if has("I2C/C2I adapters") => CodeKind::Adapter,
+        _ if has("polling_page") && has("handler_blob") => CodeKind::Safepoint,
+        _ if name.starts_with("StubRoutines") && has("continuation") => CodeKind::Continuations,
+        _ if name.starts_with("StubRoutines") => CodeKind::StubRoutines,
+        _ => CodeKind::Stub,
+    })
+}
+
+/// The kind of an interpreter codelet by its description; bytecodes are described by their names.
+///
+/// Descriptions: openjdk src/hotspot/share/interpreter/templateInterpreterGenerator.cpp, JDK 8 to 28.
+pub fn kind_of_codelet(description: &str) -> CodeKind {
+    match description {
+        _ if description.contains("method entry point") => CodeKind::InterpreterEntry,
+        // Called by the entries of native methods.
+        "slow signature handler" | "result handlers for native calls" => CodeKind::Stub,
+        _ => CodeKind::InterpreterFrame,
+    }
+}

@@ -1,0 +1,153 @@
+//! Unwind rows of the code that HotSpot generates without any debug information: interpreter, stubs, adapters.
+//!
+//! The machine code itself is interpreted abstractly: from the state in which a kind of code is entered, each
+//! instruction's effect on the places of return address, frame pointer and caller's stack pointer is followed. So rows
+//! are exact for each instruction, and hold for JDKs that nobody has seen yet, as long as code is entered the same way.
+//! nmethods aren't looked at here.
+
+mod flow;
+mod kinds;
+mod native;
+mod state;
+mod table;
+mod transfer;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use iced_x86::{Mnemonic, OpKind};
+use jvmprof_common::rows::Row;
+
+use self::flow::{Flow, LocalCalls};
+pub use self::kinds::{CodeKind, kind_of_blob, kind_of_codelet};
+pub use self::native::analyze_native;
+use self::state::State;
+pub use self::table::{Coverage, StubRows};
+use self::transfer::Conventions;
+use crate::types::Avma;
+
+/// From `start` to the next span's start the same row holds; `None`: nothing is known there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    pub start: Avma,
+    pub row: Option<Row>,
+}
+
+/// Entries of stubs are aligned to `CodeEntryAlignment`, at least this (openjdk src/hotspot/cpu/x86/globals_x86.hpp).
+const STUB_ALIGNMENT: u64 = 16;
+
+/// The rows of one range of generated code.
+///
+/// `code`: the range's bytes, which begin at `base`. `seeds`: further addresses where it is entered in the way of its
+/// kind. The result is sorted, begins at `base` and ends where the range ends: the caller ends it.
+pub fn analyze(code: &[u8], base: Avma, kind: CodeKind, seeds: &[Avma]) -> Vec<Span> {
+    match kind {
+        CodeKind::Frameless => return vec![Span { start: base, row: Some(Row::AT_CALL) }],
+        CodeKind::Continuations => return vec![Span { start: base, row: None }],
+        _ if code.is_empty() || u32::try_from(code.len()).is_err() => {
+            return vec![Span { start: base, row: None }];
+        }
+        _ => {}
+    }
+    let mut flow = Flow::new(code, base.0, local_calls(kind), conventions(kind));
+    let offsets = seeds.iter().filter_map(|seed| seed.0.checked_sub(base.0));
+    let offsets = offsets.filter_map(|offset| u32::try_from(offset).ok());
+    for entry in std::iter::once(0).chain(offsets.filter(|offset| (*offset as usize) < code.len())) {
+        if let Some(state) = entry_state(&flow, kind, entry) {
+            // What can't be decoded has no rows.
+            let _ = flow.explore(entry, state, false);
+        }
+        explore_functions(&mut flow);
+    }
+    explore_rest(&mut flow, base, kind);
+    spans(flow.into_rows(), base)
+}
+
+/// Functions that were called from within the range.
+fn explore_functions(flow: &mut Flow<'_>) {
+    while let Some(function) = flow.take_function() {
+        let _ = flow.explore(function, State::called(), true);
+    }
+}
+
+/// Code that no known entry leads to is entered where it begins.
+fn explore_rest(flow: &mut Flow<'_>, base: Avma, kind: CodeKind) {
+    let mut from = 0;
+    while let Some(at) = flow.next_unknown(from) {
+        let aligned = (base.0 + u64::from(at)).is_multiple_of(STUB_ALIGNMENT);
+        let entry = aligned || flow.follows_known(at);
+        let state = entry_state(flow, kind, at).filter(|_| entry);
+        let explored = state.is_some_and(|state| flow.explore(at, state, true).is_ok());
+        explore_functions(flow);
+        from = if explored {
+            at
+        } else if kind.has_tables() {
+            at + (STUB_ALIGNMENT - (base.0 + u64::from(at)) % STUB_ALIGNMENT) as u32
+        } else {
+            flow.next_known(at)
+        };
+    }
+}
+
+/// The state in which code of a kind is entered at `entry`; `None` if that isn't known.
+fn entry_state(flow: &Flow<'_>, kind: CodeKind, entry: u32) -> Option<State> {
+    let first = flow.instruction(entry)?;
+    let pushes = first.mnemonic() == Mnemonic::Push && first.op0_kind() == OpKind::Register;
+    match kind {
+        CodeKind::Stub | CodeKind::StubRoutines | CodeKind::Frameless => Some(State::called()),
+        CodeKind::InterpreterEntry => (entry == 0).then(State::interpreter_entry),
+        CodeKind::MethodHandles => Some(State::interpreter_entry()),
+        CodeKind::InterpreterFrame => Some(State::interpreter_frame()),
+        CodeKind::Adapter if entry == 0 => Some(State::adapter_entry()),
+        CodeKind::Adapter => Some(State::called_by_compiled()),
+        CodeKind::Exception => Some(State::thrown()),
+        CodeKind::Framed => (entry == 0).then(State::framed),
+        CodeKind::Safepoint if entry == 0 && pushes && first.op0_register() != iced_x86::Register::RBP => {
+            Some(State::jumped_to())
+        }
+        CodeKind::Safepoint => (entry == 0).then(State::called_by_compiled),
+        // The entries for exceptions begin with a store of rdx, the others with the save of all registers.
+        CodeKind::Deoptimization if pushes && first.op0_register() == iced_x86::Register::RBP => {
+            Some(State::called_by_compiled())
+        }
+        CodeKind::Deoptimization => {
+            let stores = first.mnemonic() == Mnemonic::Mov && first.op0_kind() == OpKind::Memory;
+            (stores && first.op1_register() == iced_x86::Register::RDX).then(State::thrown)
+        }
+        CodeKind::UncommonTrap => (entry == 0).then(State::called_by_compiled),
+        CodeKind::Continuations => None,
+    }
+}
+
+fn local_calls(kind: CodeKind) -> LocalCalls {
+    match kind {
+        CodeKind::InterpreterEntry | CodeKind::InterpreterFrame | CodeKind::MethodHandles => {
+            LocalCalls::SameFrame
+        }
+        _ => LocalCalls::Functions,
+    }
+}
+
+fn conventions(kind: CodeKind) -> Conventions {
+    use CodeKind::{Adapter, Deoptimization, Exception, Framed, Safepoint, Stub, UncommonTrap};
+    Conventions {
+        patches_return_address: matches!(kind, Stub | Exception | Framed | Safepoint | Deoptimization),
+        replaces_frames: matches!(kind, Deoptimization | UncommonTrap),
+        calls_compiled: kind == Adapter,
+        has_roots: false,
+    }
+}
+
+fn spans(mut rows: BTreeMap<u32, Option<Row>>, base: Avma) -> Vec<Span> {
+    // Padding may come first.
+    rows.entry(0).or_insert(None);
+    let mut spans: Vec<Span> = Vec::new();
+    for (offset, row) in rows {
+        if spans.last().is_none_or(|last| last.row != row) {
+            spans.push(Span { start: Avma(base.0 + u64::from(offset)), row });
+        }
+    }
+    spans
+}

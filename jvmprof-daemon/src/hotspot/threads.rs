@@ -1,0 +1,122 @@
+//! The Java threads of a JVM: openjdk src/hotspot/share/runtime/threadSMR.hpp (JDK 12 and later), thread.hpp before.
+
+use std::collections::HashMap;
+
+use super::error::HotspotError;
+use super::layout::Lookup;
+use super::memory::ProcessMemory;
+use crate::types::Avma;
+
+/// Threads that are looked at, at most.
+const MAX_THREADS: usize = 1 << 16;
+
+/// A Java thread. Virtual threads aren't among them, their carriers are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JavaThread {
+    /// The `JavaThread`.
+    pub address: Avma,
+    /// As the kernel knows it in the thread's own pid namespace.
+    pub tid: u32,
+    /// What it does: "in_Java", "in_native", "in_vm", "blocked", "new".
+    pub state: &'static str,
+}
+
+const STATES: [&str; 11] = [
+    "_thread_new",
+    "_thread_new_trans",
+    "_thread_in_native",
+    "_thread_in_native_trans",
+    "_thread_in_vm",
+    "_thread_in_vm_trans",
+    "_thread_in_Java",
+    "_thread_in_Java_trans",
+    "_thread_blocked",
+    "_thread_blocked_trans",
+    "_thread_uninitialized",
+];
+
+/// Where threads keep what is read of them.
+#[derive(Clone, Debug)]
+pub(crate) struct ThreadFields {
+    list: List,
+    osthread: u16,
+    thread_id: u16,
+    state: u16,
+    states: HashMap<i32, &'static str>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum List {
+    /// The address of the pointer to the first thread, and in each thread the next one.
+    Linked { first: Avma, next: u16 },
+    /// The address of the pointer to the list, in it the number of threads and the array.
+    Array { list: Avma, length: u16, threads: u16 },
+}
+
+impl ThreadFields {
+    pub(crate) fn new(lookup: Lookup<'_>) -> Result<Self, HotspotError> {
+        let list = match lookup.maybe_address("ThreadsSMRSupport::_java_thread_list") {
+            Some(list) => List::Array {
+                list,
+                length: lookup.one("ThreadsList::_length")?,
+                threads: lookup.one("ThreadsList::_threads")?,
+            },
+            None => List::Linked {
+                first: lookup.address("Threads::_thread_list")?,
+                next: lookup.one("JavaThread::_next")?,
+            },
+        };
+        let state = |name: &&'static str| Some((lookup.0.int(name)?, name.trim_start_matches("_thread_")));
+        Ok(Self {
+            list,
+            osthread: lookup.any(&["JavaThread::_osthread", "Thread::_osthread"])?,
+            thread_id: lookup.one("OSThread::_thread_id")?,
+            state: lookup.one("JavaThread::_thread_state")?,
+            states: STATES.iter().filter_map(state).collect(),
+        })
+    }
+
+    /// The threads there are now; those that end meanwhile are left out.
+    pub(crate) fn threads(&self, memory: &impl ProcessMemory) -> Option<Vec<JavaThread>> {
+        let threads = self.addresses(memory)?;
+        let at = |address: u64, field: u16| Avma(address.wrapping_add(field.into()));
+        let places: Vec<Avma> =
+            threads.iter().flat_map(|thread| [at(*thread, self.osthread), at(*thread, self.state)]).collect();
+        let words = memory.read_words(&places);
+        let ids: Vec<Avma> =
+            words.chunks(2).map(|words| at(words[0].unwrap_or_default(), self.thread_id)).collect();
+        let ids = memory.read_words(&ids);
+        let known = threads.iter().zip(words.chunks(2)).zip(ids);
+        let thread = |((address, words), id): ((&u64, &[Option<u64>]), Option<u64>)| {
+            let state = (words[1]? as u32).cast_signed();
+            Some(JavaThread {
+                address: Avma(*address),
+                tid: id? as u32,
+                state: self.states.get(&state).copied().unwrap_or("unknown"),
+            })
+        };
+        Some(known.filter_map(thread).collect())
+    }
+
+    fn addresses(&self, memory: &impl ProcessMemory) -> Option<Vec<u64>> {
+        match self.list {
+            List::Array { list, length, threads } => {
+                let list = memory.read_u64(list).filter(|list| *list != 0)?;
+                let at = |field: u16| Avma(list.wrapping_add(field.into()));
+                let count = (memory.read_u64(at(length))? as u32 as usize).min(MAX_THREADS);
+                let bytes = memory.read_bytes(Avma(memory.read_u64(at(threads))?), count * 8)?;
+                let words = bytes.chunks_exact(8).filter_map(|word| word.try_into().ok());
+                Some(words.map(u64::from_le_bytes).filter(|thread| *thread != 0).collect())
+            }
+            List::Linked { first, next } => {
+                let mut threads = Vec::new();
+                let mut thread = memory.read_u64(first)?;
+                while thread != 0 && threads.len() < MAX_THREADS {
+                    threads.push(thread);
+                    thread = memory.read_u64(Avma(thread.wrapping_add(next.into()))).unwrap_or_default();
+                }
+                Some(threads)
+            }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Which parts of a kernel array are in use.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Allots stretches of an array; the first gap that fits.
+#[derive(Debug)]
+pub(super) struct Extents {
+    /// Free stretches: length by start. Neighbours are merged.
+    free: BTreeMap<u32, u32>,
+    used: u32,
+}
+
+impl Extents {
+    pub(super) fn new(entries: Range<u32>) -> Self {
+        let mut extents = Self { free: BTreeMap::new(), used: entries.end - entries.start };
+        extents.release(entries);
+        extents
+    }
+
+    /// A free stretch of this length; `None` if there is none.
+    pub(super) fn take(&mut self, length: u32) -> Option<Range<u32>> {
+        let (&start, &free) = self.free.iter().find(|(_, free)| **free >= length)?;
+        self.free.remove(&start);
+        if free > length {
+            self.free.insert(start + length, free - length);
+        }
+        self.used += length;
+        Some(start..start + length)
+    }
+
+    pub(super) fn release(&mut self, extent: Range<u32>) {
+        if extent.is_empty() {
+            return;
+        }
+        self.used -= extent.end - extent.start;
+        let (mut start, mut end) = (extent.start, extent.end);
+        if let Some((&before, &length)) = self.free.range(..start).next_back()
+            && before + length == start
+        {
+            self.free.remove(&before);
+            start = before;
+        }
+        if let Some(length) = self.free.remove(&end) {
+            end += length;
+        }
+        self.free.insert(start, end - start);
+    }
+
+    pub(super) fn used(&self) -> u32 {
+        self.used
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn released_neighbours_become_one_stretch_again() {
+        let mut extents = Extents::new(1..11);
+        let parts: Vec<_> = (0..5).map(|_| extents.take(2).expect("there is room")).collect();
+        assert_eq!((extents.take(1), extents.used()), (None, 10));
+        for index in [0, 2, 1, 4, 3] {
+            extents.release(parts[index].clone());
+        }
+        assert_eq!(extents.take(10), Some(1..11));
+    }
+}
