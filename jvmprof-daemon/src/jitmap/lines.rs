@@ -47,7 +47,7 @@ fn hex(digits: &[u8]) -> Option<u64> {
 }
 
 /// Names are shown on terminals: control characters must not get there.
-fn clean(name: &[u8]) -> Cow<'_, str> {
+pub(super) fn clean(name: &[u8]) -> Cow<'_, str> {
     let text = String::from_utf8_lossy(name);
     if text.contains(char::is_control) { text.replace(char::is_control, "\u{fffd}").into() } else { text }
 }
@@ -62,6 +62,11 @@ pub(super) struct Splitter {
 }
 
 impl Splitter {
+    /// Goes on behind this byte: if it ends no line, the rest of the line is skipped.
+    pub(super) fn behind(last: Option<u8>) -> Self {
+        Self { begun: Vec::new(), skipping: last.is_some_and(|byte| byte != b'\n') }
+    }
+
     /// Calls `each` with every line that ends in `piece`: its bytes without the line feed, or `None` for a line longer
     /// than `longest`. What is behind the last line feed waits for the next piece.
     pub(super) fn feed(&mut self, piece: &[u8], longest: usize, mut each: impl FnMut(Option<&[u8]>)) {
@@ -86,6 +91,11 @@ impl Splitter {
         } else {
             self.begun.extend_from_slice(rest);
         }
+    }
+
+    /// Whether everything that was read ended in a line feed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.begun.is_empty() && !self.skipping
     }
 
     pub(super) fn size_bytes(&self) -> usize {

@@ -1,6 +1,15 @@
-//! Names of generated code, as the runtimes that generate it write them down for profilers.
+//! Names of generated code, as the runtimes that generate it write them down for profilers, and the time since when they
+//! hold.
 
+pub mod attach;
+pub mod budget;
+pub mod jitdump;
 mod lines;
 pub mod names;
 pub mod perf_map;
-mod ranges;
+pub mod process_dump;
+pub mod process_map;
+pub mod timeline;
+pub mod trampolines;
+pub mod unwinding;
+pub mod watcher;

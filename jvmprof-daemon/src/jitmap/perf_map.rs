@@ -7,19 +7,25 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::{Whence, lseek};
+
 use crate::jitmap::lines::{self, Splitter};
-use crate::jitmap::ranges::Ranges;
+use crate::jitmap::timeline::{Found, Inserted, Since, Timeline};
+use crate::sampler::now_ns;
 use crate::types::Avma;
 
 /// Bytes read at once.
 const PIECE: usize = 256 << 10;
 /// Bytes of the file's start, and of what was read last, that are kept to tell that the file was written anew.
 const WITNESS: usize = 128;
+/// A file that is written anew is whole when it has not grown for so long.
+const REWRITE_ENDS_NS: u64 = 200_000_000;
 
 /// What a perf map may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerfMapLimits {
-    /// Most bytes of memory, names included.
+    /// Most bytes of memory, names and past entries included.
     pub memory_bytes: usize,
     /// Longest line in bytes that is believed; longer ones are skipped.
     pub line_bytes: usize,
@@ -31,7 +37,7 @@ pub struct PerfMapLimits {
 
 impl Default for PerfMapLimits {
     fn default() -> Self {
-        Self { memory_bytes: 64 << 20, line_bytes: 4096, read_bytes: 32 << 20, file_bytes: 1 << 30 }
+        Self { memory_bytes: 160 << 20, line_bytes: 4096, read_bytes: 1 << 20, file_bytes: 1 << 30 }
     }
 }
 
@@ -46,6 +52,8 @@ pub struct PerfMapCounters {
     pub too_long: u64,
     /// Entries left out because the memory limit was reached.
     pub over_limit: u64,
+    /// Past entries that were forgotten before their time, for lack of room.
+    pub history_over_limit: u64,
     /// Times that the file was found truncated, replaced or written anew, and was read again from its start.
     pub restarts: u64,
     pub bytes_read: u64,
@@ -58,22 +66,10 @@ pub struct PerfMapCounters {
 pub struct Refresh {
     /// Entries added.
     pub added: u64,
-    /// The file was truncated, replaced or written anew; earlier entries were dropped.
+    /// The file was truncated, replaced or written anew.
     pub restarted: bool,
     /// There is more to read: the limit for one refresh was reached.
     pub more: bool,
-}
-
-/// Generated code that a lookup found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JitSymbol<'a> {
-    /// The writer's text, see [`super::names::display_name`]. Control characters and bytes that aren't UTF-8 are
-    /// replaced.
-    pub raw: &'a str,
-    /// Start of the entry as written, even where a later one overlaps it.
-    pub start: Avma,
-    /// Size in bytes as written.
-    pub size: u64,
 }
 
 /// The entries of one process's perf map.
@@ -81,9 +77,23 @@ pub struct JitSymbol<'a> {
 pub struct PerfMap {
     limits: PerfMapLimits,
     counters: PerfMapCounters,
-    ranges: Ranges,
+    timeline: Timeline,
     splitter: Splitter,
     reading: Option<Reading>,
+    /// Everything that was written before this time has been read, in ns of `CLOCK_MONOTONIC`.
+    checked_ns: u64,
+    /// When lines were last read.
+    grown_ns: u64,
+    rewrite: Option<Rewrite>,
+}
+
+/// The file is being written anew.
+#[derive(Clone, Copy, Debug)]
+struct Rewrite {
+    /// As of when the last writing tells what was there.
+    last_ns: u64,
+    /// When it was noticed.
+    noticed_ns: u64,
 }
 
 /// How far which file was read.
@@ -109,11 +119,13 @@ impl PerfMap {
     /// Reads what is new in `file`, as the path leads to it now (open it by `native::open::open_in_root_owned`).
     ///
     /// Only new bytes are read while it is the same file and grows; a shorter, another, or a rewritten file is read
-    /// from its start. A last line without its end waits for the next refresh.
+    /// from its start, and entries that it doesn't have any more are past. A last line without its end waits for the
+    /// next refresh.
     ///
     /// # Errors
     /// What reading says, and `InvalidInput` for what isn't a regular file; what was read before stays usable.
     pub fn refresh(&mut self, file: &File) -> io::Result<Refresh> {
+        let looked_ns = now_ns();
         let metadata = file.metadata()?;
         if !metadata.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
@@ -124,8 +136,7 @@ impl PerfMap {
             Some(reading) if reading.is_still(file, metadata.dev(), metadata.ino(), seen)? => reading,
             earlier => {
                 done.restarted = earlier.is_some();
-                self.counters.restarts += u64::from(done.restarted);
-                (self.ranges, self.splitter) = Default::default();
+                self.begin_anew(done.restarted, looked_ns);
                 Reading::new(metadata.dev(), metadata.ino())
             }
         };
@@ -134,26 +145,102 @@ impl PerfMap {
         let stop = end.min(reading.offset.saturating_add(self.limits.read_bytes));
         self.counters.file_over_limit += u64::from(seen.0 > end);
         let mut buffer = vec![0; PIECE.min((stop.saturating_sub(reading.offset)) as usize)];
+        // A writing of the whole file tells what is there, not since when.
+        let after_ns = self.rewrite.map_or(self.checked_ns, |rewrite| rewrite.last_ns);
         while reading.offset < stop {
             let wanted = buffer.len().min((stop - reading.offset) as usize);
             let read = file.read_at(&mut buffer[..wanted], reading.offset)?;
             let Some(piece) = buffer.get(..read).filter(|piece| !piece.is_empty()) else { break };
             reading.advance(piece);
             self.counters.bytes_read += read as u64;
-            done.added += take(piece, &self.limits, &mut self.splitter, &mut self.ranges, &mut self.counters);
+            let since = Since { after_ns, since_ns: now_ns() };
+            self.grown_ns = since.since_ns;
+            done.added +=
+                take(piece, since, &self.limits, &mut self.splitter, &mut self.timeline, &mut self.counters);
         }
         done.more = reading.offset < end && reading.offset == stop;
+        if !done.more {
+            if done.added > 0 && self.rewrite.is_none() && self.splitter.is_empty() && is_settled(file, seen)
+            {
+                // The file was changed last when its last line was written. The kernel's time for that is never late.
+                let changed = monotonic_ns(seen.1, seen.2);
+                if let Some(changed_ns) = changed.filter(|at| (after_ns..=looked_ns).contains(at)) {
+                    self.timeline.last_not_before(changed_ns);
+                }
+            }
+            self.checked_ns = looked_ns;
+            self.end_rewrite(looked_ns);
+        }
         Ok(done)
     }
 
-    /// The entry that covers `address`, the latest where several do.
-    pub fn lookup(&self, address: Avma) -> Option<JitSymbol<'_>> {
-        let found = self.ranges.lookup(address)?;
-        Some(JitSymbol { raw: found.name, start: found.start, size: found.size })
+    /// The first look at a file, or it isn't the file any more that was read.
+    fn begin_anew(&mut self, is_rewrite: bool, now_ns: u64) {
+        self.splitter = Splitter::default();
+        if !is_rewrite {
+            return;
+        }
+        self.counters.restarts += 1;
+        self.timeline.begin_rewrite();
+        let last_ns = self.rewrite.map_or(self.grown_ns, |rewrite| rewrite.last_ns);
+        self.rewrite = Some(Rewrite { last_ns, noticed_ns: now_ns });
+    }
+
+    fn end_rewrite(&mut self, now_ns: u64) {
+        let Some(rewrite) = self.rewrite.filter(|_| now_ns.saturating_sub(self.grown_ns) >= REWRITE_ENDS_NS)
+        else {
+            return;
+        };
+        self.rewrite = None;
+        let since = Since { after_ns: rewrite.last_ns, since_ns: rewrite.noticed_ns };
+        self.timeline.end_rewrite(since, self.limits.memory_bytes);
+    }
+
+    /// What is in the file was written by another process and isn't read: only what is appended from now on, or
+    /// everything if the file is written anew.
+    ///
+    /// # Errors
+    /// What reading says.
+    pub fn skip_present(&mut self, file: &File) -> io::Result<()> {
+        let metadata = file.metadata()?;
+        let mut reading = Reading::new(metadata.dev(), metadata.ino());
+        reading.offset = metadata.size();
+        let witness = metadata.size().min(WITNESS as u64);
+        (reading.head, reading.tail) = (vec![0; witness as usize], vec![0; witness as usize]);
+        file.read_exact_at(&mut reading.head, 0)?;
+        file.read_exact_at(&mut reading.tail, metadata.size() - witness)?;
+        self.splitter = Splitter::behind(reading.tail.last().copied());
+        self.reading = Some(reading);
+        Ok(())
+    }
+
+    /// The entry that was live at `address` at the time `at_ns` (`CLOCK_MONOTONIC`).
+    pub fn lookup(&self, address: Avma, at_ns: u64) -> Option<Found<'_>> {
+        self.timeline.lookup(address, at_ns)
+    }
+
+    /// Everything that was written before this time has been read, in ns of `CLOCK_MONOTONIC`.
+    pub fn checked_ns(&self) -> u64 {
+        self.checked_ns
+    }
+
+    /// No sample is older than this any more: see [`Timeline::expire`].
+    pub fn expire(&mut self, horizon_ns: u64) {
+        self.timeline.expire(horizon_ns);
+    }
+
+    /// See [`Timeline::epoch`].
+    pub fn epoch(&self) -> u64 {
+        self.timeline.epoch()
+    }
+
+    pub fn set_memory_limit(&mut self, bytes: usize) {
+        self.limits.memory_bytes = bytes;
     }
 
     pub fn counters(&self) -> PerfMapCounters {
-        self.counters
+        let history_over_limit = self.timeline.history_over_limit();
+        PerfMapCounters { history_over_limit, ..self.counters }
     }
 
     pub fn limits(&self) -> PerfMapLimits {
@@ -162,7 +249,7 @@ impl PerfMap {
 
     /// How many ranges a lookup can tell apart.
     pub fn len(&self) -> usize {
-        self.ranges.len()
+        self.timeline.len()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -171,15 +258,35 @@ impl PerfMap {
 
     /// Bytes of memory held.
     pub fn size_bytes(&self) -> usize {
-        size_of::<Self>() + self.ranges.size_bytes() + self.splitter.size_bytes()
+        size_of::<Self>() + self.timeline.size_bytes() + self.splitter.size_bytes()
     }
+}
+
+/// Whether no write was under way when a file had this size and time. A file has a write's time before it has its bytes
+/// (Linux `generic_file_write_iter`): that time would be taken for that of the bytes before.
+fn is_settled(file: &File, seen: (u64, i64, i64)) -> bool {
+    // Like the reading before it, this waits for a write that is under way, in one file system or another.
+    let _ = lseek(file, 0, Whence::SeekHole);
+    let now = file.metadata();
+    now.is_ok_and(|now| (now.size(), now.mtime(), now.mtime_nsec()) == seen)
+}
+
+/// A time of a file in `CLOCK_MONOTONIC`.
+fn monotonic_ns(seconds: i64, nanoseconds: i64) -> Option<u64> {
+    // This one first: the result may be early, never late.
+    let monotonic = now_ns();
+    let now = clock_gettime(ClockId::CLOCK_REALTIME).ok()?;
+    let age =
+        (now.tv_sec() - seconds).checked_mul(1_000_000_000)?.checked_add(now.tv_nsec() - nanoseconds)?;
+    monotonic.checked_sub(u64::try_from(age).ok()?)
 }
 
 fn take(
     piece: &[u8],
+    since: Since,
     limits: &PerfMapLimits,
     splitter: &mut Splitter,
-    ranges: &mut Ranges,
+    timeline: &mut Timeline,
     counters: &mut PerfMapCounters,
 ) -> u64 {
     let before = counters.entries;
@@ -189,10 +296,12 @@ fn take(
             return;
         };
         let counter = match lines::parse(line) {
-            Some(line) if ranges.insert(line.start, line.size, &line.name, limits.memory_bytes) => {
-                &mut counters.entries
+            Some(line) => {
+                match timeline.insert(line.start, line.size, &line.name, since, limits.memory_bytes) {
+                    Inserted::New | Inserted::Known => &mut counters.entries,
+                    Inserted::NoRoom => &mut counters.over_limit,
+                }
             }
-            Some(_) => &mut counters.over_limit,
             None => &mut counters.malformed,
         };
         *counter += 1;
@@ -227,9 +336,12 @@ impl Reading {
     }
 
     fn advance(&mut self, piece: &[u8]) {
+        // What is ignored at the file's start is no witness.
+        if self.offset == self.head.len() as u64 {
+            let missing = WITNESS - self.head.len();
+            self.head.extend_from_slice(&piece[..missing.min(piece.len())]);
+        }
         self.offset += piece.len() as u64;
-        let missing = WITNESS - self.head.len();
-        self.head.extend_from_slice(&piece[..missing.min(piece.len())]);
         self.tail.extend_from_slice(&piece[piece.len() - piece.len().min(WITNESS)..]);
         self.tail.drain(..self.tail.len() - self.tail.len().min(WITNESS));
     }

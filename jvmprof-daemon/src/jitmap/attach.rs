@@ -1,0 +1,241 @@
+//! Asking a JVM for a perf map, through the attach protocol, where that was asked for (`--attach-perfmap`).
+//!
+//! Everything happens in the JVM's own `/tmp` and under its own user, as `jcmd` would do it from inside: HotSpot refuses
+//! files and connections of others. Sources: openjdk jdk-17 src/hotspot/os/posix/attachListener_posix.cpp and
+//! src/jdk.attach/linux/classes/sun/tools/attach/VirtualMachineImpl.java.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat, openat2};
+use nix::sys::stat::{Mode, fstatat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+
+use super::process_map::ProcessMap;
+use crate::process::{Process, procfs};
+use crate::sampler::now_ns;
+
+/// How long a JVM may take to open its socket, and to answer.
+const OPENS_WITHIN: Duration = Duration::from_secs(5);
+const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
+/// Most bytes of an answer that are looked at.
+const MAX_ANSWER: u64 = 4096;
+/// Protocol version 1, the command with its argument, and two arguments that are empty.
+const REQUEST: &[u8] = b"1\0jcmd\0Compiler.perfmap\0\0\0";
+
+/// A JVM didn't write a perf map.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    #[error("{call} for the attach protocol with process {pid}: {source}")]
+    Call { call: &'static str, pid: u32, source: io::Error },
+    #[error("process {pid} is another one by now, or gone")]
+    Gone { pid: u32 },
+    #[error(
+        "process {pid} doesn't handle SIGQUIT, which would end it: the JVM runs with -Xrs and can't be attached to"
+    )]
+    NoHandler { pid: u32 },
+    #[error("the JVM of process {pid} opened no socket in {OPENS_WITHIN:?}: attaching may be disabled")]
+    NoSocket { pid: u32 },
+    #[error("the JVM of process {pid} refused: {answer}")]
+    Refused { pid: u32, answer: String },
+}
+
+/// The JVM that is asked.
+#[derive(Clone, Debug)]
+pub struct Target {
+    pid: u32,
+    inner_pid: u32,
+    uid: u32,
+    gid: u32,
+    start_ticks: u64,
+    root: PathBuf,
+}
+
+impl Target {
+    /// `None` if the process can't be read or maps no HotSpot library.
+    pub fn of(process: &Process) -> Option<Self> {
+        if !process.is_jvm() {
+            return None;
+        }
+        Self::of_pid(process.pid)
+    }
+
+    /// Whoever calls knows that it is a JVM.
+    pub fn of_pid(pid: u32) -> Option<Self> {
+        let facts = procfs::facts(pid).ok()?;
+        let root = PathBuf::from(format!("/proc/{pid}/root"));
+        let (uid, gid, start_ticks) = (facts.uid, facts.gid, facts.start_ticks);
+        Some(Self { pid, inner_pid: facts.inner_pid, uid, gid, start_ticks, root })
+    }
+
+    fn failed(&self, call: &'static str) -> impl Fn(Errno) -> AttachError {
+        let pid = self.pid;
+        move |errno| AttachError::Call { call, pid, source: errno.into() }
+    }
+}
+
+/// Asks one JVM at a time, on a thread of its own.
+#[derive(Debug, Default)]
+pub struct PerfMapRequests {
+    is_running: Arc<AtomicBool>,
+}
+
+impl PerfMapRequests {
+    /// Asks for a map and has it read. False if another JVM is being asked.
+    pub fn request(&self, target: Target, map: Arc<Mutex<ProcessMap>>) -> bool {
+        if self.is_running.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        let is_running = Arc::clone(&self.is_running);
+        let work = move || {
+            match request(&target, &map) {
+                Ok(()) => tracing::info!(pid = target.pid, "a JVM wrote a perf map"),
+                Err(error) => tracing::warn!(pid = target.pid, %error, "a JVM wrote no perf map"),
+            }
+            is_running.store(false, Ordering::Release);
+        };
+        let started = std::thread::Builder::new().name("jvm-attach".to_owned()).spawn(work);
+        if started.is_err() {
+            self.is_running.store(false, Ordering::Release);
+        }
+        started.is_ok()
+    }
+}
+
+/// Asks for a map, has it read, and removes it unless there was one before.
+///
+/// The calling thread runs as the JVM's user afterwards: it should end.
+///
+/// # Errors
+/// The JVM is gone, can't be asked, or refuses.
+pub fn request(target: &Target, map: &Mutex<ProcessMap>) -> Result<(), AttachError> {
+    let pidfd = pidfd_open(target.pid).map_err(target.failed("pidfd_open"))?;
+    let is_same = || procfs::facts(target.pid).is_ok_and(|facts| facts.start_ticks == target.start_ticks);
+    if !is_same() {
+        return Err(AttachError::Gone { pid: target.pid });
+    }
+    let tmp = open_tmp(&target.root).map_err(target.failed("opening its /tmp"))?;
+    become_user(target).map_err(target.failed("becoming its user"))?;
+    let map_name = format!("perf-{}.map", target.inner_pid);
+    let was_there = fstatat(&tmp, map_name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW).is_ok();
+    let socket = format!("/proc/self/fd/{}/.java_pid{}", tmp.as_raw_fd(), target.inner_pid);
+    let stream = match UnixStream::connect(&socket) {
+        Ok(stream) => stream,
+        Err(_) => {
+            wake(target, &pidfd, &tmp)?;
+            connect(target, &socket)?
+        }
+    };
+    let answered = ask(target, stream);
+    if answered.is_ok() {
+        let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
+        map.path_changed();
+        map.check(now_ns());
+        while map.has_more() {
+            map.check(now_ns());
+        }
+    }
+    if !was_there {
+        // It may not have been written.
+        let _ = unlinkat(&tmp, map_name.as_str(), UnlinkatFlags::NoRemoveDir);
+    }
+    answered
+}
+
+fn ask(target: &Target, mut stream: UnixStream) -> Result<(), AttachError> {
+    let pid = target.pid;
+    let failed = |call| move |source| AttachError::Call { call, pid, source };
+    stream.set_read_timeout(Some(ANSWERS_WITHIN)).map_err(failed("setting a timeout"))?;
+    stream.set_write_timeout(Some(ANSWERS_WITHIN)).map_err(failed("setting a timeout"))?;
+    stream.write_all(REQUEST).map_err(failed("writing"))?;
+    let mut answer = Vec::new();
+    stream.take(MAX_ANSWER).read_to_end(&mut answer).map_err(failed("reading the answer"))?;
+    if answer.starts_with(b"0\n") || answer == b"0" {
+        return Ok(());
+    }
+    let answer = String::from_utf8_lossy(&answer).chars().filter(|c| !c.is_control()).take(200).collect();
+    Err(AttachError::Refused { pid, answer })
+}
+
+/// Has the JVM open its socket: a file of its user tells that SIGQUIT isn't meant to print all stacks.
+fn wake(target: &Target, pidfd: &OwnedFd, tmp: &OwnedFd) -> Result<(), AttachError> {
+    if !handles_sigquit(target.pid) {
+        return Err(AttachError::NoHandler { pid: target.pid });
+    }
+    let name = format!(".attach_pid{}", target.inner_pid);
+    let flags = OFlag::O_CREAT | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let file = openat(tmp, name.as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR);
+    drop(file.map_err(target.failed("creating .attach_pid"))?);
+    let sent = send_sigquit(pidfd).map_err(target.failed("pidfd_send_signal"));
+    let opened = sent.map(|()| {
+        let socket = format!(".java_pid{}", target.inner_pid);
+        let end = Instant::now() + OPENS_WITHIN;
+        while fstatat(tmp, socket.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW).is_err() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    // The JVM may have removed it.
+    let _ = unlinkat(tmp, name.as_str(), UnlinkatFlags::NoRemoveDir);
+    opened
+}
+
+fn connect(target: &Target, socket: &str) -> Result<UnixStream, AttachError> {
+    UnixStream::connect(socket).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => AttachError::NoSocket { pid: target.pid },
+        _ => AttachError::Call { call: "connecting", pid: target.pid, source },
+    })
+}
+
+fn handles_sigquit(pid: u32) -> bool {
+    let mut status = String::new();
+    let read = File::open(format!("/proc/{pid}/status"))
+        .and_then(|file| file.take(64 << 10).read_to_string(&mut status));
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    read.is_ok() && caught.is_some_and(|mask| mask & 1 << (nix::libc::SIGQUIT - 1) != 0)
+}
+
+fn open_tmp(root: &Path) -> nix::Result<OwnedFd> {
+    let root = open(root, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+    let how = OpenHow::new()
+        .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    openat2(root.as_fd(), "/tmp", how)
+}
+
+/// This thread, and no other, becomes the JVM's user: the C library's functions would change all threads.
+fn become_user(target: &Target) -> nix::Result<()> {
+    if target.uid == nix::unistd::geteuid().as_raw() && target.gid == nix::unistd::getegid().as_raw() {
+        return Ok(());
+    }
+    let keep = -1i64;
+    for (call, id) in [(nix::libc::SYS_setresgid, target.gid), (nix::libc::SYS_setresuid, target.uid)] {
+        // SAFETY: the system calls take three numbers and touch no memory.
+        Errno::result(unsafe { nix::libc::syscall(call, keep, i64::from(id), keep) })?;
+    }
+    Ok(())
+}
+
+fn pidfd_open(pid: u32) -> nix::Result<OwnedFd> {
+    // SAFETY: the system call takes two numbers and touches no memory.
+    let fd = Errno::result(unsafe { nix::libc::syscall(nix::libc::SYS_pidfd_open, i64::from(pid), 0i64) })?;
+    let fd = i32::try_from(fd).map_err(|_| Errno::EBADF)?;
+    // SAFETY: the descriptor is new and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn send_sigquit(pidfd: &OwnedFd) -> nix::Result<()> {
+    let (fd, signal) = (i64::from(pidfd.as_raw_fd()), i64::from(nix::libc::SIGQUIT));
+    // SAFETY: without a siginfo, which may be null, the system call touches no memory.
+    let sent = unsafe {
+        nix::libc::syscall(nix::libc::SYS_pidfd_send_signal, fd, signal, std::ptr::null::<u8>(), 0i64)
+    };
+    Errno::result(sent).map(drop)
+}
