@@ -259,6 +259,11 @@
       if (this.zoomed && this.zoomed !== d && d.depth > this.zoomed.depth) {
         row("Of the zoomed", format.share(value, this.zoomed.data.value));
       }
+      const hows = jvmprof.hows(d.data);
+      // Folded recursion counts a sample once a call: shares are those of the calls.
+      const calls = hows.reduce((sum, { samples }) => sum + samples, 0);
+      const ran = ({ name, samples }) => (hows.length > 1 ? `${name} ${format.share(samples, calls)}` : name);
+      if (hows.length) row("Ran", hows.map(ran).join(", "));
       const places = jvmprof.places(d.data);
       places.forEach(({ place, samples }, index) => {
         const share = places.length > 1 || samples < value ? ` (${format.share(samples, value)})` : "";

@@ -16,6 +16,9 @@
     root: "All samples",
   };
 
+  /// By the number that stands for how a Java method ran.
+  jvmprof.HOW_NAMES = ["interpreted", "C1", "C2", "inlined", "native"];
+
   /// Characters that hide or turn around what stands beside them, written out.
   function visible(name) {
     return name.replace(
@@ -35,10 +38,11 @@
     }));
   };
 
-  /// The root of the nodes, `{name, value, self, fn, lines, children}`. With `foldRecursion`, a function that calls
+  /// The root of the nodes, `{name, value, self, fn, lines, how, children}`. With `foldRecursion`, a function that calls
   /// itself directly is one node with its caller.
   jvmprof.buildTree = function (data, functions, foldRecursion) {
     const { parent, function: functionOf, total, lines } = data.nodes;
+    const how = data.nodes.how ?? [];
     const nodes = new Array(parent.length);
     const childOf = new Map();
     for (let i = 0; i < parent.length; i++) {
@@ -47,14 +51,17 @@
       if (above && foldRecursion && above.fn === fn) {
         nodes[i] = above;
         addLines(above.lines, lines[i]);
+        addLines(above.how, how[i] ?? []);
         continue;
       }
       let node = foldRecursion && above ? childOf.get(above)?.get(fn) : undefined;
       if (node) {
         node.value += total[i];
         addLines(node.lines, lines[i]);
+        addLines(node.how, how[i] ?? []);
       } else {
         node = { name: fn.name, fn, value: total[i], self: 0, lines: lines[i].slice(), children: [], parent: above };
+        node.how = (how[i] ?? []).slice();
         if (above) above.children.push(node);
         if (foldRecursion && above) {
           if (!childOf.has(above)) childOf.set(above, new Map());
@@ -86,6 +93,15 @@
       places.push({ place: `${node.fn.file}:${node.lines[i]}`, samples: node.lines[i + 1] });
     }
     return places.sort((a, b) => b.samples - a.samples).slice(0, 3);
+  };
+
+  /// How a node's method ran: `[{name, samples}]`, most samples first; empty where nothing tells.
+  jvmprof.hows = function (node) {
+    const hows = [];
+    for (let i = 0; i < node.how.length; i += 2) {
+      hows.push({ name: jvmprof.HOW_NAMES[node.how[i]] ?? "unknown", samples: node.how[i + 1] });
+    }
+    return hows.sort((a, b) => b.samples - a.samples);
   };
 
   /// What a search text asks for: `{matches(fn)}`, `{error}` where it is no regular expression, or null for no search.

@@ -50,6 +50,9 @@ impl Backing {
             ["//anon", "/memfd:", "/dev/zero", "/anon_hugepage", "/SYSV", "/dev/shm/"];
         if path == "[vdso]" {
             Self::Vdso
+        } else if is_jitdump(path) {
+            // It holds no code: it is mapped as a mark for profilers.
+            Self::Anonymous
         } else if path.starts_with('/') && !IN_MEMORY.iter().any(|prefix| path.starts_with(prefix)) {
             Self::File
         } else {
@@ -58,16 +61,35 @@ impl Backing {
     }
 }
 
+/// True for the file in which a runtime tells of the code that it generated, called `jit-PID.dump`.
+pub fn is_jitdump(path: &str) -> bool {
+    let name = path.rsplit_once('/').map_or(path, |(_, name)| name);
+    let name = name.strip_suffix(" (deleted)").unwrap_or(name);
+    let pid = name.strip_prefix("jit-").and_then(|rest| rest.strip_suffix(".dump"));
+    pid.is_some_and(|pid| !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
 /// True for the library that is HotSpot.
 pub fn is_hotspot(mapping: &MappedCode) -> bool {
     let name = Path::new(&*mapping.path).file_name();
     mapping.backing == Backing::File && name.is_some_and(|name| name == "libjvm.so")
 }
 
-/// All executable mappings of a process, by address, without overlaps.
+/// All executable mappings of a process, by address, without overlaps. A clone is cheap until one of the two changes:
+/// children begin with what their parent has.
 #[derive(Clone, Debug, Default)]
 pub struct Mappings {
-    by_start: Vec<Arc<MappedCode>>,
+    by_start: Arc<Vec<Arc<MappedCode>>>,
+    bytes: usize,
+    is_cut: bool,
+}
+
+/// Memory of a mapping without its path: itself, its counters, its place in the list.
+const ENTRY_BYTES: usize = size_of::<MappedCode>() + 5 * size_of::<usize>();
+
+/// The memory that a mapping takes, at most: paths are shared where they can be.
+fn entry_bytes(mapping: &MappedCode) -> usize {
+    ENTRY_BYTES + mapping.path.len()
 }
 
 impl Mappings {
@@ -100,7 +122,9 @@ impl Mappings {
         });
         replacement.push(Arc::new(new));
         replacement.extend(right);
-        self.by_start.splice(first..last, replacement);
+        self.bytes += replacement.iter().map(|it| entry_bytes(it)).sum::<usize>();
+        let replaced = Arc::make_mut(&mut self.by_start).splice(first..last, replacement);
+        self.bytes -= replaced.map(|it| entry_bytes(&it)).sum::<usize>();
         first < last
     }
 
@@ -110,6 +134,25 @@ impl Mappings {
 
     pub fn len(&self) -> usize {
         self.by_start.len()
+    }
+
+    /// The memory that they take, at most.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether there are more than these.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    pub(super) fn cut(&mut self) {
+        self.is_cut = true;
+    }
+
+    /// Tells equal lists apart from those that are one in memory.
+    pub(super) fn identity(&self) -> usize {
+        Arc::as_ptr(&self.by_start).addr()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -185,10 +228,27 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_reckoned_and_shared_until_something_changes() {
+        let mut mappings = Mappings::default();
+        mappings.insert(mapping(0x1000, 0x5000, 0, "/a"));
+        mappings.insert(mapping(0x2000, 0x3000, 0, "/bcd"));
+        let mut child = mappings.clone();
+        assert_eq!(child.identity(), mappings.identity());
+        child.insert(mapping(0x2000, 0x6000, 0, "/efghi"));
+        assert_ne!(child.identity(), mappings.identity());
+        for list in [&mappings, &child] {
+            assert_eq!(list.bytes(), list.iter().map(|it| entry_bytes(it)).sum::<usize>());
+        }
+        assert_eq!((mappings.len(), child.len()), (3, 2));
+    }
+
+    #[test]
     fn code_of_runtimes_is_told_from_code_of_files() {
         assert_eq!(Backing::of_path("/usr/lib/libc.so.6"), Backing::File);
         assert_eq!(Backing::of_path("/tmp/x (deleted)"), Backing::File);
         assert_eq!(Backing::of_path("[vdso]"), Backing::Vdso);
+        assert_eq!(Backing::of_path("/tmp/jit-7.dump (deleted)"), Backing::Anonymous);
+        assert_eq!(Backing::of_path("/tmp/jit-.dump"), Backing::File);
         for path in ["//anon", "", "[heap]", "[anon:v8]", "/memfd:jit (deleted)", "/anon_hugepage (deleted)"]
         {
             assert_eq!(Backing::of_path(path), Backing::Anonymous, "{path}");

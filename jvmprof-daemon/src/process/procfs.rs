@@ -1,10 +1,14 @@
 //! What `/proc` says of a process that is already running.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use procfs::ProcError;
-use procfs::process::{MMPermissions, MMapPath, Process};
+use procfs::process::{MMPermissions, MMapPath, MemoryMaps, Process};
+use procfs::{FromBufRead, ProcError};
 
+use super::cgroup::Cgroup;
 use super::mappings::{Backing, MappedCode, Mappings};
 use crate::types::{Avma, FileOffset};
 
@@ -20,7 +24,17 @@ pub struct Facts {
     pub inner_pid: u32,
     /// Effective user id.
     pub uid: u32,
+    /// Effective group id.
+    pub gid: u32,
+    pub parent: u32,
+    /// Arguments with spaces between them, cut off behind [`MAX_CMDLINE_BYTES`]; empty for kernel threads.
+    pub cmdline: String,
+    /// `None` if it couldn't be read.
+    pub cgroup: Option<Cgroup>,
 }
+
+/// A command line may be megabytes long.
+const MAX_CMDLINE_BYTES: usize = 4096;
 
 /// A process could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +69,12 @@ impl ProcfsError {
     }
 }
 
+/// All processes; none if `/proc` can't be listed.
+pub fn pids() -> Vec<u32> {
+    let all = procfs::process::all_processes().into_iter().flatten();
+    all.filter_map(|process| u32::try_from(process.ok()?.pid).ok()).collect()
+}
+
 fn open(pid: u32) -> Result<Process, ProcfsError> {
     let id = i32::try_from(pid).map_err(|_| ProcfsError::Gone(pid))?;
     Process::new(id).map_err(|source| ProcfsError::new(pid, source))
@@ -77,28 +97,106 @@ pub fn facts(pid: u32) -> Result<Facts, ProcfsError> {
         executable: process.exe().ok(),
         inner_pid: inner_pid.unwrap_or(pid),
         uid: status.euid,
+        gid: status.egid,
+        parent: u32::try_from(stat.ppid).unwrap_or(0),
+        cmdline: cmdline(pid),
+        cgroup: Cgroup::read(pid).ok(),
     })
 }
 
-/// Reads a process's executable mappings.
+/// Empty if it can't be read: the other facts are worth more than this one.
+fn cmdline(pid: u32) -> String {
+    let mut bytes = Vec::new();
+    let file = File::open(format!("/proc/{pid}/cmdline"));
+    let read = file.and_then(|file| file.take(MAX_CMDLINE_BYTES as u64).read_to_end(&mut bytes));
+    if read.is_err() {
+        return String::new();
+    }
+    let text = String::from_utf8_lossy(&bytes);
+    text.trim_end_matches('\0').chars().map(|it| if it.is_control() { ' ' } else { it }).collect()
+}
+
+/// Memory for the mappings of one process: some ten thousand. A process may map as much code as it likes, under paths as
+/// long as it likes.
+pub(super) const MAX_MAPPING_BYTES: usize = 4 << 20;
+/// Bytes of `/proc/PID/maps` that are looked at.
+const MAX_MAPS_BYTES: u64 = 32 << 20;
+
+/// Reads a process's executable mappings, the lowest ones if there are too many: see [`Mappings::is_cut`].
 ///
 /// # Errors
 /// It is gone, or may not be read.
 pub fn mappings(pid: u32) -> Result<Mappings, ProcfsError> {
-    let maps = open(pid)?.maps().map_err(|source| ProcfsError::new(pid, source))?;
-    let mut mappings = Mappings::default();
-    for map in maps.into_iter().filter(|map| map.perms.contains(MMPermissions::EXECUTE)) {
+    let error = |source: std::io::Error| ProcfsError::new(pid, ProcError::from(source));
+    let mut maps =
+        BufReader::new(File::open(format!("/proc/{pid}/maps")).map_err(error)?.take(MAX_MAPS_BYTES));
+    let (mut mappings, mut line) = (Mappings::default(), Vec::new());
+    let mut last: Arc<str> = "".into();
+    loop {
+        line.clear();
+        // The kernel escapes line breaks of paths.
+        if maps.read_until(b'\n', &mut line).map_err(error)? == 0 {
+            break;
+        }
+        if !is_executable(&line) {
+            continue;
+        }
+        let line = String::from_utf8_lossy(&line);
+        let parsed =
+            MemoryMaps::from_buf_read(line.as_bytes()).map_err(|source| ProcfsError::new(pid, source))?;
+        let Some(map) = parsed.iter().next() else { continue };
         let path = path_text(&map.pathname);
+        if *path != *last {
+            last = path.into();
+        }
         mappings.insert(MappedCode {
             start: Avma(map.address.0),
             end: Avma(map.address.1),
             offset: FileOffset(map.offset),
-            backing: Backing::of_path(&path),
-            path: path.into(),
+            backing: Backing::of_path(&last),
+            path: Arc::clone(&last),
             build_id: None,
         });
+        if mappings.bytes() > MAX_MAPPING_BYTES {
+            mappings.cut();
+            return Ok(mappings);
+        }
+    }
+    if maps.get_ref().limit() == 0 {
+        mappings.cut();
     }
     Ok(mappings)
+}
+
+/// Of a line `55d0c0400000-55d0c0401000 r-xp 00000000 fd:01 42    /usr/bin/x`.
+fn is_executable(line: &[u8]) -> bool {
+    line.split(|byte| *byte == b' ').nth(1).is_some_and(|permissions| permissions.get(2) == Some(&b'x'))
+}
+
+/// Where the files begin that a process has code mapped of: the address of each one's first byte.
+///
+/// # Errors
+/// It is gone, or may not be read.
+pub fn image_starts(pid: u32) -> Result<Vec<Avma>, ProcfsError> {
+    let maps = open(pid)?.maps().map_err(|source| ProcfsError::new(pid, source))?;
+    let mut starts = Vec::new();
+    let mut last = None;
+    for map in maps.into_iter().filter(|map| map.inode != 0) {
+        let file = (map.dev, map.inode);
+        // Loaders map a file's parts upwards from its first byte on.
+        match &mut last {
+            Some((known, _, _)) if *known == file && map.offset != 0 => {}
+            _ => last = (map.offset == 0).then_some((file, Avma(map.address.0), false)),
+        }
+        if let Some((_, start, listed)) = &mut last
+            && map.perms.contains(MMPermissions::EXECUTE)
+            && !*listed
+        {
+            *listed = true;
+            starts.push(*start);
+        }
+    }
+    Ok(starts)
 }
 
 /// Names as perf records have them.
@@ -123,6 +221,9 @@ mod tests {
         let pid = std::process::id();
         let facts = facts(pid).expect("a process may read itself");
         assert!(facts.start_ticks > 0);
+        assert!(facts.cmdline.starts_with(&*std::env::args().next().expect("a program has a name")));
+        assert_eq!(facts.parent, std::os::unix::process::parent_id());
+        assert_eq!(facts.cgroup, Cgroup::read(pid).ok());
         assert_eq!(facts.executable, std::env::current_exe().ok());
         let mappings = mappings(pid).expect("a process may read itself");
         let here =

@@ -1,11 +1,15 @@
 //! The process table: kept by events, filled from `/proc` for what ran before, keyed by pid and start time.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
+use jvmprof_common::tables::NS_PER_TICK;
+
+use super::cgroup::Cgroup;
 use super::mappings::{Backing, MappedCode, Mappings, is_hotspot};
-use super::procfs::{self, Facts};
+use super::procfs::{self, Facts, MAX_MAPPING_BYTES};
 use crate::types::{Avma, BuildId, FileOffset};
 
 /// One program's life in one process: another exec or another tenant of the pid gets another key. Never reused.
@@ -24,10 +28,15 @@ pub struct Process {
     pub mappings: Mappings,
     /// Changes whenever code may have been replaced by other code at the same address.
     pub generation: u64,
+    /// Changes whenever its mappings do.
+    pub version: u64,
     facts: Option<Facts>,
+    /// Its parent's, which is its own until it is moved: for children that are gone before they are looked at.
+    inherited_cgroup: Option<Arc<Cgroup>>,
     /// `CLOCK_MONOTONIC` of the last look at `/proc/PID/maps`; older events are known already.
     read_ns: u64,
     needs_read: bool,
+    needs_facts: bool,
     /// An address without a mapping makes the table look again, not more often than this.
     next_look_ns: u64,
     exited: bool,
@@ -38,6 +47,22 @@ impl Process {
     pub fn executable(&self) -> Option<PathBuf> {
         let from_proc = self.facts.as_ref().and_then(|facts| facts.executable.clone());
         from_proc.or_else(|| self.main_mapping().map(|mapping| PathBuf::from(&*mapping.path)))
+    }
+
+    /// When it was started, as samples tell it; `None` before its first one.
+    pub fn start_ns(&self) -> Option<u64> {
+        self.start_ns
+    }
+
+    /// What `/proc` said of it when it was first sampled.
+    pub fn facts(&self) -> Option<&Facts> {
+        self.facts.as_ref()
+    }
+
+    /// Its cgroup when it was first sampled, or its parent's if it was gone by then.
+    pub fn cgroup(&self) -> Option<&Cgroup> {
+        let own = self.facts.as_ref().and_then(|facts| facts.cgroup.as_ref());
+        own.or(self.inherited_cgroup.as_deref())
     }
 
     /// Its pid in its own pid namespace, as far as known.
@@ -53,6 +78,11 @@ impl Process {
     /// `/proc/PID/root`: its file system as it sees it.
     pub fn root(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root", self.pid))
+    }
+
+    /// It ended; what is known of it is kept until [`ProcessTable::remove_exited`].
+    pub fn has_exited(&self) -> bool {
+        self.exited
     }
 
     /// True if it maps a HotSpot library.
@@ -80,27 +110,58 @@ pub struct TableCounts {
     pub unreadable: u64,
     /// Looks at `/proc/PID/maps`.
     pub reads: u64,
+    /// Times that a process had mapped too much code to remember: what lies highest has no names.
+    pub mappings_over_limit: u64,
+    /// Times that all processes' mappings were forgotten to make room; they are read again when they are sampled.
+    pub resets: u64,
 }
 
 /// All processes that were seen.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ProcessTable {
+    /// Memory for the mappings of all processes.
+    max_bytes: usize,
     by_pid: HashMap<u32, Process>,
     next_key: u64,
     counts: TableCounts,
+    /// Memory that mappings have taken since all were summed up last, bytes.
+    grown: usize,
 }
+
+/// Memory for the mappings of all processes by default, bytes.
+const MAX_BYTES: usize = 128 << 20;
 
 /// An unknown address makes the table look at a process's mappings again at most this often.
 const LOOK_INTERVAL_NS: u64 = 1_000_000_000;
-/// Ticks per second in `/proc/PID/stat`: `USER_HZ` is 100 on x86-64 whatever the kernel's own rate.
-const NS_PER_TICK: u64 = 10_000_000;
+/// And so that looks at one process take no more than this part of the time.
+const LOOK_SHARE: u64 = 100;
+
+impl Default for ProcessTable {
+    fn default() -> Self {
+        Self::new(MAX_BYTES)
+    }
+}
 
 impl ProcessTable {
+    /// `mapping_bytes`: memory for the mappings of all processes.
+    pub fn new(mapping_bytes: usize) -> Self {
+        Self {
+            max_bytes: mapping_bytes,
+            by_pid: HashMap::new(),
+            next_key: 0,
+            counts: TableCounts::default(),
+            grown: 0,
+        }
+    }
+
     /// A program was replaced: its mappings follow as events.
     pub fn exec(&mut self, pid: u32, comm: &str) {
-        let start_ns = self.by_pid.get(&pid).and_then(|process| process.start_ns);
+        let before = self.by_pid.get(&pid);
+        let start_ns = before.and_then(|process| process.start_ns);
+        let cgroup = before.and_then(|process| process.cgroup()).cloned().map(Arc::new);
         let mut process = self.new_process(pid, comm);
-        // Exec keeps the start time.
+        process.inherited_cgroup = cgroup;
+        // Exec keeps the start time. What else `/proc` tells is read again.
         process.start_ns = start_ns;
         self.by_pid.insert(pid, process);
     }
@@ -112,7 +173,9 @@ impl ProcessTable {
             return;
         };
         let (comm, mappings) = (parent.comm.clone(), parent.mappings.clone());
+        let cgroup = parent.cgroup().cloned().map(Arc::new);
         let mut process = self.new_process(pid, &comm);
+        process.inherited_cgroup = cgroup;
         process.mappings = mappings;
         self.by_pid.insert(pid, process);
     }
@@ -139,10 +202,43 @@ impl ProcessTable {
     pub fn map(&mut self, pid: u32, time_ns: u64, new: MappedCode) {
         if let Some(process) = self.by_pid.get_mut(&pid)
             && time_ns > process.read_ns
-            && process.mappings.insert(new)
         {
-            process.generation += 1;
+            process.version += 1;
+            let before = process.mappings.bytes();
+            if process.mappings.insert(new) {
+                process.generation += 1;
+            }
+            // Nobody tells what is unmapped: a process that maps code again and again has less of it than was told.
+            if process.mappings.bytes() > MAX_MAPPING_BYTES {
+                process.forget_mappings();
+            }
+            self.grown += process.mappings.bytes().saturating_sub(before);
+            self.make_room();
         }
+    }
+
+    /// Keeps the limit of all processes together.
+    fn make_room(&mut self) {
+        if self.grown <= self.max_bytes / 2 {
+            return;
+        }
+        self.grown = 0;
+        if self.mapping_bytes() > self.max_bytes / 2 {
+            self.counts.resets += 1;
+            self.by_pid.values_mut().for_each(Process::forget_mappings);
+        }
+    }
+
+    /// Memory that mappings take, at most.
+    pub fn mapping_bytes(&self) -> usize {
+        let mut seen = HashSet::new();
+        let mappings = self.by_pid.values().map(|process| &process.mappings);
+        mappings.filter(|mappings| seen.insert(mappings.identity())).map(Mappings::bytes).sum()
+    }
+
+    /// The limit of [`Self::mapping_bytes`].
+    pub fn max_mapping_bytes(&self) -> usize {
+        self.max_bytes
     }
 
     /// Events were lost: every process is read again when it is sampled next.
@@ -162,8 +258,11 @@ impl ProcessTable {
         now_ns: u64,
         mut addresses: impl Iterator<Item = Avma>,
     ) -> &Process {
-        let known =
-            self.by_pid.get(&pid).is_some_and(|process| process.start_ns.is_none_or(|it| it == start_ns));
+        // Before this process's own are read.
+        self.make_room();
+        // `/proc` rounds down to ticks.
+        let is_same = |it: u64| it / NS_PER_TICK == start_ns / NS_PER_TICK;
+        let known = self.by_pid.get(&pid).is_some_and(|process| process.start_ns.is_none_or(is_same));
         if !known {
             let mut process = self.new_process(pid, comm);
             process.needs_read = true;
@@ -171,13 +270,14 @@ impl ProcessTable {
         }
         let counts = &mut self.counts;
         let process = self.by_pid.entry(pid).or_insert_with(|| unreachable_process(pid));
-        if process.start_ns.is_none() {
-            process.start_ns = Some(start_ns);
+        process.start_ns.get_or_insert(start_ns);
+        if std::mem::take(&mut process.needs_facts) {
             process.read_facts(counts);
         }
         let mut is_missing = || addresses.any(|address| process.mappings.find(address).is_none());
         if process.needs_read || (process.next_look_ns <= now_ns && is_missing()) {
             process.read_mappings(now_ns, counts);
+            self.grown += process.mappings.bytes();
         }
         process
     }
@@ -229,9 +329,12 @@ fn unreachable_process(pid: u32) -> Process {
         comm: "".into(),
         mappings: Mappings::default(),
         generation: 0,
+        version: 1,
         facts: None,
+        inherited_cgroup: None,
         read_ns: 0,
         needs_read: false,
+        needs_facts: true,
         next_look_ns: 0,
         exited: false,
     }
@@ -253,14 +356,27 @@ impl Process {
         }
     }
 
+    fn forget_mappings(&mut self) {
+        self.mappings = Mappings::default();
+        self.needs_read = true;
+        self.generation += 1;
+        self.version += 1;
+    }
+
     fn read_mappings(&mut self, now_ns: u64, counts: &mut TableCounts) {
         self.needs_read = false;
-        self.next_look_ns = now_ns + LOOK_INTERVAL_NS;
         counts.reads += 1;
-        match procfs::mappings(self.pid) {
+        let began = Instant::now();
+        let read = procfs::mappings(self.pid);
+        // Whoever makes this slow pays for it by being looked at less often.
+        let slow = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX).saturating_mul(LOOK_SHARE);
+        self.next_look_ns = now_ns.saturating_add(slow.max(LOOK_INTERVAL_NS));
+        match read {
             Ok(mappings) => {
+                counts.mappings_over_limit += u64::from(mappings.is_cut());
                 self.mappings = self.with_known_build_ids(&mappings);
                 self.generation += 1;
+                self.version += 1;
                 self.read_ns = now_ns;
             }
             Err(error) => tracing::debug!(pid = self.pid, %error, "the mappings of a process can't be read"),
@@ -303,86 +419,7 @@ pub fn mapped_code(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
+mod limits_tests;
 
-    /// Pids that can't exist: above the kernel's PID_MAX_LIMIT of 4,194,304.
-    const A: u32 = 5_000_000;
-    const B: u32 = 5_000_001;
-
-    fn none() -> std::iter::Empty<Avma> {
-        std::iter::empty()
-    }
-
-    fn code(start: u64, path: &str) -> MappedCode {
-        mapped_code(Avma(start), 0x1000, FileOffset(0), path, None)
-    }
-
-    #[test]
-    fn exec_forgets_the_old_program_and_gets_another_key() {
-        let mut table = ProcessTable::default();
-        table.exec(A, "first");
-        table.map(A, 10, code(0x1000, "/bin/first"));
-        let first = table.sampled(A, 77, "first", 20, none()).key;
-        table.exec(A, "second");
-        table.map(A, 30, code(0x8000, "/bin/second"));
-        let process = table.sampled(A, 77, "second", 40, none());
-        assert_ne!(process.key, first);
-        assert_eq!(&*process.comm, "second");
-        assert!(process.mappings.find(Avma(0x1000)).is_none());
-        assert_eq!(process.executable(), Some(PathBuf::from("/bin/second")));
-    }
-
-    #[test]
-    fn a_child_begins_with_its_parents_code() {
-        let mut table = ProcessTable::default();
-        table.exec(A, "sh");
-        table.map(A, 10, code(0x1000, "/bin/sh"));
-        table.fork(B, A);
-        table.map(A, 20, code(0x9000, "/later"));
-        let child = table.sampled(B, 99, "sh", 30, none());
-        assert!(child.mappings.find(Avma(0x1000)).is_some());
-        assert!(child.mappings.find(Avma(0x9000)).is_none());
-    }
-
-    #[test]
-    fn another_start_time_is_another_process() {
-        let mut table = ProcessTable::default();
-        table.exec(A, "old");
-        table.map(A, 10, code(0x1000, "/bin/old"));
-        let old = table.sampled(A, 1_000, "old", 20, none()).key;
-        assert_eq!(table.sampled(A, 1_000, "old", 30, none()).key, old);
-        let new = table.sampled(A, 2_000, "new", 40, none());
-        assert_ne!(new.key, old);
-        assert!(new.mappings.is_empty(), "nothing of the old process is believed");
-    }
-
-    #[test]
-    fn code_replaced_at_its_address_changes_the_generation() {
-        let mut table = ProcessTable::default();
-        table.exec(A, "jit");
-        table.map(A, 10, code(0x1000, "//anon"));
-        let before = table.sampled(A, 5, "jit", 11, none()).generation;
-        table.map(A, 12, code(0x4000, "/lib/new.so"));
-        assert_eq!(table.sampled(A, 5, "jit", 13, none()).generation, before);
-        table.map(A, 14, code(0x1000, "/lib/over.so"));
-        assert_ne!(table.sampled(A, 5, "jit", 15, none()).generation, before);
-    }
-
-    #[test]
-    fn a_process_that_ran_before_is_read_from_proc() {
-        let pid = std::process::id();
-        let ticks = procfs::facts(pid).expect("a process may read itself").start_ticks;
-        let mut table = ProcessTable::default();
-        let process = table.sampled(pid, ticks * NS_PER_TICK + 1, "?", 1, none());
-        assert_eq!(process.executable(), std::env::current_exe().ok());
-        assert!(process.main_mapping().is_some());
-        table.exit(pid, pid);
-        table.remove_exited();
-        assert!(table.get(pid).is_some(), "the process still runs");
-        table.exec(A, "gone");
-        table.exit(A, A);
-        table.remove_exited();
-        assert!(table.get(A).is_none(), "the process has ended");
-    }
-}
+#[cfg(test)]
+mod tests;

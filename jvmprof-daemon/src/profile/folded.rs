@@ -41,8 +41,11 @@ fn push_frame(stack: &mut String, frame: &Frame, annotation: Annotation) {
         return push_name(stack, &unnamed(frame), suffix(frame.kind, false, annotation));
     }
     let outermost = frame.lines.len() - 1;
-    for (at, Line { name, .. }) in frame.lines.iter().enumerate().rev() {
-        push_name(stack, name, suffix(frame.kind, at != outermost, annotation));
+    for (at, Line { name, how, .. }) in frame.lines.iter().enumerate().rev() {
+        // The name may tell it already.
+        let is_told = how.is_some_and(|how| name.ends_with(how.suffix()));
+        let suffix = if is_told { "" } else { suffix(frame.kind, at != outermost, annotation) };
+        push_name(stack, name, suffix);
     }
 }
 
@@ -98,6 +101,14 @@ mod tests {
             lines(&batch, Annotation::Every)[0],
             "start_thread;com.acme.Order.total_[j];com.acme.Order.price_[i] 7"
         );
+    }
+
+    #[test]
+    fn what_a_name_tells_is_not_told_twice() {
+        let mut told = (*frame(FrameKind::Java, "com.acme.Order.total_[0]")).clone();
+        told.lines[0].how = Some(crate::profile::model::How::Interpreted);
+        let batch = batch(vec![series(&[], vec![(vec![told.into()], 1)])]);
+        assert_eq!(lines(&batch, Annotation::Every), ["com.acme.Order.total_[0] 1"]);
     }
 
     #[test]

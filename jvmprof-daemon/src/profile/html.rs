@@ -136,7 +136,8 @@ mod tests {
         let frames: Vec<_> = names
             .iter()
             .map(|&name| {
-                let line = Line { name: name.into(), system_name: name.into(), file: None, line: 0 };
+                let line =
+                    Line { name: name.into(), system_name: name.into(), file: None, line: 0, how: None };
                 Arc::new(Frame { kind: FrameKind::Native, address: None, mapping: None, lines: vec![line] })
             })
             .collect();

@@ -10,6 +10,7 @@ pub mod html;
 pub mod merge;
 pub mod model;
 pub mod pprof;
+pub mod room;
 mod source;
 mod strings;
 pub mod svg;

@@ -33,6 +33,33 @@ pub struct Mapping {
     pub build_id: Option<BuildId>,
 }
 
+/// How a Java method ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum How {
+    Interpreted,
+    C1,
+    /// C2, or Graal in its place.
+    C2,
+    /// Compiled into its caller.
+    Inlined,
+    /// A native method: the JVM's way into it.
+    Native,
+}
+
+impl How {
+    /// What `--java-frame-types` appends to the method's name. `_[0]`, `_[1]`, `_[j]` and `_[i]` are those of
+    /// async-profiler's `ann` option.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Self::Interpreted => "_[0]",
+            Self::C1 => "_[1]",
+            Self::C2 => "_[j]",
+            Self::Inlined => "_[i]",
+            Self::Native => "_[n]",
+        }
+    }
+}
+
 /// One function at one place of its source. Several of them in one frame are inlined calls.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Line {
@@ -43,6 +70,8 @@ pub struct Line {
     pub file: Option<Arc<str>>,
     /// 1-based; 0 if unknown.
     pub line: u32,
+    /// `None` for what isn't a Java method, or where nothing tells.
+    pub how: Option<How>,
 }
 
 /// One physical frame: pprof's `Location`.

@@ -9,8 +9,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{Clock, Event, EventKind, Sampler, SamplerCounts, SamplerError, SamplerOptions};
+use tokio::sync::Notify;
 
+use super::waker::{Waker, Woken};
+use super::{
+    Clock, Event, EventKind, FrequencyChange, KernelTables, SETTLE, Sampler, SamplerCounts, SamplerError,
+    SamplerOptions, now_ns,
+};
+use crate::process::priority;
+
+/// Memory for what waits between the rings and the reader of the queue, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueLimits {
+    pub samples: usize,
+    /// Of process events: some ten thousand take 4 MiB.
+    pub events: usize,
+}
+
+/// Rings that haven't been emptied for so long aren't being emptied any more.
+const MAX_SILENCE: Duration = Duration::from_secs(30);
+/// When nothing has happened for so long, the rings are looked at less often: what fills them, or is to be looked at at
+/// once, wakes their reader anyway.
+const QUIET: Duration = Duration::from_secs(2);
+const QUIET_INTERVAL: Duration = Duration::from_millis(500);
 /// CPUs come and go seldom.
 const CPU_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -25,36 +46,59 @@ pub struct BackgroundSampler {
 #[derive(Debug)]
 struct Shared {
     sampler: Mutex<Sampler>,
+    /// Of samples.
     queued_bytes: AtomicUsize,
-    max_queued_bytes: usize,
+    /// Of process events.
+    event_bytes: AtomicUsize,
+    /// New mappings that found no room.
+    dropped: AtomicU64,
+    is_dropping: AtomicBool,
+    limits: QueueLimits,
     shed: AtomicU64,
+    /// `CLOCK_MONOTONIC` when the rings were emptied last.
+    polled_ns: AtomicU64,
     stop: AtomicBool,
+    urgent: Notify,
+    arrived: Notify,
     interval: Duration,
 }
 
 impl BackgroundSampler {
-    /// Starts sampling. The rings are emptied every `interval`; the queue holds `max_queued_bytes` of samples.
+    /// Starts sampling; for `prepare` see [`Sampler::start`]. The rings are emptied every `interval`; what waits in the queue
+    /// has `limits`.
     ///
     /// # Errors
     /// What the kernel refused.
     pub fn start(
         options: &SamplerOptions,
         interval: Duration,
-        max_queued_bytes: usize,
+        limits: QueueLimits,
+        prepare: impl FnOnce(KernelTables),
     ) -> Result<Self, SamplerError> {
+        let sampler = Sampler::start(options, prepare)?;
         let shared = Arc::new(Shared {
-            sampler: Mutex::new(Sampler::start(options)?),
+            sampler: Mutex::new(sampler),
             queued_bytes: AtomicUsize::new(0),
-            max_queued_bytes,
+            event_bytes: AtomicUsize::new(0),
+            dropped: AtomicU64::new(0),
+            is_dropping: AtomicBool::new(false),
+            limits,
             shed: AtomicU64::new(0),
+            polled_ns: AtomicU64::new(now_ns()),
             stop: AtomicBool::new(false),
+            urgent: Notify::new(),
+            arrived: Notify::new(),
             interval,
         });
         let (sender, events) = channel();
+        let waker = shared.sampler().waker();
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("rings".to_owned())
-            .spawn(move || of_thread.run(&sender))
+            .spawn(move || {
+                priority::hurry();
+                of_thread.run(&sender, &waker);
+            })
             .map_err(|source| SamplerError::Thread { source })?;
         Ok(Self { shared, events, thread: Some(thread) })
     }
@@ -63,27 +107,70 @@ impl BackgroundSampler {
         self.shared.sampler().clock()
     }
 
+    /// Resolves when events wait that should be looked at at once.
+    pub async fn urgent(&self) {
+        self.shared.urgent.notified().await;
+    }
+
+    /// Resolves when events wait.
+    pub async fn arrived(&self) {
+        self.shared.arrived.notified().await;
+    }
+
+    /// Makes [`Self::urgent`] resolve: events are left to be looked at.
+    pub fn look_again(&self) {
+        self.shared.urgent.notify_one();
+    }
+
     /// The next event, if one is waiting.
     pub fn next(&self) -> Option<Event> {
         let event = self.events.try_recv().ok()?;
-        self.shared.queued_bytes.fetch_sub(bytes(&event), Ordering::Relaxed);
+        let is_sample = matches!(event.kind, EventKind::Sample(_));
+        let queued = if is_sample { &self.shared.queued_bytes } else { &self.shared.event_bytes };
+        queued.fetch_sub(bytes(&event), Ordering::Relaxed);
         Some(event)
     }
 
     /// Stops sampling; what was sampled can still be taken.
     pub fn stop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            if thread.join().is_err() {
-                tracing::error!("the thread that empties the rings broke down: its last samples are lost");
-            }
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that empties the rings broke down: its last samples are lost");
         }
     }
 
     /// Counters since the start.
     pub fn counts(&self) -> SamplerCounts {
-        SamplerCounts { shed: self.shared.shed.load(Ordering::Relaxed), ..self.shared.sampler().counts() }
+        let counts = self.shared.sampler().counts();
+        SamplerCounts {
+            shed: self.shared.shed.load(Ordering::Relaxed),
+            records_lost: counts.records_lost + self.shared.dropped.load(Ordering::Relaxed),
+            ..counts
+        }
+    }
+
+    /// See [`Sampler::set_frequency`].
+    pub fn set_frequency(&self, frequency: u32) -> (FrequencyChange, Result<(), SamplerError>) {
+        self.shared.sampler().set_frequency(frequency)
+    }
+
+    /// Whether the rings have been emptied lately.
+    pub fn is_running(&self) -> bool {
+        let silence = now_ns().saturating_sub(self.shared.polled_ns.load(Ordering::Relaxed));
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+            && silence < MAX_SILENCE.as_nanos() as u64
+    }
+
+    /// Bytes of samples that wait to be taken.
+    pub fn queued_bytes(&self) -> usize {
+        self.shared.queued_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of process events that wait to be taken, and about how many do at most.
+    pub fn event_bytes(&self) -> (usize, usize) {
+        (self.shared.event_bytes.load(Ordering::Relaxed), self.shared.limits.events)
     }
 
     /// See [`Sampler::run_time`].
@@ -99,12 +186,32 @@ impl Drop for BackgroundSampler {
 }
 
 impl Shared {
-    fn run(&self, events: &Sender<Event>) {
+    fn run(&self, events: &Sender<Event>, waker: &Waker) {
         let mut next_cpu_check = Instant::now() + CPU_CHECK_INTERVAL;
+        let mut last_event = Instant::now();
         while !self.stop.load(Ordering::Relaxed) {
-            std::thread::park_timeout(self.interval);
+            let is_quiet = last_event.elapsed() >= QUIET;
+            let woken = waker.wait(if is_quiet { QUIET_INTERVAL.max(self.interval) } else { self.interval });
+            let is_urgent = woken == Woken::Samples;
+            if is_urgent {
+                // Handed on are only events that are complete for sure.
+                std::thread::sleep(SETTLE + Duration::from_micros(200));
+            }
             let mut sampler = self.sampler();
-            sampler.poll(&mut |event| self.queue(event, events));
+            let mut has_happened = false;
+            sampler.poll(&mut |event| {
+                has_happened = true;
+                self.queue(event, events);
+            });
+            self.end_dropping(events);
+            self.polled_ns.store(now_ns(), Ordering::Relaxed);
+            if is_urgent {
+                self.urgent.notify_one();
+            }
+            if has_happened {
+                last_event = Instant::now();
+                self.arrived.notify_one();
+            }
             if Instant::now() >= next_cpu_check {
                 next_cpu_check = Instant::now() + CPU_CHECK_INTERVAL;
                 if let Err(error) = sampler.follow_cpus() {
@@ -117,14 +224,40 @@ impl Shared {
 
     fn queue(&self, event: Event, events: &Sender<Event>) {
         let bytes = bytes(&event);
-        // Without process events all later samples would be misread: only samples are shed.
-        let is_sample = matches!(event.kind, EventKind::Sample(_));
-        if is_sample && self.queued_bytes.load(Ordering::Relaxed) + bytes > self.max_queued_bytes {
-            self.shed.fetch_add(1, Ordering::Relaxed);
-            return;
+        if matches!(event.kind, EventKind::Sample(_)) {
+            if self.queued_bytes.load(Ordering::Relaxed) + bytes > self.limits.samples {
+                self.shed.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
+        } else {
+            let is_full = self.event_bytes.load(Ordering::Relaxed) + bytes > self.limits.events;
+            // Whoever maps code in a loop must not take the room of samples, nor all memory. Other events are small.
+            if is_full && matches!(event.kind, EventKind::Map { .. }) {
+                self.dropped.fetch_add(1, Ordering::Relaxed);
+                if !self.is_dropping.swap(true, Ordering::Relaxed) {
+                    self.tell_lost(events);
+                }
+                return;
+            }
+            self.event_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
-        self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
         // The receiver only goes away with the profiler.
+        let _ = events.send(event);
+    }
+
+    /// Ends a stretch in which events were dropped, once there is room again: what is read of processes from then on has
+    /// all that was dropped.
+    fn end_dropping(&self, events: &Sender<Event>) {
+        let has_room = self.event_bytes.load(Ordering::Relaxed) < self.limits.events / 2;
+        if has_room && self.is_dropping.swap(false, Ordering::Relaxed) {
+            self.tell_lost(events);
+        }
+    }
+
+    fn tell_lost(&self, events: &Sender<Event>) {
+        let event = Event { time_ns: now_ns(), kind: EventKind::EventsLost };
+        self.event_bytes.fetch_add(bytes(&event), Ordering::Relaxed);
         let _ = events.send(event);
     }
 

@@ -5,15 +5,28 @@ use std::fs;
 use super::SamplerError;
 
 const ONLINE: &str = "/sys/devices/system/cpu/online";
+const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 
 /// The online CPUs, ascending.
 ///
 /// # Errors
 /// The list can't be read or isn't one.
 pub(super) fn online() -> Result<Vec<u32>, SamplerError> {
-    let list = fs::read_to_string(ONLINE).map_err(|source| SamplerError::Cpus { path: ONLINE, source })?;
+    read(ONLINE)
+}
+
+/// One more than the highest number that a CPU can have.
+///
+/// # Errors
+/// As [`online`].
+pub(super) fn possible() -> Result<u32, SamplerError> {
+    Ok(read(POSSIBLE)?.last().map_or(1, |last| last + 1))
+}
+
+fn read(path: &'static str) -> Result<Vec<u32>, SamplerError> {
+    let list = fs::read_to_string(path).map_err(|source| SamplerError::Cpus { path, source })?;
     parse(list.trim()).ok_or_else(|| SamplerError::Cpus {
-        path: ONLINE,
+        path,
         source: std::io::Error::new(std::io::ErrorKind::InvalidData, format!("{list:?} is no list of CPUs")),
     })
 }

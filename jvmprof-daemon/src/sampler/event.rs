@@ -1,6 +1,6 @@
 //! What the kernel tells: samples and process events.
 
-use jvmprof_common::abi::{FLAG_KERNEL_MODE, FrameWord, SAMPLE_MAGIC, SAMPLE_WORDS, SampleHeader, Stop};
+use jvmprof_common::abi::{FLAG_KERNEL_MODE, SAMPLE_MAGIC, SAMPLE_WORDS, SampleHeader, Stop};
 
 use crate::types::{Avma, BuildId, FileOffset};
 
@@ -96,10 +96,10 @@ impl Sample {
         &self.words[..usize::from(self.header.kernel_frames)]
     }
 
-    /// Frames of the user stack, leaf first.
-    pub fn user(&self) -> impl ExactSizeIterator<Item = FrameWord> + '_ {
+    /// Words of the user stack, leaf first: see [`jvmprof_common::frame::UserFrame`].
+    pub fn user(&self) -> &[u64] {
         let begin = usize::from(self.header.kernel_frames);
-        self.words[begin..begin + usize::from(self.header.user_words)].iter().map(|word| FrameWord(*word))
+        &self.words[begin..begin + usize::from(self.header.user_words)]
     }
 
     /// The stack from `header.tail_sp` on.
@@ -108,7 +108,7 @@ impl Sample {
     }
 
     /// Words of all parts together.
-    pub(super) fn words(&self) -> usize {
+    pub fn words(&self) -> usize {
         self.words.len()
     }
 
@@ -146,6 +146,13 @@ fn parse_header(bytes: &[u8]) -> Option<SampleHeader> {
         stop: fields.take::<1>()?[0],
         flags: fields.take::<1>()?[0],
         reserved: u32::from_le_bytes(fields.take()?),
+        registers: {
+            let mut registers = [0; 16];
+            for register in &mut registers {
+                *register = u64::from_le_bytes(fields.take()?);
+            }
+            registers
+        },
     })
 }
 
@@ -161,6 +168,8 @@ impl Fields<'_> {
 
 #[cfg(test)]
 mod tests {
+    use jvmprof_common::frame::FrameWord;
+
     use super::*;
 
     fn record(kernel: u16, user: u16, tail: u16, words: &[u64]) -> Vec<u8> {
@@ -180,6 +189,7 @@ mod tests {
         bytes.push(Stop::ChainEnded as u8);
         bytes.push(FLAG_KERNEL_MODE);
         bytes.extend(0u32.to_le_bytes());
+        bytes.extend((0..16u64).flat_map(u64::to_le_bytes));
         assert_eq!(bytes.len(), HEADER_BYTES);
         bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
         bytes
@@ -191,7 +201,8 @@ mod tests {
         let sample = Sample::parse(&record(1, 2, 1, &[0xffff_ffff_8100_0000, user[0], user[1], 42]))
             .expect("the record is well-formed");
         assert_eq!(sample.kernel(), [0xffff_ffff_8100_0000]);
-        assert_eq!(sample.user().map(|word| word.0).collect::<Vec<_>>(), user);
+        assert_eq!(sample.user(), user);
+        assert_eq!(sample.header.registers[13], 13);
         assert_eq!(sample.tail(), [42]);
         assert_eq!(
             (sample.comm().as_str(), sample.stop, sample.in_kernel()),

@@ -8,22 +8,32 @@
 mod background;
 pub mod btf;
 mod cpus;
+mod dropped;
 pub mod event;
 mod order;
+mod periods;
 mod programs;
 mod records;
+mod tables;
+pub mod verifier;
+mod waker;
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jvmprof_common::abi::{Counter, Stop};
 use nix::time::{ClockId, clock_gettime};
 
-pub use background::BackgroundSampler;
+pub use background::{BackgroundSampler, QueueLimits};
+pub use dropped::DroppedProcesses;
 pub use event::{Event, EventKind, Sample};
 use order::EventOrder;
+pub use periods::{FrequencyChange, Periods, period_ns};
 use programs::Programs;
 use records::Records;
+pub use tables::{KernelTables, TableSizes};
+use waker::Waker;
 
 /// What to sample and how often.
 #[derive(Clone, Debug)]
@@ -61,12 +71,25 @@ pub enum SamplerError {
         #[source]
         source: aya::maps::MapError,
     },
-    #[error("opening a {event} perf event on CPU {cpu}: {source}")]
+    #[error("opening a {event} perf event on CPU {cpu}: {source}{}", paranoia(source))]
     PerfEvent { event: &'static str, cpu: u32, source: io::Error },
     #[error("starting the thread that empties the rings: {source}")]
     Thread { source: io::Error },
     #[error("reading {path}: {source}")]
     Cpus { path: &'static str, source: io::Error },
+}
+
+/// Why capabilities weren't enough, where it is for a patch that Debian and Ubuntu carry: from 3 on (the default of both) their
+/// kernels ask for CAP_SYS_ADMIN.
+fn paranoia(refusal: &io::Error) -> String {
+    let level =
+        || std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?.trim().parse::<i32>().ok();
+    match level() {
+        Some(level @ 3..) if refusal.kind() == io::ErrorKind::PermissionDenied => format!(
+            "; kernel.perf_event_paranoid is {level}, at which this kernel wants CAP_SYS_ADMIN: set it to 2 or less"
+        ),
+        _ => String::new(),
+    }
 }
 
 /// The clock that ticks the samples.
@@ -96,7 +119,7 @@ pub struct SamplerCounts {
     pub stops: [u64; Stop::ALL.len()],
     /// Ring buffer records that were no samples of this version.
     pub malformed: u64,
-    /// Process records that the kernel dropped since their ring was full.
+    /// Process records that were dropped since their ring was full, or the queue behind it.
     pub records_lost: u64,
     /// Events that arrived after later ones had been handed on.
     pub late: u64,
@@ -117,27 +140,37 @@ pub struct Sampler {
     records: Records,
     order: EventOrder,
     counts: SamplerCounts,
+    waker: Arc<Waker>,
 }
 
 /// An event's record is complete this long after its time stamp: writers run with preemption off, but a hypervisor may
 /// still stop a CPU between the two.
-const SETTLE: Duration = Duration::from_millis(2);
+pub const SETTLE: Duration = Duration::from_millis(2);
 
 impl Sampler {
-    /// Loads the programs and attaches them to every online CPU.
+    /// Loads the programs and attaches them to every online CPU. Between the two `prepare` gets the tables, to tell of what
+    /// runs already.
     ///
     /// # Errors
     /// Each names the kernel facility that refused.
-    pub fn start(options: &SamplerOptions) -> Result<Self, SamplerError> {
+    pub fn start(options: &SamplerOptions, prepare: impl FnOnce(KernelTables)) -> Result<Self, SamplerError> {
         let cpus = cpus::online()?;
         // Process records first: a sample's process is known that way.
-        let records = Records::open(&cpus)?;
-        let programs = Programs::start(options, &cpus)?;
-        Ok(Self { programs, records, order: EventOrder::default(), counts: SamplerCounts::default() })
+        let waker = Arc::new(Waker::new().map_err(|source| SamplerError::Thread { source })?);
+        let records = Records::open(&cpus, Arc::clone(&waker))?;
+        let programs = Programs::start(options, &cpus, prepare)?;
+        waker.add_samples(programs.ring_fd()).map_err(|source| SamplerError::Thread { source })?;
+        let order = EventOrder::default();
+        Ok(Self { programs, records, order, counts: SamplerCounts::default(), waker })
     }
 
     pub fn clock(&self) -> Clock {
         self.programs.clock()
+    }
+
+    /// What the rings are waited on with.
+    fn waker(&self) -> Arc<Waker> {
+        Arc::clone(&self.waker)
     }
 
     /// Follows CPUs that came or went.
@@ -148,6 +181,14 @@ impl Sampler {
         let cpus = cpus::online()?;
         self.records.follow(&cpus)?;
         self.programs.follow(&cpus)
+    }
+
+    /// Samples each CPU so often from now on.
+    ///
+    /// # Errors
+    /// A CPU that can't be sampled; [`Self::follow_cpus`] tries again, and the others go on.
+    pub fn set_frequency(&mut self, frequency: u32) -> (FrequencyChange, Result<(), SamplerError>) {
+        self.programs.set_frequency(frequency)
     }
 
     /// Hands on what has happened since the last call, in order of time, up to a moment ago.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use aya::maps::{HashMap, MapData, PerCpuArray, ProgramArray, RingBuf};
 use aya::programs::perf_event::{
@@ -10,20 +10,25 @@ use aya::programs::perf_event::{
 };
 use aya::programs::{PerfEvent, ProgramError, RawTracePoint};
 use aya::sys::{Stats, enable_stats};
-use aya::{Ebpf, EbpfLoader};
+use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use aya_log::EbpfLogger;
 use jvmprof_common::abi::{Counter, PROFILED_PIDS, Stop, globals};
 
 use super::event::{Event, EventKind, Sample};
-use super::{Clock, SamplerCounts, SamplerError, SamplerOptions};
+use super::tables::{KernelTables, TableSizes};
+use super::{Clock, FrequencyChange, SamplerCounts, SamplerError, SamplerOptions, cpus, now_ns};
 use crate::sampler::btf::Btf;
 
 /// Built by `cargo xtask ebpf` and committed, so that a build needs no eBPF toolchain.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../ebpf/jvmprof.bpf.o");
 
 const SAMPLE: &str = "sample";
-const UNWIND: &str = "unwind";
+/// Targets of tail calls, by their index in `PROGRAMS`.
+const TAIL_CALLED: [&str; 3] = ["leaf", "unwind", "frozen"];
 const FORK: &str = "process_fork";
+const EXEC: &str = "process_exec";
+const SCRATCH: &str = "SCRATCH";
+const COPIES: &str = "COPIES";
 const RING: &str = "SAMPLES";
 const COUNTERS: &str = "COUNTERS";
 const PROGRAMS: &str = "PROGRAMS";
@@ -51,8 +56,13 @@ impl fmt::Debug for Programs {
 }
 
 impl Programs {
-    pub(super) fn start(options: &SamplerOptions, cpus: &[u32]) -> Result<Self, SamplerError> {
-        let mut ebpf = load(options)?;
+    pub(super) fn start(
+        options: &SamplerOptions,
+        cpus: &[u32],
+        prepare: impl FnOnce(KernelTables),
+    ) -> Result<Self, SamplerError> {
+        // The verifier's reason without its walk: `doctor --programs` tells that too.
+        let mut ebpf = load(options, VerifierLogLevel::STATS)?;
         let stats = enable_stats(Stats::RunTime)
             .inspect_err(|error| tracing::debug!(%error, "the kernel doesn't measure its programs' run time"))
             .ok();
@@ -60,19 +70,23 @@ impl Programs {
             logger.inspect_err(|error| tracing::warn!(%error, "no log of the kernel programs")).ok()
         });
         let mut targets: ProgramArray<_> = take(&mut ebpf, PROGRAMS)?;
-        let unwind: &mut PerfEvent = program(&mut ebpf, UNWIND)?;
-        unwind.load().map_err(program_error(UNWIND))?;
-        let unwind = unwind.fd().map_err(program_error(UNWIND))?.try_clone().map_err(|source| {
-            SamplerError::Program { program: UNWIND, source: Box::new(ProgramError::IOError(source)) }
-        })?;
-        targets.set(0, &unwind, 0).map_err(map_error(PROGRAMS))?;
+        for (index, name) in (0..).zip(TAIL_CALLED) {
+            let target: &mut PerfEvent = program(&mut ebpf, name)?;
+            target.load().map_err(program_error(name))?;
+            let target = target.fd().map_err(program_error(name))?.try_clone().map_err(|source| {
+                SamplerError::Program { program: name, source: Box::new(ProgramError::IOError(source)) }
+            })?;
+            targets.set(index, &target, 0).map_err(map_error(PROGRAMS))?;
+        }
         let mut pids: HashMap<_, u32, u8> = take(&mut ebpf, PROFILED_PIDS)?;
         for pid in options.pids.iter().flatten() {
             pids.insert(pid, 1, 0).map_err(map_error(PROFILED_PIDS))?;
         }
         if options.pids.is_some() {
-            follow_forks(&mut ebpf)?;
+            follow(&mut ebpf, FORK, "sched_process_fork")?;
         }
+        follow(&mut ebpf, EXEC, "sched_process_exec")?;
+        let tables = KernelTables::of(&mut ebpf, TableSizes::of_machine())?;
         program::<&mut PerfEvent>(&mut ebpf, SAMPLE)?.load().map_err(program_error(SAMPLE))?;
         let mut programs = Self {
             ring: take(&mut ebpf, RING)?,
@@ -86,6 +100,7 @@ impl Programs {
             stats,
             ebpf,
         };
+        prepare(tables);
         programs.attach_first(cpus)?;
         Ok(programs)
     }
@@ -111,10 +126,31 @@ impl Programs {
         Ok(())
     }
 
+    /// Opens each CPU's event anew: whether the kernel takes a frequency or a period from a running one depends on the
+    /// clock and on what it made of it (kernel/events/core.c, `perf_swevent_init_hrtimer`).
+    pub(super) fn set_frequency(&mut self, frequency: u32) -> (FrequencyChange, Result<(), SamplerError>) {
+        self.frequency = u64::from(frequency);
+        let mut change = FrequencyChange { frequency, began_ns: now_ns(), cpus: Default::default() };
+        let mut result = Ok(());
+        for (cpu, link) in std::mem::take(&mut self.links) {
+            self.detach_link(link);
+            change.cpus.insert(cpu, now_ns());
+            if let Err(error) = self.attach(cpu) {
+                result = Err(error);
+            }
+        }
+        (change, result)
+    }
+
     pub(super) fn detach(&mut self) {
         for (_, link) in std::mem::take(&mut self.links) {
             self.detach_link(link);
         }
+    }
+
+    /// The ring's descriptor, to wait on: it is readable when a sample woke the reader.
+    pub(super) fn ring_fd(&self) -> BorrowedFd<'_> {
+        self.ring.as_fd()
     }
 
     /// Hands on what is in the ring buffer and gives how many records were malformed.
@@ -197,37 +233,49 @@ impl Programs {
     }
 }
 
-fn load(options: &SamplerOptions) -> Result<Ebpf, SamplerError> {
+/// Creates the maps and sets the globals; no program is in the kernel yet.
+pub(super) fn load(options: &SamplerOptions, verifier_log: VerifierLogLevel) -> Result<Ebpf, SamplerError> {
     let btf = Btf::of_running_kernel()?;
     let task_group_leader = btf.offset_of("task_struct", "group_leader")?;
     let task_start_boottime = btf.offset_of("task_struct", "start_boottime")?;
     let task_flags = btf.offset_of("task_struct", "flags")?;
     let task_tgid = btf.offset_of("task_struct", "tgid")?;
+    let task_mm = btf.offset_of("task_struct", "mm")?;
+    let task_fsbase = btf.offset_of("task_struct", "thread")? + btf.offset_of("thread_struct", "fsbase")?;
     drop(btf);
     let filter = u32::from(options.pids.is_some());
     let wakeup_bytes = options.ring_bytes / 4;
     let log = u32::from(options.kernel_log);
     let log_level: u8 = if options.kernel_log { aya_log::Level::Debug as u8 } else { 0 };
+    let mut loader = EbpfLoader::new();
+    for (name, entries) in TableSizes::of_machine().entries() {
+        loader.map_max_entries(name, entries);
+    }
     // No relocation of ours needs the kernel's types, and they take tens of megabytes.
-    EbpfLoader::new()
+    loader
         .btf(None)
+        .verifier_log_level(verifier_log)
         .override_global(globals::TASK_GROUP_LEADER, &task_group_leader, true)
         .override_global(globals::TASK_START_BOOTTIME, &task_start_boottime, true)
         .override_global(globals::TASK_FLAGS, &task_flags, true)
         .override_global(globals::TASK_TGID, &task_tgid, true)
+        .override_global(globals::TASK_MM, &task_mm, true)
+        .override_global(globals::TASK_FSBASE, &task_fsbase, true)
         .override_global(globals::FILTER, &filter, true)
         .override_global(globals::WAKEUP_BYTES, &wakeup_bytes, true)
         .override_global(globals::LOG, &log, true)
         .override_global(aya_log::LEVEL, &log_level, true)
         .map_max_entries(RING, options.ring_bytes.next_power_of_two().max(4096))
+        .map_max_entries(SCRATCH, cpus::possible()?)
+        .map_max_entries(COPIES, cpus::possible()?)
         .load(OBJECT)
         .map_err(SamplerError::Load)
 }
 
-fn follow_forks(ebpf: &mut Ebpf) -> Result<(), SamplerError> {
-    let fork: &mut RawTracePoint = program(ebpf, FORK)?;
-    fork.load().map_err(program_error(FORK))?;
-    fork.attach("sched_process_fork").map_err(program_error(FORK))?;
+fn follow(ebpf: &mut Ebpf, name: &'static str, tracepoint: &str) -> Result<(), SamplerError> {
+    let program: &mut RawTracePoint = program(ebpf, name)?;
+    program.load().map_err(program_error(name))?;
+    program.attach(tracepoint).map_err(program_error(name))?;
     Ok(())
 }
 
@@ -239,7 +287,7 @@ where
     program.try_into().map_err(program_error(name))
 }
 
-fn take<T>(ebpf: &mut Ebpf, name: &'static str) -> Result<T, SamplerError>
+pub(super) fn take<T>(ebpf: &mut Ebpf, name: &'static str) -> Result<T, SamplerError>
 where
     T: TryFrom<aya::maps::Map, Error = aya::maps::MapError>,
 {
@@ -251,6 +299,6 @@ fn program_error(program: &'static str) -> impl Fn(ProgramError) -> SamplerError
     move |source| SamplerError::Program { program, source: Box::new(source) }
 }
 
-fn map_error(map: &'static str) -> impl Fn(aya::maps::MapError) -> SamplerError {
+pub(super) fn map_error(map: &'static str) -> impl Fn(aya::maps::MapError) -> SamplerError {
     move |source| SamplerError::Map { map, source }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
+use std::sync::Arc;
 
 use perf_event::data::endian::Native;
 use perf_event::data::parse::{ParseConfig, Parser};
@@ -13,6 +14,7 @@ use perf_event_open_sys::bindings::perf_event_header;
 
 use super::SamplerError;
 use super::event::{Event, EventKind, NewMapping, name};
+use super::waker::Waker;
 use crate::types::{Avma, BuildId, FileOffset};
 
 /// Bytes of each CPU's ring: an exec writes about 2 KiB.
@@ -20,9 +22,14 @@ const RING_BYTES: usize = 256 << 10;
 /// `PERF_RECORD_MISC_COMM_EXEC` of include/uapi/linux/perf_event.h: the name changed by exec.
 const MISC_COMM_EXEC: u16 = 1 << 13;
 
+/// A ring that is filled so far wakes its reader.
+const WAKEUP_BYTES: usize = RING_BYTES / 4;
+
 /// The rings of all CPUs.
 pub(super) struct Records {
     rings: BTreeMap<u32, Ring>,
+    /// Where rings are waited on.
+    waker: Arc<Waker>,
 }
 
 struct Ring {
@@ -37,8 +44,8 @@ impl fmt::Debug for Records {
 }
 
 impl Records {
-    pub(super) fn open(cpus: &[u32]) -> Result<Self, SamplerError> {
-        let mut records = Self { rings: BTreeMap::new() };
+    pub(super) fn open(cpus: &[u32], waker: Arc<Waker>) -> Result<Self, SamplerError> {
+        let mut records = Self { rings: BTreeMap::new(), waker };
         records.follow(cpus)?;
         Ok(records)
     }
@@ -52,11 +59,10 @@ impl Records {
         }
         for &cpu in cpus {
             if let Entry::Vacant(entry) = self.rings.entry(cpu) {
-                let ring = Ring::open(cpu).map_err(|source| SamplerError::PerfEvent {
-                    event: "process records",
-                    cpu,
-                    source,
-                })?;
+                let failed = |source| SamplerError::PerfEvent { event: "process records", cpu, source };
+                let ring = Ring::open(cpu).map_err(failed)?;
+                // A ring that is closed is no longer waited on.
+                self.waker.add_records(&ring.sampler).map_err(failed)?;
                 entry.insert(ring);
             }
         }
@@ -104,6 +110,7 @@ impl Ring {
             .sample_id_all(true)
             .clockid(Clock::MONOTONIC)
             .sample_period(1)
+            .wakeup_watermark(WAKEUP_BYTES)
             .enabled(true);
         let config = ParseConfig::from(*builder.attrs());
         let sampler = builder.build()?.sampled(RING_BYTES)?;
@@ -111,6 +118,7 @@ impl Ring {
     }
 }
 
+#[allow(clippy::large_enum_variant, reason = "handed on at once: a box would cost more")]
 enum Parsed {
     Event(Event),
     Lost { count: u64, time_ns: u64 },

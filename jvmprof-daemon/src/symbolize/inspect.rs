@@ -5,7 +5,9 @@ use std::fmt;
 use serde::Serialize;
 
 use super::Symbolizer;
+use super::modules::{self, Module};
 use crate::process::{Backing, Process};
+use crate::types::Avma;
 
 /// One executable mapping and what can be told of its code.
 #[derive(Clone, Debug, Serialize)]
@@ -20,10 +22,43 @@ pub struct ModuleReport {
     pub problem: Option<&'static str>,
 }
 
+/// What is at an address of native code.
+#[derive(Clone, Debug, Serialize)]
+pub struct NativePlace {
+    pub path: String,
+    /// The function, or the place in the file.
+    pub name: String,
+    /// How the caller is found.
+    pub rule: String,
+    /// Why there is no name.
+    pub problem: Option<&'static str>,
+}
+
 impl Symbolizer {
+    /// What is at an address of a process; `None` where no code is mapped.
+    pub fn explain(&mut self, process: &Process, pc: Avma) -> Option<NativePlace> {
+        let code = process.mappings.find(pc)?;
+        let symbols = self.processes.entry(process.key).or_default();
+        let rule = modules::rule(process, &mut symbols.modules, &self.files, &mut self.counts, pc);
+        let (rule, path) = (format!("{rule:?}"), code.path.to_string());
+        if code.backing == Backing::Anonymous {
+            let name = "generated code".to_owned();
+            return Some(NativePlace { path, name, rule, problem: None });
+        }
+        let module = symbols.modules.get(process, code, &self.files, &mut self.counts);
+        let (name, problem) = match Module::name(&module, process, &self.files, &self.names, pc) {
+            // The last one has the code, the others were inlined.
+            Ok(Some(lines)) => (lines.last().map_or_else(String::new, |line| line.name.to_string()), None),
+            Ok(None) => (module.offset_name(pc), Some("no symbol")),
+            Err(reason) => (module.offset_name(pc), Some(reason)),
+        };
+        Some(NativePlace { path, name, rule, problem })
+    }
+
     /// Looks at each executable mapping of a process, and at its perf map.
     pub fn inspect(&mut self, process: &Process, now_ns: u64) -> Vec<ModuleReport> {
         let symbols = self.processes.entry(process.key).or_default();
+        symbols.jit.read_all(process, &self.jit, now_ns, &mut self.counts.perf_maps);
         symbols.jit.refresh(process, now_ns, &mut self.counts.perf_maps);
         let mut reports = Vec::new();
         for code in process.mappings.iter() {
@@ -38,7 +73,7 @@ impl Symbolizer {
             if code.backing != Backing::Anonymous {
                 let module = symbols.modules.get(process, code, &self.files, &mut self.counts);
                 report.build_id = module.mapping().build_id.map(|id| id.to_string());
-                match module.symbols(process, &self.files) {
+                match module.symbols(process, &self.files, &self.names) {
                     Ok(symbols) => report.symbols = Some(symbols.len()),
                     Err(reason) => report.problem = Some(reason),
                 }

@@ -1,110 +1,436 @@
-//! Frames of generated code, named by the process's perf map.
+//! Frames of generated code, named by what the process's runtime wrote of it, as of the sample's time.
+//!
+//! A name is believed once everything that was written before the sample was taken has been read. Until then, and where
+//! nothing covers the address yet, a frame waits: it gets its name, or none for good, before its window's profile is
+//! made.
 
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use super::frame;
-use crate::jitmap::names::display_name;
-use crate::jitmap::perf_map::{PerfMap, PerfMapLimits};
-use crate::native::open::open_in_root_owned;
-use crate::process::{MappedCode, Process};
-use crate::profile::model::{Frame, FrameKind, Mapping};
-use crate::types::Avma;
+use jvmprof_common::rows::Row;
+
+use super::counts::CacheSize;
+use super::frames::frame_bytes;
+use super::jit_counts::{JitCounts, Reported};
+use crate::jitmap::attach::{PerfMapRequests, Target};
+use crate::jitmap::budget::Budget;
+use crate::jitmap::names::{CodeName, code_name};
+use crate::jitmap::process_dump::{self, ProcessDump};
+use crate::jitmap::process_map::{ProcessMap, Writer};
+use crate::jitmap::timeline::{EntryId, Found};
+use crate::jitmap::watcher::Watcher;
+use crate::process::{Backing, MappedCode, Process};
+use crate::profile::model::{Frame, FrameKind, Line, Mapping};
+use crate::types::{Avma, FileOffset};
 
 const UNKNOWN_JAVA: &str = "[unknown Java: not in the perf map]";
 const UNKNOWN_JIT: &str = "[jit: unknown]";
-/// A perf map is looked at again at most this often when an address isn't in it.
-const LOOK_INTERVAL_NS: u64 = 500_000_000;
+/// Memory for the frames that are remembered of one process, bytes.
+const MAX_FRAME_BYTES: usize = 2 << 20;
+/// Frames of one process that wait for their names.
+const MAX_WAITING: usize = 20_000;
+/// One JVM is asked for a perf map at most this often.
+const REQUEST_INTERVAL_NS: u64 = 60_000_000_000;
+/// While another one is asked.
+const REQUEST_RETRY_NS: u64 = 1_000_000_000;
+/// Reads of a jitdump at a window's end.
+const MAX_DUMP_READS: usize = 64;
+/// No sample takes so long from the kernel to here, unless it waits.
+const OLDEST_SAMPLE_NS: u64 = 30_000_000_000;
 
-/// What was read from perf maps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct JitCounts {
-    pub entries: u64,
-    /// Lines that were refused: malformed, too long, or beyond the memory limit.
-    pub refused_lines: u64,
-    pub bytes_read: u64,
-    /// Perf maps that were there but could not be read or belong to another user.
-    pub unusable: u64,
+/// What the processes' generated code shares.
+#[derive(Debug)]
+pub(super) struct JitShared {
+    budget: Budget,
+    watcher: Watcher,
+    /// `None`: no JVM is asked for a perf map.
+    requests: Option<PerfMapRequests>,
+}
+
+impl JitShared {
+    /// `bytes`: for all perf maps and jitdumps together.
+    pub(super) fn new(bytes: usize) -> Self {
+        Self { budget: Budget::new(bytes), watcher: Watcher::default(), requests: None }
+    }
+
+    /// JVMs that can't be read are asked for a perf map.
+    pub(super) fn ask_jvms(&mut self) {
+        self.requests = Some(PerfMapRequests::default());
+    }
+
+    /// The memory of all perf maps and jitdumps.
+    pub(super) fn size(&self) -> CacheSize {
+        CacheSize::new("jit_maps", self.budget.used(), self.budget.limit())
+    }
 }
 
 /// The generated code of one process.
 #[derive(Debug, Default)]
 pub(super) struct JitNames {
-    map: Option<PerfMap>,
-    next_look_ns: u64,
+    map: Option<Arc<Mutex<ProcessMap>>>,
+    dump: Option<ProcessDump>,
+    /// The version of the process's mappings that were searched for the mark of a jitdump.
+    searched_version: u64,
+    /// Its JVM isn't asked for a perf map before this time.
+    next_request_ns: u64,
+    reported: Reported,
+    map_frames: FrameCache,
+    dump_frames: FrameCache,
+    waiting: HashMap<(Avma, u64), Waiting>,
+    /// Names of frames that have waited, by the address of the frame, which is kept so that no other takes its place.
+    settled: HashMap<usize, (Arc<Frame>, Arc<Frame>)>,
+}
+
+/// A frame without a name, and how often it was sampled.
+#[derive(Debug)]
+struct Waiting {
+    frame: Arc<Frame>,
+    address: Avma,
+    at_ns: u64,
+    samples: u64,
+}
+
+/// Frames by the entry that names them: another entry at the same address is another frame.
+#[derive(Debug, Default)]
+struct FrameCache {
+    epoch: u64,
+    by_entry: HashMap<(EntryId, Avma), Arc<Frame>>,
+    bytes: usize,
+}
+
+/// When and what a sample asks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked<'a> {
+    pub(super) process: &'a Process,
+    pub(super) code: &'a MappedCode,
+    pub(super) address: Avma,
+    /// `CLOCK_MONOTONIC` of the sample.
+    pub(super) at_ns: u64,
+    pub(super) now_ns: u64,
+    /// It is a JVM that can't be read.
+    pub(super) is_closed_jvm: bool,
 }
 
 impl JitNames {
-    /// The frame of an address in generated code, or one without a name.
+    /// The frame of an address in generated code; an error is a frame without a name yet, see [`Self::finished`].
     pub(super) fn frame(
         &mut self,
-        process: &Process,
-        code: &MappedCode,
-        address: Avma,
-        now_ns: u64,
+        asked: Asked<'_>,
+        shared: &JitShared,
         counts: &mut JitCounts,
     ) -> Result<Arc<Frame>, Arc<Frame>> {
-        let is_jvm = process.is_jvm();
-        let (kind, path, unknown) = if is_jvm {
-            (FrameKind::Java, "jvm", UNKNOWN_JAVA)
-        } else {
-            (FrameKind::Jit, "[jit]", UNKNOWN_JIT)
-        };
-        let mapping = Mapping {
-            start: code.start,
-            limit: code.end,
-            offset: code.offset,
-            path: path.into(),
-            build_id: None,
-        };
-        let unnamed = frame(kind, address, Some(Arc::new(mapping)), unknown.into(), unknown.into());
-        if let Some(named) = self.named(address, &unnamed) {
-            return Ok(named);
+        let Asked { address, at_ns, .. } = asked;
+        self.find_dump(asked.process, shared, counts);
+        let map = Arc::clone(self.map.get_or_insert_with(|| new_map(asked.process, shared)));
+        let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
+        let was_read = self.read_up_to(&mut map, at_ns, asked.now_ns, counts);
+        if was_read && !self.waiting.is_empty() {
+            self.settle(&map, counts, false);
         }
-        if now_ns >= self.next_look_ns {
-            self.refresh(process, now_ns, counts);
-            if let Some(named) = self.named(address, &unnamed) {
+        let turn = map.map().counters().entries;
+        let was_known = self.is_known(&map, at_ns);
+        if was_known {
+            let make = |line| Arc::new(frame_of(asked, Some(line)));
+            if let Some((named, is_ambiguous)) = self.named(&map, address, at_ns, make) {
+                counts.ambiguous += u64::from(is_ambiguous);
                 return Ok(named);
             }
         }
-        Err(unnamed)
+        drop(map);
+        self.ask_jvm(asked, shared);
+        // Between two changes of a perf map all samples of an address have the same name, if it has been read to its end.
+        let turn = if self.dump.is_some() || !was_known { at_ns } else { turn };
+        Err(self.wait(asked, turn, counts))
     }
 
-    /// The same frame with its name, if the map has it by now.
-    pub(super) fn named(&self, address: Avma, unnamed: &Frame) -> Option<Arc<Frame>> {
-        let raw = self.map.as_ref()?.lookup(address)?.raw;
-        Some(frame(unnamed.kind, address, unnamed.mapping.clone(), display_name(raw).into(), raw.into()))
+    /// Whether the process's code may have unwinding information, so that its stacks are walked by [`Self::row`].
+    pub(super) fn may_have_rows(
+        &mut self,
+        process: &Process,
+        shared: &JitShared,
+        counts: &mut JitCounts,
+    ) -> bool {
+        self.find_dump(process, shared, counts);
+        self.has_rows()
     }
 
-    /// Reads what is new in the map.
-    pub(super) fn refresh(&mut self, process: &Process, now_ns: u64, counts: &mut JitCounts) {
-        self.next_look_ns = now_ns + LOOK_INTERVAL_NS;
-        let path = PathBuf::from(format!("/tmp/perf-{}.map", process.inner_pid()));
-        let file = match open_in_root_owned(&process.root(), &path, process.uid().unwrap_or(0)) {
-            Ok(file) => file,
-            Err(error) if error.is_not_found() => return,
-            Err(error) => {
-                counts.unusable += 1;
-                tracing::debug!(pid = process.pid, %error, "a perf map can't be used");
-                return;
-            }
-        };
-        let map = self.map.get_or_insert_with(|| PerfMap::new(PerfMapLimits::default()));
-        let before = map.counters();
-        if let Err(error) = map.refresh(&file) {
-            counts.unusable += 1;
-            tracing::debug!(pid = process.pid, %error, "a perf map can't be read");
+    /// As far as that is known by now.
+    pub(super) fn has_rows(&self) -> bool {
+        self.dump.as_ref().is_some_and(|dump| dump.dump().is_unwound() != Some(false))
+    }
+
+    /// Stacks that were sampled up to this time can be walked. Reads on if that may help to know more.
+    pub(super) fn walkable_until(&mut self, at_ns: u64, counts: &mut JitCounts) -> u64 {
+        if !self.has_rows() {
+            return u64::MAX;
         }
-        let after = map.counters();
-        counts.entries += after.entries - before.entries;
-        counts.bytes_read += after.bytes_read - before.bytes_read;
-        let refused =
-            |it: &crate::jitmap::perf_map::PerfMapCounters| it.malformed + it.too_long + it.over_limit;
-        counts.refused_lines += refused(&after) - refused(&before);
+        read_dump(&mut self.dump, at_ns, counts);
+        match self.dump.as_ref().map(ProcessDump::dump) {
+            Some(dump) if dump.is_unwound().is_none() => 0,
+            Some(dump) => dump.known_until(),
+            None => u64::MAX,
+        }
+    }
+
+    /// How to unwind the code that was at this address at this time, if that was told, and whether it was told of this code
+    /// for sure.
+    pub(super) fn row(&self, address: Avma, at_ns: u64) -> Option<(Row, bool)> {
+        let dump = self.dump.as_ref()?.dump();
+        let found = dump.lookup(address, at_ns)?;
+        let row = found.rows?.at(u32::try_from(address.0 - found.start.0).ok()?)?;
+        Some((row, dump.is_known(at_ns) && !found.is_ambiguous))
+    }
+
+    /// Opens what the process's runtime writes: by the time that its samples are named it may have ended.
+    pub(super) fn begin(
+        &mut self,
+        process: &Process,
+        shared: &JitShared,
+        now_ns: u64,
+        counts: &mut JitCounts,
+    ) {
+        let has_code = process.mappings.iter().any(|mapping| mapping.backing == Backing::Anonymous);
+        if self.map.is_some() || !has_code {
+            return;
+        }
+        self.find_dump(process, shared, counts);
+        let map = self.map.insert(new_map(process, shared));
+        map.lock().unwrap_or_else(PoisonError::into_inner).check(now_ns);
+    }
+
+    /// Reads all that there is, for those who look at a process that isn't sampled.
+    pub(super) fn read_all(
+        &mut self,
+        process: &Process,
+        shared: &JitShared,
+        now_ns: u64,
+        counts: &mut JitCounts,
+    ) {
+        self.find_dump(process, shared, counts);
+        let map = Arc::clone(self.map.get_or_insert_with(|| new_map(process, shared)));
+        let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
+        map.check(now_ns);
+        while map.has_more() {
+            map.check(now_ns);
+        }
+    }
+
+    /// What has become of a frame that had no name.
+    pub(super) fn finished(&self, frame: &Arc<Frame>) -> Option<Arc<Frame>> {
+        let (_, named) = self.settled.get(&Arc::as_ptr(frame).addr())?;
+        Some(Arc::clone(named))
+    }
+
+    /// Reads what is new, and gives the frames that wait their names: none for good where there is none.
+    pub(super) fn refresh(&mut self, process: &Process, now_ns: u64, counts: &mut JitCounts) {
+        let Some(map) = self.map.clone() else { return };
+        let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
+        self.read_up_to(&mut map, now_ns, now_ns, counts);
+        self.finish_dump(process, now_ns, counts);
+        self.settle(&map, counts, true);
+        let horizon_ns = now_ns.saturating_sub(OLDEST_SAMPLE_NS);
+        map.map_mut().expire(horizon_ns);
+        if let Some(dump) = &mut self.dump {
+            // What is collected may speak of any time since the last window.
+            let collected_ns = if dump.dump().is_collecting() { 4 * OLDEST_SAMPLE_NS } else { 0 };
+            dump.dump_mut().expire(horizon_ns.saturating_sub(collected_ns));
+        }
+        self.reported.report(&map, self.dump.as_ref(), counts);
+    }
+
+    /// Reads a dump to its end, however large, for there is no later chance.
+    pub(super) fn finish_dump(&mut self, process: &Process, now_ns: u64, counts: &mut JitCounts) {
+        let has_ended = !Path::new("/proc").join(process.pid.to_string()).exists();
+        for _ in 0..MAX_DUMP_READS {
+            read_dump(&mut self.dump, now_ns, counts);
+            if self.dump.as_ref().is_none_or(|dump| !dump.dump().has_more()) {
+                break;
+            }
+        }
+        if let Some(dump) = self.dump.as_mut().filter(|_| has_ended) {
+            dump.dump_mut().writer_has_ended();
+        }
+    }
+
+    /// Frames that have waited have their names in the profile: the next window begins.
+    pub(super) fn forget_settled(&mut self) {
+        self.settled.clear();
+    }
+
+    /// A JVM whose code has no names may tell them.
+    fn ask_jvm(&mut self, asked: Asked<'_>, shared: &JitShared) {
+        let Some((requests, map)) = shared.requests.as_ref().zip(self.map.as_ref()) else { return };
+        if !asked.is_closed_jvm || asked.now_ns < self.next_request_ns {
+            return;
+        }
+        self.next_request_ns = asked.now_ns + REQUEST_RETRY_NS;
+        if let Some(target) = Target::of(asked.process)
+            && requests.request(target, Arc::clone(map))
+        {
+            self.next_request_ns = asked.now_ns + REQUEST_INTERVAL_NS;
+        }
+    }
+
+    fn find_dump(&mut self, process: &Process, shared: &JitShared, counts: &mut JitCounts) {
+        if self.dump.is_some() || self.searched_version == process.version {
+            return;
+        }
+        self.searched_version = process.version;
+        let Some(marker) = process_dump::marker(process) else { return };
+        match ProcessDump::open(process, marker, shared.budget.clone()) {
+            Ok(dump) => self.dump = Some(dump),
+            Err(error) => {
+                *counts.unusable_dumps.entry(error.reason()).or_default() += 1;
+                tracing::debug!(pid = process.pid, %error, "a jitdump can't be opened");
+            }
+        }
+    }
+
+    /// Reads on if that may tell more of what was generated up to `at_ns`. True if it did.
+    fn read_up_to(&mut self, map: &mut ProcessMap, at_ns: u64, now_ns: u64, counts: &mut JitCounts) -> bool {
+        let is_map_old = map.checked_ns() <= at_ns;
+        if is_map_old {
+            map.check(now_ns);
+        }
+        read_dump(&mut self.dump, at_ns, counts) || is_map_old
+    }
+
+    /// Whether everything has been read that was generated up to this time.
+    fn is_known(&self, map: &ProcessMap, at_ns: u64) -> bool {
+        map.checked_ns() > at_ns && self.dump.as_ref().is_none_or(|dump| dump.dump().is_known(at_ns))
+    }
+
+    /// The frame by what was there at the time, and whether it may have been something else. A jitdump tells times, a perf
+    /// map doesn't.
+    fn named(
+        &mut self,
+        map: &ProcessMap,
+        address: Avma,
+        at_ns: u64,
+        make: impl FnOnce(Line) -> Arc<Frame>,
+    ) -> Option<(Arc<Frame>, bool)> {
+        let dump = self.dump.as_ref().map(ProcessDump::dump);
+        if let Some((dump, found)) = dump.and_then(|dump| Some((dump, dump.lookup(address, at_ns)?))) {
+            let is_ambiguous = found.is_ambiguous || !dump.is_known(at_ns);
+            return Some((self.dump_frames.get(dump.epoch(), &found, address, make), is_ambiguous));
+        }
+        let found = map.map().lookup(address, at_ns)?;
+        Some((self.map_frames.get(map.map().epoch(), &found, address, make), found.is_ambiguous))
+    }
+
+    fn wait(&mut self, asked: Asked<'_>, turn: u64, counts: &mut JitCounts) -> Arc<Frame> {
+        let is_full = self.waiting.len() + self.settled.len() >= MAX_WAITING;
+        if is_full && !self.waiting.contains_key(&(asked.address, turn)) {
+            counts.unknown += 1;
+            return Arc::new(frame_of(asked, None));
+        }
+        let waiting = self.waiting.entry((asked.address, turn)).or_insert_with(|| Waiting {
+            frame: Arc::new(frame_of(asked, None)),
+            address: asked.address,
+            at_ns: asked.at_ns,
+            samples: 0,
+        });
+        waiting.samples += 1;
+        Arc::clone(&waiting.frame)
+    }
+
+    /// Names the frames that wait, as far as that can be done. `is_end`: those that can't have no name.
+    fn settle(&mut self, map: &ProcessMap, counts: &mut JitCounts, is_end: bool) {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.retain(|_, waiting| {
+            let Waiting { frame, address, at_ns, samples } = waiting;
+            let make = |line| Arc::new(Frame { lines: vec![line], ..(**frame).clone() });
+            let may_name = is_end || self.is_known(map, *at_ns);
+            let named = if may_name { self.named(map, *address, *at_ns, make) } else { None };
+            let Some((named, is_ambiguous)) = named else {
+                counts.unknown += if is_end { *samples } else { 0 };
+                return !is_end;
+            };
+            counts.ambiguous += if is_ambiguous { *samples } else { 0 };
+            self.settled.insert(Arc::as_ptr(frame).addr(), (Arc::clone(frame), named));
+            false
+        });
+        self.waiting = waiting;
     }
 }
 
-/// True for a frame that [`JitNames::named`] may still name.
-pub(super) fn is_unnamed(frame: &Frame) -> bool {
-    frame.lines.first().is_some_and(|line| matches!(&*line.name, UNKNOWN_JAVA | UNKNOWN_JIT))
+/// Reads on in a dump if that may tell more of what was generated up to `at_ns`. True if it did.
+fn read_dump(dump: &mut Option<ProcessDump>, at_ns: u64, counts: &mut JitCounts) -> bool {
+    let dump = dump.as_mut().filter(|dump| dump.dump().checked_ns() <= at_ns && !dump.dump().is_known(at_ns));
+    let is_old = dump.is_some();
+    if let Some(Err(error)) = dump.map(ProcessDump::check) {
+        *counts.unusable_dumps.entry(error.reason()).or_default() += 1;
+        tracing::debug!(%error, "a jitdump can't be used");
+    }
+    is_old
+}
+
+/// The perf map of a process, read as it is written from now on.
+fn new_map(process: &Process, shared: &JitShared) -> Arc<Mutex<ProcessMap>> {
+    let map = Arc::new(Mutex::new(ProcessMap::new(Writer::of(process), shared.budget.clone())));
+    if let Err(error) = shared.watcher.watch(&map) {
+        tracing::warn!(%error, "it is known less exactly when code was generated");
+    }
+    map
+}
+
+impl FrameCache {
+    fn get(
+        &mut self,
+        epoch: u64,
+        found: &Found<'_>,
+        address: Avma,
+        make: impl FnOnce(Line) -> Arc<Frame>,
+    ) -> Arc<Frame> {
+        if self.epoch != epoch || self.bytes > MAX_FRAME_BYTES {
+            *self = Self { epoch, ..Self::default() };
+        }
+        let bytes = &mut self.bytes;
+        let frame = self.by_entry.entry((found.id, address)).or_insert_with(|| {
+            let frame = make(line(found, address));
+            *bytes += frame_bytes(&frame);
+            frame
+        });
+        Arc::clone(frame)
+    }
+}
+
+/// What an entry says of an address of its code.
+fn line(found: &Found<'_>, address: Avma) -> Line {
+    let CodeName { name, file, line } = code_name(found.name);
+    let offset = u32::try_from(address.0 - found.start.0).unwrap_or(u32::MAX);
+    let place = found.lines.and_then(|lines| lines.at(offset));
+    let (file, line) = match place {
+        Some((file, line)) => (Some(Arc::clone(file)), line),
+        None => (file.map(Arc::from), line),
+    };
+    let raw: Arc<str> = found.name.into();
+    let name = if *name == *raw { Arc::clone(&raw) } else { name.into() };
+    Line { name, system_name: raw, file, line, how: None }
+}
+
+/// A frame of generated code, with this line or as unknown.
+fn frame_of(asked: Asked<'_>, line: Option<Line>) -> Frame {
+    let Asked { process, code, address, .. } = asked;
+    let (kind, path, unknown) = if process.is_jvm() {
+        (FrameKind::Java, "jvm", UNKNOWN_JAVA)
+    } else {
+        (FrameKind::Jit, "[jit]", UNKNOWN_JIT)
+    };
+    let mapping = Mapping {
+        start: code.start,
+        limit: code.end,
+        offset: FileOffset(code.offset.0),
+        path: path.into(),
+        build_id: None,
+    };
+    let line = line.unwrap_or_else(|| Line {
+        name: unknown.into(),
+        system_name: unknown.into(),
+        file: None,
+        line: 0,
+        how: None,
+    });
+    Frame { kind, address: Some(address), mapping: Some(Arc::new(mapping)), lines: vec![line] }
 }

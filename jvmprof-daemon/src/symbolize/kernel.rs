@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-use super::frame;
+use super::frames::frame;
 use crate::native::kallsyms::{Kallsyms, KallsymsError};
 use crate::profile::model::{Frame, FrameKind, Mapping};
 use crate::types::{Avma, FileOffset};
@@ -13,24 +13,57 @@ const MAX_FRAMES: usize = 20_000;
 
 #[derive(Debug, Default)]
 pub(super) struct KernelFrames {
-    /// Read at the first kernel sample.
+    /// Read when the first frames are named.
     symbols: OnceLock<Result<Kallsyms, KallsymsError>>,
     mapping: OnceLock<Arc<Mapping>>,
     frames: HashMap<Avma, Arc<Frame>>,
+    unnamed: Vec<Avma>,
 }
 
 impl KernelFrames {
-    /// The frame of an address that was adjusted to the call already.
+    /// The frame of an address that was adjusted to the call already; without a name if it is a new one.
     pub(super) fn frame(&mut self, address: Avma) -> Arc<Frame> {
         if let Some(frame) = self.frames.get(&address) {
             return Arc::clone(frame);
         }
-        let named = self.name(address);
         if self.frames.len() >= MAX_FRAMES {
             self.forget();
         }
-        self.frames.insert(address, Arc::clone(&named));
-        named
+        let mapping = Some(Arc::clone(self.mapping()));
+        let unnamed =
+            Arc::new(Frame { kind: FrameKind::Kernel, address: Some(address), mapping, lines: Vec::new() });
+        self.frames.insert(address, Arc::clone(&unnamed));
+        self.unnamed.push(address);
+        unnamed
+    }
+
+    /// Names the frames that are new.
+    pub(super) fn name_new(&mut self) {
+        for address in std::mem::take(&mut self.unnamed) {
+            let named = self.name(address);
+            self.frames.insert(address, named);
+        }
+    }
+
+    /// The frame of an address with its name.
+    pub(super) fn named(&mut self, address: Avma) -> Arc<Frame> {
+        match self.frames.get(&address) {
+            Some(frame) if !frame.lines.is_empty() => Arc::clone(frame),
+            _ => self.name(address),
+        }
+    }
+
+    fn mapping(&self) -> &Arc<Mapping> {
+        self.mapping.get_or_init(|| {
+            Arc::new(Mapping {
+                // The upper half of the address space: kernel text and modules.
+                start: Avma(0xffff_8000_0000_0000),
+                limit: Avma(u64::MAX),
+                offset: FileOffset(0),
+                path: "[kernel.kallsyms]".into(),
+                build_id: None,
+            })
+        })
     }
 
     pub(super) fn forget(&mut self) {
@@ -45,21 +78,11 @@ impl KernelFrames {
         let symbols = self.symbols.get_or_init(|| {
             Kallsyms::load().inspect_err(|error| tracing::warn!(%error, "kernel frames have no names"))
         });
-        let mapping = self.mapping.get_or_init(|| {
-            Arc::new(Mapping {
-                // The upper half of the address space: kernel text and modules.
-                start: Avma(0xffff_8000_0000_0000),
-                limit: Avma(u64::MAX),
-                offset: FileOffset(0),
-                path: "[kernel.kallsyms]".into(),
-                build_id: None,
-            })
-        });
         let symbol = symbols.as_ref().ok().and_then(|symbols| symbols.lookup(address));
         let name: Arc<str> = match symbol {
             Some(symbol) => symbol.name.into(),
             None => "[unknown kernel]".into(),
         };
-        frame(FrameKind::Kernel, address, Some(Arc::clone(mapping)), Arc::clone(&name), name)
+        frame(FrameKind::Kernel, address, Some(Arc::clone(self.mapping())), Arc::clone(&name), name)
     }
 }

@@ -1,33 +1,55 @@
 //! From a sample's addresses to frames with names, by what the process had mapped when it was sampled.
 
+mod counts;
+mod facts;
+mod frames;
 mod inspect;
+mod java;
 mod jit;
+mod jit_counts;
 mod kernel;
+mod later;
+mod loader;
+mod memory;
 mod modules;
+mod namer;
 mod names;
-mod tail;
+mod native;
+mod tell;
+mod walk;
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
 
-use jvmprof_common::abi::{FrameWord, Stop};
+use jvmprof_common::abi::Stop;
+use jvmprof_common::frame::UserFrame;
 
-use crate::native::cache::{CacheCounters, FileCache, FileCacheLimits};
-use crate::process::{Backing, MappedCode, Process, ProcessKey};
-use crate::profile::model::{Frame, FrameKind, Line, Mapping};
-use crate::sampler::Sample;
+use crate::hotspot::JavaCache;
+use crate::hotspot::stubs::analyze_native;
+use crate::jitmap::trampolines::Arenas;
+use crate::native::cache::{FileCache, FileCacheLimits, FileKey};
+use crate::process::{Process, ProcessKey};
+use crate::profile::model::{Frame, Mapping};
+use crate::sampler::{KernelTables, Sample};
 use crate::types::Avma;
-pub use inspect::ModuleReport;
-use jit::JitNames;
+use crate::unwind::{CodeTables, FileRows};
+pub use counts::{CacheSize, SymbolCounts};
+pub use facts::JvmFacts;
+use frames::{frame_bytes, marker};
+pub use inspect::{ModuleReport, NativePlace};
+use java::{Java, Look};
+use jit::{JitNames, JitShared};
+pub use jit_counts::JitCounts;
 use kernel::KernelFrames;
+use later::Unnamed;
+use loader::RowsLoader;
+pub use memory::SymbolMemory;
 use modules::Modules;
+use namer::Namer;
 use names::FunctionNames;
-use tail::Rules;
-
-/// Memory for the frames that are remembered of all processes together, bytes.
-const MAX_CACHED_BYTES: usize = 16 << 20;
-/// What a remembered frame takes beside its text: itself, its line, its slot in the map.
-const FRAME_BYTES: usize = 240;
+pub use native::{NativeOptions, Symbolize};
+use walk::Rules;
 
 /// A stack with names.
 #[derive(Clone, Debug)]
@@ -45,64 +67,102 @@ pub enum Outcome {
     /// It reaches the thread's root.
     Whole,
     Truncated(&'static str),
-}
-
-/// What went wrong or was saved, for counters.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SymbolCounts {
-    pub files: CacheCounters,
-    /// Mapped files that could not be used, by reason. A file counts once a process.
-    pub unusable_files: HashMap<&'static str, u64>,
-    /// Frames without a name, by reason. A frame counts once a process while it is remembered.
-    pub unnamed: HashMap<&'static str, u64>,
-    /// Frames that had to be named anew since too many were remembered.
-    pub frame_cache_resets: u64,
-    /// Samples whose frame-pointer chain was finished by unwind rows.
-    pub finished_by_rows: u64,
-    /// Samples with a return address in no mapped code: the stack is cut there.
-    pub stray_return_addresses: u64,
-    pub perf_maps: jit::JitCounts,
+    /// Nobody looked: its process is one that isn't wanted.
+    Unwanted,
 }
 
 /// Names addresses. One for all processes; what belongs to files is shared among them.
 #[derive(Debug)]
 pub struct Symbolizer {
-    files: FileCache,
+    files: Arc<FileCache>,
     names: FunctionNames,
+    native: NativeOptions,
     kernel: KernelFrames,
     processes: HashMap<ProcessKey, ProcessSymbols>,
+    /// `None`: nothing is sampled, only looked at.
+    kernel_side: Option<KernelSide>,
+    java: JavaCache,
+    jit: JitShared,
+    /// Native frames that wait for their names.
+    unnamed: Vec<Unnamed>,
     cached_bytes: usize,
+    /// The limit of the frames of all processes together, soon after it is exceeded.
+    max_cached_bytes: usize,
+    /// [`ProcessSymbols::named`] is to be forgotten at the window's end.
+    are_names_old: bool,
     counts: SymbolCounts,
+    java_frame_types: bool,
+}
+
+/// What the kernel program is told of code.
+#[derive(Debug)]
+struct KernelSide {
+    tables: CodeTables,
+    loader: RowsLoader,
 }
 
 /// What is remembered of one process.
 #[derive(Debug, Default)]
 struct ProcessSymbols {
     generation: u64,
-    frames: HashMap<FrameWord, Arc<Frame>>,
+    /// The version of its mappings that the kernel was told.
+    told_version: u64,
+    /// The kernel leaves its generated code to us.
+    told_jit_rows: bool,
+    /// Files whose rows are being read.
+    awaited: Vec<FileKey>,
+    frames: HashMap<UserFrame, Arc<Frame>>,
+    /// Native frames that have got their names, by mapping and address: also of mappings that are gone.
+    named: HashMap<(Arc<Mapping>, Avma), Arc<Frame>>,
     frame_bytes: usize,
     modules: Modules,
     rules: Rules,
     jit: JitNames,
+    arenas: Arenas,
+    java: Java,
 }
 
 impl Symbolizer {
-    /// `file_bytes`: memory for symbols and unwind rows of files; a quarter more goes to names that were found.
-    pub fn new(file_bytes: u64) -> Self {
-        let limits = FileCacheLimits { bytes: file_bytes, ..FileCacheLimits::default() };
+    pub fn new(memory: &SymbolMemory) -> Self {
+        let limits =
+            FileCacheLimits { bytes: memory.files, line_bytes: memory.lines, ..FileCacheLimits::default() };
         Self {
-            files: FileCache::new(limits),
-            names: FunctionNames::new(file_bytes / 4),
+            files: Arc::new(FileCache::new(limits).with_analysis(analyze_native)),
+            names: FunctionNames::new(memory.names),
+            native: NativeOptions::default(),
             kernel: KernelFrames::default(),
             processes: HashMap::new(),
+            kernel_side: None,
+            java: JavaCache::new(memory.java),
+            jit: JitShared::new(memory.jit),
+            unnamed: Vec::new(),
             cached_bytes: 0,
+            max_cached_bytes: memory.frames,
+            are_names_old: false,
             counts: SymbolCounts::default(),
+            java_frame_types: false,
         }
     }
 
-    /// Names a sample's frames and finishes its stack.
+    /// Whether names of Java methods end in how they ran: [`crate::profile::model::How::suffix`].
+    #[must_use]
+    pub fn with_java_frame_types(mut self, shown: bool) -> Self {
+        self.java_frame_types = shown;
+        self
+    }
+
+    /// Whether JVMs that can't be read are asked for a perf map.
+    #[must_use]
+    pub fn with_attach_perfmap(mut self, asked: bool) -> Self {
+        if asked {
+            self.jit.ask_jvms();
+        }
+        self
+    }
+
+    /// Names a sample's frames and finishes its stack, by what [`Self::look`] saw.
     pub fn resolve(&mut self, process: &Process, sample: &Sample, now_ns: u64) -> Resolved {
-        if self.cached_bytes > MAX_CACHED_BYTES {
+        if self.cached_bytes > self.max_cached_bytes {
             self.forget_frames();
         }
         let mut frames =
@@ -111,57 +171,143 @@ impl Symbolizer {
             let lookup = if index == 0 { *address } else { address.saturating_sub(1) };
             frames.push(self.kernel.frame(Avma(lookup)));
         }
-        let symbols = self.processes.entry(process.key).or_default();
-        if symbols.generation != process.generation {
-            self.cached_bytes -= symbols.frame_bytes;
-            *symbols = ProcessSymbols {
-                generation: process.generation,
-                jit: std::mem::take(&mut symbols.jit),
-                ..ProcessSymbols::default()
-            };
-        }
-        let mut namer = Namer {
-            files: &self.files,
-            names: &self.names,
-            counts: &mut self.counts,
-            cached: &mut self.cached_bytes,
-            process,
-            now_ns,
-            pending: false,
-        };
+        let (mut namer, symbols) = self.namer(process, sample, now_ns);
         let outcome = namer.user_stack(symbols, sample, &mut frames);
-        let pending = namer.pending;
+        let pending = namer.pending || frames.iter().any(|frame| frame.lines.is_empty());
         if let Outcome::Truncated(reason) = outcome {
             frames.push(marker(reason));
         }
         Resolved { frames, outcome, pending }
     }
 
-    /// Names what had no name at the time: perf maps are written later than the code they name.
-    pub fn retry(&mut self, key: ProcessKey, frames: &mut [Arc<Frame>]) {
-        let Some(symbols) = self.processes.get_mut(&key) else {
-            return;
+    /// Looks at what a sample's process has mapped by now.
+    pub fn look(&mut self, process: &Process, sample: &Sample, now_ns: u64) {
+        let is_asked = matches!(
+            sample.stop,
+            Stop::UnknownStub | Stop::UnknownCode | Stop::UnknownProcess | Stop::Frozen
+        );
+        self.refresh(process, now_ns, is_asked);
+    }
+
+    /// True if a sample's stack needs unwind rows that are being read, or that the process's runtime has still to tell: it is
+    /// to be resolved once they have arrived. What may be gone by then is read now.
+    pub fn must_wait(&mut self, process: &Process, sample: &Sample, now_ns: u64) -> bool {
+        let is_walked = matches!(
+            sample.stop,
+            Stop::Root | Stop::KernelThread | Stop::NoMemory | Stop::DepthReached | Stop::Not64Bit
+        );
+        let at_ns = sample.header.time_ns;
+        if is_walked || self.walkable_until(process.key, at_ns) >= at_ns {
+            return false;
+        }
+        if let Some(symbols) = self.processes.get_mut(&process.key).filter(|_| !process.is_jvm()) {
+            symbols.jit.begin(process, &self.jit, now_ns, &mut self.counts.perf_maps);
+        }
+        let (mut namer, symbols) = self.namer(process, sample, now_ns);
+        namer.read_java(symbols, sample);
+        true
+    }
+
+    fn namer<'a>(
+        &'a mut self,
+        process: &'a Process,
+        sample: &Sample,
+        now_ns: u64,
+    ) -> (Namer<'a>, &'a mut ProcessSymbols) {
+        let symbols = self.processes.entry(process.key).or_default();
+        let namer = Namer {
+            files: &self.files,
+            names: &self.names,
+            java: &self.java,
+            loader: self.kernel_side.as_ref().map(|kernel| &kernel.loader),
+            jit: &self.jit,
+            unnamed: &mut self.unnamed,
+            counts: &mut self.counts,
+            cached: &mut self.cached_bytes,
+            process,
+            java_frame_types: self.java_frame_types,
+            at_ns: sample.header.time_ns,
+            now_ns,
+            pending: false,
+            late_from: None,
         };
-        for frame in frames.iter_mut().filter(|frame| jit::is_unnamed(frame)) {
-            if let Some(named) = frame.address.and_then(|address| symbols.jit.named(address, frame)) {
-                *frame = named;
-            }
+        (namer, symbols)
+    }
+
+    /// Keeps these tables of kernel programs filled from now on.
+    ///
+    /// # Errors
+    /// The system has no thread left.
+    pub fn fill(&mut self, tables: KernelTables) -> io::Result<()> {
+        let loader = RowsLoader::start(Arc::clone(&self.files))?;
+        self.kernel_side = Some(KernelSide { tables: CodeTables::new(tables), loader });
+        Ok(())
+    }
+
+    /// Makes what is remembered of a process, and what the kernel was told of it, fit its mappings.
+    /// `is_asked`: a sample met code that isn't known.
+    pub fn refresh(&mut self, process: &Process, now_ns: u64, is_asked: bool) {
+        let symbols = self.processes.entry(process.key).or_default();
+        if symbols.generation != process.generation {
+            let named = std::mem::take(&mut symbols.named);
+            let frame_bytes = named.values().map(|frame| frame_bytes(frame)).sum();
+            self.cached_bytes = self.cached_bytes - symbols.frame_bytes + frame_bytes;
+            *symbols = ProcessSymbols {
+                generation: process.generation,
+                named,
+                frame_bytes,
+                jit: std::mem::take(&mut symbols.jit),
+                java: std::mem::take(&mut symbols.java),
+                ..ProcessSymbols::default()
+            };
+        }
+        let look = symbols.java.look(process, now_ns, is_asked);
+        if let Look::Unreadable(reason) = look {
+            *self.counts.unreadable_jvms.entry(reason).or_default() += 1;
+        }
+        if let (Look::Changed, Some(java), Some(kernel)) =
+            (look, symbols.java.attached(), &mut self.kernel_side)
+        {
+            let jvm = java.jvm();
+            let rows = FileRows::new(|handle| java.stubs().for_each(jvm.code_start, handle));
+            kernel.tables.add_jvm(process.key, jvm, rows);
+            symbols.told_version = 0;
+        }
+        if symbols.told_version != process.version || symbols.told_jit_rows != symbols.jit.has_rows() {
+            self.tell(process);
         }
     }
 
-    /// Reads on in the perf maps of all processes that have one.
+    /// Reads on in what runtimes wrote of their code, and settles what had no name yet: see [`Self::retry`]. What has
+    /// become of it is known until [`Self::retain`].
     pub fn refresh_perf_maps<'a>(&mut self, find: impl Fn(ProcessKey) -> Option<&'a Process>, now_ns: u64) {
         for (key, symbols) in &mut self.processes {
             if let Some(process) = find(*key) {
                 symbols.jit.refresh(process, now_ns, &mut self.counts.perf_maps);
             }
         }
+        let keys: Vec<ProcessKey> = self.processes.keys().copied().collect();
+        keys.into_iter().filter_map(find).for_each(|process| self.verify_trampolines(process));
+    }
+
+    /// Frames wait for names, or stacks for rows.
+    pub fn has_work(&self) -> bool {
+        let is_loading = self.kernel_side.as_ref().is_some_and(|kernel| kernel.loader.is_busy());
+        is_loading || !self.unnamed.is_empty()
     }
 
     /// Forgets all other processes.
     pub fn retain(&mut self, is_alive: impl Fn(ProcessKey) -> bool) {
+        if let Some(kernel) = &mut self.kernel_side {
+            kernel.tables.retain(&is_alive);
+        }
+        let are_names_old = std::mem::take(&mut self.are_names_old);
         self.processes.retain(|key, symbols| {
             let alive = is_alive(*key);
+            if are_names_old {
+                symbols.named = HashMap::new();
+            }
+            symbols.jit.forget_settled();
             if !alive {
                 self.cached_bytes -= symbols.frame_bytes;
             }
@@ -170,7 +316,28 @@ impl Symbolizer {
     }
 
     pub fn counts(&self) -> SymbolCounts {
-        SymbolCounts { files: self.files.counters(), ..self.counts.clone() }
+        let tables = self.kernel_side.as_ref().map(|kernel| kernel.tables.counts()).unwrap_or_default();
+        SymbolCounts { files: self.files.counters(), tables, ..self.counts.clone() }
+    }
+
+    /// The memory of what is remembered.
+    pub fn cache_sizes(&self) -> Vec<CacheSize> {
+        let [headers, parts, lines] = self.files.sizes();
+        let of = |name, (bytes, limit_bytes)| CacheSize { name, bytes, limit_bytes };
+        vec![
+            of("file_headers", headers),
+            of("file_symbols_and_rows", parts),
+            of("file_lines", lines),
+            of("function_names", self.names.size()),
+            of("java", self.java.size()),
+            CacheSize::new("frames", self.cached_bytes, self.max_cached_bytes),
+            self.jit.size(),
+        ]
+    }
+
+    /// What is known of the JVM in a process; `None` if there is none that can be read. Another `Arc` once it has changed.
+    pub fn jvm_facts(&self, key: ProcessKey) -> Option<&Arc<JvmFacts>> {
+        Some(self.processes.get(&key)?.java.attached()?.facts())
     }
 
     /// Why the kernel's frames have no names, if they have none.
@@ -178,6 +345,7 @@ impl Symbolizer {
         self.kernel.error()
     }
 
+    /// What native frames are named stays until the window's end: its samples still get their names there.
     fn forget_frames(&mut self) {
         for symbols in self.processes.values_mut() {
             symbols.frames = HashMap::new();
@@ -185,174 +353,8 @@ impl Symbolizer {
             symbols.rules = Rules::default();
         }
         self.kernel.forget();
+        self.are_names_old = true;
         self.cached_bytes = 0;
         self.counts.frame_cache_resets += 1;
     }
-}
-
-/// One sample's naming.
-struct Namer<'a> {
-    files: &'a FileCache,
-    names: &'a FunctionNames,
-    counts: &'a mut SymbolCounts,
-    cached: &'a mut usize,
-    process: &'a Process,
-    now_ns: u64,
-    pending: bool,
-}
-
-impl Namer<'_> {
-    fn user_stack(
-        &mut self,
-        symbols: &mut ProcessSymbols,
-        sample: &Sample,
-        frames: &mut Vec<Arc<Frame>>,
-    ) -> Outcome {
-        let mut last = None;
-        for word in sample.user() {
-            // The interrupted pc may be anywhere (a jump through a null pointer), a return address may not.
-            if !word.is_exact() && self.process.mappings.find(Avma(word.lookup_address())).is_none() {
-                self.counts.stray_return_addresses += 1;
-                return Outcome::Truncated("return address outside code");
-            }
-            frames.push(self.frame(symbols, word));
-            last = Some(word);
-        }
-        match (sample.stop, last) {
-            (Stop::KernelThread, _) => Outcome::Whole,
-            (Stop::DepthReached | Stop::Not64Bit, _) | (_, None) => Outcome::Truncated(sample.stop.as_str()),
-            (_, Some(last)) => self.finish(symbols, sample, last, frames),
-        }
-    }
-
-    /// Goes on from the last frame of the kernel program's walk, by unwind rows over the copied stack.
-    fn finish(
-        &mut self,
-        symbols: &mut ProcessSymbols,
-        sample: &Sample,
-        last: FrameWord,
-        frames: &mut Vec<Arc<Frame>>,
-    ) -> Outcome {
-        let mut walk = tail::Walk::new(sample, last);
-        let before = frames.len();
-        let outcome = loop {
-            let cursor = walk.cursor();
-            let process = self.process;
-            let rule = symbols.rules.at(&cursor, |address| {
-                modules::rule(process, &mut symbols.modules, self.files, self.counts, address)
-            });
-            match walk.step(rule) {
-                Ok(word) => {
-                    if frames.len() - before >= tail::MAX_FRAMES {
-                        break Outcome::Truncated(Stop::DepthReached.as_str());
-                    }
-                    if self.process.mappings.find(Avma(word.lookup_address())).is_none() {
-                        self.counts.stray_return_addresses += 1;
-                        break Outcome::Truncated("return address outside code");
-                    }
-                    frames.push(self.frame(symbols, word));
-                }
-                Err(end) => break end.outcome(sample.stop),
-            }
-        };
-        if frames.len() > before {
-            self.counts.finished_by_rows += 1;
-        }
-        outcome
-    }
-
-    fn frame(&mut self, symbols: &mut ProcessSymbols, word: FrameWord) -> Arc<Frame> {
-        if let Some(frame) = symbols.frames.get(&word) {
-            return Arc::clone(frame);
-        }
-        let address = Avma(word.lookup_address());
-        let Some(mapping) = self.process.mappings.find(address).cloned() else {
-            return self.unnamed(address, FrameKind::Native, None, "no mapping", "[unknown: no mapping]");
-        };
-        let frame = match mapping.backing {
-            Backing::Anonymous => {
-                match symbols.jit.frame(
-                    self.process,
-                    &mapping,
-                    address,
-                    self.now_ns,
-                    &mut self.counts.perf_maps,
-                ) {
-                    Ok(frame) => frame,
-                    Err(unnamed) => {
-                        // Not remembered: the next look may find it.
-                        *self.counts.unnamed.entry("jit").or_default() += 1;
-                        self.pending = true;
-                        return unnamed;
-                    }
-                }
-            }
-            Backing::File | Backing::Vdso => self.file_frame(symbols, &mapping, address),
-        };
-        let bytes = frame_bytes(&frame);
-        *self.cached += bytes;
-        symbols.frame_bytes += bytes;
-        symbols.frames.insert(word, Arc::clone(&frame));
-        frame
-    }
-
-    fn file_frame(
-        &mut self,
-        symbols: &mut ProcessSymbols,
-        mapping: &Arc<MappedCode>,
-        address: Avma,
-    ) -> Arc<Frame> {
-        let module = symbols.modules.get(self.process, mapping, self.files, self.counts);
-        let name = match module.name(self.process, self.files, self.names, address) {
-            Ok(Some(named)) => {
-                return frame(FrameKind::Native, address, Some(module.mapping()), named.name, named.raw);
-            }
-            Ok(None) => {
-                *self.counts.unnamed.entry("no symbol").or_default() += 1;
-                module.offset_name(address)
-            }
-            Err(reason) => {
-                *self.counts.unnamed.entry(reason).or_default() += 1;
-                module.offset_name(address)
-            }
-        };
-        let name: Arc<str> = name.into();
-        frame(FrameKind::Native, address, Some(module.mapping()), Arc::clone(&name), name)
-    }
-
-    fn unnamed(
-        &mut self,
-        address: Avma,
-        kind: FrameKind,
-        mapping: Option<Arc<Mapping>>,
-        reason: &'static str,
-        name: &'static str,
-    ) -> Arc<Frame> {
-        *self.counts.unnamed.entry(reason).or_default() += 1;
-        frame(kind, address, mapping, name.into(), name.into())
-    }
-}
-
-fn frame(
-    kind: FrameKind,
-    address: Avma,
-    mapping: Option<Arc<Mapping>>,
-    name: Arc<str>,
-    system_name: Arc<str>,
-) -> Arc<Frame> {
-    let line = Line { name, system_name, file: None, line: 0 };
-    Arc::new(Frame { kind, address: Some(address), mapping, lines: vec![line] })
-}
-
-/// Memory of a remembered frame. Names may be shared with other frames; counted each time, the limit is on the safe side.
-fn frame_bytes(frame: &Frame) -> usize {
-    let text = |line: &Line| line.name.len() + line.system_name.len();
-    FRAME_BYTES + frame.lines.iter().map(text).sum::<usize>()
-}
-
-/// The root of a stack that isn't whole, so that no flame graph hides it.
-fn marker(reason: &str) -> Arc<Frame> {
-    let name: Arc<str> = format!("[truncated: {reason}]").into();
-    let line = Line { name: Arc::clone(&name), system_name: name, file: None, line: 0 };
-    Arc::new(Frame { kind: FrameKind::Marker, address: None, mapping: None, lines: vec![line] })
 }

@@ -3,16 +3,20 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use jvmprof_common::rows::Row;
 use jvmprof_common::unwind::Rule;
 
 use super::SymbolCounts;
-use super::names::{FunctionName, FunctionNames};
-use crate::native::cache::{FileCache, KnownFile, LoadError};
+use super::loader::RowsLoader;
+use super::names::{FunctionNames, NativeLines, lines_of};
+use crate::native::cache::{FileCache, FileKey, KnownFile, LoadError};
+use crate::native::functions::Functions;
 use crate::native::open::{OpenError, open_in_root, open_regular};
-use crate::native::symbols::SymbolTable;
+use crate::native::rows::UnwindRows;
 use crate::process::{Backing, MappedCode, Process, procfs};
 use crate::profile::model::Mapping;
 use crate::types::{Avma, BuildId, Svma};
@@ -29,6 +33,8 @@ pub(super) struct Module {
     code: Arc<MappedCode>,
     mapping: Arc<Mapping>,
     file: Result<Arc<KnownFile>, &'static str>,
+    /// See [`is_class_data`].
+    is_class_data: bool,
 }
 
 impl Modules {
@@ -65,29 +71,40 @@ impl Module {
             path: Arc::clone(&code.path),
             build_id,
         };
-        Self { code: Arc::clone(code), mapping: Arc::new(mapping), file }
+        let is_class_data = file.is_err() && open(process, code).is_ok_and(|file| is_class_data(&file));
+        Self { code: Arc::clone(code), mapping: Arc::new(mapping), file, is_class_data }
     }
 
     pub(super) fn mapping(&self) -> Arc<Mapping> {
         Arc::clone(&self.mapping)
     }
 
-    /// The function at an address; `Ok(None)` where the file has none.
+    /// The function at an address, and what was inlined there if that is asked for; `Ok(None)` where the file has none.
     pub(super) fn name(
         &self,
         process: &Process,
         files: &FileCache,
         names: &FunctionNames,
         address: Avma,
-    ) -> Result<Option<FunctionName>, &'static str> {
+    ) -> Result<Option<NativeLines>, &'static str> {
         let file = self.file.as_ref().map_err(|reason| *reason)?;
         let Some(svma) = self.svma(file, address) else {
             return Ok(None);
         };
         names.get((file.key, svma), || {
-            let path = Path::new(&*self.code.path);
-            let name = files.function_name(&file.key, path, || open(process, &self.code), svma);
-            Ok(name.map_err(|error| error.reason())?.as_deref().map(FunctionName::of_raw))
+            let (path, places) = (Path::new(&*self.code.path), names.places(process));
+            let open = || open_again(process, &self.code);
+            let symbol = files.function_name(&file.key, path, &places, open, svma);
+            let symbol = symbol.map_err(|error| error.reason())?;
+            let mut source = Vec::new();
+            if names.with_lines {
+                // Lines are extra: without them there still is a name.
+                source = files.lines(&file.key, path, &places, open, svma).unwrap_or_else(|error| {
+                    tracing::debug!(path = %path.display(), %error, "no lines");
+                    Vec::new()
+                });
+            }
+            Ok(lines_of(symbol.as_deref(), source))
         })
     }
 
@@ -96,10 +113,18 @@ impl Module {
         &self,
         process: &Process,
         files: &FileCache,
-    ) -> Result<Arc<SymbolTable>, &'static str> {
+        names: &FunctionNames,
+    ) -> Result<Arc<Functions>, &'static str> {
         let file = self.file.as_ref().map_err(|reason| *reason)?;
-        let path = Path::new(&*self.code.path);
-        files.symbols(&file.key, path, || open(process, &self.code)).map_err(|error| error.reason())
+        let (path, places) = (Path::new(&*self.code.path), names.places(process));
+        let symbols = files.symbols(&file.key, path, &places, || open_again(process, &self.code));
+        symbols.map_err(|error| error.reason())
+    }
+
+    /// Opens the file once more; `None` if it can't be used, or isn't there any more.
+    pub(super) fn reopen(&self, process: &Process) -> Option<File> {
+        self.file.as_ref().ok()?;
+        open_again(process, &self.code).ok()
     }
 
     /// `libfoo.so+0x1234`: the stated address where the file is known, else the offset in it.
@@ -112,16 +137,47 @@ impl Module {
         format!("{name}+{offset:#x}")
     }
 
+    /// Which file it is, and what an address has more than the file's own; `None` where that isn't known.
+    pub(super) fn file_and_bias(&self) -> Option<(FileKey, u64)> {
+        let file = self.file.as_ref().ok()?;
+        let svma = self.svma(file, self.code.start)?;
+        Some((file.key, self.code.start.0.wrapping_sub(svma.0)))
+    }
+
+    /// Has the file's unwind rows read, for the kernel program. True if they will arrive.
+    pub(super) fn request_rows(&self, process: &Process, loader: &mut RowsLoader) -> bool {
+        self.file.as_ref().is_ok_and(|file| {
+            loader.request(file.key, Path::new(&*self.code.path), || open_again(process, &self.code))
+        })
+    }
+
+    pub(super) fn key(&self) -> Option<FileKey> {
+        Some(self.file.as_ref().ok()?.key)
+    }
+
+    /// The file's unwind rows, if it has any.
+    pub(super) fn rows(&self, process: &Process, files: &FileCache) -> Option<Arc<UnwindRows>> {
+        let file = self.file.as_ref().ok()?;
+        let path = Path::new(&*self.code.path);
+        files.rows(&file.key, path, || open_again(process, &self.code)).ok()
+    }
+
     fn svma(&self, file: &KnownFile, address: Avma) -> Option<Svma> {
         file.header.svma_of(self.code.file_offset(address))
     }
 
+    /// Whether it is a JVM's archive of classes: the code in it has no frame.
+    pub(super) fn is_class_data(&self) -> bool {
+        self.is_class_data
+    }
+
     fn rule(&self, process: &Process, files: &FileCache, address: Avma) -> Rule {
+        if self.is_class_data {
+            return Rule::Row(Row::AT_CALL);
+        }
         let row = self.file.as_ref().ok().and_then(|file| {
             let svma = self.svma(file, address)?;
-            let path = Path::new(&*self.code.path);
-            let rows = files.rows(&file.key, path, || open(process, &self.code)).ok()?;
-            rows.row(svma)
+            self.rows(process, files)?.row(svma)
         });
         // Code without rows is mostly written by hand or by compilers that keep frame pointers, such as Go's.
         row.map_or(Rule::FramePointer, Rule::Row)
@@ -141,6 +197,30 @@ pub(super) fn rule(
         Some(code) if code.backing == Backing::Anonymous => Rule::FramePointer,
         Some(code) => modules.get(process, &Arc::clone(code), files, counts).rule(process, files, address),
     }
+}
+
+/// Whether the unwind rows of the code at an address are being read.
+pub(super) fn is_loading(process: &Process, modules: &Modules, loader: &RowsLoader, address: Avma) -> bool {
+    let module = process.mappings.find(address).and_then(|code| modules.by_start.get(&code.start));
+    module.and_then(|module| module.key()).is_some_and(|key| loader.is_loading(&key))
+}
+
+/// The file that holds the code at an address, if Go's linker made it.
+pub(super) fn go_module<'a>(process: &Process, modules: &'a Modules, address: Avma) -> Option<&'a Module> {
+    let code = process.mappings.find(address)?;
+    let module = modules.by_start.get(&code.start)?;
+    let is_go = module.file.as_ref().is_ok_and(|file| file.header.is_go);
+    is_go.then_some(module)
+}
+
+/// What archives of shared class data begin with (openjdk src/hotspot/share/include/cds.h, `CDS_ARCHIVE_MAGIC`,
+/// `CDS_DYNAMIC_ARCHIVE_MAGIC`). Up to JDK 15 they hold code: jumps to where methods are entered, and to those of metadata's vtables
+/// (cpu/x86/sharedRuntime_x86.cpp `generate_trampoline`, metaspaceShared_x86_64.cpp).
+const CLASS_DATA: [u32; 2] = [0xf00b_aba2, 0xf00b_aba8];
+
+fn is_class_data(file: &File) -> bool {
+    let mut magic = [0; 4];
+    file.read_exact_at(&mut magic, 0).is_ok() && CLASS_DATA.contains(&u32::from_le_bytes(magic))
 }
 
 fn identify(process: &Process, code: &MappedCode, files: &FileCache) -> Result<Arc<KnownFile>, LoadError> {
@@ -170,6 +250,15 @@ fn open(process: &Process, code: &MappedCode) -> Result<File, OpenError> {
         Err(_) if code.build_id.is_some() && !Path::new(&process.root()).exists() => open_regular(&path),
         opened => opened,
     }
+}
+
+/// As [`open`], for a file that has been identified, so that whatever another path leads to is recognized: its process may
+/// have ended since, and its root with it.
+fn open_again(process: &Process, code: &MappedCode) -> Result<File, OpenError> {
+    open(process, code).or_else(|error| match Path::new(&process.root()).exists() {
+        true => Err(error),
+        false => open_regular(Path::new(&*code.path)),
+    })
 }
 
 /// The vdso, which is the same in every 64-bit process, as a file.

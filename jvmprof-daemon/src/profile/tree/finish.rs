@@ -43,6 +43,8 @@ struct Nodes {
     total: Vec<u64>,
     /// The lines with most samples: line, samples, line, samples, ...
     lines: Vec<Vec<u64>>,
+    /// How a Java method ran, by number in the order of `HOW_NAMES` in `tree.js`: how, samples, how, samples, ...
+    how: Vec<Vec<u32>>,
 }
 
 /// The functions with most samples, their own or with callees: columns again.
@@ -124,6 +126,8 @@ impl TreeBuilder {
             nodes.function.push(writer.function(node.function));
             nodes.total.push(node.total);
             nodes.lines.push(top_lines(&node.lines));
+            let seen = (0..).zip(node.how).filter(|(_, samples)| *samples > 0);
+            nodes.how.push(seen.flat_map(|(how, samples)| [how, samples]).collect());
             pruned.samples += if node.function == self.pruned { node.total } else { 0 };
         }
         let truncated = self

@@ -20,6 +20,7 @@ use serde::Serialize;
 use smallvec::SmallVec;
 
 use super::hash::BuildFastHasher;
+use super::model::How;
 
 pub use finish::{Pruned, TopRow, Tree};
 pub use pprof::PprofTreeError;
@@ -62,11 +63,13 @@ impl Serialize for NodeKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FunctionId(u32);
 
-/// One call of a stack: a function, and the line in it (0 if unknown).
+/// One call of a stack: a function, the line in it (0 if unknown), and how it ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     pub function: FunctionId,
     pub line: u32,
+    /// Of a Java method, if that is known.
+    pub how: Option<How>,
 }
 
 /// A function as the tree tells it apart; strings are indices into the tree's string table.
@@ -95,7 +98,12 @@ struct Node {
     total: u64,
     /// Samples by line of this function: the line that runs in a leaf, the line of the call elsewhere.
     lines: SmallVec<[(u32, u64); 1]>,
+    /// Samples by how the method ran, in the order of [`How`].
+    how: [u32; HOWS],
 }
+
+/// How many ways there are for a method to run.
+const HOWS: usize = How::Native as usize + 1;
 
 /// The index of the node above all stacks.
 const ROOT: u32 = 0;
@@ -146,7 +154,13 @@ impl TreeBuilder {
         };
         builder.intern("");
         let root = builder.function(NodeKind::Root, "all", "", "");
-        builder.nodes.push(Node { parent: ROOT, function: root.0, total: 0, lines: SmallVec::new() });
+        builder.nodes.push(Node {
+            parent: ROOT,
+            function: root.0,
+            total: 0,
+            lines: SmallVec::new(),
+            how: [0; HOWS],
+        });
         builder.pruned = builder.function(NodeKind::Pruned, "[pruned]", "", "").0;
         builder
     }
@@ -197,6 +211,10 @@ impl TreeBuilder {
             let node = &mut self.nodes[at as usize];
             node.total += count;
             count_line(&mut node.lines, step.line, count);
+            if let Some(how) = step.how {
+                let samples = &mut node.how[how as usize];
+                *samples = samples.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
+            }
         }
         if path.len() > MAX_DEPTH {
             let rest = self.child(at, self.pruned);
@@ -213,7 +231,7 @@ impl TreeBuilder {
 
     fn add_child(&mut self, parent: u32, function: u32) -> u32 {
         let child = self.nodes.len() as u32;
-        self.nodes.push(Node { parent, function, total: 0, lines: SmallVec::new() });
+        self.nodes.push(Node { parent, function, total: 0, lines: SmallVec::new(), how: [0; HOWS] });
         self.children.insert((parent, function), child);
         child
     }

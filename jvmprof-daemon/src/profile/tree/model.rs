@@ -41,7 +41,7 @@ impl TreeBuilder {
 
     /// The step for a label's value, to stand above the stacks of its series.
     pub(super) fn label(&mut self, value: &str) -> Step {
-        Step { function: self.function(NodeKind::Label, value, "", ""), line: 0 }
+        Step { function: self.function(NodeKind::Label, value, "", ""), line: 0, how: None }
     }
 
     fn line_steps(&mut self, frame: &Frame, steps: &mut Vec<Step>) {
@@ -49,12 +49,16 @@ impl TreeBuilder {
         let module = frame.mapping.as_deref().map_or("", |mapping| &*mapping.path);
         for line in frame.lines.iter().rev() {
             let file = line.file.as_deref().unwrap_or_default();
-            steps.push(Step { function: self.function(kind, &line.name, file, module), line: line.line });
+            steps.push(Step {
+                function: self.function(kind, &line.name, file, module),
+                line: line.line,
+                how: line.how,
+            });
         }
         if frame.lines.is_empty() {
             let name = nameless(module, frame.address.map(|address| address.0));
             let function = self.function(kind, &name, "", module);
-            steps.push(Step { function, line: 0 });
+            steps.push(Step { function, line: 0, how: None });
         }
     }
 }

@@ -38,7 +38,7 @@ impl TreeBuilder {
         let place = self.child(parent, node.function);
         let taken = &mut self.nodes[place as usize];
         taken.total += node.total;
-        taken.lines = node.lines;
+        (taken.lines, taken.how) = (node.lines, node.how);
         place
     }
 

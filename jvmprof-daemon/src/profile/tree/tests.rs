@@ -10,7 +10,7 @@ use crate::types::{Avma, FileOffset};
 fn path(builder: &mut TreeBuilder, names: &[&str]) -> Vec<Step> {
     names
         .iter()
-        .map(|name| Step { function: builder.function(NodeKind::Native, name, "", ""), line: 0 })
+        .map(|name| Step { function: builder.function(NodeKind::Native, name, "", ""), line: 0, how: None })
         .collect()
 }
 
@@ -147,7 +147,7 @@ fn depth_is_bounded() {
 }
 
 fn line(name: &str, file: Option<&str>, line: u32) -> Line {
-    Line { name: name.into(), system_name: name.into(), file: file.map(Into::into), line }
+    Line { name: name.into(), system_name: name.into(), file: file.map(Into::into), line, how: None }
 }
 
 fn frame(kind: FrameKind, mapping: &str, lines: Vec<Line>) -> Arc<Frame> {
@@ -317,4 +317,15 @@ fn a_pprof_that_does_not_fit_together_is_refused_whole() {
     let tree = builder.finish(PAGE_NODES);
     assert_eq!(tree.total(), 1);
     assert_eq!(folded(&tree)[1], ("worker-1".to_owned(), 1));
+}
+
+#[test]
+fn a_node_counts_how_its_method_ran() {
+    let mut builder = TreeBuilder::default();
+    let function = builder.function(NodeKind::Java, "com.acme.Order.total", "Order.java", "jvm");
+    for (how, count) in [(Some(How::Interpreted), 2), (Some(How::C2), 40), (None, 1), (Some(How::C2), 1)] {
+        builder.add(&[Step { function, line: 7, how }], count);
+    }
+    let json = serde_json::to_value(builder.finish(PAGE_NODES)).expect("a tree is JSON");
+    assert_eq!(json["nodes"]["how"], serde_json::json!([[], [0, 2, 2, 41]]));
 }

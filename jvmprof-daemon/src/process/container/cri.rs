@@ -1,0 +1,116 @@
+//! Asking a runtime that speaks Kubernetes' CRI: containerd, CRI-O, cri-dockerd.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint, Error};
+
+use super::runtimes::value;
+use super::{ContainerMetadata, ContainersOptions};
+use crate::proto::cri::runtime_service_client::RuntimeServiceClient;
+use crate::proto::cri::{
+    Container, ContainerFilter, ListContainersRequest, ListPodSandboxRequest, PodSandbox, PodSandboxFilter,
+};
+
+/// An answer's size: a pod's annotations may take 256 KiB (Kubernetes `TotalAnnotationSizeLimitB`), and a container has its
+/// own.
+const MAX_ANSWER_BYTES: usize = 2 << 20;
+
+/// A connection to the runtime, made when it is first needed and again when it broke.
+#[derive(Debug)]
+pub(super) struct Cri {
+    client: RuntimeServiceClient<Channel>,
+}
+
+impl Cri {
+    pub(super) fn new(socket: &Path) -> Result<Self, Error> {
+        let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))?;
+        let client = RuntimeServiceClient::new(endpoint.connect_lazy());
+        Ok(Self { client: client.max_decoding_message_size(MAX_ANSWER_BYTES) })
+    }
+
+    /// One container is asked for rather than all listed: then nothing that another pod says of itself, however long, stands
+    /// in the way.
+    pub(super) async fn ask(
+        &mut self,
+        id: &str,
+        options: &ContainersOptions,
+    ) -> Result<Option<ContainerMetadata>, Status> {
+        let container = self.container(id).await?;
+        // What holds a pod's namespaces isn't listed with the containers, and has the pod's id.
+        let pod_id = container.as_ref().map_or(id, |container| &*container.pod_sandbox_id).to_owned();
+        let pod = self.pod(&pod_id).await?;
+        if container.is_none() && pod.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(metadata(container, pod, options)))
+    }
+
+    async fn container(&mut self, id: &str) -> Result<Option<Container>, Status> {
+        let filter = Some(ContainerFilter { id: id.to_owned(), ..ContainerFilter::default() });
+        let listed = self.client.list_containers(ListContainersRequest { filter }).await?.into_inner();
+        // A runtime may take the id as a prefix, or not look at the filter.
+        Ok(listed.containers.into_iter().find(|container| container.id == id))
+    }
+
+    async fn pod(&mut self, id: &str) -> Result<Option<PodSandbox>, Status> {
+        let filter = Some(PodSandboxFilter { id: id.to_owned() });
+        let listed = self.client.list_pod_sandbox(ListPodSandboxRequest { filter }).await?.into_inner();
+        Ok(listed.items.into_iter().find(|pod| pod.id == id))
+    }
+}
+
+fn metadata(
+    container: Option<Container>,
+    pod: Option<PodSandbox>,
+    options: &ContainersOptions,
+) -> ContainerMetadata {
+    let mut known = ContainerMetadata::default();
+    if let Some(mut container) = container {
+        known.container = container.metadata.and_then(|metadata| value(metadata.name));
+        known.image = container
+            .image
+            .and_then(|image| value(image.user_specified_image).or_else(|| value(image.image)));
+        // Should the pod have left the runtime's list already, the kubelet told the container of it as well.
+        let mut told = |name: &str| container.labels.remove(name).and_then(value);
+        known.namespace = told(NAMESPACE);
+        known.pod = told(POD);
+        known.pod_uid = told(POD_UID);
+        if let Some(name) = told(CONTAINER) {
+            known.container = Some(name);
+        }
+    }
+    if let Some(pod) = pod {
+        if let Some(metadata) = pod.metadata {
+            known.namespace = value(metadata.namespace);
+            known.pod = value(metadata.name);
+            known.pod_uid = value(metadata.uid);
+        }
+        known.pod_labels = allowed(pod.labels, &options.pod_labels);
+        known.pod_annotations = allowed(pod.annotations, &options.pod_annotations);
+    }
+    known
+}
+
+/// The labels by which a kubelet, and cri-dockerd after it, tells a runtime whose container it is
+/// (Kubernetes `pkg/kubelet/types/labels.go`).
+pub(super) const NAMESPACE: &str = "io.kubernetes.pod.namespace";
+pub(super) const POD: &str = "io.kubernetes.pod.name";
+pub(super) const POD_UID: &str = "io.kubernetes.pod.uid";
+pub(super) const CONTAINER: &str = "io.kubernetes.container.name";
+
+/// What the list of names lets through.
+pub(super) fn allowed(all: HashMap<String, String>, names: &BTreeSet<String>) -> BTreeMap<String, String> {
+    let matches = |name: &str| {
+        names.contains(name)
+            || names.iter().any(|it| it.strip_suffix('*').is_some_and(|prefix| name.starts_with(prefix)))
+    };
+    if names.is_empty() {
+        return BTreeMap::new();
+    }
+    all.into_iter()
+        .filter(|(name, _)| matches(name))
+        .filter_map(|(name, text)| Some((name, value(text)?)))
+        .collect()
+}

@@ -1,0 +1,63 @@
+//! Waiting for the rings: for a sample that is to be looked at at once, and for a ring that fills up.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+
+/// The samples' ring and the process records' rings of all CPUs, waited on together.
+#[derive(Debug)]
+pub(super) struct Waker(Epoll);
+
+/// What woke.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Woken {
+    /// A sample that is to be looked at at once, or the samples' ring fills up.
+    Samples,
+    /// Process records fill their ring.
+    Records,
+    /// Time is up.
+    Nobody,
+}
+
+const SAMPLES: u64 = 0;
+const RECORDS: u64 = 1;
+
+impl Waker {
+    /// # Errors
+    /// The process has no descriptor left.
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?))
+    }
+
+    /// # Errors
+    /// As the kernel says.
+    pub(super) fn add_samples(&self, ring: impl AsFd) -> io::Result<()> {
+        Ok(self.0.add(ring, EpollEvent::new(EpollFlags::EPOLLIN, SAMPLES))?)
+    }
+
+    /// # Errors
+    /// As the kernel says.
+    pub(super) fn add_records(&self, ring: &impl AsRawFd) -> io::Result<()> {
+        // SAFETY: the descriptor is open as long as `ring` is borrowed, and is not kept.
+        let ring = unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) };
+        Ok(self.0.add(ring, EpollEvent::new(EpollFlags::EPOLLIN, RECORDS))?)
+    }
+
+    /// Waits for `limit` at most.
+    pub(super) fn wait(&self, limit: Duration) -> Woken {
+        let mut events = [EpollEvent::empty(); 16];
+        let timeout = EpollTimeout::try_from(limit).unwrap_or(EpollTimeout::ZERO);
+        // An interrupted wait is a short one.
+        let ready = self.0.wait(&mut events, timeout).unwrap_or(0);
+        let ready = &events[..ready.min(events.len())];
+        if ready.iter().any(|event| event.data() == SAMPLES) {
+            Woken::Samples
+        } else if ready.is_empty() {
+            Woken::Nobody
+        } else {
+            Woken::Records
+        }
+    }
+}

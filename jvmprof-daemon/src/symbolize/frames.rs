@@ -1,0 +1,143 @@
+//! Frames of the model, made of what was found.
+
+use std::sync::Arc;
+
+use jvmprof_common::frame::UserFrame;
+
+use super::java::{Attached, Java};
+use crate::hotspot::{self, JavaFrame};
+use crate::profile::model::{Frame, FrameKind, How, Line, Mapping};
+use crate::types::{Avma, FileOffset};
+
+/// What a remembered frame takes beside its text: itself, its line, its slot in the map.
+const FRAME_BYTES: usize = 180;
+/// What a line takes beside its text.
+const LINE_BYTES: usize = 60;
+
+/// The mapping that Java frames lie in.
+fn java_mapping(java: Option<&Attached>) -> Option<Arc<Mapping>> {
+    let jvm = java?.jvm();
+    Some(Arc::new(Mapping {
+        start: Avma(jvm.code_start),
+        limit: Avma(jvm.code_end),
+        offset: FileOffset(0),
+        path: "jvm".into(),
+        build_id: None,
+    }))
+}
+
+/// `types`: names tell how the methods ran.
+pub(super) fn java_frame(
+    which: &UserFrame,
+    methods: &[JavaFrame],
+    java: Option<&Attached>,
+    types: bool,
+) -> Frame {
+    Frame {
+        kind: FrameKind::Java,
+        address: which.lookup_address().map(Avma),
+        mapping: java_mapping(java),
+        lines: methods.iter().map(|method| java_line(method, types)).collect(),
+    }
+}
+
+fn java_line(method: &JavaFrame, types: bool) -> Line {
+    let how = match method.how {
+        hotspot::How::Interpreted => How::Interpreted,
+        hotspot::How::C1(_) => How::C1,
+        hotspot::How::C2 => How::C2,
+        hotspot::How::Inlined => How::Inlined,
+        hotspot::How::Native => How::Native,
+    };
+    let name =
+        if types { format!("{}{}", method.name, how.suffix()).into() } else { Arc::clone(&method.name) };
+    Line {
+        name,
+        system_name: Arc::clone(&method.system_name),
+        file: method.file.clone(),
+        line: method.line,
+        how: Some(how),
+    }
+}
+
+pub(super) fn unknown_java(which: &UserFrame, reason: &str, java: Option<&Attached>) -> Arc<Frame> {
+    let name: Arc<str> = format!("[unknown Java: {reason}]").into();
+    let line = Line { name: Arc::clone(&name), system_name: name, file: None, line: 0, how: None };
+    let (address, mapping) = (which.lookup_address().map(Avma), java_mapping(java));
+    Arc::new(Frame { kind: FrameKind::Java, address, mapping, lines: vec![line] })
+}
+
+pub(super) fn stub_frame(address: Avma, name_at: u64, java: &mut Java) -> Frame {
+    let name = java.attached_mut().map(|java| java.stub_name(address, name_at));
+    let name: Arc<str> = name.map_or_else(|| "[JVM stub]".into(), |name| format!("[{name}]").into());
+    let mapping = java_mapping(java.attached());
+    let line = Line { name: Arc::clone(&name), system_name: name, file: None, line: 0, how: None };
+    Frame { kind: FrameKind::Java, address: Some(address), mapping, lines: vec![line] }
+}
+
+pub(super) fn frame(
+    kind: FrameKind,
+    address: Avma,
+    mapping: Option<Arc<Mapping>>,
+    name: Arc<str>,
+    system_name: Arc<str>,
+) -> Arc<Frame> {
+    let line = Line { name, system_name, file: None, line: 0, how: None };
+    Arc::new(Frame { kind, address: Some(address), mapping, lines: vec![line] })
+}
+
+/// A native frame whose name could not be found out any more: where it is in its file.
+pub(super) fn offset_frame(unnamed: &Frame) -> Arc<Frame> {
+    let place = unnamed.mapping.as_ref().zip(unnamed.address).map(|(mapping, address)| {
+        let file = mapping.path.rsplit('/').next().unwrap_or(&mapping.path);
+        let offset = address.0.wrapping_sub(mapping.start.0).wrapping_add(mapping.offset.0);
+        format!("{file}+{offset:#x}")
+    });
+    let name: Arc<str> = place.unwrap_or_else(|| "[unknown: no mapping]".to_owned()).into();
+    let line = Line { name: Arc::clone(&name), system_name: name, file: None, line: 0, how: None };
+    Arc::new(Frame { lines: vec![line], ..unnamed.clone() })
+}
+
+/// Memory of a remembered frame. Names may be shared with other frames; counted each time, the limit is on the safe side.
+pub(super) fn frame_bytes(frame: &Frame) -> usize {
+    let text = |line: &Line| line.name.len() + line.system_name.len() + LINE_BYTES;
+    FRAME_BYTES + frame.lines.iter().map(text).sum::<usize>()
+}
+
+/// The root of a stack that isn't whole, so that no flame graph hides it.
+pub(super) fn marker(reason: &str) -> Arc<Frame> {
+    let name: Arc<str> = format!("[truncated: {reason}]").into();
+    let line = Line { name: Arc::clone(&name), system_name: name, file: None, line: 0, how: None };
+    Arc::new(Frame { kind: FrameKind::Marker, address: None, mapping: None, lines: vec![line] })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_a_method_ran_is_in_its_name_only_if_that_is_asked_for() {
+        let method = |how| JavaFrame {
+            name: "com.acme.Order.total".into(),
+            system_name: "com.acme.Order.total()J".into(),
+            file: Some("Order.java".into()),
+            line: 7,
+            bci: 3,
+            how,
+        };
+        let which = UserFrame::Native { pc: 0x1000, exact: true };
+        let methods =
+            [method(hotspot::How::Inlined), method(hotspot::How::C1(3)), method(hotspot::How::Interpreted)];
+        let names = |types| -> Vec<String> {
+            let frame = java_frame(&which, &methods, None, types);
+            assert!(frame.lines.iter().all(|line| &*line.system_name == "com.acme.Order.total()J"));
+            assert_eq!(frame.lines[1].how, Some(How::C1));
+            frame.lines.iter().map(|line| line.name.to_string()).collect()
+        };
+        assert_eq!(names(false), ["com.acme.Order.total"; 3]);
+        assert_eq!(
+            names(true),
+            ["com.acme.Order.total_[i]", "com.acme.Order.total_[1]", "com.acme.Order.total_[0]"]
+        );
+    }
+}

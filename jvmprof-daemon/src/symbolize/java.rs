@@ -1,0 +1,220 @@
+//! The JVM in a process: found, followed, and asked for names.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use jvmprof_common::frame::UserFrame;
+use jvmprof_common::jvm::Jvm;
+
+use super::facts::JvmFacts;
+use crate::hotspot::stubs::StubRows;
+use crate::hotspot::{
+    CodeRef, Hotspot, HotspotError, JavaCache, JavaFrame, LiveMemory, ProcessMemory, Unnamed, images,
+};
+use crate::process::{Backing, Process};
+use crate::types::Avma;
+
+/// A JVM that isn't ready yet is looked at again this soon: nothing of it can be walked before.
+const ATTACH_INTERVAL_NS: u64 = 2_000_000;
+/// After so many looks in vain it is looked at seldom.
+const MANY_LOOKS: u32 = 500;
+const SELDOM_NS: u64 = 1_000_000_000;
+/// How soon stubs are looked for again: at first they come quickly, and a sample that met an unknown one asks for a look.
+const FIRST_REFRESH_NS: u64 = 20_000_000;
+const LAST_REFRESH_NS: u64 = 10_000_000_000;
+const ASKED_REFRESH_NS: u64 = 20_000_000;
+/// The JVM tells its program at the end of its start; looks for it go on for some minutes, and then it has none.
+const MAX_FACT_READS: u32 = 24;
+
+/// What is known of the JVM in a process, if there is one.
+#[derive(Debug, Default)]
+pub(super) struct Java {
+    attached: Option<Box<Attached>>,
+    looks: u32,
+    next_look_ns: u64,
+    /// Why it can't be read, if it is a JVM.
+    problem: Option<&'static str>,
+}
+
+/// A JVM that is known.
+#[derive(Debug)]
+pub(super) struct Attached {
+    hotspot: Hotspot<LiveMemory>,
+    stubs: StubRows,
+    facts: Arc<JvmFacts>,
+    /// How often the facts are still to be read.
+    fact_reads: u32,
+    refresh_ns: u64,
+    names: HashMap<u64, Arc<str>>,
+}
+
+/// What a look at a JVM brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    Same,
+    /// The kernel program's picture of it is out of date.
+    Changed,
+    /// It is a JVM, and nothing can be read of it. Said once for each reason.
+    Unreadable(&'static str),
+}
+
+impl Java {
+    pub(super) fn attached(&self) -> Option<&Attached> {
+        self.attached.as_deref()
+    }
+
+    /// Whether it is a JVM that isn't ready yet.
+    pub(super) fn is_awaited(&self, process: &Process) -> bool {
+        self.attached.is_none() && self.problem.is_none() && self.looks < MANY_LOOKS && process.is_jvm()
+    }
+
+    pub(super) fn attached_mut(&mut self) -> Option<&mut Attached> {
+        self.attached.as_deref_mut()
+    }
+
+    /// Looks for the JVM, or for what is new in it, if it is time to. `is_asked`: a sample met code that isn't known.
+    pub(super) fn look(&mut self, process: &Process, now_ns: u64, is_asked: bool) -> Look {
+        let due = self.next_look_ns <= now_ns;
+        if let Some(attached) = &mut self.attached {
+            let asked = is_asked && now_ns + attached.refresh_ns >= self.next_look_ns + ASKED_REFRESH_NS;
+            if !due && !asked {
+                return Look::Same;
+            }
+            attached.refresh_ns = (attached.refresh_ns * 2).min(LAST_REFRESH_NS);
+            self.next_look_ns = now_ns + attached.refresh_ns;
+            return attached.refresh(process.pid);
+        }
+        if !due || !may_be_jvm(process) {
+            return Look::Same;
+        }
+        self.looks += 1;
+        let interval = if self.looks < MANY_LOOKS { ATTACH_INTERVAL_NS } else { SELDOM_NS };
+        self.next_look_ns = now_ns + interval;
+        match Attached::new(process.pid) {
+            Ok(attached) => {
+                self.next_look_ns = now_ns + attached.refresh_ns;
+                self.attached = Some(Box::new(attached));
+                self.problem = None;
+                Look::Changed
+            }
+            Err(error) => {
+                if error.is_transient() {
+                    return Look::Same;
+                }
+                self.next_look_ns = now_ns + SELDOM_NS;
+                let is_news = self.problem.replace(error.reason()) != Some(error.reason());
+                if !is_news || matches!(error, HotspotError::NotHotspot(_) | HotspotError::Mappings(_)) {
+                    return Look::Same;
+                }
+                tracing::warn!(pid = process.pid, %error, "a JVM whose Java frames can't be named");
+                Look::Unreadable(error.reason())
+            }
+        }
+    }
+}
+
+/// Only processes that generate code can be JVMs.
+fn may_be_jvm(process: &Process) -> bool {
+    process.mappings.iter().any(|mapping| mapping.backing == Backing::Anonymous)
+}
+
+impl Attached {
+    fn new(pid: u32) -> Result<Self, HotspotError> {
+        let images = images(pid).unwrap_or_default();
+        let mut hotspot = Hotspot::attach(&images, LiveMemory::new(pid))?;
+        let mut stubs = StubRows::default();
+        update(&mut stubs, &mut hotspot)?;
+        let (facts, is_final) = JvmFacts::read(&hotspot, pid);
+        let fact_reads = if is_final { 0 } else { MAX_FACT_READS };
+        let (facts, names) = (Arc::new(facts), HashMap::new());
+        Ok(Self { hotspot, stubs, facts, fact_reads, refresh_ns: FIRST_REFRESH_NS, names })
+    }
+
+    fn refresh(&mut self, pid: u32) -> Look {
+        self.refresh_facts(pid);
+        let jvm = self.hotspot.refresh().unwrap_or(false);
+        let stubs = update(&mut self.stubs, &mut self.hotspot).unwrap_or(false);
+        if jvm || stubs { Look::Changed } else { Look::Same }
+    }
+
+    pub(super) fn jvm(&self) -> &Jvm {
+        self.hotspot.jvm()
+    }
+
+    /// Another `Arc` once they have changed.
+    pub(super) fn facts(&self) -> &Arc<JvmFacts> {
+        &self.facts
+    }
+
+    fn refresh_facts(&mut self, pid: u32) {
+        if self.fact_reads == 0 {
+            return;
+        }
+        let (facts, is_final) = JvmFacts::read(&self.hotspot, pid);
+        self.fact_reads = if is_final { 0 } else { self.fact_reads - 1 };
+        // A JVM that is gone tells nothing new.
+        if facts.main_class.is_some() && facts != *self.facts {
+            self.facts = Arc::new(facts);
+        }
+    }
+
+    pub(super) fn stubs(&self) -> &StubRows {
+        &self.stubs
+    }
+
+    pub(super) fn memory(&self) -> LiveMemory {
+        self.hotspot.memory
+    }
+
+    /// The bytes around a pc, 32 before and behind it, for those who look into a stack that isn't whole.
+    pub(super) fn code_around(&self, pc: u64) -> Option<String> {
+        let bytes = self.hotspot.memory.read_bytes(Avma(pc.checked_sub(32)?), 64)?;
+        Some(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    /// Names the Java frames among these; others are no frames of this JVM's methods.
+    pub(super) fn resolve(
+        &self,
+        cache: &JavaCache,
+        frames: &[UserFrame],
+    ) -> Vec<Result<Arc<[JavaFrame]>, Unnamed>> {
+        let interpreter = self.jvm().interpreter_start;
+        let requests: Vec<CodeRef> = frames.iter().filter_map(|frame| code_ref(frame, interpreter)).collect();
+        self.hotspot.resolve(cache, &requests)
+    }
+
+    /// What HotSpot calls a stub.
+    pub(super) fn stub_name(&mut self, pc: Avma, name_at: u64) -> Arc<str> {
+        if let Some(name) = self.stubs.name(pc) {
+            return Arc::clone(name);
+        }
+        let memory = self.hotspot.memory;
+        let name = self.names.entry(name_at).or_insert_with(|| {
+            memory.read_c_string(Avma(name_at), 64).map_or_else(|| "unknown JVM stub".into(), Into::into)
+        });
+        Arc::clone(name)
+    }
+}
+
+/// Takes in stubs that are new. True if there are any.
+fn update(stubs: &mut StubRows, hotspot: &mut Hotspot<LiveMemory>) -> Result<bool, HotspotError> {
+    let blobs = hotspot.stub_blobs()?;
+    let (codelets, bytes) = hotspot.codelets()?;
+    Ok(stubs.update(&blobs, &codelets, Avma(hotspot.jvm().interpreter_start), &bytes))
+}
+
+fn code_ref(frame: &UserFrame, interpreter_start: u64) -> Option<CodeRef> {
+    match *frame {
+        UserFrame::Compiled { pc, exact: _, blob, compile_id, is_osr } => {
+            Some(CodeRef::Compiled { pc: Avma(pc), blob: Avma(blob), compile_id, osr: is_osr })
+        }
+        UserFrame::Interpreted { method, exact, bcp, pc, check } => Some(CodeRef::Interpreted {
+            method: Avma(method),
+            check,
+            bcp_offset: bcp,
+            codelet_pc: Some(Avma(interpreter_start + u64::from(pc))),
+            leaf: exact,
+        }),
+        UserFrame::Native { .. } | UserFrame::Stub { .. } => None,
+    }
+}

@@ -1,0 +1,87 @@
+//! What was read of generated code, and what couldn't be named.
+
+use std::collections::BTreeMap;
+
+use crate::jitmap::jitdump::DumpCounters;
+use crate::jitmap::perf_map::PerfMapCounters;
+use crate::jitmap::process_dump::ProcessDump;
+use crate::jitmap::process_map::{ProcessMap, ProcessMapCounters};
+
+/// Of all processes, since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JitCounts {
+    /// Of perf maps and jitdumps.
+    pub entries: u64,
+    /// Lines of perf maps that were refused: malformed, too long, or beyond the memory limit.
+    pub refused_lines: u64,
+    pub bytes_read: u64,
+    /// Perf maps that were there but could not be read or belong to another user.
+    pub unusable: u64,
+    /// Perf maps of an earlier process with the same pid.
+    pub stale: u64,
+    /// jitdumps that could not be used, by reason.
+    pub unusable_dumps: BTreeMap<&'static str, u64>,
+    /// Records of jitdumps that were malformed or beyond the memory limit.
+    pub refused_records: u64,
+    /// Code whose unwinding information couldn't be used.
+    pub unusable_unwinding: u64,
+    /// Past entries that were forgotten before their time, for lack of room.
+    pub history_over_limit: u64,
+    /// Frames whose name is one of two: which, the writer's times can't tell.
+    pub ambiguous: u64,
+    /// Stacks that were walked by unwinding information of which it isn't known whether it was that of the code at the time.
+    pub ambiguous_stacks: u64,
+    /// Frames that nothing covers.
+    pub unknown: u64,
+}
+
+impl JitCounts {
+    /// What is missing or uncertain, by name.
+    pub fn losses(&self) -> impl Iterator<Item = (String, u64)> {
+        let counts = [
+            ("refused_perf_map_lines", self.refused_lines),
+            ("unusable_perf_maps", self.unusable),
+            ("stale_perf_maps", self.stale),
+            ("refused_jitdump_records", self.refused_records),
+            ("unusable_jit_unwinding", self.unusable_unwinding),
+            ("jit_history_over_limit", self.history_over_limit),
+            ("ambiguous_jit_frames", self.ambiguous),
+            ("ambiguous_jit_stacks", self.ambiguous_stacks),
+            ("unknown_jit_frames", self.unknown),
+        ];
+        let dumps = self
+            .unusable_dumps
+            .iter()
+            .map(|(reason, count)| (format!("unusable_jitdumps: {reason}"), *count));
+        counts.map(|(name, count)| (name.to_owned(), count)).into_iter().chain(dumps)
+    }
+}
+
+/// What of one process's counters is in [`JitCounts`] already.
+#[derive(Debug, Default)]
+pub(super) struct Reported {
+    lines: PerfMapCounters,
+    map: ProcessMapCounters,
+    dump: DumpCounters,
+}
+
+impl Reported {
+    /// Adds what is new.
+    pub(super) fn report(&mut self, map: &ProcessMap, dump: Option<&ProcessDump>, counts: &mut JitCounts) {
+        let (lines, dump) = (map.map().counters(), dump.map_or(self.dump, |dump| dump.dump().counters()));
+        let map = map.counters();
+        let refused_lines = |it: &PerfMapCounters| it.malformed + it.too_long + it.over_limit;
+        let refused_records = |it: &DumpCounters| it.malformed + it.over_limit;
+        counts.entries += lines.entries - self.lines.entries + dump.entries - self.dump.entries;
+        counts.bytes_read +=
+            lines.bytes_read - self.lines.bytes_read + dump.bytes_read - self.dump.bytes_read;
+        counts.refused_lines += refused_lines(&lines) - refused_lines(&self.lines);
+        counts.refused_records += refused_records(&dump) - refused_records(&self.dump);
+        counts.unusable_unwinding += dump.unusable_unwinding - self.dump.unusable_unwinding;
+        counts.history_over_limit += lines.history_over_limit - self.lines.history_over_limit;
+        counts.history_over_limit += dump.history_over_limit.saturating_sub(self.dump.history_over_limit);
+        counts.unusable += map.unusable - self.map.unusable;
+        counts.stale += map.stale - self.map.stale;
+        *self = Self { lines, map, dump };
+    }
+}

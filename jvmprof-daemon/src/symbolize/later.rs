@@ -1,0 +1,51 @@
+//! Names that are found out later than a sample is taken in.
+
+use std::sync::Arc;
+
+use jvmprof_common::frame::UserFrame;
+
+use super::Symbolizer;
+use super::frames::offset_frame;
+use super::modules::Module;
+use crate::process::ProcessKey;
+use crate::profile::model::{Frame, FrameKind};
+use crate::types::Avma;
+
+/// A native frame that waits for its name: with the file that was mapped when it was sampled, whatever is there by the time
+/// that it is named.
+#[derive(Debug)]
+pub(super) struct Unnamed {
+    pub(super) key: ProcessKey,
+    pub(super) generation: u64,
+    pub(super) which: UserFrame,
+    pub(super) address: Avma,
+    pub(super) module: Arc<Module>,
+}
+
+impl Symbolizer {
+    /// Names what had no name at the time: perf maps are written later than the code they name.
+    pub fn retry(&mut self, key: ProcessKey, frames: &mut [Arc<Frame>]) {
+        let Some(symbols) = self.processes.get_mut(&key) else {
+            return;
+        };
+        for frame in frames {
+            let Some(address) = frame.address else { continue };
+            let named = match frame.kind {
+                FrameKind::Kernel if frame.lines.is_empty() => Some(self.kernel.named(address)),
+                _ if frame.lines.is_empty() => {
+                    let place = frame.mapping.clone().map(|mapping| (mapping, address));
+                    let named = place.and_then(|place| symbols.named.get(&place).cloned());
+                    let named = named.or_else(|| self.native.is_for_server(frame).then(|| Arc::clone(frame)));
+                    Some(named.unwrap_or_else(|| {
+                        *self.counts.unnamed.entry("not named in time").or_default() += 1;
+                        offset_frame(frame)
+                    }))
+                }
+                _ => symbols.jit.finished(frame),
+            };
+            if let Some(named) = named {
+                *frame = named;
+            }
+        }
+    }
+}

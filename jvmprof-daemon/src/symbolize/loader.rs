@@ -1,0 +1,143 @@
+//! Unwind rows are read on a thread of their own.
+//!
+//! Those of a large library take a tenth of a second and more. Meanwhile the kernel program walks what it can, and the daemon
+//! names Java code while it is there; what needs the rows waits for them.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use crate::native::cache::{FileCache, FileKey};
+use crate::native::open::OpenError;
+use crate::process::priority;
+use crate::unwind::FileRows;
+
+/// The thread, as it is seen from outside.
+#[derive(Debug)]
+pub(super) struct RowsLoader {
+    requests: Sender<Request>,
+    loaded: Receiver<(FileKey, Rows)>,
+    loading: HashSet<FileKey>,
+    /// Files that could not be read for a reason that may pass, and when.
+    failed: HashMap<FileKey, Instant>,
+}
+
+/// A file's rows, none if it is malformed or has none; `None` if another try may succeed.
+type Rows = Option<FileRows>;
+
+/// When that try is made.
+const RETRY_AFTER: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+struct Request {
+    key: FileKey,
+    path: Arc<Path>,
+    file: File,
+}
+
+impl RowsLoader {
+    /// # Errors
+    /// The system has no thread left.
+    pub(super) fn start(files: Arc<FileCache>) -> io::Result<Self> {
+        let (requests, wanted) = channel::<Request>();
+        let (ready, loaded) = channel();
+        // It ends with the sender of requests.
+        std::thread::Builder::new().name("rows".to_owned()).spawn(move || {
+            // A file is read once, for a tenth of a second; behind others it would take seconds on a busy host, in which stacks
+            // are cut.
+            priority::hurry();
+            for Request { key, path, file } in wanted {
+                let rows = read(&files, &key, &path, file);
+                if ready.send((key, rows)).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self { requests, loaded, loading: HashSet::new(), failed: HashMap::new() })
+    }
+
+    /// Asks for a file's rows, once; `open` opens it. True if they will arrive.
+    pub(super) fn request(
+        &mut self,
+        key: FileKey,
+        path: &Path,
+        open: impl FnOnce() -> Result<File, OpenError>,
+    ) -> bool {
+        if self.loading.contains(&key) {
+            return true;
+        }
+        if self.failed.get(&key).is_some_and(|at| at.elapsed() < RETRY_AFTER) {
+            return false;
+        }
+        // Another process may have a path to the file that works. Why this one has none is counted where it is opened for
+        // its names.
+        let Ok(file) = open() else { return false };
+        if self.requests.send(Request { key, path: path.into(), file }).is_err() {
+            tracing::error!("the thread that reads unwind rows is gone: stacks will be cut");
+            return false;
+        }
+        self.loading.insert(key)
+    }
+
+    /// Whether a file's rows were asked for and aren't there yet.
+    pub(super) fn is_loading(&self, key: &FileKey) -> bool {
+        self.loading.contains(key)
+    }
+
+    /// Whether anything is asked for.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.loading.is_empty()
+    }
+
+    /// Rows that have arrived.
+    pub(super) fn next(&mut self) -> Option<(FileKey, Rows)> {
+        let loaded = self.loaded.try_recv().ok()?;
+        self.note(&loaded);
+        Some(loaded)
+    }
+
+    /// As [`Self::next`], waiting for it until `end`; `None` too if nothing is asked for.
+    pub(super) fn wait(&mut self, end: Instant) -> Option<(FileKey, Rows)> {
+        if self.loading.is_empty() {
+            return None;
+        }
+        match self.loaded.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(loaded) => {
+                self.note(&loaded);
+                Some(loaded)
+            }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
+        }
+    }
+
+    fn note(&mut self, (key, rows): &(FileKey, Rows)) {
+        self.loading.remove(key);
+        if rows.is_none() {
+            self.failed.retain(|_, at| at.elapsed() < RETRY_AFTER);
+            self.failed.insert(*key, Instant::now());
+        }
+    }
+}
+
+fn read(files: &FileCache, key: &FileKey, path: &Path, file: File) -> Rows {
+    let rows = match files.rows(key, path, || Ok(file)) {
+        Ok(rows) => Some(rows),
+        Err(error) if error.is_of_the_file() => None,
+        Err(error) => {
+            tracing::debug!(path = %path.display(), %error, "unwind rows can't be read now");
+            return None;
+        }
+    };
+    Some(FileRows::new(|handle| {
+        if let Some(rows) = rows {
+            rows.for_each(handle);
+        }
+    }))
+}
+
+/// How long the end of a recording, or its begin, waits for rows.
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);

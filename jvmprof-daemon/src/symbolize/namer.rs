@@ -1,0 +1,319 @@
+//! One sample's stack: walked on where the kernel program stopped, and named.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use jvmprof_common::abi::Stop;
+use jvmprof_common::frame::UserFrame;
+use jvmprof_common::unwind::Rule;
+
+use super::counts::SymbolCounts;
+use super::frames::{frame, frame_bytes, java_frame, stub_frame, unknown_java};
+use super::jit::{Asked, JitNames, JitShared};
+use super::later::Unnamed;
+use super::loader::RowsLoader;
+use super::modules::Modules;
+use super::names::{FunctionNames, NativeLines};
+use super::{Outcome, ProcessSymbols, modules, walk};
+use crate::hotspot::JavaCache;
+use crate::native::cache::FileCache;
+use crate::process::{Backing, MappedCode, Process};
+use crate::profile::model::{Frame, FrameKind, Mapping};
+use crate::sampler::Sample;
+use crate::types::Avma;
+
+/// Java frames that are walked here are those of the code that is there now. That it was there at the time of the sample is
+/// believed for so long; it takes a garbage collection to put other code in its place.
+const MAX_DELAY_NS: u64 = 30_000_000;
+const TOO_LATE: &str = "read too late";
+const DEOPTIMIZED: &str = "being deoptimized";
+/// The stubs that do that (openjdk src/hotspot/share/runtime/deoptimization.cpp, `unpack_frames`).
+const UNPACKING: [&str; 2] = ["[DeoptimizationBlob]", "[UncommonTrapBlob]"];
+
+/// One sample's naming.
+pub(super) struct Namer<'a> {
+    pub(super) files: &'a FileCache,
+    pub(super) names: &'a FunctionNames,
+    pub(super) java: &'a JavaCache,
+    /// Unwind rows that it reads aren't waited for here.
+    pub(super) loader: Option<&'a RowsLoader>,
+    pub(super) jit: &'a JitShared,
+    pub(super) unnamed: &'a mut Vec<Unnamed>,
+    pub(super) counts: &'a mut SymbolCounts,
+    pub(super) cached: &'a mut usize,
+    pub(super) process: &'a Process,
+    pub(super) java_frame_types: bool,
+    /// `CLOCK_MONOTONIC` of the sample.
+    pub(super) at_ns: u64,
+    pub(super) now_ns: u64,
+    pub(super) pending: bool,
+    /// From this frame on the stack was walked so long after the sample that other code may be there by now.
+    pub(super) late_from: Option<usize>,
+}
+
+/// The frames of a sample that the kernel program walked, and whether their words are well-formed.
+fn frames_of(sample: &Sample) -> (Vec<UserFrame>, bool) {
+    let mut words = sample.user();
+    let mut stack = Vec::with_capacity(words.len());
+    while let Some(frame) = UserFrame::take(&mut words) {
+        stack.push(frame);
+    }
+    (stack, words.is_empty())
+}
+
+fn is_java(frame: &UserFrame) -> bool {
+    matches!(frame, UserFrame::Compiled { .. } | UserFrame::Interpreted { .. })
+}
+
+impl Namer<'_> {
+    pub(super) fn user_stack(
+        &mut self,
+        symbols: &mut ProcessSymbols,
+        sample: &Sample,
+        frames: &mut Vec<Arc<Frame>>,
+    ) -> Outcome {
+        let (mut stack, is_well_formed) = frames_of(sample);
+        let outcome = match is_well_formed {
+            true => self.finish(symbols, sample, &mut stack),
+            false => Outcome::Truncated("malformed frame"),
+        };
+        self.name_java(symbols, &stack, frames);
+        outcome
+    }
+
+    /// Reads what the Java frames of a sample are called that the kernel program walked.
+    pub(super) fn read_java(&mut self, symbols: &mut ProcessSymbols, sample: &Sample) {
+        let (stack, _) = frames_of(sample);
+        self.read_new(symbols, &stack);
+    }
+
+    /// Names a stack: what isn't known of its Java frames is read all at once.
+    fn name_java(&mut self, symbols: &mut ProcessSymbols, stack: &[UserFrame], frames: &mut Vec<Arc<Frame>>) {
+        let unnamed = self.read_new(symbols, stack);
+        // A compiled frame is being replaced by interpreted ones, which keep what was there before until they are filled.
+        let mut is_unpacking = false;
+        for (index, which) in stack.iter().enumerate() {
+            is_unpacking &= matches!(which, UserFrame::Interpreted { .. });
+            let frame = match symbols.frames.get(which) {
+                _ if is_unpacking => {
+                    *self.counts.unnamed.entry(DEOPTIMIZED).or_default() += 1;
+                    unknown_java(which, DEOPTIMIZED, symbols.java.attached())
+                }
+                _ if is_java(which) && self.late_from.is_some_and(|from| index >= from) => {
+                    *self.counts.unnamed.entry(TOO_LATE).or_default() += 1;
+                    unknown_java(which, TOO_LATE, symbols.java.attached())
+                }
+                Some(frame) => Arc::clone(frame),
+                None if is_java(which) => {
+                    let reason = unnamed.get(which).copied().unwrap_or("JVM not readable");
+                    *self.counts.unnamed.entry(reason).or_default() += 1;
+                    unknown_java(which, reason, symbols.java.attached())
+                }
+                None => self.frame(symbols, *which),
+            };
+            is_unpacking |= matches!(which, UserFrame::Stub { .. })
+                && frame.lines.first().is_some_and(|line| UNPACKING.contains(&&*line.name));
+            frames.push(frame);
+        }
+    }
+
+    /// Reads those of these Java frames that are new; returns why some have no names.
+    fn read_new(
+        &mut self,
+        symbols: &mut ProcessSymbols,
+        stack: &[UserFrame],
+    ) -> HashMap<UserFrame, &'static str> {
+        let new: Vec<UserFrame> = stack
+            .iter()
+            .filter(|frame| is_java(frame) && !symbols.frames.contains_key(frame))
+            .copied()
+            .collect();
+        let mut unnamed = HashMap::new();
+        let named = symbols.java.attached().map(|java| java.resolve(self.java, &new)).unwrap_or_default();
+        for (which, result) in new.iter().zip(named) {
+            match result {
+                Ok(methods) => {
+                    let frame =
+                        Arc::new(java_frame(which, &methods, symbols.java.attached(), self.java_frame_types));
+                    self.remember(symbols, *which, &frame);
+                }
+                Err(error) => _ = unnamed.insert(*which, error.reason()),
+            }
+        }
+        unnamed
+    }
+
+    /// Walks on where the kernel program could not.
+    fn finish(
+        &mut self,
+        symbols: &mut ProcessSymbols,
+        sample: &Sample,
+        stack: &mut Vec<UserFrame>,
+    ) -> Outcome {
+        match sample.stop {
+            // Without user memory there is no user stack.
+            Stop::KernelThread | Stop::NoMemory | Stop::Root => return Outcome::Whole,
+            Stop::DepthReached | Stop::Not64Bit | Stop::Frozen => {
+                return Outcome::Truncated(sample.stop.as_str());
+            }
+            _ => {}
+        }
+        let process = self.process;
+        let (modules, files, counts) = (&mut symbols.modules, self.files, &mut *self.counts);
+        let before = stack.len();
+        let java = symbols.java.attached();
+        if !matches!(sample.stop, Stop::UnknownProcess) {
+            tracing::trace!(pid = process.pid, stop = ?sample.stop, last = ?stack.last(), "walking on");
+        }
+        let (mut is_missing, mut is_ambiguous) = (false, false);
+        let generated = |address| {
+            if let Some((row, is_known)) = symbols.jit.row(address, self.at_ns) {
+                is_ambiguous |= !is_known;
+                return Some(Rule::Row(row));
+            }
+            let code = process.mappings.find(address)?;
+            let trampolines = symbols.arenas.at(code.start, code.end)?;
+            Some(Rule::Row(trampolines.row(u32::try_from(address.0 - code.start.0).ok()?)?))
+        };
+        let native = |address| {
+            if self.loader.is_some_and(|loader| modules::is_loading(process, modules, loader, address)) {
+                is_missing = true;
+                return Rule::Unknown;
+            }
+            modules::rule(process, modules, files, counts, address)
+        };
+        let end = walk::finish(sample, java, stack, &mut symbols.rules, native, generated);
+        self.counts.perf_maps.ambiguous_stacks += u64::from(is_ambiguous);
+        if stack.len() > before {
+            self.counts.finished_by_daemon += 1;
+        }
+        if self.now_ns.saturating_sub(sample.header.time_ns) > MAX_DELAY_NS {
+            self.late_from = before.checked_sub(1);
+        }
+        let last_address = Avma(stack.last().and_then(UserFrame::lookup_address).unwrap_or(0));
+        match (end.stop, end.rule) {
+            (Stop::Root, _) => Outcome::Whole,
+            // A zero frame pointer is the ABI's mark of the outermost frame where code keeps frame pointers. Where rows
+            // say that there is a caller, it is only a zero.
+            (Stop::ChainEnded, Rule::FramePointer) if !self.is_untold(&symbols.jit, last_address) => {
+                Outcome::Whole
+            }
+            (stop, _) if self.is_go_root(modules, last_address, stop) => Outcome::Whole,
+            _ if is_missing => Outcome::Truncated(Stop::RowsMissing.as_str()),
+            // The copy ended before the stack did: the first reason is the true one.
+            (stop, rule) => {
+                let (header, last) = (&sample.header, stack.last());
+                tracing::debug!(
+                    pid = process.pid,
+                    tid = header.tid,
+                    kernel = ?sample.stop,
+                    daemon = ?stop,
+                    frames = stack.len(),
+                    ?last,
+                    ?rule,
+                    tail_sp = header.tail_sp,
+                    tail_fp = header.tail_fp,
+                    cursor = ?end.cursor,
+                    code = ?java.zip(last).map(|(java, last)| java.code_around(walk::place(last, Some(java)).0)),
+                    tail = sample.tail().len(),
+                    registers = ?header.registers,
+                    "a stack isn't whole"
+                );
+                let reason = if stop == Stop::StackUnreadable { sample.stop } else { stop };
+                Outcome::Truncated(reason.as_str())
+            }
+        }
+    }
+
+    /// Whether this is generated code that nothing tells how to unwind: no thread begins there, and a zero in `rbp` only
+    /// shows that it keeps no frame pointers.
+    fn is_untold(&self, jit: &JitNames, address: Avma) -> bool {
+        let code = self.process.mappings.find(address);
+        let is_generated = code.is_some_and(|code| code.backing == Backing::Anonymous);
+        is_generated && jit.row(address, self.at_ns).is_none()
+    }
+
+    /// Whether the walk has reached what Go's stacks begin with: goroutines and the first thread have a zero return address
+    /// (go src/runtime/asm_amd64.s, `goexit`, `rt0_go`), other threads none at all (sys_linux_amd64.s, `clone`).
+    fn is_go_root(&self, modules: &Modules, address: Avma, stop: Stop) -> bool {
+        let Some(module) = modules::go_module(self.process, modules, address) else { return false };
+        if stop == Stop::ChainEnded {
+            return true;
+        }
+        let named = module.name(self.process, self.files, self.names, address);
+        let is_clone = |lines: &NativeLines| {
+            lines
+                .last()
+                .is_some_and(|line| matches!(&*line.system_name, "runtime.clone" | "runtime.clone.abi0"))
+        };
+        named.ok().flatten().as_ref().is_some_and(is_clone)
+    }
+
+    fn frame(&mut self, symbols: &mut ProcessSymbols, which: UserFrame) -> Arc<Frame> {
+        if let Some(frame) = symbols.frames.get(&which) {
+            return Arc::clone(frame);
+        }
+        let address = Avma(which.lookup_address().unwrap_or(0));
+        if let UserFrame::Stub { name, .. } = which {
+            let frame = Arc::new(stub_frame(address, name, &mut symbols.java));
+            self.remember(symbols, which, &frame);
+            return frame;
+        }
+        let Some(mapping) = self.process.mappings.find(address).cloned() else {
+            return self.unnamed(address, FrameKind::Native, None, "no mapping", "[unknown: no mapping]");
+        };
+        let frame = match mapping.backing {
+            Backing::Anonymous => return self.jit_frame(symbols, &mapping, address),
+            Backing::File | Backing::Vdso => self.file_frame(symbols, &mapping, address, which),
+        };
+        self.remember(symbols, which, &frame);
+        frame
+    }
+
+    /// Remembered by what names it, not by its address: other code may be there later.
+    fn jit_frame(&mut self, symbols: &mut ProcessSymbols, code: &MappedCode, address: Avma) -> Arc<Frame> {
+        let (process, at_ns, now_ns) = (self.process, self.at_ns, self.now_ns);
+        let is_closed_jvm = symbols.java.attached().is_none() && !symbols.java.is_awaited(process);
+        let asked = Asked { process, code, address, at_ns, now_ns, is_closed_jvm };
+        symbols.jit.frame(asked, self.jit, &mut self.counts.perf_maps).unwrap_or_else(|unnamed| {
+            self.pending = true;
+            unnamed
+        })
+    }
+
+    fn remember(&mut self, symbols: &mut ProcessSymbols, which: UserFrame, frame: &Arc<Frame>) {
+        let bytes = frame_bytes(frame);
+        *self.cached += bytes;
+        symbols.frame_bytes += bytes;
+        symbols.frames.insert(which, Arc::clone(frame));
+    }
+
+    fn file_frame(
+        &mut self,
+        symbols: &mut ProcessSymbols,
+        mapping: &Arc<MappedCode>,
+        address: Avma,
+        which: UserFrame,
+    ) -> Arc<Frame> {
+        let module = symbols.modules.get(self.process, mapping, self.files, self.counts);
+        if let Some(named) = symbols.named.get(&(module.mapping(), address)) {
+            return Arc::clone(named);
+        }
+        let mapping = Some(module.mapping());
+        let (key, generation) = (self.process.key, symbols.generation);
+        self.unnamed.push(Unnamed { key, generation, which, address, module });
+        Arc::new(Frame { kind: FrameKind::Native, address: Some(address), mapping, lines: Vec::new() })
+    }
+
+    fn unnamed(
+        &mut self,
+        address: Avma,
+        kind: FrameKind,
+        mapping: Option<Arc<Mapping>>,
+        reason: &'static str,
+        name: &'static str,
+    ) -> Arc<Frame> {
+        *self.counts.unnamed.entry(reason).or_default() += 1;
+        frame(kind, address, mapping, name.into(), name.into())
+    }
+}

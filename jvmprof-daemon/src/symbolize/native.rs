@@ -1,0 +1,169 @@
+//! Names of native frames: found here when there is time for it, or left to a server.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::Symbolizer;
+use super::frames::{frame, frame_bytes};
+use super::later::Unnamed;
+use super::modules::Module;
+use crate::native::debuginfod::{Debuginfod, Wanted};
+use crate::native::elf::ElfFile;
+use crate::native::offers::{Offer, Offers};
+use crate::native::source::RegularFile;
+use crate::process::{Process, ProcessKey};
+use crate::profile::model::{Frame, FrameKind};
+use crate::types::BuildId;
+
+/// Who names native frames of files with a build id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Symbolize {
+    /// We do.
+    #[default]
+    Local,
+    /// The server does, with the debug files that it gets from us or has.
+    Server,
+    /// We do where we have a symbol, else the server.
+    Auto,
+}
+
+/// How native frames get their names.
+#[derive(Clone, Debug, Default)]
+pub struct NativeOptions {
+    /// Inlined functions and lines, where DWARF tells them.
+    pub lines: bool,
+    pub symbolize: Symbolize,
+    /// Asked for debug files that the host hasn't.
+    pub debuginfod: Option<Arc<Debuginfod>>,
+    /// Told of the files that a server is to name.
+    pub offers: Option<Arc<Offers>>,
+}
+
+impl NativeOptions {
+    /// Whether a frame without a name stays so, because a server may know it.
+    pub(super) fn is_for_server(&self, frame: &Frame) -> bool {
+        let has_build_id = frame.mapping.as_ref().is_some_and(|mapping| mapping.build_id.is_some());
+        self.symbolize != Symbolize::Local && frame.kind == FrameKind::Native && has_build_id
+    }
+}
+
+impl Symbolizer {
+    /// How native frames get their names.
+    #[must_use]
+    pub fn with_native(mut self, options: NativeOptions) -> Self {
+        self.names.with_lines = options.lines;
+        self.names.downloads = options.debuginfod.as_ref().map(|server| server.directory().to_owned());
+        self.native = options;
+        self
+    }
+
+    /// Names native and kernel frames that are new. Reading the symbols of large files takes time in which no Java frame
+    /// would be named, and those can't wait: so this is done when there is time for it.
+    ///
+    /// Frames of files whose debug file is on its way from a debuginfod server stay without a name.
+    pub fn name_new<'a>(&mut self, find: impl Fn(ProcessKey) -> Option<&'a Process>) {
+        self.name_unnamed(find, true);
+    }
+
+    /// As [`Self::name_new`], before a profile is made: what is on its way comes too late for it.
+    pub fn name_rest<'a>(&mut self, find: impl Fn(ProcessKey) -> Option<&'a Process>) {
+        self.name_unnamed(find, false);
+    }
+
+    fn name_unnamed<'a>(&mut self, find: impl Fn(ProcessKey) -> Option<&'a Process>, may_wait: bool) {
+        self.kernel.name_new();
+        self.forget_what_has_come();
+        for unnamed in std::mem::take(&mut self.unnamed) {
+            let Some(process) = find(unnamed.key) else { continue };
+            let Some(frame) = self.native_frame(process, &unnamed, may_wait) else {
+                self.unnamed.push(unnamed);
+                continue;
+            };
+            let Some(symbols) = self.processes.get_mut(&unnamed.key) else { continue };
+            let bytes = 2 * frame_bytes(&frame);
+            self.cached_bytes += bytes;
+            symbols.frame_bytes += bytes;
+            symbols.named.insert((unnamed.module.mapping(), unnamed.address), Arc::clone(&frame));
+            if symbols.generation == unnamed.generation {
+                symbols.frames.insert(unnamed.which, frame);
+            }
+        }
+    }
+
+    /// `None` if its name has to wait.
+    fn native_frame(&mut self, process: &Process, unnamed: &Unnamed, may_wait: bool) -> Option<Arc<Frame>> {
+        let (module, address) = (&unnamed.module, unnamed.address);
+        let (mapping, mode) = (module.mapping(), self.native.symbolize);
+        let id = mapping.build_id;
+        let mut named = Err("left to the server");
+        if id.is_none() || mode != Symbolize::Server {
+            if self.is_on_its_way(process, module, id) && may_wait {
+                return None;
+            }
+            named = match module.name(process, &self.files, &self.names, address) {
+                Ok(Some(lines)) => Ok(lines),
+                Ok(None) => Err("no symbol"),
+                Err(reason) => Err(reason),
+            };
+        }
+        let native = |lines| {
+            let (kind, mapping) = (FrameKind::Native, Some(Arc::clone(&mapping)));
+            Arc::new(Frame { kind, address: Some(address), mapping, lines })
+        };
+        Some(match (named, id) {
+            (Ok(lines), _) => native(lines.to_vec()),
+            (Err(_), Some(id)) if mode != Symbolize::Local => {
+                self.offer(process, module, id);
+                native(Vec::new())
+            }
+            (Err(reason), _) => {
+                *self.counts.unnamed.entry(reason).or_default() += 1;
+                let name: Arc<str> = module.offset_name(address).into();
+                frame(FrameKind::Native, address, Some(mapping), Arc::clone(&name), name)
+            }
+        })
+    }
+
+    /// Whether a debug file is being fetched; asks for it if nobody has.
+    fn is_on_its_way(&self, process: &Process, module: &Module, id: Option<BuildId>) -> bool {
+        let (Some(server), Some(id)) = (&self.native.debuginfod, id) else { return false };
+        let symbols = module.symbols(process, &self.files, &self.names);
+        let is_stripped = symbols.is_ok_and(|symbols| !symbols.has_symtab());
+        is_stripped && server.want(id) == Wanted::OnItsWay
+    }
+
+    /// Tells the uploader of a file, with its debug file if there is one here.
+    fn offer(&self, process: &Process, module: &Module, id: BuildId) {
+        let Some(offers) = &self.native.offers else { return };
+        offers.offer(id, || {
+            let file = module.reopen(process)?;
+            let path: Arc<str> = Arc::clone(&module.mapping().path);
+            let debug = RegularFile::new(&file)
+                .ok()
+                .map(ElfFile::parse)
+                .and_then(|parsed| self.names.places(process).find(&parsed.ok()?, Path::new(&*path)));
+            Some(Offer { build_id: id, path, file, debug })
+        });
+    }
+
+    /// Debug files have come: what was named without them is named anew when it is sampled again.
+    fn forget_what_has_come(&mut self) {
+        let Some(server) = &self.native.debuginfod else { return };
+        let arrived = server.take_arrived();
+        for id in &arrived {
+            self.files.forget(*id);
+            self.names.forget(*id);
+        }
+        if arrived.is_empty() {
+            return;
+        }
+        let is_old = |frame: &Frame| {
+            let id = frame.mapping.as_ref().and_then(|mapping| mapping.build_id);
+            !frame.lines.is_empty() && id.is_some_and(|id| arrived.contains(&id))
+        };
+        for symbols in self.processes.values_mut() {
+            symbols.named.retain(|_, frame| !is_old(frame));
+            symbols.frames.retain(|_, frame| !is_old(frame));
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! The rest of a stack: where the kernel program knew too little of the code, its walk is continued over the stack it
+//! copied, by the same steppers.
+
+use std::collections::HashMap;
+
+use jvmprof_common::abi::Stop;
+use jvmprof_common::frame::{FrameWord, UserFrame};
+use jvmprof_common::rows::{Register, Row};
+use jvmprof_common::unwind::hotspot::{
+    self, CODE_BYTES, CODE_WORDS, HEADER_BYTES, HEADER_WORDS, SHORT_HEADER_BYTES, Target, Words,
+};
+use jvmprof_common::unwind::{Code, Cursor, Memory, Rule, is_code_address, step};
+
+use super::java::Attached;
+use crate::hotspot::ProcessMemory;
+use crate::sampler::Sample;
+use crate::types::Avma;
+
+/// Frames that are walked here, at most: what fits a copied stack.
+const MAX_FRAMES: usize = 1024;
+
+/// Rules by address, since the same few return addresses end every stack.
+#[derive(Debug, Default)]
+pub(super) struct Rules {
+    by_address: HashMap<Avma, Rule>,
+}
+
+impl Rules {
+    fn at(&mut self, address: Avma, find: impl FnOnce(Avma) -> Rule) -> Rule {
+        if let Some(rule) = self.by_address.get(&address) {
+            return *rule;
+        }
+        let rule = find(address);
+        // Code may be mapped there a moment later.
+        if !matches!(rule, Rule::Unknown) {
+            self.by_address.insert(address, rule);
+        }
+        rule
+    }
+}
+
+/// Why a walk ended, and by which rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct End {
+    pub(super) stop: Stop,
+    pub(super) rule: Rule,
+    /// Of the last frame.
+    pub(super) cursor: Cursor,
+}
+
+/// Walks on from the last of `frames`, which is stepped again. `find` gives the rule of native code, `generated` that of
+/// other code than HotSpot's that was there at the time.
+pub(super) fn finish(
+    sample: &Sample,
+    java: Option<&Attached>,
+    frames: &mut Vec<UserFrame>,
+    rules: &mut Rules,
+    mut find: impl FnMut(Avma) -> Rule,
+    mut generated: impl FnMut(Avma) -> Option<Rule>,
+) -> End {
+    let header = &sample.header;
+    let Some((pc, exact)) = frames.last().map(|frame| place(frame, java)) else {
+        return End { stop: sample.stop, rule: Rule::Unknown, cursor: Cursor::default() };
+    };
+    let mut cursor = Cursor { pc, sp: header.tail_sp, fp: header.tail_fp, exact };
+    let mut target = Copied {
+        start: header.tail_sp,
+        words: sample.tail(),
+        registers: (frames.len() == 1).then_some(&header.registers),
+        java,
+        header: [0; HEADER_WORDS],
+        code: [0; CODE_WORDS],
+    };
+    let mut rule_at = |at: Avma| generated(at).unwrap_or_else(|| rules.at(at, &mut find));
+    loop {
+        let at = Avma(if cursor.exact { cursor.pc } else { cursor.pc.saturating_sub(1) });
+        let is_java = |at: Avma| java.is_some_and(|java| contains(java, at));
+        let mut words = Words::default();
+        let (stepped, rule) = match java.filter(|_| is_java(at)) {
+            Some(java) => {
+                let jvm = java.jvm();
+                let stepped = if target.registers.is_some() {
+                    hotspot::step_leaf(&mut cursor, &mut target, jvm, &mut words)
+                } else {
+                    hotspot::step(&mut cursor, &mut target, jvm, &mut words)
+                };
+                let mut taken = &words.words[..words.count as usize];
+                if let Some(frame) = UserFrame::take(&mut taken) {
+                    frames.pop();
+                    frames.push(frame);
+                }
+                (stepped, Rule::Unknown)
+            }
+            None => {
+                let rule = rule_at(at);
+                (step(&mut cursor, &mut target, &mut Known(rule)), rule)
+            }
+        };
+        if let Err(stop) = stepped {
+            return End { stop, rule, cursor };
+        }
+        if frames.len() >= MAX_FRAMES {
+            return End { stop: Stop::DepthReached, rule, cursor };
+        }
+        let caller = Avma(cursor.pc.saturating_sub(1));
+        if !is_code_address(cursor.pc) || !is_java(caller) && matches!(rule_at(caller), Rule::Unknown) {
+            return End { stop: Stop::UnknownCode, rule, cursor };
+        }
+        target.registers = None;
+        let word = FrameWord::native(cursor.pc, cursor.exact);
+        frames.push(UserFrame::Native { pc: word.address(), exact: word.is_exact() });
+    }
+}
+
+/// A frame's pc, and whether it is that of an instruction that was interrupted.
+pub(super) fn place(frame: &UserFrame, java: Option<&Attached>) -> (u64, bool) {
+    match *frame {
+        UserFrame::Native { pc, exact }
+        | UserFrame::Compiled { pc, exact, .. }
+        | UserFrame::Stub { pc, exact, .. } => (pc, exact),
+        UserFrame::Interpreted { pc, exact, .. } => {
+            (java.map_or(0, |java| java.jvm().interpreter_start) + u64::from(pc), exact)
+        }
+    }
+}
+
+fn contains(java: &Attached, address: Avma) -> bool {
+    (java.jvm().code_start..java.jvm().code_end).contains(&address.0)
+}
+
+struct Known(Rule);
+
+impl Code for Known {
+    fn rule(&mut self, _: &Cursor) -> Rule {
+        self.0
+    }
+}
+
+/// The copied stack, and the live process for what isn't on it.
+struct Copied<'a> {
+    start: u64,
+    words: &'a [u64],
+    registers: Option<&'a [u64; 16]>,
+    java: Option<&'a Attached>,
+    header: [u64; HEADER_WORDS],
+    code: [u64; CODE_WORDS],
+}
+
+impl Copied<'_> {
+    fn read(&self, address: u64, into: &mut [u8]) -> bool {
+        self.java.is_some_and(|java| java.memory().read_into(Avma(address), into))
+    }
+
+    fn read_words<const N: usize>(&self, address: u64, bytes: usize) -> Option<[u64; N]> {
+        let mut buffer = vec![0; bytes];
+        if !self.read(address, &mut buffer) {
+            return None;
+        }
+        let mut words = [0; N];
+        for (word, chunk) in words.iter_mut().zip(buffer.as_chunks::<8>().0) {
+            *word = u64::from_le_bytes(*chunk);
+        }
+        Some(words)
+    }
+}
+
+impl Memory for Copied<'_> {
+    fn read_u64(&mut self, address: u64) -> Option<u64> {
+        let offset = address.checked_sub(self.start)?;
+        if !offset.is_multiple_of(8) {
+            return None;
+        }
+        self.words.get(usize::try_from(offset / 8).ok()?).copied()
+    }
+
+    fn read_object(&mut self, address: u64) -> Option<u64> {
+        let mut bytes = [0; 8];
+        self.read(address, &mut bytes).then(|| u64::from_le_bytes(bytes))
+    }
+
+    fn register(&self, register: Register) -> Option<u64> {
+        self.registers?.get(usize::from(register.0)).copied()
+    }
+}
+
+impl Target for Copied<'_> {
+    type Row = Row;
+
+    fn read_u8(&mut self, address: u64) -> Option<u8> {
+        let mut byte = [0];
+        self.read(address, &mut byte).then_some(byte[0])
+    }
+
+    fn load_header(&mut self, address: u64) -> bool {
+        let whole = self.read_words(address, HEADER_BYTES);
+        let read = whole.or_else(|| self.read_words(address, SHORT_HEADER_BYTES));
+        self.header = read.unwrap_or(self.header);
+        read.is_some()
+    }
+
+    fn header_word(&self, index: usize) -> u64 {
+        self.header[index % HEADER_WORDS]
+    }
+
+    fn load_code(&mut self, address: u64) -> bool {
+        let read = self.read_words(address, CODE_BYTES);
+        self.code = read.unwrap_or(self.code);
+        read.is_some()
+    }
+
+    fn code(&self) -> &[u64; CODE_WORDS] {
+        &self.code
+    }
+
+    fn stub_row(&mut self, _: u32, address: u64) -> Option<Row> {
+        self.java?.stubs().row(Avma(address))
+    }
+}
