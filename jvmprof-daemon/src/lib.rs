@@ -13,6 +13,10 @@ pub mod process;
 
 pub mod native;
 
+pub mod hotspot;
+
+pub mod unwind;
+
 pub mod jitmap;
 
 pub mod profile;
@@ -20,5 +24,8 @@ pub mod profile;
 pub mod symbolize;
 
 pub mod export;
+
+pub mod config;
+pub mod telemetry;
 
 pub mod app;

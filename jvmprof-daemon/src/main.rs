@@ -1,22 +1,26 @@
-//! `jvmprof`: reads the command line, sets up logging, runs the subcommand.
+//! `jvmprof`: reads the command line and the configuration, sets up logging, runs the subcommand.
 
 use std::process::ExitCode;
 
-use clap::Parser;
-use jvmprof_daemon::app::{self, cli::Cli, exec_gate};
+use jvmprof_daemon::app::settings::{self, LoadError};
+use jvmprof_daemon::app::{self, exec_gate};
 
 fn main() -> ExitCode {
     // `record -- COMMAND` starts the command through this same binary: nothing may come before.
     if let Some(gate) = exec_gate::requested() {
         return gate.run();
     }
-    match Cli::try_parse() {
-        Ok(cli) => app::run(cli),
-        Err(error) => {
+    match settings::load() {
+        Ok(loaded) => app::run(loaded),
+        Err(LoadError::CommandLine(error)) => {
             // Help and version are no errors.
             let usage = error.use_stderr();
             let _ = error.print();
             if usage { app::EXIT_USAGE.into() } else { ExitCode::SUCCESS }
+        }
+        Err(error) => {
+            eprintln!("jvmprof: the configuration can't be used\n{error}");
+            app::EXIT_USAGE.into()
         }
     }
 }

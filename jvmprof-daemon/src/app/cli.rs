@@ -7,6 +7,17 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::budget::BudgetArgs;
+use super::containers::ContainerArgs;
+use super::delivery::DeliveryArgs;
+use super::memory::MemoryLimits;
+use super::native::NativeArgs;
+use super::settings::ConfigArgs;
+use super::targets::LabelArgs;
+use super::telemetry::TelemetryArgs;
+use super::upload::UploadArgs;
+use crate::telemetry::log::LogFormat;
+
 /// Continuous profiler for hosts that run JVMs.
 #[derive(Debug, Parser)]
 #[command(name = "jvmprof", version, about, max_term_width = 100)]
@@ -14,6 +25,10 @@ pub struct Cli {
     /// What to log: error, warn, info, debug, trace, or filters such as `jvmprof_daemon::symbolize=debug`
     #[arg(long, global = true, env = "JVMPROF_LOG", value_name = "FILTER")]
     pub log_level: Option<String>,
+
+    /// How to log
+    #[arg(long, global = true, env = "JVMPROF_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
+    pub log_format: LogFormat,
 
     #[command(subcommand)]
     pub command: Command,
@@ -24,7 +39,7 @@ pub enum Command {
     /// Profile processes, a command or the whole host into a file
     Record(RecordArgs),
     /// Profile the host and push to a Parca-compatible backend, or into a folder
-    Daemon(DaemonArgs),
+    Daemon(Box<DaemonArgs>),
     /// Receive profiles as Parca does, keep them in a folder, and show them in a browser
     Collector(CollectorArgs),
     /// Tell what this host allows, what to do where something is missing, and which JVMs run
@@ -34,13 +49,16 @@ pub enum Command {
 }
 
 /// Arguments of `jvmprof daemon`.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct DaemonArgs {
+    #[command(flatten)]
+    pub config: ConfigArgs,
+
     /// A window's length: how often profiles are pushed, more or less by a fifth
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
     pub push_interval: Duration,
 
-    /// Where profiles go if there is no --remote-store-address; `jvmprof collector --dir` shows them
+    /// Where profiles go if nothing else is asked for; `jvmprof collector --dir` shows them
     #[arg(long, default_value = "/var/lib/jvmprof", value_name = "DIR")]
     pub local_store_directory: PathBuf,
 
@@ -52,22 +70,53 @@ pub struct DaemonArgs {
     pub remote: RemoteStoreArgs,
 
     #[command(flatten)]
+    pub delivery: DeliveryArgs,
+
+    #[command(flatten)]
+    pub upload: UploadArgs,
+
+    #[command(flatten)]
+    pub container: ContainerArgs,
+
+    /// The `node` label [default: the host's name]
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+
+    #[command(flatten)]
+    pub labels: LabelArgs,
+
+    #[command(flatten)]
+    pub telemetry: TelemetryArgs,
+
+    #[command(flatten)]
+    pub budget: BudgetArgs,
+
+    #[command(flatten)]
     pub sampling: SamplingArgs,
 }
 
+impl DaemonArgs {
+    /// What each cache and each queue may take.
+    pub(super) fn memory(&self) -> MemoryLimits {
+        let budget = self.budget.max_memory.map(|mib| mib << 20);
+        MemoryLimits::new(self.sampling.symbol_cache_mib << 20, budget)
+    }
+}
+
 /// How to reach the backend. The names are those of parca-agent.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct RemoteStoreArgs {
-    /// The backend: http://host:port, https://host:port, or host:port, which means TLS
+    /// The backend: http://host:port, https://host:port, or host:port, which means TLS (repeatable: each of them gets
+    /// everything, the token and the headers too)
     #[arg(long, value_name = "ADDRESS")]
-    pub remote_store_address: Option<String>,
+    pub remote_store_address: Vec<String>,
 
     /// Plaintext for an address without http:// or https://
     #[arg(long)]
     pub remote_store_insecure: bool,
 
     /// Token for the authorization header
-    #[arg(long, env = "JVMPROF_REMOTE_STORE_BEARER_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    #[arg(long, hide_env_values = true, value_name = "TOKEN")]
     pub remote_store_bearer_token: Option<String>,
 
     /// File with that token; read anew for each request
@@ -75,7 +124,7 @@ pub struct RemoteStoreArgs {
     pub remote_store_bearer_token_file: Option<PathBuf>,
 
     /// Header for each request, NAME=VALUE (repeatable)
-    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_header)]
+    #[arg(long, hide_env_values = true, value_name = "NAME=VALUE", value_parser = parse_header)]
     pub remote_store_grpc_headers: Vec<(String, String)>,
 
     /// PEM file with the certificate authorities to trust instead of the system's
@@ -105,6 +154,10 @@ pub struct CollectorArgs {
     /// Disk space for profiles; the oldest leave first
     #[arg(long, default_value_t = 4096, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
     pub limit_mib: u64,
+
+    /// Disk space for debug files that daemons upload; the oldest leave first, and one may take half of it
+    #[arg(long, default_value_t = 2048, value_name = "MIB", value_parser = clap::value_parser!(u64).range(2..=1 << 30))]
+    pub debuginfo_limit_mib: u64,
 }
 
 /// Arguments of `jvmprof doctor`.
@@ -113,6 +166,10 @@ pub struct DoctorArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+
+    /// Also load each kernel program and tell what the verifier made of it
+    #[arg(long)]
+    pub programs: bool,
 }
 
 /// Arguments of `jvmprof inspect`.
@@ -120,6 +177,10 @@ pub struct DoctorArgs {
 pub struct InspectArgs {
     /// The process
     pub pid: u32,
+
+    /// Also tell what is at this address: 0x7f1234abcd, or decimal
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
+    pub pc: Option<u64>,
 
     /// Print one JSON object
     #[arg(long)]
@@ -141,6 +202,18 @@ pub struct SamplingArgs {
     /// Size of the ring buffer between kernel and daemon, in KiB (rounded up to a power of two) [default: 512 a CPU]
     #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u32).range(4..=1_048_576))]
     pub ring_buffer_kib: Option<u32>,
+
+    /// Append to names of Java methods how they ran: _[0] interpreted, _[1] C1, _[j] C2, _[i] inlined, _[n] native
+    #[arg(long)]
+    pub java_frame_types: bool,
+
+    #[command(flatten)]
+    pub native: NativeArgs,
+
+    /// Ask JVMs whose code can't be read for a perf map (JDK 17 and later), at most once a minute each: sends SIGQUIT to
+    /// a JVM that nobody has attached to yet
+    #[arg(long)]
+    pub attach_perfmap: bool,
 
     /// Log what the kernel programs do (at level debug)
     #[arg(long)]
@@ -185,8 +258,14 @@ fn parse_header(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
+/// `0x` and hexadecimal digits, or a decimal number.
+fn parse_address(text: &str) -> Result<u64, String> {
+    let parsed = text.strip_prefix("0x").map_or_else(|| text.parse(), |hex| u64::from_str_radix(hex, 16));
+    parsed.map_err(|error| error.to_string())
+}
+
 /// `10s`, `1m 30s`, or a plain number of seconds.
-fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     let duration = match text.parse::<u64>() {
         Ok(seconds) => Duration::from_secs(seconds),
         Err(_) => humantime::parse_duration(text).map_err(|error| error.to_string())?,
@@ -219,6 +298,12 @@ mod tests {
     }
 
     #[test]
+    fn addresses_are_hexadecimal_with_a_prefix() {
+        assert_eq!(parse_address("0x7f00"), Ok(0x7f00));
+        assert_eq!(parse_address("4096"), Ok(4096));
+    }
+
+    #[test]
     fn nonsense_is_refused() {
         for line in [
             "jvmprof record -p 1 -- sleep 1",
@@ -227,9 +312,11 @@ mod tests {
             "jvmprof record -F 0",
             "jvmprof record -F 20001",
             "jvmprof record -p -3",
+            "jvmprof inspect 1 --pc 7f00",
+            "jvmprof inspect 1 --pc 0xno",
             "jvmprof recrod",
         ] {
-            assert!(record(line).is_err(), "{line}");
+            assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
     }
 }

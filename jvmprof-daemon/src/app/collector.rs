@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use super::cli::CollectorArgs;
 use super::signals::Shutdown;
 use crate::export::collector::page::{self, PageOptions};
-use crate::export::collector::{Collector, ReadLimits, routes, serve};
+use crate::export::collector::{Collector, Debuginfo, ReadLimits, debuginfo_routes, routes, serve};
 use crate::export::store::{Store, StoreOptions};
 
 /// Runs the subcommand.
@@ -27,18 +27,23 @@ async fn collect(args: &CollectorArgs) -> anyhow::Result<()> {
     let listener =
         TcpListener::bind(args.listen).await.with_context(|| format!("cannot listen on {}", args.listen))?;
     let listen = listener.local_addr().context("cannot tell the address that is listened on")?;
-    let page = page::router(Arc::clone(&store), PageOptions { listen, limits: ReadLimits::default() });
+    let debuginfo = Debuginfo::open(&args.dir, args.debuginfo_limit_mib << 20)?;
+    let options = PageOptions { listen, limits: ReadLimits::default() };
+    let page = page::router_with(Arc::clone(&store), Some(debuginfo.clone()), options);
     let collector = Arc::new(Collector::new(store));
     let mut shutdown = Shutdown::new().context("cannot handle signals")?;
     // For people and for scripts that asked for any free port.
     println!("http://{listen}/");
+    if !listen.ip().is_loopback() {
+        tracing::warn!(%listen, "the collector is open to the network: nobody is asked for a password");
+    }
     tracing::info!(%listen, dir = %args.dir.display(), "collecting");
-    let router = routes(Arc::clone(&collector)).merge(page);
+    let router = routes(Arc::clone(&collector)).merge(debuginfo_routes(debuginfo)).merge(page);
     let stop = async move {
         let signal = shutdown.requested().await;
         tracing::info!(signal, "ending");
     };
-    serve(listener, router, stop).await.context("the listener failed")?;
+    serve(listener, router, stop).await;
     tracing::info!(counters = ?collector.counters(), "ended");
     Ok(())
 }

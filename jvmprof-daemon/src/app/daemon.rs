@@ -1,169 +1,306 @@
 //! `jvmprof daemon`: profiles the host and pushes, until it is told to end.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
 use jvmprof_common::abi::Counter;
-use rand::RngExt;
-use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::sleep;
 
-use super::cli::{DaemonArgs, RemoteStoreArgs};
+use super::budget::CpuBudget;
+use super::cli::DaemonArgs;
 use super::pipeline::Pipeline;
-use super::sampling::options;
+use super::reload::{Reloaded, Reloads};
+use super::sampling::{node_name, options};
+use super::schedule::Schedule;
 use super::signals::Shutdown;
-use super::usage::SelfUsage;
-use crate::export::parca::{ParcaClient, ParcaOptions, Token};
-use crate::export::sink::{Delivered, Sink};
-use crate::export::store::{Store, StoreOptions};
+use super::targets::LabelOptions;
+use super::telemetry::Telemetry;
+use super::upload::Uploads;
+use super::{delivery, native};
+use crate::config::Setting;
+use crate::export::delivery::{Delivery, DeliveryCounts};
+use crate::native::debuginfod::Debuginfod;
+use crate::process::{heap, priority};
 use crate::profile::model::Batch;
+use crate::telemetry::log::LogLimit;
+use crate::telemetry::{SelfUsage, Snapshot};
 
-/// How often samples are taken in, and for how long at most before signals and time are looked at.
-const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// How long samples are taken in at most before signals and time are looked at.
 const POLL_LIMIT: Duration = Duration::from_millis(200);
-/// A window is this much longer or shorter by chance, so that a fleet doesn't push in step.
-const JITTER: f64 = 0.2;
-/// Batches that wait for the sink; more are shed, oldest last, and counted.
-const QUEUED_BATCHES: usize = 6;
-/// How long the last batches may take when the daemon ends.
+/// How long the last batches may take when the daemon ends; then they go to the spool.
 const DRAIN: Duration = Duration::from_secs(10);
+/// How long they may take when settings replace the sinks.
+const CHANGE: Duration = Duration::from_secs(2);
 
 /// Runs the subcommand.
-pub(super) fn run(args: &DaemonArgs) -> anyhow::Result<()> {
+pub(super) fn run(
+    args: &DaemonArgs,
+    settings: &BTreeMap<String, Setting>,
+    log: LogLimit,
+) -> anyhow::Result<()> {
     // One thread is enough, and a second one would be woken for each tick: encoding and files go to blocking threads, and
     // the rings have a thread of their own.
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        // Of encoding and of files: nobody waits for them.
+        .on_thread_start(priority::file_work)
         .build()
         .context("cannot start the event loop")?
-        .block_on(profile(args))
+        .block_on(profile(args, settings, log))
 }
 
-async fn profile(args: &DaemonArgs) -> anyhow::Result<()> {
-    let sink = sink(args)?;
+async fn profile(
+    args: &DaemonArgs,
+    settings: &BTreeMap<String, Setting>,
+    log: LogLimit,
+) -> anyhow::Result<()> {
+    let telemetry = Telemetry::start(&args.telemetry, log)?;
+    let delivery = delivery::sinks(args)?;
+    let mut native = native::options(&args.sampling.native)?;
+    let uploads = Uploads::start(&args.upload, &args.remote, &mut native)?;
+    let debuginfod = native.debuginfod.clone();
     let mut shutdown = Shutdown::new().context("cannot handle signals")?;
-    let mut pipeline = Pipeline::start(&options(&args.sampling, None))
+    let mut reloads = Reloads::new(settings).context("cannot handle signals")?;
+    let mut options = options(&args.sampling, None, native);
+    options.memory = args.memory();
+    options.containers = args.container.options();
+    options.labels = label_options(args);
+    let pipeline = Pipeline::start(&options)
         .context("cannot sample; `jvmprof doctor` tells what this kernel and these capabilities allow")?;
-    tracing::info!(clock = pipeline.clock().as_str(), frequency = args.sampling.frequency, %sink, "profiling");
-    let (queue, batches) = mpsc::channel(QUEUED_BATCHES);
-    let exporter = tokio::spawn(export(sink, batches));
-    // Not under systemd, nobody listens.
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-
-    let mut tick = interval(POLL_INTERVAL);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut window_ends = Instant::now() + jittered(args.push_interval);
-    let mut shed = 0;
-    let signal = loop {
-        tokio::select! {
-            signal = shutdown.requested() => break signal,
-            _ = tick.tick() => {}
-        }
-        pipeline.poll(POLL_LIMIT);
-        if Instant::now() >= window_ends {
-            window_ends = Instant::now() + jittered(args.push_interval);
-            let batch = pipeline.flush();
-            log_window(&mut pipeline, &batch);
-            shed += enqueue(&queue, batch);
-        }
-    };
-    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
-    tracing::info!(signal, "ending: what was sampled is still delivered");
-    pipeline.stop();
-    let batch = pipeline.flush();
-    log_window(&mut pipeline, &batch);
-    // Of all batches this one can wait for room.
-    let last = batch.samples();
-    if tokio::time::timeout(DRAIN, queue.send(batch)).await.is_err() {
-        shed += last;
-    }
-    drop(queue);
-    let delivered = match tokio::time::timeout(DRAIN, exporter).await {
-        Ok(done) => done.context("the exporter broke down")?,
-        Err(_) => {
-            tracing::error!(
-                seconds = DRAIN.as_secs(),
-                "the last profiles were not delivered in time and are lost"
-            );
-            Delivered::default()
-        }
-    };
-    let counts = pipeline.counts();
+    let sinks: Vec<_> = delivery.counts().into_iter().map(|(sink, _)| sink).collect();
     tracing::info!(
-        taken = counts.sampler.get(Counter::Taken),
-        samples = counts.samples(),
-        delivered = delivered.samples,
-        lost = delivered.lost_samples,
-        possibly_lost = delivered.possibly_lost_samples,
-        shed,
-        "ended"
+        clock = pipeline.clock().as_str(),
+        frequency = args.sampling.frequency,
+        ?sinks,
+        "profiling"
     );
+    telemetry.started();
+    let budget = CpuBudget::new(&args.budget, args.sampling.frequency);
+    let schedule = Schedule::new(args.push_interval);
+    let mut daemon = Daemon {
+        pipeline,
+        delivery,
+        uploads,
+        debuginfod,
+        telemetry,
+        budget,
+        schedule,
+        args: Box::new(args.clone()),
+        closed: Vec::new(),
+        reloaded: None,
+        windows: 0,
+        handed_over: 0,
+    };
+    let signal = daemon.turn_until(&mut shutdown, &mut reloads).await;
+    daemon.end(signal).await;
     Ok(())
 }
 
-fn sink(args: &DaemonArgs) -> anyhow::Result<Sink> {
-    match &args.remote.remote_store_address {
-        Some(address) => Ok(Sink::Parca(ParcaClient::new(parca_options(&args.remote, address))?)),
-        None => {
-            let limits = StoreOptions { limit_bytes: args.local_store_limit_mib << 20 };
-            let store = Store::open(&args.local_store_directory, limits)?;
-            Ok(Sink::Store(Arc::new(store)))
+/// How series are labelled.
+fn label_options(args: &DaemonArgs) -> LabelOptions {
+    LabelOptions::of(&args.labels, args.node.clone().unwrap_or_else(node_name))
+}
+
+/// All that turns with the event loop.
+struct Daemon {
+    pipeline: Pipeline,
+    delivery: Delivery,
+    uploads: Uploads,
+    debuginfod: Option<Arc<Debuginfod>>,
+    telemetry: Telemetry,
+    budget: CpuBudget,
+    schedule: Schedule,
+    /// The settings of the sinks.
+    args: Box<DaemonArgs>,
+    /// Counts of sinks that settings have replaced.
+    closed: Vec<(String, DeliveryCounts)>,
+    /// Settings that hold from the next window on.
+    reloaded: Option<Reloaded>,
+    /// Windows that have ended.
+    windows: u64,
+    /// Samples in all batches so far.
+    handed_over: u64,
+}
+
+impl Daemon {
+    /// The event loop. Gives the signal that ends it.
+    async fn turn_until(&mut self, shutdown: &mut Shutdown, reloads: &mut Reloads) -> &'static str {
+        loop {
+            let (mut is_asked, mut new) = (false, None);
+            let pause = self.schedule.pause(self.telemetry.beat(), self.pipeline.due());
+            tokio::select! {
+                signal = shutdown.requested() => return signal,
+                () = self.pipeline.urgent() => {}
+                () = self.telemetry.asked() => is_asked = true,
+                () = reloads.requested() => new = reloads.load(),
+                () = self.pipeline.arrived(), if !self.schedule.has_work() => {}
+                () = sleep(pause) => {}
+            }
+            // There may always be something to take in: others on this thread, who deliver what was, have their turn first.
+            tokio::task::yield_now().await;
+            let has_work = self.pipeline.poll(POLL_LIMIT);
+            self.schedule.worked(has_work);
+            if let Some(new) = new {
+                self.reload(new);
+            } else if self.pipeline.look_at_clocks() {
+                self.schedule.end_window();
+            } else if self.budget.look(&mut self.pipeline) {
+                self.schedule.end_window_soon();
+            }
+            if self.schedule.window_is_over() {
+                self.end_window().await;
+            } else if self.schedule.note_is_due() {
+                self.note();
+            }
+            self.telemetry.turn(&self.pipeline);
+            if is_asked {
+                self.publish();
+            }
         }
     }
-}
 
-fn parca_options(args: &RemoteStoreArgs, address: &str) -> ParcaOptions {
-    let token = match (&args.remote_store_bearer_token, &args.remote_store_bearer_token_file) {
-        (Some(token), _) => Some(Token::Literal(token.clone())),
-        (None, Some(file)) => Some(Token::File(file.clone())),
-        (None, None) => None,
-    };
-    ParcaOptions {
-        insecure: args.remote_store_insecure,
-        token,
-        headers: args.remote_store_grpc_headers.clone(),
-        ca_file: args.remote_store_ca_file.clone(),
-        client_identity: args.remote_store_client_cert.clone().zip(args.remote_store_client_key.clone()),
-        ..ParcaOptions::new(address)
+    /// New settings hold from the next window on, which begins soon.
+    fn reload(&mut self, new: Reloaded) {
+        let sampling = ["frequency", "max-cpu"];
+        let frequency = new.args.sampling.frequency;
+        if new.concerns(&sampling) && self.budget.change(&new.args.budget, frequency, &mut self.pipeline) {
+            self.schedule.end_window_soon();
+        } else {
+            self.schedule.end_window();
+        }
+        self.reloaded = Some(new.behind(self.reloaded.take()));
     }
-}
 
-/// Takes batches one after the other.
-async fn export(sink: Sink, mut batches: mpsc::Receiver<Batch>) -> Delivered {
-    let mut total = Delivered::default();
-    while let Some(batch) = batches.recv().await {
-        let delivered = sink.deliver(Arc::new(batch)).await;
+    async fn end_window(&mut self) {
+        if self.delivery.is_empty() {
+            self.change_sinks(self.args.clone()).await;
+        }
+        match self.reloaded.take() {
+            Some(reloaded) => {
+                // No window has two configurations: also what has a new period already goes out.
+                let batches = self.pipeline.flush_all();
+                self.hand_over(batches);
+                if reloaded.concerns_labels() {
+                    self.pipeline.set_labels(label_options(&reloaded.args));
+                }
+                self.schedule.set_window(reloaded.args.push_interval);
+                if reloaded.concerns_sinks() {
+                    self.change_sinks(reloaded.args).await;
+                }
+            }
+            None => {
+                let flushed = self.pipeline.flush();
+                self.hand_over(flushed.into_batches());
+            }
+        }
+        self.schedule.begin_window();
+        self.windows += 1;
+        self.telemetry.log_suppressed();
+        heap::give_back();
+    }
+
+    /// Has what is sampled from now on go where the settings say by now. What waits for the sinks so far has a moment to go
+    /// there, then it waits in their spools.
+    async fn change_sinks(&mut self, args: Box<DaemonArgs>) {
+        self.closed.extend(std::mem::take(&mut self.delivery).finish(CHANGE).await);
+        match delivery::sinks(&args) {
+            Ok(sinks) => {
+                self.uploads.change(&args.remote);
+                (self.delivery, self.args) = (sinks, args);
+            }
+            Err(error) => {
+                tracing::error!("profiles go where they went: {error:#}");
+                match delivery::sinks(&self.args) {
+                    Ok(sinks) => self.delivery = sinks,
+                    Err(error) => tracing::error!("profiles are lost until there is a sink: {error:#}"),
+                }
+            }
+        }
+        let sinks: Vec<_> = self.delivery.counts().into_iter().map(|(sink, _)| sink).collect();
+        tracing::info!(?sinks, "profiles go there from now on");
+    }
+
+    fn hand_over(&mut self, batches: impl IntoIterator<Item = Batch>) {
+        for batch in batches {
+            log_window(&mut self.pipeline, &batch);
+            self.handed_over += batch.samples();
+            self.delivery.hand_over(batch);
+        }
+        for late in self.pipeline.take_late() {
+            self.handed_over += late.samples();
+            self.delivery.hand_over(late);
+        }
+        for (sink, counts) in self.delivery.counts() {
+            delivery::log(&sink, &counts, "sink");
+        }
+        self.note();
+    }
+
+    /// Notes down what was taken: a daemon that is killed can't tell any more.
+    fn note(&mut self) {
+        let counts = self.pipeline.counts();
+        self.delivery.note_taken(counts.sampler.get(Counter::Taken), counts.lost_before_delivery());
+        self.schedule.noted();
+    }
+
+    /// Puts a snapshot where scrapes find it.
+    fn publish(&mut self) {
+        self.telemetry.publish(Snapshot {
+            sinks: self.delivery.counts(),
+            uploads: self.uploads.counts(),
+            debuginfod: self.debuginfod.as_ref().map(|server| server.counts()),
+            budget: self.budget.told(),
+            windows: self.windows,
+            ..self.telemetry.snapshot(&mut self.pipeline)
+        });
+    }
+
+    /// Delivers the rest.
+    async fn end(mut self, signal: &str) {
+        self.telemetry.stopping();
+        tracing::info!(signal, "ending: what was sampled is still delivered");
+        self.pipeline.stop();
+        let batches = self.pipeline.flush_all();
+        self.hand_over(batches);
+        let sinks = self.delivery.finish(DRAIN).await;
+        // What the replaced ones left in a spool was found there by those that followed.
+        let spooled = sinks.iter().map(|(_, counts)| counts.spooled).sum::<u64>();
+        let sinks = [self.closed, sinks].concat();
+        self.uploads.end();
+        for (sink, counts) in &sinks {
+            delivery::log(sink, counts, "sink closed");
+        }
+        let counts = self.pipeline.counts();
+        let sum = |of: fn(&DeliveryCounts) -> u64| sinks.iter().map(|(_, counts)| of(counts)).sum::<u64>();
+        let (taken, lost_before) = (counts.sampler.get(Counter::Taken), counts.lost_before_delivery());
+        let accounted = self.handed_over + lost_before;
+        if taken != accounted {
+            tracing::error!(
+                taken,
+                handed_over = self.handed_over,
+                lost_before,
+                "samples are missing that nothing counts: report it"
+            );
+        }
         tracing::info!(
-            samples = delivered.samples,
-            lost = delivered.lost_samples,
-            possibly_lost = delivered.possibly_lost_samples,
-            "batch handed over"
+            taken,
+            lost_before,
+            handed_over = self.handed_over,
+            samples = counts.samples(),
+            delivered = sum(|counts| counts.delivered),
+            lost = sum(|counts| counts.losses.total() - counts.losses.possibly_lost),
+            possibly_lost = sum(|counts| counts.losses.possibly_lost),
+            spooled,
+            "ended"
         );
-        total += delivered;
     }
-    total
-}
-
-/// Gives how many samples had to be shed.
-fn enqueue(queue: &mpsc::Sender<Batch>, batch: Batch) -> u64 {
-    let samples = batch.samples();
-    match queue.try_send(batch) {
-        Ok(()) => 0,
-        Err(_) => {
-            tracing::error!(samples, "the sink is too slow or gone: a batch is lost");
-            samples
-        }
-    }
-}
-
-fn jittered(interval: Duration) -> Duration {
-    interval.mul_f64(1.0 + rand::rng().random_range(-JITTER..JITTER))
 }
 
 fn log_window(pipeline: &mut Pipeline, batch: &Batch) {
     let counts = pipeline.counts();
-    let usage = SelfUsage::now();
+    let usage = SelfUsage::brief();
     tracing::info!(
         samples = batch.samples(),
         series = batch.series.len(),

@@ -8,11 +8,14 @@ use anyhow::Context;
 use serde::Serialize;
 
 use super::cli::InspectArgs;
-use super::pipeline::labels_of;
+use super::jvm::{CodeReport, JvmReport, Reader};
 use super::sampling::node_name;
+use super::targets::labels_of;
+use crate::hotspot::HotspotError;
 use crate::process::{Process, ProcessTable};
 use crate::sampler::now_ns;
-use crate::symbolize::{ModuleReport, Symbolizer};
+use crate::symbolize::{ModuleReport, NativePlace, SymbolMemory, Symbolizer};
+use crate::types::Avma;
 
 /// Symbols of one process's files at a time.
 const FILE_CACHE_BYTES: u64 = 64 << 20;
@@ -27,7 +30,35 @@ struct Report {
     /// Labels of its series.
     labels: BTreeMap<String, String>,
     perf_map_entries: u64,
+    jvm: Option<JvmReport>,
+    /// Why there is no `jvm`.
+    jvm_problem: Option<Problem>,
+    /// What is at the address that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    place: Option<Place>,
     mappings: Vec<ModuleReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct Problem {
+    /// A short word: [`HotspotError::reason`].
+    reason: &'static str,
+    text: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Place {
+    pc: u64,
+    /// In the JVM's code cache.
+    code: Option<CodeReport>,
+    /// Elsewhere.
+    native: Option<NativePlace>,
+}
+
+impl From<HotspotError> for Problem {
+    fn from(error: HotspotError) -> Self {
+        Self { reason: error.reason(), text: error.to_string() }
+    }
 }
 
 /// Runs the subcommand.
@@ -36,7 +67,11 @@ pub(super) fn run(args: &InspectArgs) -> anyhow::Result<()> {
     // Looked at as if it had just been sampled: what is shown is what the profiler knows.
     let mut table = ProcessTable::default();
     let process = table.existing(args.pid, &facts, now_ns());
-    let report = Report::new(process, &mut Symbolizer::new(FILE_CACHE_BYTES));
+    let report = Report::new(
+        process,
+        &mut Symbolizer::new(&SymbolMemory::of_files(FILE_CACHE_BYTES)),
+        args.pc.map(Avma),
+    );
     if args.json {
         println!("{}", serde_json::to_string(&report).context("cannot encode the report")?);
     } else {
@@ -46,16 +81,48 @@ pub(super) fn run(args: &InspectArgs) -> anyhow::Result<()> {
 }
 
 impl Report {
-    fn new(process: &Process, symbolizer: &mut Symbolizer) -> Self {
+    fn new(process: &Process, symbolizer: &mut Symbolizer, pc: Option<Avma>) -> Self {
         let modules = symbolizer.inspect(process, now_ns());
+        let mut reader = Reader::new(process.pid);
+        let facts = reader.as_ref().ok().map(|reader| &reader.facts);
+        let labels = labels_of(process, facts, &node_name());
+        let place = pc.map(|pc| {
+            // Code of a JVM that can't be read is told as far as the mapping tells it.
+            let code = reader.as_mut().ok().and_then(|reader| reader.explain(pc).ok().flatten());
+            let native = if code.is_none() { symbolizer.explain(process, pc) } else { None };
+            Place { pc: pc.0, code, native }
+        });
+        let (jvm, jvm_problem) = match reader.and_then(|mut reader| reader.report()) {
+            Ok(jvm) => (Some(jvm), None),
+            Err(error) => (None, Some(error.into())),
+        };
         Self {
             pid: process.pid,
             inner_pid: process.inner_pid(),
             uid: process.uid(),
             executable: process.executable(),
-            labels: labels_of(process, &node_name()),
+            labels,
             perf_map_entries: symbolizer.counts().perf_maps.entries,
+            jvm,
+            jvm_problem,
+            place,
             mappings: modules,
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "  address {:#x}", self.pc)?;
+        match (&self.code, &self.native) {
+            (Some(code), _) => write!(f, "{code}"),
+            (None, Some(NativePlace { path, name, rule, problem })) => {
+                let problem = problem.map_or_else(String::new, |problem| format!(" ({problem})"));
+                writeln!(f, "    {name}{problem}")?;
+                writeln!(f, "    in                  {path}")?;
+                writeln!(f, "    unwind rule         {rule}")
+            }
+            (None, None) => writeln!(f, "    no code is mapped there"),
         }
     }
 }
@@ -75,6 +142,15 @@ impl fmt::Display for Report {
         writeln!(f, "  labels")?;
         for (name, value) in &self.labels {
             writeln!(f, "    {name:<20}{value}")?;
+        }
+        if let Some(jvm) = &self.jvm {
+            write!(f, "{jvm}")?;
+        }
+        if let Some(Problem { text, .. }) = &self.jvm_problem {
+            writeln!(f, "  no JVM can be read    {text}")?;
+        }
+        if let Some(place) = &self.place {
+            write!(f, "{place}")?;
         }
         writeln!(f, "  executable mappings")?;
         self.mappings.iter().try_for_each(|module| writeln!(f, "    {module}"))

@@ -1,24 +1,41 @@
 //! The subcommands of `jvmprof`, one file each, and the pipeline they share.
 
+mod budget;
 pub mod cli;
 mod collector;
+mod containers;
+mod counts;
 mod daemon;
+mod delivery;
 mod doctor;
 pub mod exec_gate;
 mod inspect;
+mod jvm;
+pub mod memory;
+mod native;
 mod output;
 pub mod pipeline;
 mod record;
+mod reload;
 mod sampling;
+mod schedule;
+pub mod settings;
 mod signals;
+pub mod targets;
+mod telemetry;
 mod top;
-mod usage;
+mod upload;
+mod waiting;
+mod windows;
 
 use std::process::ExitCode;
 
 use tracing_subscriber::EnvFilter;
 
+use crate::process::heap;
+use crate::telemetry::log::{self, LogLimit};
 use cli::{Cli, Command};
+use settings::Loaded;
 
 /// Exit code for a command line that can't be carried out as it is (`EX_USAGE` of sysexits.h).
 pub const EXIT_USAGE: u8 = 64;
@@ -29,11 +46,13 @@ pub const EXIT_USAGE: u8 = 64;
 struct UsageError(String);
 
 /// Runs a subcommand to its end.
-pub fn run(cli: Cli) -> ExitCode {
-    log_to_stderr(cli.log_level.as_deref(), &cli.command);
+pub fn run(loaded: Loaded) -> ExitCode {
+    let Loaded { cli, resolved } = loaded;
+    heap::keep_small();
+    let log = log_to_stderr(&cli);
     let done = match cli.command {
         Command::Record(args) => record::run(args),
-        Command::Daemon(args) => daemon::run(&args),
+        Command::Daemon(args) => settings::run_daemon(&args, &resolved, log),
         Command::Collector(args) => collector::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Inspect(args) => inspect::run(&args),
@@ -48,8 +67,9 @@ pub fn run(cli: Cli) -> ExitCode {
 }
 
 /// `--log-level` or `JVMPROF_LOG`; a daemon says what it does, a command only what goes wrong.
-fn log_to_stderr(level: Option<&str>, command: &Command) {
-    let default = match command {
+fn log_to_stderr(cli: &Cli) -> LogLimit {
+    let level = cli.log_level.as_deref();
+    let default = match cli.command {
         Command::Record(_) | Command::Doctor(_) | Command::Inspect(_) => "warn",
         Command::Daemon(_) | Command::Collector(_) => "info",
     };
@@ -57,7 +77,9 @@ fn log_to_stderr(level: Option<&str>, command: &Command) {
         eprintln!("jvmprof: the log level {level:?} is not understood ({error}); taking {default}");
         EnvFilter::new(default)
     });
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let limit = LogLimit::default();
+    log::start(filter, cli.log_format, limit.clone());
+    limit
 }
 
 /// Lines of the verifier's log that are worth reading.

@@ -1,29 +1,45 @@
 //! From kernel events to batches: the one loop that `record` and `daemon` share.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use jvmprof_common::abi::{Counter, Stop};
+use jvmprof_common::frame::UserFrame;
 
-use crate::process::table::{TableCounts, mapped_code};
+pub use super::counts::Counts;
+use super::memory::MemoryLimits;
+use super::targets::{LabelOptions, Owner, Targets};
+use super::waiting::Waiting;
+use super::windows::Windows;
+pub use super::windows::{ClockCounts, Flushed};
+use crate::process::container::ContainersOptions;
+use crate::process::table::mapped_code;
 use crate::process::{Process, ProcessKey, ProcessTable};
-use crate::profile::aggregate::Aggregator;
-use crate::profile::model::{Batch, LabelSet};
+use crate::process::{priority, procfs};
+use crate::profile::aggregate::Verdict;
+use crate::profile::model::Batch;
 use crate::sampler::{
-    BackgroundSampler, Clock, Event, EventKind, Sample, SamplerCounts, SamplerError, SamplerOptions, now_ns,
+    BackgroundSampler, Clock, Event, EventKind, KernelTables, Periods, QueueLimits, Sample, SamplerCounts,
+    SamplerError, SamplerOptions, now_ns, period_ns,
 };
-use crate::symbolize::{Outcome, SymbolCounts, Symbolizer};
+use crate::symbolize::{CacheSize, NativeOptions, Outcome, Symbolizer};
 use crate::types::Avma;
 
 /// What to sample, and what the way may cost.
 #[derive(Clone, Debug)]
 pub struct PipelineOptions {
     pub sampler: SamplerOptions,
-    /// Memory for symbols and unwind rows of files, bytes.
-    pub file_cache_bytes: u64,
-    /// The `node` label.
-    pub node: String,
+    /// What may be remembered, and what may wait.
+    pub memory: MemoryLimits,
+    /// How series are labelled.
+    pub labels: LabelOptions,
+    /// Names of Java methods end in how they ran.
+    pub java_frame_types: bool,
+    /// How native frames get their names.
+    pub native: NativeOptions,
+    /// JVMs that can't be read are asked for a perf map.
+    pub attach_perfmap: bool,
+    /// How containers are asked for; `None`: they aren't.
+    pub containers: Option<ContainersOptions>,
 }
 
 /// Runs the sampler and keeps what its events mean.
@@ -31,87 +47,37 @@ pub struct PipelineOptions {
 pub struct Pipeline {
     sampler: BackgroundSampler,
     state: State,
-    window: Instant,
-    period_ns: u64,
+    memory: MemoryLimits,
 }
 
 #[derive(Debug)]
 struct State {
     table: ProcessTable,
     symbolizer: Symbolizer,
-    aggregator: Aggregator<ProcessKey>,
-    labels: HashMap<ProcessKey, KnownLabels>,
-    node: String,
+    windows: Windows<Owner>,
+    periods: Periods,
+    targets: Targets,
     outcomes: BTreeMap<Outcome, u64>,
     first_sample: Option<Instant>,
+    /// When a process was sampled for the first time.
+    newest: Instant,
+    /// When functions were named last.
+    named: Instant,
+    waiting: Waiting,
+    /// When it was tried last whether they have waited long enough.
+    tried: Instant,
+    /// Nothing is held for labels any more.
+    release: bool,
 }
 
-#[derive(Debug)]
-struct KnownLabels {
-    comm: Arc<str>,
-    labels: Arc<LabelSet>,
-}
-
-/// Everything that was counted since the start.
-#[derive(Clone, Debug)]
-pub struct Counts {
-    pub sampler: SamplerCounts,
-    pub table: TableCounts,
-    pub symbols: SymbolCounts,
-    /// Samples that reached the aggregator, by the outcome of their stack.
-    pub outcomes: BTreeMap<Outcome, u64>,
-    /// (nanoseconds, runs) of the kernel programs, where the kernel measures them.
-    pub kernel_run_time: Option<(u64, u64)>,
-}
-
-impl Counts {
-    /// Samples that arrived.
-    pub fn samples(&self) -> u64 {
-        self.outcomes.values().sum()
-    }
-
-    pub fn whole(&self) -> u64 {
-        self.outcomes.get(&Outcome::Whole).copied().unwrap_or(0)
-    }
-
-    /// Everything that is missing or incomplete, by name; zeros left out.
-    pub fn losses(&self) -> BTreeMap<String, u64> {
-        let sampler = &self.sampler;
-        let mut losses = BTreeMap::from([
-            ("ring_buffer_full".to_owned(), sampler.get(Counter::RingBufferFull)),
-            ("unwinder_unavailable".to_owned(), sampler.get(Counter::UnwinderUnavailable)),
-            ("kernel_stack_unreadable".to_owned(), sampler.get(Counter::KernelStackUnreadable)),
-            ("filter_full".to_owned(), sampler.get(Counter::FilterFull)),
-            ("shed".to_owned(), sampler.shed),
-            ("malformed_records".to_owned(), sampler.malformed),
-            ("process_events_lost".to_owned(), sampler.records_lost),
-            ("late_events".to_owned(), sampler.late),
-            ("unreadable_processes".to_owned(), self.table.unreadable),
-            ("refused_perf_map_lines".to_owned(), self.symbols.perf_maps.refused_lines),
-            ("unusable_perf_maps".to_owned(), self.symbols.perf_maps.unusable),
-        ]);
-        for (outcome, count) in &self.outcomes {
-            if let Outcome::Truncated(reason) = outcome {
-                losses.insert(format!("truncated: {reason}"), *count);
-            }
-        }
-        for (reason, count) in &self.symbols.unusable_files {
-            losses.insert(format!("unusable_files: {reason}"), *count);
-        }
-        losses.retain(|_, count| *count > 0);
-        losses
-    }
-
-    /// How the kernel program's own walks ended.
-    pub fn stops(&self) -> impl Iterator<Item = (Stop, u64)> + '_ {
-        Stop::ALL.into_iter().zip(self.sampler.stops)
-    }
-}
-
-/// How often the rings are emptied: code is looked at this soon after it was sampled.
-const RING_INTERVAL: Duration = Duration::from_millis(50);
-/// Memory for samples that wait while symbols are read: some seconds of a busy host.
-const MAX_QUEUED_BYTES: usize = 16 << 20;
+/// How often the rings are emptied, at least. What must be looked at while it is there wakes their reader.
+const RING_INTERVAL: Duration = Duration::from_millis(100);
+/// When no process has been new for so long there is time to name native functions.
+const CALM: Duration = Duration::from_millis(1500);
+/// How often that is done: many names of one file cost little more than one.
+const NAMING_INTERVAL: Duration = Duration::from_secs(2);
+/// Different stacks of past windows that wait for labels; beyond that they go out as they are.
+const MAX_HELD_STACKS: usize = 65_536;
 
 impl Pipeline {
     /// Starts sampling.
@@ -119,37 +85,91 @@ impl Pipeline {
     /// # Errors
     /// What the kernel refused.
     pub fn start(options: &PipelineOptions) -> Result<Self, SamplerError> {
-        let sampler = BackgroundSampler::start(&options.sampler, RING_INTERVAL, MAX_QUEUED_BYTES)?;
-        let now = Instant::now();
-        Ok(Self {
-            sampler,
-            state: State {
-                table: ProcessTable::default(),
-                symbolizer: Symbolizer::new(options.file_cache_bytes),
-                aggregator: Aggregator::new(SystemTime::now()),
-                labels: HashMap::new(),
-                node: options.node.clone(),
-                outcomes: BTreeMap::new(),
-                first_sample: None,
-            },
-            window: now,
-            period_ns: 1_000_000_000 / u64::from(options.sampler.frequency.max(1)),
-        })
+        let memory = &options.memory;
+        let mut state = State {
+            table: ProcessTable::new(memory.mappings),
+            symbolizer: Symbolizer::new(&memory.symbols)
+                .with_java_frame_types(options.java_frame_types)
+                .with_native(options.native.clone())
+                .with_attach_perfmap(options.attach_perfmap),
+            windows: Windows::new(
+                period_ns(options.sampler.frequency),
+                options.labels.limit(),
+                memory.window_stacks,
+            ),
+            periods: Periods::new(options.sampler.frequency),
+            targets: Targets::start(options.labels.clone(), options.containers.clone())
+                .map_err(|source| SamplerError::Thread { source: std::io::Error::other(source) })?,
+            outcomes: BTreeMap::new(),
+            first_sample: None,
+            newest: Instant::now(),
+            named: Instant::now(),
+            waiting: Waiting::new(memory.waiting_samples),
+            tried: Instant::now(),
+            release: false,
+        };
+        let mut filled = Ok(());
+        let prepare = |mut tables: KernelTables| {
+            if let Some(table) = tables.take_dropped() {
+                state.targets.use_table(table);
+            }
+            filled = state.symbolizer.fill(tables);
+            state.meet(options.sampler.pids.as_deref());
+        };
+        let limits = QueueLimits { samples: memory.queued_samples, events: memory.queued_events };
+        let sampler = BackgroundSampler::start(&options.sampler, RING_INTERVAL, limits, prepare)?;
+        filled.map_err(|source| SamplerError::Thread { source })?;
+        priority::hurry();
+        state.windows.begin();
+        Ok(Self { sampler, state, memory: *memory })
+    }
+
+    /// Resolves when it is time to call [`Self::poll`] before the next turn: what was sampled may be gone soon.
+    pub async fn urgent(&self) {
+        self.sampler.urgent().await;
     }
 
     pub fn clock(&self) -> Clock {
         self.sampler.clock()
     }
 
-    /// Takes in what happened since the last call, for about `limit` at most. To be called some ten times a second.
-    pub fn poll(&mut self, limit: Duration) {
+    /// Resolves when anything has happened.
+    pub async fn arrived(&self) {
+        self.sampler.arrived().await;
+    }
+
+    /// When [`Self::poll`] should be called although nothing has happened.
+    pub fn due(&self) -> Option<Instant> {
+        self.state.targets.due()
+    }
+
+    /// Takes in what happened since the last call, for about `limit` at most. To be called some times a second while it
+    /// gives true; else there is nothing to do until [`Self::arrived`] or [`Self::due`].
+    pub fn poll(&mut self, limit: Duration) -> bool {
         let end = Instant::now() + limit;
+        self.state.targets.look_again();
+        self.state.take_rows(false);
+        let mut has_happened = false;
         while let Some(event) = self.sampler.next() {
             self.state.handle(event);
+            has_happened = true;
             if Instant::now() >= end {
-                return;
+                self.sampler.look_again();
+                return true;
             }
         }
+        if self.state.waiting.len() > 0 && self.state.tried.elapsed() >= RING_INTERVAL {
+            self.state.resolve_ready();
+        }
+        if self.state.newest.elapsed() >= CALM && self.state.named.elapsed() >= NAMING_INTERVAL {
+            self.state.name_new();
+        }
+        has_happened || self.state.symbolizer.has_work()
+    }
+
+    /// Names what is new, as far as nothing is waited for.
+    pub fn name_new(&mut self) {
+        self.state.name_new();
     }
 
     /// Stops sampling and takes in the rest.
@@ -158,26 +178,94 @@ impl Pipeline {
         while let Some(event) = self.sampler.next() {
             self.state.handle(event);
         }
+        self.state.take_rows(true);
+        self.state.finish_dumps();
+        self.state.resolve_waiting(|_, _| true);
+        self.state.release = true;
+    }
+
+    /// Samples each CPU so often from now on. The next [`Self::flush`] ends the window as of now and leaves what was sampled
+    /// since to the one after it: call it when what is under way has arrived, half a second later.
+    pub fn set_frequency(&mut self, frequency: u32) {
+        let (change, result) = self.sampler.set_frequency(frequency);
+        self.state.periods.change(change);
+        self.state.windows.change_period(period_ns(frequency));
+        if let Err(error) = result {
+            tracing::error!(%error, frequency, "a CPU is not sampled until it can be");
+        }
+    }
+
+    /// Samples per second and CPU.
+    pub fn frequency(&self) -> u32 {
+        self.state.periods.frequency()
+    }
+
+    /// Looks at the host's clocks. True if it was suspended: the window should end.
+    pub fn look_at_clocks(&mut self) -> bool {
+        self.state.windows.look_at_clocks()
     }
 
     /// The window's profile; the next window begins.
-    pub fn flush(&mut self) -> Batch {
+    pub fn flush(&mut self) -> Flushed {
         let state = &mut self.state;
+        // Nothing is known any more of a process that has ended, once the window has.
+        let ended = state
+            .table
+            .iter()
+            .filter(|process| process.has_exited())
+            .map(|process| process.pid)
+            .collect::<Vec<_>>();
+        state.finish_dumps();
+        for pid in ended {
+            state.resolve_waiting(|_, of| of.header.pid == pid);
+        }
         let by_key: HashMap<ProcessKey, &Process> =
             state.table.iter().map(|process| (process.key, process)).collect();
+        state.symbolizer.name_rest(|key| by_key.get(&key).copied());
         state.symbolizer.refresh_perf_maps(|key| by_key.get(&key).copied(), now_ns());
         drop(by_key);
-        let duration = self.window.elapsed();
-        self.window = Instant::now();
-        let symbolizer = &mut state.symbolizer;
-        let batch = state.aggregator.flush(SystemTime::now(), duration, self.period_ns, |key, frames| {
-            symbolizer.retry(key, frames);
-        });
+        let (symbolizer, targets) = (&mut state.symbolizer, &mut state.targets);
+        let flushed = state.windows.flush(
+            |owner, frames| symbolizer.retry(owner.process, frames),
+            |owner, samples| targets.settle(owner, samples, state.release),
+        );
         state.table.remove_exited();
         let live: HashSet<ProcessKey> = state.table.iter().map(|process| process.key).collect();
         state.symbolizer.retain(|key| live.contains(&key));
-        state.labels.retain(|key, _| live.contains(key));
-        batch
+        state.targets.retain(&live, &state.windows.held().collect());
+        flushed
+    }
+
+    /// All profiles of what was sampled so far: more than one if the frequency has just changed.
+    pub fn flush_all(&mut self) -> Vec<Batch> {
+        let mut batches: Vec<Batch> = self.flush().into_batches().collect();
+        if !self.state.windows.is_empty() {
+            batches.extend(self.flush().into_batches());
+        }
+        batches
+    }
+
+    /// Batches of earlier windows, made of samples whose labels have become known since, or have been waited for too long.
+    pub fn take_late(&mut self) -> Vec<Batch> {
+        let state = &mut self.state;
+        let release = state.release || state.windows.held_stacks() > MAX_HELD_STACKS;
+        let targets = &mut state.targets;
+        state.windows.take_late(|owner, samples| targets.settle(owner, samples, release))
+    }
+
+    /// Labels series otherwise from now on. To be called behind [`Self::flush_all`], so that no window mixes the two.
+    pub fn set_labels(&mut self, labels: LabelOptions) {
+        self.state.windows.set_limit(labels.limit());
+        self.state.targets.set_options(labels);
+    }
+
+    /// (nanoseconds, runs) of the kernel programs, where the kernel measures them.
+    pub fn kernel_run_time(&self) -> Option<(u64, u64)> {
+        self.sampler.run_time()
+    }
+
+    pub fn sampler_counts(&self) -> SamplerCounts {
+        self.sampler.counts()
     }
 
     pub fn counts(&mut self) -> Counts {
@@ -185,9 +273,40 @@ impl Pipeline {
             sampler: self.sampler.counts(),
             table: self.state.table.counts(),
             symbols: self.state.symbolizer.counts(),
+            targets: self.state.targets.counts(),
+            over_series_limit: self.state.windows.over_limit(),
+            held_stacks: self.state.windows.held_stacks() as u64,
             outcomes: self.state.outcomes.clone(),
+            window_full: self.state.windows.without_room(),
             kernel_run_time: self.sampler.run_time(),
+            processes: self.state.table.len() as u64,
+            waiting: self.state.waiting.len() as u64,
+            caches: self.caches(),
+            clocks: self.state.windows.counts(),
         }
+    }
+
+    /// What is remembered, and the queues.
+    fn caches(&self) -> Vec<CacheSize> {
+        let mut caches = self.state.symbolizer.cache_sizes();
+        let table = &self.state.table;
+        caches.push(CacheSize::new("mappings", table.mapping_bytes(), table.max_mapping_bytes()));
+        caches.push(self.state.waiting.size());
+        let (events, max_events) = self.sampler.event_bytes();
+        caches.push(CacheSize::new("queued_events", events, max_events));
+        caches.push(CacheSize::new(
+            "queued_samples",
+            self.sampler.queued_bytes(),
+            self.memory.queued_samples,
+        ));
+        let stacks = self.state.windows.stack_bytes();
+        caches.push(CacheSize::new("window_stacks", stacks, self.memory.window_stacks));
+        caches
+    }
+
+    /// Whether the kernel's rings are being emptied.
+    pub fn is_sampling(&self) -> bool {
+        self.sampler.is_running()
     }
 
     pub fn samples(&self) -> u64 {
@@ -208,11 +327,27 @@ impl Pipeline {
 impl State {
     fn handle(&mut self, event: Event) {
         match event.kind {
-            EventKind::Sample(sample) => self.sample(&sample),
-            EventKind::Exec { pid, comm } => self.table.exec(pid, &comm),
-            EventKind::ThreadName { pid, tid, comm } => self.table.thread_name(pid, tid, &comm),
-            EventKind::Fork { pid, parent } => self.table.fork(pid, parent),
-            EventKind::Exit { pid, tid } => self.table.exit(pid, tid),
+            EventKind::Sample(sample) => self.sample(sample),
+            EventKind::Exec { pid, comm } => {
+                self.resolve_waiting(|_, of| of.header.pid == pid);
+                self.table.exec(pid, &comm);
+                self.targets.ended(pid);
+            }
+            EventKind::ThreadName { pid, tid, comm } => {
+                self.table.thread_name(pid, tid, &comm);
+                self.targets.changed(pid);
+            }
+            EventKind::Fork { pid, parent } => {
+                // An ended process may have had the pid.
+                self.resolve_waiting(|_, of| of.header.pid == pid);
+                self.table.fork(pid, parent);
+            }
+            EventKind::Exit { pid, tid } => {
+                self.table.exit(pid, tid);
+                if pid == tid {
+                    self.targets.ended(pid);
+                }
+            }
             EventKind::Map { pid, mapping } => {
                 let code = mapped_code(
                     mapping.start,
@@ -222,44 +357,118 @@ impl State {
                     mapping.build_id,
                 );
                 self.table.map(pid, event.time_ns, code);
+                self.targets.changed(pid);
             }
             EventKind::EventsLost => self.table.events_lost(),
         }
     }
 
-    fn sample(&mut self, sample: &Sample) {
+    /// Tells the kernel program of processes that run already, before it samples them: those that are asked for. Others are
+    /// told of when they are sampled, since most of a host's processes never are.
+    fn meet(&mut self, pids: Option<&[u32]>) {
+        for &pid in pids.unwrap_or_default() {
+            // A process that ends in this moment isn't sampled.
+            let Ok(facts) = procfs::facts(pid) else { continue };
+            let now = now_ns();
+            let process = self.table.existing(pid, &facts, now);
+            self.symbolizer.refresh(process, now, true);
+        }
+        self.take_rows(true);
+    }
+
+    /// Takes in unwind rows that have been read, and resolves what waited for them. `wait`: until all are there.
+    fn take_rows(&mut self, wait: bool) {
+        let by_key: HashMap<ProcessKey, &Process> =
+            self.table.iter().map(|process| (process.key, process)).collect();
+        if self.symbolizer.take_rows(|key| by_key.get(&key).copied(), wait) {
+            self.resolve_ready();
+        }
+    }
+
+    /// Resolves those samples that wait for nothing any more.
+    fn resolve_ready(&mut self) {
+        let now = now_ns();
+        let mut until: HashMap<ProcessKey, u64> = HashMap::new();
+        for key in self.waiting.keys() {
+            until.entry(key).or_insert_with(|| self.symbolizer.walkable_until(key, now));
+        }
+        self.resolve_waiting(|key, sample| {
+            until.get(&key).is_some_and(|until| sample.header.time_ns <= *until)
+        });
+        self.tried = Instant::now();
+    }
+
+    /// Resolves those samples that wait for what their runtimes have still to tell, by what they have told.
+    fn finish_dumps(&mut self) {
+        let now = now_ns();
+        let keys: HashSet<ProcessKey> = self.waiting.keys().collect();
+        for process in self.table.iter().filter(|process| keys.contains(&process.key)) {
+            self.symbolizer.finish_dump(process, now);
+        }
+        let ready: HashSet<_> = keys.into_iter().filter(|key| !self.symbolizer.awaits_rows(*key)).collect();
+        self.resolve_waiting(|key, _| ready.contains(&key));
+    }
+
+    /// Resolves those of the waiting samples that are chosen.
+    fn resolve_waiting(&mut self, is_chosen: impl FnMut(ProcessKey, &Sample) -> bool) {
+        for sample in self.waiting.take(is_chosen) {
+            self.take_in(sample, false);
+        }
+    }
+
+    fn name_new(&mut self) {
+        let by_key: HashMap<ProcessKey, &Process> =
+            self.table.iter().map(|process| (process.key, process)).collect();
+        self.symbolizer.name_new(|key| by_key.get(&key).copied());
+        self.named = Instant::now();
+    }
+
+    fn sample(&mut self, sample: Sample) {
+        if let Some((key, sample)) = self.take_in(sample, true) {
+            for sample in self.waiting.push(key, sample) {
+                self.take_in(sample, false);
+            }
+        }
+    }
+
+    /// Names a sample and adds it to the window. Gives it back if it `may_wait` for unwind rows that are being read.
+    fn take_in(&mut self, sample: Sample, may_wait: bool) -> Option<(ProcessKey, Sample)> {
         let header = &sample.header;
         let now = now_ns();
-        let addresses = sample.user().map(|word| Avma(word.lookup_address()));
-        let process = self.table.sampled(header.pid, header.start_ns, &sample.comm(), now, addresses);
-        let resolved = self.symbolizer.resolve(process, sample, now);
-        *self.outcomes.entry(resolved.outcome).or_default() += 1;
-        let known = self.labels.entry(process.key).or_insert_with(|| KnownLabels::of(process, &self.node));
-        if known.comm != process.comm {
-            *known = KnownLabels::of(process, &self.node);
+        let process =
+            self.table.sampled(header.pid, header.start_ns, &sample.comm(), now, looked_up(&sample));
+        let is_new = !self.targets.knows(process.key);
+        if self.targets.drops_unseen(process, header.start_ns) {
+            *self.outcomes.entry(Outcome::Unwanted).or_default() += 1;
+            return None;
         }
-        self.aggregator.add(&known.labels, process.key, resolved.frames, resolved.pending);
+        if is_new {
+            self.newest = Instant::now();
+        }
+        self.symbolizer.look(process, &sample, now);
+        if may_wait && self.symbolizer.must_wait(process, &sample, now) {
+            return Some((process.key, sample));
+        }
+        let resolved = self.symbolizer.resolve(process, &sample, now);
+        *self.outcomes.entry(resolved.outcome).or_default() += 1;
+        let jvm = self.symbolizer.jvm_facts(process.key);
+        let owner = self.targets.owner(process.key, &sample);
+        let verdict = self.targets.judge(process, jvm, owner, header.start_ns);
+        let window = self.windows.of_period(self.periods.of(header.cpu, header.time_ns));
+        match verdict {
+            Verdict::Dropped => return None,
+            Verdict::Awaited => window.hold(owner, resolved.frames, resolved.pending),
+            Verdict::Labels(labels) => window.add(&labels, owner, resolved.frames, resolved.pending),
+        }
         self.first_sample.get_or_insert_with(Instant::now);
+        None
     }
 }
 
-impl KnownLabels {
-    fn of(process: &Process, node: &str) -> Self {
-        let labels = labels_of(process, node);
-        Self { comm: Arc::clone(&process.comm), labels: Arc::new(labels) }
-    }
-}
-
-/// The labels of a process's series.
-pub fn labels_of(process: &Process, node: &str) -> LabelSet {
-    let mut labels = LabelSet::from([
-        ("node".to_owned(), node.to_owned()),
-        ("pid".to_owned(), process.pid.to_string()),
-        ("comm".to_owned(), process.comm.to_string()),
-        ("runtime".to_owned(), if process.is_jvm() { "jvm" } else { "native" }.to_owned()),
-    ]);
-    if let Some(executable) = process.executable() {
-        labels.insert("executable".to_owned(), executable.to_string_lossy().into_owned());
-    }
-    labels
+/// The addresses of a sample's frames that should lie in mappings.
+fn looked_up(sample: &Sample) -> impl Iterator<Item = Avma> + '_ {
+    let mut words = sample.user();
+    std::iter::from_fn(move || UserFrame::take(&mut words))
+        .filter_map(|frame| frame.lookup_address())
+        .map(Avma)
 }

@@ -15,16 +15,17 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::cli::RecordArgs;
 use super::exec_gate;
+use super::native;
 use super::output::Output;
 use super::pipeline::{Counts, Pipeline};
 use super::sampling::{node_name, options};
 use super::signals::Shutdown;
 use super::top::{TopRow, top};
-use super::usage::SelfUsage;
 use crate::profile::model::Batch;
+use crate::telemetry::SelfUsage;
 
 /// How often samples are taken in, and for how long at most before signals and time are looked at.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const POLL_LIMIT: Duration = Duration::from_millis(200);
 /// Looking for processes costs more than looking for samples.
 const TARGET_INTERVAL: Duration = Duration::from_millis(250);
@@ -63,17 +64,18 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
         pids.push(started.child.id());
         waiting = Some(started);
     }
-    let mut pipeline =
-        match Pipeline::start(&options(&args.sampling, (!pids.is_empty()).then(|| pids.clone()))) {
-            Ok(pipeline) => pipeline,
-            Err(error) => {
-                // Its pipe closes with it: the command never begins.
-                drop(waiting);
-                return Err(anyhow::Error::new(error).context(
-                    "cannot sample; `jvmprof doctor` tells what this kernel and these capabilities allow",
-                ));
-            }
-        };
+    let native = native::options(&args.sampling.native)?;
+    let filter = (!pids.is_empty()).then(|| pids.clone());
+    let mut pipeline = match Pipeline::start(&options(&args.sampling, filter, native.clone())) {
+        Ok(pipeline) => pipeline,
+        Err(error) => {
+            // Its pipe closes with it: the command never begins.
+            drop(waiting);
+            return Err(anyhow::Error::new(error).context(
+                "cannot sample; `jvmprof doctor` tells what this kernel and these capabilities allow",
+            ));
+        }
+    };
     let mut child = match waiting {
         Some(waiting) => Some(waiting.release().context("the command's process ended before it began")?),
         None => None,
@@ -87,11 +89,12 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
     let ended = loop {
         tokio::select! {
             signal = shutdown.requested() => break Ended::Signal(signal),
+            () = pipeline.urgent() => {}
             _ = tick.tick() => {}
         }
         pipeline.poll(POLL_LIMIT);
         if pipeline.samples() > 0 {
-            startup_cpu.get_or_insert_with(|| SelfUsage::now().cpu);
+            startup_cpu.get_or_insert_with(|| SelfUsage::brief().cpu);
         }
         progress.show(began.elapsed(), pipeline.samples());
         if Instant::now() >= next_target_check {
@@ -115,7 +118,8 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
         Ended::Target if !args.pids.is_empty() => eprintln!("jvmprof: the recorded processes have ended"),
         Ended::Target | Ended::Time => {}
     }
-    let batch = pipeline.flush();
+    native::wait_for_debug_files(&native, &mut pipeline).await;
+    let batch = pipeline.flush().batch;
     let counts = pipeline.counts();
     let title = title(&args);
     let mut written = Vec::new();
@@ -253,7 +257,7 @@ impl Summary {
         startup_cpu: Option<Duration>,
     ) -> Self {
         let (run_time_ns, run_count) = counts.kernel_run_time.unwrap_or((0, 0));
-        let usage = SelfUsage::now();
+        let usage = SelfUsage::brief();
         let milliseconds = |duration: Duration| duration.as_secs_f64() * 1e3;
         Self {
             samples: counts.samples(),

@@ -1,15 +1,23 @@
 //! From sampling flags to the pipeline's options.
 
 use super::cli::SamplingArgs;
+use super::memory::MemoryLimits;
 use super::pipeline::PipelineOptions;
+use super::targets::LabelOptions;
 use crate::sampler::SamplerOptions;
+use crate::symbolize::NativeOptions;
 
 /// Ring buffer by default: half a second of the deepest stacks at 99 Hz on each CPU.
 const RING_KIB_PER_CPU: u32 = 512;
 const MAX_DEFAULT_RING_KIB: u32 = 16 << 10;
 
 /// `pids`: only these processes.
-pub(super) fn options(sampling: &SamplingArgs, pids: Option<Vec<u32>>) -> PipelineOptions {
+/// `native`: how native frames get their names.
+pub(super) fn options(
+    sampling: &SamplingArgs,
+    pids: Option<Vec<u32>>,
+    native: NativeOptions,
+) -> PipelineOptions {
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| u32::try_from(cpus.get()).unwrap_or(1));
     let ring_kib =
         sampling.ring_buffer_kib.unwrap_or_else(|| (cpus * RING_KIB_PER_CPU).min(MAX_DEFAULT_RING_KIB));
@@ -20,8 +28,12 @@ pub(super) fn options(sampling: &SamplingArgs, pids: Option<Vec<u32>>) -> Pipeli
             ring_bytes: ring_kib << 10,
             kernel_log: sampling.kernel_log,
         },
-        file_cache_bytes: sampling.symbol_cache_mib << 20,
-        node: node_name(),
+        memory: MemoryLimits::new(sampling.symbol_cache_mib << 20, None),
+        labels: LabelOptions::plain(node_name()),
+        java_frame_types: sampling.java_frame_types,
+        native,
+        attach_perfmap: sampling.attach_perfmap,
+        containers: None,
     }
 }
 

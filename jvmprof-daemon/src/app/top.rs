@@ -48,8 +48,13 @@ mod tests {
     use crate::profile::model::{Frame, LabelSet, Line, Sample, Series};
 
     fn frame(kind: FrameKind, names: &[&str]) -> Arc<Frame> {
-        let line =
-            |name: &&str| Line { name: (*name).into(), system_name: (*name).into(), file: None, line: 0 };
+        let line = |name: &&str| Line {
+            name: (*name).into(),
+            system_name: (*name).into(),
+            file: None,
+            line: 0,
+            how: None,
+        };
         Arc::new(Frame { kind, address: None, mapping: None, lines: names.iter().map(line).collect() })
     }
 

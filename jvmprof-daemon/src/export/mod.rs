@@ -1,6 +1,8 @@
-//! Where profiles go: files, and (in time) every other sink.
+//! Where profiles go: backends, the local store, and the spool in between.
 
 pub mod collector;
+pub mod delivery;
+pub mod listener;
 pub mod parca;
-pub mod sink;
+pub mod spool;
 pub mod store;

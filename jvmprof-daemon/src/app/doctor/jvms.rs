@@ -1,12 +1,14 @@
 //! The JVMs that run here, and what can be seen of each.
 
 use std::fmt;
-use std::fs;
 
 use serde::Serialize;
 
+use crate::app::jvm::Reader;
+use crate::hotspot::HotspotError;
 use crate::process::procfs;
-use crate::process::{Mappings, mappings::is_hotspot};
+use crate::process::{Backing, Mappings, mappings::is_hotspot};
+use crate::types::Avma;
 
 /// A running JVM.
 #[derive(Debug, Serialize)]
@@ -14,67 +16,106 @@ pub(super) struct Jvm {
     pid: u32,
     /// Its program, as it sees it.
     executable: String,
+    /// The mapped file that is the JVM.
     libjvm: String,
-    /// Code keeps frame pointers: stacks of compiled code are whole.
-    frame_pointers: bool,
-    /// Lines in its perf map; 0 without one.
-    perf_map_bytes: u64,
+    version: Option<String>,
+    main_class: Option<String>,
+    /// Share of the stubs' and the interpreter's code that has unwind rows, in percent.
+    stub_rows_percent: Option<f64>,
+    /// Compiled methods can be named, with those that were inlined and their lines.
+    names_compiled_code: bool,
+    /// Why it can't be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<Problem>,
 }
 
-/// All that can be read.
+#[derive(Debug, Serialize)]
+struct Problem {
+    /// A short word: [`HotspotError::reason`].
+    reason: &'static str,
+    text: String,
+}
+
+/// All that can be found: by what they export, and by a mapped `libjvm.so` where that can't be read.
 pub(super) fn find() -> Vec<Jvm> {
-    let Ok(all) = ::procfs::process::all_processes() else {
-        return Vec::new();
-    };
-    let pids = all.flatten().filter_map(|process| u32::try_from(process.pid).ok());
-    pids.filter_map(|pid| Jvm::of(pid, &procfs::mappings(pid).ok()?)).collect()
+    procfs::pids().into_iter().filter_map(|pid| Jvm::of(pid, &procfs::mappings(pid).ok()?)).collect()
 }
 
 impl Jvm {
     fn of(pid: u32, mappings: &Mappings) -> Option<Self> {
-        let libjvm = mappings.iter().find(|mapping| is_hotspot(mapping))?;
+        let libjvm = mappings.iter().find(|mapping| is_hotspot(mapping));
+        let generates_code = mappings.iter().any(|mapping| mapping.backing == Backing::Anonymous);
+        if libjvm.is_none() && !generates_code {
+            return None;
+        }
+        let read = Reader::new(pid);
+        if libjvm.is_none() && matches!(read, Err(HotspotError::NotHotspot(_))) {
+            return None;
+        }
         let facts = procfs::facts(pid).ok()?;
-        let map = format!("/proc/{pid}/root/tmp/perf-{}.map", facts.inner_pid);
-        Some(Self {
+        let executable =
+            facts.executable.map_or_else(|| facts.comm.clone(), |path| path.display().to_string());
+        let path = libjvm.map(|mapping| mapping.path.to_string());
+        let mut jvm = Self {
             pid,
-            executable: facts
-                .executable
-                .map_or_else(|| facts.comm.clone(), |path| path.display().to_string()),
-            libjvm: libjvm.path.to_string(),
-            frame_pointers: keeps_frame_pointers(pid),
-            perf_map_bytes: fs::metadata(map).map_or(0, |map| map.len()),
-        })
+            executable,
+            libjvm: String::new(),
+            version: None,
+            main_class: None,
+            stub_rows_percent: None,
+            names_compiled_code: false,
+            problem: None,
+        };
+        match read {
+            Ok(reader) => {
+                jvm.libjvm = path.or_else(|| path_of(mappings, reader.image_start())).unwrap_or_default();
+                jvm.stub_rows_percent = Some(reader.stub_share());
+                jvm.names_compiled_code = reader.names_compiled_code();
+                jvm.version = Some(reader.facts.version);
+                jvm.main_class = reader.facts.main_class;
+            }
+            Err(error) => {
+                jvm.libjvm = path.unwrap_or_default();
+                jvm.problem = Some(Problem { reason: error.reason(), text: error.to_string() });
+            }
+        }
+        Some(jvm)
     }
 }
 
-/// By its command line and the variables that add to it.
-fn keeps_frame_pointers(pid: u32) -> bool {
-    const FLAG: &[u8] = b"-XX:+PreserveFramePointer";
-    let has = |file: &str| {
-        let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-        bytes.windows(FLAG.len()).any(|window| window == FLAG)
-    };
-    has("cmdline") || has("environ")
+/// The file whose first byte is mapped at an address: its code follows.
+fn path_of(mappings: &Mappings, start: Avma) -> Option<String> {
+    let code = mappings.iter().find(|mapping| mapping.start >= start)?;
+    Some(code.path.to_string())
 }
 
 impl fmt::Display for Jvm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "  {} {} ({})", self.pid, self.executable, self.libjvm)?;
-        if self.frame_pointers {
-            writeln!(f, "    stacks: whole, by frame pointers")?;
-        } else {
-            writeln!(f, "    stacks: cut where compiled code keeps no frame pointer")?;
-            writeln!(f, "      do: start it with -XX:+PreserveFramePointer")?;
+        if let Some(Problem { reason, text }) = &self.problem {
+            writeln!(f, "    can't be read ({reason}): {text}")?;
+            return match *reason {
+                "not_ready" => writeln!(f, "      it is starting: the daemon looks again"),
+                _ => writeln!(
+                    f,
+                    "      its Java code is walked by frame pointers and named by a perf map, if at all"
+                ),
+            };
         }
-        if self.perf_map_bytes > 0 {
+        let version = self.version.as_deref().unwrap_or("unknown");
+        writeln!(f, "    JDK {version}, main class {}", self.main_class.as_deref().unwrap_or("unknown"))?;
+        let rows = self.stub_rows_percent.unwrap_or_default();
+        writeln!(
+            f,
+            "    stacks: by its own structures, no flag needed; {rows:.1} % of stubs and interpreter have unwind rows"
+        )?;
+        if self.names_compiled_code {
+            writeln!(f, "    names of Java code: with lines and inlined calls")
+        } else {
             writeln!(
                 f,
-                "    names of Java code: from its perf map ({} KiB)",
-                self.perf_map_bytes.div_ceil(1024)
+                "    names of Java code: interpreted only, it doesn't say where its debug information is"
             )
-        } else {
-            writeln!(f, "    names of Java code: none")?;
-            writeln!(f, "      do: jcmd {} Compiler.perfmap (JDK 17 and newer)", self.pid)
         }
     }
 }

@@ -23,10 +23,7 @@ pub(super) fn host_checks() -> Vec<Check> {
 
 /// Tries the real thing.
 pub(super) fn sampling_checks() -> Vec<Check> {
-    // A process that doesn't exist: nothing is sampled, everything is loaded and attached.
-    let options =
-        SamplerOptions { frequency: 1, pids: Some(vec![u32::MAX]), ring_bytes: 4096, kernel_log: false };
-    match Sampler::start(&options) {
+    match Sampler::start(&idle(), drop) {
         Ok(sampler) => {
             let clock = match sampler.clock() {
                 Clock::Cycles => "hardware cycles",
@@ -39,6 +36,11 @@ pub(super) fn sampling_checks() -> Vec<Check> {
             vec![Check::new("sampling", Status::Missing, explain(&error), fix)]
         }
     }
+}
+
+/// A process that doesn't exist: nothing is sampled, everything is loaded and attached.
+pub(super) fn idle() -> SamplerOptions {
+    SamplerOptions { frequency: 1, pids: Some(vec![u32::MAX]), ring_bytes: 4096, kernel_log: false }
 }
 
 fn version() -> Check {

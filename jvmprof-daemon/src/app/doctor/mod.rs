@@ -10,7 +10,11 @@ use std::io::IsTerminal;
 use serde::Serialize;
 
 use super::cli::DoctorArgs;
+use crate::sampler::verifier::{self, ProgramReport};
 use jvms::Jvm;
+
+/// How much of the verifier's walk is shown.
+const LOG_LINES: usize = 40;
 
 /// How a check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -50,6 +54,9 @@ struct Report {
     /// The worst of all checks.
     status: Status,
     checks: Vec<Check>,
+    /// Each kernel program as this kernel loads it, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    programs: Option<Vec<ProgramReport>>,
     jvms: Vec<Jvm>,
 }
 
@@ -59,7 +66,9 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     checks.extend(capabilities::checks());
     checks.extend(kernel::sampling_checks());
     let status = checks.iter().map(|check| check.status).max().unwrap_or(Status::Ok);
-    let report = Report { status, checks, jvms: jvms::find() };
+    let programs = args.programs.then(|| verifier::load_each(&kernel::idle())).transpose()?;
+    let refused = programs.iter().flatten().filter(|program| program.refused.is_some()).count();
+    let report = Report { status, checks, programs, jvms: jvms::find() };
     if args.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {
@@ -67,6 +76,9 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     }
     if status == Status::Missing {
         anyhow::bail!("profiling doesn't work here: see what is marked as missing");
+    }
+    if refused > 0 {
+        anyhow::bail!("this kernel refuses {refused} of the kernel programs");
     }
     Ok(())
 }
@@ -86,6 +98,9 @@ impl fmt::Display for Report {
                 writeln!(f, "{:34}do: {fix}", "")?;
             }
         }
+        if let Some(programs) = &self.programs {
+            show_programs(programs, f)?;
+        }
         if self.jvms.is_empty() {
             writeln!(f, "\nno running JVM was found")?;
         } else {
@@ -93,4 +108,26 @@ impl fmt::Display for Report {
         }
         self.jvms.iter().try_for_each(|jvm| write!(f, "{jvm}"))
     }
+}
+
+fn show_programs(programs: &[ProgramReport], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    writeln!(f, "\n{:<16} instructions  verified  machine code  load", "kernel program")?;
+    for program in programs {
+        let ProgramReport { name, instructions, verified, jited_bytes, load_ms, refused } = program;
+        match refused {
+            None => {
+                writeln!(
+                    f,
+                    "{name:<16} {instructions:>12} {verified:>9} {jited_bytes:>11} B  {load_ms:.0} ms"
+                )?;
+            }
+            Some(refusal) => {
+                writeln!(f, "{name:<16} refused: {}", refusal.error.trim_end())?;
+                let lines: Vec<&str> = refusal.log.lines().collect();
+                let end = &lines[lines.len().saturating_sub(LOG_LINES)..];
+                end.iter().try_for_each(|line| writeln!(f, "  | {line}"))?;
+            }
+        }
+    }
+    Ok(())
 }

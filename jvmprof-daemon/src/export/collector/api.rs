@@ -16,6 +16,7 @@ use serde::Serialize;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::{JoinError, spawn_blocking};
 
+use super::debuginfo::Debuginfo;
 use super::reading::{Flame, ReadError, ReadLimits, Reading};
 use super::selection::{Query, SelectionError, millis};
 use super::timeline::Timeline;
@@ -41,6 +42,7 @@ pub(super) struct Api {
     store: Arc<Store>,
     limits: ReadLimits,
     readers: Arc<Semaphore>,
+    debuginfo: Option<Debuginfo>,
 }
 
 /// Why a request of the page got no answer.
@@ -89,8 +91,8 @@ impl Drop for GiveUp {
 }
 
 impl Api {
-    pub(super) fn new(store: Arc<Store>, limits: ReadLimits) -> Self {
-        Self { store, limits, readers: Arc::new(Semaphore::new(READERS)) }
+    pub(super) fn new(store: Arc<Store>, limits: ReadLimits, debuginfo: Option<Debuginfo>) -> Self {
+        Self { store, limits, readers: Arc::new(Semaphore::new(READERS)), debuginfo }
     }
 
     async fn reader(&self) -> Result<SemaphorePermit<'_>, ApiError> {
@@ -105,7 +107,12 @@ impl Api {
         let _permit = self.reader().await?;
         let give_up = GiveUp(Arc::default());
         let given_up = Arc::clone(&give_up.0);
-        let reading = Reading { store: Arc::clone(&self.store), limits: self.limits, given_up };
+        let reading = Reading {
+            store: Arc::clone(&self.store),
+            limits: self.limits,
+            given_up,
+            debuginfo: self.debuginfo.clone(),
+        };
         Ok(spawn_blocking(move || work(reading)).await??)
     }
 

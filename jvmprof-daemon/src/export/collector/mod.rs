@@ -3,6 +3,7 @@
 //! gRPC and whatever HTTP routes the caller merges share one port: HTTP/1.1 and HTTP/2 without TLS.
 
 mod api;
+pub mod debuginfo;
 pub mod page;
 #[cfg(test)]
 mod page_tests;
@@ -15,8 +16,9 @@ mod timeline;
 pub mod validate;
 
 use std::future::Future;
-use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -25,11 +27,14 @@ use axum::middleware::{self, Next};
 use axum::response::Response;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use tonic::Code;
 use tonic::server::NamedService as _;
+use tonic::{Code, Status};
 
+use crate::export::listener::{self, ListenerLimits};
+use crate::proto::debuginfo::debuginfo_service_server::DebuginfoServiceServer;
 use crate::proto::profilestore::profile_store_service_server::ProfileStoreServiceServer;
 
+pub use debuginfo::Debuginfo;
 pub use reading::ReadLimits;
 pub use service::{Collector, CollectorCounters};
 
@@ -39,32 +44,70 @@ pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
 /// Requests that are received at the same time; each may hold [`MAX_MESSAGE_BYTES`]. Others wait.
 const MAX_REQUESTS: usize = 8;
 
+/// How long others wait, before they are told to come back.
+const SLOT_TIME: Duration = Duration::from_secs(30);
+/// How long a request may take, from its headers to its answer: whoever trickles bytes holds a slot.
+const REQUEST_TIME: Duration = Duration::from_secs(120);
+/// The same for debug files: as long as Parca waits for an upload.
+const UPLOAD_TIME: Duration = Duration::from_secs(15 * 60);
+
+/// Largest piece of a debug file, with its frame: parca-agent sends 8 MiB, we send one.
+const MAX_CHUNK_BYTES: usize = 12 << 20;
+
 /// The gRPC routes, to be merged with those of a page: they have no fallback of their own.
 pub fn routes(collector: Arc<Collector>) -> Router {
     let service = ProfileStoreServiceServer::from_arc(collector).max_decoding_message_size(MAX_MESSAGE_BYTES);
     let path = format!("/{}/{{*method}}", ProfileStoreServiceServer::<Collector>::NAME);
-    let slots = Arc::new(Semaphore::new(MAX_REQUESTS));
+    let slots = Slots::new(REQUEST_TIME);
+    Router::new().route_service(&path, service).layer(middleware::from_fn_with_state(slots, as_parca_answers))
+}
+
+/// The gRPC routes of uploaded debug files. Uploads take longer than profiles: they have slots of their own.
+pub fn debuginfo_routes(debuginfo: Debuginfo) -> Router {
+    let path = format!("/{}/{{*method}}", DebuginfoServiceServer::<Debuginfo>::NAME);
+    let service = DebuginfoServiceServer::new(debuginfo).max_decoding_message_size(MAX_CHUNK_BYTES);
+    let slots = Slots::new(UPLOAD_TIME);
     Router::new().route_service(&path, service).layer(middleware::from_fn_with_state(slots, as_parca_answers))
 }
 
 /// Serves until `shutdown` is ready, then finishes the requests that have begun.
-///
-/// # Errors
-/// The listener fails for good.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
     shutdown: impl Future<Output = ()> + Send + 'static,
-) -> io::Result<()> {
-    axum::serve(listener, router).with_graceful_shutdown(shutdown).await
+) {
+    let refused = Arc::new(AtomicU64::new(0));
+    listener::serve(listener, router, ListenerLimits::default(), Arc::clone(&refused), shutdown).await;
+    match refused.load(Ordering::Relaxed) {
+        0 => {}
+        refused => tracing::warn!(refused, "connections were refused, since too many were open"),
+    }
 }
 
-/// Bounds how many requests are held at once, and answers a message that is too large with grpc-go's code instead of
-/// tonic's: clients tell by the code whether sending again makes sense.
-async fn as_parca_answers(State(slots): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
-    // Never closed, so there always is a permit in the end.
-    let _slot = slots.acquire().await.ok();
-    let mut response = next.run(request).await;
+/// Requests of one kind: how many at a time, and how long each may take.
+#[derive(Clone, Debug)]
+struct Slots {
+    free: Arc<Semaphore>,
+    time: Duration,
+}
+
+impl Slots {
+    fn new(time: Duration) -> Self {
+        Self { free: Arc::new(Semaphore::new(MAX_REQUESTS)), time }
+    }
+}
+
+/// Bounds how many requests are held at once and for how long, and answers a message that is too large with grpc-go's code
+/// instead of tonic's: clients tell by the code whether sending again makes sense.
+async fn as_parca_answers(State(slots): State<Slots>, request: Request, next: Next) -> Response {
+    // Never closed, so that only time can run out.
+    let Ok(_slot) = tokio::time::timeout(SLOT_TIME, slots.free.acquire()).await else {
+        return Status::unavailable("too many requests are being received").into_http();
+    };
+    let Ok(mut response) = tokio::time::timeout(slots.time, next.run(request)).await else {
+        return Status::deadline_exceeded(format!("a request may take {} s", slots.time.as_secs()))
+            .into_http();
+    };
     let is_out_of_range =
         |value: &HeaderValue| value.as_bytes() == (Code::OutOfRange as i32).to_string().as_bytes();
     if response.headers().get("grpc-status").is_some_and(is_out_of_range) {

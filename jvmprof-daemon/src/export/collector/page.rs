@@ -19,6 +19,7 @@ use axum::routing::get;
 use tower_http::compression::CompressionLayer;
 
 use super::api::{self, Api};
+use super::debuginfo::Debuginfo;
 use super::reading::ReadLimits;
 use crate::export::store::Store;
 use crate::profile::assets::{Asset, STYLE, VIEW_SCRIPTS};
@@ -53,7 +54,12 @@ pub struct PageOptions {
 
 /// The page and its data: everything on the collector's port that isn't gRPC.
 pub fn router(store: Arc<Store>, options: PageOptions) -> Router {
-    let api = Api::new(store, options.limits);
+    router_with(store, None, options)
+}
+
+/// As [`router`]; frames without names are named by uploaded debug files.
+pub fn router_with(store: Arc<Store>, debuginfo: Option<Debuginfo>, options: PageOptions) -> Router {
+    let api = Api::new(store, options.limits, debuginfo);
     let compressed = Router::new()
         .route("/", get(page))
         .route("/assets/{name}", get(asset))

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use super::debuginfo::Debuginfo;
 use super::selection::Query;
 use crate::export::store::{ProfileRef, SeriesInfo, Store};
 use crate::profile::decode::{DecodeLimits, decode};
 use crate::profile::gzip;
 use crate::profile::merge::{MergeLimits, Merger};
 use crate::profile::tree::{PAGE_NODES, Tree, TreeBuilder};
+use crate::proto::pprof::Profile;
 use prost::Message as _;
 
 /// How much one request may cost.
@@ -73,6 +75,8 @@ pub(super) struct Reading {
     pub(super) limits: ReadLimits,
     /// Set when nobody waits any more.
     pub(super) given_up: Arc<AtomicBool>,
+    /// Names frames that have none.
+    pub(super) debuginfo: Option<Debuginfo>,
 }
 
 impl Reading {
@@ -84,7 +88,7 @@ impl Reading {
         let mut builder = TreeBuilder::default();
         let mut cpu_time = CpuTime::default();
         let (read, unreadable) = self.each(&profiles, |reference, bytes| {
-            let profile = decode(bytes, DecodeLimits::default()).map_err(|error| error.to_string())?;
+            let profile = self.named(bytes)?;
             let group = query.group.as_deref().map(|label| group_of(&series, reference, label));
             builder.add_pprof(&profile, group.as_deref()).map_err(|error| error.to_string())?;
             cpu_time.add(reference.samples, profile.period);
@@ -104,7 +108,7 @@ impl Reading {
         let mut merger = Merger::new(limits);
         let mut full = false;
         let (_, unreadable) = self.each(&profiles, |_, bytes| {
-            merger.add_bytes(bytes).map_err(|error| {
+            merger.add(&self.named(bytes)?).map_err(|error| {
                 full |= error.is_limit_of_the_whole();
                 error.to_string()
             })
@@ -119,6 +123,15 @@ impl Reading {
             });
         }
         Ok(MergedPprof { bytes: gzip::compress(&merger.finish().encode_to_vec())?, unreadable })
+    }
+
+    /// A profile, with names as far as they are known here.
+    fn named(&self, bytes: &[u8]) -> Result<Profile, String> {
+        let mut profile = decode(bytes, DecodeLimits::default()).map_err(|error| error.to_string())?;
+        if let Some(debuginfo) = &self.debuginfo {
+            debuginfo.name(&mut profile);
+        }
+        Ok(profile)
     }
 
     /// Hands every profile to `take`, and says how many it took and how many it or the store refused.

@@ -7,10 +7,13 @@ use std::path::PathBuf;
 use std::str::FromStr as _;
 use std::time::Duration;
 
+use hyper_util::client::legacy::connect::HttpConnector;
 use tonic::metadata::errors::{InvalidMetadataKey, InvalidMetadataValue};
 use tonic::metadata::{Ascii, MetadataKey, MetadataMap, MetadataValue};
-use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use url::Url;
+
+use super::proxy;
 
 /// A bearer token.
 #[derive(Clone)]
@@ -47,10 +50,8 @@ pub struct ParcaOptions {
     pub connect_timeout: Duration,
     /// From the first byte of a request to the answer.
     pub request_timeout: Duration,
-    /// How often a request is tried at most; at least once.
-    pub attempts: usize,
-    /// Before the second attempt; doubles each time, up to 16 times this, with jitter.
-    pub first_delay: Duration,
+    /// Compress requests (gzip). The profiles in them are compressed already: this is about labels, and costs CPU.
+    pub compress: bool,
     /// Larger batches are sent in several requests. Parca takes up to 64 MiB.
     pub max_request_bytes: usize,
 }
@@ -80,8 +81,7 @@ impl ParcaOptions {
             client_identity: None,
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(30),
-            attempts: 5,
-            first_delay: Duration::from_millis(500),
+            compress: false,
             max_request_bytes: 16 << 20,
         }
     }
@@ -104,16 +104,30 @@ pub enum ConfigError {
     HeaderValue { name: String, source: InvalidMetadataValue },
     #[error("the bearer token has characters that can't be sent")]
     Token { source: InvalidMetadataValue },
+    #[error(
+        "the proxy that HTTPS_PROXY, HTTP_PROXY or ALL_PROXY names for {address} is reached by {scheme}: only http:// \
+         proxies can be used; NO_PROXY names hosts that need none"
+    )]
+    Proxy { address: String, scheme: String },
 }
 
 fn read(what: &'static str, path: &PathBuf) -> Result<Vec<u8>, ConfigError> {
     fs::read(path).map_err(|source| ConfigError::File { what, path: path.clone(), source })
 }
 
+/// An address as messages show it: a user and a password in it are nobody's to see.
+fn without_user(address: &str) -> String {
+    let begin = address.find("://").map_or(0, |at| at + 3);
+    match address.rfind('@') {
+        Some(at) if at >= begin => format!("{}...{}", &address[..begin], &address[at..]),
+        _ => address.to_owned(),
+    }
+}
+
 /// The address as a URL with a scheme, a host and nothing behind the port.
 fn url(options: &ParcaOptions) -> Result<Url, ConfigError> {
     let address = options.address.trim();
-    let wrong = || ConfigError::Address { address: options.address.clone() };
+    let wrong = || ConfigError::Address { address: without_user(&options.address) };
     let bare = !address.contains("://");
     let scheme = if options.insecure { "http" } else { "https" };
     let text = if bare { format!("{scheme}://{address}") } else { address.to_owned() };
@@ -130,24 +144,41 @@ fn url(options: &ParcaOptions) -> Result<Url, ConfigError> {
     if is_plain && has_port { Ok(url) } else { Err(wrong()) }
 }
 
+/// A connection that is made when it is needed: directly, or through the proxy that the environment names.
+pub(super) fn channel(options: &ParcaOptions) -> Result<Channel, ConfigError> {
+    let (endpoint, url) = endpoint(options)?;
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    // Pushes are seconds apart: a peer that vanished in between is found before a request is lost to it. HTTP/2's own
+    // pings wait for a request, because servers of grpc-go take pings on an idle connection for an attack.
+    connector.set_keepalive(Some(Duration::from_secs(15)));
+    connector.set_keepalive_interval(Some(Duration::from_secs(5)));
+    connector.set_keepalive_retries(Some(3));
+    match proxy::for_url(&url)? {
+        Some(proxy) => {
+            tracing::info!(address = %url, proxy = %proxy, "the backend is reached through a proxy");
+            Ok(endpoint.connect_with_connector_lazy(proxy.tunnel(connector)))
+        }
+        None => Ok(endpoint.connect_with_connector_lazy(connector)),
+    }
+}
+
 /// What to connect to and how.
-pub(super) fn endpoint(options: &ParcaOptions) -> Result<Endpoint, ConfigError> {
+fn endpoint(options: &ParcaOptions) -> Result<(Endpoint, Url), ConfigError> {
     let url = url(options)?;
     let tls_error = |source| ConfigError::Tls { address: options.address.clone(), source };
     let endpoint = Endpoint::from_shared(url.as_str().to_owned())
         .and_then(|endpoint| endpoint.user_agent(concat!("jvmprof/", env!("CARGO_PKG_VERSION"))))
         .map_err(|_| ConfigError::Address { address: options.address.clone() })?
         .connect_timeout(options.connect_timeout)
-        .tcp_nodelay(true)
-        // Pushes are seconds apart: a peer that vanished in between is found before a request is lost to it.
-        .tcp_keepalive(Some(Duration::from_secs(15)))
         .http2_keep_alive_interval(Duration::from_secs(30))
         .keep_alive_timeout(Duration::from_secs(10));
     if url.scheme() == "http" {
         warn_of_open_secrets(options, &url);
-        return Ok(endpoint);
+        return Ok((endpoint, url));
     }
-    endpoint.tls_config(tls(options)?).map_err(tls_error)
+    Ok((endpoint.tls_config(tls(options)?).map_err(tls_error)?, url))
 }
 
 fn tls(options: &ParcaOptions) -> Result<ClientTlsConfig, ConfigError> {
@@ -225,18 +256,18 @@ mod tests {
     }
 
     #[test]
+    fn a_password_is_refused_and_not_shown() {
+        for wrong in ["http://me:secret@parca:7070", "me:secret@parca:7070"] {
+            let said = address(wrong, false).expect_err(wrong);
+            assert!(!said.contains("secret") && said.contains("...@parca:7070"), "{said}");
+        }
+    }
+
+    #[test]
     fn other_addresses_are_refused_with_their_text() {
-        for given in [
-            "",
-            "parca",
-            "ftp://parca:1",
-            "http://",
-            "http://a:70000",
-            "http://a:1/api",
-            "http://u:p@a:1",
-            "a:b:c",
-            ":7070",
-        ] {
+        for given in
+            ["", "parca", "ftp://parca:1", "http://", "http://a:70000", "http://a:1/api", "a:b:c", ":7070"]
+        {
             let error = address(given, true).unwrap_err();
             assert!(error.contains(&format!("{given:?}")), "{given}: {error}");
         }

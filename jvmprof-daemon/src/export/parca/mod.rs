@@ -1,29 +1,32 @@
 //! Pushing to Parca and to backends that speak as it does (`ProfileStoreService.WriteRaw`).
 //!
-//! The server doesn't recognize what it got twice. So a request is only sent again where it can't have been stored; every
-//! other failure is reported as possibly lost, for the caller to count.
+//! The server doesn't recognize what it got twice. So it is told apart whether a request that failed can't have been stored
+//! or may have been; who sends it again, and when, is decided by [`delivery`](crate::export::delivery).
 
 mod endpoint;
 mod outcome;
+mod proxy;
 mod request;
 #[cfg(test)]
+pub(in crate::export) mod testing;
+#[cfg(test)]
 mod tests;
+pub mod upload;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use backon::{ExponentialBuilder, Retryable as _};
+use tonic::Code;
+use tonic::codec::CompressionEncoding;
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 
-use crate::profile::model::Batch;
+use crate::proto::profilestore::WriteRawRequest;
 use crate::proto::profilestore::profile_store_service_client::ProfileStoreServiceClient;
 
 pub use endpoint::{ConfigError, ParcaOptions, Token};
-pub use outcome::{Outcome, Report, Sent, Totals};
+pub use outcome::Outcome;
 pub use request::{Request, requests};
-
-use outcome::Failure;
 
 /// A connection to one backend, made when it is first needed and again when it broke. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -40,7 +43,7 @@ impl ParcaClient {
     /// # Errors
     /// See [`ConfigError`].
     pub fn new(options: ParcaOptions) -> Result<Self, ConfigError> {
-        let channel = endpoint::endpoint(&options)?.connect_lazy();
+        let channel = endpoint::channel(&options)?;
         let headers = endpoint::headers(&options)?;
         endpoint::token(&options)?;
         Ok(Self { channel, options: Arc::new(options), headers })
@@ -51,78 +54,70 @@ impl ParcaClient {
         &self.options.address
     }
 
-    /// Pushes a batch, one series for each label set, in as many requests as its size needs.
-    ///
-    /// After a request that found nobody to take it the others aren't tried: they are reported as unreachable too.
-    pub async fn push(&self, batch: Arc<Batch>) -> Report {
-        let samples = batch.samples();
-        let max_bytes = self.options.max_request_bytes;
-        let made = tokio::task::spawn_blocking(move || requests(&batch, max_bytes)).await;
-        let requests = match made {
-            Ok(Ok(requests)) => requests,
-            Ok(Err(error)) => return Report::of_failure(samples, format!("encoding a batch: {error}")),
-            Err(error) => return Report::of_failure(samples, format!("encoding a batch: {error}")),
-        };
-        let mut report = Report::default();
-        let mut unreachable: Option<Outcome> = None;
-        for request in requests {
-            let sent = match &unreachable {
-                Some(outcome) => Sent::of(&request, outcome.clone(), 0),
-                None => self.send(&request).await,
-            };
-            if matches!(sent.outcome, Outcome::Unreachable { .. }) {
-                unreachable = Some(sent.outcome.clone());
+    /// Batches are sent in requests of at most this size, as far as single series are not larger.
+    pub fn max_request_bytes(&self) -> usize {
+        self.options.max_request_bytes
+    }
+
+    /// Sends one request, once, and tells what became of it.
+    pub async fn send(&self, request: &Request) -> Outcome {
+        let outcome = self.attempt(request.message.clone()).await;
+        let (address, series, samples) = (&self.options.address, request.series(), request.samples);
+        match &outcome {
+            Outcome::Stored => {
+                tracing::debug!(address, series, samples, bytes = request.bytes(), "profiles pushed");
             }
-            report.requests.push(sent);
+            Outcome::Refused { code, message, .. } => {
+                let labels = request.only_labels();
+                tracing::error!(address, series, samples, ?code, message, labels, "server refused profiles");
+            }
+            Outcome::PossiblyLost { code, message } => {
+                tracing::error!(
+                    address,
+                    series,
+                    samples,
+                    ?code,
+                    message,
+                    "push broke off, profiles may be lost"
+                );
+            }
+            Outcome::NotStored { message } => {
+                tracing::debug!(address, series, samples, message, "profiles can't be pushed now");
+            }
         }
-        report
+        outcome
     }
 
-    /// Sends one request, again if the server can't have stored it, as often as the options say.
-    pub async fn send(&self, request: &Request) -> Sent {
-        let mut attempts = 0;
-        let result = (|| {
-            attempts += 1;
-            self.attempt(request)
-        })
-        .retry(self.backoff())
-        .when(Failure::may_be_sent_again)
-        .notify(|failure, delay| {
-            let address = &self.options.address;
-            tracing::warn!(address, error = %failure, ?delay, "push failed before it was stored, will be sent again");
-        })
-        .await;
-        let outcome = match result {
-            Ok(()) => Outcome::Stored,
-            Err(failure) => failure.into_outcome(),
-        };
-        let sent = Sent::of(request, outcome, attempts);
-        sent.log(&self.options.address);
-        sent
+    /// Sends a request without series: whether it is answered tells whether there is somebody, and nothing is at stake.
+    pub async fn ask(&self) -> Outcome {
+        self.attempt(WriteRawRequest::default()).await
     }
 
-    fn backoff(&self) -> ExponentialBuilder {
-        ExponentialBuilder::default()
-            .with_jitter()
-            .with_min_delay(self.options.first_delay)
-            .with_max_delay(self.options.first_delay.saturating_mul(16))
-            .with_max_times(self.options.attempts.saturating_sub(1))
-    }
-
-    async fn attempt(&self, request: &Request) -> Result<(), Failure> {
-        let mut message = tonic::Request::new(request.message.clone());
+    async fn attempt(&self, message: WriteRawRequest) -> Outcome {
+        let mut message = tonic::Request::new(message);
         *message.metadata_mut() = self.headers.clone();
-        if let Some(token) = endpoint::token(&self.options).map_err(|error| Failure::not_sent(&error))? {
-            message.metadata_mut().insert("authorization", token);
+        match endpoint::token(&self.options) {
+            Ok(Some(token)) => drop(message.metadata_mut().insert("authorization", token)),
+            Ok(None) => {}
+            // It may be there the next time.
+            Err(error) => return Outcome::NotStored { message: error.to_string() },
         }
         // The server is told as well, and may save itself the work.
         message.set_timeout(self.options.request_timeout);
-        let mut client = ProfileStoreServiceClient::new(self.channel.clone());
+        // grpc-go answers as it was asked: what can't be read would look like a refusal of what it has stored.
+        let mut client =
+            ProfileStoreServiceClient::new(self.channel.clone()).accept_compressed(CompressionEncoding::Gzip);
+        if self.options.compress {
+            client = client.send_compressed(CompressionEncoding::Gzip);
+        }
         let call = client.write_raw(message);
         match tokio::time::timeout(self.options.request_timeout + GRACE, call).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(status)) => Err(Failure::from_status(&status)),
-            Err(_) => Err(Failure::timed_out(self.options.request_timeout)),
+            Ok(Ok(_)) => Outcome::Stored,
+            Ok(Err(status)) => Outcome::of(&status),
+            Err(_) => Outcome::PossiblyLost {
+                code: Code::DeadlineExceeded,
+                message: format!("no answer after {:?}", self.options.request_timeout),
+            },
         }
     }
 }

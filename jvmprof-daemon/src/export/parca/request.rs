@@ -1,6 +1,7 @@
 //! A batch as requests.
 
 use std::io;
+use std::time::SystemTime;
 
 use prost::Message as _;
 
@@ -12,16 +13,64 @@ use crate::proto::profilestore::{Label, LabelSet, RawProfileSeries, RawSample, W
 /// A request and what it holds.
 #[derive(Clone, Debug)]
 pub struct Request {
-    pub series: usize,
+    /// When the last of its samples was taken, about.
+    pub created: SystemTime,
     /// Number of samples.
     pub samples: u64,
+    /// The samples of each series.
+    counts: Vec<u64>,
     pub(super) message: WriteRawRequest,
 }
 
 impl Request {
+    /// Number of series.
+    pub fn series(&self) -> usize {
+        self.message.series.len()
+    }
+
     /// Encoded size.
     pub fn bytes(&self) -> usize {
         self.message.encoded_len()
+    }
+
+    /// Two requests with a half of the series each; `None` if there is but one.
+    pub fn halves(mut self) -> Option<[Self; 2]> {
+        let middle = self.series() / 2;
+        if middle == 0 {
+            return None;
+        }
+        let (counts, series) = (self.counts.split_off(middle), self.message.series.split_off(middle));
+        let samples = counts.iter().sum();
+        let message = WriteRawRequest { series, ..WriteRawRequest::default() };
+        self.samples -= samples;
+        let second = Self { created: self.created, samples, counts, message };
+        Some([self, second])
+    }
+
+    /// For the spool: the samples of each series, then the message.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(4 + 8 * self.counts.len() + self.bytes());
+        bytes.extend(u32::try_from(self.counts.len()).unwrap_or(u32::MAX).to_le_bytes());
+        bytes.extend(self.counts.iter().flat_map(|count| count.to_le_bytes()));
+        bytes.extend(self.message.encode_to_vec());
+        bytes
+    }
+
+    /// What [`Self::to_bytes`] gave; `None` if these bytes aren't that.
+    pub fn from_bytes(bytes: &[u8], created: SystemTime, samples: u64) -> Option<Self> {
+        let (series, rest) = bytes.split_first_chunk()?;
+        let (counts, rest) = rest.split_at_checked((u32::from_le_bytes(*series) as usize).checked_mul(8)?)?;
+        let counts: Vec<u64> = counts.as_chunks().0.iter().map(|count| u64::from_le_bytes(*count)).collect();
+        let message = WriteRawRequest::decode(rest).ok()?;
+        let is_whole = message.series.len() == counts.len() && counts.iter().sum::<u64>() == samples;
+        is_whole.then_some(Self { created, samples, counts, message })
+    }
+
+    /// The labels of the series, if it is the only one: for the log.
+    pub(super) fn only_labels(&self) -> Option<String> {
+        let [RawProfileSeries { labels: Some(labels), .. }] = &self.message.series[..] else { return None };
+        let text = |label: &Label| format!("{}={:?}", label.name, label.value);
+        Some(labels.labels.iter().map(text).collect::<Vec<_>>().join(","))
     }
 }
 
@@ -33,6 +82,7 @@ impl Request {
 pub fn requests(batch: &Batch, max_bytes: usize) -> io::Result<Vec<Request>> {
     let mut requests: Vec<Request> = Vec::new();
     let mut room = 0;
+    let created = batch.start + batch.duration;
     for series in batch.series.iter().filter(|series| !series.samples.is_empty()) {
         let encoded = encode(batch, series)?;
         // Tag and length of the series in the request: at most 6 bytes below 2 GiB.
@@ -41,13 +91,13 @@ pub fn requests(batch: &Batch, max_bytes: usize) -> io::Result<Vec<Request>> {
         match requests.last_mut() {
             Some(request) if bytes <= room => {
                 request.message.series.push(encoded);
-                request.series += 1;
+                request.counts.push(samples);
                 request.samples += samples;
                 room -= bytes;
             }
             _ => {
                 let message = WriteRawRequest { series: vec![encoded], ..WriteRawRequest::default() };
-                requests.push(Request { series: 1, samples, message });
+                requests.push(Request { created, samples, counts: vec![samples], message });
                 room = max_bytes.saturating_sub(bytes);
             }
         }
@@ -64,4 +114,48 @@ fn encode(batch: &Batch, series: &Series) -> io::Result<RawProfileSeries> {
         labels: Some(LabelSet { labels: std::iter::once(name).chain(labels).collect() }),
         samples: vec![RawSample { raw_profile, executable_info: Vec::new() }],
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::model::FrameKind;
+    use crate::profile::testing::{batch, frame, series};
+
+    fn request(series_count: u32) -> Request {
+        let stack = |count| vec![(vec![frame(FrameKind::Native, "main")], count)];
+        let all = (1..=series_count).map(|pid| series(&[("pid", &pid.to_string())], stack(u64::from(pid))));
+        requests(&batch(all.collect()), 1 << 20).expect("encodable").remove(0)
+    }
+
+    #[test]
+    fn halves_hold_everything_once() {
+        let mut parts = vec![request(5)];
+        let mut single = Vec::new();
+        while let Some(part) = parts.pop() {
+            let samples = part.samples;
+            match part.clone().halves() {
+                Some(halves) => {
+                    assert_eq!(halves.iter().map(|half| half.samples).sum::<u64>(), samples);
+                    parts.extend(halves);
+                }
+                None => single.push((part.only_labels().expect("one series"), samples)),
+            }
+        }
+        single.sort();
+        assert_eq!(single.len(), 5);
+        assert_eq!(single[2], ("__name__=\"process_cpu\",pid=\"3\"".to_owned(), 3));
+    }
+
+    #[test]
+    fn a_request_survives_the_spool_and_damage_is_seen() {
+        let request = request(3);
+        let bytes = request.to_bytes();
+        let read = Request::from_bytes(&bytes, request.created, 6).expect("whole");
+        assert_eq!((read.series(), read.samples, read.message), (3, 6, request.message.clone()));
+        assert!(Request::from_bytes(&bytes, request.created, 7).is_none());
+        for length in 0..30 {
+            assert!(Request::from_bytes(&bytes[..length], request.created, 6).is_none(), "{length}");
+        }
+    }
 }

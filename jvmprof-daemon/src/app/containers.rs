@@ -1,0 +1,248 @@
+//! Labels of containers: which process runs in which, and what the host's runtimes tell of it, sooner or later.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use crate::process::cgroup::Cgroup;
+use crate::process::container::{
+    ContainerCounts, ContainerMetadata, Containers, ContainersError, ContainersOptions, Lookup,
+};
+use crate::profile::model::LabelSet;
+
+/// How containers get their names.
+#[derive(Clone, Debug, Args)]
+pub struct ContainerArgs {
+    /// Socket of the container runtime to ask for pods, CRI or Docker (repeatable) [default: those that are found at the
+    /// usual places]
+    #[arg(long, value_name = "SOCKET", value_parser = absolute)]
+    pub container_runtime: Vec<PathBuf>,
+
+    /// Ask no container runtime: containers are labelled with their id alone
+    #[arg(long, conflicts_with = "container_runtime")]
+    pub no_container_runtime: bool,
+
+    /// How long samples wait for what a runtime knows of their container
+    #[arg(long, default_value = "30s", value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub container_wait: Duration,
+
+    /// Label of pods that becomes a label `pod_label_NAME`; a * at its end stands for any rest (repeatable)
+    #[arg(long, value_name = "NAME")]
+    pub pod_label: Vec<String>,
+
+    /// Annotation of pods that becomes a label `pod_annotation_NAME`; a * at its end stands for any rest (repeatable)
+    #[arg(long, value_name = "NAME")]
+    pub pod_annotation: Vec<String>,
+}
+
+fn absolute(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text.strip_prefix("unix://").unwrap_or(text));
+    if path.is_absolute() { Ok(path) } else { Err("must be a path that begins with /".to_owned()) }
+}
+
+impl ContainerArgs {
+    /// What to ask runtimes for; `None`: nothing.
+    pub(super) fn options(&self) -> Option<ContainersOptions> {
+        (!self.no_container_runtime).then(|| ContainersOptions {
+            sockets: self.container_runtime.clone(),
+            pod_labels: self.pod_label.iter().cloned().collect(),
+            pod_annotations: self.pod_annotation.iter().cloned().collect(),
+            wait: self.container_wait,
+            ..ContainersOptions::default()
+        })
+    }
+}
+
+/// A process's container and what is known of it.
+#[derive(Debug)]
+pub(super) struct Contained {
+    id: Option<Arc<str>>,
+    lookup: Lookup,
+    generation: u64,
+}
+
+/// Who asks for containers, if anyone does.
+#[derive(Debug, Default)]
+pub(super) struct Guests {
+    containers: Option<Containers>,
+    /// Samples that went out without their pod's name though a runtime was there to ask.
+    unlabelled: u64,
+}
+
+impl Guests {
+    /// # Errors
+    /// See [`ContainersError`].
+    pub(super) fn start(options: Option<ContainersOptions>) -> Result<Self, ContainersError> {
+        Ok(Self { containers: options.map(Containers::start).transpose()?, unlabelled: 0 })
+    }
+
+    /// A process that was sampled for the first time, in this cgroup. One whose cgroup isn't known goes without.
+    pub(super) fn meet(&self, cgroup: Option<&Cgroup>) -> Contained {
+        let container = cgroup.and_then(|cgroup| cgroup.container.as_ref());
+        let id = container.map(|container| container.id.as_str().into());
+        let mut contained = Contained { id, lookup: Lookup::Unknown, generation: 0 };
+        if let (Some(containers), Some(id)) = (&self.containers, &contained.id) {
+            contained.generation = containers.generation();
+            contained.lookup = containers.lookup(id, Instant::now());
+        }
+        contained
+    }
+
+    /// True if more is known than before.
+    pub(super) fn look_again(&self, contained: &mut Contained) -> bool {
+        let (Some(containers), Some(id)) = (&self.containers, &contained.id) else { return false };
+        if matches!(contained.lookup, Lookup::Known(_)) {
+            return false;
+        }
+        let generation = containers.generation();
+        if generation == contained.generation && contained.lookup == Lookup::Unknown {
+            return false;
+        }
+        contained.generation = generation;
+        contained.lookup = containers.lookup(id, Instant::now());
+        matches!(contained.lookup, Lookup::Known(_))
+    }
+
+    /// These samples go out as they are.
+    pub(super) fn gave_up(&mut self, contained: &Contained, samples: u64) {
+        let asked = self.containers.is_some() && contained.id.is_some();
+        if asked && !matches!(contained.lookup, Lookup::Known(_)) {
+            self.unlabelled += samples;
+        }
+    }
+
+    /// Only these are still needed.
+    pub(super) fn retain<'a>(&self, needed: impl Iterator<Item = &'a Contained>) {
+        if let Some(containers) = &self.containers {
+            let needed: HashSet<&str> = needed.filter_map(|contained| contained.id.as_deref()).collect();
+            containers.retain(|id| needed.contains(id));
+        }
+    }
+
+    pub(super) fn counts(&self) -> ContainerCounts {
+        self.containers.as_ref().map(Containers::counts).unwrap_or_default()
+    }
+
+    pub(super) fn unlabelled(&self) -> u64 {
+        self.unlabelled
+    }
+}
+
+impl Contained {
+    /// True if waiting for its labels makes sense.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.lookup == Lookup::Awaited
+    }
+
+    /// Adds its labels.
+    pub(super) fn label(&self, labels: &mut LabelSet) {
+        if let Some(id) = &self.id {
+            labels.insert("container_id".to_owned(), id.to_string());
+        }
+        if let Lookup::Known(metadata) = &self.lookup {
+            label(metadata, labels);
+        }
+    }
+
+    /// Adds what only rules see. The names are those of Prometheus.
+    pub(super) fn label_meta(&self, labels: &mut LabelSet) {
+        if let Lookup::Known(metadata) = &self.lookup {
+            meta(metadata, labels);
+        }
+    }
+}
+
+fn meta(metadata: &ContainerMetadata, labels: &mut LabelSet) {
+    let ContainerMetadata { namespace, pod, pod_uid, container, image, pod_labels, pod_annotations } =
+        metadata;
+    for (name, value) in [
+        ("container_name", container),
+        ("container_image", image),
+        ("kubernetes_namespace", namespace),
+        ("kubernetes_pod_name", pod),
+        ("kubernetes_pod_uid", pod_uid),
+        ("kubernetes_pod_container_name", &container.clone().filter(|_| pod.is_some())),
+        ("kubernetes_pod_container_image", &image.clone().filter(|_| pod.is_some())),
+    ] {
+        if let Some(value) = value {
+            labels.insert(format!("__meta_{name}"), value.clone());
+        }
+    }
+    for (prefix, pairs) in [("label", pod_labels), ("annotation", pod_annotations)] {
+        for (name, value) in pairs {
+            labels.insert(format!("__meta_kubernetes_pod_{prefix}_{}", label_name(name)), value.clone());
+        }
+    }
+}
+
+fn label(metadata: &ContainerMetadata, labels: &mut LabelSet) {
+    let ContainerMetadata { namespace, pod, container, pod_labels, pod_annotations, .. } = metadata;
+    for (name, value) in [("namespace", namespace), ("pod", pod), ("container", container)] {
+        if let Some(value) = value {
+            labels.insert(name.to_owned(), value.clone());
+        }
+    }
+    for (prefix, pairs) in [("pod_label_", pod_labels), ("pod_annotation_", pod_annotations)] {
+        for (name, value) in pairs {
+            labels.insert(format!("{prefix}{}", label_name(name)), value.clone());
+        }
+    }
+}
+
+/// As Prometheus does it: what may not stand in a label's name becomes an underscore.
+fn label_name(name: &str) -> String {
+    name.chars().map(|it| if it.is_ascii_alphanumeric() { it } else { '_' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_become_labels() {
+        let metadata = ContainerMetadata {
+            namespace: Some("shop".to_owned()),
+            pod: Some("cart-0".to_owned()),
+            pod_uid: Some("1-2".to_owned()),
+            container: None,
+            pod_labels: [("app.kubernetes.io/name".to_owned(), "cart".to_owned())].into(),
+            ..ContainerMetadata::default()
+        };
+        let lookup = Lookup::Known(Arc::new(metadata));
+        let contained = Contained { id: Some("abc".into()), lookup, generation: 0 };
+        let mut labels = LabelSet::new();
+        contained.label(&mut labels);
+        let pairs: Vec<_> = labels.iter().map(|(name, value)| (&**name, &**value)).collect();
+        assert_eq!(
+            pairs,
+            [
+                ("container_id", "abc"),
+                ("namespace", "shop"),
+                ("pod", "cart-0"),
+                ("pod_label_app_kubernetes_io_name", "cart")
+            ]
+        );
+        let mut labels = LabelSet::new();
+        contained.label_meta(&mut labels);
+        let pairs: Vec<_> = labels.iter().map(|(name, value)| (&**name, &**value)).collect();
+        assert_eq!(
+            pairs,
+            [
+                ("__meta_kubernetes_namespace", "shop"),
+                ("__meta_kubernetes_pod_label_app_kubernetes_io_name", "cart"),
+                ("__meta_kubernetes_pod_name", "cart-0"),
+                ("__meta_kubernetes_pod_uid", "1-2"),
+            ]
+        );
+    }
+
+    #[test]
+    fn sockets_are_absolute_paths_or_addresses_as_kubernetes_has_them() {
+        assert_eq!(absolute("unix:///run/x.sock"), Ok(PathBuf::from("/run/x.sock")));
+        assert_eq!(absolute("/run/x.sock"), Ok(PathBuf::from("/run/x.sock")));
+        assert!(absolute("run/x.sock").is_err());
+    }
+}

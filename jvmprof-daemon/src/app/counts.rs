@@ -1,0 +1,109 @@
+//! What was counted on the way from kernel events to batches.
+
+use std::collections::BTreeMap;
+
+use jvmprof_common::abi::{Counter, Stop};
+
+use super::targets::TargetCounts;
+use super::windows::ClockCounts;
+use crate::process::table::TableCounts;
+use crate::sampler::SamplerCounts;
+use crate::symbolize::{CacheSize, Outcome, SymbolCounts};
+
+/// Everything that was counted since the start.
+#[derive(Clone, Debug)]
+pub struct Counts {
+    pub sampler: SamplerCounts,
+    pub table: TableCounts,
+    pub symbols: SymbolCounts,
+    pub targets: TargetCounts,
+    /// Samples in the series that takes what exceeds the limit of series.
+    pub over_series_limit: u64,
+    /// Samples whose stacks found no room in their window.
+    pub window_full: u64,
+    /// Different stacks that wait for their labels now.
+    pub held_stacks: u64,
+    /// Samples that arrived, by the outcome of their stack; also those that rules dropped afterwards.
+    pub outcomes: BTreeMap<Outcome, u64>,
+    /// (nanoseconds, runs) of the kernel programs, where the kernel measures them.
+    pub kernel_run_time: Option<(u64, u64)>,
+    /// Processes that are known now.
+    pub processes: u64,
+    /// Samples that wait for unwind rows now.
+    pub waiting: u64,
+    pub caches: Vec<CacheSize>,
+    pub clocks: ClockCounts,
+}
+
+impl Counts {
+    /// Samples that arrived.
+    pub fn samples(&self) -> u64 {
+        self.outcomes.values().sum()
+    }
+
+    pub fn whole(&self) -> u64 {
+        self.outcomes.get(&Outcome::Whole).copied().unwrap_or(0)
+    }
+
+    /// Samples that relabelling dropped, here or in the kernel.
+    pub fn dropped(&self) -> u64 {
+        self.targets.dropped + self.sampler.get(Counter::Dropped)
+    }
+
+    /// Samples that the kernel program took and that will be in no batch; each is counted by its reason in
+    /// [`Self::losses`].
+    pub fn lost_before_delivery(&self) -> u64 {
+        let sampler = &self.sampler;
+        sampler.get(Counter::RingBufferFull)
+            + sampler.get(Counter::UnwinderUnavailable)
+            + sampler.shed
+            + sampler.malformed
+            + self.targets.dropped
+    }
+
+    /// Everything that is missing or incomplete, by name; zeros left out.
+    pub fn losses(&self) -> BTreeMap<String, u64> {
+        let sampler = &self.sampler;
+        let mut losses = BTreeMap::from([
+            ("ring_buffer_full".to_owned(), sampler.get(Counter::RingBufferFull)),
+            ("unwinder_unavailable".to_owned(), sampler.get(Counter::UnwinderUnavailable)),
+            ("kernel_stack_unreadable".to_owned(), sampler.get(Counter::KernelStackUnreadable)),
+            ("filter_full".to_owned(), sampler.get(Counter::FilterFull)),
+            ("shed".to_owned(), sampler.shed),
+            ("malformed_records".to_owned(), sampler.malformed),
+            ("process_events_lost".to_owned(), sampler.records_lost),
+            ("late_events".to_owned(), sampler.late),
+            ("unreadable_processes".to_owned(), self.table.unreadable),
+            ("mappings_over_limit".to_owned(), self.table.mappings_over_limit),
+            ("mapping_resets".to_owned(), self.table.resets),
+            ("unwind_tables_without_room".to_owned(), self.symbols.tables.no_room),
+            ("untold_processes".to_owned(), self.symbols.tables.untold_processes),
+            ("refused_unwind_rows".to_owned(), self.symbols.tables.refused_rows),
+            ("without_container_metadata".to_owned(), self.targets.without_container_metadata),
+            ("dropped_by_rules".to_owned(), self.dropped()),
+            ("over_series_limit".to_owned(), self.over_series_limit),
+            ("window_full".to_owned(), self.window_full),
+        ]);
+        losses.extend(self.symbols.perf_maps.losses());
+        for (outcome, count) in &self.outcomes {
+            if let Outcome::Truncated(reason) = outcome {
+                losses.insert(format!("truncated: {reason}"), *count);
+            }
+        }
+        let by_reason = [
+            ("unusable_files", &self.symbols.unusable_files),
+            ("unreadable_jvms", &self.symbols.unreadable_jvms),
+            ("unnamed", &self.symbols.unnamed),
+        ];
+        for (what, counts) in by_reason {
+            losses.extend(counts.iter().map(|(reason, count)| (format!("{what}: {reason}"), *count)));
+        }
+        losses.retain(|_, count| *count > 0);
+        losses
+    }
+
+    /// How the kernel program's own walks ended.
+    pub fn stops(&self) -> impl Iterator<Item = (Stop, u64)> + '_ {
+        Stop::ALL.into_iter().zip(self.sampler.stops)
+    }
+}

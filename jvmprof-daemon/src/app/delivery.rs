@@ -1,0 +1,176 @@
+//! Where the daemon's profiles go: flags, and the sinks that they ask for.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::UsageError;
+use super::cli::{DaemonArgs, RemoteStoreArgs, parse_duration};
+use crate::export::delivery::{Delivery, DeliveryCounts, DeliveryOptions, SpoolPlan};
+use crate::export::parca::{ParcaClient, ParcaOptions, Token};
+use crate::export::store::{Store, StoreOptions};
+
+/// The value of `--spool-directory` for none.
+const NO_SPOOL: &str = "none";
+
+/// What to do with a request of which nobody knows whether it was stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DeliveryArg {
+    /// Count its samples as possibly lost
+    AtMostOnce,
+    /// Send it again: nothing is lost, some samples may count twice
+    AtLeastOnce,
+}
+
+/// Whether requests are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CompressionArg {
+    /// The profiles in them are compressed anyway
+    None,
+    /// Labels too; the server has to support it
+    Gzip,
+}
+
+/// How profiles are delivered.
+#[derive(Clone, Debug, Args)]
+pub struct DeliveryArgs {
+    /// A `jvmprof collector` to push to as well, in plaintext; it gets neither token nor headers
+    #[arg(long, value_name = "HOST:PORT")]
+    pub collector_address: Option<String>,
+
+    /// Keep profiles in the local store too if they are pushed
+    #[arg(long)]
+    pub local_store: bool,
+
+    /// What to do with a request of which nobody knows whether it was stored
+    #[arg(long, default_value = "at-most-once", value_name = "POLICY")]
+    pub delivery: DeliveryArg,
+
+    /// Where profiles wait that can't be pushed now, a folder for each backend in it; `none`: they are lost
+    #[arg(long, default_value = "/var/lib/jvmprof/spool", value_name = "DIR")]
+    pub spool_directory: PathBuf,
+
+    /// Disk space for them, for each backend; the oldest leave first
+    #[arg(long, default_value_t = 512, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    pub spool_limit_mib: u64,
+
+    /// Profiles that wait longer are not pushed any more
+    #[arg(long, default_value = "24h", value_name = "TIME", value_parser = parse_duration)]
+    pub spool_max_age: Duration,
+
+    /// How fast waiting profiles are pushed when the backend is back, beside fresh ones, in KiB a second
+    #[arg(long, default_value_t = 2048, value_name = "KIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    pub spool_rate_kib: u64,
+
+    /// Compression of requests
+    #[arg(long, default_value = "none", value_name = "HOW")]
+    pub remote_store_compression: CompressionArg,
+}
+
+/// Opens every sink that the flags ask for.
+///
+/// # Errors
+/// Flags that don't go together, or can't work; a spool or a store that can't be used.
+pub(super) fn sinks(args: &DaemonArgs) -> anyhow::Result<Delivery> {
+    let mut delivery = Delivery::default();
+    // By which spools and metrics tell them apart.
+    let mut addresses = HashSet::new();
+    let backends = backends(args);
+    let max_waiting_bytes = args.memory().outbox / backends.len().max(1);
+    for options in backends {
+        if !addresses.insert(options.address.trim().to_owned()) {
+            let text = format!("the backend {} is named twice", options.address);
+            return Err(UsageError(text).into());
+        }
+        let spool = spool_plan(&args.delivery, &options.address);
+        let compress = args.delivery.remote_store_compression == CompressionArg::Gzip;
+        let client = ParcaClient::new(ParcaOptions { compress, ..options })?;
+        let send_again = args.delivery.delivery == DeliveryArg::AtLeastOnce;
+        let options = DeliveryOptions { send_again, spool, max_waiting_bytes, ..DeliveryOptions::default() };
+        delivery.add_remote(client, options).map_err(|error| {
+            let advice = "--spool-directory names another folder, or `none` to do without";
+            anyhow::anyhow!("cannot use the spool: {error} ({advice})")
+        })?;
+    }
+    if args.delivery.local_store || delivery.is_empty() {
+        let limits = StoreOptions { limit_bytes: args.local_store_limit_mib << 20 };
+        let store = Store::open(&args.local_store_directory, limits)?;
+        delivery.add_local(Arc::new(store));
+    }
+    Ok(delivery)
+}
+
+/// The backends that the flags name.
+pub(super) fn backends(args: &DaemonArgs) -> Vec<ParcaOptions> {
+    let stores = args.remote.remote_store_address.iter().map(|address| parca_options(&args.remote, address));
+    let collector = args.delivery.collector_address.iter();
+    let collector = collector.map(|address| ParcaOptions { insecure: true, ..ParcaOptions::new(address) });
+    stores.chain(collector).collect()
+}
+
+pub(super) fn parca_options(args: &RemoteStoreArgs, address: &str) -> ParcaOptions {
+    let token = match (&args.remote_store_bearer_token, &args.remote_store_bearer_token_file) {
+        (Some(token), _) => Some(Token::Literal(token.clone())),
+        (None, Some(file)) => Some(Token::File(file.clone())),
+        (None, None) => None,
+    };
+    ParcaOptions {
+        insecure: args.remote_store_insecure,
+        token,
+        headers: args.remote_store_grpc_headers.clone(),
+        ca_file: args.remote_store_ca_file.clone(),
+        client_identity: args.remote_store_client_cert.clone().zip(args.remote_store_client_key.clone()),
+        ..ParcaOptions::new(address)
+    }
+}
+
+fn spool_plan(args: &DeliveryArgs, address: &str) -> Option<SpoolPlan> {
+    (args.spool_directory != Path::new(NO_SPOOL)).then(|| SpoolPlan {
+        dir: args.spool_directory.join(folder_name(address)),
+        max_bytes: args.spool_limit_mib << 20,
+        max_age: args.spool_max_age,
+        bytes_per_second: args.spool_rate_kib << 10,
+    })
+}
+
+/// For people the address as far as it can be part of a file's name, for certainty its checksum.
+fn folder_name(address: &str) -> String {
+    let address = address.trim();
+    let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '-') { c } else { '_' };
+    let readable: String = address.chars().take(100).map(plain).collect();
+    format!("{readable}-{:08x}", crc32fast::hash(address.as_bytes()))
+}
+
+/// Logs what a sink has done so far.
+pub(super) fn log(sink: &str, counts: &DeliveryCounts, message: &'static str) {
+    let losses: Vec<_> = counts.losses.iter().filter(|(_, samples)| *samples > 0).collect();
+    tracing::info!(
+        sink,
+        found = counts.found,
+        handed_over = counts.handed_over,
+        delivered = counts.delivered,
+        delivered_late = counts.delivered_late,
+        ?losses,
+        spooled = counts.spooled,
+        waiting = counts.waiting,
+        "{message}"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_backend_has_a_folder_of_its_own() {
+        assert!(folder_name("https://parca.example:443").starts_with("https___parca.example_443-"));
+        let names = ["[::1]:7070", "[::_1]:7070", "../x", "host:7070"].map(folder_name);
+        for (at, name) in names.iter().enumerate() {
+            assert!(!name.contains('/') && !names[..at].contains(name), "{name}");
+        }
+        assert_eq!(folder_name(" host:7070"), folder_name("host:7070"));
+    }
+}

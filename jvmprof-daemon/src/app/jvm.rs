@@ -1,0 +1,323 @@
+//! What is known of a JVM, for `inspect` and `doctor`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::hotspot::stubs::StubRows;
+use crate::hotspot::{
+    Blob, Compiled, Explanation, Flag, Hotspot, HotspotError, JavaFrame, LiveMemory, Origin, Version, images,
+};
+use crate::symbolize::JvmFacts;
+use crate::types::Avma;
+
+/// Flags that the JVM sets by itself and that decide how its code looks.
+const TELLING: [&str; 7] = [
+    "TieredCompilation",
+    "TieredStopAtLevel",
+    "SegmentedCodeCache",
+    "ReservedCodeCacheSize",
+    "PreserveFramePointer",
+    "UseCompressedOops",
+    "UseCompressedClassPointers",
+];
+
+/// A JVM that was read.
+#[derive(Debug)]
+pub(super) struct Reader {
+    hotspot: Hotspot<LiveMemory>,
+    rows: StubRows,
+    blobs: Vec<Blob>,
+    pub(super) facts: JvmFacts,
+}
+
+/// A JVM at one time.
+#[derive(Debug, Serialize)]
+pub(super) struct JvmReport {
+    version: String,
+    /// As the JVM words it.
+    vm_release: String,
+    main_class: Option<String>,
+    /// Flags that somebody set, and those that decide how code looks, the collector among them.
+    flags: Vec<FlagReport>,
+    code_heaps: Vec<HeapReport>,
+    /// Compiled methods that are alive, by tier; `native` are wrappers of native methods.
+    nmethods: BTreeMap<&'static str, u64>,
+    /// Java threads by what they do.
+    threads: BTreeMap<&'static str, u64>,
+    /// Code of stubs, interpreter and adapters, bytes, and how much of it has unwind rows.
+    stub_bytes: u64,
+    stub_bytes_with_rows: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct FlagReport {
+    name: String,
+    value: String,
+    origin: Origin,
+}
+
+#[derive(Debug, Serialize)]
+struct HeapReport {
+    start: u64,
+    end: u64,
+    used_bytes: u64,
+    blobs: usize,
+}
+
+/// What is at an address of the code cache.
+#[derive(Debug, Serialize)]
+pub(super) struct CodeReport {
+    /// As HotSpot calls it.
+    blob: String,
+    start: u64,
+    end: u64,
+    /// Of the interpreter.
+    codelet: Option<String>,
+    compile_id: Option<u32>,
+    tier: Option<&'static str>,
+    osr: bool,
+    /// The methods that run there, innermost first.
+    methods: Vec<MethodReport>,
+    /// Why they can't be told.
+    problem: Option<&'static str>,
+    /// How the caller is found, in code without debug information.
+    row: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct MethodReport {
+    name: String,
+    file: Option<String>,
+    line: Option<u32>,
+    bci: i32,
+}
+
+impl Reader {
+    /// Reads the JVM in a process.
+    ///
+    /// # Errors
+    /// There is none, or it can't be read.
+    pub(super) fn new(pid: u32) -> Result<Self, HotspotError> {
+        let mut hotspot = Hotspot::attach(&images(pid)?, LiveMemory::new(pid))?;
+        let blobs = hotspot.blobs()?;
+        let mut rows = StubRows::default();
+        let (codelets, bytes) = hotspot.codelets()?;
+        let start = Avma(hotspot.jvm().interpreter_start);
+        rows.update(&hotspot.stub_blobs()?, &codelets, start, &bytes);
+        let (facts, _) = JvmFacts::read(&hotspot, pid);
+        Ok(Self { hotspot, rows, blobs, facts })
+    }
+
+    pub(super) fn image_start(&self) -> Avma {
+        self.hotspot.image().0
+    }
+
+    pub(super) fn version(&self) -> &Version {
+        self.hotspot.version()
+    }
+
+    pub(super) fn names_compiled_code(&self) -> bool {
+        self.hotspot.names_compiled_code()
+    }
+
+    /// The share of the code of stubs that has unwind rows, in percent.
+    pub(super) fn stub_share(&self) -> f64 {
+        let coverage = self.rows.coverage();
+        percent(coverage.covered_bytes, coverage.code_bytes)
+    }
+
+    /// # Errors
+    /// The code cache can't be read.
+    pub(super) fn report(&mut self) -> Result<JvmReport, HotspotError> {
+        let mut threads = BTreeMap::new();
+        for thread in self.hotspot.threads() {
+            *threads.entry(thread.state).or_default() += 1;
+        }
+        let mut nmethods = BTreeMap::new();
+        for compiled in self.hotspot.compiled()? {
+            *nmethods.entry(tier(&compiled)).or_default() += 1;
+        }
+        let coverage = self.rows.coverage();
+        Ok(JvmReport {
+            version: self.facts.version.clone(),
+            vm_release: self.version().vm_release.clone(),
+            main_class: self.facts.main_class.clone(),
+            flags: self.hotspot.flags().into_iter().filter(is_telling).map(FlagReport::of).collect(),
+            code_heaps: self.heaps(),
+            nmethods,
+            threads,
+            stub_bytes: coverage.code_bytes,
+            stub_bytes_with_rows: coverage.covered_bytes,
+        })
+    }
+
+    fn heaps(&self) -> Vec<HeapReport> {
+        let heaps = self.hotspot.jvm().heaps.iter().filter(|heap| heap.start != 0);
+        let report = |heap: &jvmprof_common::jvm::Heap| {
+            let range = heap.start..heap.end;
+            let blobs = self.blobs.iter().filter(|blob| range.contains(&blob.address.0));
+            let (used_bytes, blobs) = blobs.fold((0, 0), |(bytes, n), blob| (bytes + blob.bytes, n + 1));
+            HeapReport { start: heap.start, end: heap.end, used_bytes, blobs }
+        };
+        heaps.map(report).collect()
+    }
+
+    /// What is at an address; `None` outside the code cache and in its gaps.
+    ///
+    /// # Errors
+    /// The code cache can't be read.
+    pub(super) fn explain(&mut self, pc: Avma) -> Result<Option<CodeReport>, HotspotError> {
+        let Some(Explanation { blob, codelet, compiled }) = self.hotspot.explain(pc)? else {
+            return Ok(None);
+        };
+        let mut report = CodeReport {
+            blob: blob.name.to_string(),
+            start: blob.code.start.0,
+            end: blob.code.end.0,
+            codelet: codelet.map(|codelet| codelet.description.to_string()),
+            compile_id: None,
+            tier: None,
+            osr: false,
+            methods: Vec::new(),
+            problem: None,
+            row: self.rows.row(pc).map(|row| format!("{row:?}")),
+        };
+        if let Some((compiled, frames)) = compiled {
+            report.compile_id = Some(compiled.compile_id);
+            report.tier = Some(tier(&compiled));
+            report.osr = compiled.osr;
+            match frames {
+                Ok(frames) => report.methods = frames.iter().map(MethodReport::of).collect(),
+                Err(unnamed) => report.problem = Some(unnamed.reason()),
+            }
+        }
+        Ok(Some(report))
+    }
+}
+
+/// `CompLevel` in words: openjdk src/hotspot/share/compiler/compilerDefinitions.hpp.
+fn tier(compiled: &Compiled) -> &'static str {
+    match compiled.level {
+        0 => "native",
+        1 => "C1 tier 1",
+        2 => "C1 tier 2",
+        3 => "C1 tier 3",
+        4 => "C2",
+        _ => "unknown",
+    }
+}
+
+fn is_telling(flag: &Flag) -> bool {
+    let collector = flag.name.starts_with("Use") && flag.name.ends_with("GC") && flag.value == "true";
+    let by_itself = matches!(flag.origin, Origin::Ergonomic | Origin::Other);
+    !by_itself || collector || TELLING.contains(&&*flag.name)
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
+}
+
+impl FlagReport {
+    fn of(Flag { name, value, origin }: Flag) -> Self {
+        Self { name, value, origin }
+    }
+}
+
+impl MethodReport {
+    fn of(frame: &JavaFrame) -> Self {
+        Self {
+            name: frame.system_name.to_string(),
+            file: frame.file.as_ref().map(ToString::to_string),
+            line: (frame.line != 0).then_some(frame.line),
+            bci: frame.bci,
+        }
+    }
+}
+
+impl fmt::Display for JvmReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "  JVM")?;
+        writeln!(f, "    version             {} ({})", self.version, self.vm_release)?;
+        writeln!(f, "    main class          {}", self.main_class.as_deref().unwrap_or("unknown"))?;
+        writeln!(f, "    threads             {}", counted(&self.threads))?;
+        writeln!(f, "    compiled methods    {}", counted(&self.nmethods))?;
+        let share = percent(self.stub_bytes_with_rows, self.stub_bytes);
+        writeln!(f, "    stubs               {} KiB, {share:.1} % with unwind rows", self.stub_bytes / 1024)?;
+        for HeapReport { start, end, used_bytes, blobs } in &self.code_heaps {
+            let (size, used) = ((end - start) / 1024, used_bytes / 1024);
+            writeln!(
+                f,
+                "    code heap           {start:#x}-{end:#x}, {used} of {size} KiB used by {blobs} blobs"
+            )?;
+        }
+        for FlagReport { name, value, origin } in &self.flags {
+            writeln!(f, "    flag                {name} = {value}{}", by(*origin))?;
+        }
+        Ok(())
+    }
+}
+
+/// Who set a flag, unless it was the JVM itself.
+fn by(origin: Origin) -> &'static str {
+    match origin {
+        Origin::CommandLine => " (command line)",
+        Origin::Environment => " (environment)",
+        Origin::ConfigFile => " (file)",
+        Origin::Management => " (set while it ran)",
+        Origin::Ergonomic | Origin::Other => "",
+    }
+}
+
+/// `12: 7 blocked, 5 in_native`.
+fn counted(counts: &BTreeMap<&'static str, u64>) -> String {
+    let parts: Vec<String> = counts.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    format!("{}: {}", counts.values().sum::<u64>(), parts.join(", "))
+}
+
+impl fmt::Display for CodeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "    {:#x}-{:#x} {}", self.start, self.end, self.blob)?;
+        if let Some(codelet) = &self.codelet {
+            writeln!(f, "    codelet             {codelet}")?;
+        }
+        if let (Some(id), Some(tier)) = (self.compile_id, self.tier) {
+            let osr = if self.osr { ", on-stack replacement" } else { "" };
+            writeln!(f, "    compiled            {tier}, compile id {id}{osr}")?;
+        }
+        for MethodReport { name, file, line, bci } in &self.methods {
+            let place = match (file, line) {
+                (Some(file), Some(line)) => format!(" ({file}:{line})"),
+                _ => String::new(),
+            };
+            writeln!(f, "    method              {name}{place} @ bci {bci}")?;
+        }
+        if let Some(problem) = self.problem {
+            writeln!(f, "    method              unknown: {problem}")?;
+        }
+        match &self.row {
+            Some(row) => writeln!(f, "    unwind row          {row}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_that_somebody_set_or_that_shape_code_are_told() {
+        let flag = |name: &str, value: &str, origin| Flag { name: name.into(), value: value.into(), origin };
+        for (flag, told) in [
+            (flag("MaxHeapSize", "1", Origin::Ergonomic), false),
+            (flag("MaxHeapSize", "1", Origin::CommandLine), true),
+            (flag("UseG1GC", "true", Origin::Ergonomic), true),
+            (flag("UseSerialGC", "false", Origin::Ergonomic), false),
+            (flag("SegmentedCodeCache", "true", Origin::Ergonomic), true),
+        ] {
+            assert_eq!(is_telling(&flag), told, "{flag:?}");
+        }
+    }
+}

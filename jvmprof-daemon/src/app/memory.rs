@@ -1,0 +1,108 @@
+//! The memory budget: what each cache and each queue may take.
+
+use crate::symbolize::SymbolMemory;
+
+/// Limits in bytes. Each is a default, or less if the budget's share is less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryLimits {
+    pub symbols: SymbolMemory,
+    /// Code that processes have mapped.
+    pub mappings: usize,
+    /// Samples that wait for the event loop.
+    pub queued_samples: usize,
+    /// Process events that do.
+    pub queued_events: usize,
+    /// Samples that wait for unwind rows.
+    pub waiting_samples: usize,
+    /// Stacks of one window.
+    pub window_stacks: usize,
+    /// Requests that wait for the backends, of all of them together.
+    pub outbox: usize,
+}
+
+/// Windows that there can be at once: the open one, and those that wait to be encoded.
+const WINDOWS: u64 = 7;
+/// Shares are counted in these parts of the budget.
+const PARTS: u64 = 64;
+const MIB: u64 = 1 << 20;
+
+impl MemoryLimits {
+    /// `symbol_cache_bytes`: what was asked for files' symbols. `budget_bytes`: the sum of all limits, if there is to be one.
+    pub fn new(symbol_cache_bytes: u64, budget_bytes: Option<u64>) -> Self {
+        let share = |default: u64, parts: u64| {
+            budget_bytes.map_or(default, |budget| default.min(budget / PARTS * parts))
+        };
+        let small = |default: u64, parts: u64| usize::try_from(share(default, parts)).unwrap_or(usize::MAX);
+        let defaults = SymbolMemory::of_files(symbol_cache_bytes);
+        Self {
+            symbols: SymbolMemory {
+                files: share(defaults.files, 8),
+                names: share(defaults.names, 2),
+                java: share(defaults.java, 4),
+                lines: share(defaults.lines, 5),
+                frames: small(defaults.frames as u64, 5),
+                jit: small(defaults.jit as u64, 5),
+            },
+            mappings: small(128 * MIB, 4),
+            queued_samples: small(16 * MIB, 3),
+            queued_events: small(4 * MIB, 1),
+            waiting_samples: small(16 * MIB, 3),
+            // Of 64, 21 are for windows.
+            window_stacks: small(64 * MIB, 3),
+            outbox: small(32 * MIB, 3),
+        }
+    }
+
+    /// What all of it takes together at most.
+    pub fn bytes(&self) -> u64 {
+        let queues = self.queued_samples + self.queued_events + self.waiting_samples + self.outbox;
+        self.symbols.bytes() + (self.mappings + queues) as u64 + WINDOWS * self.window_stacks as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_kept_by_the_sum_of_all_limits_and_raises_none() {
+        let default = MemoryLimits::new(24 * MIB, None);
+        for budget in [32, 64, 100, 128, 512, 4096, 1 << 20].map(|mib| mib * MIB) {
+            let limits = MemoryLimits::new(24 * MIB, Some(budget));
+            assert!(limits.bytes() <= budget, "{budget}: {limits:?}");
+            assert!(limits.bytes() <= default.bytes());
+            assert!(limits.bytes() >= budget.min(default.bytes()) / 4, "much of it can be used: {limits:?}");
+        }
+        assert_eq!(MemoryLimits::new(24 * MIB, Some(1 << 40)), default, "a large budget changes nothing");
+        assert_eq!(MemoryLimits::new(2 * MIB, Some(1 << 40)).symbols.files, 2 * MIB);
+    }
+
+    #[test]
+    fn the_documented_limits_are_the_programs() {
+        let document = include_str!("../../../docs/metrics.md");
+        let table = |limits: &MemoryLimits| {
+            let symbols = &limits.symbols;
+            [
+                ("`file_headers`, `file_symbols_and_rows`", symbols.files),
+                ("`function_names`", symbols.names),
+                ("`java`", symbols.java),
+                ("`frames`", symbols.frames as u64),
+                ("`jit_maps`", symbols.jit as u64),
+                ("`file_lines`", symbols.lines),
+                ("`mappings`", limits.mappings as u64),
+                ("`queued_samples`", limits.queued_samples as u64),
+                ("`queued_events`", limits.queued_events as u64),
+                ("`waiting_samples`", limits.waiting_samples as u64),
+                ("`window_stacks`", limits.window_stacks as u64),
+                ("requests that wait for the backends", limits.outbox as u64),
+            ]
+            .map(|(name, bytes)| (name, bytes / MIB))
+        };
+        // With a budget of 64 MiB a part is a MiB.
+        let parts = table(&MemoryLimits::new(64 * MIB, Some(64 * MIB)));
+        for ((name, limit), (_, parts)) in table(&MemoryLimits::new(24 * MIB, None)).iter().zip(parts) {
+            let row = format!("| {name} | {limit} MiB | {parts} |");
+            assert!(document.contains(&row), "docs/metrics.md has no row {row:?}");
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! Targets: which samples are wanted, and under which labels.
+//!
+//! A process's labels come from what is known of it; rules change them or drop it. Rules are applied once for each process
+//! (and thread or CPU, if those are labels), and again when something they may depend on has changed.
+
+#[cfg(test)]
+mod hostile_tests;
+mod kernel;
+mod labels;
+mod options;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+pub use labels::labels_of;
+pub use options::{LabelArgs, LabelOptions, SampleLabel};
+
+pub use crate::telemetry::TargetCounts;
+
+use super::containers::{Contained, Guests};
+use crate::config::relabel::{is_label_name, relabel};
+use crate::process::container::{ContainersError, ContainersOptions};
+use crate::process::{Process, ProcessKey};
+use crate::profile::aggregate::Verdict;
+use crate::profile::model::LabelSet;
+use crate::sampler::{DroppedProcesses, Sample};
+use crate::symbolize::JvmFacts;
+use kernel::KernelDrops;
+use options::folded;
+
+/// Whose a sample is: samples of one owner have the same labels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Owner {
+    pub(super) process: ProcessKey,
+    /// These three are 0 unless they are labels.
+    thread_name: u32,
+    tid: u32,
+    cpu: u32,
+    /// Which [`LabelOptions`] held when it was taken.
+    generation: u32,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Targets {
+    options: LabelOptions,
+    /// See [`LabelOptions::process_rules`].
+    process_rules: usize,
+    generation: u32,
+    /// Those before, by generation: what is held still is labelled as it would have been in its own time.
+    earlier: BTreeMap<u32, LabelOptions>,
+    known: HashMap<ProcessKey, Target>,
+    names: ThreadNames,
+    guests: Guests,
+    kernel: KernelDrops,
+    dropped: u64,
+}
+
+/// A process, and what was decided of its samples.
+#[derive(Debug)]
+struct Target {
+    comm: Arc<str>,
+    jvm: Option<Arc<JvmFacts>>,
+    container: Contained,
+    /// What it has by itself, meta labels included if there are rules.
+    own: LabelSet,
+    has_meta: bool,
+    /// The rules drop all of its samples; `None`: not asked yet.
+    dropped: Option<bool>,
+    /// By owner; `None`: dropped.
+    decided: HashMap<Owner, Option<Arc<LabelSet>>>,
+}
+
+/// Owners of one process whose labels are remembered. Threads come and go.
+const MAX_DECIDED: usize = 4096;
+
+impl Targets {
+    /// # Errors
+    /// See [`ContainersError`].
+    pub(super) fn start(
+        options: LabelOptions,
+        containers: Option<ContainersOptions>,
+    ) -> Result<Self, ContainersError> {
+        Ok(Self::new(options, Guests::start(containers)?))
+    }
+
+    fn new(options: LabelOptions, guests: Guests) -> Self {
+        Self {
+            process_rules: options.process_rules(),
+            options,
+            generation: 0,
+            earlier: BTreeMap::new(),
+            known: HashMap::new(),
+            names: ThreadNames::default(),
+            guests,
+            kernel: KernelDrops::default(),
+            dropped: 0,
+        }
+    }
+
+    /// From now on the kernel is told of dropped processes.
+    pub(super) fn use_table(&mut self, table: DroppedProcesses) {
+        self.kernel.use_table(table);
+    }
+
+    /// Everything is decided anew, but for samples that were taken before.
+    pub(super) fn set_options(&mut self, options: LabelOptions) {
+        self.process_rules = options.process_rules();
+        let before = std::mem::replace(&mut self.options, options);
+        self.earlier.insert(self.generation, before);
+        self.generation += 1;
+        self.known.values_mut().for_each(Target::reconsider);
+        self.kernel.forget_all();
+    }
+
+    /// Whose a sample is.
+    pub(super) fn owner(&mut self, process: ProcessKey, sample: &Sample) -> Owner {
+        let mut owner = Owner { process, thread_name: 0, tid: 0, cpu: 0, generation: self.generation };
+        for label in &self.options.sample_labels {
+            match label {
+                SampleLabel::ThreadName => owner.thread_name = self.names.number(&sample.comm()),
+                SampleLabel::ThreadId => owner.tid = sample.header.tid,
+                SampleLabel::Cpu => owner.cpu = sample.header.cpu,
+            }
+        }
+        owner
+    }
+
+    /// True if it was seen before.
+    pub(super) fn knows(&self, key: ProcessKey) -> bool {
+        self.known.contains_key(&key)
+    }
+
+    /// What becomes of a sample that just arrived. `start_ns`: when its process began, as the sample tells it.
+    pub(super) fn judge(
+        &mut self,
+        process: &Process,
+        jvm: Option<&Arc<JvmFacts>>,
+        owner: Owner,
+        start_ns: u64,
+    ) -> Verdict {
+        let has_rules = |options: &LabelOptions| !options.rules.is_empty();
+        let needs_meta = has_rules(&self.options) || self.earlier.values().any(has_rules);
+        let target = self.known.entry(process.key).or_insert_with(|| Target::of(process, &self.guests));
+        target.update(process, jvm, needs_meta);
+        if self.guests.look_again(&mut target.container) {
+            target.reconsider();
+        }
+        if target.container.is_awaited() {
+            return Verdict::Awaited;
+        }
+        if target.is_dropped(&self.options, self.process_rules) {
+            self.kernel.drop(process.pid, start_ns, Instant::now());
+            self.dropped += 1;
+            return Verdict::Dropped;
+        }
+        self.kernel.forget(process.pid);
+        self.decide(owner, 1)
+    }
+
+    /// Whether rules drop all of a process's samples, as far as is known before anything of its code is read. A sample that just
+    /// arrived is counted as dropped then.
+    ///
+    /// A JVM isn't judged yet, since what it runs is told by its memory.
+    pub(super) fn drops_unseen(&mut self, process: &Process, start_ns: u64) -> bool {
+        if self.process_rules == 0 || process.is_jvm() {
+            return false;
+        }
+        let target = self.known.entry(process.key).or_insert_with(|| Target::of(process, &self.guests));
+        target.update(process, None, true);
+        if self.guests.look_again(&mut target.container) {
+            target.reconsider();
+        }
+        if target.container.is_awaited() || !target.is_dropped(&self.options, self.process_rules) {
+            return false;
+        }
+        self.kernel.drop(process.pid, start_ns, Instant::now());
+        self.dropped += 1;
+        true
+    }
+
+    /// What becomes of samples that were held for their labels. `release`: they aren't held any longer.
+    pub(super) fn settle(&mut self, owner: Owner, samples: u64, release: bool) -> Verdict {
+        // Kept while anything is held for it.
+        let Some(target) = self.known.get_mut(&owner.process) else {
+            let options = self.earlier.get(&owner.generation).unwrap_or(&self.options);
+            let mut labels = LabelSet::new();
+            labels::put(&mut labels, "node", &options.node);
+            return Verdict::Labels(Arc::new(labels));
+        };
+        if self.guests.look_again(&mut target.container) {
+            target.reconsider();
+        }
+        if target.container.is_awaited() && !release {
+            return Verdict::Awaited;
+        }
+        self.decide(owner, samples)
+    }
+
+    fn decide(&mut self, owner: Owner, samples: u64) -> Verdict {
+        let Some(target) = self.known.get_mut(&owner.process) else { return Verdict::Awaited };
+        let options = self.earlier.get(&owner.generation).unwrap_or(&self.options);
+        match target.decide(owner, options, &self.names) {
+            Some(labels) => {
+                self.guests.gave_up(&target.container, samples);
+                Verdict::Labels(labels)
+            }
+            None => {
+                self.dropped += samples;
+                Verdict::Dropped
+            }
+        }
+    }
+
+    /// A process's name or mappings have changed.
+    pub(super) fn changed(&mut self, pid: u32) {
+        self.kernel.changed(pid, Instant::now());
+    }
+
+    /// A process has ended or replaced its program.
+    pub(super) fn ended(&mut self, pid: u32) {
+        self.kernel.forget(pid);
+    }
+
+    /// Dropped processes are sampled again that may be judged differently by now. To be called some times a second.
+    pub(super) fn look_again(&mut self) {
+        self.kernel.look_again(Instant::now());
+    }
+
+    /// When there is something to look at again.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.kernel.due()
+    }
+
+    /// Forgets all other processes than those in `live` and those of the owners in `held`.
+    pub(super) fn retain(&mut self, live: &HashSet<ProcessKey>, held: &HashSet<Owner>) {
+        let of_held: HashSet<ProcessKey> = held.iter().map(|owner| owner.process).collect();
+        self.known.retain(|key, _| live.contains(key) || of_held.contains(key));
+        self.earlier.retain(|generation, _| held.iter().any(|owner| owner.generation == *generation));
+        self.guests.retain(self.known.values().map(|target| &target.container));
+    }
+
+    pub(super) fn counts(&self) -> TargetCounts {
+        TargetCounts {
+            containers: self.guests.counts(),
+            without_container_metadata: self.guests.unlabelled(),
+            dropped: self.dropped,
+            kernel_drops_refused: self.kernel.refused(),
+        }
+    }
+}
+
+impl Target {
+    fn of(process: &Process, guests: &Guests) -> Self {
+        Self {
+            comm: "".into(),
+            jvm: None,
+            container: guests.meet(process.cgroup()),
+            own: LabelSet::new(),
+            has_meta: false,
+            dropped: None,
+            decided: HashMap::new(),
+        }
+    }
+
+    /// Takes in what has become known since.
+    fn update(&mut self, process: &Process, jvm: Option<&Arc<JvmFacts>>, needs_meta: bool) {
+        let is_same_jvm = self.jvm.as_ref().map(Arc::as_ptr) == jvm.map(Arc::as_ptr);
+        let is_current = !self.own.is_empty() && is_same_jvm && self.comm == process.comm;
+        if is_current && self.has_meta == needs_meta {
+            return;
+        }
+        self.comm = Arc::clone(&process.comm);
+        self.jvm = jvm.cloned();
+        self.own = labels::own_labels(process, jvm.map(AsRef::as_ref));
+        self.has_meta = needs_meta;
+        if needs_meta {
+            labels::add_meta(&mut self.own, process, jvm.map(AsRef::as_ref));
+        }
+        self.reconsider();
+    }
+
+    fn reconsider(&mut self) {
+        self.dropped = None;
+        self.decided.clear();
+    }
+
+    /// All that is known, before rules.
+    fn labels(&self, options: &LabelOptions) -> LabelSet {
+        let mut labels = self.own.clone();
+        self.container.label(&mut labels);
+        if self.has_meta {
+            self.container.label_meta(&mut labels);
+            labels::put(&mut labels, "__meta_node", &options.node);
+        }
+        labels::put(&mut labels, "node", &options.node);
+        for (name, value) in &options.external {
+            labels.entry(name.clone()).or_insert_with(|| value.clone());
+        }
+        labels
+    }
+
+    fn is_dropped(&mut self, options: &LabelOptions, rules: usize) -> bool {
+        if let Some(dropped) = self.dropped {
+            return dropped;
+        }
+        let rules = options.rules.get(..rules).unwrap_or_default();
+        let dropped = !rules.is_empty() && !relabel(rules, &mut self.labels(options));
+        self.dropped = Some(dropped);
+        dropped
+    }
+
+    fn decide(&mut self, owner: Owner, options: &LabelOptions, names: &ThreadNames) -> Option<Arc<LabelSet>> {
+        if let Some(decided) = self.decided.get(&owner) {
+            return decided.clone();
+        }
+        let mut labels = self.labels(options);
+        for label in &options.sample_labels {
+            let value = match label {
+                SampleLabel::ThreadName => names.name(owner.thread_name).to_owned(),
+                SampleLabel::ThreadId => owner.tid.to_string(),
+                SampleLabel::Cpu => owner.cpu.to_string(),
+            };
+            labels::put(&mut labels, label.name(), &value);
+        }
+        let kept = relabel(&options.rules, &mut labels);
+        let decided = kept.then(|| {
+            labels.retain(|name, value| !name.starts_with("__") && is_label_name(name) && !value.is_empty());
+            Arc::new(labels)
+        });
+        if self.decided.len() >= MAX_DECIDED {
+            self.decided.clear();
+        }
+        self.decided.insert(owner, decided.clone());
+        decided
+    }
+}
+
+/// Names of threads by number, so that an owner is a few integers.
+#[derive(Debug)]
+struct ThreadNames {
+    numbers: HashMap<Arc<str>, u32>,
+    names: Vec<Arc<str>>,
+}
+
+/// Folded names that are told apart; processes may make up any number of them.
+const MAX_NAMES: usize = 16_384;
+
+impl Default for ThreadNames {
+    /// Number 0 is no name.
+    fn default() -> Self {
+        Self { numbers: HashMap::new(), names: vec!["".into()] }
+    }
+}
+
+impl ThreadNames {
+    fn number(&mut self, name: &str) -> u32 {
+        let mut name = folded(name);
+        if let Some(number) = self.numbers.get(&*name) {
+            return *number;
+        }
+        if self.names.len() >= MAX_NAMES {
+            "[other]".clone_into(&mut name);
+        }
+        let name: Arc<str> = name.into();
+        *self.numbers.entry(Arc::clone(&name)).or_insert_with(|| {
+            self.names.push(name);
+            u32::try_from(self.names.len() - 1).unwrap_or(0)
+        })
+    }
+
+    fn name(&self, number: u32) -> &str {
+        self.names.get(number as usize).map_or("", AsRef::as_ref)
+    }
+}

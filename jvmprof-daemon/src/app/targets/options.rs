@@ -1,0 +1,188 @@
+//! Flags for labels, and what they mean.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+
+use crate::config::relabel::{Action, Rule, is_label_name};
+use crate::profile::aggregate::SeriesLimit;
+use crate::profile::model::LabelSet;
+
+/// How series are labelled.
+#[derive(Clone, Debug, Args)]
+pub struct LabelArgs {
+    /// Label of all series (repeatable)
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_label)]
+    pub external_labels: Vec<(String, String)>,
+
+    /// Labels that tell samples of one process apart; each makes series of its own (repeatable)
+    #[arg(long, value_name = "LABEL")]
+    pub sample_labels: Vec<SampleLabel>,
+
+    /// Rule as in Prometheus's relabel_configs, a TOML table; applied in their order to labels and __meta_ labels
+    /// (repeatable): { source_labels = ["__meta_systemd_unit"], regex = "(.+)\\.service", target_label = "job" }
+    #[arg(long, value_name = "RULE")]
+    pub relabel_configs: Vec<Rule>,
+
+    /// Series of a window, at most; the samples of further ones go into one series labelled overflow="true"
+    #[arg(long, default_value_t = 4096, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub max_series: u32,
+}
+
+/// A label that isn't the same for all of a process's samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum SampleLabel {
+    /// The thread's name, digits folded to N
+    #[value(name = "thread_name")]
+    ThreadName,
+    /// The thread's id
+    #[value(name = "thread_id")]
+    ThreadId,
+    /// The CPU's number
+    #[value(name = "cpu")]
+    Cpu,
+}
+
+impl SampleLabel {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::ThreadName => "thread_name",
+            Self::ThreadId => "thread_id",
+            Self::Cpu => "cpu",
+        }
+    }
+}
+
+fn parse_label(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
+    if !is_label_name(name) {
+        return Err(format!("{name:?} is no label name: letters, digits and _ without a digit in front"));
+    }
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// How series are labelled.
+#[derive(Clone, Debug)]
+pub struct LabelOptions {
+    /// The `node` label.
+    pub node: String,
+    /// Labels of all series.
+    pub external: BTreeMap<String, String>,
+    /// Sorted, each once.
+    pub sample_labels: Vec<SampleLabel>,
+    pub rules: Vec<Rule>,
+    /// `None`: as many as there are.
+    pub max_series: Option<usize>,
+}
+
+impl LabelOptions {
+    /// Only what is known of processes.
+    pub fn plain(node: String) -> Self {
+        Self {
+            node,
+            external: BTreeMap::new(),
+            sample_labels: Vec::new(),
+            rules: Vec::new(),
+            max_series: None,
+        }
+    }
+
+    /// What the flags say.
+    pub fn of(args: &LabelArgs, node: String) -> Self {
+        let mut sample_labels = args.sample_labels.clone();
+        sample_labels.sort_unstable();
+        sample_labels.dedup();
+        Self {
+            external: args.external_labels.iter().cloned().collect(),
+            sample_labels,
+            rules: args.relabel_configs.clone(),
+            max_series: usize::try_from(args.max_series).ok(),
+            ..Self::plain(node)
+        }
+    }
+
+    /// The limit of series, and the series that says so.
+    pub(in crate::app) fn limit(&self) -> Option<SeriesLimit> {
+        let mut rest: LabelSet = self.external.clone();
+        rest.insert("node".to_owned(), self.node.clone());
+        rest.insert("overflow".to_owned(), "true".to_owned());
+        self.max_series.map(|max| SeriesLimit { max, rest: Arc::new(rest) })
+    }
+
+    /// How many rules, from the first on, can't depend on the labels of single samples: what they drop, they drop of all of a
+    /// process's samples.
+    pub(super) fn process_rules(&self) -> usize {
+        let depends = |rule: &Rule| {
+            self.sample_labels
+                .iter()
+                .any(|label| rule.reads(label.name()) || rule.action() == Action::LabelMap)
+        };
+        self.rules.iter().position(depends).unwrap_or(self.rules.len())
+    }
+}
+
+/// Threads that differ by a number have one name: `http-nio-8080-exec-12` is `http-nio-N-exec-N`.
+pub(super) fn folded(name: &str) -> String {
+    let mut folded = String::with_capacity(name.len());
+    let mut in_number = false;
+    for char in name.chars() {
+        let is_digit = char.is_ascii_digit();
+        if !is_digit {
+            folded.push(if char.is_control() { ' ' } else { char });
+        } else if !in_number {
+            folded.push('N');
+        }
+        in_number = is_digit;
+    }
+    folded
+}
+
+#[cfg(test)]
+mod tests {
+    use std::str::FromStr;
+
+    use super::*;
+
+    #[test]
+    fn numbers_in_names_of_threads_are_folded() {
+        for (name, expected) in [
+            ("http-nio-8080-exec-12", "http-nio-N-exec-N"),
+            ("GC Thread#0", "GC Thread#N"),
+            ("C2 CompilerThre", "CN CompilerThre"),
+            ("N1N22", "NNNN"),
+            ("main", "main"),
+            ("a\nb", "a b"),
+            ("", ""),
+        ] {
+            assert_eq!(folded(name), expected, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn rules_that_depend_on_single_samples_judge_no_process() {
+        let options = |labels: &[SampleLabel], rules: &[&str]| LabelOptions {
+            sample_labels: labels.to_vec(),
+            rules: rules.iter().map(|text| Rule::from_str(text).expect("valid")).collect(),
+            ..LabelOptions::plain("host".to_owned())
+        };
+        let drop = "{ source_labels = ['comm'], regex = 'x', action = 'drop' }";
+        let by_thread = "{ source_labels = ['comm', 'thread_name'], regex = 'x;y', action = 'drop' }";
+        let equal = "{ source_labels = ['comm'], target_label = 'thread_name', action = 'keepequal' }";
+        let map = "{ regex = 'x(.*)', replacement = '$1', action = 'labelmap' }";
+        let all = [drop, by_thread, equal, map];
+        assert_eq!(options(&[], &all).process_rules(), 4);
+        for rule in [by_thread, equal, map] {
+            assert_eq!(options(&[SampleLabel::ThreadName], &[drop, rule, drop]).process_rules(), 1, "{rule}");
+        }
+        assert_eq!(options(&[SampleLabel::Cpu], &[drop, by_thread, equal, drop]).process_rules(), 4);
+    }
+
+    #[test]
+    fn external_labels_have_valid_names() {
+        assert_eq!(parse_label("cluster=a=b"), Ok(("cluster".to_owned(), "a=b".to_owned())));
+        for text in ["cluster", "1a=b", "a-b=c", "=x"] {
+            assert!(parse_label(text).is_err(), "{text}");
+        }
+    }
+}

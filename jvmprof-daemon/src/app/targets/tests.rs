@@ -1,0 +1,226 @@
+//! This process as a target.
+
+use std::str::FromStr;
+use std::time::{Duration, SystemTime};
+
+use super::*;
+use crate::config::relabel::Rule;
+use crate::export::store::{Store, StoreOptions, TimeRange};
+use crate::process::{ProcessTable, procfs};
+use crate::profile::model::{Batch, Series};
+use crate::sampler::now_ns;
+
+/// A table with this process in it.
+fn table() -> ProcessTable {
+    let mut table = ProcessTable::default();
+    let facts = procfs::facts(std::process::id()).expect("a process may read itself");
+    table.existing(std::process::id(), &facts, now_ns());
+    table
+}
+
+fn targets(rules: &[&str], sample_labels: &[SampleLabel]) -> Targets {
+    Targets::new(options(rules, sample_labels), Guests::default())
+}
+
+fn options(rules: &[&str], sample_labels: &[SampleLabel]) -> LabelOptions {
+    LabelOptions {
+        rules: rules.iter().map(|text| Rule::from_str(text).expect("a valid rule")).collect(),
+        sample_labels: sample_labels.to_vec(),
+        external: [("cluster".to_owned(), "prod".to_owned()), ("pid".to_owned(), "none".to_owned())].into(),
+        ..LabelOptions::plain("host".to_owned())
+    }
+}
+
+fn owner(process: &Process) -> Owner {
+    Owner { process: process.key, thread_name: 0, tid: 0, cpu: 0, generation: 0 }
+}
+
+fn judged(targets: &mut Targets, process: &Process, jvm: Option<&Arc<JvmFacts>>) -> Option<LabelSet> {
+    let owner = Owner { generation: targets.generation, ..owner(process) };
+    labels(targets.judge(process, jvm, owner, 1))
+}
+
+fn labels(verdict: Verdict) -> Option<LabelSet> {
+    match verdict {
+        Verdict::Labels(labels) => Some((*labels).clone()),
+        Verdict::Dropped => None,
+        Verdict::Awaited => panic!("no runtime is asked"),
+    }
+}
+
+#[test]
+fn labels_follow_what_becomes_known_of_a_jvm() {
+    let table = table();
+    let process = table.get(std::process::id()).expect("it was added");
+    let mut targets = targets(&[], &[]);
+    let known = judged(&mut targets, process, None).expect("kept");
+    assert_eq!((&*known["runtime"], &*known["node"], &*known["cluster"]), ("native", "host", "prod"));
+    assert_eq!(known["pid"], process.pid.to_string(), "an external label replaces nothing");
+    assert!(known.keys().all(|name| !name.starts_with("__")), "{known:?}");
+    let starting = Arc::new(JvmFacts { version: "17.0.15".to_owned(), main_class: None });
+    let known = judged(&mut targets, process, Some(&starting)).expect("kept");
+    assert_eq!((&*known["runtime"], &*known["jvm_version"]), ("jvm", "17.0.15"));
+    assert!(!known.contains_key("jvm_main_class"));
+    let main_class = Some("com.acme.Main".to_owned());
+    let running = Arc::new(JvmFacts { main_class, ..(*starting).clone() });
+    let known = judged(&mut targets, process, Some(&running)).expect("kept");
+    assert_eq!(known["jvm_main_class"], "com.acme.Main");
+}
+
+#[test]
+fn rules_see_meta_labels_and_series_do_not() {
+    let table = table();
+    let process = table.get(std::process::id()).expect("it was added");
+    let facts = process.facts().expect("they were read");
+    let rules = [
+        "{ source_labels = ['__meta_process_ppid', '__meta_process_uid'], target_label = 'who' }",
+        "{ source_labels = ['__meta_process_cmdline'], target_label = 'cmdline' }",
+        "{ source_labels = ['__meta_cgroup_path'], target_label = 'cgroup' }",
+        "{ regex = 'comm|executable', action = 'labeldrop' }",
+        "{ target_label = '__tmp', replacement = 'x' }",
+    ];
+    let known = judged(&mut targets(&rules, &[]), process, None).expect("kept");
+    assert_eq!(known["who"], format!("{};{}", facts.parent, facts.uid));
+    assert_eq!(known["cgroup"], process.cgroup().expect("it was read").path);
+    assert!(facts.cmdline.starts_with(&known["cmdline"]));
+    for absent in ["comm", "executable", "__tmp"] {
+        assert!(!known.contains_key(absent), "{absent}");
+    }
+}
+
+#[test]
+fn names_of_processes_are_values_and_nothing_else() {
+    const HOSTILE: &str = "x\",pid=\"1\"}\n{a\u{0}";
+    let mut table = ProcessTable::default();
+    // Above the kernel's PID_MAX_LIMIT: nothing else is known of it.
+    table.exec(5_000_000, HOSTILE);
+    let process = table.get(5_000_000).expect("it was told of");
+    let labels = labels_of(process, None, "host");
+    assert_eq!((&*labels["comm"], &*labels["pid"]), ("x\",pid=\"1\"} {a ", "5000000"));
+    let samples = vec![crate::profile::model::Sample { frames: Vec::new(), count: 1 }];
+    let batch = Batch {
+        start: SystemTime::now(),
+        duration: Duration::from_secs(1),
+        period_ns: 1,
+        series: vec![Series { labels: labels.clone(), samples }],
+    };
+    let dir = tempfile::tempdir().expect("a folder");
+    let store = Store::open(dir.path(), StoreOptions::default()).expect("a store");
+    store.append_batch(&batch).expect("stored");
+    let stored = store.series(TimeRange::ALL, &[]).remove(0).labels;
+    let named = LabelSet::from([("__name__".to_owned(), "process_cpu".to_owned())]);
+    assert_eq!(stored, labels.into_iter().chain(named).collect::<LabelSet>());
+}
+
+#[test]
+fn dropped_samples_are_counted_and_new_rules_decide_anew() {
+    let table = table();
+    let process = table.get(std::process::id()).expect("it was added");
+    let drop = "{ source_labels = ['pid'], regex = '[0-9]+', action = 'drop' }";
+    let mut targets = targets(&[drop], &[]);
+    assert_eq!(judged(&mut targets, process, None), None);
+    assert_eq!(labels(targets.settle(owner(process), 3, false)), None);
+    assert_eq!(targets.counts().dropped, 4);
+    targets.set_options(options(&[], &[]));
+    assert!(judged(&mut targets, process, None).is_some());
+    assert!(labels(targets.settle(Owner { generation: 1, ..owner(process) }, 3, false)).is_some());
+    // A JVM that isn't one yet, for who wants JVMs only.
+    targets.set_options(options(&["{ source_labels = ['runtime'], regex = 'jvm', action = 'keep' }"], &[]));
+    assert_eq!(judged(&mut targets, process, None), None);
+    let jvm = Arc::new(JvmFacts { version: "17".to_owned(), main_class: None });
+    assert!(judged(&mut targets, process, Some(&jvm)).is_some());
+    assert_eq!(targets.counts().dropped, 5);
+}
+
+#[test]
+fn what_is_not_wanted_is_dropped_unseen_unless_its_code_could_tell_more() {
+    let table = table();
+    let process = table.get(std::process::id()).expect("it was added");
+    let drop = "{ source_labels = ['comm'], regex = '.*', action = 'drop' }";
+    let mut none = targets(&[], &[]);
+    assert!(!none.drops_unseen(process, 1), "without rules nothing is dropped");
+    let mut wanted = targets(&["{ source_labels = ['runtime'], regex = 'native', action = 'keep' }"], &[]);
+    assert!(!wanted.drops_unseen(process, 1));
+    let mut unwanted = targets(&[drop], &[]);
+    assert!(unwanted.drops_unseen(process, 1));
+    assert_eq!(unwanted.counts().dropped, 1);
+    // Where a rule reads what is known of single samples, these are judged one by one.
+    let by_thread = "{ source_labels = ['thread_name'], regex = '.*', action = 'drop' }";
+    let mut by_thread = targets(&[by_thread], &[SampleLabel::ThreadName]);
+    assert!(!by_thread.drops_unseen(process, 1));
+    let mut jvm = ProcessTable::default();
+    jvm.exec(5_000_000, "java");
+    let code = crate::process::table::mapped_code(
+        crate::types::Avma(0x1000),
+        0x1000,
+        crate::types::FileOffset(0),
+        "/usr/lib/jvm/java-17-openjdk-amd64/lib/server/libjvm.so",
+        None,
+    );
+    jvm.map(5_000_000, now_ns(), code);
+    let jvm = jvm.get(5_000_000).expect("it was told of");
+    assert!(jvm.is_jvm() && !unwanted.drops_unseen(jvm, 1));
+}
+
+#[test]
+fn what_is_held_is_labelled_by_the_settings_of_its_own_time() {
+    let table = table();
+    let process = table.get(std::process::id()).expect("it was added");
+    let job = |job: &str| {
+        format!("{{ source_labels = ['__meta_process_pid'], target_label = 'job', replacement = '{job}' }}")
+    };
+    let mut targets = targets(&[&job("old")], &[]);
+    let held = owner(process);
+    assert_eq!(judged(&mut targets, process, None).expect("kept")["job"], "old");
+    targets.set_options(options(&[&job("new")], &[]));
+    targets.set_options(LabelOptions::plain("renamed".to_owned()));
+    // Sampled again meanwhile.
+    let now = Owner { generation: 2, ..held };
+    let known = labels(targets.judge(process, None, now, 1)).expect("kept");
+    assert_eq!((&*known["node"], known.get("job")), ("renamed", None));
+    let of = |targets: &mut Targets, owner| labels(targets.settle(owner, 1, false)).expect("kept");
+    let before = of(&mut targets, held);
+    assert_eq!((&*before["node"], &*before["job"], &*before["cluster"]), ("host", "old", "prod"));
+    assert_eq!(of(&mut targets, Owner { generation: 1, ..held })["job"], "new");
+    let live = HashSet::from([process.key]);
+    targets.retain(&live, &HashSet::from([held]));
+    assert!(targets.earlier.keys().eq(&[0]), "what nothing is held for is forgotten");
+    assert_eq!(of(&mut targets, held)["job"], "old");
+    targets.retain(&live, &HashSet::new());
+    assert!(targets.earlier.is_empty());
+}
+
+#[test]
+fn labels_of_samples_tell_threads_apart() {
+    let table = table();
+    let process = table.get(std::process::id()).expect("it was added");
+    let rule = "{ source_labels = ['thread_name'], regex = 'GC.*', action = 'drop' }";
+    let mut targets = targets(&[rule], &[SampleLabel::ThreadName, SampleLabel::Cpu]);
+    let mut of = |name: &str, cpu| {
+        let owner = Owner { thread_name: targets.names.number(name), cpu, ..owner(process) };
+        labels(targets.judge(process, None, owner, 1))
+    };
+    let (first, second) = (of("exec-1", 0).expect("kept"), of("exec-22", 0).expect("kept"));
+    assert_eq!((&*first["thread_name"], &*first["cpu"]), ("exec-N", "0"));
+    assert_eq!(first, second);
+    assert_eq!(of("exec-3", 1).expect("kept")["cpu"], "1");
+    assert_eq!(of("GC Thread#3", 0), None, "one thread's samples are dropped, the others' aren't");
+    assert!(of("main", 0).is_some());
+    assert_eq!(targets.counts().dropped, 1);
+}
+
+#[test]
+fn names_of_threads_are_bounded() {
+    let mut names = ThreadNames::default();
+    let letters = |number: usize| -> String {
+        format!("{number:06}").bytes().map(|digit| char::from(digit - b'0' + b'a')).collect()
+    };
+    let first = names.number(&letters(0));
+    for number in 0..MAX_NAMES + 10 {
+        names.number(&letters(number));
+    }
+    assert_eq!(names.number(&letters(0)), first);
+    let other = names.number("one more");
+    assert_eq!(names.name(other), "[other]");
+    assert_eq!(names.number("yet another"), other);
+}

@@ -1,0 +1,152 @@
+//! Flags for names that a server finds, and the uploader they start.
+
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use globset::{Glob, GlobSet, GlobSetBuilder};
+use tokio::task::JoinHandle;
+
+use super::UsageError;
+use super::cli::RemoteStoreArgs;
+use super::delivery::parca_options;
+use crate::export::parca::upload::{UploadCounts, UploadOptions, Uploader};
+use crate::native::offers::Offers;
+use crate::symbolize::{NativeOptions, Symbolize};
+
+/// Who names native frames.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum SymbolizeArg {
+    /// This daemon, with the symbols that are on the host
+    Local,
+    /// The backend, for all files with a build id; debug files are uploaded to it
+    Server,
+    /// This daemon where there is a symbol on the host, else the backend
+    Auto,
+}
+
+/// What is left to the backend, and what may be uploaded to it.
+#[derive(Clone, Debug, Args)]
+pub struct UploadArgs {
+    /// Who names native frames
+    #[arg(long, default_value = "local", value_name = "WHO")]
+    pub symbolize: SymbolizeArg,
+
+    /// Never upload symbols of files whose path matches, such as '/opt/secret/**' (repeatable)
+    #[arg(long, value_name = "GLOB")]
+    pub upload_exclude: Vec<Glob>,
+
+    /// Bandwidth for uploads, in MiB a second
+    #[arg(long, default_value_t = 16, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    pub upload_bandwidth_mib: u64,
+
+    /// Files that are uploaded at the same time
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub upload_parallel: u16,
+}
+
+/// The uploader in the background, if there is one.
+pub(super) struct Uploads(Option<Running>);
+
+struct Running {
+    uploader: Uploader,
+    offers: Arc<Offers>,
+    task: JoinHandle<()>,
+    address: String,
+}
+
+impl Uploads {
+    /// Starts what the flags ask for, and lets `native` know of it.
+    ///
+    /// # Errors
+    /// Flags that don't go together, or can't work.
+    pub(super) fn start(
+        args: &UploadArgs,
+        remote: &RemoteStoreArgs,
+        native: &mut NativeOptions,
+    ) -> anyhow::Result<Self> {
+        native.symbolize = match args.symbolize {
+            SymbolizeArg::Local => return Ok(Self(None)),
+            SymbolizeArg::Server => Symbolize::Server,
+            SymbolizeArg::Auto => Symbolize::Auto,
+        };
+        let Some(address) = remote.remote_store_address.first() else {
+            let text = "--symbolize=server and --symbolize=auto need a --remote-store-address to do it";
+            return Err(UsageError(text.to_owned()).into());
+        };
+        let options = UploadOptions {
+            exclude: globs(&args.upload_exclude)?,
+            parallel: usize::from(args.upload_parallel),
+            bytes_per_second: args.upload_bandwidth_mib << 20,
+            exported_symbols: native.symbolize == Symbolize::Server,
+            ..UploadOptions::default()
+        };
+        let uploader = Uploader::new(parca_options(remote, address), options)?;
+        let (offers, queue) = Offers::new();
+        native.offers = Some(Arc::clone(&offers));
+        let task = tokio::spawn(uploader.clone().run(queue));
+        Ok(Self(Some(Running { uploader, offers, task, address: address.clone() })))
+    }
+
+    /// Uploads where, and with what, these flags say from now on. Another server is offered every file anew.
+    pub(super) fn change(&mut self, remote: &RemoteStoreArgs) {
+        let Self(Some(running)) = self else { return };
+        let Some(address) = remote.remote_store_address.first() else {
+            tracing::warn!(
+                address = running.address,
+                "no backend is named any more: debug files go where they went"
+            );
+            return;
+        };
+        if let Err(error) = running.uploader.change_server(parca_options(remote, address)) {
+            tracing::error!(address = running.address, %error, "debug files go where they went");
+            return;
+        }
+        if running.address != *address {
+            running.address.clone_from(address);
+            running.offers.forget();
+        }
+    }
+
+    /// What has happened so far, if anything is uploaded at all.
+    pub(super) fn counts(&self) -> Option<UploadCounts> {
+        self.0.as_ref().map(|running| running.uploader.counts())
+    }
+
+    /// Ends it: what isn't uploaded yet is uploaded by the next daemon.
+    pub(super) fn end(self) {
+        if let Self(Some(Running { uploader, task, .. })) = self {
+            task.abort();
+            tracing::info!(counts = ?uploader.counts(), "uploads ended");
+        }
+    }
+}
+
+fn globs(list: &[Glob]) -> anyhow::Result<GlobSet> {
+    let mut builder = GlobSetBuilder::new();
+    for glob in list {
+        builder.add(glob.clone());
+    }
+    Ok(builder.build()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn globs_match_whole_paths_as_processes_see_them() {
+        let set = globs(&["/opt/secret/**", "*.secret"].map(|glob| Glob::new(glob).expect("a glob")));
+        let set = set.expect("a set");
+        for (path, excluded) in [
+            ("/opt/secret/bin/x", true),
+            ("/opt/secret/x", true),
+            ("/opt/x", false),
+            ("/usr/opt/secret/x", false),
+            ("/usr/bin/a.secret", true),
+        ] {
+            assert_eq!(set.is_match(Path::new(path)), excluded, "{path}");
+        }
+    }
+}

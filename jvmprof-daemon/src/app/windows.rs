@@ -1,0 +1,257 @@
+//! The window that samples are counted in, and its place in time.
+//!
+//! Samples of different periods stand for different amounts of time: each period has a profile of its own. And a window's
+//! place in time is told by the clock as it is set at the window's end, so that a clock that was wrong before doesn't
+//! lead profiles astray.
+
+use std::collections::BTreeMap;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use nix::sys::time::TimeSpec;
+use nix::time::{ClockId, clock_gettime};
+
+use crate::profile::aggregate::{Aggregator, SeriesLimit, Verdict, Window};
+use crate::profile::model::{Batch, Frame};
+
+/// The clocks agree to this; more is a step or a suspend.
+const TOLERANCE: Duration = Duration::from_secs(1);
+
+/// What the clocks show at one moment.
+#[derive(Clone, Copy, Debug)]
+struct Clocks {
+    /// Time that the host ran.
+    monotonic: Duration,
+    /// The same with the time that it was suspended.
+    boot: Duration,
+    wall: SystemTime,
+}
+
+impl Clocks {
+    fn now() -> Self {
+        let read = |clock| clock_gettime(clock).unwrap_or(TimeSpec::new(0, 0)).into();
+        Self {
+            monotonic: read(ClockId::CLOCK_MONOTONIC),
+            boot: read(ClockId::CLOCK_BOOTTIME),
+            wall: SystemTime::now(),
+        }
+    }
+
+    /// What happened to the clocks since an earlier look.
+    fn jump_since(&self, earlier: &Self) -> Jump {
+        let (ran, passed) =
+            (self.monotonic.saturating_sub(earlier.monotonic), self.boot.saturating_sub(earlier.boot));
+        let expected = earlier.wall + passed;
+        let off = self.wall.duration_since(expected).unwrap_or_else(|error| error.duration());
+        Jump { was_set: off > TOLERANCE, was_suspended: passed.saturating_sub(ran) > TOLERANCE }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Jump {
+    was_set: bool,
+    was_suspended: bool,
+}
+
+/// What a window's end gives.
+#[derive(Clone, Debug)]
+pub struct Flushed {
+    /// The window's profile. Empty if nothing was sampled.
+    pub batch: Batch,
+    /// Samples of an earlier period that arrived in this window. Mostly there are none.
+    pub late: Vec<Batch>,
+}
+
+impl Flushed {
+    pub fn into_batches(self) -> impl Iterator<Item = Batch> {
+        std::iter::once(self.batch).chain(self.late)
+    }
+}
+
+/// How often the clocks did something else than to run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClockCounts {
+    pub steps: u64,
+    pub suspends: u64,
+}
+
+/// The open window, and what is still held of earlier ones. `K` tells whose a sample is.
+#[derive(Debug)]
+pub(super) struct Windows<K> {
+    /// By period, ns.
+    aggregators: BTreeMap<u64, Aggregator<K>>,
+    period_ns: u64,
+    limit: Option<SeriesLimit>,
+    /// For the stacks of each.
+    stack_bytes: usize,
+    /// Samples over the limit of series, in aggregators that are gone.
+    over_limit: u64,
+    /// Samples without room for their stacks there.
+    without_room: u64,
+    began: Clocks,
+    /// The clocks when they were looked at last.
+    looked: Clocks,
+    /// The period before, until its last profile has been taken, and when it ended.
+    ending: Option<(u64, Clocks)>,
+    counts: ClockCounts,
+}
+
+impl<K: Copy + Eq + Hash> Windows<K> {
+    /// `limit`: of series in each profile. `stack_bytes`: memory for the stacks of each.
+    pub(super) fn new(period_ns: u64, limit: Option<SeriesLimit>, stack_bytes: usize) -> Self {
+        let now = Clocks::now();
+        Self {
+            aggregators: BTreeMap::new(),
+            period_ns,
+            limit,
+            stack_bytes,
+            over_limit: 0,
+            without_room: 0,
+            began: now,
+            looked: now,
+            ending: None,
+            counts: ClockCounts::default(),
+        }
+    }
+
+    /// Samples count from now on.
+    pub(super) fn begin(&mut self) {
+        self.began = Clocks::now();
+        self.looked = self.began;
+    }
+
+    /// The aggregator of samples with this period, ns.
+    pub(super) fn of_period(&mut self, period_ns: u64) -> &mut Aggregator<K> {
+        let (limit, bytes) = (&self.limit, self.stack_bytes);
+        let new = || Aggregator::new(limit.clone()).with_stack_bytes(bytes);
+        self.aggregators.entry(period_ns).or_insert_with(new)
+    }
+
+    /// Another limit of series from now on.
+    pub(super) fn set_limit(&mut self, limit: Option<SeriesLimit>) {
+        for aggregator in self.aggregators.values_mut() {
+            aggregator.set_limit(limit.clone());
+        }
+        self.limit = limit;
+    }
+
+    /// Samples that went into the series of the rest, since the start.
+    pub(super) fn over_limit(&self) -> u64 {
+        self.over_limit + self.aggregators.values().map(Aggregator::over_limit).sum::<u64>()
+    }
+
+    /// Samples whose stacks found no room in their window, since the start.
+    pub(super) fn without_room(&self) -> u64 {
+        self.without_room + self.aggregators.values().map(Aggregator::without_room).sum::<u64>()
+    }
+
+    /// Bytes that stacks of open windows take.
+    pub(super) fn stack_bytes(&self) -> usize {
+        self.aggregators.values().map(Aggregator::stack_bytes).sum()
+    }
+
+    /// See [`Aggregator::held`].
+    pub(super) fn held(&self) -> impl Iterator<Item = K> + '_ {
+        self.aggregators.values().flat_map(Aggregator::held)
+    }
+
+    /// See [`Aggregator::held_stacks`].
+    pub(super) fn held_stacks(&self) -> usize {
+        self.aggregators.values().map(Aggregator::held_stacks).sum()
+    }
+
+    /// Samples have another period from now on. The next flush ends the window of the old one, as of now; what has
+    /// the new period already stays for the flush after that.
+    pub(super) fn change_period(&mut self, period_ns: u64) {
+        if period_ns != self.period_ns && self.ending.is_none() {
+            self.ending = Some((self.period_ns, Clocks::now()));
+        }
+        self.period_ns = period_ns;
+    }
+
+    /// Looks at the clocks. True if the host was suspended: what was sampled before should go out as it is.
+    pub(super) fn look_at_clocks(&mut self) -> bool {
+        self.looked_at(Clocks::now())
+    }
+
+    fn looked_at(&mut self, now: Clocks) -> bool {
+        let jump = now.jump_since(&self.looked);
+        self.looked = now;
+        self.counts.steps += u64::from(jump.was_set);
+        self.counts.suspends += u64::from(jump.was_suspended);
+        if jump.was_set {
+            tracing::warn!("the host's clock was set: the open window is stamped by the new time");
+        }
+        if jump.was_suspended {
+            tracing::info!("the host was suspended");
+        }
+        jump.was_suspended
+    }
+
+    /// Whether nothing was counted since the window began.
+    pub(super) fn is_empty(&self) -> bool {
+        self.aggregators.values().all(Aggregator::window_is_empty)
+    }
+
+    pub(super) fn counts(&self) -> ClockCounts {
+        self.counts
+    }
+
+    /// Ends the window and begins the next one. For `finish` and `labels` see [`Aggregator::flush`].
+    pub(super) fn flush(
+        &mut self,
+        finish: impl FnMut(K, &mut [Arc<Frame>]),
+        labels: impl FnMut(K, u64) -> Verdict,
+    ) -> Flushed {
+        self.flush_at(Clocks::now(), finish, labels)
+    }
+
+    fn flush_at(
+        &mut self,
+        now: Clocks,
+        mut finish: impl FnMut(K, &mut [Arc<Frame>]),
+        mut labels: impl FnMut(K, u64) -> Verdict,
+    ) -> Flushed {
+        let (period_ns, end) = self.ending.take().unwrap_or((self.period_ns, now));
+        let stays = |period| period == self.period_ns && period != period_ns;
+        // Reckoned back from the clock as it is set now.
+        let start =
+            now.wall.checked_sub(now.boot.saturating_sub(self.began.boot)).unwrap_or(SystemTime::UNIX_EPOCH);
+        let duration = end.monotonic.saturating_sub(self.began.monotonic);
+        self.began = end;
+        let window = |period_ns| Window { start, duration, period_ns };
+        let (mut batch, mut late) = (window(period_ns).batch(Vec::new()), Vec::new());
+        for (&period, aggregator) in self.aggregators.iter_mut().filter(|(period, _)| !stays(**period)) {
+            let flushed = aggregator.flush(window(period), &mut finish, &mut labels);
+            if period == period_ns {
+                batch = flushed;
+            } else if !flushed.series.is_empty() {
+                late.push(flushed);
+            }
+        }
+        self.forget_empty();
+        Flushed { batch, late }
+    }
+
+    /// See [`Aggregator::take_late`].
+    pub(super) fn take_late(&mut self, mut labels: impl FnMut(K, u64) -> Verdict) -> Vec<Batch> {
+        let late = self.aggregators.values_mut().flat_map(|it| it.take_late(&mut labels)).collect();
+        self.forget_empty();
+        late
+    }
+
+    fn forget_empty(&mut self) {
+        let (over_limit, without_room) = (&mut self.over_limit, &mut self.without_room);
+        self.aggregators.retain(|_, aggregator| {
+            if aggregator.is_empty() {
+                *over_limit += aggregator.over_limit();
+                *without_room += aggregator.without_room();
+            }
+            !aggregator.is_empty()
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

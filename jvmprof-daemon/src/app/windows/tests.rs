@@ -1,0 +1,155 @@
+//! Windows under clocks that jump and periods that change.
+
+use std::time::UNIX_EPOCH;
+
+use super::*;
+use crate::profile::model::LabelSet;
+use crate::profile::room::MAX_STACK_BYTES;
+
+const HZ_100: u64 = 10_000_000;
+const HZ_50: u64 = 20_000_000;
+
+fn at(monotonic: u64, boot: u64, wall: u64) -> Clocks {
+    let seconds = Duration::from_secs;
+    Clocks { monotonic: seconds(monotonic), boot: seconds(boot), wall: UNIX_EPOCH + seconds(wall) }
+}
+
+fn windows(began: Clocks) -> Windows<u32> {
+    Windows { began, looked: began, ..Windows::new(HZ_100, None, MAX_STACK_BYTES) }
+}
+
+fn flush(windows: &mut Windows<u32>, now: Clocks) -> Flushed {
+    windows.flush_at(now, |_, _| {}, |_, _| Verdict::Awaited)
+}
+
+fn labels(name: &str) -> Arc<LabelSet> {
+    Arc::new(LabelSet::from([("name".to_owned(), name.to_owned())]))
+}
+
+/// Start (Unix seconds), duration (seconds), period, samples.
+fn facts(batch: &Batch) -> (u64, u64, u64, u64) {
+    let start = batch.start.duration_since(UNIX_EPOCH).expect("after 1970");
+    (start.as_secs(), batch.duration.as_secs(), batch.period_ns, batch.samples())
+}
+
+fn add(windows: &mut Windows<u32>, period_ns: u64, count: u64) {
+    for _ in 0..count {
+        windows.of_period(period_ns).add(&labels("known"), 1, Vec::new(), false);
+    }
+}
+
+#[test]
+fn windows_follow_each_other_without_a_gap() {
+    let mut windows = windows(at(10, 10, 1000));
+    add(&mut windows, HZ_100, 3);
+    assert_eq!(facts(&flush(&mut windows, at(20, 20, 1010)).batch), (1000, 10, HZ_100, 3));
+    assert_eq!(facts(&flush(&mut windows, at(29, 29, 1019)).batch), (1010, 9, HZ_100, 0));
+}
+
+#[test]
+fn a_clock_that_was_set_stamps_the_whole_window() {
+    let mut windows = windows(at(10, 10, 5));
+    // Booted in 1970, set to the right time four seconds into the window.
+    assert!(!windows.looked_at(at(14, 14, 1_700_000_000)), "nothing was suspended");
+    assert!(!windows.looked_at(at(15, 15, 1_700_000_001)));
+    assert_eq!(windows.counts(), ClockCounts { steps: 1, suspends: 0 });
+    assert_eq!(facts(&flush(&mut windows, at(20, 20, 1_700_000_006)).batch).0, 1_699_999_996);
+    // And back.
+    assert!(!windows.looked_at(at(21, 21, 1_600_000_000)));
+    assert_eq!(windows.counts().steps, 2);
+    assert_eq!(facts(&flush(&mut windows, at(30, 30, 1_600_000_009)).batch).0, 1_599_999_999);
+}
+
+#[test]
+fn time_asleep_belongs_to_no_window() {
+    let mut windows = windows(at(10, 10, 1000));
+    add(&mut windows, HZ_100, 1);
+    assert!(windows.looked_at(at(14, 7214, 8204)), "two hours of sleep");
+    assert_eq!(windows.counts(), ClockCounts { steps: 0, suspends: 1 });
+    assert_eq!(facts(&flush(&mut windows, at(14, 7214, 8204)).batch), (1000, 4, HZ_100, 1));
+    assert_eq!(facts(&flush(&mut windows, at(24, 7224, 8214)).batch), (8204, 10, HZ_100, 0));
+}
+
+#[test]
+fn samples_of_two_periods_never_share_a_profile() {
+    let mut windows = windows(at(10, 10, 1000));
+    add(&mut windows, HZ_100, 7);
+    windows.change_period(HZ_50);
+    windows.ending = Some((HZ_100, at(20, 20, 1010)));
+    // One that was under way at the change, and two after it.
+    add(&mut windows, HZ_100, 1);
+    add(&mut windows, HZ_50, 2);
+    let first = flush(&mut windows, at(21, 21, 1011));
+    assert_eq!(facts(&first.batch), (1000, 10, HZ_100, 8));
+    assert!(first.late.is_empty());
+    // One that had waited for unwind rows.
+    add(&mut windows, HZ_100, 1);
+    let second = flush(&mut windows, at(30, 30, 1020));
+    assert_eq!(facts(&second.batch), (1010, 10, HZ_50, 2));
+    assert_eq!(second.late.iter().map(facts).collect::<Vec<_>>(), [(1010, 10, HZ_100, 1)]);
+    assert_eq!(second.into_batches().count(), 2);
+}
+
+#[test]
+fn two_changes_before_a_flush_lose_nothing() {
+    let mut windows = windows(at(10, 10, 1000));
+    add(&mut windows, HZ_100, 4);
+    windows.change_period(HZ_50);
+    add(&mut windows, HZ_50, 2);
+    windows.change_period(HZ_100);
+    add(&mut windows, HZ_100, 1);
+    let now = Clocks::now();
+    let total: u64 = flush(&mut windows, now)
+        .into_batches()
+        .chain(flush(&mut windows, now).into_batches())
+        .map(|batch| batch.samples())
+        .sum();
+    assert_eq!(total, 7);
+}
+
+#[test]
+fn what_is_held_keeps_the_period_and_the_time_it_was_sampled_with() {
+    let mut windows = windows(at(10, 10, 1000));
+    add(&mut windows, HZ_100, 2);
+    windows.of_period(HZ_100).hold(7, Vec::new(), false);
+    windows.change_period(HZ_50);
+    windows.ending = Some((HZ_100, at(20, 20, 1010)));
+    windows.of_period(HZ_50).hold(7, Vec::new(), false);
+    assert_eq!(facts(&flush(&mut windows, at(21, 21, 1011)).batch), (1000, 10, HZ_100, 2));
+    assert!(!windows.is_empty(), "the new period's sample is in the open window");
+    assert_eq!(facts(&flush(&mut windows, at(30, 30, 1020)).batch), (1010, 10, HZ_50, 0));
+    assert!(windows.is_empty());
+    assert_eq!((windows.held().collect::<Vec<_>>(), windows.held_stacks()), (vec![7, 7], 2));
+    // A window without any sample in between.
+    let empty = flush(&mut windows, at(40, 40, 1030));
+    assert_eq!((empty.batch.samples(), empty.late.len()), (0, 0));
+
+    assert!(windows.take_late(|_, _| Verdict::Awaited).is_empty());
+    let late = windows.take_late(|_, _| Verdict::Labels(labels("late")));
+    assert_eq!(late.iter().map(facts).collect::<Vec<_>>(), [(1000, 10, HZ_100, 1), (1010, 10, HZ_50, 1)]);
+    assert_eq!(windows.held_stacks(), 0);
+    assert!(windows.aggregators.is_empty(), "a period that nobody samples with takes no memory");
+}
+
+#[test]
+fn the_limit_of_series_holds_for_each_period_and_is_counted_over_all() {
+    let limit = |rest| Some(SeriesLimit { max: 1, rest: labels(rest) });
+    let mut windows = Windows::new(HZ_100, limit("rest"), MAX_STACK_BYTES);
+    let add = |windows: &mut Windows<u32>, period, name| {
+        windows.of_period(period).add(&labels(name), 1, Vec::new(), false);
+    };
+    for period in [HZ_100, HZ_50] {
+        for name in ["a", "b", "c"] {
+            add(&mut windows, period, name);
+        }
+    }
+    windows.set_limit(limit("changed"));
+    add(&mut windows, HZ_100, "d");
+    assert_eq!(windows.over_limit(), 5);
+    let flushed = flush(&mut windows, Clocks::now());
+    let mut names: Vec<_> = flushed.batch.series.iter().map(|series| &*series.labels["name"]).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["a", "changed", "rest"]);
+    assert_eq!(flushed.late.len(), 1);
+    assert_eq!(windows.over_limit(), 5, "also when the window has ended");
+}

@@ -1,0 +1,69 @@
+//! The commented example: every key with its meaning and its default.
+
+use clap::Command;
+
+use super::Scope;
+use super::keys::{Key, with_variables};
+
+/// Columns of a comment.
+const WIDTH: usize = 118;
+
+const HEAD: &str = "\
+# Settings of `jvmprof daemon`, each with its default. Printed by `jvmprof daemon --example-config`.
+# A key is a flag without its dashes. Its environment variable overrides this file, the flag overrides both.
+# Tables group, as you like: `address` in [remote-store] is `remote-store-address`. See docs/configuration.md.
+";
+
+/// The example for a command's settings.
+pub fn example(command: Command, scope: &Scope) -> String {
+    let command = with_variables(command, scope);
+    let mut text = HEAD.to_owned();
+    for key in Key::all(&command, scope) {
+        text.push('\n');
+        let help = key.arg.get_long_help().or_else(|| key.arg.get_help()).map(ToString::to_string);
+        for paragraph in help.unwrap_or_default().lines() {
+            comment(&mut text, paragraph);
+        }
+        let values = key.arg.get_possible_values();
+        let names: Vec<&str> = values.iter().map(clap::builder::PossibleValue::get_name).collect();
+        if !names.is_empty() && !key.arg.is_hide_possible_values_set() {
+            comment(&mut text, &format!("One of: {}", names.join(", ")));
+        }
+        let form = key.arg.get_value_names().unwrap_or_default().join(" ");
+        let list = if key.is_list() { "list of " } else { "" };
+        comment(&mut text, &format!("{} ({list}{form})", key.variables.join(", ")));
+        text.push_str(&format!("#{} = {}\n", key.name, value(&key)));
+    }
+    text
+}
+
+/// The default as TOML has it; what has none is unset by nothing.
+fn value(key: &Key) -> String {
+    let values: Vec<String> = key.defaults().iter().map(|value| scalar(value)).collect();
+    match (key.is_list(), values.as_slice()) {
+        (true, values) => format!("[{}]", values.join(", ")),
+        (false, [one, ..]) => one.clone(),
+        (false, []) => "\"\"".to_owned(),
+    }
+}
+
+fn scalar(text: &str) -> String {
+    if text.parse::<i64>().is_ok() || text.parse::<bool>().is_ok() {
+        return text.to_owned();
+    }
+    toml::Value::String(text.to_owned()).to_string()
+}
+
+fn comment(text: &mut String, paragraph: &str) {
+    let mut column = 0;
+    for word in paragraph.split_whitespace() {
+        if column == 0 || column + 1 + word.chars().count() > WIDTH {
+            text.push_str(if column == 0 { "#" } else { "\n#" });
+            column = 1;
+        }
+        text.push(' ');
+        text.push_str(word);
+        column += 1 + word.chars().count();
+    }
+    text.push('\n');
+}

@@ -1,0 +1,156 @@
+//! Regular expressions in Go's syntax (RE2), which Prometheus's users write, for the `regex` crate.
+//!
+//! Both are of the same family; where they read a text differently it is rewritten: Go's `\w`, `\d`, `\s` and `\b` are
+//! ASCII, `[` and `&&` are literal within a class, a `{` that begins no repetition is literal, and `\Q...\E` quotes.
+
+use regex::{Regex, RegexBuilder};
+
+/// Memory of a compiled expression, bytes.
+const MAX_BYTES: usize = 1 << 20;
+
+/// The expression, matching whole texts, line breaks in them included (as Prometheus 3 does).
+///
+/// # Errors
+/// Why it can't be compiled.
+pub(super) fn anchored(expression: &str) -> Result<Regex, String> {
+    let rewritten = rewrite(expression);
+    // By itself first: `a)(b` must not become valid by what is put around it.
+    build(&rewritten)?;
+    build(&format!("^(?s:{rewritten})$"))
+}
+
+fn build(expression: &str) -> Result<Regex, String> {
+    RegexBuilder::new(expression).size_limit(MAX_BYTES).build().map_err(|error| {
+        // The last line says what, those above draw an arrow at where.
+        error.to_string().lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned()
+    })
+}
+
+fn rewrite(expression: &str) -> String {
+    let mut rewriter = Rewriter { rest: expression, out: String::with_capacity(expression.len() + 16) };
+    while let Some(char) = rewriter.take() {
+        match char {
+            '\\' => rewriter.escape(false),
+            '[' => rewriter.class(),
+            '{' if !is_repetition(rewriter.rest) => rewriter.out.push_str(r"\{"),
+            other => rewriter.out.push(other),
+        }
+    }
+    rewriter.out
+}
+
+struct Rewriter<'a> {
+    rest: &'a str,
+    out: String,
+}
+
+impl Rewriter<'_> {
+    fn take(&mut self) -> Option<char> {
+        let char = self.rest.chars().next()?;
+        self.rest = &self.rest[char.len_utf8()..];
+        Some(char)
+    }
+
+    fn eat(&mut self, text: &str) -> bool {
+        let rest = self.rest.strip_prefix(text);
+        self.rest = rest.unwrap_or(self.rest);
+        rest.is_some()
+    }
+
+    /// Behind a backslash.
+    fn escape(&mut self, in_class: bool) {
+        match self.take() {
+            Some('Q') if !in_class => self.quote(),
+            Some('d') => self.out.push_str("[0-9]"),
+            Some('D') => self.out.push_str("[^0-9]"),
+            Some('w') => self.out.push_str("[0-9A-Za-z_]"),
+            Some('W') => self.out.push_str("[^0-9A-Za-z_]"),
+            Some('s') => self.out.push_str(r"[\t\n\f\r ]"),
+            Some('S') => self.out.push_str(r"[^\t\n\f\r ]"),
+            Some('b') if !in_class => self.out.push_str(r"(?-u:\b)"),
+            // Word boundaries here, literal there.
+            Some(char @ ('<' | '>')) => self.out.push(char),
+            Some('p') => self.property('p'),
+            Some('P') => self.property('P'),
+            Some(other) => {
+                self.out.push('\\');
+                self.out.push(other);
+                if other == 'x' {
+                    self.braces();
+                }
+            }
+            None => self.out.push('\\'),
+        }
+    }
+
+    fn quote(&mut self) {
+        let (quoted, rest) = self.rest.split_once(r"\E").unwrap_or((self.rest, ""));
+        self.out.push_str(&regex::escape(quoted));
+        self.rest = rest;
+    }
+
+    fn property(&mut self, kind: char) {
+        self.out.push('\\');
+        self.out.push(kind);
+        self.braces();
+    }
+
+    /// Braces that belong to an escape: `\p{Greek}`, `\x{10FFFF}`.
+    fn braces(&mut self) {
+        if self.rest.starts_with('{')
+            && let Some(end) = self.rest.find('}')
+        {
+            self.out.push_str(&self.rest[..=end]);
+            self.rest = &self.rest[end + 1..];
+        }
+    }
+
+    /// Behind a class's opening bracket.
+    fn class(&mut self) {
+        self.out.push('[');
+        if self.eat("^") {
+            self.out.push('^');
+        }
+        // The first one closes nothing.
+        if self.eat("]") {
+            self.out.push_str(r"\]");
+        }
+        while let Some(char) = self.take() {
+            match char {
+                ']' => return self.out.push(']'),
+                '\\' => self.escape(true),
+                '[' => match named_class(self.rest) {
+                    Some(length) => {
+                        self.out.push('[');
+                        self.out.push_str(&self.rest[..length]);
+                        self.rest = &self.rest[length..];
+                    }
+                    None => self.out.push_str(r"\["),
+                },
+                // Set operations there, literal here.
+                '&' | '~' => {
+                    self.out.push('\\');
+                    self.out.push(char);
+                }
+                '-' if self.rest.starts_with('-') => self.out.push_str(r"\-"),
+                other => self.out.push(other),
+            }
+        }
+    }
+}
+
+/// The length of `:alpha:]` or `:^alpha:]` behind a bracket.
+fn named_class(rest: &str) -> Option<usize> {
+    let name = rest.strip_prefix(':')?;
+    let end = name.find(":]")?;
+    let letters = name[..end].trim_start_matches('^');
+    letters.bytes().all(|byte| byte.is_ascii_lowercase()).then_some(end + 3)
+}
+
+/// `3}`, `3,}` or `3,5}` behind a brace.
+fn is_repetition(rest: &str) -> bool {
+    let Some((inside, _)) = rest.split_once('}') else { return false };
+    let (low, high) = inside.split_once(',').unwrap_or((inside, ""));
+    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    !low.is_empty() && is_number(low) && is_number(high)
+}

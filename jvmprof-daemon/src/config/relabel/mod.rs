@@ -1,0 +1,112 @@
+//! Relabelling with the semantics of Prometheus (`relabel_configs`, prometheus/prometheus `model/relabel`): rules that are
+//! applied in order to a label set, each of which may change it or drop it.
+//!
+//! A label without a value and a label that isn't there are the same.
+
+mod go_regex;
+mod rule;
+#[cfg(test)]
+mod tests;
+
+use md5::{Digest, Md5};
+
+pub use rule::{Action, Rule, RuleError};
+
+use crate::profile::model::LabelSet;
+
+/// Applies the rules. False: the label set is dropped, and what is left of it means nothing.
+#[must_use]
+pub fn relabel(rules: &[Rule], labels: &mut LabelSet) -> bool {
+    rules.iter().all(|rule| rule.apply(labels))
+}
+
+/// `[a-zA-Z_][a-zA-Z0-9_]*`: what backends of the Parca family take.
+pub fn is_label_name(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    bytes.next().is_some_and(|first| first.is_ascii_alphabetic() || first == b'_')
+        && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+impl Rule {
+    /// Applies one rule. False: dropped.
+    fn apply(&self, labels: &mut LabelSet) -> bool {
+        match self.action {
+            Action::Keep => return self.regex.is_match(&self.source(labels)),
+            Action::Drop => return !self.regex.is_match(&self.source(labels)),
+            Action::KeepEqual => return self.source(labels) == get(labels, &self.target_label),
+            Action::DropEqual => return self.source(labels) != get(labels, &self.target_label),
+            Action::Replace => self.replace(labels),
+            Action::Lowercase => self.set(labels, each_char(&self.source(labels), char::to_lowercase)),
+            Action::Uppercase => self.set(labels, each_char(&self.source(labels), char::to_uppercase)),
+            Action::HashMod => self.set(labels, self.hash(&self.source(labels)).to_string()),
+            Action::LabelMap => self.map_names(labels),
+            Action::LabelDrop => labels.retain(|name, _| !self.regex.is_match(name)),
+            Action::LabelKeep => labels.retain(|name, _| self.regex.is_match(name)),
+        }
+        true
+    }
+
+    fn source(&self, labels: &LabelSet) -> String {
+        let values: Vec<&str> = self.source_labels.iter().map(|name| get(labels, name)).collect();
+        values.join(&self.separator)
+    }
+
+    fn set(&self, labels: &mut LabelSet, value: String) {
+        set(labels, self.target_label.clone(), value);
+    }
+
+    fn replace(&self, labels: &mut LabelSet) {
+        let source = self.source(labels);
+        let Some(captures) = self.regex.captures(&source) else { return };
+        let mut target = String::new();
+        captures.expand(&self.target_label, &mut target);
+        if !is_label_name(&target) {
+            return;
+        }
+        let mut value = String::new();
+        captures.expand(&self.replacement, &mut value);
+        set(labels, target, value);
+    }
+
+    fn map_names(&self, labels: &mut LabelSet) {
+        let mut mapped = Vec::new();
+        for (name, value) in labels.iter() {
+            if let Some(captures) = self.regex.captures(name) {
+                let mut target = String::new();
+                captures.expand(&self.replacement, &mut target);
+                mapped.push((target, value.clone()));
+            }
+        }
+        for (name, value) in mapped {
+            set(labels, name, value);
+        }
+    }
+
+    /// The last eight bytes of MD5, as Prometheus has it, so that the shards of both are the same.
+    fn hash(&self, text: &str) -> u64 {
+        let sum: [u8; 16] = Md5::digest(text).into();
+        let [.., a, b, c, d, e, f, g, h] = sum;
+        u64::from_be_bytes([a, b, c, d, e, f, g, h]) % self.modulus.max(1)
+    }
+}
+
+fn get<'a>(labels: &'a LabelSet, name: &str) -> &'a str {
+    labels.get(name).map_or("", String::as_str)
+}
+
+fn set(labels: &mut LabelSet, name: String, value: String) {
+    if value.is_empty() {
+        labels.remove(&name);
+    } else {
+        labels.insert(name, value);
+    }
+}
+
+/// Go maps each character to one: what has no single counterpart stays.
+fn each_char<I: Iterator<Item = char>>(text: &str, map: impl Fn(char) -> I) -> String {
+    let one = |char| {
+        let mut mapped = map(char);
+        mapped.next().filter(|_| mapped.next().is_none()).unwrap_or(char)
+    };
+    text.chars().map(one).collect()
+}

@@ -1,0 +1,35 @@
+//! The local store: on this disk already, so there is nothing to spool.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use super::shared::Shared;
+use crate::export::store::{NewProfile, Store};
+use crate::profile::model::Batch;
+
+/// Stores batches, one after the other, until no more come.
+pub(super) async fn append(shared: Arc<Shared>, store: Arc<Store>, mut batches: mpsc::Receiver<Arc<Batch>>) {
+    while let Some(batch) = batches.recv().await {
+        let samples = batch.samples();
+        let store = Arc::clone(&store);
+        let written = tokio::task::spawn_blocking(move || write(&store, &batch)).await;
+        let written = written.unwrap_or_else(|error| Err(anyhow::Error::new(error)));
+        let mut state = shared.state();
+        state.counts.waiting -= samples;
+        match written {
+            Ok(()) => state.counts.delivered += samples,
+            Err(error) => {
+                state.counts.losses.store_failed += samples;
+                drop(state);
+                tracing::error!(samples, error = format!("{error:#}"), "profiles can't be stored");
+            }
+        }
+    }
+}
+
+fn write(store: &Store, batch: &Batch) -> anyhow::Result<()> {
+    let profiles: Vec<NewProfile> =
+        batch.series.iter().map(|series| NewProfile::of_series(batch, series)).collect::<Result<_, _>>()?;
+    Ok(store.append(&profiles)?)
+}

@@ -1,0 +1,159 @@
+//! The way of batches to their sinks: each sink on its own, so that a dead one holds up no other, and every sample accounted
+//! for. See `docs/delivery.md`.
+
+mod attempt;
+mod counts;
+mod ledger;
+mod local;
+mod options;
+mod remote;
+mod shared;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::parca::ParcaClient;
+use super::spool::SpoolError;
+use super::store::Store;
+use crate::profile::model::Batch;
+
+pub use counts::{DeliveryCounts, Losses};
+pub use ledger::{Entry, read as read_ledger};
+pub use options::{DeliveryOptions, SpoolPlan};
+
+use shared::Shared;
+
+/// Batches that wait for a sink to be encoded or stored; more are lost, and counted.
+const QUEUED_BATCHES: usize = 6;
+
+/// All sinks. Must be used inside of a tokio runtime.
+#[derive(Debug, Default)]
+pub struct Delivery {
+    sinks: Vec<Sink>,
+    /// Samples that were handed over while there was no sink.
+    without_sink: AtomicU64,
+}
+
+/// What counts of samples are listed under that had no sink.
+const NO_SINK: &str = "none";
+
+#[derive(Debug)]
+struct Sink {
+    shared: Arc<Shared>,
+    queue: mpsc::Sender<Arc<Batch>>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Delivery {
+    /// Adds Parca, or a backend that speaks as it does. What an earlier daemon left in its spool is on its way from now on.
+    ///
+    /// # Errors
+    /// The spool can't be used.
+    pub fn add_remote(&mut self, client: ParcaClient, options: DeliveryOptions) -> Result<(), SpoolError> {
+        let shared = Arc::new(Shared::open(client.address().to_owned(), options)?);
+        let (queue, batches) = mpsc::channel(QUEUED_BATCHES);
+        let encode = remote::encode(Arc::clone(&shared), client.max_request_bytes(), batches);
+        let send = remote::send(Arc::clone(&shared), client);
+        self.sinks.push(Sink { shared, queue, tasks: vec![tokio::spawn(encode), tokio::spawn(send)] });
+        Ok(())
+    }
+
+    /// Adds a folder of pprof files.
+    pub fn add_local(&mut self, store: Arc<Store>) {
+        let shared = Arc::new(Shared::without_spool(store.dir().display().to_string()));
+        let (queue, batches) = mpsc::channel(QUEUED_BATCHES);
+        let append = local::append(Arc::clone(&shared), store, batches);
+        self.sinks.push(Sink { shared, queue, tasks: vec![tokio::spawn(append)] });
+    }
+
+    /// Hands a batch to every sink. Never waits: where there is no room the batch is lost and counted.
+    pub fn hand_over(&self, batch: Batch) {
+        let samples = batch.samples();
+        if samples == 0 {
+            return;
+        }
+        if self.sinks.is_empty() {
+            self.without_sink.fetch_add(samples, Ordering::Relaxed);
+            tracing::error!(samples, "there is no sink: a batch is lost");
+        }
+        let batch = Arc::new(batch);
+        for sink in &self.sinks {
+            // Before the batch is on its way, because it may be quick.
+            sink.count(|counts| {
+                counts.handed_over += samples;
+                counts.waiting += samples;
+            });
+            if sink.queue.try_send(Arc::clone(&batch)).is_err() {
+                sink.count(|counts| {
+                    counts.waiting -= samples;
+                    counts.losses.queue_full += samples;
+                });
+                tracing::error!(sink = sink.shared.name, samples, "the sink is too slow: a batch is lost");
+            }
+        }
+    }
+
+    /// Tells how many samples the kernel program has taken in this run, and how many of them are lost before they could be
+    /// handed over. Noted down beside the counts of each sink that has a spool, soon.
+    pub fn note_taken(&self, taken: u64, lost_before: u64) {
+        for sink in &self.sinks {
+            if sink.shared.note_taken(taken, lost_before) {
+                let shared = Arc::clone(&sink.shared);
+                tokio::spawn(async move { shared.save_soon().await });
+            }
+        }
+    }
+
+    /// Whether there is no sink.
+    pub fn is_empty(&self) -> bool {
+        self.sinks.is_empty()
+    }
+
+    /// Each sink's name and counts; what had none is listed under [`NO_SINK`].
+    pub fn counts(&self) -> Vec<(String, DeliveryCounts)> {
+        let sinks = self.sinks.iter().map(|sink| (sink.shared.name.clone(), sink.shared.state().counts));
+        sinks.chain(self.without_sink()).collect()
+    }
+
+    fn without_sink(&self) -> Option<(String, DeliveryCounts)> {
+        let samples = self.without_sink.load(Ordering::Relaxed);
+        let losses = Losses { undelivered: samples, ..Losses::default() };
+        let counts = DeliveryCounts { handed_over: samples, losses, ..DeliveryCounts::default() };
+        (samples > 0).then(|| (NO_SINK.to_owned(), counts))
+    }
+
+    /// Ends: what waits is sent for at most so long, then it goes to the spools. Gives each sink's name and last counts.
+    pub async fn finish(self, drain: Duration) -> Vec<(String, DeliveryCounts)> {
+        let mut ended: Vec<_> = self.without_sink().into_iter().collect();
+        let until = Instant::now() + drain;
+        let mut waiting = Vec::new();
+        for Sink { shared, queue, tasks } in self.sinks {
+            drop(queue);
+            shared.closing.send_replace(Some(until));
+            waiting.push((shared, tasks));
+        }
+        for (shared, tasks) in waiting {
+            for task in tasks {
+                if let Err(error) = task.await {
+                    tracing::error!(sink = shared.name, %error, "a task of the delivery broke down");
+                }
+            }
+            let counts = shared.state().counts;
+            ended.push((shared.name.clone(), counts));
+        }
+        ended
+    }
+}
+
+impl Sink {
+    fn count(&self, change: impl FnOnce(&mut DeliveryCounts)) {
+        change(&mut self.shared.state().counts);
+    }
+}

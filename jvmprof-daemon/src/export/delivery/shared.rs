@@ -1,0 +1,346 @@
+//! What the tasks of one remote sink share: what waits, the spool, the counts and their ledger.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use super::counts::DeliveryCounts;
+use super::ledger::{Entry, Ledger};
+use super::options::{DeliveryOptions, SpoolPlan};
+use crate::export::parca::Request;
+use crate::export::spool::{NewRecord, RecordId, Spool, SpoolError, SpoolOptions, Taken};
+
+/// A sink's spool with its ledger.
+#[derive(Debug)]
+pub(super) struct Disk {
+    pub(super) spool: Mutex<Spool>,
+    ledger: Mutex<Ledger>,
+    pub(super) plan: SpoolPlan,
+}
+
+/// Locks are taken in the order spool, ledger, state; the last one never during I/O.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) name: String,
+    pub(super) options: DeliveryOptions,
+    pub(super) disk: Option<Disk>,
+    state: Mutex<State>,
+    /// Something has changed that the sender should look at.
+    pub(super) changed: Notify,
+    /// Set when the daemon ends: how long answers are waited for.
+    pub(super) closing: watch::Sender<Option<Instant>>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) outbox: VecDeque<Request>,
+    outbox_bytes: usize,
+    /// The server doesn't take anything at the moment.
+    pub(super) is_down: bool,
+    /// No more requests will come into the outbox.
+    pub(super) is_complete: bool,
+    pub(super) counts: DeliveryCounts,
+    earlier: DeliveryCounts,
+    taken: u64,
+    lost_before: u64,
+    appended: u64,
+    sending: Option<(RecordId, u64)>,
+}
+
+impl State {
+    fn push_back(&mut self, request: Request) {
+        self.outbox_bytes += request.bytes();
+        self.outbox.push_back(request);
+    }
+
+    pub(super) fn pop_front(&mut self) -> Option<Request> {
+        let request = self.outbox.pop_front()?;
+        self.outbox_bytes -= request.bytes();
+        Some(request)
+    }
+
+    /// What the spool says of itself.
+    fn look_at(&mut self, spool: &Spool) {
+        let losses = spool.losses();
+        self.counts.losses.spool_full = losses.full;
+        self.counts.losses.spool_expired = losses.expired;
+        self.counts.losses.spool_damaged = losses.damaged;
+        self.counts.spooled = spool.samples();
+        self.counts.spool_bytes = spool.bytes();
+        self.appended = spool.appended();
+    }
+
+    fn entry(&self) -> Entry {
+        Entry {
+            sequence: 0,
+            earlier: self.earlier,
+            run: self.counts,
+            taken: self.taken,
+            lost_before: self.lost_before,
+            appended: self.appended,
+            sending: self.sending,
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// Opens the spool, if there is to be one, and closes the books of the daemon before.
+    pub(super) fn open(name: String, options: DeliveryOptions) -> Result<Self, SpoolError> {
+        let mut state = State::default();
+        let disk = match &options.spool {
+            Some(plan) => Some(open_disk(&name, plan, options.send_again, &mut state)?),
+            None => None,
+        };
+        Ok(Self::with(name, options, disk, state))
+    }
+
+    /// For a sink that needs none.
+    pub(super) fn without_spool(name: String) -> Self {
+        Self::with(name, DeliveryOptions::default(), None, State::default())
+    }
+
+    fn with(name: String, options: DeliveryOptions, disk: Option<Disk>, state: State) -> Self {
+        let (closing, _) = watch::channel(None);
+        Self { name, options, disk, state: Mutex::new(state), changed: Notify::new(), closing }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Waits until answers aren't waited for any more.
+    pub(super) async fn deadline(&self) {
+        let mut closing = self.closing.subscribe();
+        let until = closing.wait_for(Option::is_some).await.ok().and_then(|until| *until);
+        match until {
+            Some(until) => tokio::time::sleep_until(until).await,
+            // The sender of the watch is part of `self`.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// What the sampler has taken so far, for the ledger. True if there is a ledger, and this is new.
+    pub(super) fn note_taken(&self, taken: u64, lost_before: u64) -> bool {
+        let mut state = self.state();
+        let before = std::mem::replace(&mut state.taken, taken);
+        state.lost_before = lost_before;
+        self.disk.is_some() && before != taken
+    }
+
+    /// Puts requests behind the others. What there is no room for goes to the spool, the oldest first.
+    pub(super) async fn put(self: &Arc<Self>, requests: Vec<Request>) {
+        let over = {
+            let mut state = self.state();
+            requests.into_iter().for_each(|request| state.push_back(request));
+            self.over(&mut state)
+        };
+        self.keep(over).await;
+        self.changed.notify_one();
+    }
+
+    fn over(&self, state: &mut State) -> Vec<Request> {
+        // What can't be sent now is safer on disk.
+        let room = match (&self.disk, state.is_down) {
+            (Some(_), true) => 0,
+            _ => self.options.max_waiting_bytes,
+        };
+        let mut over = Vec::new();
+        while state.outbox_bytes > room {
+            over.extend(state.pop_front());
+        }
+        over
+    }
+
+    /// Takes everything that waits out of memory, if there is a spool to put it into.
+    pub(super) async fn clear_outbox(self: &Arc<Self>) {
+        if self.disk.is_some() {
+            let waiting = {
+                let mut state = self.state();
+                state.outbox_bytes = 0;
+                std::mem::take(&mut state.outbox)
+            };
+            self.keep(waiting.into()).await;
+        }
+    }
+
+    /// Requests that were tried and have to be tried again.
+    pub(super) async fn keep_for_later(self: &Arc<Self>, requests: Vec<Request>) {
+        if self.disk.is_some() {
+            return self.keep(requests).await;
+        }
+        let over = {
+            let mut state = self.state();
+            for request in requests.into_iter().rev() {
+                state.outbox_bytes += request.bytes();
+                state.outbox.push_front(request);
+            }
+            self.over(&mut state)
+        };
+        self.keep(over).await;
+    }
+
+    /// Into the spool; without one they are lost.
+    async fn keep(self: &Arc<Self>, requests: Vec<Request>) {
+        if requests.is_empty() {
+            return;
+        }
+        let shared = Arc::clone(self);
+        self.blocking(move || {
+            for request in requests {
+                shared.keep_one(&request);
+            }
+            shared.save();
+        })
+        .await;
+    }
+
+    fn keep_one(&self, request: &Request) {
+        let samples = request.samples;
+        let Some(disk) = &self.disk else {
+            let mut state = self.state();
+            state.counts.waiting -= samples;
+            state.counts.losses.queue_full += samples;
+            drop(state);
+            tracing::error!(
+                sink = self.name,
+                samples,
+                "too much waits for the server: the oldest samples are lost"
+            );
+            return;
+        };
+        let record = NewRecord {
+            created: request.created,
+            samples,
+            series: u32::try_from(request.series()).unwrap_or(u32::MAX),
+            body: request.to_bytes(),
+        };
+        let mut spool = lock(&disk.spool);
+        let kept = spool.append(&record);
+        let mut state = self.state();
+        state.counts.waiting -= samples;
+        state.look_at(&spool);
+        if let Err(error) = kept {
+            state.counts.losses.spool_failed += samples;
+            drop(state);
+            tracing::error!(sink = self.name, samples, %error, "samples can't be spooled and are lost");
+        }
+    }
+
+    /// The oldest record of the spool, which is from now on being sent.
+    pub(super) async fn take_spooled(self: &Arc<Self>) -> Result<Option<Taken>, SpoolError> {
+        let shared = Arc::clone(self);
+        let taken = self
+            .blocking(move || {
+                let Some(disk) = &shared.disk else { return Ok(None) };
+                let mut spool = lock(&disk.spool);
+                let taken = spool.take();
+                let mut state = shared.state();
+                state.look_at(&spool);
+                state.sending =
+                    taken.as_ref().ok().and_then(Option::as_ref).map(|taken| (taken.id, taken.samples));
+                drop((state, spool));
+                shared.save();
+                taken
+            })
+            .await;
+        taken.unwrap_or(Ok(None))
+    }
+
+    /// Notes down what became of a record of the spool. `count` gets the counts in the moment in which the spool lets go
+    /// of it.
+    pub(super) async fn settle(
+        self: &Arc<Self>,
+        taken: Taken,
+        delivered: Option<u64>,
+        count: impl FnOnce(&mut DeliveryCounts) + Send + 'static,
+    ) {
+        let shared = Arc::clone(self);
+        self.blocking(move || {
+            let Some(disk) = &shared.disk else { return };
+            let mut spool = lock(&disk.spool);
+            match delivered {
+                Some(delivered) => spool.settle(taken.id, delivered),
+                None => spool.put_back(&taken),
+            }
+            let mut state = shared.state();
+            state.look_at(&spool);
+            state.sending = None;
+            count(&mut state.counts);
+            drop((state, spool));
+            shared.save();
+        })
+        .await;
+    }
+
+    /// Brings the ledger up to date.
+    pub(super) async fn save_soon(self: &Arc<Self>) {
+        let shared = Arc::clone(self);
+        self.blocking(move || shared.save()).await;
+    }
+
+    fn save(&self) {
+        let Some(disk) = &self.disk else { return };
+        let mut ledger = lock(&disk.ledger);
+        let entry = self.state().entry();
+        if let Err(error) = ledger.write(&entry) {
+            tracing::warn!(sink = self.name, %error, "after a crash the sums would be older than they could be");
+        }
+    }
+
+    /// Runs what may wait for a disk. `None` if it broke down.
+    async fn blocking<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        match tokio::task::spawn_blocking(work).await {
+            Ok(done) => Some(done),
+            Err(error) => {
+                tracing::error!(sink = self.name, %error, "a step of the delivery broke down");
+                None
+            }
+        }
+    }
+}
+
+fn open_disk(name: &str, plan: &SpoolPlan, send_again: bool, state: &mut State) -> Result<Disk, SpoolError> {
+    let options = SpoolOptions { max_bytes: plan.max_bytes, max_age: plan.max_age, send_again };
+    // The lock comes with the spool: the ledger is read before by nobody who would write to it.
+    let noted = super::ledger::read(&plan.dir).ok().flatten();
+    let unsettled = noted.and_then(|entry| entry.sending).map(|(id, _)| id);
+    let (spool, found) = Spool::open(&plan.dir, options, unsettled)?;
+    let (ledger, last) = Ledger::open(&plan.dir)?;
+    let last = last.unwrap_or_default();
+    state.earlier = last.closed(&found);
+    state.counts.found = found.waiting;
+    state.look_at(&spool);
+    let before = last.total();
+    let after = &state.earlier.losses;
+    let (killed, possibly_lost) =
+        (after.killed - before.losses.killed, after.possibly_lost - before.losses.possibly_lost);
+    let damaged = after.spool_damaged - before.losses.spool_damaged;
+    if killed + possibly_lost + damaged > 0 {
+        tracing::error!(
+            sink = name,
+            killed,
+            possibly_lost,
+            damaged,
+            "the daemon before this one did not end in good order: samples are lost"
+        );
+    }
+    if found.waiting > 0 || found.damaged_places > 0 {
+        let damaged_places = found.damaged_places;
+        tracing::info!(sink = name, samples = found.waiting, damaged_places, dir = %plan.dir.display(), "spool found");
+    }
+    let disk = Disk { spool: Mutex::new(spool), ledger: Mutex::new(ledger), plan: plan.clone() };
+    lock(&disk.ledger).write(&state.entry())?;
+    Ok(disk)
+}
+
+/// How long after one request out of the spool the next one may be sent.
+pub(super) fn pause_after(bytes: usize, plan: &SpoolPlan) -> Duration {
+    Duration::from_secs_f64(bytes as f64 / plan.bytes_per_second.max(1) as f64)
+}

@@ -1,0 +1,94 @@
+//! A server that does what it is told, for the tests of whoever talks to one.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::codec::CompressionEncoding;
+use tonic::metadata::MetadataMap;
+use tonic::transport::Server;
+use tonic::{Code, Response, Status, Streaming};
+
+use crate::proto::profilestore::profile_store_service_server::{
+    ProfileStoreService, ProfileStoreServiceServer,
+};
+use crate::proto::profilestore::{
+    WriteArrowRequest, WriteArrowResponse, WriteRawRequest, WriteRawResponse, WriteRequest, WriteResponse,
+};
+
+/// What a server does with the next request.
+#[derive(Clone)]
+pub(in crate::export) enum Step {
+    Answer(Code, &'static str),
+    /// Takes it and never answers.
+    Hang,
+    /// Takes it.
+    Take,
+}
+
+/// A server that follows a script and takes everything after its end.
+#[derive(Clone, Default)]
+pub(in crate::export) struct Scripted {
+    pub(in crate::export) steps: Arc<Mutex<VecDeque<Step>>>,
+    pub(in crate::export) seen: Arc<Mutex<Vec<(MetadataMap, WriteRawRequest)>>>,
+}
+
+impl Scripted {
+    pub(in crate::export) fn new(steps: &[Step]) -> Self {
+        Self { steps: Arc::new(Mutex::new(steps.iter().cloned().collect())), ..Self::default() }
+    }
+
+    pub(in crate::export) fn requests(&self) -> usize {
+        self.seen.lock().unwrap().len()
+    }
+}
+
+#[tonic::async_trait]
+impl ProfileStoreService for Scripted {
+    async fn write_raw(
+        &self,
+        request: tonic::Request<WriteRawRequest>,
+    ) -> Result<Response<WriteRawResponse>, Status> {
+        let (metadata, _, message) = request.into_parts();
+        self.seen.lock().unwrap().push((metadata, message));
+        let step = self.steps.lock().unwrap().pop_front();
+        match step {
+            None | Some(Step::Take) => Ok(Response::new(WriteRawResponse {})),
+            Some(Step::Answer(code, message)) => Err(Status::new(code, message)),
+            Some(Step::Hang) => std::future::pending().await,
+        }
+    }
+
+    type WriteStream = tokio_stream::Empty<Result<WriteResponse, Status>>;
+
+    async fn write(
+        &self,
+        _: tonic::Request<Streaming<WriteRequest>>,
+    ) -> Result<Response<Self::WriteStream>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn write_arrow(
+        &self,
+        _: tonic::Request<WriteArrowRequest>,
+    ) -> Result<Response<WriteArrowResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+}
+
+pub(in crate::export) async fn serve(scripted: &Scripted) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    serve_on(scripted, listener);
+    address
+}
+
+pub(in crate::export) fn serve_on(scripted: &Scripted, listener: TcpListener) {
+    let service =
+        ProfileStoreServiceServer::new(scripted.clone()).accept_compressed(CompressionEncoding::Gzip);
+    tokio::spawn(
+        Server::builder().add_service(service).serve_with_incoming(TcpListenerStream::new(listener)),
+    );
+}

@@ -1,0 +1,102 @@
+//! Why an upload failed, and whether trying again makes sense.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use tonic::{Code, Status};
+
+use crate::native::extract::ExtractError;
+
+/// Why a file wasn't uploaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UploadError {
+    #[error("{step}: {} ({:?})", status.message(), status.code())]
+    Status { step: &'static str, status: Box<Status> },
+    #[error("{step}: no answer in {limit:?}")]
+    TimedOut { step: &'static str, limit: Duration },
+    #[error("announcing a debug file: the answer has no instructions that can be followed")]
+    Instructions,
+    #[error("sending a debug file: {received} of {sent} bytes arrived")]
+    Short { sent: u64, received: u64 },
+    #[error("sending a debug file to its signed URL: {0}")]
+    Put(Box<ureq::Error>),
+    #[error(transparent)]
+    Extract(#[from] ExtractError),
+    #[error("reading the file: {0}")]
+    Read(io::Error),
+    #[error("the file was written anew while its symbols were read")]
+    Changed,
+    #[error("the access token can't be had: {0}")]
+    Token(String),
+    #[error("a helper thread failed: {0}")]
+    Thread(String),
+    #[error("ending")]
+    Ending,
+}
+
+/// What to do about a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Try again after a short while.
+    Soon,
+    /// Ask again in some minutes.
+    Later,
+    /// It would end the same way.
+    Never,
+}
+
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) error: UploadError,
+    pub(super) next: Next,
+}
+
+impl Failure {
+    /// Whether the server doesn't want it, now or ever.
+    pub(super) fn is_refusal(&self) -> bool {
+        self.next == Next::Never && matches!(self.error, UploadError::Status { .. })
+    }
+}
+
+impl From<UploadError> for Failure {
+    fn from(error: UploadError) -> Self {
+        let next = match &error {
+            UploadError::Status { status, .. } => next(status.code()),
+            UploadError::TimedOut { .. } | UploadError::Short { .. } => Next::Soon,
+            UploadError::Put(error) => match **error {
+                // The URL has expired, or was for another size: the next round gets another one.
+                ureq::Error::StatusCode(400..500) => Next::Later,
+                _ => Next::Soon,
+            },
+            UploadError::Token(_) | UploadError::Thread(_) | UploadError::Instructions => Next::Later,
+            UploadError::Extract(ExtractError::Write(_)) => Next::Later,
+            UploadError::Extract(_) | UploadError::Read(_) | UploadError::Changed | UploadError::Ending => {
+                Next::Never
+            }
+        };
+        Self { error, next }
+    }
+}
+
+/// parca-agent knows the same three kinds; the codes are those of Parca's `pkg/debuginfo/store.go`.
+fn next(code: Code) -> Next {
+    match code {
+        // It came from elsewhere meanwhile, or is on its way from there, which may fail.
+        Code::FailedPrecondition => Next::Later,
+        Code::AlreadyExists
+        | Code::InvalidArgument
+        | Code::OutOfRange
+        | Code::PermissionDenied
+        | Code::Unauthenticated
+        | Code::Unimplemented => Next::Never,
+        _ => Next::Soon,
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}

@@ -1,0 +1,43 @@
+//! Sending a file to a signed URL, as object stores take it. Blocking: for `spawn_blocking`.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::sync::Arc;
+
+use ureq::SendBody;
+
+use super::Inner;
+use super::failure::UploadError;
+use crate::native::http;
+
+/// Bytes that are sent at once.
+const PIECE: usize = 256 << 10;
+
+/// `size`: of the file, in bytes.
+pub(super) fn put(inner: &Arc<Inner>, url: &str, file: File, size: u64) -> Result<(), UploadError> {
+    let failed = |error| UploadError::Put(Box::new(error));
+    let agent = http::agent(inner.options.upload_timeout);
+    let body = Slow { file, inner: Arc::clone(inner) };
+    agent
+        .put(url)
+        .header("content-length", size.to_string())
+        .header("content-type", "application/octet-stream")
+        .send(SendBody::from_owned_reader(body))
+        .map_err(failed)?;
+    Ok(())
+}
+
+/// Reads as fast as the options allow sending.
+struct Slow {
+    file: File,
+    inner: Arc<Inner>,
+}
+
+impl Read for Slow {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let len = buffer.len().min(PIECE);
+        let read = self.file.read(&mut buffer[..len])?;
+        std::thread::sleep(self.inner.throttle.delay(read as u64));
+        Ok(read)
+    }
+}

@@ -1,0 +1,346 @@
+//! What could not be delivered yet, on disk: bounded, and readable whatever happened to it.
+//!
+//! ```text
+//! DIR/lock                      held by the one daemon that uses the spool
+//! DIR/0000000000000001.spool    segments, the oldest first; see `format.rs`
+//! ```
+//! A segment is a page of marks and, behind it, records that are only ever appended, each with checksums of its own. A
+//! record is synced before [`Spool::append`] returns: a crash at any byte loses what was being appended, nothing else. A
+//! record that is damaged is left out, and the next one is found behind it. A mark is written, and synced where sending
+//! twice is forbidden, *before* a record is sent, and again when its fate is known: after a crash it is known which
+//! record may have been stored. Segments leave as a whole, when all of their records are over or when the room is
+//! needed; the last one is emptied and stays, because it knows how many samples have ever been here.
+//!
+//! The methods do blocking I/O: call them from `spawn_blocking`.
+
+mod error;
+mod format;
+mod open;
+mod segment;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+pub use error::SpoolError;
+pub use open::Found;
+
+use format::{HEAD_BYTES, HEADER_BYTES, Header, Mark};
+use segment::{Place, Segment};
+
+/// How a spool behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct SpoolOptions {
+    /// Of all files together; the oldest segments leave first.
+    pub max_bytes: u64,
+    /// Records that are older are not sent any more.
+    pub max_age: Duration,
+    /// Whether a record is sent again of which nobody knows whether it was stored.
+    pub send_again: bool,
+}
+
+/// A request to keep.
+#[derive(Clone, Debug)]
+pub struct NewRecord {
+    /// When its samples were taken, about.
+    pub created: SystemTime,
+    pub samples: u64,
+    pub series: u32,
+    /// At most 256 MiB.
+    pub body: Vec<u8>,
+}
+
+/// Which record: the segment and the place in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct RecordId {
+    pub segment: u64,
+    pub index: u32,
+}
+
+/// A record that is being sent: to be given back by [`Spool::settle`] or [`Spool::put_back`].
+#[derive(Clone, Debug)]
+pub struct Taken {
+    pub id: RecordId,
+    pub created: SystemTime,
+    pub samples: u64,
+    pub series: u32,
+    pub body: Vec<u8>,
+}
+
+/// Numbers of samples, since the spool was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpoolLosses {
+    /// Left because the room was needed for newer ones.
+    pub full: u64,
+    /// Left because they were too old.
+    pub expired: u64,
+    /// What was read is not what was written.
+    pub damaged: u64,
+}
+
+/// An open spool.
+#[derive(Debug)]
+pub struct Spool {
+    dir: PathBuf,
+    options: SpoolOptions,
+    /// The oldest first.
+    segments: VecDeque<Segment>,
+    /// The file of the last segment, if records may be appended to it.
+    active: Option<File>,
+    losses: SpoolLosses,
+    /// The record that is being sent, and its samples.
+    taken: Option<(RecordId, u64)>,
+    /// Samples of records that wait or are being sent.
+    samples: u64,
+    _lock: File,
+}
+
+impl Spool {
+    /// The folder it lives in.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Samples of records that are not over.
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// Samples that were ever appended.
+    pub fn appended(&self) -> u64 {
+        self.segments.back().map_or(0, |segment| segment.samples_through)
+    }
+
+    /// What the files take.
+    pub fn bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.bytes).sum()
+    }
+
+    pub fn losses(&self) -> SpoolLosses {
+        self.losses
+    }
+
+    /// Whether nothing is to be sent.
+    pub fn is_empty(&self) -> bool {
+        self.samples == 0
+    }
+
+    /// Keeps a request until it is settled. It is on disk when this returns. The oldest make room.
+    ///
+    /// # Errors
+    /// There is no room on the disk, or the request alone is larger than the spool may be. What was there before still is.
+    pub fn append(&mut self, new: &NewRecord) -> Result<(), SpoolError> {
+        let bytes = (HEADER_BYTES + new.body.len()) as u64;
+        self.remove_finished();
+        self.expire(SystemTime::now());
+        self.make_room(bytes)?;
+        self.roll()?;
+        let appended = self.appended();
+        let (Some(segment), Some(file)) = (self.segments.back_mut(), &self.active) else { return Ok(()) };
+        let header = Header {
+            index: segment.records,
+            body_bytes: u32::try_from(new.body.len()).unwrap_or(u32::MAX),
+            created_ms: millis(new.created),
+            samples: new.samples,
+            samples_before: appended,
+            series: new.series,
+            body_crc: format::crc(&new.body),
+        };
+        let before = segment.bytes;
+        segment.append(file, header, &new.body)?;
+        if let Err(error) = file.sync_data() {
+            segment.bytes = before;
+            segment.records -= 1;
+            segment.samples_through -= new.samples;
+            segment.places.pop_back();
+            segment.cut(file);
+            return Err(SpoolError::io("sync", &segment.path)(error));
+        }
+        self.samples += new.samples;
+        Ok(())
+    }
+
+    /// The oldest record, marked as being sent. `None` if there is none. Records that are damaged or too old are left out
+    /// and counted.
+    ///
+    /// # Errors
+    /// It can't be read, or the mark can't be written; the record stays.
+    pub fn take(&mut self) -> Result<Option<Taken>, SpoolError> {
+        self.remove_finished();
+        self.expire(SystemTime::now());
+        loop {
+            let Some(segment) = self.segments.iter_mut().find(|segment| !segment.places.is_empty()) else {
+                return Ok(None);
+            };
+            let Some(place) = segment.places.front().copied() else { return Ok(None) };
+            let id = RecordId { segment: segment.number, index: place.header.index };
+            let Some(body) = segment.body(&place)? else {
+                tracing::error!(path = %segment.path.display(), samples = place.header.samples,
+                    "a record of the spool is damaged and lost");
+                self.losses.damaged += place.header.samples;
+                self.finish(id, Mark::Done { delivered: 0 });
+                continue;
+            };
+            segment.mark(id.index, Mark::Sending, !self.options.send_again)?;
+            let Header { created_ms, samples, series, .. } = place.header;
+            self.taken = Some((id, samples));
+            let created = SystemTime::UNIX_EPOCH + Duration::from_millis(created_ms);
+            return Ok(Some(Taken { id, created, samples, series, body }));
+        }
+    }
+
+    /// Ends a record that was taken: so many of its samples were delivered, and the rest is lost or was appended again. Its
+    /// file stays until the next call that takes or appends, so that its fate can be noted elsewhere before.
+    pub fn settle(&mut self, id: RecordId, delivered: u64) {
+        let gone = self.taken.take().filter(|_| self.segment(id.segment).is_none());
+        self.samples -= gone.map_or(0, |(_, samples)| samples);
+        self.finish(id, Mark::Done { delivered: u32::try_from(delivered).unwrap_or(u32::MAX) });
+    }
+
+    /// Gives a record back that was not stored for certain, or that is to be sent again anyway. Its samples are counted
+    /// as lost if its segment had to leave in the meantime.
+    pub fn put_back(&mut self, taken: &Taken) {
+        self.taken = None;
+        let Some(segment) = self.segment(taken.id.segment) else {
+            self.samples -= taken.samples;
+            self.losses.full += taken.samples;
+            return;
+        };
+        if let Err(error) = segment.mark(taken.id.index, Mark::Waiting, false) {
+            tracing::warn!(%error, "after a crash a record of the spool would be taken for one that may be stored");
+        }
+    }
+
+    fn segment(&self, number: u64) -> Option<&Segment> {
+        self.segments.iter().find(|segment| segment.number == number)
+    }
+
+    /// Marks a record as over.
+    fn finish(&mut self, id: RecordId, mark: Mark) {
+        let Some(segment) = self.segments.iter_mut().find(|segment| segment.number == id.segment) else {
+            return;
+        };
+        if let Err(error) = segment.mark(id.index, mark, false) {
+            tracing::warn!(%error, "after a crash a record of the spool would be taken for one that may be stored");
+        }
+        let samples_of = |place: &Place| place.header.samples;
+        if let Some(at) = segment.places.iter().position(|place| place.header.index == id.index) {
+            self.samples -= segment.places.remove(at).as_ref().map_or(0, samples_of);
+        }
+    }
+
+    /// Records that are too old leave. A clock that was set back makes none of them old.
+    fn expire(&mut self, now: SystemTime) {
+        let oldest =
+            millis(now).saturating_sub(u64::try_from(self.options.max_age.as_millis()).unwrap_or(u64::MAX));
+        let taken = self.taken.map(|(id, _)| id);
+        let mut expired = Vec::new();
+        for segment in &self.segments {
+            let number = segment.number;
+            let ids = segment.places.iter().filter(|place| place.header.created_ms < oldest);
+            expired.extend(ids.map(|place| {
+                (RecordId { segment: number, index: place.header.index }, place.header.samples)
+            }));
+        }
+        expired.retain(|(id, _)| Some(*id) != taken);
+        let samples: u64 = expired.iter().map(|(_, samples)| samples).sum();
+        for (id, _) in expired {
+            self.finish(id, Mark::Done { delivered: 0 });
+        }
+        if samples > 0 {
+            tracing::error!(samples, dir = %self.dir.display(), "what waited too long in the spool is lost");
+            self.losses.expired += samples;
+        }
+    }
+
+    /// Removes the oldest segments until a record of this length fits.
+    fn make_room(&mut self, bytes: u64) -> Result<(), SpoolError> {
+        let limit = self.options.max_bytes;
+        if bytes + 2 * HEAD_BYTES > limit {
+            return Err(SpoolError::TooLarge { bytes, limit });
+        }
+        // A new segment may be needed, and an empty one may have to stay.
+        while self.bytes() + bytes + HEAD_BYTES > limit {
+            if self.segments.len() == 1 {
+                // The last one leaves too, but not before there is one that remembers the sum.
+                self.active = None;
+                self.new_segment()?;
+            }
+            let Some(oldest) = self.segments.pop_front() else { break };
+            self.drop_segment(&oldest);
+        }
+        Ok(())
+    }
+
+    /// Removes a segment. A record of it that is being sent is still counted until it is settled.
+    fn drop_segment(&mut self, segment: &Segment) {
+        let taken = self.taken.map(|(id, _)| id);
+        let is_lost =
+            |place: &&Place| taken != Some(RecordId { segment: segment.number, index: place.header.index });
+        let lost: u64 = segment.places.iter().filter(is_lost).map(|place| place.header.samples).sum();
+        remove(&segment.path);
+        self.samples -= lost;
+        self.losses.full += lost;
+        if lost > 0 {
+            tracing::error!(samples = lost, dir = %self.dir.display(), "the spool is full: the oldest are lost");
+        }
+    }
+
+    /// Sees to it that the last segment can be appended to.
+    fn roll(&mut self) -> Result<(), SpoolError> {
+        let limit = self.segment_bytes();
+        let is_usable =
+            self.active.is_some() && self.segments.back().is_some_and(|last| !last.is_full(limit));
+        if is_usable { Ok(()) } else { self.new_segment() }
+    }
+
+    fn new_segment(&mut self) -> Result<(), SpoolError> {
+        let number = self.segments.back().map_or(1, |last| last.number + 1);
+        let (segment, file) = Segment::create(&self.dir, number, self.appended())?;
+        open::sync_dir(&self.dir)?;
+        self.segments.push_back(segment);
+        self.active = Some(file);
+        Ok(())
+    }
+
+    /// An eighth of the spool at most, so that not too much leaves at once.
+    fn segment_bytes(&self) -> u64 {
+        (self.options.max_bytes / 8).clamp(HEAD_BYTES, 8 << 20)
+    }
+
+    /// Removes segments at the front all of whose records are over; the last one is emptied.
+    fn remove_finished(&mut self) {
+        while self.segments.len() > 1 && self.segments.front().is_some_and(|first| first.places.is_empty()) {
+            if let Some(first) = self.segments.pop_front() {
+                remove(&first.path);
+            }
+        }
+        let Some(last) = self.segments.front_mut().filter(|last| last.records > 0 && last.places.is_empty())
+        else {
+            return;
+        };
+        match last.clear() {
+            Ok(file) => self.active = Some(file),
+            Err(error) => {
+                // Whatever it holds now, nothing is appended to it any more.
+                self.active = None;
+                tracing::warn!(%error, "a segment of the spool takes room for nothing");
+            }
+        }
+    }
+}
+
+fn millis(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// What can't be removed is read again by the next daemon, which finds that its records are over.
+fn remove(path: &Path) {
+    if let Err(error) = std::fs::remove_file(path) {
+        tracing::warn!(path = %path.display(), %error, "a segment stays behind in the spool");
+    }
+}

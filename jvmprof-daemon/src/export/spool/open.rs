@@ -1,0 +1,138 @@
+//! Opening a spool: the lock, and what an earlier daemon left.
+
+use std::collections::VecDeque;
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+
+use super::format::Mark;
+use super::segment::{self, Segment};
+use super::{RecordId, Spool, SpoolError, SpoolLosses, SpoolOptions};
+
+const LOCK: &str = "lock";
+const DIR_MODE: u32 = 0o750;
+
+/// What an earlier daemon left. Numbers of samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// To be sent.
+    pub waiting: u64,
+    /// Of a record that was being sent when that daemon ended, and that isn't sent again.
+    pub interrupted: u64,
+    /// What was delivered of the record that was asked for, if its fate is known.
+    pub settled: Option<u64>,
+    /// Ever appended, as far as the files tell.
+    pub appended: u64,
+    /// Places, not samples, where bytes were skipped that were no records: the last one of a crash, or damage.
+    pub damaged_places: u64,
+}
+
+impl Spool {
+    /// Opens the folder, and creates it if it isn't there. `unsettled`: a record that an earlier daemon was sending when it
+    /// wrote down its counts for the last time, to tell what became of it since.
+    ///
+    /// # Errors
+    /// Another daemon uses it, or it can't be created, listed or written to.
+    pub fn open(
+        dir: &Path,
+        options: SpoolOptions,
+        unsettled: Option<RecordId>,
+    ) -> Result<(Self, Found), SpoolError> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(DIR_MODE)
+            .create(dir)
+            .map_err(SpoolError::io("create the folder", dir))?;
+        let lock = lock(dir)?;
+        let mut found = Found::default();
+        let mut segments = VecDeque::new();
+        let mut numbers = numbers(dir)?;
+        numbers.sort_unstable();
+        for number in numbers {
+            let path = dir.join(segment::file_name(number));
+            let (mut segment, inside) = Segment::scan(&path, number)?;
+            found.damaged_places += inside.damaged_places;
+            let settled = inside
+                .settled
+                .iter()
+                .find(|(index, _)| unsettled == Some(RecordId { segment: number, index: *index }));
+            found.settled = found.settled.or(settled.map(|(_, delivered)| u64::from(*delivered)));
+            segment.samples_through = segment.samples_through.max(found.appended);
+            found.appended = segment.samples_through;
+            segments.push_back(segment);
+        }
+        let mut spool = Self {
+            dir: dir.to_owned(),
+            options,
+            segments,
+            active: None,
+            losses: SpoolLosses::default(),
+            taken: None,
+            samples: 0,
+            _lock: lock,
+        };
+        found.interrupted = spool.resolve_interrupted();
+        let places = spool.segments.iter().flat_map(|segment| &segment.places);
+        spool.samples = places.map(|place| place.header.samples).sum();
+        found.waiting = spool.samples;
+        spool.remove_finished();
+        Ok((spool, found))
+    }
+
+    /// Records that were being sent are over, unless they may be sent again. Gives their samples.
+    fn resolve_interrupted(&mut self) -> u64 {
+        let send_again = self.options.send_again;
+        let mut samples = 0;
+        for segment in &mut self.segments {
+            let mut kept = VecDeque::with_capacity(segment.places.len());
+            for mut place in std::mem::take(&mut segment.places) {
+                let is_over = place.mark == Mark::Sending && !send_again;
+                let mark = if is_over { Mark::Done { delivered: 0 } } else { Mark::Waiting };
+                if place.mark != mark
+                    && let Err(error) = segment.mark(place.header.index, mark, false)
+                {
+                    tracing::warn!(%error, "a record of the spool keeps its old mark");
+                }
+                place.mark = mark;
+                if is_over {
+                    samples += place.header.samples;
+                } else {
+                    kept.push_back(place);
+                }
+            }
+            segment.places = kept;
+        }
+        samples
+    }
+}
+
+/// The lock goes with the process, however that ends.
+fn lock(dir: &Path) -> Result<File, SpoolError> {
+    let path = dir.join(LOCK);
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(SpoolError::io("create", &path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(SpoolError::Locked { dir: dir.to_owned() }),
+        Err(TryLockError::Error(source)) => Err(SpoolError::Io { call: "lock", path, source }),
+    }
+}
+
+fn numbers(dir: &Path) -> Result<Vec<u64>, SpoolError> {
+    let mut numbers = Vec::new();
+    for entry in fs::read_dir(dir).map_err(SpoolError::io("list", dir))? {
+        let entry = entry.map_err(SpoolError::io("list", dir))?;
+        numbers.extend(entry.file_name().to_str().and_then(segment::parse_file_name));
+    }
+    Ok(numbers)
+}
+
+/// Makes new names in a folder survive a power cut.
+pub(super) fn sync_dir(dir: &Path) -> Result<(), SpoolError> {
+    let file = File::open(dir).map_err(SpoolError::io("open the folder", dir))?;
+    file.sync_all().map_err(SpoolError::io("sync the folder", dir))
+}

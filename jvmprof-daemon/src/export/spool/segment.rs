@@ -1,0 +1,256 @@
+//! One file of the spool.
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use super::SpoolError;
+use super::format::{
+    self, HEAD_BYTES, HEADER_BYTES, Header, MARK_BYTES, MARKER, MAX_RECORDS, Mark, decode_head, head,
+};
+
+const SUFFIX: &str = ".spool";
+/// Profiles tell what a host runs: not for everyone on it.
+const FILE_MODE: u32 = 0o640;
+/// How much is read at once while a damaged place is searched for the next record.
+const SEARCHED: usize = 1 << 16;
+
+/// A record that isn't over yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) header: Header,
+    /// Of the body in the file.
+    pub(super) body_at: u64,
+    pub(super) mark: Mark,
+}
+
+/// A segment and what is still to be sent of it.
+#[derive(Debug)]
+pub(super) struct Segment {
+    pub(super) number: u64,
+    pub(super) path: PathBuf,
+    /// Length of the file as far as it is known to be good.
+    pub(super) bytes: u64,
+    /// Records that were appended, whether they are over or not.
+    pub(super) records: u32,
+    pub(super) places: VecDeque<Place>,
+    /// Samples of all records up to the end of this segment, since the spool was made.
+    pub(super) samples_through: u64,
+}
+
+pub(super) fn file_name(number: u64) -> String {
+    format!("{number:016x}{SUFFIX}")
+}
+
+/// The number of the segment with this file name.
+pub(super) fn parse_file_name(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(SUFFIX)?;
+    let number = u64::from_str_radix(digits, 16).ok()?;
+    (file_name(number) == name).then_some(number)
+}
+
+/// What was found in a segment beside its records.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    /// Places where bytes had to be skipped.
+    pub(super) damaged_places: u64,
+    /// Records that are over, and how many of their samples were delivered.
+    pub(super) settled: Vec<(u32, u32)>,
+}
+
+impl Segment {
+    /// Makes the file. Its folder has to be synced by the caller.
+    pub(super) fn create(dir: &Path, number: u64, samples_before: u64) -> Result<(Self, File), SpoolError> {
+        let path = dir.join(file_name(number));
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(FILE_MODE)
+            .open(&path)
+            .map_err(SpoolError::io("create", &path))?;
+        if let Err(error) = file.write_all_at(&head(number, samples_before), 0) {
+            // Half a head is worth nothing, and its name would be in the way.
+            let _ = std::fs::remove_file(&path);
+            return Err(SpoolError::io("write the head of", &path)(error));
+        }
+        let segment = Self {
+            number,
+            path,
+            bytes: HEAD_BYTES,
+            records: 0,
+            places: VecDeque::new(),
+            samples_through: samples_before,
+        };
+        Ok((segment, file))
+    }
+
+    /// Reads what is there, whatever state it is in: bodies are checked when they are taken.
+    pub(super) fn scan(path: &Path, number: u64) -> Result<(Self, Found), SpoolError> {
+        let error = |call| SpoolError::io(call, path);
+        let file = File::open(path).map_err(error("open"))?;
+        let length = file.metadata().map_err(error("look at"))?.len();
+        let mut head = vec![0; HEAD_BYTES as usize];
+        let read = read_up_to(&file, &mut head, 0).map_err(error("read"))?;
+        let mut found = Found::default();
+        let samples_before = decode_head(&head[..read], number);
+        found.damaged_places += u64::from(samples_before.is_none() || read < head.len());
+        let mut samples_through = samples_before.unwrap_or(0);
+        let mut segment = Self {
+            number,
+            path: path.to_owned(),
+            bytes: length,
+            records: 0,
+            places: VecDeque::new(),
+            samples_through,
+        };
+        let mut at = HEAD_BYTES;
+        while at < length {
+            let Some((header, header_at)) = next_header(&file, at, length).map_err(error("read"))? else {
+                found.damaged_places += 1;
+                break;
+            };
+            found.damaged_places += u64::from(header_at != at);
+            let body_at = header_at + HEADER_BYTES as u64;
+            at = body_at + u64::from(header.body_bytes);
+            segment.records = header.index + 1;
+            samples_through = header.samples_before + header.samples;
+            let mark = mark_in(&head[..read], header.index);
+            match mark {
+                Mark::Done { delivered } => found.settled.push((header.index, delivered)),
+                Mark::Waiting | Mark::Sending => segment.places.push_back(Place { header, body_at, mark }),
+            }
+        }
+        segment.samples_through = samples_through;
+        Ok((segment, found))
+    }
+
+    pub(super) fn is_full(&self, limit_bytes: u64) -> bool {
+        self.records >= MAX_RECORDS || self.bytes >= limit_bytes
+    }
+
+    /// Writes a record behind the last one, without syncing it. If that fails the file is as it was.
+    pub(super) fn append(&mut self, file: &File, header: Header, body: &[u8]) -> Result<(), SpoolError> {
+        let at = self.bytes;
+        let body_at = at + HEADER_BYTES as u64;
+        let written = file.write_all_at(&header.encode(), at).and_then(|()| file.write_all_at(body, body_at));
+        if let Err(error) = written {
+            self.cut(file);
+            return Err(SpoolError::io("append to", &self.path)(error));
+        }
+        self.bytes = body_at + body.len() as u64;
+        self.records += 1;
+        self.samples_through += header.samples;
+        self.places.push_back(Place { header, body_at, mark: Mark::Waiting });
+        Ok(())
+    }
+
+    /// Empties a segment all of whose records are over. Gives its file.
+    pub(super) fn clear(&mut self) -> Result<File, SpoolError> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&self.path)
+            .map_err(SpoolError::io("open", &self.path))?;
+        // In this order: without their marks the records would be new again.
+        file.set_len(HEAD_BYTES).map_err(SpoolError::io("empty", &self.path))?;
+        file.sync_data().map_err(SpoolError::io("sync", &self.path))?;
+        (self.bytes, self.records) = (HEAD_BYTES, 0);
+        file.write_all_at(&head(self.number, self.samples_through), 0)
+            .map_err(SpoolError::io("write the head of", &self.path))?;
+        Ok(file)
+    }
+
+    /// Takes back what is behind the good end. What stays in spite of it is skipped when the segment is read.
+    pub(super) fn cut(&self, file: &File) {
+        if let Err(error) = file.set_len(self.bytes) {
+            tracing::warn!(path = %self.path.display(), %error, "half a record stays behind in the spool");
+        }
+    }
+
+    /// The body of a record, or `None` if it isn't what was written, or can't be read any more.
+    pub(super) fn body(&self, place: &Place) -> Result<Option<Vec<u8>>, SpoolError> {
+        let mut body = vec![0; place.header.body_bytes as usize];
+        let read = File::open(&self.path).and_then(|file| read_up_to(&file, &mut body, place.body_at));
+        match read {
+            Ok(read) => {
+                Ok((read == body.len() && format::crc(&body) == place.header.body_crc).then_some(body))
+            }
+            Err(error) if is_lasting(&error) => {
+                tracing::error!(path = %self.path.display(), %error, "a segment of the spool can't be read");
+                Ok(None)
+            }
+            Err(error) => Err(SpoolError::io("read", &self.path)(error)),
+        }
+    }
+
+    /// Writes a mark; `sync`: and waits until it is on disk.
+    pub(super) fn mark(&self, index: u32, mark: Mark, sync: bool) -> Result<(), SpoolError> {
+        let file =
+            OpenOptions::new().write(true).open(&self.path).map_err(SpoolError::io("open", &self.path))?;
+        file.write_all_at(&mark.encode(), Mark::offset(index))
+            .map_err(SpoolError::io("write a mark to", &self.path))?;
+        if sync { file.sync_data().map_err(SpoolError::io("sync", &self.path)) } else { Ok(()) }
+    }
+}
+
+/// Whether reading would fail in the same way for ever: the file is gone, or the disk can't read it.
+fn is_lasting(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::EIO)
+}
+
+fn mark_in(head: &[u8], index: u32) -> Mark {
+    let at = Mark::offset(index) as usize;
+    let bytes: Option<&[u8; MARK_BYTES]> = head.get(at..).and_then(|rest| rest.first_chunk());
+    bytes.map_or(Mark::Sending, Mark::decode)
+}
+
+/// The first header at or behind `at` whose record is there as a whole, and where it is.
+fn next_header(file: &File, at: u64, length: u64) -> io::Result<Option<(Header, u64)>> {
+    let fits = |header: &Header, at: u64| at + HEADER_BYTES as u64 + u64::from(header.body_bytes) <= length;
+    let mut bytes = [0; HEADER_BYTES];
+    let mut from = at;
+    while from + HEADER_BYTES as u64 <= length {
+        if read_up_to(file, &mut bytes, from)? == HEADER_BYTES
+            && let Some(header) = Header::decode(&bytes)
+            && fits(&header, from)
+        {
+            return Ok(Some((header, from)));
+        }
+        let Some(next) = next_marker(file, from + 1)? else { return Ok(None) };
+        from = next;
+    }
+    Ok(None)
+}
+
+/// Where the next bytes are that a record may begin with.
+fn next_marker(file: &File, mut from: u64) -> io::Result<Option<u64>> {
+    let mut buffer = vec![0; SEARCHED];
+    loop {
+        let read = read_up_to(file, &mut buffer, from)?;
+        if let Some(at) = buffer[..read].windows(MARKER.len()).position(|bytes| bytes == MARKER) {
+            return Ok(Some(from + at as u64));
+        }
+        if read < buffer.len() {
+            return Ok(None);
+        }
+        // A marker may lie across the edge.
+        from += (read - (MARKER.len() - 1)) as u64;
+    }
+}
+
+/// Reads until the buffer is full or the file ends; how much that was.
+fn read_up_to(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+    let mut read = 0;
+    while read < buffer.len() {
+        match file.read_at(&mut buffer[read..], at + read as u64) {
+            Ok(0) => break,
+            Ok(more) => read += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(read)
+}

@@ -1,0 +1,243 @@
+//! The spool under faults: crashes, damage, no room, nobody's permission.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::*;
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// In memory: thousands of spools are opened here, and each syncs what it writes.
+fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").expect("a folder in memory")
+}
+
+fn options() -> SpoolOptions {
+    SpoolOptions { max_bytes: 1 << 20, max_age: DAY, send_again: false }
+}
+
+fn record(samples: u64, body: &[u8]) -> NewRecord {
+    NewRecord { created: SystemTime::now(), samples, series: 1, body: body.to_vec() }
+}
+
+fn open(dir: &Path) -> (Spool, Found) {
+    Spool::open(dir, options(), None).expect("the spool opens")
+}
+
+/// Takes and delivers everything; the samples in their order.
+fn drain(spool: &mut Spool) -> Vec<u64> {
+    let mut samples = Vec::new();
+    while let Some(taken) = spool.take().expect("records can be read") {
+        spool.settle(taken.id, taken.samples);
+        samples.push(taken.samples);
+    }
+    samples
+}
+
+fn only_segment(dir: &Path) -> PathBuf {
+    let files: Vec<_> = fs::read_dir(dir).expect("a folder").flatten().map(|entry| entry.path()).collect();
+    let mut files: Vec<_> =
+        files.into_iter().filter(|path| path.to_string_lossy().ends_with(".spool")).collect();
+    files.sort();
+    files.pop().expect("a segment")
+}
+
+#[test]
+fn what_goes_in_comes_out_oldest_first_also_after_a_restart() {
+    let dir = scratch();
+    let (mut spool, found) = open(dir.path());
+    assert_eq!(found, Found::default());
+    for samples in 1..=600 {
+        spool.append(&record(samples, format!("body {samples}").as_bytes())).expect("room");
+    }
+    assert_eq!((spool.samples(), spool.appended()), (180_300, 180_300));
+    let first = spool.take().expect("readable").expect("a record");
+    assert_eq!((first.samples, &first.body[..]), (1, &b"body 1"[..]));
+    spool.settle(first.id, 1);
+    drop(spool);
+    let (mut spool, found) = open(dir.path());
+    assert_eq!(found, Found { waiting: 180_299, appended: 180_300, ..Found::default() });
+    spool.append(&record(601, b"new")).expect("room");
+    assert_eq!(drain(&mut spool), (2..=601).collect::<Vec<_>>());
+    assert!(spool.is_empty());
+    drop(spool);
+    // The sum of what was ever there outlives the records.
+    let (spool, found) = open(dir.path());
+    assert_eq!((found.waiting, found.appended), (0, 180_901));
+    assert!(spool.bytes() < 1 << 16, "{}", spool.bytes());
+}
+
+#[test]
+fn a_segment_that_ends_at_any_byte_keeps_all_records_before() {
+    let dir = scratch();
+    let (mut spool, _) = open(dir.path());
+    let mut ends = vec![HEAD_BYTES];
+    for samples in 1..=4 {
+        spool.append(&record(samples, &vec![samples as u8; 30 + samples as usize])).expect("room");
+        ends.push(fs::metadata(only_segment(dir.path())).expect("a file").len());
+    }
+    drop(spool);
+    let whole = fs::read(only_segment(dir.path())).expect("readable");
+    for length in 0..=whole.len() {
+        let dir = scratch();
+        fs::write(dir.path().join(segment::file_name(1)), &whole[..length]).expect("written");
+        let (mut spool, found) = open(dir.path());
+        let kept = ends.iter().skip(1).filter(|end| **end <= length as u64).count() as u64;
+        assert_eq!(found.damaged_places, u64::from(!ends.contains(&(length as u64))), "{length} bytes");
+        spool.append(&record(9, b"after the crash")).expect("a spool with a torn end is of use");
+        let expected: Vec<_> = (1..=kept).chain([9]).collect();
+        assert_eq!(drain(&mut spool), expected, "{length} bytes");
+    }
+}
+
+#[test]
+fn a_flipped_bit_costs_the_record_that_it_hits_and_no_other() {
+    let dir = scratch();
+    let (mut spool, _) = open(dir.path());
+    let mut ends = vec![HEAD_BYTES as usize];
+    for samples in 1..=4_u64 {
+        // Bodies with what looks like the beginning of a record.
+        spool.append(&record(samples, &[&format::MARKER[..], &[samples as u8; 40]].concat())).expect("room");
+        ends.push(spool.bytes() as usize);
+    }
+    drop(spool);
+    let whole = fs::read(only_segment(dir.path())).expect("readable");
+    let marks_end = Mark::offset(4) as usize;
+    for at in (0..marks_end).chain(HEAD_BYTES as usize..whole.len()) {
+        let mut flipped = whole.clone();
+        flipped[at] ^= 1 << (at % 8);
+        let dir = scratch();
+        fs::write(dir.path().join(segment::file_name(1)), &flipped).expect("written");
+        let (mut spool, found) = open(dir.path());
+        let hit = match at {
+            // The head's own fields are known from elsewhere.
+            ..32 => 0,
+            // A damaged mark: nobody knows whether the record was sent.
+            32..4096 => (at as u64 - 32) / 16 + 1,
+            _ => ends.iter().filter(|end| **end <= at).count() as u64,
+        };
+        let expected: Vec<_> = (1..=4).filter(|samples| *samples != hit).collect();
+        assert_eq!(drain(&mut spool), expected, "byte {at}");
+        let lost = found.interrupted + spool.losses().damaged;
+        // Whose header is hit is only known to be a damaged place.
+        assert!(lost == hit || found.damaged_places == 1, "byte {at}: {found:?} {:?}", spool.losses());
+    }
+}
+
+#[test]
+fn a_record_that_was_being_sent_is_sent_again_only_if_that_is_allowed() {
+    for send_again in [false, true] {
+        let dir = scratch();
+        let options = SpoolOptions { send_again, ..options() };
+        let (mut spool, _) = Spool::open(dir.path(), options, None).expect("opens");
+        spool.append(&record(5, b"sent")).expect("room");
+        spool.append(&record(7, b"not sent")).expect("room");
+        let taken = spool.take().expect("readable").expect("a record");
+        drop(spool);
+        let (mut spool, found) = Spool::open(dir.path(), options, Some(taken.id)).expect("opens");
+        assert_eq!(found.settled, None);
+        assert_eq!(found.interrupted, if send_again { 0 } else { 5 });
+        assert_eq!(drain(&mut spool), if send_again { vec![5, 7] } else { vec![7] });
+    }
+}
+
+#[test]
+fn what_became_of_a_record_is_known_after_a_crash() {
+    let dir = scratch();
+    let (mut spool, _) = open(dir.path());
+    spool.append(&record(5, b"")).expect("room");
+    let taken = spool.take().expect("readable").expect("a record");
+    spool.settle(taken.id, 3);
+    drop(spool);
+    let (_, found) = Spool::open(dir.path(), options(), Some(taken.id)).expect("opens");
+    assert_eq!((found.settled, found.waiting, found.interrupted), (Some(3), 0, 0));
+}
+
+#[test]
+fn a_record_that_is_put_back_is_the_first_again() {
+    let dir = scratch();
+    let (mut spool, _) = open(dir.path());
+    spool.append(&record(1, b"")).expect("room");
+    spool.append(&record(2, b"")).expect("room");
+    let taken = spool.take().expect("readable").expect("a record");
+    spool.put_back(&taken);
+    drop(spool);
+    let (mut spool, found) = open(dir.path());
+    assert_eq!(found.interrupted, 0);
+    assert_eq!(drain(&mut spool), [1, 2]);
+}
+
+#[test]
+fn the_oldest_make_room_and_are_counted() {
+    let dir = scratch();
+    let options = SpoolOptions { max_bytes: 100_000, ..options() };
+    let (mut spool, _) = Spool::open(dir.path(), options, None).expect("opens");
+    for samples in 1..=100 {
+        spool.append(&record(samples, &[7; 5000])).expect("the oldest leave");
+        assert!(spool.bytes() <= 100_000, "{}", spool.bytes());
+    }
+    let full = spool.losses().full;
+    let kept = drain(&mut spool);
+    assert!(kept.len() > 10 && kept.ends_with(&[99, 100]), "{kept:?}");
+    assert_eq!(full + kept.iter().sum::<u64>(), 5050);
+    let error = spool.append(&record(1, &[0; 100_000])).expect_err("larger than the spool");
+    assert!(error.to_string().contains("whose limit is 100000 bytes"), "{error}");
+}
+
+#[test]
+fn a_record_whose_room_was_needed_while_it_was_sent_is_counted_once() {
+    for is_stored in [false, true] {
+        let dir = scratch();
+        let options = SpoolOptions { max_bytes: 40_000, ..options() };
+        let (mut spool, _) = Spool::open(dir.path(), options, None).expect("opens");
+        spool.append(&record(1, &[0; 5000])).expect("room");
+        let taken = spool.take().expect("readable").expect("a record");
+        for _ in 0..20 {
+            spool.append(&record(1, &[0; 5000])).expect("the oldest leave");
+        }
+        if is_stored {
+            spool.settle(taken.id, 1);
+        } else {
+            spool.put_back(&taken);
+        }
+        let rest = drain(&mut spool).len() as u64 + u64::from(is_stored);
+        assert_eq!((rest + spool.losses().full, spool.samples()), (21, 0));
+    }
+}
+
+#[test]
+fn what_is_too_old_is_counted_and_a_clock_set_back_makes_nothing_old() {
+    let dir = scratch();
+    let (mut spool, _) = open(dir.path());
+    let now = SystemTime::now();
+    for (samples, created) in [(1, now - 2 * DAY), (2, now), (4, now + 2 * DAY)] {
+        spool.append(&NewRecord { created, ..record(samples, b"") }).expect("room");
+    }
+    assert_eq!(drain(&mut spool), [2, 4]);
+    assert_eq!(spool.losses(), SpoolLosses { expired: 1, ..SpoolLosses::default() });
+}
+
+#[test]
+fn a_second_user_of_a_spool_is_refused_by_name() {
+    let dir = scratch();
+    let (first, _) = open(dir.path());
+    let error = Spool::open(dir.path(), options(), None).expect_err("in use").to_string();
+    assert!(
+        error.contains(dir.path().to_str().expect("UTF-8")) && error.contains("another daemon"),
+        "{error}"
+    );
+    drop(first);
+    open(dir.path());
+}
+
+#[test]
+fn foreign_files_are_left_alone() {
+    let dir = scratch();
+    for name in ["notes.txt", "1.spool", "000000000000000g.spool"] {
+        fs::write(dir.path().join(name), "mine").expect("written");
+    }
+    let (mut spool, found) = open(dir.path());
+    assert_eq!(found, Found::default());
+    spool.append(&record(1, b"")).expect("room");
+    assert_eq!(fs::read_dir(dir.path()).expect("a folder").count(), 5);
+}

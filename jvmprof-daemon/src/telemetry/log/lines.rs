@@ -1,0 +1,81 @@
+//! One line a message, whatever a message contains: paths and names come from processes that nobody trusts, and may hold line
+//! breaks and terminal sequences.
+
+use std::borrow::Cow;
+use std::io::{self, Stderr, Write};
+
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Writes each message with its control characters escaped.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OneLine {
+    /// Escape characters are the formatter's own: it escapes those of messages.
+    colours: bool,
+}
+
+impl OneLine {
+    pub(super) fn on_stderr(colours: bool) -> Self {
+        Self { colours }
+    }
+}
+
+impl<'a> MakeWriter<'a> for OneLine {
+    type Writer = Escaping;
+
+    fn make_writer(&'a self) -> Escaping {
+        Escaping { stderr: io::stderr(), colours: self.colours }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Escaping {
+    stderr: Stderr,
+    colours: bool,
+}
+
+impl Write for Escaping {
+    /// The formatter hands a whole message on at once.
+    fn write(&mut self, message: &[u8]) -> io::Result<usize> {
+        self.stderr.write_all(&escaped(message, self.colours))?;
+        Ok(message.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stderr.flush()
+    }
+}
+
+fn escaped(message: &[u8], colours: bool) -> Cow<'_, [u8]> {
+    let (text, end) = match message {
+        [text @ .., b'\n'] => (text, "\n"),
+        text => (text, ""),
+    };
+    let is_control = |byte: &u8| byte.is_ascii_control() && *byte != b'\t' && !(colours && *byte == 0x1b);
+    if !text.iter().any(is_control) {
+        return Cow::Borrowed(message);
+    }
+    let mut line = Vec::with_capacity(message.len() + 16);
+    for byte in text {
+        if is_control(byte) {
+            line.extend(byte.escape_ascii());
+        } else {
+            line.push(*byte);
+        }
+    }
+    line.extend_from_slice(end.as_bytes());
+    Cow::Owned(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_can_begin_a_line_of_its_own() {
+        let forged = "WARN a file path=/tmp/x\nERROR all is lost\r\x1b[2J é\n".as_bytes();
+        let line = "WARN a file path=/tmp/x\\nERROR all is lost\\r\\x1b[2J é\n".as_bytes();
+        assert_eq!(&*escaped(forged, false), line);
+        assert!(matches!(escaped(line, false), Cow::Borrowed(_)));
+        assert_eq!(&*escaped(b"\x1b[31mred\x1b[0m\n", true), b"\x1b[31mred\x1b[0m\n");
+    }
+}

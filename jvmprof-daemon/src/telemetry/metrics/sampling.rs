@@ -1,0 +1,130 @@
+//! Of the kernel programs and the way of samples and process events to the daemon.
+
+use jvmprof_common::abi::{Counter, Stop};
+
+use super::Metric;
+use crate::symbolize::Outcome;
+
+pub(super) const METRICS: &[Metric] = &[
+    Metric::counter("jvmprof_samples_taken", "Samples that the kernel program took", |snapshot, values| {
+        values.is(snapshot.sampler.get(Counter::Taken));
+    }),
+    Metric::counter(
+        "jvmprof_samples_emitted",
+        "Samples that the kernel program put into the ring buffer",
+        |snapshot, values| values.is(snapshot.sampler.get(Counter::Emitted)),
+    ),
+    Metric::counter(
+        "jvmprof_samples_lost",
+        "Samples that were lost before they had names",
+        |snapshot, values| {
+            let sampler = &snapshot.sampler;
+            for counter in [Counter::RingBufferFull, Counter::UnwinderUnavailable] {
+                values.of(counter.as_str(), sampler.get(counter));
+            }
+            values.of("shed", sampler.shed);
+            values.of("malformed_records", sampler.malformed);
+        },
+    )
+    .by(&["reason"]),
+    Metric::counter(
+        "jvmprof_ticks_passed_over",
+        "Ticks of the clock at which no sample was to be taken",
+        |snapshot, values| {
+            for counter in [Counter::Filtered, Counter::Idle] {
+                values.of(counter.as_str(), snapshot.sampler.get(counter));
+            }
+        },
+    )
+    .by(&["reason"]),
+    Metric::counter(
+        "jvmprof_stacks",
+        "Samples with names, by how whole their stack is: whole, or why it was truncated",
+        |snapshot, values| {
+            let whole = snapshot.outcomes.get(&Outcome::Whole).copied().unwrap_or(0);
+            values.of("whole", whole);
+            for (outcome, count) in &snapshot.outcomes {
+                if let Outcome::Truncated(reason) = outcome {
+                    values.of(*reason, *count);
+                }
+            }
+        },
+    )
+    .by(&["outcome"]),
+    Metric::counter(
+        "jvmprof_kernel_walks",
+        "Walks of user stacks in the kernel, by where they ended; the daemon goes on with those that aren't whole",
+        |snapshot, values| {
+            for (stop, count) in Stop::ALL.into_iter().zip(snapshot.sampler.stops) {
+                values.of(stop.as_str(), count);
+            }
+        },
+    )
+    .by(&["stop"]),
+    Metric::counter(
+        "jvmprof_kernel_stacks_unreadable",
+        "Samples without the kernel's frames, since bpf_get_stack gave none",
+        |snapshot, values| values.is(snapshot.sampler.get(Counter::KernelStackUnreadable)),
+    ),
+    Metric::counter(
+        "jvmprof_filter_full",
+        "Children that aren't sampled, since too many processes were chosen already",
+        |snapshot, values| values.is(snapshot.sampler.get(Counter::FilterFull)),
+    ),
+    Metric::counter(
+        "jvmprof_process_events_lost",
+        "Process events that found no room; every process is read again then",
+        |snapshot, values| values.is(snapshot.sampler.records_lost),
+    ),
+    Metric::counter(
+        "jvmprof_late_events",
+        "Events that came after later ones",
+        |snapshot, values| values.is(snapshot.sampler.late),
+    ),
+    Metric::gauge("jvmprof_processes", "Processes that are known", |snapshot, values| {
+        values.is(snapshot.processes);
+    }),
+    Metric::counter(
+        "jvmprof_processes_unreadable",
+        "Processes that were gone or not readable when their first sample arrived",
+        |snapshot, values| values.is(snapshot.table.unreadable),
+    ),
+    Metric::counter(
+        "jvmprof_process_reads",
+        "Times that /proc/PID/maps was read",
+        |snapshot, values| values.is(snapshot.table.reads),
+    ),
+    Metric::counter(
+        "jvmprof_mappings_over_limit",
+        "Looks at a process that had mapped more code than is remembered of one",
+        |snapshot, values| values.is(snapshot.table.mappings_over_limit),
+    ),
+    Metric::counter(
+        "jvmprof_mapping_resets",
+        "Times that all processes' mappings were forgotten to make room and read again",
+        |snapshot, values| values.is(snapshot.table.resets),
+    ),
+    Metric::gauge(
+        "jvmprof_samples_waiting",
+        "Samples that wait for unwind rows",
+        |snapshot, values| values.is(snapshot.waiting),
+    ),
+    Metric::counter(
+        "jvmprof_kernel_program_seconds",
+        "Run time of the sampling program on all CPUs; absent where the kernel doesn't measure it",
+        |snapshot, values| {
+            if let Some((nanoseconds, _)) = snapshot.kernel_run_time {
+                values.real(nanoseconds as f64 / 1e9);
+            }
+        },
+    ),
+    Metric::counter(
+        "jvmprof_kernel_program_runs",
+        "Runs of the sampling program; absent where the kernel doesn't measure it",
+        |snapshot, values| {
+            if let Some((_, runs)) = snapshot.kernel_run_time {
+                values.is(runs);
+            }
+        },
+    ),
+];

@@ -1,0 +1,99 @@
+//! What is exposed against what is documented, both ways.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::*;
+use crate::export::delivery::DeliveryCounts;
+use crate::sampler::SamplerCounts;
+use crate::symbolize::Outcome;
+
+const DOCUMENT: &str = include_str!("../../../../docs/metrics.md");
+
+/// The rows of the document's tables: type, label and meaning by name.
+fn documented() -> BTreeMap<String, (String, String, String)> {
+    let mut rows = BTreeMap::new();
+    let is_metric = |line: &&str| line.starts_with("| `jvmprof_") || line.starts_with("| `process_");
+    for line in DOCUMENT.lines().filter(is_metric) {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [name, kind, label, meaning, ..] = cells[..] else { panic!("{line}: too few columns") };
+        let bare = |cell: &str| cell.replace('`', "");
+        let twice = rows.insert(bare(name), (bare(kind), bare(label), meaning.to_owned()));
+        assert!(twice.is_none(), "{name} is documented twice");
+    }
+    rows
+}
+
+fn exposed(snapshot: Snapshot) -> String {
+    exposition(Arc::new(snapshot)).expect("encodes")
+}
+
+/// A snapshot in which each optional part is there.
+pub(super) fn full() -> Snapshot {
+    let delivery = DeliveryCounts { handed_over: 9, delivered: 7, ..DeliveryCounts::default() };
+    let mut snapshot = Snapshot {
+        sinks: vec![("http://parca:7070".to_owned(), delivery), ("/var/lib/jvmprof".to_owned(), delivery)],
+        kernel_run_time: Some((1_500_000_000, 3)),
+        uploads: Some(Default::default()),
+        debuginfod: Some(Default::default()),
+        outcomes: [(Outcome::Whole, 5), (Outcome::Truncated("stack \"unreadable\"\n"), 2)].into(),
+        ..Snapshot::default()
+    };
+    snapshot.sampler = SamplerCounts { shed: 4, ..SamplerCounts::default() };
+    snapshot
+}
+
+#[test]
+fn the_document_has_each_metric_and_no_other() {
+    let mut documented = documented();
+    for metric in all() {
+        let name = metric.series_name();
+        let row = documented.remove(&name).unwrap_or_else(|| panic!("{name} is not in docs/metrics.md"));
+        let expected = (metric.kind.as_str().to_owned(), metric.labels.join(", "), metric.help.to_owned());
+        assert_eq!(row, expected, "{name} is documented otherwise");
+    }
+    assert!(documented.is_empty(), "documented, but not there: {:?}", documented.keys());
+}
+
+#[test]
+fn the_exposition_has_a_family_for_each_metric() {
+    let text = exposed(full());
+    let families: BTreeSet<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE "))
+        .map(|line| line.split(' ').next().unwrap_or(""))
+        .collect();
+    assert_eq!(families, all().map(|metric| metric.name).collect::<BTreeSet<_>>());
+    for line in [
+        "jvmprof_kernel_program_seconds_total 1.5",
+        "jvmprof_samples_lost_total{reason=\"shed\"} 4.0",
+        "jvmprof_stacks_total{outcome=\"whole\"} 5.0",
+        "jvmprof_samples_delivered_total{sink=\"http://parca:7070\"} 7.0",
+        "jvmprof_samples_undelivered_total{sink=\"/var/lib/jvmprof\",reason=\"spool_full\"} 0.0",
+    ] {
+        assert!(text.contains(&format!("\n{line}\n")), "no {line} in {text}");
+    }
+    assert!(text.ends_with("# EOF\n"));
+}
+
+#[test]
+fn no_value_can_forge_a_line() {
+    let text = exposed(full());
+    assert!(text.contains(r#"{outcome="stack \"unreadable\"\n"} 2"#), "{text}");
+}
+
+#[test]
+fn names_follow_prometheus_rules() {
+    let mut seen = BTreeSet::new();
+    for metric in all() {
+        assert!(seen.insert(metric.name), "{} is there twice", metric.name);
+        assert!(metric.name.starts_with("jvmprof_") || metric.name.starts_with("process_"));
+        assert!(!metric.name.ends_with("_total") && !metric.help.ends_with('.'), "{}", metric.name);
+        let mut values = Values::default();
+        (metric.read)(&full(), &mut values);
+        let mut of = BTreeSet::new();
+        for (labels, _) in values.0 {
+            assert_eq!(labels.len(), metric.labels.len(), "{}: {labels:?}", metric.name);
+            assert!(of.insert(labels.clone()), "{} has {labels:?} twice", metric.name);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! All numbers of one moment.
+
+use std::collections::BTreeMap;
+
+use super::process::SelfUsage;
+use crate::export::delivery::DeliveryCounts;
+use crate::export::parca::upload::UploadCounts;
+use crate::native::debuginfod::DebuginfodCounts;
+use crate::process::container::ContainerCounts;
+use crate::process::table::TableCounts;
+use crate::sampler::SamplerCounts;
+use crate::symbolize::{CacheSize, Outcome, SymbolCounts};
+
+/// Counters since the start, and what holds now. To add a metric, add a field here and a row in [`super::metrics`].
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    pub sampler: SamplerCounts,
+    pub table: TableCounts,
+    /// Processes that are known now.
+    pub processes: u64,
+    pub symbols: SymbolCounts,
+    pub caches: Vec<CacheSize>,
+    /// Samples with names, by the outcome of their stack.
+    pub outcomes: BTreeMap<Outcome, u64>,
+    /// Samples that wait for unwind rows now.
+    pub waiting: u64,
+    /// (nanoseconds, runs) of the kernel programs, where the kernel measures them.
+    pub kernel_run_time: Option<(u64, u64)>,
+    pub targets: TargetCounts,
+    /// Samples in the series that takes what exceeds the limit of series.
+    pub over_series_limit: u64,
+    pub window_full: u64,
+    /// Different stacks that wait for their labels now.
+    pub held_stacks: u64,
+    /// What each sink is called, and what became of samples that were handed to it.
+    pub sinks: Vec<(String, DeliveryCounts)>,
+    /// `None`: nothing is uploaded.
+    pub uploads: Option<UploadCounts>,
+    /// `None`: no debuginfod server is asked.
+    pub debuginfod: Option<DebuginfodCounts>,
+    pub budget: Budget,
+    pub windows: u64,
+    pub clock_steps: u64,
+    pub suspends: u64,
+    /// Log messages that were held back since too many like them had been written.
+    pub suppressed_messages: u64,
+    /// HTTP connections that were not taken since too many were open.
+    pub refused_connections: u64,
+    pub usage: SelfUsage,
+}
+
+/// What was decided of samples: whether they are wanted, and under which labels.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TargetCounts {
+    pub containers: ContainerCounts,
+    /// Samples that went out without what a container runtime should have told of them.
+    pub without_container_metadata: u64,
+    /// Samples that arrived and that rules dropped. Those that the kernel didn't take any more aren't among them.
+    pub dropped: u64,
+    /// How often the kernel could not be told of a dropped process, which was sampled on.
+    pub kernel_drops_refused: u64,
+}
+
+/// How often is sampled, and what that may cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Budget {
+    /// Percent of one core; `None`: no limit.
+    pub limit_percent: Option<f64>,
+    /// What sampling took in the last measured stretch, percent of one core.
+    pub used_percent: f64,
+    /// Samples per second and CPU that were asked for.
+    pub wanted_hz: u32,
+    /// The same as it is now.
+    pub current_hz: u32,
+    pub lowered: u64,
+    pub raised: u64,
+}
