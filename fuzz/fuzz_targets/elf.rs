@@ -1,6 +1,7 @@
 //! Any bytes as an ELF file: headers, symbols and rows, and lookups all over its segments.
 #![no_main]
 
+use jvmprof_daemon::hotspot::stubs::analyze_native;
 use jvmprof_daemon::native::elf::ElfFile;
 use jvmprof_daemon::native::rows::UnwindRows;
 use jvmprof_daemon::native::symbols::SymbolTable;
@@ -10,7 +11,8 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|data: &[u8]| {
     let Ok(elf) = ElfFile::parse(data) else { return };
     let symbols = SymbolTable::load(&elf);
-    let rows = UnwindRows::load(&elf);
+    let rows = UnwindRows::load_with(&elf, Some(analyze_native));
+    let _ = SymbolTable::load_go(&elf);
     for segment in elf.header().segments.iter().take(8) {
         for step in 0..16 {
             let address = Svma(segment.address.0.wrapping_add(segment.memory_size / 16 * step));

@@ -5,8 +5,9 @@
 use std::fs::File;
 use std::io::Write;
 
-use jvmprof_daemon::jitmap::names::display_name;
+use jvmprof_daemon::jitmap::names::code_name;
 use jvmprof_daemon::jitmap::perf_map::{PerfMap, PerfMapLimits};
+use jvmprof_daemon::jitmap::timeline::Found;
 use jvmprof_daemon::types::Avma;
 use libfuzzer_sys::fuzz_target;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -32,12 +33,14 @@ fuzz_target!(|data: &[u8]| {
         let digits = line.split(|byte| *byte == b' ').next().unwrap_or_default();
         let start = std::str::from_utf8(digits).ok().and_then(|text| u64::from_str_radix(text, 16).ok());
         for address in start.into_iter().flat_map(|at| [at, at.wrapping_add(1), at.wrapping_sub(1)]) {
-            let found = whole.lookup(Avma(address));
-            assert_eq!(found, grown.lookup(Avma(address)));
+            let found = whole.lookup(Avma(address), u64::MAX);
+            let same = grown.lookup(Avma(address), u64::MAX);
+            let told = |found: Option<Found<'_>>| found.map(|it| (it.name.to_owned(), it.start, it.size));
+            assert_eq!(told(found), told(same));
             if let Some(found) = found {
                 assert!(found.start.0 <= address && address - found.start.0 < found.size);
-                assert!(!found.raw.contains(char::is_control));
-                display_name(found.raw);
+                assert!(!found.name.contains(char::is_control));
+                code_name(found.name);
             }
         }
     }

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use jvmprof_daemon::native::build_id::from_note_bytes;
 use jvmprof_daemon::native::cache::{FileCache, FileCacheLimits, FileKey, LoadError};
-use jvmprof_daemon::native::elf::{ElfError, ElfFile, ElfKind, read_header};
+use jvmprof_daemon::native::debug_files::DebugPlaces;
+use jvmprof_daemon::native::elf::{ElfError, ElfFile, ElfHeader, ElfKind, LoadSegment, read_header};
 use jvmprof_daemon::native::open::{OpenError, open_regular};
 use jvmprof_daemon::native::rows::UnwindRows;
 use jvmprof_daemon::native::source::RegularFile;
@@ -85,6 +86,29 @@ fn code_is_where_its_segment_puts_it() {
     assert!(
         header.segments.iter().filter(|s| s.executable).all(|s| header.svma_of(s.offset) == Some(s.address))
     );
+}
+
+/// What rustc and lld link: the code begins within a page that it shares with constants, mapped twice.
+#[test]
+fn a_mapping_begins_where_its_codes_page_does() {
+    let segment = |offset, address, size, executable| LoadSegment {
+        offset: FileOffset(offset),
+        address: Svma(address),
+        file_size: size,
+        memory_size: size,
+        executable,
+    };
+    let header = ElfHeader {
+        kind: ElfKind::Dynamic,
+        entry: Svma(0),
+        segments: [segment(0, 0, 0x44_2954, false), segment(0x44_2980, 0x44_3980, 0x7a_5990, true)].into(),
+        build_id: None,
+        is_go: false,
+        layout: 0,
+    };
+    assert_eq!(header.svma_of(FileOffset(0x44_2980)), Some(Svma(0x44_3980)));
+    assert_eq!(header.svma_of(FileOffset(0x44_2000)), Some(Svma(0x44_3000)), "where the mapping begins");
+    assert_eq!(header.svma_of(FileOffset(0x44_1fff)), Some(Svma(0x44_1fff)), "a page of constants");
 }
 
 #[test]
@@ -236,7 +260,7 @@ fn a_file_is_loaded_once_for_all_who_ask_and_known_by_its_build_id() {
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
-                let symbols = cache.symbols(&first.key, &copy, || {
+                let symbols = cache.symbols(&first.key, &copy, &DebugPlaces::default(), || {
                     opened.fetch_add(1, Ordering::Relaxed);
                     open_regular(&copy)
                 });
@@ -263,9 +287,12 @@ fn a_stripped_file_and_its_original_are_not_taken_for_the_same() {
     let (original, stripped_known) = (identify(Path::new(LIBJVM)), identify(&stripped));
     assert_eq!(original.header.build_id, stripped_known.header.build_id);
     assert_ne!(original.key, stripped_known.key);
-    let swapped = cache.symbols(&original.key, &stripped, || open_regular(&stripped));
+    let swapped =
+        cache.symbols(&original.key, &stripped, &DebugPlaces::default(), || open_regular(&stripped));
     assert!(matches!(swapped, Err(LoadError::Changed { .. })));
-    let symbols = cache.symbols(&original.key, Path::new(LIBJVM), || open_regular(Path::new(LIBJVM)));
+    let symbols = cache.symbols(&original.key, Path::new(LIBJVM), &DebugPlaces::default(), || {
+        open_regular(Path::new(LIBJVM))
+    });
     assert!(symbols.expect("an earlier failure to open isn't remembered").len() > 30_000);
 }
 
@@ -276,11 +303,13 @@ fn no_name_is_read_from_a_file_that_has_changed() {
     fs::copy(LIBJVM, &path).expect("copied");
     let cache = FileCache::new(FileCacheLimits::default());
     let known = cache.identify(&File::open(&path).expect("the file"), &path).expect("an ELF file");
-    let symbols = cache.symbols(&known.key, &path, || open_regular(&path)).expect("symbols");
+    let symbols =
+        cache.symbols(&known.key, &path, &DebugPlaces::default(), || open_regular(&path)).expect("symbols");
     let text = known.header.segments.iter().find(|segment| segment.executable).expect("code");
     let mut code = (text.address.0..text.address.0 + text.file_size).map(Svma);
     let address = code.find(|at| symbols.lookup(*at).is_some()).expect("a function");
-    let name = || cache.function_name(&known.key, &path, || open_regular(&path), address);
+    let name =
+        || cache.function_name(&known.key, &path, &DebugPlaces::default(), || open_regular(&path), address);
     assert!(name().expect("unchanged").is_some());
     fs::copy(LIBC, &path).expect("written over");
     assert!(matches!(name(), Err(LoadError::Changed { .. })));

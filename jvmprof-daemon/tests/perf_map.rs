@@ -10,9 +10,10 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use jvmprof_daemon::jitmap::names::display_name;
+use jvmprof_daemon::jitmap::names::code_name;
 use jvmprof_daemon::jitmap::perf_map::{PerfMap, PerfMapLimits};
 use jvmprof_daemon::native::open::{OpenError, open_in_root, open_in_root_owned, open_regular};
+use jvmprof_daemon::sampler::now_ns;
 use jvmprof_daemon::types::Avma;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -22,11 +23,17 @@ const JDK25: &str = include_str!("fixtures/perf-map/jdk25.map");
 const NODE: &str = include_str!("fixtures/perf-map/node.map");
 
 fn raw_at(map: &PerfMap, address: u64) -> Option<&str> {
-    map.lookup(Avma(address)).map(|symbol| symbol.raw)
+    map.lookup(Avma(address), u64::MAX).map(|symbol| symbol.name)
 }
 
 fn refresh(map: &mut PerfMap, path: &Path) -> jvmprof_daemon::jitmap::perf_map::Refresh {
     map.refresh(&File::open(path).expect("the map")).expect("it can be read")
+}
+
+/// Time passes in which nothing is written.
+fn rewritten(map: &mut PerfMap, path: &Path) {
+    std::thread::sleep(Duration::from_millis(250));
+    refresh(map, path);
 }
 
 #[test]
@@ -41,9 +48,9 @@ fn every_line_of_real_maps_is_found_with_its_name_for_people() {
         for line in text.lines() {
             let [start, size, name] = line.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
             let number = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).expect("hex");
-            let symbol = map.lookup(Avma(number(start))).expect("an entry");
-            assert_eq!((symbol.raw, symbol.size), (name, number(size)));
-            let shown = display_name(name);
+            let symbol = map.lookup(Avma(number(start)), u64::MAX).expect("an entry");
+            assert_eq!((symbol.name, symbol.size), (name, number(size)));
+            let shown = code_name(name).name;
             assert!(!shown.is_empty() && !shown.starts_with("JS:"), "{shown}");
             if name.ends_with(')') && text != NODE {
                 java += 1;
@@ -85,18 +92,27 @@ fn a_map_that_is_cut_replaced_or_rewritten_is_read_again() {
     // As HotSpot writes: into the same file, from its start, and longer than before.
     std::thread::sleep(Duration::from_millis(20));
     fs::write(&path, "1000 10 other\n5000 10 fifth\n6000 10 sixth\n7000 10 seventh\n").expect("written");
+    let before = now_ns();
     assert!(refresh(&mut map, &path).restarted);
+    assert_eq!((raw_at(&map, 0x1000), raw_at(&map, 0x2000)), (Some("other"), Some("second")));
+    assert_eq!(map.lookup(Avma(0x1000), before).map(|found| found.name), Some("first"));
+    // Once it is whole, what it doesn't have is gone.
+    rewritten(&mut map, &path);
     assert_eq!((raw_at(&map, 0x1000), raw_at(&map, 0x2000)), (Some("other"), None));
+    let second = map.lookup(Avma(0x2000), before).map(|found| (found.name, found.is_ambiguous));
+    assert_eq!(second, Some(("second", true)), "when it went is not known");
     assert_eq!(raw_at(&map, 0x7000), Some("seventh"));
 
     OpenOptions::new().write(true).open(&path).expect("the map").set_len(14).expect("cut");
     assert!(refresh(&mut map, &path).restarted);
+    rewritten(&mut map, &path);
     assert_eq!((raw_at(&map, 0x1000), raw_at(&map, 0x7000)), (Some("other"), None));
 
     let new = directory.path().join("new");
     fs::write(&new, "9000 10 ninth\n").expect("written");
     fs::rename(&new, &path).expect("replaced");
     assert!(refresh(&mut map, &path).restarted);
+    rewritten(&mut map, &path);
     assert_eq!((raw_at(&map, 0x1000), raw_at(&map, 0x9000)), (None, Some("ninth")));
     assert_eq!(map.counters().restarts, 3);
 }
@@ -151,7 +167,7 @@ fn memory_is_bounded_for_a_map_of_many_entries() {
     fs::write(&path, &text).expect("written");
     let begin = Instant::now();
     let mut map = PerfMap::new(PerfMapLimits::default());
-    assert!(!refresh(&mut map, &path).more);
+    while refresh(&mut map, &path).more {}
     println!(
         "{} entries of {} bytes in {:?}: {} bytes of memory",
         map.len(),
@@ -161,7 +177,7 @@ fn memory_is_bounded_for_a_map_of_many_entries() {
     );
     assert_eq!(map.counters().entries, 200_000);
     let mut map = PerfMap::new(PerfMapLimits { memory_bytes: 4 << 20, ..PerfMapLimits::default() });
-    refresh(&mut map, &path);
+    while refresh(&mut map, &path).more {}
     let counters = map.counters();
     assert_eq!(counters.entries + counters.over_limit, 200_000);
     assert!(counters.entries > 20_000 && map.size_bytes() <= (4 << 20) + 5000, "{counters:?}");

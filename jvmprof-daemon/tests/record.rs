@@ -147,7 +147,7 @@ fn a_process_that_ends_during_the_recording_keeps_its_samples() {
     let load = Workload::start(&program, &["10"]);
     let pid = load.pid();
     let killer = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_secs(1));
+        std::thread::sleep(Duration::from_secs(3));
         drop(load);
     });
     let summary = record_json(&["-p", &pid.to_string(), "-d", "60s"]);

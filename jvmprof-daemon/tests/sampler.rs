@@ -10,7 +10,7 @@ use jvmprof_daemon::sampler::{Event, EventKind, Sampler, SamplerOptions};
 
 fn start(pids: Option<Vec<u32>>) -> Sampler {
     let options = SamplerOptions { frequency: 199, pids, ring_bytes: 1 << 20, kernel_log: false };
-    Sampler::start(&options).expect("the kernel lets root sample")
+    Sampler::start(&options, drop).expect("the kernel lets root sample")
 }
 
 fn busy_shell() -> Child {

@@ -139,6 +139,7 @@ impl Frames {
                     system_name: name.into(),
                     file: (kind == FrameKind::Java).then(|| source(name).into()),
                     line,
+                    how: None,
                 }],
             })
         });

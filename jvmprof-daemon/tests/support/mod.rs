@@ -3,12 +3,57 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
+
+/// A load in a JVM: recursion of so many calls (0: two methods that call each other) for so many milliseconds (none: for ever).
+pub(crate) const LOAD: &str = r#"
+public class Load {
+    static volatile long sink;
+    static int hash(byte[] data) { int h = 7; for (byte b : data) h = h * 31 + b; return h; }
+    static void outer(byte[] data) { for (int i = 0; i < 100; i++) sink += hash(data); }
+    static int descend(int n) {
+        if (n == 0) { long s = 0; for (int i = 0; i < 200000; i++) s += i * i; sink = s; return 1; }
+        return descend(n - 1) + 1;
+    }
+    public static void main(String[] args) {
+        int depth = Integer.parseInt(args[0]);
+        long until = args.length > 1 ? System.nanoTime() + Long.parseLong(args[1]) * 1000000 : Long.MAX_VALUE;
+        byte[] data = new byte[100_000];
+        while (System.nanoTime() < until) if (depth > 0) descend(depth); else outer(data);
+    }
+}
+"#;
+
+/// Compiled by a JDK that has a compiler, for the oldest that is tested.
+pub(crate) fn compile_java(dir: &Path, class: &str, source: &str) -> PathBuf {
+    compile_java_for(8, dir, class, source)
+}
+
+/// As [`compile_java`], for JDKs from this release on.
+pub(crate) fn compile_java_for(release: u32, dir: &Path, class: &str, source: &str) -> PathBuf {
+    let file = dir.join(format!("{class}.java"));
+    fs::write(&file, source).expect("written");
+    let new_enough = jdks().into_iter().filter(|(feature, _)| *feature >= release);
+    let javac = new_enough.map(|(_, home)| home.join("bin/javac")).find(|javac| javac.is_file());
+    let mut javac = Command::new(javac.expect("one of the JDKs needs a javac"));
+    assert!(
+        javac
+            .args(["-nowarn", "--release", &release.to_string(), "-d"])
+            .arg(dir)
+            .arg(file)
+            .status()
+            .expect("javac runs")
+            .success()
+    );
+    dir.to_owned()
+}
 
 pub(crate) fn scratch() -> TempDir {
     tempfile::tempdir().expect("a temporary folder can be made")
@@ -72,10 +117,39 @@ pub(crate) fn open_to_all(dir: &Path) {
     fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).expect("the folder is ours");
 }
 
+/// Status and body of what a daemon answers at its socket.
+pub(crate) fn http_get(socket: &Path, path: &str) -> Option<(u16, String)> {
+    let mut stream = UnixStream::connect(socket).ok()?;
+    stream
+        .write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes())
+        .ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+}
+
+/// The values of a page of metrics by series, as `name{label="value"}`.
+pub(crate) fn series(metrics: &str) -> BTreeMap<String, f64> {
+    let lines = metrics.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .map(|line| {
+            let (series, value) = line.rsplit_once(' ').expect("a series and its value");
+            (series.to_owned(), value.parse().expect("a number"))
+        })
+        .collect()
+}
+
 /// Samples by leaf function, as `go tool pprof` reads the file.
 pub(crate) fn go_pprof_top(file: &Path) -> BTreeMap<String, u64> {
+    go_pprof(file, &[])
+}
+
+/// The same at another granularity: `-lines`.
+pub(crate) fn go_pprof(file: &Path, granularity: &[&str]) -> BTreeMap<String, u64> {
     let output = Command::new("go")
         .args(["tool", "pprof", "-sample_index=samples", "-nodefraction=0", "-nodecount=100000", "-top"])
+        .args(granularity)
         .arg(file)
         .output()
         .expect("the tests need go");

@@ -1,0 +1,235 @@
+//! `jvmprof daemon` with a file: what is refused, what SIGHUP changes, what rules drop. Needs root.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use jvmprof_daemon::export::store::{Matcher, Store, TimeRange};
+use support::{Workload, compile, jvmprof, scratch, signal};
+
+const BUSY: &str = r"
+volatile unsigned long sink;
+__attribute__((noinline)) void spin(void) { for (int i = 0; i < 20000; i++) sink += i * i; }
+int main(void) { for (;;) spin(); }
+";
+
+/// A daemon whose log can be read while it runs.
+struct Daemon {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Daemon {
+    fn start(dir: &Path, file: &Path) -> Self {
+        let log = dir.join("log");
+        let child = jvmprof()
+            .args(["--log-level", "info", "daemon", "--config"])
+            .arg(file)
+            .stderr(fs::File::create(&log).unwrap())
+            .env("NO_COLOR", "1")
+            .spawn()
+            .unwrap();
+        Self { child, log }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// Waits until so many lines of the log hold this text.
+    fn await_lines(&mut self, text: &str, count: usize) {
+        let give_up = Instant::now() + Duration::from_secs(120);
+        while self.log().lines().filter(|line| line.contains(text)).count() < count {
+            assert!(Instant::now() < give_up, "no {count} lines with {text:?} in {}", self.log());
+            assert!(self.child.try_wait().unwrap().is_none(), "the daemon has ended: {}", self.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits for some windows from now on.
+    fn await_windows(&mut self, count: usize) {
+        let before = self.log().lines().filter(|line| line.contains("daemon: window")).count();
+        self.await_lines("daemon: window", before + count);
+    }
+
+    fn end(mut self) -> String {
+        signal(self.child.id(), "TERM");
+        assert!(self.child.wait().unwrap().success(), "{}", self.log());
+        self.log()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A collector that doesn't outlive its test.
+struct Collector(Child);
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A number of the last line with this text.
+fn field(log: &str, line: &str, name: &str) -> u64 {
+    let last = log.lines().rfind(|it| it.contains(line)).unwrap_or_else(|| panic!("no {line} in {log}"));
+    let is_whole = |end: usize| !last[end..].starts_with(|it: char| it.is_ascii_alphanumeric() || it == '_');
+    let mut ends = last.match_indices(name).map(|(at, name)| at + name.len());
+    let at = ends.find(|end| is_whole(*end)).unwrap_or_else(|| panic!("no {name} in {last}"));
+    let digits = last[at..].trim_start_matches(['=', '"', ':', ' ']);
+    let end = digits.find(|it: char| !it.is_ascii_digit()).unwrap_or(digits.len());
+    digits[..end].parse().unwrap_or_else(|_| panic!("{name} is no number in {last}"))
+}
+
+/// A loss as the last window's line has it; those that are zero aren't there.
+fn loss(log: &str, name: &str) -> u64 {
+    let last = log.lines().rfind(|line| line.contains(" window ")).unwrap_or_default();
+    if last.contains(name) { field(last, " window ", name) } else { 0 }
+}
+
+fn samples(dir: &Path, labels: &[(&str, &str)]) -> u64 {
+    let store = Store::open_for_reading(dir).unwrap();
+    let matchers: Vec<Matcher> = labels.iter().map(|(name, value)| Matcher::equal(*name, *value)).collect();
+    store.profiles(TimeRange::ALL, &matchers).iter().map(|profile| profile.samples).sum()
+}
+
+fn check(file: &Path, variables: &[(&str, &str)]) -> (Output, String) {
+    let output = jvmprof()
+        .args(["daemon", "--check-config", "--config"])
+        .arg(file)
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output, stderr)
+}
+
+#[test]
+fn a_bad_file_is_refused_before_anything_starts() {
+    let dir = scratch();
+    let file = dir.path().join("bad.toml");
+    let text =
+        "frequency = 0\n[remote-store]\nadress = 'x'\n[[relabel-configs]]\nregex = '('\naction = 'drop'\n";
+    fs::write(&file, text).unwrap();
+    let (output, stderr) = check(&file, &[("JVMPROF_SYMBOLIZE", "nobody")]);
+    assert_eq!(output.status.code(), Some(64), "{stderr}");
+    let path = file.display();
+    for expected in [
+        format!("{path}:1:13: frequency: \"0\": 0 is not in 1..=20000"),
+        format!("{path}:3:1: unknown key \"remote-store-adress\": did you mean \"remote-store-address\"?"),
+        format!("{path}:4:1: relabel-configs[0]: regex \"(\": unclosed group"),
+        "environment variable JVMPROF_SYMBOLIZE: \"nobody\": must be one of local, server, auto".to_owned(),
+    ] {
+        assert!(stderr.lines().any(|line| line == expected), "{expected} isn't in\n{stderr}");
+    }
+    let missing = dir.path().join("missing.toml");
+    assert_eq!(check(&missing, &[]).0.status.code(), Some(64));
+}
+
+#[test]
+fn a_good_file_is_told_and_its_secrets_are_not() {
+    let dir = scratch();
+    let file = dir.path().join("good.toml");
+    fs::write(&file, "remote-store = { address = 'http://127.0.0.1:9', bearer-token = 'geheim' }\n").unwrap();
+    let (output, stderr) = check(&file, &[("JVMPROF_FREQUENCY", "19")]);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{stderr}");
+    for line in [
+        "frequency = 19 (environment)",
+        "remote-store-address = http://127.0.0.1:9 (file)",
+        "remote-store-bearer-token = (hidden) (file)",
+    ] {
+        assert!(stdout.lines().any(|it| it == line), "{line} isn't in\n{stdout}");
+    }
+    assert!(!stdout.contains("geheim") && !stderr.contains("geheim"));
+}
+
+/// A collector on a free port, and its address.
+fn collector(dir: &Path) -> (Collector, String) {
+    let mut collector = jvmprof()
+        .args(["collector", "--listen", "127.0.0.1:0", "--dir"])
+        .arg(dir)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(collector.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    (Collector(collector), line.trim().trim_end_matches('/').to_owned())
+}
+
+/// `dropped`: the program that rules drop.
+fn configuration(address: &str, phase: &str, dropped: &str, more: &str) -> String {
+    format!(
+        "push-interval = '1s'\nremote-store-address = '{address}'\nexternal-labels = {{ phase = '{phase}' }}\n{more}
+[[relabel-configs]]
+source_labels = ['comm']
+regex = '{dropped}'
+action = 'drop'
+
+[[relabel-configs]]
+source_labels = ['__meta_process_executable_name', '__meta_process_uid']
+regex = '(.*);0'
+target_label = 'job'
+"
+    )
+}
+
+#[test]
+fn sighup_takes_over_what_is_good_and_keeps_what_was_where_it_is_bad() {
+    let dir = scratch();
+    let flags = ["-O1", "-fno-omit-frame-pointer"];
+    let _first = Workload::start(&compile(dir.path(), "first", BUSY, &flags), &[]);
+    let _second = Workload::start(&compile(dir.path(), "second", BUSY, &flags), &[]);
+    let (one, other) = (dir.path().join("one"), dir.path().join("other"));
+    let ((mut at_one, one_address), (mut at_other, other_address)) = (collector(&one), collector(&other));
+    let file = dir.path().join("jvmprof.toml");
+    fs::write(&file, configuration(&one_address, "before", "first", "")).unwrap();
+    let mut daemon = Daemon::start(dir.path(), &file);
+    daemon.await_windows(4);
+
+    fs::write(&file, "frequency = 'often'\n").unwrap();
+    signal(daemon.child.id(), "HUP");
+    daemon.await_lines("jvmprof.toml:1:13: frequency: \"often\"", 1);
+    daemon.await_windows(2);
+
+    let more = "frequency = 49\nsymbol-cache-mib = 25";
+    fs::write(&file, configuration(&other_address, "after", "second", more)).unwrap();
+    signal(daemon.child.id(), "HUP");
+    daemon.await_lines("the configuration was read again", 1);
+    daemon.await_windows(4);
+    let log = daemon.end();
+    signal(at_one.0.id(), "TERM");
+    signal(at_other.0.id(), "TERM");
+    assert!(at_one.0.wait().unwrap().success() && at_other.0.wait().unwrap().success());
+
+    // Who was dropped isn't there, who wasn't is, under the labels of the time.
+    assert!(samples(&one, &[("job", "second"), ("phase", "before")]) > 0, "{log}");
+    assert_eq!(samples(&one, &[("comm", "first")]), 0, "{log}");
+    assert_eq!(samples(&one, &[("phase", "after")]), 0, "a window has one configuration");
+    assert!(samples(&other, &[("job", "first"), ("phase", "after")]) > 0, "{log}");
+    assert_eq!(samples(&other, &[("comm", "second")]), 0, "{log}");
+    assert_eq!(samples(&other, &[("phase", "before")]), 0, "{log}");
+
+    let fixed = log.lines().find(|line| line.contains("need a restart")).expect(&log);
+    assert!(fixed.contains("symbol-cache-mib") && !fixed.contains("frequency"), "{fixed}");
+
+    // Each sample is accounted for, and most of what was dropped wasn't even taken.
+    let ended = |name| field(&log, " ended ", name);
+    let lost = ["\"shed\"", "\"ring_buffer_full\"", "\"unwinder_unavailable\""].map(|name| loss(&log, name));
+    assert_eq!(ended("taken"), ended("samples") + lost.iter().sum::<u64>(), "{log}");
+    assert_eq!(samples(&one, &[]) + samples(&other, &[]), ended("delivered"), "{log}");
+    let by_daemon = ended("samples") - ended("delivered") - ended(" lost");
+    let dropped = loss(&log, "\"dropped_by_rules\"");
+    assert!(dropped > by_daemon, "the kernel program dropped nothing by itself: {log}");
+}

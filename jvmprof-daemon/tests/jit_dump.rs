@@ -1,0 +1,260 @@
+//! jitdumps as files: growing, half-written, collected, cut, of others.
+#![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jvmprof_common::rows::CfaRule;
+use jvmprof_daemon::jitmap::jitdump::{DumpError, HeaderError, JitDump};
+use jvmprof_daemon::sampler::now_ns;
+use jvmprof_daemon::types::Avma;
+use tempfile::TempDir;
+
+const PID: u32 = 7;
+
+struct Writer {
+    _directory: TempDir,
+    path: PathBuf,
+    file: File,
+}
+
+impl Writer {
+    fn new(pid: u32, flags: u64) -> Self {
+        let directory = tempfile::tempdir().expect("a folder");
+        let path = directory.path().join("jit-7.dump");
+        let mut file = OpenOptions::new().create_new(true).append(true).open(&path).expect("a file");
+        let mut header = [0x4A69_5444u32, 1, 40, 62, 0, pid].map(u32::to_le_bytes).concat();
+        // V8 tells a time of another clock here.
+        header.extend([1_795_290_717_344_161u64, flags].map(u64::to_le_bytes).concat());
+        file.write_all(&header).expect("written");
+        Self { _directory: directory, path, file }
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.file.write_all(bytes).expect("written");
+    }
+
+    fn dump(&self) -> JitDump {
+        JitDump::new(open(&self.path), [PID, 1000 + PID])
+    }
+}
+
+fn open(path: &Path) -> File {
+    File::open(path).expect("the file")
+}
+
+fn record(id: u32, time_ns: u64, body: &[u8]) -> Vec<u8> {
+    let size = 16 + u32::try_from(body.len()).expect("short");
+    [&id.to_le_bytes()[..], &size.to_le_bytes(), &time_ns.to_le_bytes(), body].concat()
+}
+
+fn load(time_ns: u64, address: u64, size: u64, name: &str) -> Vec<u8> {
+    let numbers = [0, address, address, size, 1].map(u64::to_le_bytes).concat();
+    let code = vec![0x90; usize::try_from(size).expect("short")];
+    record(0, time_ns, &[&numbers, name.as_bytes(), b"\0", &code].concat())
+}
+
+fn moved(time_ns: u64, from: u64, to: u64, size: u64) -> Vec<u8> {
+    record(1, time_ns, &[0, to, from, to, size, 1].map(u64::to_le_bytes).concat())
+}
+
+fn lines(time_ns: u64, address: u64, places: &[(u64, u32)]) -> Vec<u8> {
+    let mut body = [address, places.len() as u64].map(u64::to_le_bytes).concat();
+    for (at, line) in places {
+        body.extend([&at.to_le_bytes()[..], &line.to_le_bytes(), &[0; 4], b"a.src\0"].concat());
+    }
+    record(2, time_ns, &body)
+}
+
+fn at(dump: &JitDump, address: u64, time_ns: u64) -> Option<String> {
+    dump.lookup(Avma(address), time_ns).map(|found| found.name.to_owned())
+}
+
+#[test]
+fn records_hold_from_their_time_on_however_the_file_grows() {
+    let all = |t: u64| {
+        [
+            load(t, 0x1000, 64, "first"),
+            lines(t + 10, 0x1000, &[(0x1000, 3), (0x1010, 4)]),
+            load(t + 20, 0x1000, 64, "second"),
+            record(99, t + 25, b"of a later version"),
+            record(4, t + 26, &[16u64, 8, 0, 0, 0].map(u64::to_le_bytes).concat()),
+            moved(t + 30, 0x1000, 0x9000, 64),
+            load(t + 40, 0x1020, 64, "third"),
+        ]
+        .concat()
+    };
+    for cut in (0..all(1).len()).step_by(7) {
+        let t = now_ns();
+        let all = all(t);
+        let mut writer = Writer::new(PID, 0);
+        let mut dump = writer.dump();
+        for part in [&all[..cut], &all[cut..]] {
+            writer.put(part);
+            dump.refresh().expect("a good file");
+        }
+        let name = |address, time| at(&dump, address, time);
+        assert_eq!((name(0x1000, t - 1), name(0x1000, t)), (None, Some("first".into())), "cut at {cut}");
+        assert_eq!(
+            (name(0x1000, t + 19), name(0x1000, t + 20)),
+            (Some("first".into()), Some("second".into()))
+        );
+        assert_eq!((name(0x1000, t + 30), name(0x9010, t + 29)), (None, None), "moved");
+        assert_eq!(
+            (name(0x9010, t + 30), name(0x1020, t + 40)),
+            (Some("second".into()), Some("third".into()))
+        );
+        let found = dump.lookup(Avma(0x9012), t + 50).expect("the code that moved");
+        let place = found.lines.and_then(|lines| lines.at(0x12)).map(|(file, line)| (file.to_string(), line));
+        assert_eq!(place, Some(("a.src".into(), 4)), "its lines move with it");
+        let counters = dump.counters();
+        assert_eq!((counters.entries, counters.malformed), (4, 0));
+        assert_eq!((counters.unwinding, counters.unusable_unwinding), (0, 1), "not of the code behind it");
+        assert!(dump.is_known(t + 40) && !dump.is_collecting());
+    }
+}
+
+/// The `.eh_frame` of 64 bytes of code that lower the stack pointer by `frame`, as its writer would have put it behind them.
+fn unwinding(time_ns: u64, frame: u8) -> Vec<u8> {
+    let cie: [u8; 24] =
+        [20, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0x1b, 0x0c, 7, 8, 0x90, 1, 0, 0];
+    let mut fde = vec![24, 0, 0, 0, 28, 0, 0, 0];
+    fde.extend((-(64i32 + 24 + 8)).to_le_bytes());
+    fde.extend(64u32.to_le_bytes());
+    fde.extend([0, 0x44, 0x0e, 8 + frame, 0, 0, 0, 0, 0, 0, 0, 0]);
+    let section = [&cie[..], &fde, &[0; 4]].concat();
+    let sizes = [section.len() as u64 + 20, 20, 0].map(u64::to_le_bytes).concat();
+    record(4, time_ns, &[&sizes[..], &section, &[0; 20]].concat())
+}
+
+fn cfa(dump: &JitDump, address: u64, time_ns: u64) -> Option<CfaRule> {
+    let found = dump.lookup(Avma(address), time_ns)?;
+    Some(found.rows?.at(u32::try_from(address - found.start.0).expect("short"))?.cfa)
+}
+
+#[test]
+fn unwinding_information_comes_and_goes_with_its_code() {
+    let t = now_ns();
+    let mut writer = Writer::new(PID, 0);
+    for (at, frame) in [(0, Some(24)), (10, Some(40)), (20, None)] {
+        if let Some(frame) = frame {
+            writer.put(&unwinding(t + at, frame));
+        }
+        // The same name and size again: only the information differs.
+        writer.put(&load(t + at, 0x1000, 64, "f"));
+    }
+    writer.put(&[unwinding(t + 30, 16), load(t + 30, 0x2000, 64, "g")].concat());
+    writer.put(&moved(t + 40, 0x2000, 0x3000, 64));
+    // It is of the very next code only.
+    writer.put(&load(t + 50, 0x4000, 64, "h"));
+    let mut dump = writer.dump();
+    dump.refresh().expect("a good file");
+    let rsp = |offset| Some(CfaRule::Rsp(offset));
+    let cfas = [5, 15, 25].map(|at| cfa(&dump, 0x1004, t + at));
+    assert_eq!(cfas, [rsp(32), rsp(48), None]);
+    assert_eq!((cfa(&dump, 0x1003, t + 5), cfa(&dump, 0x1004, t - 1)), (rsp(8), None));
+    let places = [(0x2004, 35), (0x2004, 45), (0x3004, 35), (0x3004, 45)];
+    let moved = places.map(|(address, at)| cfa(&dump, address, t + at));
+    assert_eq!(moved, [rsp(24), None, None, rsp(24)]);
+    assert_eq!(cfa(&dump, 0x4004, t + 55), None);
+    assert_eq!((dump.is_unwound(), dump.counters().unwinding), (Some(true), 3));
+}
+
+#[test]
+fn unwinding_information_has_no_more_memory_than_names() {
+    let t = now_ns();
+    let mut writer = Writer::new(PID, 0);
+    for index in 0..2_000u64 {
+        writer.put(&[unwinding(t, 24), load(t, 0x10_0000 + index * 64, 64, "f")].concat());
+    }
+    // Longer than any that is believed.
+    let sizes = [1u64 << 20, 20, 0].map(u64::to_le_bytes).concat();
+    writer.put(&record(4, t, &[&sizes[..], &[0; 1 << 20]].concat()));
+    let mut dump = writer.dump();
+    dump.set_memory_limit(100_000);
+    dump.refresh().expect("a good file");
+    assert!(dump.size_bytes() < 102_000, "{}", dump.size_bytes());
+    let counters = dump.counters();
+    assert!(counters.over_limit > 100, "{counters:?}");
+    assert_eq!(counters.malformed, 1);
+}
+
+#[test]
+fn a_writer_that_collects_its_records_is_found_out() {
+    let mut writer = Writer::new(PID, 0);
+    let mut dump = writer.dump();
+    dump.refresh().expect("a good file");
+    let sampled = now_ns();
+    std::thread::sleep(Duration::from_millis(150));
+    dump.refresh().expect("a good file");
+    assert!(dump.is_known(sampled), "nothing speaks against it yet");
+    writer.put(&load(sampled - 20_000_000, 0x1000, 64, "late"));
+    dump.refresh().expect("a good file");
+    assert!(dump.is_collecting() && !dump.is_known(sampled));
+    assert_eq!(at(&dump, 0x1000, sampled).as_deref(), Some("late"));
+    writer.put(&load(now_ns(), 0x5000, 64, "now"));
+    dump.refresh().expect("a good file");
+    assert!(dump.is_known(sampled) && !dump.is_known(now_ns()));
+    writer.put(&record(3, now_ns(), b""));
+    dump.refresh().expect("a good file");
+    assert!(dump.is_known(u64::MAX), "closed");
+
+    // A half record that isn't finished tells it, too.
+    let mut writer = Writer::new(PID, 0);
+    let mut dump = writer.dump();
+    writer.put(&load(now_ns(), 0x1000, 64, "half")[..30]);
+    dump.refresh().expect("a good file");
+    std::thread::sleep(Duration::from_millis(150));
+    dump.refresh().expect("a good file");
+    assert!(dump.is_collecting());
+}
+
+#[test]
+fn what_cant_be_believed_is_refused_once_and_names_nothing() {
+    let t = now_ns();
+    let refused = |writer: &Writer| writer.dump().refresh().expect_err("not to be believed");
+    let error = refused(&Writer::new(PID, 1));
+    assert!(matches!(error, DumpError::Header(HeaderError::ArchTimestamps)), "{error}");
+    let error = refused(&Writer::new(8, 0));
+    assert!(matches!(error, DumpError::OtherProcess { found: 8, expected: PID }), "{error}");
+
+    for (bad, reason) in [
+        (load(t * 1000, 0x5000, 64, "tomorrow"), "other clock"),
+        ([0u32, 3, 0, 0].map(u32::to_le_bytes).concat(), "no record"),
+    ] {
+        let mut writer = Writer::new(PID, 0);
+        writer.put(&load(t, 0x1000, 64, "good"));
+        writer.put(&bad);
+        let mut dump = writer.dump();
+        assert_eq!(dump.refresh().expect_err("refused").reason(), reason);
+        assert_eq!(at(&dump, 0x1000, t), None, "other code may be there by now");
+        assert!(dump.refresh().is_ok(), "said once");
+    }
+
+    let mut writer = Writer::new(PID, 0);
+    writer.put(&load(t, 0x1000, 64, "good"));
+    let mut dump = writer.dump();
+    dump.refresh().expect("a good file");
+    writer.file.set_len(50).expect("cut");
+    assert!(matches!(dump.refresh(), Err(DumpError::Truncated)));
+    assert_eq!(at(&dump, 0x1000, t), None);
+}
+
+#[test]
+fn memory_is_bounded_and_hostile_records_are_counted() {
+    let t = now_ns();
+    let mut writer = Writer::new(PID, 0);
+    writer.put(&load(t, u64::MAX - 10, 64, "wraps"));
+    writer.put(&record(0, t, b"short"));
+    for index in 0..4_000u64 {
+        writer.put(&load(t, 0x10_0000 + index * 64, 64, &format!("function {index} with a long name")));
+    }
+    let mut dump = writer.dump();
+    dump.set_memory_limit(100_000);
+    dump.refresh().expect("a good file");
+    let counters = dump.counters();
+    assert_eq!((counters.malformed, counters.entries), (2, 4_000));
+    assert!(counters.over_limit > 1_000 && dump.size_bytes() < 102_000, "{}", dump.size_bytes());
+}

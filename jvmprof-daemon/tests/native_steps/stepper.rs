@@ -1,0 +1,186 @@
+//! Executes a program instruction by instruction, from its start.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use iced_x86::{Decoder, DecoderOptions, Mnemonic};
+use jvmprof_common::rows::Register;
+use jvmprof_common::unwind::Memory;
+use jvmprof_daemon::native::elf::ElfFile;
+use jvmprof_daemon::native::source::RegularFile;
+use nix::sys::ptrace;
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use super::truth::Truth;
+
+pub(crate) use libc::user_regs_struct as Registers;
+
+/// A process that stands still between steps.
+pub(crate) struct Stepper {
+    child: Child,
+    memory: File,
+    pending: Option<Signal>,
+    /// Mnemonic and length of instructions.
+    instructions: RefCell<HashMap<u64, (Mnemonic, u64)>>,
+}
+
+impl Stepper {
+    pub(crate) fn start(program: &Path) -> Self {
+        let mut command = Command::new(program);
+        // Nothing of the environment, so that each run does the same.
+        command.env_clear().stdin(Stdio::null()).stdout(Stdio::null());
+        // SAFETY: one system call.
+        unsafe { command.pre_exec(|| ptrace::traceme().map_err(Into::into)) };
+        let child = command.spawn().expect("the program starts");
+        let pid = Pid::from_raw(child.id().cast_signed());
+        assert_eq!(waitpid(pid, Some(WaitPidFlag::__WALL)), Ok(WaitStatus::Stopped(pid, Signal::SIGTRAP)));
+        let memory = File::open(format!("/proc/{pid}/mem")).expect("a traced process's memory");
+        Self { child, memory, pending: None, instructions: RefCell::default() }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn process(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed())
+    }
+
+    /// Lets it run up to the file's entry, behind the dynamic linker's work.
+    pub(crate) fn run_to_entry(&mut self, program: &Path) {
+        let file = File::open(program).expect("the program's file");
+        let elf = ElfFile::parse(RegularFile::new(&file).expect("a regular file")).expect("an ELF file");
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid())).expect("its maps");
+        let lowest = maps.lines().find(|line| line.ends_with("/program")).expect("it is mapped");
+        let lowest = u64::from_str_radix(lowest.split('-').next().expect("a range"), 16).expect("hex");
+        let first = elf.header().segments.iter().map(|it| it.address.0).min().expect("segments");
+        let entry = elf.header().entry.0 + lowest - (first & !4095);
+        while self.registers().rip != entry {
+            ptrace::step(self.process(), None).expect("it is stopped");
+            waitpid(self.process(), Some(WaitPidFlag::__WALL)).expect("it is traced");
+        }
+    }
+
+    pub(crate) fn registers(&self) -> Registers {
+        ptrace::getregs(self.process()).expect("it is stopped")
+    }
+
+    /// Whether it handles the signal.
+    pub(crate) fn has_handler(&self) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("its status");
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("its signals");
+        let caught = u64::from_str_radix(caught.trim(), 16).expect("hex");
+        caught & 1 << (Signal::SIGALRM as u32 - 1) != 0
+    }
+
+    /// The next step begins with a signal.
+    pub(crate) fn interrupt(&mut self) {
+        self.pending = self.pending.or(Some(Signal::SIGALRM));
+    }
+
+    fn word(&self, address: u64) -> u64 {
+        let mut bytes = [0; 8];
+        self.memory.read_exact_at(&mut bytes, address).expect("the stack is readable");
+        u64::from_le_bytes(bytes)
+    }
+
+    fn instruction(&self, rip: u64) -> (Mnemonic, u64) {
+        *self.instructions.borrow_mut().entry(rip).or_insert_with(|| {
+            let mut bytes = [0; 16];
+            let read = self.memory.read_at(&mut bytes, rip).expect("code is readable");
+            let decoded = Decoder::with_ip(64, &bytes[..read], rip, DecoderOptions::NONE).decode();
+            (decoded.mnemonic(), decoded.len() as u64)
+        })
+    }
+
+    /// One instruction, or the entry into a signal's handler. False once the program has ended.
+    pub(crate) fn step(&mut self, truth: &mut Truth, signals: &mut usize) -> bool {
+        let before = self.registers();
+        let (mnemonic, length) = self.instruction(before.rip);
+        let signal = self.pending.take();
+        ptrace::step(self.process(), signal).expect("it is stopped");
+        match waitpid(self.process(), Some(WaitPidFlag::__WALL)).expect("it is traced") {
+            WaitStatus::Stopped(_, Signal::SIGTRAP) => {}
+            WaitStatus::Stopped(_, signal) => self.pending = Some(signal),
+            _ => return false,
+        }
+        let now = self.registers();
+        if signal.is_some() {
+            *signals += 1;
+            truth.interrupted(before.rip, before.rsp, self.word(now.rsp), now.rsp + 8);
+        } else if mnemonic == Mnemonic::Syscall && before.rax == libc::SYS_rt_sigreturn.cast_unsigned() {
+            truth.resumed();
+        } else if mnemonic == Mnemonic::Call && now.rsp + 8 == before.rsp {
+            truth.called(before.rip + length, before.rsp);
+        }
+        truth.settle(now.rsp);
+        true
+    }
+
+    pub(crate) fn memory<'a>(&'a self, registers: &'a Registers) -> Stopped<'a> {
+        Stopped { stepper: self, registers: Some(registers), thread: registers.fs_base, copy: None }
+    }
+}
+
+impl Drop for Stepper {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = waitpid(self.process(), Some(WaitPidFlag::__WALL));
+    }
+}
+
+/// The stopped process as the unwinder sees it.
+pub(crate) struct Stopped<'a> {
+    stepper: &'a Stepper,
+    registers: Option<&'a Registers>,
+    thread: u64,
+    /// Where the copied words begin.
+    copy: Option<(u64, Vec<u64>)>,
+}
+
+impl Stopped<'_> {
+    /// Registers are those of the innermost frame alone.
+    pub(crate) fn leave_frame(&mut self) {
+        self.registers = None;
+    }
+
+    fn copied(&self, address: u64) -> Option<u64> {
+        let (start, words) = self.copy.as_ref()?;
+        words.get(usize::try_from(address.checked_sub(*start)? / 8).ok()?).copied()
+    }
+}
+
+impl Memory for Stopped<'_> {
+    fn read_u64(&mut self, address: u64) -> Option<u64> {
+        if !address.is_multiple_of(8) {
+            return None;
+        }
+        if self.copied(address).is_none() {
+            let mut bytes = vec![0; 4096];
+            let read = self.stepper.memory.read_at(&mut bytes, address).ok()?;
+            let words = bytes[..read].as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+            self.copy = Some((address, words.collect()));
+        }
+        self.copied(address)
+    }
+
+    fn register(&self, register: Register) -> Option<u64> {
+        let r = self.registers?;
+        let all = [
+            r.rax, r.rcx, r.rdx, r.rbx, r.rsp, r.rbp, r.rsi, r.rdi, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13,
+            r.r14, r.r15,
+        ];
+        all.get(usize::from(register.0)).copied()
+    }
+
+    fn thread_pointer(&self) -> Option<u64> {
+        Some(self.thread)
+    }
+}

@@ -1,0 +1,136 @@
+//! Real programs under load: their stacks are whole, and say what `perf` says. Needs root, gcc, g++, musl-gcc, rustc, go, node,
+//! python3, perf and the JDKs of `JVMPROF_TEST_JDKS`. `JVMPROF_TEST_SAMPLES=10000` takes as many samples of each.
+#![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
+
+mod perf;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use serde_json::Value;
+use support::{Workload, compile_java_for, jdks, record_json, scratch};
+
+/// One load at a time: each has two busy threads.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/native_whole/programs").join(name)
+}
+
+/// Compiles one of the programs: `compiler flags... -o directory/program source`.
+fn build(directory: &Path, compiler: &str, flags: &[&str], file: &str) -> PathBuf {
+    let program = directory.join("program");
+    let mut command = Command::new(compiler);
+    command.args(flags).arg("-o").arg(&program).arg(source(file)).current_dir(directory);
+    command.env("GOCACHE", directory.join("cache")).env("GOFLAGS", "").env("CGO_ENABLED", "0");
+    let status = command.status().unwrap_or_else(|error| panic!("this test runs {compiler}: {error}"));
+    assert!(status.success(), "{compiler} {flags:?} {file}");
+    program
+}
+
+/// Samples a load until there are enough, and looks at what isn't whole.
+fn check(name: &str, program: &Path, arguments: &[&str]) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let wanted = std::env::var("JVMPROF_TEST_SAMPLES").ok().and_then(|text| text.parse().ok());
+    let wanted: u64 = wanted.unwrap_or(1_500);
+    let load = Workload::start(program, arguments);
+    let pid = load.pid().to_string();
+    let (mut samples, mut whole, mut losses) = (0, 0, Vec::new());
+    while samples < wanted {
+        let summary = record_json(&["-p", &pid, "-F", "999", "-d", "5s"]);
+        let number = |key: &str| summary[key].as_u64().expect("a number");
+        samples += number("samples");
+        whole += number("complete");
+        let cut = |(reason, _): &(&String, &Value)| reason.starts_with("truncated");
+        let lost = summary["losses"].as_object().into_iter().flatten().filter(cut);
+        losses.extend(lost.map(|(reason, count)| format!("{reason}: {count}")));
+    }
+    let cut = samples - whole;
+    println!("{name}: {whole} of {samples} whole, {:.3} % {losses:?}", 100.0 * whole as f64 / samples as f64);
+    // A few samples more or less are chance.
+    assert!(cut <= 3 + samples / 1000, "{name}: {cut} of {samples} are cut: {losses:?}");
+}
+
+#[test]
+fn stacks_of_c_without_frame_pointers_are_whole() {
+    let directory = scratch();
+    let flags = ["-O2", "-fomit-frame-pointer", "-pthread", "-s"];
+    check("C", &build(directory.path(), "gcc", &flags, "load.c"), &[]);
+}
+
+#[test]
+fn stacks_of_cxx_that_throws_are_whole() {
+    let directory = scratch();
+    let flags = ["-O2", "-fomit-frame-pointer", "-pthread", "-s"];
+    check("C++", &build(directory.path(), "g++", &flags, "load.cc"), &[]);
+}
+
+#[test]
+fn stacks_of_static_musl_are_whole() {
+    for strip in ["-g0", "-s"] {
+        let directory = scratch();
+        let flags = ["-O2", "-fomit-frame-pointer", "-static", strip];
+        check(&format!("musl {strip}"), &build(directory.path(), "musl-gcc", &flags, "load.c"), &[]);
+    }
+}
+
+#[test]
+fn stacks_of_rust_are_whole() {
+    let directory = scratch();
+    check("Rust", &build(directory.path(), "rustc", &["-O", "--edition=2021"], "load.rs"), &[]);
+}
+
+#[test]
+fn stacks_of_go_are_whole() {
+    for flags in
+        [&["build"][..], &["build", "-ldflags=-s -w"], &["build", "-ldflags=-s -w", "-buildmode=pie"]]
+    {
+        let directory = scratch();
+        check(&format!("go {flags:?}"), &build_go(directory.path(), flags), &[]);
+    }
+}
+
+fn build_go(directory: &Path, flags: &[&str]) -> PathBuf {
+    build(directory, "go", flags, "load.go")
+}
+
+#[test]
+fn stacks_of_node_are_whole() {
+    check("node", Path::new("/usr/bin/node"), &[&source("load.js").to_string_lossy()]);
+}
+
+#[test]
+fn stacks_of_cpython_are_whole() {
+    check("CPython", Path::new("/usr/bin/python3"), &[&source("load.py").to_string_lossy()]);
+}
+
+#[test]
+fn stacks_of_a_jvm_under_collection_and_compilation_are_whole() {
+    let directory = scratch();
+    let text = std::fs::read_to_string(source("Load.java")).expect("the load's source");
+    let classes = compile_java_for(17, directory.path(), "Load", &text);
+    for (feature, home) in jdks().into_iter().filter(|(feature, _)| *feature >= 17) {
+        let classes = classes.to_string_lossy();
+        let arguments = ["-XX:+UseParallelGC", "-Xmx256m", "-cp", &classes, "Load"];
+        check(&format!("JDK {feature}"), &home.join("bin/java"), &arguments);
+    }
+}
+
+#[test]
+fn functions_of_c_are_those_of_perf() {
+    let directory = scratch();
+    let flags = ["-O2", "-g", "-fomit-frame-pointer", "-pthread"];
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    perf::compare(directory.path(), &build(directory.path(), "gcc", &flags, "load.c"));
+}
+
+#[test]
+fn functions_of_cxx_are_those_of_perf() {
+    let directory = scratch();
+    let flags = ["-O2", "-g", "-fomit-frame-pointer", "-pthread"];
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    perf::compare(directory.path(), &build(directory.path(), "g++", &flags, "load.cc"));
+}
