@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
+use crate::build;
 use crate::children::{Children, Stop};
 use crate::jdk::{self, Jdk};
 use crate::paths;
@@ -47,7 +48,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
         );
     }
     let stop = Stop::on_signals()?;
-    let jvmprof = build()?;
+    let jvmprof = build::release()?;
     let folder = paths::target().join("demo");
     let profiles = folder.join("profiles");
     if profiles.exists() {
@@ -77,6 +78,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
     };
     let mut daemon = Command::new(&jvmprof);
     daemon.args(["daemon", "--remote-store-address", &address, "--remote-store-insecure"]);
+    daemon.arg("--spool-directory").arg(folder.join("spool"));
     children.start("daemon", &mut daemon)?;
 
     println!("\n  flame graph: http://{address}/  (the first profile is there after some 15 s)");
@@ -96,14 +98,6 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
         let _ = fs::remove_file(format!("/tmp/perf-{}.map", perf_maps.jvm.pid));
     }
     Ok(())
-}
-
-/// Builds the release binary; returns its path.
-pub(crate) fn build() -> anyhow::Result<PathBuf> {
-    let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--release", "--locked", "--package", "jvmprof-daemon", "--bin", "jvmprof"]);
-    run(cargo.current_dir(paths::workspace()))?;
-    Ok(paths::target().join("release/jvmprof"))
 }
 
 fn wait_for(children: &mut Children, stop: &Stop, listen: SocketAddr) -> anyhow::Result<()> {

@@ -96,7 +96,7 @@ pub(crate) fn clippy() -> anyhow::Result<()> {
 /// A cargo command for the kernel programs' target, with `core` from source.
 fn cargo(command: &str) -> anyhow::Result<Command> {
     let toolchain = Toolchain::find()?;
-    let library = toolchain.library()?;
+    let library = toolchain.core_sources()?;
     let linker = tools::BPF_LINKER.ensure()?;
     let krate = paths::ebpf_crate();
     // The sources of crates have their folders from now on, and those can be remapped.

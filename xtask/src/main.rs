@@ -1,20 +1,27 @@
 //! `cargo xtask TASK`: every development task of jvmprof, one file each.
 
 mod bench;
+mod build;
 mod children;
 mod demo;
 mod ebpf;
 mod elf;
 mod jdk;
+mod kernels;
+mod manifests;
+mod package;
 mod packages;
 mod paths;
 mod perf;
 mod proto;
+mod python;
 mod run;
 mod rustc_wrapper;
+mod soak;
 mod test;
 mod toolchain;
 mod tools;
+mod zoo;
 
 use std::process::ExitCode;
 
@@ -37,6 +44,16 @@ enum Task {
     Demo(demo::Args),
     /// Measure what profiling costs, and compare with perf (as root)
     Bench(bench::Args),
+    /// Boot Debian's kernels under qemu: load every kernel program and unwind a JVM there
+    Kernels(kernels::Args),
+    /// Check the stacks of oracle programs on many JDKs against their class files (as root)
+    Zoo(zoo::Args),
+    /// Build what is shipped: the static program, the Debian package, the image's root; try the package on a booted Debian
+    Package(package::Args),
+    /// Render the Helm chart and check it and the other manifests against Kubernetes's schemas
+    Manifests,
+    /// Kill the backend and the daemon, fill the disk, and account for every sample (as root)
+    Soak(soak::Args),
     /// Regenerate the code of `proto/`
     Proto,
 }
@@ -46,12 +63,21 @@ fn main() -> ExitCode {
     if rustc_wrapper::is_called() {
         return rustc_wrapper::main();
     }
+    // And it is the first process of the machines that `kernels` boots.
+    if kernels::guest::is_called() {
+        kernels::guest::main();
+    }
     let ok = |()| ExitCode::SUCCESS;
     let done = match Cli::parse().task {
         Task::Ebpf(args) => ebpf::main(&args).map(ok),
         Task::Test(args) => test::main(&args),
         Task::Demo(args) => demo::main(&args).map(ok),
         Task::Bench(args) => bench::main(&args).map(ok),
+        Task::Kernels(args) => kernels::main(&args).map(ok),
+        Task::Zoo(args) => zoo::main(&args),
+        Task::Package(args) => package::main(&args).map(ok),
+        Task::Manifests => manifests::main().map(ok),
+        Task::Soak(args) => soak::main(&args).map(ok),
         Task::Proto => proto::generate(&proto::committed()).map(ok),
     };
     done.unwrap_or_else(|error| {

@@ -1,4 +1,4 @@
-//! What the tests need from the machine: one table, each line with its reason.
+//! What the tasks need from the machine: a table each, each line with its reason.
 
 use std::env;
 use std::path::Path;
@@ -18,25 +18,54 @@ enum Sign {
 }
 
 #[derive(Debug)]
-struct Need {
+pub(crate) struct Need {
     /// The package on Debian and Ubuntu.
     package: &'static str,
     sign: Sign,
     why: &'static str,
 }
 
-/// JDKs are the business of `jdk`.
-const NEEDS: &[Need] = &[
+/// For `cargo xtask test`. JDKs are the business of `jdk`.
+pub(crate) const FOR_TESTS: &[Need] = &[
     need("gcc", "gcc", "compiles the native programs that tests profile"),
+    need("g++", "g++", "compiles C++ that throws"),
+    need("musl-tools", "musl-gcc", "links a C library that has no frame information"),
     Need { package: "libc6-dev", sign: Sign::Package, why: "headers for them" },
     Need { package: "libc6-dbg", sign: Sign::Package, why: "a separate debug file, found by build id" },
     need("golang", "go", "`go tool pprof` reads our profiles: a reader that isn't ours"),
     need("linux-perf", "perf", "the profiler that sample counts are compared with"),
     need("chromium", "chromium", "opens the collector's page as a person's browser does"),
     need("nodejs", "node", "runs the tests of the page's script"),
+    need("debuginfod", "debuginfod", "sends debug files to the tests of its client"),
+    need("nginx-light", "nginx", "stands as a TLS proxy in front of a backend"),
+    need("curl", "curl", "asks the collector as a browser would"),
     need("xz-utils", "xz", "unpacks the sources of core"),
     need("python3-pip", "pip3", "fetches a JDK 25 where there is no package of it"),
+    need("runc", "runc", "runs a process in a container"),
+    need("containerd", "containerd", "runs pods, and tells of them as a Kubernetes node's does"),
+    Need {
+        package: "docker.io",
+        sign: Sign::Program("dockerd"),
+        why: "runs containers that belong to no pod",
+    },
     need("procps", "ps", "looks at what a test left running"),
+];
+
+/// For `cargo xtask kernels`.
+pub(crate) const FOR_KERNELS: &[Need] = &[
+    need("qemu-system-x86", "qemu-system-x86_64", "boots the kernels"),
+    need("binutils", "strip", "leaves debug info out of what they boot with"),
+    Need { package: "debian-archive-keyring", sign: Sign::Package, why: "checks the kernels' origin" },
+];
+
+/// For `cargo xtask package`.
+pub(crate) const FOR_PACKAGES: &[Need] = &[
+    Need { package: "libc6-dev", sign: Sign::Package, why: "the C library to link statically" },
+    need("binutils", "strip", "leaves debug info out of what is shipped"),
+    Need { package: "ca-certificates", sign: Sign::Package, why: "whom the image trusts" },
+    need("dpkg-dev", "dpkg-shlibdeps", "tells what a package depends on"),
+    need("debootstrap", "debootstrap", "makes the Debian that the package is tried on"),
+    need("cpio", "cpio", "packs what that boots from"),
 ];
 
 const fn need(package: &'static str, program: &'static str, why: &'static str) -> Need {
@@ -52,19 +81,19 @@ impl Need {
     }
 }
 
-/// Installs what is missing with apt.
+/// Installs with apt what is missing of these.
 ///
 /// # Errors
 /// Something is missing and apt isn't there or fails; the error lists what and why.
-pub(crate) fn install() -> anyhow::Result<()> {
-    let missing: Vec<&Need> = NEEDS.iter().filter(|need| !need.is_met()).collect();
+pub(crate) fn install(needs: &[Need]) -> anyhow::Result<()> {
+    let missing: Vec<&Need> = needs.iter().filter(|need| !need.is_met()).collect();
     if missing.is_empty() {
         return Ok(());
     }
     let list: Vec<String> = missing.iter().map(|need| format!("  {} ({})", need.package, need.why)).collect();
     eprintln!("missing on this machine:\n{}", list.join("\n"));
     let packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
-    apt_install(&packages).with_context(|| format!("the tests need:\n{}", list.join("\n")))
+    apt_install(&packages).with_context(|| format!("this task needs:\n{}", list.join("\n")))
 }
 
 /// `apt-get install` of these, after an update of apt's lists.
@@ -75,8 +104,16 @@ pub(crate) fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
     if !on_path("apt-get") {
         bail!("no apt-get here: install {} by hand", packages.join(" "));
     }
-    run(&mut apt(&["update"]))?;
+    apt_update()?;
     run(apt(&["install", "--yes", "--no-install-recommends"]).args(packages))
+}
+
+/// `apt-get update`.
+///
+/// # Errors
+/// There is no apt, or it fails.
+pub(crate) fn apt_update() -> anyhow::Result<()> {
+    run(&mut apt(&["update"]))
 }
 
 /// Whether apt has such a package in its lists.

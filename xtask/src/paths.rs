@@ -21,6 +21,16 @@ pub(crate) fn tools() -> PathBuf {
     target().join("tools")
 }
 
+/// What `cargo xtask zoo` gets and makes.
+pub(crate) fn zoo() -> PathBuf {
+    target().join("zoo")
+}
+
+/// The part of it that JVMs with another root see too, at the same path.
+pub(crate) fn zoo_shared() -> PathBuf {
+    zoo().join("shared")
+}
+
 /// The kernel programs as the daemon embeds them: the file that is committed.
 pub(crate) fn committed_object() -> PathBuf {
     workspace().join("jvmprof-daemon/ebpf/jvmprof.bpf.o")

@@ -7,8 +7,12 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 
 /// Every .proto file of the house, relative to `proto/`.
-const FILES: &[&str] =
-    &["perftools/profiles/profile.proto", "parca/profilestore/v1alpha1/profilestore.proto"];
+const FILES: &[&str] = &[
+    "perftools/profiles/profile.proto",
+    "parca/profilestore/v1alpha1/profilestore.proto",
+    "parca/debuginfo/v1alpha1/debuginfo.proto",
+    "kubernetes/cri/runtime.proto",
+];
 
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -32,6 +36,7 @@ pub(crate) fn generate(out: &Path) -> anyhow::Result<()> {
         .emit_rerun_if_changed(false)
         // Profiles are passed on as they came: no copy out of the request's buffer.
         .bytes(".parca.profilestore.v1alpha1")
+        .bytes(".parca.debuginfo.v1alpha1")
         .out_dir(out)
         .compile_fds(descriptors)
         .with_context(|| format!("writing generated code to {}", out.display()))

@@ -10,7 +10,7 @@ use std::{fs, io};
 use anyhow::{Context as _, bail};
 
 use crate::run::{output, run, shown};
-use crate::{ebpf, jdk, packages, paths, tools};
+use crate::{build, ebpf, jdk, kernels, packages, paths, python, soak, tools, zoo};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -32,14 +32,15 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     if output(Command::new("id").arg("-u"))? != "0" {
         bail!("the tests load kernel programs and read other processes: run them as root");
     }
-    let jdks = if args.no_setup {
-        jdk::found()
+    let (jdks, python) = if args.no_setup {
+        (jdk::found(), python::found().unwrap_or_default())
     } else {
-        packages::install()?;
-        jdk::ensure()?
+        packages::install(packages::FOR_TESTS)?;
+        (jdk::ensure()?, python::ensure()?)
     };
-    let jdks = jdk::list(&jdks);
-    eprintln!("{}={jdks}", jdk::TEST_JDKS);
+    let list = jdk::list(&jdks);
+    eprintln!("{}={list}", jdk::TEST_JDKS);
+    eprintln!("{}={}", python::TEST_PYTHON, python.display());
 
     let mut failures: Vec<String> = Vec::new();
     let mut step = |name: &str, work: &dyn Fn() -> anyhow::Result<()>| {
@@ -61,9 +62,12 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         step(name, work);
     }
     let total = Cell::new(Count::default());
-    let tests: [Step<'_>; 2] = [
+    let tests: [Step<'_>; 5] = [
         ("node --test", Box::new(|| node_tests(&total))),
-        ("cargo test", Box::new(|| cargo_tests(&total, &jdks))),
+        ("cargo test", Box::new(|| cargo_tests(&total, &list, &python))),
+        ("stacks of the zoo's programs", Box::new(|| zoo_smoke(&jdks))),
+        ("a short soak", Box::new(soak::short)),
+        ("kernel 6.12", Box::new(|| kernels::check(&[kernels::Line::V6_12], None))),
     ];
     for (name, work) in &tests {
         step(name, work);
@@ -150,9 +154,19 @@ fn find_node_tests(folder: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()
 }
 
 /// In the dev profile: it builds in half the time of a release, and overflows and debug assertions fail tests.
-fn cargo_tests(total: &Cell<Count>, jdks: &str) -> anyhow::Result<()> {
+fn cargo_tests(total: &Cell<Count>, jdks: &str, python: &Path) -> anyhow::Result<()> {
     let mut tests = cargo(&["test", "--workspace", "--locked", "--no-fail-fast", "--", "--include-ignored"]);
-    counted(tests.env(jdk::TEST_JDKS, jdks), total, cargo_line)
+    // These make fixtures, and judge files that are named to them.
+    tests.args(["--skip", "record_jvms", "--skip", "rows_of_other_files"]);
+    tests.env(jdk::TEST_JDKS, jdks).env(python::TEST_PYTHON, python);
+    counted(&mut tests, total, cargo_line)
+}
+
+/// An unoptimized daemon can't keep up with it.
+fn zoo_smoke(jdks: &[jdk::Jdk]) -> anyhow::Result<()> {
+    let needed: Vec<jdk::Jdk> =
+        jdks.iter().filter(|jdk| jdk::NEEDED.contains(&jdk.feature)).cloned().collect();
+    zoo::smoke(&needed, &build::fast()?)
 }
 
 /// Runs a test runner, passes its standard output on, and adds up the results that `read` finds in its lines.

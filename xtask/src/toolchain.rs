@@ -76,7 +76,7 @@ impl Toolchain {
     ///
     /// # Errors
     /// `$JVMPROF_RUST_SRC` doesn't hold them, or they are nowhere and rustup can't install them.
-    pub(crate) fn library(&self) -> anyhow::Result<PathBuf> {
+    pub(crate) fn core_sources(&self) -> anyhow::Result<PathBuf> {
         let found = self.find_library()?;
         // With a link in it, rustc would see two names of the same file: its own and the working directory's.
         fs::canonicalize(&found).with_context(|| format!("resolving {}", found.display()))

@@ -20,6 +20,9 @@ pub(crate) const BPF_LINKER: Tool = Tool { name: "bpf-linker", version: "0.10.4"
 /// Checks licences, bans, sources and advisories of everything in the lock files.
 pub(crate) const CARGO_DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2" };
 
+/// Makes the Debian package.
+pub(crate) const CARGO_DEB: Tool = Tool { name: "cargo-deb", version: "3.8.0" };
+
 impl Tool {
     /// The tool's path: on `PATH` if the version there is right, else installed below the target folder.
     ///

@@ -11,12 +11,18 @@ use std::thread;
 use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
 
+use self::jvm::JvmCost;
 use crate::perf::{self, Comparison};
 use crate::run::{run, shown};
-use crate::{demo, paths};
+use crate::{build, paths};
+
+mod jvm;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    /// Only the loads in JVMs
+    #[arg(long)]
+    jvm: bool,
     /// Stack depths to measure, in frames
     #[arg(long, value_delimiter = ',', default_value = "20,100,1000", value_name = "FRAMES")]
     depths: Vec<u32>,
@@ -86,6 +92,7 @@ struct Cost {
 
 #[derive(Debug, Serialize)]
 struct Report {
+    jvms: Vec<JvmCost>,
     costs: Vec<Cost>,
     perf: Option<Comparison>,
 }
@@ -94,19 +101,21 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
     if !nix::unistd::geteuid().is_root() {
         bail!("measuring loads kernel programs: run it as root");
     }
-    let jvmprof = demo::build()?;
+    let jvmprof = build::release()?;
     let folder = paths::target().join("bench");
     fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    let jvms = jvm::costs(&jvmprof, 3 * args.seconds, &folder)?;
+    let depths = if args.jvm { &[][..] } else { &args.depths };
     let recurse = compile("recurse", &folder)?;
     let mut costs = Vec::new();
-    for depth in &args.depths {
+    for depth in depths {
         costs.push(cost(args, *depth, &jvmprof, &recurse)?);
     }
-    let perf = match args.no_perf {
+    let perf = match args.no_perf || args.jvm {
         true => None,
         false => Some(perf::compare(&jvmprof, &compile("mixed", &folder)?, args.seconds, &folder)?),
     };
-    let report = Report { costs, perf };
+    let report = Report { jvms, costs, perf };
     if args.json {
         println!("{}", serde_json::to_string(&report).context("writing the report")?);
     } else {
@@ -193,6 +202,10 @@ pub(crate) fn record(jvmprof: &Path, args: &[String]) -> anyhow::Result<Summary>
 }
 
 fn print(report: &Report) {
+    jvm::print(&report.jvms);
+    if report.costs.is_empty() {
+        return;
+    }
     println!("\n depth  samples  whole %   lost  kernel ns/sample  daemon ms/1000  startup ms  peak MiB");
     for cost in &report.costs {
         let summary = &cost.summary;

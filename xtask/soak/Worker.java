@@ -1,0 +1,23 @@
+/** Works for some milliseconds, sleeps for many: a JVM of which a host can have twenty. */
+public class Worker {
+    static volatile long sink;
+
+    static int hash(byte[] data) {
+        int h = 7;
+        for (byte b : data) h = h * 31 + b;
+        return h;
+    }
+
+    static int descend(int n, byte[] data) {
+        return n == 0 ? hash(data) : descend(n - 1, data) + 1;
+    }
+
+    public static void main(String[] args) throws InterruptedException {
+        byte[] data = new byte[10_000];
+        while (true) {
+            long until = System.nanoTime() + 2_000_000;
+            while (System.nanoTime() < until) sink += descend(30, data);
+            Thread.sleep(100);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What a JVM's samples cost: loads that were warmed up, profiled by pid, as the figures of peers were measured.
+
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use serde::Serialize;
+
+use super::{Load, Summary, number, record};
+use crate::jdk::{self, Jdk};
+use crate::paths;
+use crate::run::run;
+
+/// The threads of a load; two keep two CPUs busy.
+const LOADS: [&str; 3] = ["mixed", "20", "100"];
+/// After so long the JIT compilers have done most of their work.
+const WARM_UP: Duration = Duration::from_secs(8);
+
+/// The cost of one load.
+#[derive(Debug, Serialize)]
+pub(super) struct JvmCost {
+    load: &'static str,
+    jdk: u32,
+    /// Frames of a stack on average, kernel, native and inlined ones included.
+    frames: f64,
+    kernel_ns_per_sample: Option<f64>,
+    /// Of what comes after the first sample.
+    daemon_cpu_ms_per_1000_samples: Option<f64>,
+    summary: Summary,
+}
+
+/// Profiles each load at 99 Hz.
+pub(super) fn costs(jvmprof: &Path, seconds: u32, folder: &Path) -> anyhow::Result<Vec<JvmCost>> {
+    let jdks = jdk::found();
+    let Some(jdk) = jdks.iter().find(|jdk| jdk.feature == 17).or(jdks.first()) else {
+        bail!("there is no JDK here (Debian: openjdk-17-jdk-headless)");
+    };
+    let compiler = jdks.iter().find_map(|jdk| jdk.program("javac")).context("no JDK here has a javac")?;
+    let source = paths::workspace().join("xtask/bench/jvm/JvmLoad.java");
+    run(Command::new(compiler).args(["-nowarn", "-d"]).arg(folder).arg(source))?;
+    LOADS.into_iter().map(|load| cost(jvmprof, jdk, load, seconds, folder)).collect()
+}
+
+fn cost(
+    jvmprof: &Path,
+    jdk: &Jdk,
+    load: &'static str,
+    seconds: u32,
+    folder: &Path,
+) -> anyhow::Result<JvmCost> {
+    let lasts = (u64::from(seconds) + WARM_UP.as_secs() + 10).to_string();
+    let mut java = Command::new(jdk.home.join("bin/java"));
+    let jvm = Load::start(java.arg("-cp").arg(folder).args(["JvmLoad", load, &lasts]))?;
+    thread::sleep(WARM_UP);
+    let stacks = folder.join(format!("{load}.folded"));
+    let mut flags: Vec<String> = ["-F", "99", "-d"].map(str::to_owned).into();
+    flags.extend([seconds.to_string(), "-p".to_owned(), jvm.pid().to_string()]);
+    flags.extend(["-o".to_owned(), stacks.display().to_string()]);
+    let summary = record(jvmprof, &flags)?;
+    drop(jvm);
+    let text = std::fs::read_to_string(&stacks).with_context(|| format!("reading {}", stacks.display()))?;
+    let per = |value: f64, count: u64| (count > 0).then(|| value / count as f64);
+    let running = summary.daemon.cpu_ms - summary.daemon.startup_cpu_ms.unwrap_or(0.0);
+    Ok(JvmCost {
+        load,
+        jdk: jdk.feature,
+        frames: mean_depth(&text),
+        kernel_ns_per_sample: per(summary.kernel.run_time_ns as f64, summary.kernel.taken),
+        daemon_cpu_ms_per_1000_samples: per(running * 1e3, summary.samples),
+        summary,
+    })
+}
+
+/// Of folded stacks.
+fn mean_depth(folded: &str) -> f64 {
+    let stacks = folded.lines().filter_map(|line| line.rsplit_once(' '));
+    let (mut frames, mut samples) = (0, 0);
+    for (stack, count) in stacks {
+        let count: u64 = count.parse().unwrap_or(0);
+        frames += (stack.split(';').count() as u64) * count;
+        samples += count;
+    }
+    frames as f64 / samples.max(1) as f64
+}
+
+pub(super) fn print(costs: &[JvmCost]) {
+    println!(
+        "\nJVM load  JDK  samples  whole %  frames  kernel ns/sample  daemon ms/1000  startup ms  peak MiB"
+    );
+    for cost in costs {
+        let summary = &cost.summary;
+        println!(
+            "{:>8} {:>4} {:>8} {:>8.2} {:>7.1} {:>17} {:>15} {:>11} {:>9.1}",
+            cost.load,
+            cost.jdk,
+            summary.samples,
+            summary.complete as f64 * 100.0 / summary.samples.max(1) as f64,
+            cost.frames,
+            number(cost.kernel_ns_per_sample),
+            number(cost.daemon_cpu_ms_per_1000_samples),
+            number(summary.daemon.startup_cpu_ms),
+            summary.daemon.peak_rss_bytes as f64 / f64::from(1 << 20),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn depth_is_weighted_by_samples() {
+        assert!((mean_depth("a;b;c 3\na 1\n") - 2.5).abs() < 1e-9);
+        assert!(mean_depth("").abs() < 1e-9);
+    }
+}

@@ -1,0 +1,33 @@
+//! Builds of `jvmprof` that other tasks run.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::paths;
+use crate::run::run;
+
+/// As it is shipped.
+pub(crate) fn release() -> anyhow::Result<PathBuf> {
+    build("release")
+}
+
+/// Almost as fast, and built in a fraction of the time.
+pub(crate) fn fast() -> anyhow::Result<PathBuf> {
+    build("fast")
+}
+
+fn build(profile: &str) -> anyhow::Result<PathBuf> {
+    let mut cargo = Command::new("cargo");
+    cargo.args([
+        "build",
+        "--profile",
+        profile,
+        "--locked",
+        "--package",
+        "jvmprof-daemon",
+        "--bin",
+        "jvmprof",
+    ]);
+    run(cargo.current_dir(paths::workspace()))?;
+    Ok(paths::target().join(profile).join("jvmprof"))
+}

@@ -1,0 +1,132 @@
+//! The first process of a booted kernel: this same binary as `/init`. It runs the suite and writes what comes of it to
+//! the second serial port; whether that is good is the host's to say.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context as _, bail};
+use nix::mount::{MsFlags, mount};
+use nix::sys::reboot::{RebootMode, reboot};
+use serde_json::Value;
+
+use super::report::{END, Java, MODES, Mode, Outcome, Recording, Step};
+
+/// Where things are in the guest.
+pub(super) const JVMPROF: &str = "/bin/jvmprof";
+pub(super) const JDK: &str = "/jdk";
+pub(super) const CLASSES: &str = "/classes";
+/// Mount points.
+pub(super) const FOLDERS: [&str; 4] = ["/proc", "/sys", "/dev", "/tmp"];
+
+/// The Java program prints this once it runs as it will for good.
+const WARM: &str = "warm";
+
+const REPORT: &str = "/dev/ttyS1";
+
+/// Whether this process is such a machine's first.
+pub(crate) fn is_called() -> bool {
+    std::process::id() == 1 && std::env::args_os().next().is_some_and(|name| name == "/init")
+}
+
+/// Runs the suite and switches the machine off. If anything panics on the way so does the kernel, which the host sees.
+pub(crate) fn main() -> ! {
+    if let Err(error) = suite() {
+        eprintln!("init: {error:#}");
+    }
+    let failed = reboot(RebootMode::RB_POWER_OFF);
+    panic!("the machine can't be switched off: {failed:?}");
+}
+
+fn suite() -> anyhow::Result<()> {
+    prepare()?;
+    let mut report =
+        OpenOptions::new().write(true).open(REPORT).with_context(|| format!("opening {REPORT}"))?;
+    step(&mut report, "programs", doctor)?;
+    for mode in MODES {
+        step(&mut report, mode.name, || java(mode).map(Outcome::Java))?;
+    }
+    writeln!(report, "{END}").context("reporting the end")
+}
+
+fn prepare() -> anyhow::Result<()> {
+    for (kind, at) in ["proc", "sysfs", "devtmpfs", "tmpfs"].into_iter().zip(FOLDERS) {
+        mount(Some(kind), at, Some(kind), MsFlags::empty(), None::<&str>)
+            .with_context(|| format!("mounting {kind} at {at}"))?;
+    }
+    // An emulated CPU is so slow that the kernel would lower the rate of samples.
+    let limit = "/proc/sys/kernel/perf_cpu_time_max_percent";
+    fs::write(limit, "0").with_context(|| format!("writing {limit}"))
+}
+
+/// Takes a step and reports it.
+fn step(report: &mut File, name: &str, work: impl FnOnce() -> anyhow::Result<Outcome>) -> anyhow::Result<()> {
+    eprintln!("init: {name}");
+    let started = Instant::now();
+    let outcome = work().unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
+    let step = Step { name: name.to_owned(), seconds: started.elapsed().as_secs_f64(), outcome };
+    let line = serde_json::to_string(&step).with_context(|| format!("writing down {name}"))?;
+    writeln!(report, "{line}").and_then(|()| report.flush()).with_context(|| format!("reporting {name}"))
+}
+
+fn doctor() -> anyhow::Result<Outcome> {
+    let args = ["doctor", "--programs", "--json"];
+    let output = Command::new(JVMPROF).args(args).output().with_context(|| format!("starting {JVMPROF}"))?;
+    // It fails where something is missing, and says what all the same.
+    match serde_json::from_slice(&output.stdout) {
+        Ok(found) => Ok(Outcome::Doctor(found)),
+        Err(_) => bail!("doctor: {}: {}", output.status, String::from_utf8_lossy(&output.stderr)),
+    }
+}
+
+/// Starts a JVM and records it.
+fn java(mode: &Mode) -> anyhow::Result<Java> {
+    let mut java = Command::new(Path::new(JDK).join("bin/java"));
+    java.args(mode.flags).args(["-cp", CLASSES, "Chain"]).stdin(Stdio::null());
+    let folded = "/tmp/out.folded";
+    let mut record = Command::new(JVMPROF);
+    record.args(["record", "--json", "-o", folded]);
+    let summary = match mode.recording {
+        Recording::Warm => {
+            let mut jvm = Running(java.stdout(Stdio::piped()).spawn().context("starting java")?);
+            let stdout = jvm.0.stdout.take().context("java's output isn't there")?;
+            let mut lines = BufReader::new(stdout).lines();
+            if !lines.any(|line| line.is_ok_and(|line| line == WARM)) {
+                bail!("java ended before it was warm: {:?}", jvm.0.wait());
+            }
+            run(record.args(["-d", "4s", "-p", &jvm.0.id().to_string()]))?
+        }
+        Recording::FromStart => {
+            run(record.args(["-d", "12s", "--"]).arg(java.get_program()).args(java.get_args()))?
+        }
+    };
+    // The JVM writes there too, if it is the recording's.
+    let summary = summary.lines().last().unwrap_or_default();
+    let summary: Value = serde_json::from_str(summary).context("reading what jvmprof record printed")?;
+    let folded = fs::read_to_string(folded).with_context(|| format!("reading {folded}"))?;
+    Ok(Java { summary, folded })
+}
+
+/// What the command prints; its errors go to the console, and into the error if it fails.
+fn run(command: &mut Command) -> anyhow::Result<String> {
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("starting {command:?}"))?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    eprint!("{errors}");
+    if !output.status.success() {
+        bail!("{command:?} failed: {}: {errors}", output.status);
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("the output of {command:?} isn't UTF-8"))
+}
+
+/// Ends with its value.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,153 @@
+//! `cargo xtask kernels`: Debian's kernels under qemu. Every program of the object has to load in each, and a JVM's stack
+//! has to be whole there.
+//!
+//! The idea is that of aya's own tests: a kernel boots with an initramfs whose first process runs the suite. Here that
+//! process is this binary; what it finds comes back over a serial port of its own.
+
+mod debian;
+pub(crate) mod guest;
+mod initramfs;
+pub(crate) mod qemu;
+mod report;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+use std::{env, fs};
+
+use anyhow::{Context as _, bail};
+
+use crate::jdk::{self, Jdk};
+use crate::run::run;
+use crate::{build, packages, paths};
+use debian::create;
+use initramfs::Image;
+use report::judge;
+
+pub(crate) use debian::{Line, mirror, newest};
+
+/// Parts of a JDK that no program needs at run time.
+const NOT_NEEDED: &[&str] =
+    &["jmods", "src.zip", "lib/src.zip", "lib/ct.sym", "demo", "man", "include", "legal", "docs"];
+
+/// What is loaded by name while a JVM runs, wherever it is in a JDK: for the libraries that these need.
+const JDK_LIBRARIES: &[&str] =
+    &["libjvm.so", "libjava.so", "libverify.so", "libzip.so", "libnet.so", "libnio.so"];
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Boot only this line of kernels (repeatable) [default: all]
+    #[arg(long = "kernel", value_name = "LINE")]
+    kernels: Vec<Line>,
+    /// Profile this JDK (by its folder) instead of the oldest that is found
+    #[arg(long, value_name = "HOME")]
+    jdk: Option<PathBuf>,
+}
+
+pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
+    let lines = if args.kernels.is_empty() { &Line::ALL[..] } else { &args.kernels };
+    check(lines, args.jdk.as_deref())
+}
+
+/// Installs what is missing, builds, and runs the suite on the newest kernel of each line.
+///
+/// # Errors
+/// What failed, on each kernel; or why none could be booted.
+pub(crate) fn check(lines: &[Line], jdk: Option<&Path>) -> anyhow::Result<()> {
+    packages::install(packages::FOR_KERNELS)?;
+    let jdk = chosen_jdk(jdk)?;
+    let jvmprof = stripped(&build::fast()?)?;
+    let initramfs = image(&jvmprof, &jdk)?;
+    let mut failures = Vec::new();
+    for line in lines {
+        let checked = debian::newest(*line).and_then(|kernel| check_kernel(&kernel, *line, &initramfs));
+        failures.extend(checked.err().map(|error| format!("kernel {}: {error:#}", line.version())));
+    }
+    if failures.is_empty() { Ok(()) } else { bail!("{}", failures.join("\n")) }
+}
+
+fn check_kernel(kernel: &debian::Kernel, line: Line, initramfs: &Path) -> anyhow::Result<()> {
+    let folder = debian::folder().join(line.version());
+    // Nothing of an earlier boot is taken for this one's.
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("removing {}", folder.display()))?;
+    }
+    create(&folder)?;
+    let started = Instant::now();
+    let (steps, trouble) = qemu::boot(kernel, initramfs, &folder)?;
+    println!("\n{} with its suite: {:.0} s", kernel.release, started.elapsed().as_secs_f64());
+    let mut failed = Vec::new();
+    for step in &steps {
+        let (text, verdict) = judge(step);
+        match verdict {
+            Ok(()) => print!("ok     {} ({:.1} s)\n{text}", step.name, step.seconds),
+            Err(error) => {
+                println!("FAILED {} ({:.1} s): {error:#}\n{text}", step.name, step.seconds);
+                failed.push(step.name.as_str());
+            }
+        }
+        for (name, contents) in step.files() {
+            let file = folder.join(name);
+            fs::write(&file, contents).with_context(|| format!("writing {}", file.display()))?;
+        }
+    }
+    if let Some(trouble) = trouble {
+        println!("FAILED boot: {trouble}");
+        failed.push("boot");
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    bail!("{}: failed: {}; see {}", kernel.release, failed.join(", "), folder.display())
+}
+
+fn chosen_jdk(home: Option<&Path>) -> anyhow::Result<Jdk> {
+    if let Some(home) = home {
+        return jdk::at(home).with_context(|| format!("{} is no JDK", home.display()));
+    }
+    jdk::ensure()?.into_iter().next().context("no JDK is here")
+}
+
+/// Emulated CPUs are slow, and images small: without debug info.
+fn stripped(program: &Path) -> anyhow::Result<PathBuf> {
+    let folder = debian::folder().join("stripped");
+    create(&folder)?;
+    let name = program.file_name().with_context(|| format!("{} has no name", program.display()))?;
+    let to = folder.join(name);
+    run(Command::new("strip").arg("--strip-all").arg("-o").arg(&to).arg(program))?;
+    Ok(to)
+}
+
+/// Builds the initramfs for all kernels; gives its path.
+fn image(jvmprof: &Path, jdk: &Jdk) -> anyhow::Result<PathBuf> {
+    let mut image = Image::default();
+    for folder in guest::FOLDERS {
+        image.add_folder(Path::new(folder));
+    }
+    let init = stripped(&env::current_exe().context("finding this binary")?)?;
+    image.add_program(&init, Path::new("/init"))?;
+    image.add_program(jvmprof, Path::new(guest::JVMPROF))?;
+    let home = Path::new(guest::JDK);
+    image.add_tree(&jdk.home, home, NOT_NEEDED)?;
+    image.add_libraries(&jdk.home.join("bin/java"))?;
+    for library in image.sources_named(JDK_LIBRARIES) {
+        image.add_libraries(&library)?;
+    }
+    let classes = compile()?;
+    image.add_tree(&classes, Path::new(guest::CLASSES), &[])?;
+    let archive = debian::folder().join("initramfs.cpio");
+    let size = image.write(&archive)?;
+    eprintln!("{}: {} MiB, JDK {} of {}", archive.display(), size >> 20, jdk.feature, jdk.home.display());
+    Ok(archive)
+}
+
+/// Compiles the guest's Java program, for the oldest JDK that a compiler of today knows; gives its folder.
+fn compile() -> anyhow::Result<PathBuf> {
+    let classes = debian::folder().join("classes");
+    create(&classes)?;
+    let javac =
+        jdk::found().iter().rev().find_map(|jdk| jdk.program("javac")).context("no JDK here has javac")?;
+    let source = paths::workspace().join("xtask/kernels/Chain.java");
+    run(Command::new(javac).args(["--release", "8", "-Xlint:-options", "-d"]).arg(&classes).arg(source))?;
+    Ok(classes)
+}

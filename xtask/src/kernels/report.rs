@@ -1,0 +1,278 @@
+//! What a booted kernel reports of itself, one JSON line a step, and what has to hold of it.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context as _, bail, ensure};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// One step of the suite in the guest.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Step {
+    pub(crate) name: String,
+    pub(crate) seconds: f64,
+    pub(crate) outcome: Outcome,
+}
+
+impl Step {
+    /// What is worth looking at as a file: name and contents.
+    pub(crate) fn files(&self) -> Vec<(String, &str)> {
+        match &self.outcome {
+            Outcome::Java(java) => vec![(format!("{}.folded", self.name.replace(' ', "")), &java.folded)],
+            Outcome::Doctor(found) => {
+                let programs = found["programs"].as_array().into_iter().flatten();
+                let logs = programs.filter_map(|program| {
+                    let log = program["refused"]["log"].as_str()?;
+                    Some((format!("{}.verifier.log", program["name"].as_str()?), log))
+                });
+                logs.collect()
+            }
+            Outcome::Failed(_) => Vec::new(),
+        }
+    }
+}
+
+/// What a step came to.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Outcome {
+    /// `jvmprof doctor --programs --json`: what it printed.
+    Doctor(Value),
+    Java(Java),
+    /// The step couldn't be taken.
+    Failed(String),
+}
+
+/// A JVM that was recorded.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Java {
+    /// What `jvmprof record --json` printed.
+    pub(crate) summary: Value,
+    /// Its stacks, folded.
+    pub(crate) folded: String,
+}
+
+/// How a JVM is started and recorded.
+#[derive(Debug)]
+pub(crate) struct Mode {
+    pub(crate) name: &'static str,
+    pub(crate) flags: &'static [&'static str],
+    pub(crate) recording: Recording,
+}
+
+/// When the recording begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Recording {
+    /// Once the chain is compiled, where anything gets compiled.
+    Warm,
+    /// With the JVM.
+    FromStart,
+}
+
+/// Each JVM that is recorded in the guest.
+pub(crate) const MODES: &[Mode] = &[
+    Mode { name: "java -Xint", flags: &["-Xint"], recording: Recording::Warm },
+    Mode { name: "java", flags: &[], recording: Recording::Warm },
+    Mode { name: "record -- java", flags: &[], recording: Recording::FromStart },
+];
+
+impl Mode {
+    /// Least share of samples with the chain: most of a JVM's start is other work.
+    fn chain_percent(&self) -> u64 {
+        match self.recording {
+            Recording::Warm => 80,
+            Recording::FromStart => 10,
+        }
+    }
+
+    /// Least share of whole stacks. An emulated daemon on a busy machine is seconds late with what the kernel programs have to know of a
+    /// new process, so that this is no measure of what is lost at a JVM's start.
+    fn whole_percent(&self) -> u64 {
+        match self.recording {
+            Recording::Warm => 99,
+            Recording::FromStart => 50,
+        }
+    }
+}
+
+/// The chain of calls in `xtask/kernels/Chain.java`, from its root.
+const CHAIN: [&str; 4] = ["Chain.main", "Chain.a", "Chain.b", "Chain.c"];
+
+/// An emulated CPU is slow: so few samples are enough to tell that the clock ticks.
+const LEAST_SAMPLES: u64 = 20;
+
+/// A program as `doctor --programs --json` tells of it.
+#[derive(Debug, Deserialize)]
+struct Program {
+    name: String,
+    refused: Option<Refusal>,
+    instructions: u32,
+    verified: u32,
+    jited_bytes: u32,
+    load_ms: f64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Refusal {
+    error: String,
+    log: String,
+}
+
+/// The last line of a report: all steps were taken.
+pub(crate) const END: &str = "end";
+
+/// Reads the lines that a guest has written so far, of which the last may be cut off: the steps, and whether these are
+/// all.
+pub(crate) fn parse(text: &str) -> (Vec<Step>, bool) {
+    let steps = text.lines().filter_map(|line| serde_json::from_str(line.trim()).ok()).collect();
+    (steps, text.lines().any(|line| line.trim() == END))
+}
+
+/// What is told of a step, and an error if it isn't as it has to be.
+pub(crate) fn judge(step: &Step) -> (String, anyhow::Result<()>) {
+    match &step.outcome {
+        Outcome::Doctor(found) => judge_doctor(found),
+        Outcome::Java(java) => match MODES.iter().find(|mode| mode.name == step.name) {
+            Some(mode) => judge_java(mode, java),
+            None => (String::new(), Err(anyhow::anyhow!("the guest is of another version"))),
+        },
+        Outcome::Failed(why) => (String::new(), Err(anyhow::anyhow!("{why}"))),
+    }
+}
+
+fn judge_doctor(found: &Value) -> (String, anyhow::Result<()>) {
+    let mut text = String::new();
+    let verdict = (|| {
+        let programs: Vec<Program> = serde_json::from_value(found["programs"].clone())
+            .context("doctor doesn't tell of the programs as it should")?;
+        ensure!(!programs.is_empty(), "doctor found no program in the object");
+        let _ = writeln!(text, "  {:<16} instructions  verified  machine code     load", "program");
+        let mut refused = Vec::new();
+        for program in programs {
+            let Program { name, instructions, verified, jited_bytes, load_ms, .. } = &program;
+            if let Some(refusal) = &program.refused {
+                let _ = writeln!(text, "  {name:<16} REFUSED:\n{}", tail(&refusal.error, 20));
+                let _ = writeln!(text, "{}", tail(&refusal.log, 60));
+                refused.push(program.name);
+            } else {
+                let _ = writeln!(
+                    text,
+                    "  {name:<16} {instructions:>12} {verified:>9} {jited_bytes:>11} B {load_ms:>5.0} ms"
+                );
+            }
+        }
+        ensure!(refused.is_empty(), "the kernel refuses {}", refused.join(", "));
+        match found["status"].as_str() {
+            Some("ok" | "degraded") => Ok(()),
+            _ => bail!("doctor finds that profiling doesn't work: {}", found["checks"]),
+        }
+    })();
+    (text, verdict)
+}
+
+fn judge_java(mode: &Mode, java: &Java) -> (String, anyhow::Result<()>) {
+    let number = |key: &str| java.summary[key].as_u64().unwrap_or(0);
+    let (samples, whole) = (number("samples"), number("complete"));
+    let chained = count_chained(&java.folded);
+    let percent = |part: u64| part as f64 * 100.0 / samples.max(1) as f64;
+    let text = format!(
+        "  {samples} samples, {:.1} % whole, {:.1} % with the chain, losses: {}\n",
+        percent(whole),
+        percent(chained),
+        java.summary["losses"],
+    );
+    let verdict = (|| {
+        ensure!(samples >= LEAST_SAMPLES, "only {samples} samples of {LEAST_SAMPLES}");
+        ensure!(whole * 100 >= samples * mode.whole_percent(), "{whole} of {samples} stacks are whole");
+        ensure!(
+            chained * 100 >= samples * mode.chain_percent(),
+            "{chained} of {samples} stacks have the chain {}:\n{}",
+            CHAIN.join(";"),
+            head(&java.folded, 20)
+        );
+        Ok(())
+    })();
+    (text, verdict)
+}
+
+/// Samples whose stack holds the chain, frame by frame.
+fn count_chained(folded: &str) -> u64 {
+    // What follows a name is no part of another one: a signature, a suffix for the frame's kind.
+    let is = |frame: &str, method: &str| {
+        frame.strip_prefix(method).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
+    };
+    let stacks = folded.lines().filter_map(|line| line.rsplit_once(' '));
+    let chained = stacks.filter(|(stack, _)| {
+        let frames: Vec<&str> = stack.split(';').collect();
+        frames
+            .windows(CHAIN.len())
+            .any(|part| part.iter().zip(CHAIN).all(|(frame, method)| is(frame, method)))
+    });
+    chained.filter_map(|(_, count)| count.parse::<u64>().ok()).sum()
+}
+
+/// The last lines of a text, each marked as quoted.
+pub(crate) fn tail(text: &str, lines: usize) -> String {
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].iter().map(|line| format!("    | {line}\n")).collect()
+}
+
+fn head(text: &str, lines: usize) -> String {
+    text.lines().take(lines).map(|line| format!("    | {line}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn java(samples: u64, complete: u64, folded: &str) -> Java {
+        let summary = json!({ "samples": samples, "complete": complete, "losses": {}, "kernel": {} });
+        Java { summary, folded: folded.to_owned() }
+    }
+
+    #[test]
+    fn the_chain_is_counted_frame_by_frame() {
+        let whole = "start;Chain.main;Chain.a;Chain.b;Chain.c 7\n";
+        assert_eq!(count_chained(whole), 7);
+        assert_eq!(count_chained("Chain.main;Chain.a;Chain.b_[j];Chain.c_[i];stub 2\n"), 2);
+        assert_eq!(count_chained("Chain.main;Chain.b;Chain.c 7\n"), 0, "a is missing");
+        assert_eq!(count_chained("Chain.mainly;Chain.a;Chain.b;Chain.c 7\n"), 0, "another method");
+        assert_eq!(count_chained("main;Interpreter;Interpreter;Interpreter;Interpreter 3\n"), 0, "no names");
+    }
+
+    #[test]
+    fn a_jvm_passes_by_samples_whole_stacks_and_its_chain() {
+        let warm = &Mode { name: "java", flags: &[], recording: Recording::Warm };
+        let chain = "Chain.main;Chain.a;Chain.b;Chain.c 90\nother 10\n";
+        assert!(judge_java(warm, &java(100, 100, chain)).1.is_ok());
+        assert!(judge_java(warm, &java(10, 10, chain)).1.is_err(), "too few samples");
+        assert!(judge_java(warm, &java(100, 90, chain)).1.is_err(), "too many cut stacks");
+        assert!(judge_java(warm, &java(100, 100, "other 100\n")).1.is_err(), "no chain");
+    }
+
+    #[test]
+    fn a_refused_program_fails_with_the_end_of_the_verifiers_log() {
+        let good =
+            json!({ "name": "sample", "instructions": 9, "verified": 9, "jited_bytes": 9, "load_ms": 1.0 });
+        let mut bad = good.clone();
+        bad["refused"] = json!({ "error": "EACCES", "log": "0: (b7) r0 = 0\n1: (95) exit\nR0 is bad\n" });
+        let (text, verdict) = judge_doctor(&json!({ "status": "ok", "programs": [good] }));
+        assert!(verdict.is_ok(), "{text}");
+        let (text, verdict) = judge_doctor(&json!({ "status": "ok", "programs": [good, bad] }));
+        assert!(verdict.is_err() && text.contains("R0 is bad"), "{text}");
+        assert!(judge_doctor(&json!({ "status": "ok", "programs": [] })).1.is_err());
+        assert!(judge_doctor(&json!({ "status": "missing", "programs": [good] })).1.is_err());
+    }
+
+    #[test]
+    fn a_report_without_its_end_is_known_as_such() {
+        let step = Step { name: "java".into(), seconds: 0.5, outcome: Outcome::Failed("no".into()) };
+        let line = serde_json::to_string(&step).unwrap();
+        let (steps, is_whole) = parse(&format!("{line}\r\n{}", &line[..line.len() / 2]));
+        assert_eq!((steps.len(), is_whole), (1, false));
+        let (steps, is_whole) = parse(&format!("{line}\r\n{END}\r\n"));
+        assert_eq!((steps.len(), is_whole), (1, true));
+    }
+}

@@ -1,0 +1,75 @@
+#!/bin/bash
+# Runs in the booted machine: the package's whole life, a line for each thing that must hold.
+# ok NAME, or FAILED NAME and what was seen. The last line says that the end was reached.
+exec 3>/dev/ttyS1
+export DEBIAN_FRONTEND=noninteractive PATH=/usr/sbin:/usr/bin:/sbin:/bin
+
+# check NAME COMMAND...: the command must succeed.
+check() {
+    local name=$1 seen
+    shift
+    if seen=$("$@" 2>&1); then
+        echo "ok $name" >&3
+    else
+        { echo "FAILED $name: $*"; echo "$seen"; systemctl status --no-pager jvmprof; journalctl --no-pager -u jvmprof | tail -n 30; } >&3 2>&1
+    fi
+}
+
+pid() { systemctl show -P MainPID jvmprof; }
+state() { systemctl show -P ActiveState jvmprof; }
+status_has() { grep -Eqx "$1" "/proc/$(pid)/status" || { cat "/proc/$(pid)/status"; false; }; }
+# Waits for at most a minute.
+until_true() { for _ in $(seq 120); do "$@" && return; sleep 0.5; done; false; }
+profiles() { find /var/lib/private/jvmprof -name '*.pb.gz' | grep -q .; }
+# Each profile is read once more if it changed meanwhile.
+named() { find /var/lib/private/jvmprof -name '*.pb.gz' -exec zcat {} + 2>/dev/null | grep -aq "$1"; }
+
+bash -c 'while :; do read -r _ < /proc/loadavg; done' &
+
+check "installs" dpkg -i /packages/1.deb
+check "is started by the installation" test "$(state)" = active
+check "is enabled" systemctl is-enabled --quiet jvmprof
+check "runs as nobody known" bash -c "! grep -Eq '^Uid:\s+0' /proc/$(pid)/status"
+check "has five capabilities" status_has 'CapEff:\s+000000c400080004'
+check "has no others to gain" status_has 'CapBnd:\s+000000c400080004'
+check "gains no privileges" status_has 'NoNewPrivs:\s+1'
+check "has its system calls filtered" status_has 'Seccomp:\s+2'
+check "keeps profiles" until_true profiles
+check "sees other users' processes" until_true named loadavg_proc_show
+check "names the kernel's functions" until_true named do_syscall_64
+check "keeps them from others" bash -c "[ \$(stat -c %a /var/lib/private/jvmprof) = 700 ]"
+check "checks its settings" jvmprof daemon --config /etc/jvmprof/jvmprof.toml --check-config
+
+before=$(pid)
+echo 'frequency = 49' >> /etc/jvmprof/jvmprof.toml
+check "reloads" systemctl reload jvmprof
+check "is the same after that" test "$(pid)" = "$before"
+echo 'frequencyy = 49' >> /etc/jvmprof/jvmprof.toml
+check "is told of bad settings" systemctl reload jvmprof
+sleep 1
+check "goes on without them" test "$(state)" = active -a "$(pid)" = "$before"
+sed -i '$d' /etc/jvmprof/jvmprof.toml
+
+kept=$(find /var/lib/private/jvmprof -name '*.pb.gz' | wc -l)
+check "upgrades" dpkg -i /packages/2.deb
+check "is another process after that" test "$(state)" = active -a "$(pid)" != "$before"
+check "keeps changed settings" grep -qx 'frequency = 49' /etc/jvmprof/jvmprof.toml
+check "keeps its profiles" test "$(find /var/lib/private/jvmprof -name '*.pb.gz' | wc -l)" -ge "$kept"
+
+kill -KILL "$(pid)"
+check "is started again after a crash" until_true bash -c '[ "$(systemctl show -P ActiveState jvmprof)" = active ] && [ "$(systemctl show -P NRestarts jvmprof)" = 1 ]'
+
+started=$SECONDS
+check "is removed" dpkg -r jvmprof
+check "ends by itself" test $((SECONDS - started)) -lt 25
+check "runs no more" bash -c '! grep -lx jvmprof /proc/[0-9]*/comm'
+check "leaves settings" test -f /etc/jvmprof/jvmprof.toml
+check "leaves profiles" profiles
+check "is purged" dpkg -P jvmprof
+check "leaves no settings" test ! -e /etc/jvmprof -a ! -e /etc/default/jvmprof
+check "leaves no state" test ! -e /var/lib/private/jvmprof -a ! -e /var/lib/jvmprof -a ! -e /var/cache/private/jvmprof
+check "leaves no unit" bash -c '! systemctl cat jvmprof'
+
+check "is measured" bash -c 'dpkg -i /packages/2.deb && systemd-analyze security --threshold=25 jvmprof.service'
+echo "the end" >&3
+systemctl poweroff --no-block

@@ -1,0 +1,116 @@
+//! `cargo xtask package`: what is shipped. One static program, the Debian package of it, and the root of the image; with
+//! `--check` the package is installed, upgraded and removed on a booted Debian.
+
+mod machine;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, bail};
+
+use crate::run::{output, run};
+use crate::tools::CARGO_DEB;
+use crate::{packages, paths};
+
+/// What it is built for; said, so that the flags for the program don't reach build scripts.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// The image is to be less than this, in bytes.
+const MAX_IMAGE: u64 = 40 << 20;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Cargo's profile: `fast` is built in a fraction of the time
+    #[arg(long, default_value = "release", value_name = "NAME")]
+    profile: String,
+    /// Pack this static program instead of building one
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+    /// Boot a Debian under qemu and install, start, upgrade, remove and purge the package there (as root)
+    #[arg(long)]
+    check: bool,
+}
+
+pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
+    packages::install(packages::FOR_PACKAGES)?;
+    let folder = paths::target().join("package");
+    fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    let program = program(&args.profile, args.program.as_deref())?;
+    let deb = deb(&folder, &args.profile, 1)?;
+    let root = image_root(&folder, &program)?;
+    println!("program: {}\npackage: {}\nimage's root: {}", program.display(), deb.display(), root.display());
+    if args.check {
+        let next = self::deb(&folder, &args.profile, 2)?;
+        machine::check(&folder, &deb, &next)?;
+    }
+    Ok(())
+}
+
+/// Builds the static program, unless one is `given`, and strips it: names of functions stay, for backtraces.
+fn program(profile: &str, given: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let program = paths::target().join(TARGET).join(profile).join("jvmprof");
+    match given {
+        None => build(profile)?,
+        Some(given) => {
+            let folder = program.parent().unwrap_or(&program);
+            fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+            // What cargo built there is a link to its own copy, which stays as it is.
+            let _ = fs::remove_file(&program);
+            fs::copy(given, &program).with_context(|| format!("copying {}", given.display()))?;
+        }
+    }
+    run(Command::new("strip").arg("--strip-debug").arg(&program))?;
+    let needed = output(Command::new("readelf").arg("--dynamic").arg(&program))?;
+    if needed.contains("(NEEDED)") {
+        bail!("{} isn't static: {needed}", program.display());
+    }
+    Ok(program)
+}
+
+fn build(profile: &str) -> anyhow::Result<()> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--locked", "--package", "jvmprof-daemon", "--bin", "jvmprof"]);
+    cargo.args(["--profile", profile, "--target", TARGET]);
+    run(cargo.env("RUSTFLAGS", "-C target-feature=+crt-static").current_dir(paths::workspace()))
+}
+
+/// Packs the program that was built. `revision`: the version's last part.
+fn deb(folder: &Path, profile: &str, revision: u32) -> anyhow::Result<PathBuf> {
+    let mut cargo = Command::new("cargo");
+    // As cargo calls it: its first argument is its own name.
+    cargo.arg("deb").args(["--no-build", "--no-strip", "--locked", "--package", "jvmprof-daemon"]);
+    cargo.args([
+        "--target",
+        TARGET,
+        "--profile",
+        profile,
+        "--deb-revision",
+        &revision.to_string(),
+        "--output",
+    ]);
+    let tool = CARGO_DEB.ensure()?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = tool.parent().map(Path::to_owned).into_iter().chain(std::env::split_paths(&path));
+    cargo.env("PATH", std::env::join_paths(folders).context("a folder of PATH")?);
+    let file = folder.join(format!("jvmprof-{revision}.deb"));
+    run(cargo.arg(&file).current_dir(paths::workspace()))?;
+    Ok(file)
+}
+
+/// The image's root, laid out by the script that the Dockerfile runs.
+fn image_root(folder: &Path, program: &Path) -> anyhow::Result<PathBuf> {
+    let root = folder.join("root");
+    if root.exists() {
+        fs::remove_dir_all(&root).with_context(|| format!("removing {}", root.display()))?;
+    }
+    let script = paths::workspace().join("deploy/container/root.sh");
+    run(Command::new(script).arg(program).arg("/etc/ssl/certs/ca-certificates.crt").arg(&root))?;
+    let said = output(Command::new("du").args(["--summarize", "--bytes"]).arg(&root))?;
+    let bytes: u64 =
+        said.split_whitespace().next().and_then(|word| word.parse().ok()).context("du's output")?;
+    println!("the image's root: {:.1} MB", bytes as f64 / 1e6);
+    if bytes >= MAX_IMAGE {
+        bail!("{} has {bytes} bytes, more than {MAX_IMAGE}", root.display());
+    }
+    Ok(root)
+}

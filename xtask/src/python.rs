@@ -1,0 +1,71 @@
+//! A CPython that tells of its functions (`-X perf`, 3.12 and later), for the tests.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::{env, fs};
+
+use anyhow::{Context as _, bail};
+
+use crate::packages::{apt_has, apt_install};
+
+/// Names it to the tests; set beforehand, it is taken as it is.
+pub(crate) const TEST_PYTHON: &str = "JVMPROF_TEST_PYTHON";
+
+/// The newest first: since 3.13 there are jitdumps, too.
+const VERSIONS: [&str; 4] = ["3.15", "3.14", "3.13", "3.12"];
+/// Ends well where trampolines are in use.
+const PROBE: &str = "import sys; sys.exit(not sys.is_stack_trampoline_active())";
+
+/// The newest CPython of this machine that has perf trampolines: on `PATH`, or where pyenv keeps them.
+pub(crate) fn found() -> Option<PathBuf> {
+    if let Some(named) = env::var_os(TEST_PYTHON) {
+        return Some(named.into());
+    }
+    let pyenv = env::var_os("PYENV_ROOT")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".pyenv")));
+    let kept: Vec<PathBuf> = pyenv
+        .and_then(|root| fs::read_dir(root.join("versions")).ok())
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.path().join("bin")))
+        .collect();
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> = kept.into_iter().chain(env::split_paths(&path)).collect();
+    VERSIONS
+        .iter()
+        .flat_map(|version| folders.iter().map(move |folder| folder.join(format!("python{version}"))))
+        .find(|program| tells_of_its_functions(program))
+}
+
+/// As [`found`], installed by apt where it is missing.
+///
+/// # Errors
+/// There is none, and no package of one.
+pub(crate) fn ensure() -> anyhow::Result<PathBuf> {
+    if let Some(python) = found() {
+        return Ok(python);
+    }
+    eprintln!("no CPython 3.12 or newer on this machine");
+    if let Some(package) =
+        VERSIONS.map(|version| format!("python{version}")).iter().find(|name| apt_has(name))
+    {
+        apt_install(&[package])?;
+    }
+    match found() {
+        Some(python) => Ok(python),
+        None => {
+            bail!("the tests need a CPython 3.12 or newer with perf trampolines: name one by {TEST_PYTHON}")
+        }
+    }
+}
+
+fn tells_of_its_functions(program: &Path) -> bool {
+    let mut command = Command::new(program);
+    command
+        .args(["-X", "perf", "-c", PROBE])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    program.is_file() && command.status().context("starting it").is_ok_and(|status| status.success())
+}

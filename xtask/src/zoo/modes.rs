@@ -1,0 +1,82 @@
+//! Ways to run a JVM.
+
+/// Flags under a short name.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Mode {
+    pub(super) name: &'static str,
+    flags: &'static [&'static str],
+    /// The first JDK that has these flags.
+    since: u32,
+}
+
+const fn mode(name: &'static str, flags: &'static [&'static str], since: u32) -> Mode {
+    Mode { name, flags, since }
+}
+
+const UNLOCK: &str = "-XX:+UnlockExperimentalVMOptions";
+
+/// All modes. A JDK that lacks a collector is asked, see [`super::jdks::Jdk::takes`].
+pub(super) const MODES: &[Mode] = &[
+    mode("default", &[], 8),
+    mode("int", &["-Xint"], 8),
+    mode("c1", &["-XX:TieredStopAtLevel=1"], 8),
+    mode("c2", &["-XX:-TieredCompilation"], 8),
+    mode("nosegment", &["-XX:-SegmentedCodeCache"], 9),
+    mode("segment", &["-XX:+SegmentedCodeCache"], 9),
+    mode("serial", &["-XX:+UseSerialGC"], 8),
+    mode("parallel", &["-XX:+UseParallelGC"], 8),
+    mode("cms", &["-XX:+UseConcMarkSweepGC"], 8),
+    mode("g1", &["-XX:+UseG1GC"], 8),
+    mode("z", &[UNLOCK, "-XX:+UseZGC"], 11),
+    mode("zgen", &[UNLOCK, "-XX:+UseZGC", "-XX:+ZGenerational"], 21),
+    mode("shenandoah", &[UNLOCK, "-XX:+UseShenandoahGC"], 8),
+    mode("epsilon", &[UNLOCK, "-XX:+UseEpsilonGC", "-Xmx8g"], 11),
+    mode("nocoops", &["-XX:-UseCompressedOops", "-XX:-UseCompressedClassPointers"], 8),
+    mode("coh", &[UNLOCK, "-XX:+UseCompactObjectHeaders"], 24),
+    mode("dns", &["-XX:+UnlockDiagnosticVMOptions", "-XX:+DebugNonSafepoints"], 8),
+    mode("nostrip", &["-XX:LoopStripMiningIter=0"], 10),
+    mode("noinline", &["-XX:-Inline"], 8),
+    mode("nocds", &["-Xshare:off"], 8),
+    mode("fp", &["-XX:+PreserveFramePointer"], 8),
+    mode("smallcode", &["-XX:ReservedCodeCacheSize=8m", "-XX:-SegmentedCodeCache"], 9),
+];
+
+impl Mode {
+    /// The mode of that name.
+    pub(super) fn named(name: &str) -> Option<&'static Self> {
+        MODES.iter().find(|mode| mode.name == name)
+    }
+
+    /// The flags for a JDK, if it has them.
+    pub(super) fn flags(&self, feature: u32) -> Option<&'static [&'static str]> {
+        (feature >= self.since).then_some(self.flags)
+    }
+
+    /// Whether shares of time are told by HotSpot's own rule. C1 polls for safepoints at a loop's end, and the rule gives what
+    /// the loop does behind the poll to the next place, which may be the caller's.
+    pub(super) fn tells_time(&self) -> bool {
+        self.name != "c1"
+    }
+
+    /// Whether a program can run for long: without a collector, what allocates much can't.
+    pub(super) fn allows(&self, program: &str) -> bool {
+        self.name != "epsilon" || !matches!(program, "Garbage" | "Churn" | "Streams" | "Text" | "Upcalls")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_flags_keep_to_their_jdks() {
+        for mode in MODES {
+            assert_eq!(Mode::named(mode.name), Some(mode), "{}", mode.name);
+        }
+        let z = Mode::named("z").expect("it is there");
+        assert_eq!(z.flags(8), None);
+        assert!(z.flags(17).is_some_and(|flags| flags.contains(&"-XX:+UseZGC")));
+        let epsilon = Mode::named("epsilon").expect("it is there");
+        assert!(epsilon.allows("Known") && !epsilon.allows("Garbage"));
+    }
+}
