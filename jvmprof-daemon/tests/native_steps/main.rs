@@ -79,7 +79,7 @@ fn watch(program: &Path) -> Seen {
         if let Err(wrong) = compare(&stepper, &truth, &mut modules, &mut seen) {
             *seen.wrong.entry(wrong).or_default() += 1;
         }
-        if step % SIGNAL_EVERY == 0 && stepper.has_handler() {
+        if step % SIGNAL_EVERY == 0 && stepper.takes_signals() {
             stepper.interrupt();
         }
         if seen.steps >= STEPS || !stepper.step(&mut truth, &mut seen.signals) {

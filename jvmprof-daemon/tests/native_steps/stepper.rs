@@ -72,12 +72,16 @@ impl Stepper {
         ptrace::getregs(self.process()).expect("it is stopped")
     }
 
-    /// Whether it handles the signal.
-    pub(crate) fn has_handler(&self) -> bool {
+    /// Whether a signal would enter its handler now. While it is blocked the kernel keeps it for later, and the next step is the
+    /// program's own.
+    pub(crate) fn takes_signals(&self) -> bool {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("its status");
-        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("its signals");
-        let caught = u64::from_str_radix(caught.trim(), 16).expect("hex");
-        caught & 1 << (Signal::SIGALRM as u32 - 1) != 0
+        let is_among = |field: &str| {
+            let signals = status.lines().find_map(|line| line.strip_prefix(field)).expect("its signals");
+            let signals = u64::from_str_radix(signals.trim(), 16).expect("hex");
+            signals & 1 << (Signal::SIGALRM as u32 - 1) != 0
+        };
+        is_among("SigCgt:") && !is_among("SigBlk:")
     }
 
     /// The next step begins with a signal.
