@@ -65,6 +65,23 @@ fn a_command_is_profiled_with_its_children_and_told_to_end_with_the_recording() 
 }
 
 #[test]
+fn functions_of_a_program_that_is_gone_with_its_file_system_have_their_names() {
+    let dir = scratch();
+    let source = RECURSE.replace("for (;;)", "for (int i = 0; i < 6000; i++)");
+    let program = compile(dir.path(), "recurse", &source, &["-O1", "-static"]);
+    let out = dir.path().join("x.folded");
+    let script =
+        format!("mount -t tmpfs none /mnt && cp {} /mnt/program && exec /mnt/program 3", program.display());
+    record_json(&["-o", out.to_str().unwrap(), "--", "unshare", "--mount", "sh", "-c", &script]);
+    let folded = fs::read_to_string(&out).unwrap();
+    let (named, _) = share(&folded, |frames| frames.contains(&"leaf"));
+    let (nameless, _) = share(&folded, |frames| frames.iter().any(|frame| frame.starts_with("program+0x")));
+    assert!(named > 20, "{folded}");
+    // Of musl and libc's start files some code has no symbol.
+    assert!(nameless * 20 <= named, "{folded}");
+}
+
+#[test]
 fn a_command_that_ends_at_once_ends_the_recording() {
     let summary = record_json(&["--", "true"]);
     assert!(summary["duration_ms"].as_u64().unwrap() < 20_000, "{summary}");

@@ -93,7 +93,7 @@ impl Module {
         };
         names.get((file.key, svma), || {
             let (path, places) = (Path::new(&*self.code.path), names.places(process));
-            let open = || open_again(process, &self.code);
+            let open = || self.open_again(process, file, names);
             let symbol = files.function_name(&file.key, path, &places, open, svma);
             let symbol = symbol.map_err(|error| error.reason())?;
             let mut source = Vec::new();
@@ -117,14 +117,33 @@ impl Module {
     ) -> Result<Arc<Functions>, &'static str> {
         let file = self.file.as_ref().map_err(|reason| *reason)?;
         let (path, places) = (Path::new(&*self.code.path), names.places(process));
-        let symbols = files.symbols(&file.key, path, &places, || open_again(process, &self.code));
+        let symbols = files.symbols(&file.key, path, &places, || self.open_again(process, file, names));
         symbols.map_err(|error| error.reason())
     }
 
     /// Opens the file once more; `None` if it can't be used, or isn't there any more.
-    pub(super) fn reopen(&self, process: &Process) -> Option<File> {
-        self.file.as_ref().ok()?;
-        open_again(process, &self.code).ok()
+    pub(super) fn reopen(&self, process: &Process, names: &FunctionNames) -> Option<File> {
+        self.open_again(process, self.file.as_ref().ok()?, names).ok()
+    }
+
+    fn open_again(
+        &self,
+        process: &Process,
+        file: &KnownFile,
+        names: &FunctionNames,
+    ) -> Result<File, OpenError> {
+        names.held(&file.key).map_or_else(|| open_again(process, &self.code), Ok)
+    }
+
+    /// Keeps the file open until its functions have their names.
+    pub(super) fn hold(&self, process: &Process, files: &FileCache, names: &FunctionNames) {
+        let Ok(file) = &self.file else { return };
+        names.hold(file.key, || {
+            let opened = open_again(process, &self.code).ok()?;
+            let is_same =
+                files.identify(&opened, Path::new(&*self.code.path)).is_ok_and(|it| it.key == file.key);
+            is_same.then_some(opened)
+        });
     }
 
     /// `libfoo.so+0x1234`: the stated address where the file is known, else the offset in it.

@@ -299,6 +299,7 @@ impl Namer<'_> {
         if let Some(named) = symbols.named.get(&(module.mapping(), address)) {
             return Arc::clone(named);
         }
+        module.hold(self.process, self.files, self.names);
         let mapping = Some(module.mapping());
         let (key, generation) = (self.process.key, symbols.generation);
         self.unnamed.push(Unnamed { key, generation, which, address, module });

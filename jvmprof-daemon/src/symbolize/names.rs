@@ -3,8 +3,10 @@
 //! Symbol tables of large programs push each other out of the file cache. What was named once stays known here, so that
 //! a table is read again only for an address that no process has hit before.
 
+use std::collections::HashMap;
+use std::fs::File;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use moka::sync::Cache;
 
@@ -20,6 +22,8 @@ use crate::types::{BuildId, Svma};
 const ENTRY_BYTES: usize = 250;
 /// Bytes that a line takes beside its text.
 const LINE_BYTES: usize = 100;
+/// Files that are held open at a time.
+const MAX_HELD: usize = 256;
 
 /// What is at an address, innermost first: one function, and what was inlined into it if that is asked for.
 pub(super) type NativeLines = Arc<[Line]>;
@@ -28,6 +32,8 @@ pub(super) type NativeLines = Arc<[Line]>;
 #[derive(Debug)]
 pub(super) struct FunctionNames {
     by_address: Cache<(FileKey, Svma), Option<NativeLines>>,
+    /// Files with functions that wait for their names. A container's are gone with its last process.
+    held: Mutex<HashMap<FileKey, File>>,
     /// Inlined functions and lines are asked for.
     pub(super) with_lines: bool,
     /// Where debuginfod's files are kept.
@@ -43,7 +49,7 @@ impl FunctionNames {
             u32::try_from(text + ENTRY_BYTES).unwrap_or(u32::MAX)
         };
         let by_address = Cache::builder().max_capacity(bytes).weigher(weigh).build();
-        Self { by_address, with_lines: false, downloads: None }
+        Self { by_address, held: Mutex::default(), with_lines: false, downloads: None }
     }
 
     /// Bytes held, and how many may be.
@@ -68,6 +74,27 @@ impl FunctionNames {
         let found = find()?;
         self.by_address.insert(key, found.clone());
         Ok(found)
+    }
+
+    /// Keeps a file open until [`Self::release`], if there is room for it.
+    pub(super) fn hold(&self, key: FileKey, open: impl FnOnce() -> Option<File>) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.len() < MAX_HELD
+            && !held.contains_key(&key)
+            && let Some(file) = open()
+        {
+            held.insert(key, file);
+        }
+    }
+
+    /// The file, if it is held.
+    pub(super) fn held(&self, key: &FileKey) -> Option<File> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).get(key)?.try_clone().ok()
+    }
+
+    /// What waited has its name.
+    pub(super) fn release(&self) {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// Forgets what is known of files with this build id.
