@@ -98,6 +98,12 @@ pub const fn compiled_word(compile_id: u32, delta: u64, is_osr: bool) -> u64 {
     compile_id as u64 | (delta & 0x0fff_ffff) << COMPILE_ID_BITS | if is_osr { OSR_BIT } else { 0 }
 }
 
+/// What such a word has as `delta`.
+#[inline(always)]
+pub const fn compiled_delta(word: u64) -> u64 {
+    word >> COMPILE_ID_BITS & 0x0fff_ffff
+}
+
 /// Second word of an interpreted frame. `bcp`: bytes from the `ConstMethod`'s begin to the bytecode, below 2^24, 0 if
 /// unknown. `pc`: bytes from the interpreter's begin to the frame's pc, below 2^32.
 #[inline(always)]
@@ -156,7 +162,7 @@ impl UserFrame {
             FrameWord::TAG_COMPILED => {
                 let (&second, rest) = rest.split_first()?;
                 *words = rest;
-                let delta = second >> COMPILE_ID_BITS & 0x0fff_ffff;
+                let delta = compiled_delta(second);
                 let blob = address.wrapping_sub(delta);
                 let is_osr = second & OSR_BIT != 0;
                 return Some(Self::Compiled { pc: address, exact, blob, compile_id: second as u32, is_osr });

@@ -79,6 +79,20 @@ fn check(bytes: u64, complete: bool, steps: &[Step]) {
 }
 
 #[test]
+fn an_on_stack_replacement_of_c1_has_a_second_prologue() {
+    for (bytes, sub) in [(0x30, SUB_20), (0x120, SUB_110)] {
+        let rest = [(BODY, built(bytes)), (RET, built(bytes))];
+        let bare = [(BANG, ENTRY), (PUSH, ENTRY), (sub, PUSHED)];
+        check(bytes, true, &[&bare[..], &rest].concat());
+        check(bytes, true, &[&[(BANG, ENTRY), (BANG, ENTRY)], &bare[..], &rest].concat());
+        let kept = [(BODY, built(bytes)), (BANG, ENTRY), (PUSH, ENTRY), (MOV_RBP_RSP, PUSHED), (sub, PUSHED)];
+        check(bytes, true, &[&kept[..], &rest].concat());
+    }
+    // Of another size it is no prologue of this method.
+    check(0x40, true, &[(BANG, built(0x40)), (PUSH, built(0x40)), (SUB_20, built(0x40))]);
+}
+
+#[test]
 fn prologues_that_push_first() {
     for (bytes, sub) in [(0x30, SUB_20), (0x120, SUB_110)] {
         let whole = built(bytes);

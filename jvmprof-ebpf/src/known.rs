@@ -5,7 +5,7 @@
 
 use aya_ebpf::{macros::map, maps::Array};
 use jvmprof_common::{
-    frame::FrameWord,
+    frame::{FrameWord, compiled_delta},
     jvm::mix,
     tables::{PackedRule, Region},
     unwind::{
@@ -17,15 +17,17 @@ use jvmprof_common::{
 
 use crate::{scratch::Scratch, tables};
 
-/// How to leave the frame at one pc.
+/// How to leave the frame at one pc. Two of them lie in a line of the CPU's caches.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Place {
     /// With its top bit set if it was interrupted.
     pc: u64,
     epoch: u32,
+    /// One of those below, and a stub's bytes from its blob's begin to the pc above.
     kind: u32,
-    how: [u64; 5],
+    /// The words of a rule; or those that [`Known`] has; or address of a stub's name and number of its rule.
+    how: [u64; 2],
 }
 
 impl Place {
@@ -37,6 +39,7 @@ impl Place {
     pub const COMPILED: u32 = 2;
     /// A stub, by a row.
     pub const STUB: u32 = 3;
+    const KIND_BITS: u32 = 2;
 }
 
 /// A power of two.
@@ -62,34 +65,50 @@ pub fn recall(scratch: &mut Scratch, here: &Cursor) -> u32 {
     if place.pc != key || place.epoch != epoch {
         return Place::UNKNOWN;
     }
-    let (kind, [blob, at, word, first, second]) = (place.kind, place.how);
-    scratch.rule = PackedRule::from_words([first, second]);
-    let known = if kind == Place::COMPILED { Known::COMPILED } else { Known::STUB };
-    scratch.frame.known = Known { kind: known, blob, at, word, leaf: first };
+    let Place { kind, how: [first, second], .. } = *place;
+    let delta = u64::from(kind >> Place::KIND_BITS);
+    let kind = kind & ((1 << Place::KIND_BITS) - 1);
+    match kind {
+        Place::ROWS => scratch.rule = PackedRule::from_words([first, second]),
+        Place::COMPILED => {
+            let blob = here.pc - compiled_delta(first);
+            scratch.frame.known = Known { kind: Known::COMPILED, blob, word: first, leaf: second };
+        }
+        _ => {
+            let Some(rule) = tables::rule(second as u32) else { return Place::UNKNOWN };
+            scratch.rule = *rule;
+            scratch.frame.known = Known { kind: Known::STUB, blob: here.pc - delta, word: first, leaf: 0 };
+        }
+    }
     kind
 }
 
 /// Remembers the rule in `scratch.rule`.
 #[inline(always)]
 pub fn remember_rule(scratch: &mut Scratch, here: &Cursor) {
-    let [first, second] = scratch.rule.to_words();
-    remember(scratch, here, Place::ROWS, [0, 0, 0, first, second]);
+    let how = scratch.rule.to_words();
+    remember(scratch, here, Place::ROWS, how);
 }
 
-/// Remembers what is known of the frame in `scratch.frame`; a stub's rule is in `scratch.rule`.
+/// Remembers what is known of the frame in `scratch.frame`.
 #[inline(always)]
 pub fn remember_generated(scratch: &mut Scratch, here: &Cursor) {
-    let Known { kind, blob, at, word, leaf } = scratch.frame.known;
+    let Known { kind, blob, word, leaf } = scratch.frame.known;
     if kind == Known::COMPILED {
-        remember(scratch, here, Place::COMPILED, [blob, at, word, leaf, 0]);
+        remember(scratch, here, Place::COMPILED, [word, leaf]);
     } else if kind == Known::STUB {
-        let [first, second] = scratch.rule.to_words();
-        remember(scratch, here, Place::STUB, [blob, at, word, first, second]);
+        let Some(jvm) = tables::jvm(scratch.process.jvm) else { return };
+        let at = if here.exact { here.pc } else { here.pc - 1 };
+        let rule = tables::rule_at(u64::from(jvm.table), at - jvm.code_start);
+        let delta = here.pc - blob;
+        if delta < 1 << (32 - Place::KIND_BITS) {
+            remember(scratch, here, Place::STUB | (delta as u32) << Place::KIND_BITS, [word, rule]);
+        }
     }
 }
 
 #[inline(always)]
-fn remember(scratch: &mut Scratch, here: &Cursor, kind: u32, how: [u64; 5]) {
+fn remember(scratch: &mut Scratch, here: &Cursor, kind: u32, how: [u64; 2]) {
     let (key, epoch) = (key(here), scratch.process.epoch);
     *place(scratch, key) = Place { pc: key, epoch, kind, how };
 }

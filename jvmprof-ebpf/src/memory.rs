@@ -20,7 +20,7 @@ use jvmprof_common::{
 
 use crate::{
     known::{self, NMETHODS, RecentNmethod},
-    scratch::{self, Copies},
+    scratch::{self, Copies, KNOWN_WORDS},
     tables,
     task::Task,
 };
@@ -96,6 +96,24 @@ impl Target for User<'_> {
     }
 
     #[inline(always)]
+    fn read_pair(&mut self, byte: u64, word: u64) -> Option<(u8, u64)> {
+        let distance = word.wrapping_sub(byte);
+        if distance > (KNOWN_WORDS * 8 - 8) as u64 || !distance.is_multiple_of(4) {
+            return Some((self.read_u8(byte)?, self.read_object(word)?));
+        }
+        // SAFETY: nobody else uses the copies meanwhile.
+        let known = unsafe { &mut (*self.copies).known };
+        let bytes = bounded::<{ KNOWN_WORDS * 8 }>(distance as usize + 8);
+        // SAFETY: `bytes` is within the words.
+        let into = unsafe { core::slice::from_raw_parts_mut(known.as_mut_ptr().cast::<u8>(), bytes) };
+        if !read(byte, into) {
+            return None;
+        }
+        let found = known[self.veil.hide(distance >> 3) as usize & (KNOWN_WORDS - 1)];
+        Some((known[0] as u8, found >> ((distance & 4) << 3)))
+    }
+
+    #[inline(always)]
     fn load_header(&mut self, address: u64) -> bool {
         load_header(self.copies, address)
     }
@@ -135,6 +153,11 @@ impl Target for User<'_> {
     #[inline(always)]
     fn pushed_arguments(&mut self, pc: u64) -> u64 {
         pushed_arguments(pc)
+    }
+
+    #[inline(always)]
+    fn pushed_words(&mut self, pc: u64) -> u64 {
+        pushed_words(pc)
     }
 
     #[inline(always)]
@@ -214,6 +237,16 @@ extern "C" fn pushed_arguments(pc: u64) -> u64 {
         return 0;
     };
     hotspot::pushed_arguments(&mut Heap(copies), pc)
+}
+
+/// See [`hotspot::pushed_words`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn pushed_words(pc: u64) -> u64 {
+    let Some(copies) = scratch::copies() else {
+        return 0;
+    };
+    hotspot::pushed_words(&mut Heap(copies), pc)
 }
 
 /// See [`frozen::youngest_chunk`].

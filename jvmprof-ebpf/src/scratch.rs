@@ -63,8 +63,13 @@ pub fn get<'a>() -> Option<&'a mut Scratch> {
 pub struct Copies {
     pub window: Window,
     pub header: [u64; HEADER_WORDS],
+    /// The begin of a header that was seen before, from its block's mark on.
+    pub known: [u64; KNOWN_WORDS],
     pub code: [u64; CODE_WORDS],
 }
+
+/// A power of two.
+pub const KNOWN_WORDS: usize = 32;
 
 /// As long as [`SCRATCH`].
 #[map]

@@ -91,17 +91,19 @@ extern "C" fn region_index(first: u64, regions: u64, address: u64) -> u64 {
 /// The row at an address of a table's own space.
 #[inline(always)]
 pub fn row<'a>(table: u32, address: u64) -> Option<&'a PackedRule> {
-    let rule = rule_at(u64::from(table), address);
-    if rule == u64::from(NO_RULE) {
-        return None;
-    }
-    RULES.get(rule as u32)
+    rule(rule_at(u64::from(table), address) as u32)
+}
+
+/// The rule of a number that [`rule_at`] gave.
+#[inline(always)]
+pub fn rule<'a>(number: u32) -> Option<&'a PackedRule> {
+    if number == u32::from(NO_RULE) { None } else { RULES.get(number) }
 }
 
 /// The rule at an address, or [`NO_RULE`]. A global function: the verifier checks its paths once.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn rule_at(table: u64, address: u64) -> u64 {
+pub extern "C" fn rule_at(table: u64, address: u64) -> u64 {
     let Some(scratch) = scratch::get() else {
         return u64::from(NO_RULE);
     };

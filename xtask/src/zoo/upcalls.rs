@@ -16,7 +16,7 @@ pub(super) fn from_instruction(classes: &Classes, instruction: &Instruction, to:
 
 /// Whether the JVM may call `to` from any place of `from`.
 pub(super) fn from_method(from: &JavaMethod, to: &JavaMethod) -> bool {
-    registers_finalizer(from, to)
+    registers_finalizer(from, to) || leaves_continuation(from, to)
 }
 
 /// Whether a native method may call `to`.
@@ -52,8 +52,10 @@ pub(super) fn from_native(from: &JavaMethod, to: &JavaMethod) -> bool {
             | "jdk/internal/loader/NativeLibraries$NativeLibraryImpl",
             "load" | "load0",
         ) => to.name == "getFromClass",
-        // The properties of JDK 8 are put one by one.
-        ("java/lang/System", "initProperties") => matches!(to.name.as_str(), "setProperty" | "put"),
+        // The properties of JDK 8 are put one by one; how their text is encoded, is one (jni_util.c, `initializeEncoding`).
+        ("java/lang/System", "initProperties") => {
+            matches!(to.name.as_str(), "setProperty" | "put" | "getProperty")
+        }
         _ => false,
     }
 }
@@ -206,4 +208,11 @@ fn registers_finalizer(from: &JavaMethod, to: &JavaMethod) -> bool {
         && from.name == "<init>"
         && to.class == "java/lang/ref/Finalizer"
         && to.name == "register"
+}
+
+/// The last instructions of `doYield` take the place of `enterSpecial`, by whose frame they return (openjdk
+/// src/hotspot/cpu/x86/sharedRuntime_x86_64.cpp, `gen_continuation_yield`).
+fn leaves_continuation(from: &JavaMethod, to: &JavaMethod) -> bool {
+    let is_continuation = |method: &JavaMethod| method.class == "jdk/internal/vm/Continuation";
+    is_continuation(from) && is_continuation(to) && from.name == "run" && to.name == "doYield"
 }

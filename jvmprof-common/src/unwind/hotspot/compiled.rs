@@ -7,7 +7,7 @@ use super::{
 };
 use crate::abi::Stop;
 use crate::frame::{FrameWord, compiled_word};
-use crate::jvm::{Jvm, Layout};
+use crate::jvm::Jvm;
 use crate::rows::Register;
 use crate::unwind::call::ends_in_call;
 
@@ -58,7 +58,7 @@ pub(super) fn describe(
     }
     // What a deoptimized frame's pc was is its own.
     if pc == cursor.pc {
-        remember(layout, blob, Leaf::built(bytes).to_bits(), words);
+        remember(blob, Leaf::built(bytes).to_bits(), words);
     }
     Ok(bytes)
 }
@@ -119,6 +119,12 @@ pub(super) fn step_leaf(
     let state = Leaf::from_bits(bits);
     let mut pc = target.read_u64(cursor.sp + state.return_address).ok_or(Stop::StackUnreadable)?;
     let mut pushed = 0;
+    if is_generated(jvm, pc) && state.return_address == frame_bytes.wrapping_sub(8) && cursor.sp == begin {
+        pushed = behind_pushed(cursor, target, jvm, state.return_address);
+        if pushed != 0 {
+            pc = target.read_u64(cursor.sp + state.return_address + pushed).ok_or(Stop::StackUnreadable)?;
+        }
+    }
     // All callers of compiled code are generated code. Intrinsics keep some words on the stack for a while (openjdk
     // src/hotspot/cpu/x86/macroAssembler_x86.cpp `string_compare`): the frame is that much longer.
     while !is_generated(jvm, pc) {
@@ -134,7 +140,7 @@ pub(super) fn step_leaf(
         }
     }
     if pushed == 0 && cursor.sp == begin {
-        remember(&jvm.layout, blob, bits, words);
+        remember(blob, bits, words);
     }
     cursor.sp += pushed;
     let fp = match state.rbp {
@@ -142,6 +148,28 @@ pub(super) fn step_leaf(
         SavedRbp::AtSp(offset) => target.read_u64(cursor.sp + offset).ok_or(Stop::StackUnreadable)?,
     };
     arrive(cursor, pc, cursor.sp + state.return_address + 8, fp)
+}
+
+/// Bytes that C1's code has pushed above a frame that is built. What is where the return address would be without them may look like
+/// one: the remainder of an earlier call.
+#[inline(always)]
+fn behind_pushed(cursor: &Cursor, target: &mut impl Target, jvm: &Jvm, return_address: u64) -> u64 {
+    let usual = cursor.sp + return_address;
+    let mut others = false;
+    let mut pushed = 8;
+    while pushed <= MAX_PUSHED {
+        others |= target.read_u64(usual + pushed).is_some_and(|word| is_generated(jvm, word));
+        pushed += 8;
+    }
+    if !others {
+        return 0;
+    }
+    let pushed = target.pushed_words(cursor.pc);
+    if pushed != 0 && pushed <= MAX_PUSHED && returns_to_java(target, jvm, usual + pushed) {
+        pushed
+    } else {
+        0
+    }
 }
 
 /// Bytes that C2's search in strings puts on the stack, at most: copies of short strings, and four registers.
@@ -184,11 +212,10 @@ fn returns_to_java(target: &mut impl Target, jvm: &Jvm, slot: u64) -> bool {
 }
 
 #[inline(always)]
-fn remember(layout: &Layout, blob: u64, leaf: u64, words: &mut Words) {
+fn remember(blob: u64, leaf: u64, words: &mut Words) {
     let word = words.words[1];
     if word as u32 != 0 {
-        let at = blob + u64::from(layout.nmethod_compile_id);
-        words.known = Known { kind: Known::COMPILED, blob, at, word, leaf };
+        words.known = Known { kind: Known::COMPILED, blob, word, leaf };
     }
 }
 

@@ -19,8 +19,6 @@ pub struct Known {
     /// One of the following.
     pub kind: u64,
     pub blob: u64,
-    /// Address of the nmethod's compile id, or of the pointer to the stub's name.
-    pub at: u64,
     /// Second word of the frame: [`crate::frame::compiled_word`], or the address of the name.
     pub word: u64,
     /// How far the frame of an nmethod is built: [`Leaf::to_bits`].
@@ -37,12 +35,13 @@ impl Known {
     /// Whether what is known is still there.
     #[inline(always)]
     pub fn holds(&self, target: &mut impl Target, jvm: &Jvm) -> bool {
-        let is_same = match target.read_object(self.at) {
-            Some(id) if self.kind == Self::COMPILED => id as u32 == self.word as u32,
+        let is_compiled = self.kind == Self::COMPILED;
+        let field = if is_compiled { jvm.layout.nmethod_compile_id } else { jvm.layout.blob_name };
+        match read_used(target, jvm, self.blob, field) {
+            Some(id) if is_compiled => id as u32 == self.word as u32,
             Some(name) => name == self.word,
             None => false,
-        };
-        is_same && is_used(target, jvm, self.blob)
+        }
     }
 }
 
@@ -97,15 +96,18 @@ impl Nmethod {
     /// Whether it is still there.
     #[inline(always)]
     pub fn holds(&self, target: &mut impl Target, jvm: &Jvm) -> bool {
-        let id = target.read_object(self.blob + u64::from(jvm.layout.nmethod_compile_id));
-        id.is_some_and(|id| id as u32 == self.compile_id) && is_used(target, jvm, self.blob)
+        let id = read_used(target, jvm, self.blob, jvm.layout.nmethod_compile_id);
+        id.is_some_and(|id| id as u32 == self.compile_id)
     }
 }
 
-/// Whether the block that begins with this blob is in use.
+/// A field of a blob's header, aligned to 4; `None` if its block isn't in use. Of a field that isn't aligned to 8 the upper half
+/// is anything.
 #[inline(always)]
-fn is_used(target: &mut impl Target, jvm: &Jvm, blob: u64) -> bool {
+fn read_used(target: &mut impl Target, jvm: &Jvm, blob: u64, field: u16) -> Option<u64> {
     let layout = &jvm.layout;
     let block = blob.wrapping_sub(u64::from(layout.heap_block_bytes));
-    target.read_u8(block.wrapping_add(u64::from(layout.block_used))) == Some(1)
+    let used = block.wrapping_add(u64::from(layout.block_used));
+    let (is_used, word) = target.read_pair(used, blob.wrapping_add(u64::from(field)))?;
+    (is_used == 1).then_some(word)
 }

@@ -155,6 +155,9 @@ fn body(code: &Code, bytes: u64) -> Leaf {
     if bytes == 16 {
         return if is_behind_bare_pop(code) { Leaf::AT_ENTRY } else { Leaf::built(bytes) };
     }
+    if let Some(state) = second_prologue(code, bytes) {
+        return state;
+    }
     let add = Adjust::rsp(ADD, bytes - 16);
     let here = word(code, pc);
     if here & 0xff == POP_RBP && add.is_before(word(code, pc - 8)) {
@@ -179,6 +182,36 @@ fn body(code: &Code, bytes: u64) -> Leaf {
         return Leaf::AT_ENTRY;
     }
     Leaf::built(bytes)
+}
+
+/// Stretches of the stack that a prologue touches, at most, as far as they are looked at.
+const MAX_BANGS: usize = 3;
+/// `mov [rsp + disp32], eax`: three of seven bytes.
+const BANG: u64 = 0x24_8489;
+const BANG_BYTES: usize = 7;
+/// `mov rbp, rsp`, as HotSpot and as others emit it.
+const MOV_RBP_RSP: [u64; 2] = [0xec_8b48, 0xe5_8948];
+
+/// The state in the second prologue of an on-stack replacement by C1, by which the interpreter enters it: behind the first one, amid
+/// code whose frame is built (openjdk src/hotspot/cpu/x86/c1_LIRAssembler_x86.cpp, `osr_entry`).
+#[inline(always)]
+fn second_prologue(code: &Code, bytes: u64) -> Option<Leaf> {
+    let pc = CODE_BEFORE;
+    let sub = Adjust::rsp(SUB, bytes - 16);
+    let pushes = |at: usize| word(code, at) & 0xff == PUSH_RBP;
+    let moves = |at: usize| MOV_RBP_RSP.contains(&(word(code, at) & 0xff_ffff));
+    if sub.is_at(word(code, pc)) && (pushes(pc - 1) || (pushes(pc - 4) && moves(pc - 3))) {
+        return Some(Leaf::RBP_PUSHED);
+    }
+    if moves(pc) && pushes(pc - 1) && sub.is_at(word(code, pc + 3)) {
+        return Some(Leaf::RBP_PUSHED);
+    }
+    let mut at = pc;
+    while at < pc + MAX_BANGS * BANG_BYTES && is_poll(word(code, at), BANG) {
+        at += BANG_BYTES;
+    }
+    let builds = sub.is_at(word(code, at + 1)) || (moves(at + 1) && sub.is_at(word(code, at + 4)));
+    (pushes(at) && builds).then_some(Leaf::AT_ENTRY)
 }
 
 const PUSH_RBP: u64 = 0x55;

@@ -9,6 +9,7 @@ pub mod frozen;
 mod interpreted;
 pub mod known;
 pub mod leaf;
+pub mod pushed;
 
 use super::{Cursor, Memory, is_code_address};
 use crate::abi::{MAX_FRAME_WORDS, Stop};
@@ -40,6 +41,12 @@ pub trait Target: Memory {
 
     /// The byte at this address.
     fn read_u8(&mut self, address: u64) -> Option<u8>;
+
+    /// The byte at an address, and the word at another one behind it, in one read if the target has a cheap way. Of a word that isn't
+    /// aligned to 8 the upper half is anything.
+    fn read_pair(&mut self, byte: u64, word: u64) -> Option<(u8, u64)> {
+        Some((self.read_u8(byte)?, self.read_object(word)?))
+    }
 
     /// Loads the [`HEADER_BYTES`] at this address (or [`SHORT_HEADER_BYTES`], and zeros behind them).
     fn load_header(&mut self, address: u64) -> bool;
@@ -86,6 +93,14 @@ pub trait Target: Memory {
         Self: Sized,
     {
         pushed_arguments(self, pc)
+    }
+
+    /// [`pushed_words`], unless the target has a cheaper way to call it.
+    fn pushed_words(&mut self, pc: u64) -> u64
+    where
+        Self: Sized,
+    {
+        pushed_words(self, pc)
     }
 
     /// [`frozen::youngest_chunk`], unless the target has a cheaper way to call it.
@@ -239,23 +254,20 @@ pub fn skip_pushed_arguments(cursor: &mut Cursor, target: &mut impl Target, jvm:
 /// Bytes that the code at a return address takes off the stack at once.
 #[inline(always)]
 pub fn pushed_arguments(target: &mut impl Target, pc: u64) -> u64 {
+    if target.load_code(pc) { pushed::popped(target.code(), 0) } else { 0 }
+}
+
+/// Bytes that the interrupted code of C1 has pushed above its frame, as far as it shows.
+#[inline(always)]
+pub fn pushed_words(target: &mut impl Target, pc: u64) -> u64 {
     if !target.load_code(pc) {
         return 0;
     }
-    // pop r64: 58 + register, with 41 before it for r8 and above.
-    let mut ahead = target.code()[0];
-    let mut bytes = 0;
-    while bytes < 4 * 8 {
-        if ahead & 0xf8 == 0x58 {
-            ahead >>= 8;
-        } else if ahead & 0xf8ff == 0x5841 {
-            ahead >>= 16;
-        } else {
-            break;
-        }
-        bytes += 8;
+    let ahead = pushed::ahead(target.code());
+    if ahead != 0 {
+        return ahead;
     }
-    bytes
+    if target.load_code(pc - pushed::BEFORE as u64) && pushed::is_in_copy(target.code()) { 2 * 8 } else { 0 }
 }
 
 /// Whether C2's search in strings has moved the stack pointer of the frame whose code is loaded, so that its return address is at
@@ -281,8 +293,7 @@ fn stub(
         return Err(Stop::Frozen);
     }
     if let Some(row) = target.stub_row(jvm.table, at) {
-        let at = blob + u64::from(jvm.layout.blob_name);
-        words.known = Known { kind: Known::STUB, blob, at, word: name, leaf: 0 };
+        words.known = Known { kind: Known::STUB, blob, word: name, leaf: 0 };
         return super::rows::step(cursor, &row, target);
     }
     let bytes = frame_bytes(target, &jvm.layout);

@@ -1,0 +1,90 @@
+//! Words that C1's code pushes above its frame, at each instruction of its copy of an array and of its check of a type.
+#![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
+
+use jvmprof_common::unwind::hotspot::pushed::{BEFORE, ahead, is_in_copy, popped};
+use jvmprof_common::unwind::hotspot::{CODE_BYTES, CODE_WORDS};
+
+/// One instruction, and the bytes that are pushed before it.
+type Step = (&'static [u8], u64);
+
+const BODY: &[u8] = &[0x8b, 0x46, 0x0c, 0x44, 0x8b, 0x5e, 0x10, 0x41, 0x03, 0xc3, 0x48, 0x8b, 0xd6, 0x90];
+
+/// push rsi; push r8; mov esi, [rsi + 8]; mov r8d, [r8 + 8]; the check's fast path; its slow path; cmp esi, 0; both ends.
+const COPY: &[Step] = &[
+    (&[0x56], 0),
+    (&[0x41, 0x50], 8),
+    (&[0x8b, 0x76, 0x08], 16),
+    (&[0x45, 0x8b, 0x40, 0x08], 16),
+    (&[0x49, 0x3b, 0xf0], 16),
+    (&[0x0f, 0x84, 0x60, 0, 0, 0], 16),
+    (&[0x41, 0x8b, 0x50, 0x10], 16),
+    (&[0x4c, 0x3b, 0x04, 0x16], 16),
+    (&[0x0f, 0x84, 0x50, 0, 0, 0], 16),
+    (&[0x83, 0xfa, 0x20], 16),
+    (&[0x0f, 0x85, 0x20, 0, 0, 0], 16),
+    (&[0x56], 16),
+    (&[0x41, 0x50], 24),
+    (&[0xe8, 0, 1, 0, 0], 32),
+    (&[0x41, 0x58], 32),
+    (&[0x5e], 24),
+    (&[0x83, 0xfe, 0x00], 16),
+    (&[0x0f, 0x85, 0x30, 0, 0, 0], 16),
+    (&[0x41, 0x58], 16),
+    (&[0x5e], 8),
+    (&[0xe9, 0, 2, 0, 0], 0),
+    (&[0x41, 0x58], 16),
+    (&[0x5e], 8),
+    (BODY, 0),
+];
+
+/// push rax; push rbx; call; pop rbx; pop rax; test eax, eax; je
+const CHECK: &[Step] = &[
+    (BODY, 0),
+    (&[0x50], 0),
+    (&[0x53], 8),
+    (&[0xe8, 0, 1, 0, 0], 16),
+    (&[0x5b], 16),
+    (&[0x58], 8),
+    (&[0x85, 0xc0], 0),
+    (&[0x0f, 0x84, 0x10, 0, 0, 0], 0),
+    (BODY, 0),
+];
+
+fn words(bytes: &[u8]) -> [u64; CODE_WORDS] {
+    let mut words = [0; CODE_WORDS];
+    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+    }
+    words
+}
+
+#[test]
+fn each_instruction_shows_what_is_pushed() {
+    for steps in [COPY, CHECK] {
+        let code = steps.iter().flat_map(|(instruction, _)| instruction.iter().copied());
+        let body = || BODY.iter().copied().cycle().take(CODE_BYTES);
+        let all: Vec<u8> = body().chain(code).chain(body()).collect();
+        let mut pc = CODE_BYTES;
+        for (instruction, expected) in steps {
+            let mut found = ahead(&words(&all[pc..pc + CODE_BYTES]));
+            if found == 0 && is_in_copy(&words(&all[pc - BEFORE..pc - BEFORE + CODE_BYTES])) {
+                found = 16;
+            }
+            // What isn't pushed yet has no meaning.
+            let is_first = *expected == 0 && instruction[0] & 0xf8 == 0x50;
+            assert!(found == *expected || is_first, "{found}, not {expected}, at {instruction:02x?}");
+            pc += instruction.len();
+        }
+    }
+}
+
+#[test]
+fn a_call_of_the_check_returns_to_code_that_pops_all_of_it() {
+    let behind = |steps: &[Step]| {
+        let call = steps.iter().position(|(instruction, _)| instruction[0] == 0xe8).expect("a call");
+        let code: Vec<u8> = steps[call + 1..].iter().flat_map(|(bytes, _)| bytes.iter().copied()).collect();
+        popped(&words(&[code, vec![0x90; CODE_BYTES]].concat()), 0)
+    };
+    assert_eq!((behind(COPY), behind(CHECK)), (32, 16));
+    assert_eq!(popped(&words(&[0x90; CODE_BYTES]), 0), 0);
+}
