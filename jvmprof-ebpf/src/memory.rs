@@ -156,8 +156,8 @@ impl Target for User<'_> {
     }
 
     #[inline(always)]
-    fn pushed_words(&mut self, pc: u64) -> u64 {
-        pushed_words(pc)
+    fn pushed_words(&mut self, pc: u64, usual: u64, _: &Jvm) -> u64 {
+        pushed_words(pc, usual)
     }
 
     #[inline(always)]
@@ -242,11 +242,12 @@ extern "C" fn pushed_arguments(pc: u64) -> u64 {
 /// See [`hotspot::pushed_words`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn pushed_words(pc: u64) -> u64 {
-    let Some(copies) = scratch::copies() else {
+extern "C" fn pushed_words(pc: u64, usual: u64) -> u64 {
+    let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
         return 0;
     };
-    hotspot::pushed_words(&mut Heap(copies), pc)
+    let jvm = tables::jvm(scratch.process.jvm);
+    jvm.map_or(0, |jvm| hotspot::pushed_words(&mut Heap(copies), jvm, pc, usual))
 }
 
 /// See [`frozen::youngest_chunk`].

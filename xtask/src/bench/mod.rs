@@ -23,6 +23,9 @@ pub(crate) struct Args {
     /// Only the loads in JVMs
     #[arg(long)]
     jvm: bool,
+    /// Only what it costs to read perf maps and unwind rows
+    #[arg(long, conflicts_with_all = ["jvm", "json"])]
+    files: bool,
     /// Stack depths to measure, in frames
     #[arg(long, value_delimiter = ',', default_value = "20,100,1000", value_name = "FRAMES")]
     depths: Vec<u32>,
@@ -98,6 +101,9 @@ struct Report {
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
+    if args.files {
+        return files();
+    }
     if !nix::unistd::geteuid().is_root() {
         bail!("measuring loads kernel programs: run it as root");
     }
@@ -120,8 +126,18 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
         println!("{}", serde_json::to_string(&report).context("writing the report")?);
     } else {
         print(&report);
+        if !args.jvm {
+            files()?;
+        }
     }
     Ok(())
+}
+
+/// Benchmarks of the daemon's own code, which print their tables themselves.
+fn files() -> anyhow::Result<()> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["bench", "--locked", "--package", "jvmprof-daemon", "--bench", "jitmap", "--bench", "rows"]);
+    run(cargo.current_dir(paths::workspace()))
 }
 
 /// Compiles a load with frame pointers; returns the program.

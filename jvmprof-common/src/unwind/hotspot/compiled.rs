@@ -2,6 +2,7 @@
 
 use super::known::{Known, Nmethod};
 use super::leaf::{self, Leaf, SavedRbp};
+use super::pushed;
 use super::{
     CODE_BEFORE, Cursor, Target, Words, arrive, code_address, frame_bytes, int, leave, pointer, short,
 };
@@ -120,7 +121,7 @@ pub(super) fn step_leaf(
     let mut pc = target.read_u64(cursor.sp + state.return_address).ok_or(Stop::StackUnreadable)?;
     let mut pushed = 0;
     if is_generated(jvm, pc) && state.return_address == frame_bytes.wrapping_sub(8) && cursor.sp == begin {
-        pushed = behind_pushed(cursor, target, jvm, state.return_address);
+        pushed = target.pushed_words(cursor.pc, cursor.sp + state.return_address, jvm);
         if pushed != 0 {
             pc = target.read_u64(cursor.sp + state.return_address + pushed).ok_or(Stop::StackUnreadable)?;
         }
@@ -150,21 +151,23 @@ pub(super) fn step_leaf(
     arrive(cursor, pc, cursor.sp + state.return_address + 8, fp)
 }
 
-/// Bytes that C1's code has pushed above a frame that is built. What is where the return address would be without them may look like
-/// one: the remainder of an earlier call.
+/// See [`super::pushed_words`].
 #[inline(always)]
-fn behind_pushed(cursor: &Cursor, target: &mut impl Target, jvm: &Jvm, return_address: u64) -> u64 {
-    let usual = cursor.sp + return_address;
+pub(super) fn pushed_words(target: &mut impl Target, jvm: &Jvm, pc: u64, usual: u64) -> u64 {
     let mut others = false;
     let mut pushed = 8;
     while pushed <= MAX_PUSHED {
         others |= target.read_u64(usual + pushed).is_some_and(|word| is_generated(jvm, word));
         pushed += 8;
     }
-    if !others {
+    if !others || !target.load_code(pc) {
         return 0;
     }
-    let pushed = target.pushed_words(cursor.pc);
+    let mut pushed = pushed::ahead(target.code());
+    if pushed == 0 {
+        let is_in_copy = target.load_code(pc - pushed::BEFORE as u64) && pushed::is_in_copy(target.code());
+        pushed = if is_in_copy { pushed::COPY_BYTES } else { 0 };
+    }
     if pushed != 0 && pushed <= MAX_PUSHED && returns_to_java(target, jvm, usual + pushed) {
         pushed
     } else {

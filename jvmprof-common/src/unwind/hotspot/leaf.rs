@@ -364,7 +364,7 @@ impl Adjust {
 
 /// The eight bytes at `at`, the first one lowest.
 #[inline(always)]
-fn word(code: &Code, at: usize) -> u64 {
+pub(super) fn word(code: &Code, at: usize) -> u64 {
     let (index, shift) = (at >> 3, (at & 7) << 3);
     let low = code[index & (CODE_WORDS - 1)] >> shift;
     if shift == 0 { low } else { low | code[(index + 1) & (CODE_WORDS - 1)] << (64 - shift) }

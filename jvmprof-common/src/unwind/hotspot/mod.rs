@@ -96,11 +96,11 @@ pub trait Target: Memory {
     }
 
     /// [`pushed_words`], unless the target has a cheaper way to call it.
-    fn pushed_words(&mut self, pc: u64) -> u64
+    fn pushed_words(&mut self, pc: u64, usual: u64, jvm: &Jvm) -> u64
     where
         Self: Sized,
     {
-        pushed_words(self, pc)
+        pushed_words(self, jvm, pc, usual)
     }
 
     /// [`frozen::youngest_chunk`], unless the target has a cheaper way to call it.
@@ -257,17 +257,11 @@ pub fn pushed_arguments(target: &mut impl Target, pc: u64) -> u64 {
     if target.load_code(pc) { pushed::popped(target.code(), 0) } else { 0 }
 }
 
-/// Bytes that the interrupted code of C1 has pushed above its frame, as far as it shows.
+/// Bytes that the interrupted code of C1 has pushed above its frame, which is built and whose return address would be at `usual`
+/// without them. What is there may look like one: the remainder of an earlier call.
 #[inline(always)]
-pub fn pushed_words(target: &mut impl Target, pc: u64) -> u64 {
-    if !target.load_code(pc) {
-        return 0;
-    }
-    let ahead = pushed::ahead(target.code());
-    if ahead != 0 {
-        return ahead;
-    }
-    if target.load_code(pc - pushed::BEFORE as u64) && pushed::is_in_copy(target.code()) { 2 * 8 } else { 0 }
+pub fn pushed_words(target: &mut impl Target, jvm: &Jvm, pc: u64, usual: u64) -> u64 {
+    compiled::pushed_words(target, jvm, pc, usual)
 }
 
 /// Whether C2's search in strings has moved the stack pointer of the frame whose code is loaded, so that its return address is at

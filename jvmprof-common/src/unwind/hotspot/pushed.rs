@@ -9,6 +9,7 @@
 //! cmp src, 0  jne cont  pop dst  pop src  ...  cont: pop dst  pop src
 //! ```
 
+use super::leaf::word;
 use super::{CODE_BYTES, CODE_WORDS};
 
 type Code = [u64; CODE_WORDS];
@@ -16,7 +17,7 @@ type Code = [u64; CODE_WORDS];
 /// Registers that are pushed or popped in a row, at most.
 const IN_A_ROW: u64 = 4;
 /// Bytes that the two of a copy take.
-const TWO: u64 = 2 * 8;
+pub const COPY_BYTES: u64 = 2 * 8;
 /// `push r64` and `pop r64` without the register, which is in the lowest three bits.
 const PUSH: u64 = 0x50;
 const POP: u64 = 0x58;
@@ -56,7 +57,7 @@ pub fn popped(code: &Code, at: usize) -> u64 {
         return first;
     }
     let (second, _) = row(code, at + JNE_BYTES, POP);
-    if second == TWO { first + TWO } else { first }
+    if second == COPY_BYTES { first + COPY_BYTES } else { first }
 }
 
 /// How many of the bytes that [`is_in_copy`] looks at lie before the pc.
@@ -139,15 +140,4 @@ fn row(code: &Code, from: usize, kind: u64) -> (u64, usize) {
         bytes += 8;
     }
     (bytes, at)
-}
-
-/// The eight bytes at `at`, the first one lowest; zeros behind the last one.
-#[inline(always)]
-fn word(code: &Code, at: usize) -> u64 {
-    let (index, shift) = (at >> 3, (at & 7) << 3);
-    let low = code[index & (CODE_WORDS - 1)] >> shift;
-    if shift == 0 || index + 1 >= CODE_WORDS {
-        return low;
-    }
-    low | code[(index + 1) & (CODE_WORDS - 1)] << (64 - shift)
 }
