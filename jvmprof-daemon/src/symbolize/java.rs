@@ -18,6 +18,9 @@ use crate::types::Avma;
 const ATTACH_INTERVAL_NS: u64 = 2_000_000;
 /// After so many looks in vain it is looked at seldom.
 const MANY_LOOKS: u32 = 500;
+/// A busy machine takes its time to start a JVM: some more are made in this interval, for a minute.
+const SLOW_INTERVAL_NS: u64 = 20_000_000;
+const LAST_LOOKS: u32 = MANY_LOOKS + 3_000;
 const SELDOM_NS: u64 = 1_000_000_000;
 /// How soon stubs are looked for again: at first they come quickly, and a sample that met an unknown one asks for a look.
 const FIRST_REFRESH_NS: u64 = 20_000_000;
@@ -65,7 +68,7 @@ impl Java {
 
     /// Whether it is a JVM that isn't ready yet.
     pub(super) fn is_awaited(&self, process: &Process) -> bool {
-        self.attached.is_none() && self.problem.is_none() && self.looks < MANY_LOOKS && process.is_jvm()
+        self.attached.is_none() && self.problem.is_none() && self.looks < LAST_LOOKS && process.is_jvm()
     }
 
     pub(super) fn attached_mut(&mut self) -> Option<&mut Attached> {
@@ -88,7 +91,11 @@ impl Java {
             return Look::Same;
         }
         self.looks += 1;
-        let interval = if self.looks < MANY_LOOKS { ATTACH_INTERVAL_NS } else { SELDOM_NS };
+        let interval = match self.looks {
+            ..MANY_LOOKS => ATTACH_INTERVAL_NS,
+            MANY_LOOKS..LAST_LOOKS => SLOW_INTERVAL_NS,
+            _ => SELDOM_NS,
+        };
         self.next_look_ns = now_ns + interval;
         match Attached::new(process.pid) {
             Ok(attached) => {
