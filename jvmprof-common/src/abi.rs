@@ -224,6 +224,8 @@ pub mod globals {
     pub const TASK_MM: &str = "TASK_MM";
     /// `u32`: offset of `task_struct.thread.fsbase`.
     pub const TASK_FSBASE: &str = "TASK_FSBASE";
+    /// `u32`: offset of `task_struct.comm`.
+    pub const TASK_COMM: &str = "TASK_COMM";
     /// `u32`: 1 if only the processes in [`super::PROFILED_PIDS`] are sampled.
     pub const FILTER: &str = "FILTER";
     /// `u32`: unread bytes in the ring buffer from which on a sample wakes the reader.
@@ -238,6 +240,9 @@ pub const PROFILED_PIDS: &str = "PROFILED_PIDS";
 /// Map `u32 -> u64`: thread group ids that aren't sampled, with their `start_boottime` in ns, so that another tenant of the pid
 /// isn't meant. Exec removes an entry.
 pub const DROPPED_PIDS: &str = "DROPPED_PIDS";
+
+/// Array of one `u32`: 1 once there was an entry in [`DROPPED_PIDS`].
+pub const DROPS: &str = "DROPS";
 
 #[cfg(test)]
 mod tests {

@@ -136,6 +136,12 @@ pub struct Jvm {
     pub return_barrier_end: u64,
     /// `ContinuationEntry::_return_pc`.
     pub cont_entry_return_pc: u64,
+    /// Address of the blob that `call_stub` is in, which stays as long as the JVM; 0 if it isn't known.
+    pub call_stub: u64,
+    /// Address of the counter `java.cls.loadedClasses`; 0 if the JVM keeps none. While it stays as it is, no class takes the
+    /// memory of another: it is incremented for each class that was parsed, versions of redefined classes included, before any
+    /// of its methods can run (openjdk src/hotspot/share/classfile/classFileParser.cpp, `fill_instance_klass`).
+    pub loaded_classes: u64,
     /// Unwind rows of stubs, interpreter and adapters: see [`crate::tables`]; 0 if there are none.
     pub table: u32,
     pub reserved: u32,
@@ -148,7 +154,7 @@ const _: () =
 const _: () = assert!(size_of::<Chunks>() == 3 * 8 + 12 * 2, "no padding: the daemon writes its bytes");
 const _: () = assert!(
     size_of::<Jvm>()
-        == 9 * 8 + MAX_HEAPS * size_of::<Heap>() + 2 * 4 + size_of::<Layout>() + size_of::<Chunks>(),
+        == 11 * 8 + MAX_HEAPS * size_of::<Heap>() + 2 * 4 + size_of::<Layout>() + size_of::<Chunks>(),
     "no padding: the daemon writes its bytes"
 );
 

@@ -1,7 +1,7 @@
 //! How far frames are built, at each instruction of prologues and epilogues as HotSpot emits them.
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
-use jvmprof_common::unwind::hotspot::leaf::{Leaf, SavedRbp, judge, searches_string};
+use jvmprof_common::unwind::hotspot::leaf::{Leaf, SavedRbp, judge, may_be_unbuilt, searches_string};
 use jvmprof_common::unwind::hotspot::{CODE_BEFORE, CODE_BYTES, CODE_WORDS};
 
 const ENTRY: Leaf = Leaf::AT_ENTRY;
@@ -71,11 +71,50 @@ fn check(bytes: u64, complete: bool, steps: &[Step]) {
         let left = if complete { 0 } else { code.len() - pc };
         let found = judge(&around(&code, pc), left as u64, bytes);
         assert_eq!(found, *state, "frame of {bytes} bytes, at {instruction:02x?} of {steps:02x?}");
+        let is_told = left > 0 || found == built(bytes) || may_be_unbuilt(&around(&code, pc));
+        assert!(is_told, "at {instruction:02x?} of {steps:02x?}");
         pc += instruction.len();
     }
     if !complete {
         assert_eq!(judge(&around(&code, pc), 0, bytes), built(bytes), "behind {steps:02x?}");
     }
+}
+
+#[test]
+fn code_that_is_passed_over_quickly_has_a_built_frame() {
+    // Every instruction that is looked for, at random places.
+    let known: Vec<&[u8]> =
+        [PUSH, MOV_RBP_RSP, SUB_20, ADD_20, POP, RET, CMP_SHORT, JA, LOAD_R10, TEST_R10, TEST_RIP]
+            .into_iter()
+            .chain([
+                BANG,
+                MOV_R10,
+                &[0x4d, 0x89, 0x97, 0x80, 0x03, 0, 0],
+                &[0xe9, 1, 2, 3, 4],
+                &[0x4c, 0x8d, 0x15, 1, 0, 0, 0],
+            ])
+            .chain([&[0xc9, 0x49, 0x83, 0x7f, 0x08, 0][..], &[0xc9, 0x49, 0x81, 0x7f, 8, 0, 0, 0, 0], BODY])
+            .collect();
+    let mut state = 1u64;
+    let mut random = move |limit: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % limit
+    };
+    let (mut passed, mut unbuilt) = (0, 0);
+    for _ in 0..200_000 {
+        let mut code: Vec<u8> = (0..random(8)).map(|_| random(256) as u8).collect();
+        while code.len() < 2 * CODE_BYTES {
+            code.extend_from_slice(known[random(known.len())]);
+        }
+        let code = around(&code, random(CODE_BYTES) + CODE_BEFORE);
+        for bytes in [16, 0x30] {
+            let is_built = judge(&code, 0, bytes) == built(bytes);
+            assert!(is_built || may_be_unbuilt(&code), "{bytes}: {code:016x?}");
+            passed += usize::from(!may_be_unbuilt(&code));
+            unbuilt += usize::from(!is_built);
+        }
+    }
+    assert!(passed > 10_000 && unbuilt > 10_000, "{passed} passed over, {unbuilt} not built");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use aya_ebpf::{macros::map, maps::PerCpuArray};
 use jvmprof_common::abi::{Counter, Stop};
 
 #[map]
-static COUNTERS: PerCpuArray<u64> = PerCpuArray::with_max_entries(Counter::LEN, 0);
+static COUNTERS: PerCpuArray<[u64; Counter::LEN as usize]> = PerCpuArray::with_max_entries(1, 0);
 
 pub fn count(counter: Counter) {
     add_one(counter as u32);
@@ -18,9 +18,12 @@ pub fn count_stop(stop: u8) {
 }
 
 fn add_one(index: u32) {
-    if let Some(value) = COUNTERS.get_ptr_mut(index) {
+    let index = index as usize;
+    if index < Counter::LEN as usize
+        && let Some(counters) = COUNTERS.get_ptr_mut(0)
+    {
         // SAFETY: the map lends a valid pointer to this CPU's own value; a perf event program isn't interrupted by
         // another run of itself on its CPU, and the fork program adds to an index of its own.
-        unsafe { *value += 1 }
+        unsafe { (*counters)[index] += 1 }
     }
 }

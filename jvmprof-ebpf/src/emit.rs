@@ -1,5 +1,7 @@
 //! The end of a sample: the stack behind the last frame, where the daemon has to go on, and the ring buffer.
 
+use core::mem::offset_of;
+
 use aya_ebpf::{
     bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
     cty::c_void,
@@ -147,8 +149,8 @@ fn emit(scratch: &mut Scratch, is_urgent: bool) {
     // The reader looks at the ring in short intervals anyway; waking it for each sample would cost more than the sample.
     let wakes = is_urgent || unread >= u64::from(globals::wakeup_bytes());
     let flags = if wakes { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
-    // SAFETY: the header and its words lie together at the start of the scratch memory and are `bytes` long at least.
-    let result =
-        unsafe { bpf_ringbuf_output(ring, (&raw mut *scratch).cast::<c_void>(), bytes, u64::from(flags)) };
+    let record = (&raw mut *scratch).cast::<u8>().wrapping_add(offset_of!(Scratch, header));
+    // SAFETY: the header and its words lie together in the scratch memory and are `bytes` long at least.
+    let result = unsafe { bpf_ringbuf_output(ring, record.cast::<c_void>(), bytes, u64::from(flags)) };
     count(if result == 0 { Counter::Emitted } else { Counter::RingBufferFull });
 }

@@ -2,7 +2,7 @@
 
 use aya_ebpf::{
     macros::{map, raw_tracepoint},
-    maps::HashMap,
+    maps::{Array, HashMap},
     programs::RawTracePointContext,
 };
 use jvmprof_common::abi::Counter;
@@ -21,14 +21,18 @@ pub fn is_profiled(tgid: u32) -> bool {
 #[map]
 static DROPPED_PIDS: HashMap<u32, u64> = HashMap::with_max_entries(8192, 0);
 
-/// True if nobody wants samples of this process, whose thread runs.
+/// 1 once a process was dropped: mostly none ever is, and a search for it costs more than this.
+#[map]
+static DROPS: Array<u32> = Array::with_max_entries(1, 0);
+
+/// True if nobody wants samples of this process.
 #[inline(always)]
-pub fn is_dropped(tgid: u32, task: Task) -> bool {
-    // SAFETY: the value is copied at once, and nobody depends on what it was.
-    match unsafe { DROPPED_PIDS.get(tgid) }.copied() {
-        Some(start) => task.process_start() == Some(start),
-        None => false,
+pub fn is_dropped(tgid: u32, start_ns: u64) -> bool {
+    if DROPS.get(0).is_none_or(|drops| *drops == 0) {
+        return false;
     }
+    // SAFETY: the value is copied at once, and nobody depends on what it was.
+    unsafe { DROPPED_PIDS.get(tgid) }.copied() == Some(start_ns)
 }
 
 /// `sched_process_fork(parent, child)`: a profiled process's child is profiled from its first instruction. Raw

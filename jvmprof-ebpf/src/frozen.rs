@@ -12,7 +12,6 @@ use crate::{
     known,
     memory::user,
     scratch::{self, Copies, Scratch},
-    tables,
     unwind::{FROZEN, UNWIND, WALKED, go_on},
 };
 
@@ -59,7 +58,7 @@ extern "C" fn walk_frozen() -> u64 {
 
 #[inline(always)]
 fn walk_one(scratch: &mut Scratch, copies: *mut Copies) -> Result<(), Stop> {
-    let jvm = tables::jvm(scratch.process.jvm).ok_or(Stop::Frozen)?;
+    let jvm = known::jvm(scratch).ok_or(Stop::Frozen)?;
     let mut cursor = scratch.cursor;
     let mut target = user!(scratch, copies, None, jvm.code_start);
     let next = if scratch.frozen.entry == 0 {

@@ -22,6 +22,7 @@ global!(TASK_FLAGS, task_flags);
 global!(TASK_TGID, task_tgid);
 global!(TASK_MM, task_mm);
 global!(TASK_FSBASE, task_fsbase);
+global!(TASK_COMM, task_comm);
 global!(FILTER, filter);
 global!(WAKEUP_BYTES, wakeup_bytes);
 global!(LOG, log);

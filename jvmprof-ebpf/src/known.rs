@@ -6,8 +6,8 @@
 use aya_ebpf::{macros::map, maps::Array};
 use jvmprof_common::{
     frame::{FrameWord, compiled_delta},
-    jvm::mix,
-    tables::{PackedRule, Region},
+    jvm::{Jvm, mix},
+    tables::{PackedRule, ProcessEntry, Region},
     unwind::{
         Cursor,
         hotspot::known::{Known, Nmethod},
@@ -42,8 +42,26 @@ impl Place {
     const KIND_BITS: u32 = 2;
 }
 
-/// A power of two.
-pub const PLACES: usize = 2048;
+/// What was found lately.
+#[repr(C)]
+pub struct Recent {
+    regions: [RecentRegion; REGIONS],
+    processes: [RecentProcess; PROCESSES],
+    /// The JVM that was sampled last, and its process's epoch.
+    jvm: Jvm,
+    jvm_epoch: u64,
+    places: [Place; PLACES],
+    pub nmethods: [RecentNmethod; NMETHODS],
+}
+
+// Powers of two all of them.
+const PLACES: usize = 2048;
+/// A region has an entry for each MiB.
+const REGIONS: usize = 64;
+const PROCESSES: usize = 4;
+/// An nmethod has an entry for each page of its code.
+pub const NMETHODS: usize = 256;
+
 const INTERRUPTED: u64 = 1 << 63;
 
 #[inline(always)]
@@ -51,10 +69,55 @@ fn key(here: &Cursor) -> u64 {
     here.pc | if here.exact { INTERRUPTED } else { 0 }
 }
 
+/// A process that was sampled lately.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RecentProcess {
+    tgid: u64,
+    start_ns: u64,
+    /// What [`tables::told`] was.
+    told: u64,
+    entry: ProcessEntry,
+}
+
+/// Brings what is known of a process to `scratch.process`, as [`tables::process`]; false if nothing is.
+#[inline(always)]
+pub fn find_process(scratch: &mut Scratch, tgid: u32, start_ns: u64) -> bool {
+    let told = tables::told();
+    let slot = &mut scratch.recent.processes[tgid as usize & (PROCESSES - 1)];
+    let is_known = slot.tgid == u64::from(tgid) && slot.start_ns == start_ns && slot.told == told;
+    if !is_known {
+        let Some(entry) = tables::process(tgid, start_ns) else { return false };
+        *slot = RecentProcess { tgid: u64::from(tgid), start_ns, told, entry };
+    }
+    scratch.process = slot.entry;
+    true
+}
+
+/// Another sample begins.
+#[inline(always)]
+pub fn begin_sample(scratch: &mut Scratch) {
+    let epoch = u64::from(scratch.process.epoch);
+    if scratch.process.jvm != 0 && scratch.recent.jvm_epoch != epoch {
+        match tables::jvm(scratch.process.jvm) {
+            Some(jvm) => (scratch.recent.jvm, scratch.recent.jvm_epoch) = (*jvm, epoch),
+            None => scratch.process.jvm = 0,
+        }
+    }
+}
+
+/// The JVM of the process that is sampled.
+#[inline(always)]
+pub fn jvm<'a>(scratch: &Scratch) -> Option<&'a Jvm> {
+    // SAFETY: it stays as it is until the next sample begins.
+    let jvm = unsafe { &*(&raw const scratch.recent.jvm) };
+    (scratch.process.jvm != 0).then_some(jvm)
+}
+
 #[inline(always)]
 fn place(scratch: &mut Scratch, key: u64) -> &mut Place {
     let index = scratch.veil.hide(mix(0, key)) as usize & (PLACES - 1);
-    &mut scratch.places[index]
+    &mut scratch.recent.places[index]
 }
 
 /// Brings what is known of a place to `scratch.rule` and `scratch.frame.known`, and says what it is.
@@ -97,7 +160,7 @@ pub fn remember_generated(scratch: &mut Scratch, here: &Cursor) {
     if kind == Known::COMPILED {
         remember(scratch, here, Place::COMPILED, [word, leaf]);
     } else if kind == Known::STUB {
-        let Some(jvm) = tables::jvm(scratch.process.jvm) else { return };
+        let Some(jvm) = jvm(scratch) else { return };
         let at = if here.exact { here.pc } else { here.pc - 1 };
         let rule = tables::rule_at(u64::from(jvm.table), at - jvm.code_start);
         let delta = here.pc - blob;
@@ -122,9 +185,6 @@ pub struct RecentNmethod {
     highest: u64,
     epoch: u64,
 }
-
-/// A power of two. An nmethod has an entry for each page of its code.
-pub const NMETHODS: usize = 256;
 
 #[inline(always)]
 fn recent<'a>(
@@ -161,7 +221,7 @@ pub fn remember_nmethod(scratch: &mut Scratch, here: &Cursor) {
         return;
     }
     let epoch = u64::from(scratch.process.epoch);
-    let recent = recent(&mut scratch.nmethods, &mut scratch.veil, here.pc);
+    let recent = recent(&mut scratch.recent.nmethods, &mut scratch.veil, here.pc);
     let is_same = recent.epoch == epoch
         && recent.nmethod.blob == scratch.frame.nmethod.blob
         && recent.nmethod.compile_id == scratch.frame.nmethod.compile_id;
@@ -180,24 +240,21 @@ pub struct RecentRegion {
     epoch: u64,
 }
 
-/// A power of two. A region has an entry for each MiB.
-pub const REGIONS: usize = 64;
-
 /// Brings the region that holds an address to `scratch.region`; false if no region does.
 #[inline(always)]
 pub fn find_region(scratch: &mut Scratch, address: u64) -> bool {
     let epoch = u64::from(scratch.process.epoch);
     let index = scratch.veil.hide(mix(0, address >> 20)) as usize & (REGIONS - 1);
-    let recent = scratch.regions[index];
-    if recent.epoch == epoch && address >= recent.region.start && address < recent.region.end {
-        scratch.region = recent.region;
+    let slot = &mut scratch.recent.regions[index];
+    if slot.epoch == epoch && address >= slot.region.start && address < slot.region.end {
+        scratch.region = slot.region;
         return true;
     }
     let process = scratch.process;
     if !tables::find_region(&process, address, &mut scratch.region) {
         return false;
     }
-    scratch.regions[index] = RecentRegion { region: scratch.region, epoch };
+    scratch.recent.regions[index] = RecentRegion { region: scratch.region, epoch };
     true
 }
 

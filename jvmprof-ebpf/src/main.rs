@@ -13,6 +13,7 @@ mod frozen;
 mod globals;
 mod known;
 mod memory;
+mod methods;
 mod sample;
 mod scratch;
 mod tables;

@@ -5,7 +5,7 @@ use core::hint::black_box;
 use aya_ebpf::helpers::{bpf_get_current_task, bpf_probe_read_user, bpf_probe_read_user_buf};
 use jvmprof_common::{
     abi::Stop,
-    jvm::Jvm,
+    jvm::{Jvm, MethodIdentity, method_identity},
     rows::Register,
     tables::PackedRule,
     unwind::{
@@ -20,6 +20,7 @@ use jvmprof_common::{
 
 use crate::{
     known::{self, NMETHODS, RecentNmethod},
+    methods,
     scratch::{self, Copies, KNOWN_WORDS},
     tables,
     task::Task,
@@ -47,7 +48,7 @@ macro_rules! user {
             registers: $registers,
             code_start: $code_start,
             rule: &mut $scratch.rule,
-            nmethods: &mut $scratch.nmethods,
+            nmethods: &mut $scratch.recent.nmethods,
             epoch: $scratch.process.epoch,
         }
     };
@@ -171,6 +172,15 @@ impl Target for User<'_> {
     }
 
     #[inline(always)]
+    fn identify_method(&mut self, method: u64, is_entered: bool, _: &Jvm) -> Option<MethodIdentity> {
+        if identify_method(method, u64::from(is_entered)) == 0 {
+            return None;
+        }
+        // SAFETY: nobody writes the copies meanwhile.
+        Some(unsafe { (*self.copies).method })
+    }
+
+    #[inline(always)]
     fn recall_nmethod(&mut self, address: u64, into: &mut Nmethod) -> bool {
         known::recall_nmethod(self.nmethods, self.veil, self.epoch, address, into)
     }
@@ -221,7 +231,7 @@ extern "C" fn find_code(at: u64) -> u64 {
     let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
         return NOTHING_FOUND;
     };
-    let Some(jvm) = tables::jvm(scratch.process.jvm) else {
+    let Some(jvm) = known::jvm(scratch) else {
         return NOTHING_FOUND;
     };
     Code::to_bits(hotspot::find(at, &mut Heap(copies), jvm))
@@ -246,8 +256,36 @@ extern "C" fn pushed_words(pc: u64, usual: u64) -> u64 {
     let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
         return 0;
     };
-    let jvm = tables::jvm(scratch.process.jvm);
+    let jvm = known::jvm(scratch);
     jvm.map_or(0, |jvm| hotspot::pushed_words(&mut Heap(copies), jvm, pc, usual))
+}
+
+/// Brings what identifies a method to the copies; 0 if it can't be read. See [`Target::identify_method`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn identify_method(method: u64, is_entered: u64) -> u64 {
+    let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
+        return 0;
+    };
+    let Some(jvm) = known::jvm(scratch) else {
+        return 0;
+    };
+    // SAFETY: nobody else uses the copies meanwhile.
+    let recent = unsafe { &mut (*copies).methods };
+    let generation = methods::generation(recent, scratch.process.epoch, jvm);
+    let found = if is_entered == 0 { recent.recall(method, generation, &mut scratch.veil) } else { None };
+    let Some(identity) = found.or_else(|| method_identity(method, &jvm.layout, &mut Heap(copies))) else {
+        return 0;
+    };
+    if found.is_none() {
+        recent.remember(method, generation, identity, &mut scratch.veil);
+    }
+    // SAFETY: as above.
+    unsafe {
+        (*copies).method = identity;
+        (*copies).is_recalled = u64::from(found.is_some());
+    }
+    1
 }
 
 /// See [`frozen::youngest_chunk`].
@@ -257,7 +295,7 @@ extern "C" fn youngest_chunk(entry: u64) -> u64 {
     let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
         return 0;
     };
-    tables::jvm(scratch.process.jvm).map_or(0, |jvm| frozen::youngest_chunk(&mut Heap(copies), jvm, entry))
+    known::jvm(scratch).map_or(0, |jvm| frozen::youngest_chunk(&mut Heap(copies), jvm, entry))
 }
 
 /// See [`frozen::chunk_bounds`].
@@ -267,7 +305,7 @@ extern "C" fn chunk_bounds(chunk: u64) -> u64 {
     let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
         return frozen::NO_CHUNK;
     };
-    let Some(jvm) = tables::jvm(scratch.process.jvm) else {
+    let Some(jvm) = known::jvm(scratch) else {
         return frozen::NO_CHUNK;
     };
     frozen::chunk_bounds(&mut Heap(copies), jvm, chunk)
@@ -291,7 +329,7 @@ extern "C" fn is_search(usual: u64, saved: u64) -> u64 {
     let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
         return 0;
     };
-    let jvm = tables::jvm(scratch.process.jvm);
+    let jvm = known::jvm(scratch);
     u64::from(jvm.is_some_and(|jvm| hotspot::is_search(&mut Heap(copies), jvm, usual, saved)))
 }
 

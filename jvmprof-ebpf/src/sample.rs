@@ -17,7 +17,7 @@ use jvmprof_common::{
 
 use crate::{
     counters::count,
-    emit, filter,
+    emit, filter, known,
     scratch::{self, Scratch},
     task::Task,
     unwind,
@@ -33,26 +33,30 @@ fn sample(ctx: PerfEventContext) -> u32 {
         count(Counter::Idle);
         return 0;
     }
-    if !filter::is_profiled(tgid) {
-        count(Counter::Filtered);
-        return 0;
-    }
     // SAFETY: no arguments; the helper returns the current task.
     let task = Task(unsafe { bpf_get_current_task() });
-    if filter::is_dropped(tgid, task) {
-        count(Counter::Dropped);
-        return 0;
-    }
-    count(Counter::Taken);
+    let start_ns = task.process_start().unwrap_or(0);
     let Some(scratch) = scratch::get() else {
         count(Counter::UnwinderUnavailable);
         return 0;
     };
+    // The daemon tells only of processes that are profiled, so that mostly one search does.
+    let is_known = known::find_process(scratch, tgid, start_ns);
+    if !is_known && !filter::is_profiled(tgid) {
+        count(Counter::Filtered);
+        return 0;
+    }
+    if filter::is_dropped(tgid, start_ns) {
+        count(Counter::Dropped);
+        return 0;
+    }
+    count(Counter::Taken);
     // SAFETY: the context of a perf event program is a bpf_perf_event_data that begins with the interrupted registers.
     let interrupted = unsafe { &(*ctx.as_ptr().cast::<bpf_perf_event_data>()).regs };
     let in_kernel = interrupted.cs & 3 == 0;
 
-    fill_header(scratch, &ctx, task, in_kernel);
+    fill_header(scratch, &ctx, task, start_ns, in_kernel);
+    scratch.is_known = u64::from(is_known);
     if in_kernel {
         kernel_stack(scratch, &ctx);
         if task.is_kernel_thread() {
@@ -74,7 +78,7 @@ fn sample(ctx: PerfEventContext) -> u32 {
 }
 
 #[inline(always)]
-fn fill_header(scratch: &mut Scratch, ctx: &PerfEventContext, task: Task, in_kernel: bool) {
+fn fill_header(scratch: &mut Scratch, ctx: &PerfEventContext, task: Task, start_ns: u64, in_kernel: bool) {
     scratch.used = 0;
     scratch.frames = 0;
     scratch.by_frame_pointer = 0;
@@ -86,10 +90,10 @@ fn fill_header(scratch: &mut Scratch, ctx: &PerfEventContext, task: Task, in_ker
     header.time_ns = unsafe { bpf_ktime_get_ns() };
     // SAFETY: as above.
     header.cpu = unsafe { bpf_get_smp_processor_id() };
-    header.start_ns = task.process_start().unwrap_or(0);
+    header.start_ns = start_ns;
     header.pid = ctx.tgid();
     header.tid = ctx.pid();
-    header.comm = ctx.command().unwrap_or_default();
+    header.comm = task.name().unwrap_or_default();
     header.tail_sp = 0;
     header.tail_fp = 0;
     header.kernel_frames = 0;

@@ -3,6 +3,7 @@
 use aya_ebpf::{helpers::bpf_get_smp_processor_id, macros::map, maps::Array};
 use jvmprof_common::{
     abi::{MAX_FRAME_WORDS, SAMPLE_WORDS, SampleHeader},
+    jvm::MethodIdentity,
     tables::{PackedRule, ProcessEntry, Region},
     unwind::{
         Cursor, Window,
@@ -11,13 +12,27 @@ use jvmprof_common::{
     },
 };
 
-use crate::known::{NMETHODS, PLACES, Place, REGIONS, RecentNmethod, RecentRegion};
+use crate::{known::Recent, methods::RecentMethods};
+
+/// What a CPU keeps.
+#[repr(C)]
+struct Cpu {
+    copies: Copies,
+    scratch: Scratch,
+}
+
+/// Per-CPU maps hold 32 KiB at most; the daemon makes this one as long as there are possible CPUs.
+#[map]
+static CPUS: Array<Cpu> = Array::with_max_entries(1, 0);
+
+#[inline(always)]
+fn cpu() -> Option<*mut Cpu> {
+    // SAFETY: a helper without arguments.
+    CPUS.get_ptr_mut(unsafe { bpf_get_smp_processor_id() })
+}
 
 #[repr(C)]
 pub struct Scratch {
-    /// The header and its words lie together as they do in the ring buffer.
-    pub header: SampleHeader,
-    pub words: [u64; SAMPLE_WORDS],
     pub used: u64,
     pub frames: u64,
     pub cursor: Cursor,
@@ -27,6 +42,8 @@ pub struct Scratch {
     pub by_frame_pointer: u64,
     /// 1 if some of the Java code on the stack is new to the daemon.
     pub is_new: u64,
+    /// 1 if the daemon has told of the process.
+    pub is_known: u64,
     pub process: ProcessEntry,
     /// Where the walk is in the Java heap, if it is there.
     pub frozen: Frozen,
@@ -37,24 +54,18 @@ pub struct Scratch {
     pub veil: Veil,
     /// The rule of the native frame in work.
     pub rule: PackedRule,
-    /// Places that were walked on this CPU lately.
-    pub places: [Place; PLACES],
-    pub nmethods: [RecentNmethod; NMETHODS],
-    pub regions: [RecentRegion; REGIONS],
+    /// The header and its words lie together as they do in the ring buffer.
+    pub header: SampleHeader,
+    pub words: [u64; SAMPLE_WORDS],
+    pub recent: Recent,
 }
-
-/// Per-CPU maps hold 32 KiB at most; the daemon makes this one as long as there are possible CPUs.
-#[map]
-static SCRATCH: Array<Scratch> = Array::with_max_entries(1, 0);
 
 /// This CPU's scratch memory.
 #[inline(always)]
 pub fn get<'a>() -> Option<&'a mut Scratch> {
-    // SAFETY: a helper without arguments.
-    let cpu = unsafe { bpf_get_smp_processor_id() };
     // SAFETY: the pointer is valid for the program's run, the kernel neither nests perf event programs on a CPU nor moves
     // them to another, and each program takes it once.
-    SCRATCH.get_ptr_mut(cpu).map(|scratch| unsafe { &mut *scratch })
+    cpu().map(|cpu| unsafe { &mut (*cpu).scratch })
 }
 
 /// Pieces of the target's memory. They aren't part of [`Scratch`], since functions that the verifier checks by themselves fill
@@ -62,24 +73,25 @@ pub fn get<'a>() -> Option<&'a mut Scratch> {
 #[repr(C)]
 pub struct Copies {
     pub window: Window,
-    pub header: [u64; HEADER_WORDS],
     /// The begin of a header that was seen before, from its block's mark on.
     pub known: [u64; KNOWN_WORDS],
     pub code: [u64; CODE_WORDS],
+    /// Of the interpreted frame in work.
+    pub method: MethodIdentity,
+    /// 1 if that was known.
+    pub is_recalled: u64,
+    pub header: [u64; HEADER_WORDS],
+    pub methods: RecentMethods,
 }
 
 /// A power of two.
 pub const KNOWN_WORDS: usize = 32;
 
-/// As long as [`SCRATCH`].
-#[map]
-static COPIES: Array<Copies> = Array::with_max_entries(1, 0);
-
 /// This CPU's copies. Whoever uses them makes references for as long as no other function runs.
 #[inline(always)]
 pub fn copies() -> Option<*mut Copies> {
-    // SAFETY: a helper without arguments.
-    COPIES.get_ptr_mut(unsafe { bpf_get_smp_processor_id() })
+    // SAFETY: only an address is made of the pointer.
+    cpu().map(|cpu| unsafe { &raw mut (*cpu).copies })
 }
 
 impl Scratch {

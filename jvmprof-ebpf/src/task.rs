@@ -35,6 +35,12 @@ impl Task {
         leader.read(globals::task_start_boottime())
     }
 
+    /// The thread's name.
+    #[inline(always)]
+    pub fn name(self) -> Option<[u8; 16]> {
+        self.read(globals::task_comm())
+    }
+
     /// The base of `fs` as it was set by a system call. Code that sets it by instruction is unknown to the kernel until
     /// it leaves the CPU; neither glibc nor Go's runtime does.
     #[inline(always)]

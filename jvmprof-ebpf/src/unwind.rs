@@ -40,19 +40,22 @@ fn leaf(ctx: PerfEventContext) -> u32 {
         count(Counter::UnwinderUnavailable);
         return 0;
     };
-    let Some(process) = tables::process(scratch.header.pid, scratch.header.start_ns) else {
+    if scratch.is_known == 0 {
         scratch.push(FrameWord::exact(scratch.cursor.pc).0);
         scratch.frames = 1;
         finish(scratch, &ctx, Stop::UnknownProcess as u64);
         return 0;
-    };
-    scratch.process = process;
+    }
     let Some(copies) = scratch::copies() else {
         count(Counter::UnwinderUnavailable);
         return 0;
     };
     // SAFETY: nobody else uses the copies meanwhile. They are another sample's.
-    unsafe { (*copies).window.clear() };
+    unsafe {
+        (*copies).window.clear();
+        (*copies).methods.begin_sample();
+    }
+    known::begin_sample(scratch);
     if let Err(stop) = walk_one(scratch, copies, true) {
         finish(scratch, &ctx, stop as u64);
         return 0;
@@ -123,8 +126,13 @@ fn walk_one(scratch: &mut Scratch, copies: *mut Copies, is_leaf: bool) -> Result
     let mut cursor = here;
     // Below a signal handler an interrupted frame has no registers: too seldom to be remembered.
     let is_usual = is_leaf || !here.exact;
-    let mut kind = if is_usual { known::recall(scratch, &here) } else { Place::UNKNOWN };
-    if kind >= Place::COMPILED && !is_still_there(scratch, copies, &mut cursor, kind) {
+    let mut kind = match is_usual {
+        true if !is_leaf && is_interpreted(scratch, here.pc) => HOTSPOT,
+        true => known::recall(scratch, &here),
+        false => Place::UNKNOWN,
+    };
+    if (kind == Place::COMPILED || kind == Place::STUB) && !is_still_there(scratch, copies, &mut cursor, kind)
+    {
         kind = Place::UNKNOWN;
     }
     let is_new = kind == Place::UNKNOWN;
@@ -135,8 +143,12 @@ fn walk_one(scratch: &mut Scratch, copies: *mut Copies, is_leaf: bool) -> Result
     scratch.by_frame_pointer = 0;
     let mut stepped = Ok(());
     if kind == HOTSPOT {
+        // SAFETY: nobody else uses the copies meanwhile; as below.
+        unsafe { (*copies).is_recalled = 0 };
         stepped = hotspot(scratch, copies, &mut cursor, is_leaf);
-        known::note_code(scratch);
+        if unsafe { (*copies).is_recalled } == 0 {
+            known::note_code(scratch);
+        }
         if is_usual && stepped.is_ok() {
             known::remember_generated(scratch, &here);
             if is_leaf {
@@ -169,6 +181,12 @@ const HOTSPOT: u32 = 16;
 const FRAME_POINTER: u32 = 17;
 const ROWS_MISSING: u32 = 18;
 const GENERATED: u32 = 19;
+
+/// Whether a return address is the interpreter's: of nothing in it is anything remembered.
+#[inline(always)]
+fn is_interpreted(scratch: &Scratch, pc: u64) -> bool {
+    known::jvm(scratch).is_some_and(|jvm| pc > jvm.interpreter_start && pc <= jvm.interpreter_end)
+}
 
 /// Finds what code the cursor is in, and its rule.
 #[inline(always)]
@@ -206,8 +224,8 @@ fn find(scratch: &mut Scratch, here: &Cursor, is_leaf: bool) -> Result<u32, Stop
 #[inline(always)]
 fn is_still_there(scratch: &mut Scratch, copies: *mut Copies, cursor: &mut Cursor, kind: u32) -> bool {
     let known = scratch.frame.known;
+    let Some(jvm) = known::jvm(scratch) else { return false };
     let mut target = user!(scratch, copies, None, 0);
-    let Some(jvm) = tables::jvm(scratch.process.jvm) else { return false };
     if !known.holds(&mut target, jvm) {
         return false;
     }
@@ -226,7 +244,7 @@ fn hotspot(
     cursor: &mut Cursor,
     is_leaf: bool,
 ) -> Result<(), Stop> {
-    let jvm = tables::jvm(scratch.process.jvm).ok_or(Stop::CodeUnreadable)?;
+    let jvm = known::jvm(scratch).ok_or(Stop::CodeUnreadable)?;
     let registers = if is_leaf { Some(&scratch.header.registers) } else { None };
     let mut target = user!(scratch, copies, registers, jvm.code_start);
     if is_leaf {
@@ -250,6 +268,7 @@ fn native(
     }
     let registers = if is_leaf { Some(&scratch.header.registers) } else { None };
     let rule = scratch.rule;
+    let jvm = known::jvm(scratch);
     let mut target = user!(scratch, copies, registers, 0);
     if kind == FRAME_POINTER || kind == GENERATED {
         frame_pointer::step(cursor, &mut target).map_err(|stop| {
@@ -260,8 +279,10 @@ fn native(
         return Ok(());
     }
     rows::step(cursor, &rule, &mut target)?;
-    if kind == Place::STUB && is_leaf {
-        let jvm = tables::jvm(scratch.process.jvm).ok_or(Stop::CodeUnreadable)?;
+    if kind == Place::STUB
+        && is_leaf
+        && let Some(jvm) = jvm
+    {
         hotspot::skip_pushed_arguments(cursor, &mut target, jvm);
     }
     Ok(())

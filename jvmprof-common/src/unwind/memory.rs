@@ -55,7 +55,7 @@ pub trait Source {
 }
 
 /// Words in a window. A power of two, so that an index is bounded by a mask.
-pub const WINDOW_WORDS: usize = 128;
+pub const WINDOW_WORDS: usize = 64;
 pub const WINDOW_BYTES: usize = WINDOW_WORDS * 8;
 /// Windows end at page boundaries: a page is readable as a whole or not at all, so a copy never fails because of its
 /// far end.

@@ -55,6 +55,8 @@ struct Statics {
     code_bounds: Option<(Avma, Avma)>,
     threads: Avma,
     cont_entry_return_pc: Option<Avma>,
+    /// Where the JVM keeps the address that `call_stub` returns to.
+    call_stub_return: Option<Avma>,
 }
 
 impl<M: ProcessMemory> Hotspot<M> {
@@ -71,6 +73,7 @@ impl<M: ProcessMemory> Hotspot<M> {
             code_bounds: bounds("CodeCache::_low_bound", "CodeCache::_high_bound"),
             threads: lookup.address("Threads::_number_of_threads")?,
             cont_entry_return_pc: lookup.maybe_address("ContinuationEntry::_return_pc"),
+            call_stub_return: lookup.maybe_address("StubRoutines::_call_stub_return_address"),
         };
         let version = read_version(lookup, &memory)?;
         let encoding = Encoding::of_feature(version.feature);
@@ -144,6 +147,10 @@ impl<M: ProcessMemory> Hotspot<M> {
             self.jvm.cont_entry_return_pc = self.memory.read_u64(at).unwrap_or_default();
         }
         self.find_landmarks(&heaps)?;
+        if self.jvm.loaded_classes == 0 {
+            let found = self.fact_fields.loaded_classes(&self.memory);
+            self.jvm.loaded_classes = found.map_or(0, |address| address.0);
+        }
         if self.derives_continuations() && self.jvm.cont_entry_return_pc == 0 {
             self.derive_continuations()?;
         }
@@ -205,14 +212,18 @@ impl<M: ProcessMemory> Hotspot<M> {
             .unwrap_or(Avma(start)..Avma(end))
     }
 
-    /// Finds what is told by blobs: the names of nmethods and the stubs that end a continuation's stack.
+    /// Finds what is told by blobs: the names of nmethods, the stubs that end a continuation's stack, and `call_stub`.
     fn find_landmarks(&mut self, heaps: &[HeapView]) -> Result<(), HotspotError> {
         if self.is_complete() {
             return Ok(());
         }
+        let call_stub = self.statics.call_stub_return.and_then(|at| self.memory.read_u64(at)).map(Avma);
         for view in heaps {
             let blobs = self.heap_fields.blobs(view, &self.jvm.layout, &mut self.names, &self.memory)?;
             for blob in &blobs {
+                if call_stub.is_some_and(|pc| blob.code.contains(&pc)) {
+                    self.jvm.call_stub = blob.address.0;
+                }
                 match &*blob.name {
                     NMETHOD => self.jvm.nmethod_name = blob.name_at.0,
                     NATIVE_NMETHOD => self.jvm.native_nmethod_name = blob.name_at.0,

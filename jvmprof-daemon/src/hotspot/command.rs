@@ -2,7 +2,10 @@
 //!
 //! What the launcher understands: openjdk src/java.base/share/native/libjli/java.c, `ParseArguments` and
 //! `IsWhiteSpaceOption`. What the JVM keeps of it: the counter `sun.rt.javaCommand`, laid out as
-//! src/hotspot/share/runtime/perfMemory.hpp (`PerfDataPrologue`, `PerfDataEntry`) says.
+//! src/hotspot/share/runtime/perfMemory.hpp (`PerfDataPrologue`, `PerfDataEntry`) says. Another counter among those tells how many
+//! classes it has loaded.
+
+use std::ops::Range;
 
 use super::error::HotspotError;
 use super::layout::Lookup;
@@ -13,6 +16,7 @@ use crate::types::Avma;
 const MAX_PERF_BYTES: u64 = 4 << 20;
 const MAX_ENTRIES: u32 = 65_536;
 const COMMAND: &[u8] = b"sun.rt.javaCommand\0";
+const LOADED_CLASSES: &[u8] = b"java.cls.loadedClasses\0";
 /// `PerfDataPrologue::magic`, as it stands in memory.
 const MAGIC: u32 = 0xc0c0_feca;
 /// Options whose value is the next argument.
@@ -109,13 +113,30 @@ impl PerfFields {
 
     /// What the JVM was started for. `None` before it is known, and with `-XX:-UsePerfData`.
     pub(crate) fn java_command(&self, memory: &impl ProcessMemory) -> Option<String> {
-        let (start, top) = (memory.read_u64(self.start)?, memory.read_u64(self.top)?);
-        let len = top.checked_sub(start).filter(|len| *len <= MAX_PERF_BYTES)?;
-        let bytes = memory.read_bytes(Avma(start), len as usize)?;
-        self.find(&bytes)
+        let (_, bytes) = self.counters(memory)?;
+        let text = bytes.get(self.find(&bytes, COMMAND)?)?;
+        let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
+        let text = String::from_utf8_lossy(&text[..end]).into_owned();
+        Some(text).filter(|text| !text.is_empty())
     }
 
-    fn find(&self, bytes: &[u8]) -> Option<String> {
+    /// Where the JVM counts the classes that it has loaded, as a `jlong`. `None` as above.
+    pub(crate) fn loaded_classes(&self, memory: &impl ProcessMemory) -> Option<Avma> {
+        let (start, bytes) = self.counters(memory)?;
+        let value = self.find(&bytes, LOADED_CLASSES)?;
+        let address = start.0 + value.start as u64;
+        (value.len() >= size_of::<u64>() && address.is_multiple_of(8)).then_some(Avma(address))
+    }
+
+    /// All counters, and their address.
+    fn counters(&self, memory: &impl ProcessMemory) -> Option<(Avma, Vec<u8>)> {
+        let (start, top) = (memory.read_u64(self.start)?, memory.read_u64(self.top)?);
+        let len = top.checked_sub(start).filter(|len| (1..=MAX_PERF_BYTES).contains(len))?;
+        Some((Avma(start), memory.read_bytes(Avma(start), len as usize)?))
+    }
+
+    /// Where the value of a counter is among all of them: from its first byte to the end of its entry.
+    fn find(&self, bytes: &[u8], counter: &[u8]) -> Option<Range<usize>> {
         if field::u32(bytes, 0)? != MAGIC {
             return None;
         }
@@ -126,11 +147,9 @@ impl PerfFields {
             let length = field::u32(entry, self.entry_length)? as usize;
             let entry = entry.get(..length).filter(|entry| !entry.is_empty())?;
             let name = field::u32(entry, self.name_offset)? as usize;
-            if entry.get(name..).is_some_and(|name| name.starts_with(COMMAND)) {
-                let text = entry.get(field::u32(entry, self.data_offset)? as usize..)?;
-                let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
-                let text = String::from_utf8_lossy(&text[..end]).into_owned();
-                return Some(text).filter(|text| !text.is_empty());
+            if entry.get(name..).is_some_and(|name| name.starts_with(counter)) {
+                let value = field::u32(entry, self.data_offset)? as usize;
+                return (value <= length).then_some(at + value..at + length);
             }
             at = at.checked_add(length)?;
         }
@@ -200,11 +219,13 @@ mod tests {
         };
         bytes.extend(entry(b"sun.rt.other\0", b"no\0"));
         bytes.extend(entry(COMMAND, b"com.acme.Main 1\0"));
-        assert_eq!(fields.find(&bytes).as_deref(), Some("com.acme.Main 1"));
+        let value = fields.find(&bytes, COMMAND).map(|value| &bytes[value]);
+        assert_eq!(value, Some(&b"com.acme.Main 1\0"[..]));
+        assert_eq!(fields.find(&bytes, LOADED_CLASSES), None);
         for cut in 0..bytes.len() - 20 {
-            assert_eq!(fields.find(&bytes[..cut]), None, "{cut}");
+            assert_eq!(fields.find(&bytes[..cut], COMMAND), None, "{cut}");
         }
         bytes[32] = 0;
-        assert_eq!(fields.find(&bytes), None, "an entry of no length");
+        assert_eq!(fields.find(&bytes, COMMAND), None, "an entry of no length");
     }
 }

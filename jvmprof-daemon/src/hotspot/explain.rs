@@ -43,6 +43,13 @@ impl FactFields {
     }
 }
 
+impl FactFields {
+    /// Where the JVM counts the classes that it has loaded; `None` while it starts, and with `-XX:-UsePerfData`.
+    pub(crate) fn loaded_classes(&self, memory: &impl ProcessMemory) -> Option<Avma> {
+        self.perf?.loaded_classes(memory)
+    }
+}
+
 impl<M: ProcessMemory> Hotspot<M> {
     /// What is at an address; `None` outside the code cache and in its gaps.
     ///

@@ -1,7 +1,7 @@
 //! Processes that the kernel program doesn't sample, since nobody wants their samples.
 
-use aya::maps::{HashMap, MapData, MapError};
-use jvmprof_common::abi::DROPPED_PIDS;
+use aya::maps::{Array, HashMap, MapData, MapError};
+use jvmprof_common::abi::{DROPPED_PIDS, DROPS};
 
 use super::SamplerError;
 use super::programs::{map_error, take};
@@ -9,6 +9,8 @@ use super::programs::{map_error, take};
 /// The kernel's table of them.
 pub struct DroppedProcesses {
     map: HashMap<MapData, u32, u64>,
+    /// Whether the kernel program looks into it.
+    is_used: Array<MapData, u32>,
 }
 
 impl std::fmt::Debug for DroppedProcesses {
@@ -19,7 +21,7 @@ impl std::fmt::Debug for DroppedProcesses {
 
 impl DroppedProcesses {
     pub(super) fn of(ebpf: &mut aya::Ebpf) -> Result<Self, SamplerError> {
-        Ok(Self { map: take(ebpf, DROPPED_PIDS)? })
+        Ok(Self { map: take(ebpf, DROPPED_PIDS)?, is_used: take(ebpf, DROPS)? })
     }
 
     /// Samples of this process aren't taken any more, until it replaces its program. `start_ns`: as its samples tell it.
@@ -27,6 +29,7 @@ impl DroppedProcesses {
     /// # Errors
     /// The table is full (8,192 processes), or the kernel refused.
     pub fn insert(&mut self, pid: u32, start_ns: u64) -> Result<(), SamplerError> {
+        self.is_used.set(0, 1, 0).map_err(map_error(DROPS))?;
         self.map.insert(pid, start_ns, 0).map_err(map_error(DROPPED_PIDS))
     }
 

@@ -27,16 +27,18 @@ const SAMPLE: &str = "sample";
 const TAIL_CALLED: [&str; 3] = ["leaf", "unwind", "frozen"];
 const FORK: &str = "process_fork";
 const EXEC: &str = "process_exec";
-const SCRATCH: &str = "SCRATCH";
-const COPIES: &str = "COPIES";
+/// What each CPU keeps.
+const CPUS: &str = "CPUS";
 const RING: &str = "SAMPLES";
 const COUNTERS: &str = "COUNTERS";
+/// One CPU's.
+type Counters = [u64; Counter::LEN as usize];
 const PROGRAMS: &str = "PROGRAMS";
 
 pub(super) struct Programs {
     ebpf: Ebpf,
     ring: RingBuf<MapData>,
-    counters: PerCpuArray<MapData, u64>,
+    counters: PerCpuArray<MapData, Counters>,
     /// Keeps the filter.
     _pids: HashMap<MapData, u32, u8>,
     /// Keeps the tail calls' targets.
@@ -171,15 +173,16 @@ impl Programs {
     }
 
     pub(super) fn read_counters(&self, counts: &mut SamplerCounts) {
-        let read = |index: u32| match self.counters.get(&index, 0) {
-            Ok(values) => values.iter().sum(),
+        let of_cpus = match self.counters.get(&0, 0) {
+            Ok(of_cpus) => of_cpus,
             Err(error) => {
-                tracing::warn!(%error, index, "a kernel counter can't be read");
-                0
+                tracing::warn!(%error, "the kernel's counters can't be read");
+                return;
             }
         };
-        counts.counters = Counter::ALL.map(|counter| read(counter as u32));
-        counts.stops = Stop::ALL.map(|stop| read(Counter::StopBase as u32 + stop as u32));
+        let sum = |index: u32| of_cpus.iter().map(|counters| counters[index as usize]).sum();
+        counts.counters = Counter::ALL.map(|counter| sum(counter as u32));
+        counts.stops = Stop::ALL.map(|stop| sum(Counter::StopBase as u32 + stop as u32));
     }
 
     pub(super) fn run_time(&self) -> Option<(u64, u64)> {
@@ -241,6 +244,7 @@ pub(super) fn load(options: &SamplerOptions, verifier_log: VerifierLogLevel) -> 
     let task_flags = btf.offset_of("task_struct", "flags")?;
     let task_tgid = btf.offset_of("task_struct", "tgid")?;
     let task_mm = btf.offset_of("task_struct", "mm")?;
+    let task_comm = btf.offset_of("task_struct", "comm")?;
     let task_fsbase = btf.offset_of("task_struct", "thread")? + btf.offset_of("thread_struct", "fsbase")?;
     drop(btf);
     let filter = u32::from(options.pids.is_some());
@@ -261,13 +265,13 @@ pub(super) fn load(options: &SamplerOptions, verifier_log: VerifierLogLevel) -> 
         .override_global(globals::TASK_TGID, &task_tgid, true)
         .override_global(globals::TASK_MM, &task_mm, true)
         .override_global(globals::TASK_FSBASE, &task_fsbase, true)
+        .override_global(globals::TASK_COMM, &task_comm, true)
         .override_global(globals::FILTER, &filter, true)
         .override_global(globals::WAKEUP_BYTES, &wakeup_bytes, true)
         .override_global(globals::LOG, &log, true)
         .override_global(aya_log::LEVEL, &log_level, true)
         .map_max_entries(RING, options.ring_bytes.next_power_of_two().max(4096))
-        .map_max_entries(SCRATCH, cpus::possible()?)
-        .map_max_entries(COPIES, cpus::possible()?)
+        .map_max_entries(CPUS, cpus::possible()?)
         .load(OBJECT)
         .map_err(SamplerError::Load)
 }

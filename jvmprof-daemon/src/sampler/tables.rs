@@ -70,6 +70,7 @@ fn memory_bytes() -> Option<u64> {
 }
 
 const PROCESSES: &str = "PROCESSES";
+const TOLD: &str = "TOLD";
 const REGIONS: &str = "REGIONS";
 const TABLES: &str = "TABLES";
 const PAGES: &str = "PAGES";
@@ -96,6 +97,9 @@ plain!(ProcessEntry, Region, Table, Page, Chunk, PackedRule, Jvm);
 pub struct KernelTables {
     sizes: TableSizes,
     processes: HashMap<MapData, u32, Plain<ProcessEntry>>,
+    told: Array<MapData, u32>,
+    /// How often [`Self::processes`] was changed.
+    changes: u32,
     regions: Array<MapData, Plain<Region>>,
     tables: Array<MapData, Plain<Table>>,
     pages: Array<MapData, Plain<Page>>,
@@ -116,6 +120,8 @@ impl KernelTables {
         Ok(Self {
             sizes,
             processes: take(ebpf, PROCESSES)?,
+            told: take(ebpf, TOLD)?,
+            changes: 0,
             regions: take(ebpf, REGIONS)?,
             tables: take(ebpf, TABLES)?,
             pages: take(ebpf, PAGES)?,
@@ -140,7 +146,17 @@ impl KernelTables {
     /// # Errors
     /// The map is full, or the kernel refused.
     pub fn set_process(&mut self, pid: u32, entry: ProcessEntry) -> Result<(), SamplerError> {
-        self.processes.insert(pid, Plain(entry), 0).map_err(map_error(PROCESSES))
+        let done = self.processes.insert(pid, Plain(entry), 0).map_err(map_error(PROCESSES));
+        self.processes_changed();
+        done
+    }
+
+    /// CPUs that remember a process look again.
+    fn processes_changed(&mut self) {
+        self.changes = self.changes.wrapping_add(1);
+        if let Err(error) = self.told.set(0, self.changes, 0) {
+            tracing::warn!(%error, "the kernel program can't be told that processes have changed");
+        }
     }
 
     /// Forgets a process.
@@ -149,6 +165,7 @@ impl KernelTables {
             Ok(()) | Err(MapError::KeyNotFound | MapError::SyscallError(_)) => {}
             Err(error) => tracing::debug!(pid, %error, "a process can't be removed from the kernel's table"),
         }
+        self.processes_changed();
     }
 
     /// # Errors

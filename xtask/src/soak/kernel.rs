@@ -12,13 +12,15 @@ use aya::maps::{Map, MapData, MapInfo, PerCpuArray};
 
 /// The name that the kernel programs give it.
 const MAP: &str = "COUNTERS";
+/// One CPU's counters: `Counter::LEN` of them.
+type Counters = [u64; 32];
 /// `Counter::Taken`: samples of processes that are profiled.
-const TAKEN: u32 = 0;
+const TAKEN: usize = 0;
 /// How long the daemon may take to load its programs.
 const START: Duration = Duration::from_secs(120);
 
 /// The counters of one daemon's programs.
-pub(super) struct KernelCounts(PerCpuArray<MapData, u64>);
+pub(super) struct KernelCounts(PerCpuArray<MapData, Counters>);
 
 impl KernelCounts {
     /// Waits until the daemon has loaded its programs.
@@ -37,8 +39,8 @@ impl KernelCounts {
 
     /// Samples that were taken so far.
     pub(super) fn taken(&self) -> anyhow::Result<u64> {
-        let values = self.0.get(&TAKEN, 0).context("reading the kernel program's counters")?;
-        Ok(values.iter().sum())
+        let of_cpus = self.0.get(&0, 0).context("reading the kernel program's counters")?;
+        Ok(of_cpus.iter().map(|counters| counters[TAKEN]).sum())
     }
 }
 

@@ -56,6 +56,8 @@ pub(super) fn from_native(from: &JavaMethod, to: &JavaMethod) -> bool {
         ("java/lang/System", "initProperties") => {
             matches!(to.name.as_str(), "setProperty" | "put" | "getProperty")
         }
+        // JDK 28 looks up the charset that text of the system has as soon as it knows its name (jni_util.c, `InitializeEncoding`).
+        ("jdk/internal/util/SystemProps$Raw", "platformProperties") => to.name == "forName",
         _ => false,
     }
 }

@@ -112,9 +112,11 @@ pub(super) fn step_leaf(
         if cursor.pc >= built {
             skip_search(cursor, target, jvm, frame_bytes - 8);
         }
-        match cursor.sp == begin {
-            true => target.judge_leaf(built.saturating_sub(cursor.pc), frame_bytes),
-            false => Leaf::built(frame_bytes).to_bits(),
+        let left = built.saturating_sub(cursor.pc);
+        if cursor.sp != begin || (left == 0 && !leaf::may_be_unbuilt(target.code())) {
+            Leaf::built(frame_bytes).to_bits()
+        } else {
+            target.judge_leaf(left, frame_bytes)
         }
     };
     let state = Leaf::from_bits(bits);
@@ -154,10 +156,14 @@ pub(super) fn step_leaf(
 /// See [`super::pushed_words`].
 #[inline(always)]
 pub(super) fn pushed_words(target: &mut impl Target, jvm: &Jvm, pc: u64, usual: u64) -> u64 {
+    // The stack, this once.
+    if !target.load_code(usual) {
+        return 0;
+    }
     let mut others = false;
     let mut pushed = 8;
     while pushed <= MAX_PUSHED {
-        others |= target.read_u64(usual + pushed).is_some_and(|word| is_generated(jvm, word));
+        others |= is_generated(jvm, target.code()[(pushed / 8) as usize]);
         pushed += 8;
     }
     if !others || !target.load_code(pc) {

@@ -243,7 +243,8 @@ fn step_interpreted(
     let sender_sp = target.read_u64(fp - 8 * interpreted::SENDER_SP_SLOT).ok_or(Stop::Frozen)?;
     let caller_fp = target.read_u64(fp).ok_or(Stop::Frozen)?;
     let return_address = target.read_u64(fp + 8).ok_or(Stop::Frozen)?;
-    interpreted::name(cursor, target, jvm, method, None, bcp, words);
+    let identity = target.identify_method(method, false, jvm);
+    interpreted::name(cursor, jvm, method, identity, [bcp; 2], words);
     if fp.wrapping_add(locals.wrapping_mul(8)).wrapping_add(8) >= frozen.end {
         return Ok(true);
     }

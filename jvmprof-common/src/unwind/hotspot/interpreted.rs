@@ -3,7 +3,7 @@
 use super::{Cursor, Target, Words, arrive};
 use crate::abi::Stop;
 use crate::frame::{FrameWord, interpreted_word};
-use crate::jvm::{Jvm, method_identity};
+use crate::jvm::{Jvm, MethodIdentity};
 use crate::rows::{CfaRule, Register, Rules};
 
 /// Words below the frame pointer.
@@ -37,7 +37,8 @@ pub(super) fn step(
     let sender_sp = target.read_u64(fp - 8 * SENDER_SP_SLOT).ok_or(Stop::StackUnreadable)?;
     let caller_fp = target.read_u64(fp).ok_or(Stop::StackUnreadable)?;
     let return_address = target.read_u64(fp + 8).ok_or(Stop::StackUnreadable)?;
-    name(cursor, target, jvm, method, bcp, saved_bcp, words);
+    let identity = target.identify_method(method, false, jvm);
+    name(cursor, jvm, method, identity, [bcp.unwrap_or(saved_bcp), saved_bcp], words);
     // Method handle intrinsics take an argument off the stack and leave the sender's stack pointer as it was, so that it may
     // lie a word below the frame's end; an interpreted sender doesn't need it.
     if !sender_sp.is_multiple_of(8) || sender_sp < fp {
@@ -66,30 +67,31 @@ pub(super) fn step_leaf(
         // A method's entry: the sender's stack pointer is in r13, the method in rbx.
         CfaRule::Register(Register::R13) => {
             let method = target.register(Register::RBX).unwrap_or(0);
-            name(cursor, target, jvm, method, None, 0, words);
+            let identity = target.identify_method(method, true, jvm);
+            name(cursor, jvm, method, identity, [0; 2], words);
         }
         _ => {}
     }
     super::super::rows::step(cursor, &row, target)
 }
 
-/// Says which method it is and where it is in it.
+/// Says which method it is and where it is in it. `bcps`: the bytecode pointer, first where it is known best.
 #[inline(always)]
 pub(super) fn name(
     cursor: &Cursor,
-    target: &mut impl Target,
     jvm: &Jvm,
     method: u64,
-    bcp: Option<u64>,
-    saved_bcp: u64,
+    identity: Option<MethodIdentity>,
+    bcps: [u64; 2],
     words: &mut Words,
 ) {
     let pc = cursor.pc - jvm.interpreter_start;
-    let Some(identity) = method_identity(method, &jvm.layout, target) else {
+    let Some(identity) = identity else {
         words.set(FrameWord::interpreted(method, cursor.exact), interpreted_word(0, pc), 0, 3);
         return;
     };
-    let mut offset = bcp.unwrap_or(saved_bcp).wrapping_sub(identity.const_method);
+    let [bcp, saved_bcp] = bcps;
+    let mut offset = bcp.wrapping_sub(identity.const_method);
     if offset >= MAX_BCP_OFFSET {
         offset = saved_bcp.wrapping_sub(identity.const_method);
     }

@@ -36,6 +36,9 @@ impl Known {
     #[inline(always)]
     pub fn holds(&self, target: &mut impl Target, jvm: &Jvm) -> bool {
         let is_compiled = self.kind == Self::COMPILED;
+        if !is_compiled && self.blob == jvm.call_stub {
+            return true;
+        }
         let field = if is_compiled { jvm.layout.nmethod_compile_id } else { jvm.layout.blob_name };
         match read_used(target, jvm, self.blob, field) {
             Some(id) if is_compiled => id as u32 == self.word as u32,

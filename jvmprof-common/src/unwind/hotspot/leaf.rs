@@ -145,6 +145,55 @@ fn push_before(code: &Code, at: usize) -> usize {
     if word(code, at - 1) & 0xff == PUSH_RBP { 1 } else { 4 }
 }
 
+/// False if the frame is built at a pc behind the prologue for want of any instruction that [`judge`] looks for there: a byte of
+/// each is at one of few places. That is so for nearly all pcs, and quicker to tell than which instruction it is.
+#[inline(always)]
+pub fn may_be_unbuilt(code: &Code) -> bool {
+    // The pc is the first byte of the fourth word. `push rbp` and `pop rbp` differ in one bit.
+    let [before3, before2, before, here, behind, behind2, ..] = *code;
+    let push_or_pop = |word: u64, places| has(word & !splat(PUSH_RBP ^ POP_RBP), PUSH_RBP & POP_RBP, places);
+    let leave = |word, places| has(word, LEAVE_CMP & 0xff, places);
+    let store_r10 = |word, places| has(word, STORE_R10 >> 16, places);
+    let found = push_or_pop(before2, at([2, 5]))
+        | push_or_pop(before, at([0, 1, 3, 4, 7]))
+        | push_or_pop(here, at([0, 7]))
+        | push_or_pop(behind, at([6]))
+        | push_or_pop(behind2, at([5]))
+        | leave(before3, at([6]))
+        | leave(before2, at([0, 1, 3, 4, 7]))
+        | leave(before, at([0, 2, 7]))
+        | has(before3, SKIP_POLL & 0xff, at([5]))
+        | store_r10(before3, at([2, 3]))
+        | store_r10(before2, at([1, 6]))
+        | store_r10(before, at([3]))
+        | store_r10(here, at([2]))
+        | store_r10(behind, at([1, 4]));
+    found != 0
+}
+
+/// Bytes of a word, for [`has`].
+const fn at<const N: usize>(places: [u32; N]) -> u64 {
+    let mut mask = 0;
+    let mut index = 0;
+    while index < N {
+        mask |= 0x80 << (places[index] * 8);
+        index += 1;
+    }
+    mask
+}
+
+/// Not 0 if a word has this byte at one of these places; it may have it before one of them only.
+#[inline(always)]
+fn has(word: u64, byte: u64, places: u64) -> u64 {
+    let zeros = word ^ splat(byte);
+    zeros.wrapping_sub(splat(1)) & !zeros & places
+}
+
+/// A byte, eight times.
+const fn splat(byte: u64) -> u64 {
+    byte * 0x0101_0101_0101_0101
+}
+
 /// The state at a pc behind the prologue.
 #[inline(always)]
 fn body(code: &Code, bytes: u64) -> Leaf {

@@ -14,7 +14,7 @@ pub mod pushed;
 use super::{Cursor, Memory, is_code_address};
 use crate::abi::{MAX_FRAME_WORDS, Stop};
 use crate::frame::FrameWord;
-use crate::jvm::{Jvm, Layout, NO_FIELD};
+use crate::jvm::{Jvm, Layout, MethodIdentity, NO_FIELD, method_identity};
 use crate::rows::Rules;
 use known::{Known, Nmethod};
 
@@ -123,6 +123,16 @@ pub trait Target: Memory {
     fn recall_nmethod(&mut self, address: u64, into: &mut Nmethod) -> bool {
         let _ = (address, into);
         false
+    }
+
+    /// What identifies the method at this address: [`method_identity`], unless the target remembers it. `is_entered`: it is just
+    /// being entered, and may be an intrinsic, which the JVM makes without loading a class.
+    fn identify_method(&mut self, method: u64, is_entered: bool, jvm: &Jvm) -> Option<MethodIdentity>
+    where
+        Self: Sized,
+    {
+        let _ = is_entered;
+        method_identity(method, &jvm.layout, self)
     }
 
     /// The row of generated code at this address, from the JVM's own table.
