@@ -12,8 +12,7 @@ use jvmprof_daemon::types::Avma;
 use libfuzzer_sys::fuzz_target;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-const LIMITS: PerfMapLimits =
-    PerfMapLimits { memory_bytes: 64 << 10, line_bytes: 200, read_bytes: 1 << 20, file_bytes: 1 << 20 };
+const LIMITS: PerfMapLimits = PerfMapLimits { memory_bytes: 64 << 10, line_bytes: 200, read_bytes: 1 << 20 };
 
 fuzz_target!(|data: &[u8]| {
     let Some((cut, text)) = data.split_first() else { return };

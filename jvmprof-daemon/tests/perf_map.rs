@@ -145,16 +145,61 @@ fn a_map_of_ten_gigabytes_costs_no_more_than_its_limits() {
     let path = directory.path().join("perf-1.map");
     let file = File::create(&path).expect("the map");
     file.set_len(10 << 30).expect("a sparse file");
-    let limits = PerfMapLimits { read_bytes: 4 << 20, file_bytes: 10 << 20, ..PerfMapLimits::default() };
-    let mut map = PerfMap::new(limits);
-    let mut more = 0;
-    while refresh(&mut map, &path).more {
-        more += 1;
-        assert!(more < 10);
+    let mut map = PerfMap::new(PerfMapLimits { read_bytes: 4 << 20, ..PerfMapLimits::default() });
+    for _ in 0..3 {
+        assert!(refresh(&mut map, &path).more);
     }
-    assert_eq!((more, map.counters().bytes_read), (2, 10 << 20));
-    assert!(map.counters().file_over_limit > 0);
+    assert_eq!(map.counters().bytes_read, 12 << 20);
+    assert_eq!(map.checked_ns(), 0, "what is behind may say otherwise");
     assert!(map.size_bytes() < 10_000);
+}
+
+#[test]
+fn what_is_there_at_a_look_was_written_before_it_however_many_turns_it_takes_to_read() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("perf-1.map");
+    let filler: String =
+        (0..2_000).map(|index| format!("{:x} 10 filler{index}\n", 0x10_0000 + index * 16)).collect();
+    fs::write(&path, format!("1000 10 old\n{filler}1000 10 new\n")).expect("written");
+    let mut map = PerfMap::new(PerfMapLimits { read_bytes: 1 << 12, ..PerfMapLimits::default() });
+    let before = now_ns();
+    assert!(refresh(&mut map, &path).more);
+    let during = now_ns();
+    OpenOptions::new()
+        .append(true)
+        .open(&path)
+        .expect("the map")
+        .write_all(b"1000 10 newer\n")
+        .expect("written");
+    let mut turns = 1;
+    while map.checked_ns() <= before {
+        assert_eq!((raw_at(&map, 0x1000), map.may_tell_more(before)), (Some("old"), true));
+        refresh(&mut map, &path);
+        turns += 1;
+    }
+    while refresh(&mut map, &path).more {}
+    assert!(!map.may_tell_more(u64::MAX));
+    assert!(turns > 5, "{turns}");
+    let at = |at_ns| map.lookup(Avma(0x1000), at_ns).map(|found| (found.name, found.is_ambiguous));
+    assert_eq!(at(u64::MAX), Some(("newer", false)));
+    assert!(matches!(at(during), Some(("new", _))), "{:?}", at(during));
+    assert!(matches!(at(before), Some((_, true))), "any of them may have been there: {:?}", at(before));
+}
+
+#[test]
+fn a_line_that_is_refused_in_part_ends_what_was_there() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("perf-1.map");
+    let long = "n".repeat(5_000);
+    let text = format!("1000 10 old\n2000 10 old\n3000 10 old\n1000 10 {long}\n2000 10 \n3000 10\n");
+    fs::write(&path, text).expect("written");
+    let mut map = PerfMap::default();
+    refresh(&mut map, &path);
+    let name = raw_at(&map, 0x1000).expect("the start of its name");
+    assert!(name.len() > 4_000 && long.starts_with(name), "{name}");
+    assert_eq!((raw_at(&map, 0x2000), raw_at(&map, 0x3000)), (None, None));
+    let counters = map.counters();
+    assert_eq!((counters.entries, counters.malformed, counters.too_long), (4, 2, 1));
 }
 
 #[test]

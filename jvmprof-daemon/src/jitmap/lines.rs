@@ -17,17 +17,25 @@ pub(super) struct Line<'a> {
     pub(super) start: u64,
     /// In bytes, not zero; `start + size` is a user address.
     pub(super) size: u32,
-    /// Without line feeds and other control characters.
+    /// Without line feeds and other control characters. Empty if the line tells of code without telling its name.
     pub(super) name: Cow<'a, str>,
+}
+
+/// A line as it was read, without its line feed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RawLine<'a> {
+    pub(super) bytes: &'a [u8],
+    /// It goes on: this is its start, as long as a line may be.
+    pub(super) is_cut: bool,
 }
 
 /// Parses one line, without its line feed.
 pub(super) fn parse(line: &[u8]) -> Option<Line<'_>> {
     let line = line.trim_ascii();
     let (start, rest) = split_at_space(line)?;
-    let (size, name) = split_at_space(rest)?;
+    let (size, name) = split_at_space(rest).unwrap_or((rest, b""));
     let (start, size) = (hex(start)?, hex(size)?);
-    if size == 0 || size > MAX_SIZE || start.checked_add(size)? > MAX_ADDRESS || name.is_empty() {
+    if size == 0 || size > MAX_SIZE || start.checked_add(size)? > MAX_ADDRESS {
         return None;
     }
     Some(Line { start, size: u32::try_from(size).ok()?, name: clean(name) })
@@ -57,45 +65,62 @@ pub(super) fn clean(name: &[u8]) -> Cow<'_, str> {
 pub(super) struct Splitter {
     /// The start of a line whose end hasn't been read.
     begun: Vec<u8>,
-    /// The line that is being read is too long, and is skipped up to its end.
-    skipping: bool,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    /// `begun` is all of the line that was read.
+    #[default]
+    Whole,
+    /// There was more of the line than it may have.
+    Cut,
+    /// The line's start wasn't read.
+    Headless,
 }
 
 impl Splitter {
     /// Goes on behind this byte: if it ends no line, the rest of the line is skipped.
     pub(super) fn behind(last: Option<u8>) -> Self {
-        Self { begun: Vec::new(), skipping: last.is_some_and(|byte| byte != b'\n') }
+        let is_inside = last.is_some_and(|byte| byte != b'\n');
+        Self { begun: Vec::new(), state: if is_inside { State::Headless } else { State::Whole } }
     }
 
-    /// Calls `each` with every line that ends in `piece`: its bytes without the line feed, or `None` for a line longer
-    /// than `longest`. What is behind the last line feed waits for the next piece.
-    pub(super) fn feed(&mut self, piece: &[u8], longest: usize, mut each: impl FnMut(Option<&[u8]>)) {
+    /// Calls `each` with every line that ends in `piece`: `longest` bytes of it at most; `None` for one whose start wasn't
+    /// read. What is behind the last line feed waits for the next piece.
+    pub(super) fn feed(&mut self, piece: &[u8], longest: usize, mut each: impl FnMut(Option<RawLine<'_>>)) {
         let mut rest = piece;
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
             let line = &rest[..end];
             rest = &rest[end + 1..];
-            if self.skipping || self.begun.len() + line.len() > longest {
-                each(None);
-            } else if self.begun.is_empty() {
-                each(Some(line));
-            } else {
-                self.begun.extend_from_slice(line);
-                each(Some(&self.begun));
+            if self.is_empty() && line.len() <= longest {
+                each(Some(RawLine { bytes: line, is_cut: false }));
+                continue;
             }
+            self.begin(line, longest);
+            let is_cut = self.state == State::Cut;
+            each((self.state != State::Headless).then_some(RawLine { bytes: &self.begun, is_cut }));
             self.begun.clear();
-            self.skipping = false;
+            self.state = State::Whole;
         }
-        if self.skipping || self.begun.len() + rest.len() > longest {
-            self.begun = Vec::new();
-            self.skipping = true;
-        } else {
-            self.begun.extend_from_slice(rest);
+        self.begin(rest, longest);
+    }
+
+    /// More of the line that is being read.
+    fn begin(&mut self, more: &[u8], longest: usize) {
+        if self.state != State::Whole {
+            return;
+        }
+        let room = longest - self.begun.len();
+        self.begun.extend_from_slice(&more[..more.len().min(room)]);
+        if more.len() > room {
+            self.state = State::Cut;
         }
     }
 
     /// Whether everything that was read ended in a line feed.
     pub(super) fn is_empty(&self) -> bool {
-        self.begun.is_empty() && !self.skipping
+        self.begun.is_empty() && self.state == State::Whole
     }
 
     pub(super) fn size_bytes(&self) -> usize {
@@ -126,8 +151,7 @@ mod tests {
             "",
             " ",
             "7f00",
-            "7f00 10",
-            "7f00 10 ",
+            "7f00 ",
             "7f00 0 zero",
             "zz 10 a",
             "7f00 -1 a",
@@ -143,6 +167,13 @@ mod tests {
     }
 
     #[test]
+    fn a_line_without_a_name_still_tells_of_code() {
+        for line in ["7f00 10", "7f00 10 ", "0x7f00 0x10\r"] {
+            assert_eq!(parsed(line), Some((0x7f00, 0x10, String::new())), "{line:?}");
+        }
+    }
+
+    #[test]
     fn names_are_made_fit_for_terminals() {
         assert_eq!(
             parse(b"7f00 10 a\x1b[31m\xff").map(|line| line.name.into_owned()).as_deref(),
@@ -152,16 +183,30 @@ mod tests {
 
     #[test]
     fn lines_are_the_same_however_the_file_is_cut() {
-        let text = b"one\ntwo two\n\nthis line is too long\nthree\nhalf";
+        let text = b"one\ntwo two\n\nthis line is too long\nexactly 10\nthree\nhalf";
         for cut in 1..text.len() {
             let (mut splitter, mut lines) = (Splitter::default(), Vec::new());
             for piece in text.chunks(cut) {
-                splitter.feed(piece, 10, |line| lines.push(line.map(<[u8]>::to_vec)));
+                splitter.feed(piece, 10, |line| lines.push(line.map(|it| (it.bytes.to_vec(), it.is_cut))));
             }
-            let expected: Vec<Option<&[u8]>> =
-                vec![Some(b"one"), Some(b"two two"), Some(b""), None, Some(b"three")];
-            assert_eq!(lines.iter().map(Option::as_deref).collect::<Vec<_>>(), expected, "pieces of {cut}");
+            let expected = [
+                (&b"one"[..], false),
+                (b"two two", false),
+                (b"", false),
+                (b"this line ", true),
+                (b"exactly 10", false),
+                (b"three", false),
+            ];
+            let expected = expected.map(|(line, is_cut)| Some((line.to_vec(), is_cut)));
+            assert_eq!(lines, expected, "pieces of {cut}");
             assert_eq!(splitter.begun, b"half");
         }
+    }
+
+    #[test]
+    fn a_line_whose_start_was_not_read_is_told_as_such() {
+        let (mut splitter, mut lines) = (Splitter::behind(Some(b'x')), Vec::new());
+        splitter.feed(b"the rest\nwhole\n", 10, |line| lines.push(line.map(|it| it.bytes.to_vec())));
+        assert_eq!(lines, [None, Some(b"whole".to_vec())]);
     }
 }

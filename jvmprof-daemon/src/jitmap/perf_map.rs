@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{Whence, lseek};
 
-use crate::jitmap::lines::{self, Splitter};
+use crate::jitmap::lines::{self, RawLine, Splitter};
 use crate::jitmap::timeline::{Found, Inserted, Since, Timeline};
 use crate::sampler::now_ns;
 use crate::types::Avma;
@@ -27,17 +27,15 @@ const REWRITE_ENDS_NS: u64 = 200_000_000;
 pub struct PerfMapLimits {
     /// Most bytes of memory, names and past entries included.
     pub memory_bytes: usize,
-    /// Longest line in bytes that is believed; longer ones are skipped.
+    /// Bytes of a line that are read; the name of a longer one is cut off.
     pub line_bytes: usize,
     /// Most bytes that one refresh reads; the rest waits for the next.
     pub read_bytes: u64,
-    /// Most bytes that are read of one file; what is behind them is ignored.
-    pub file_bytes: u64,
 }
 
 impl Default for PerfMapLimits {
     fn default() -> Self {
-        Self { memory_bytes: 160 << 20, line_bytes: 4096, read_bytes: 1 << 20, file_bytes: 1 << 30 }
+        Self { memory_bytes: 160 << 20, line_bytes: 4096, read_bytes: 1 << 20 }
     }
 }
 
@@ -46,9 +44,10 @@ impl Default for PerfMapLimits {
 pub struct PerfMapCounters {
     /// Entries taken.
     pub entries: u64,
-    /// Lines without an address, a size and a name, or with an address or a size that can't be.
+    /// Lines without an address, a size and a name, or with an address or a size that can't be. Where only the name is
+    /// missing, what was at the addresses is gone.
     pub malformed: u64,
-    /// Lines longer than the limit.
+    /// Lines longer than the limit: their names are cut off.
     pub too_long: u64,
     /// Entries left out because the memory limit was reached.
     pub over_limit: u64,
@@ -57,8 +56,6 @@ pub struct PerfMapCounters {
     /// Times that the file was found truncated, replaced or written anew, and was read again from its start.
     pub restarts: u64,
     pub bytes_read: u64,
-    /// Refreshes that ignored bytes behind the limit for one file.
-    pub file_over_limit: u64,
 }
 
 /// What [`PerfMap::refresh`] did.
@@ -68,7 +65,7 @@ pub struct Refresh {
     pub added: u64,
     /// The file was truncated, replaced or written anew.
     pub restarted: bool,
-    /// There is more to read: the limit for one refresh was reached.
+    /// There is more to read: the limit for one refresh was reached. What was written lately isn't known.
     pub more: bool,
 }
 
@@ -80,11 +77,26 @@ pub struct PerfMap {
     timeline: Timeline,
     splitter: Splitter,
     reading: Option<Reading>,
+    /// What is being read, if it takes more than one refresh.
+    look: Option<Look>,
+    /// What the next look finds may be another process's.
+    doubts_next: bool,
     /// Everything that was written before this time has been read, in ns of `CLOCK_MONOTONIC`.
     checked_ns: u64,
-    /// When lines were last read.
+    /// When lines that were read last were there.
     grown_ns: u64,
     rewrite: Option<Rewrite>,
+}
+
+/// What one look found to read. However long it takes to read it: it was all there when it was looked at.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    /// Before the file was looked at, in ns of `CLOCK_MONOTONIC`.
+    looked_ns: u64,
+    /// As of the look: size in bytes, time of change in seconds and nanoseconds.
+    seen: (u64, i64, i64),
+    /// When its lines were written.
+    since: Since,
 }
 
 /// The file is being written anew.
@@ -125,12 +137,30 @@ impl PerfMap {
     /// # Errors
     /// What reading says, and `InvalidInput` for what isn't a regular file; what was read before stays usable.
     pub fn refresh(&mut self, file: &File) -> io::Result<Refresh> {
+        let was_catching_up = self.look.is_some();
+        let mut most = self.limits.read_bytes;
+        let done = self.read_on(file, &mut most)?;
+        if !was_catching_up || done.more {
+            return Ok(done);
+        }
+        // What was written while a large file was read.
+        let then = self.read_on(file, &mut most)?;
+        Ok(Refresh {
+            added: done.added + then.added,
+            restarted: done.restarted || then.restarted,
+            more: then.more,
+        })
+    }
+
+    /// Reads `most` bytes at most, which become less, of what a look finds or the one before has left.
+    fn read_on(&mut self, file: &File, most: &mut u64) -> io::Result<Refresh> {
         let looked_ns = now_ns();
         let metadata = file.metadata()?;
         if !metadata.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
         let seen = (metadata.size(), metadata.mtime(), metadata.mtime_nsec());
+        let seen_ns = now_ns();
         let mut done = Refresh::default();
         let reading = match self.reading.take() {
             Some(reading) if reading.is_still(file, metadata.dev(), metadata.ino(), seen)? => reading,
@@ -141,42 +171,56 @@ impl PerfMap {
             }
         };
         let reading = self.reading.insert(Reading { seen, ..reading });
-        let end = seen.0.min(self.limits.file_bytes);
-        let stop = end.min(reading.offset.saturating_add(self.limits.read_bytes));
-        self.counters.file_over_limit += u64::from(seen.0 > end);
+        let look = self.look.take().unwrap_or_else(|| {
+            // A writing of the whole file tells what is there, not since when.
+            let after_ns = self.rewrite.map_or(self.checked_ns, |rewrite| rewrite.last_ns);
+            let since = Since { after_ns, since_ns: seen_ns, is_doubtful: self.doubts_next };
+            Look { looked_ns, seen, since }
+        });
+        let end = look.seen.0;
+        let stop = end.min(reading.offset.saturating_add(*most));
         let mut buffer = vec![0; PIECE.min((stop.saturating_sub(reading.offset)) as usize)];
-        // A writing of the whole file tells what is there, not since when.
-        let after_ns = self.rewrite.map_or(self.checked_ns, |rewrite| rewrite.last_ns);
         while reading.offset < stop {
             let wanted = buffer.len().min((stop - reading.offset) as usize);
             let read = file.read_at(&mut buffer[..wanted], reading.offset)?;
             let Some(piece) = buffer.get(..read).filter(|piece| !piece.is_empty()) else { break };
             reading.advance(piece);
             self.counters.bytes_read += read as u64;
-            let since = Since { after_ns, since_ns: now_ns() };
-            self.grown_ns = since.since_ns;
-            done.added +=
-                take(piece, since, &self.limits, &mut self.splitter, &mut self.timeline, &mut self.counters);
+            *most -= read as u64;
+            self.grown_ns = look.since.since_ns;
+            done.added += take(
+                piece,
+                look.since,
+                &self.limits,
+                &mut self.splitter,
+                &mut self.timeline,
+                &mut self.counters,
+            );
         }
         done.more = reading.offset < end && reading.offset == stop;
-        if !done.more {
-            if done.added > 0 && self.rewrite.is_none() && self.splitter.is_empty() && is_settled(file, seen)
-            {
-                // The file was changed last when its last line was written. The kernel's time for that is never late.
-                let changed = monotonic_ns(seen.1, seen.2);
-                if let Some(changed_ns) = changed.filter(|at| (after_ns..=looked_ns).contains(at)) {
-                    self.timeline.last_not_before(changed_ns);
-                }
-            }
-            self.checked_ns = looked_ns;
-            self.end_rewrite(looked_ns);
+        if done.more {
+            self.look = Some(look);
+            return Ok(done);
         }
+        self.doubts_next = false;
+        if done.added > 0 && self.rewrite.is_none() && self.splitter.is_empty() && is_settled(file, look.seen)
+        {
+            // The file was changed last when its last line was written. The kernel's time for that is never late.
+            let changed = monotonic_ns(look.seen.1, look.seen.2);
+            if let Some(changed_ns) = changed.filter(|at| (look.since.after_ns..=look.looked_ns).contains(at))
+            {
+                self.timeline.last_not_before(changed_ns);
+            }
+        }
+        self.checked_ns = look.looked_ns;
+        self.end_rewrite(look.looked_ns);
         Ok(done)
     }
 
     /// The first look at a file, or it isn't the file any more that was read.
     fn begin_anew(&mut self, is_rewrite: bool, now_ns: u64) {
         self.splitter = Splitter::default();
+        self.look = None;
         if !is_rewrite {
             return;
         }
@@ -192,7 +236,7 @@ impl PerfMap {
             return;
         };
         self.rewrite = None;
-        let since = Since { after_ns: rewrite.last_ns, since_ns: rewrite.noticed_ns };
+        let since = Since { after_ns: rewrite.last_ns, since_ns: rewrite.noticed_ns, is_doubtful: false };
         self.timeline.end_rewrite(since, self.limits.memory_bytes);
     }
 
@@ -210,8 +254,14 @@ impl PerfMap {
         file.read_exact_at(&mut reading.head, 0)?;
         file.read_exact_at(&mut reading.tail, metadata.size() - witness)?;
         self.splitter = Splitter::behind(reading.tail.last().copied());
+        self.look = None;
         self.reading = Some(reading);
         Ok(())
+    }
+
+    /// What the file has when it is looked at first may have been written by another process: what it names is ambiguous.
+    pub fn doubt_present(&mut self) {
+        self.doubts_next = true;
     }
 
     /// The entry that was live at `address` at the time `at_ns` (`CLOCK_MONOTONIC`).
@@ -222,6 +272,11 @@ impl PerfMap {
     /// Everything that was written before this time has been read, in ns of `CLOCK_MONOTONIC`.
     pub fn checked_ns(&self) -> u64 {
         self.checked_ns
+    }
+
+    /// Whether what hasn't been read of a look may have been written before this time.
+    pub fn may_tell_more(&self, at_ns: u64) -> bool {
+        self.look.is_some_and(|look| look.since.after_ns < at_ns)
     }
 
     /// No sample is older than this any more: see [`Timeline::expire`].
@@ -236,6 +291,11 @@ impl PerfMap {
 
     pub fn set_memory_limit(&mut self, bytes: usize) {
         self.limits.memory_bytes = bytes;
+    }
+
+    /// Most bytes that one refresh reads.
+    pub fn set_read_limit(&mut self, bytes: u64) {
+        self.limits.read_bytes = bytes;
     }
 
     pub fn counters(&self) -> PerfMapCounters {
@@ -291,20 +351,24 @@ fn take(
 ) -> u64 {
     let before = counters.entries;
     splitter.feed(piece, limits.line_bytes, |line| {
-        let Some(line) = line else {
-            counters.too_long += 1;
+        let Some(RawLine { bytes, is_cut }) = line else {
+            counters.malformed += 1;
             return;
         };
-        let counter = match lines::parse(line) {
+        counters.too_long += u64::from(is_cut);
+        match lines::parse(bytes) {
+            Some(line) if line.name.is_empty() => {
+                counters.malformed += 1;
+                timeline.remove(line.start, line.size, since, limits.memory_bytes);
+            }
             Some(line) => {
                 match timeline.insert(line.start, line.size, &line.name, since, limits.memory_bytes) {
-                    Inserted::New | Inserted::Known => &mut counters.entries,
-                    Inserted::NoRoom => &mut counters.over_limit,
+                    Inserted::New | Inserted::Known => counters.entries += 1,
+                    Inserted::NoRoom => counters.over_limit += 1,
                 }
             }
-            None => &mut counters.malformed,
-        };
-        *counter += 1;
+            None => counters.malformed += u64::from(!is_cut),
+        }
     });
     counters.entries - before
 }

@@ -29,17 +29,23 @@ const MAX_OLDER: usize = 16;
 /// When an entry's code came to be, in nanoseconds of `CLOCK_MONOTONIC`: after `after_ns`, and not later than `since_ns`.
 ///
 /// The two are equal where the writer told the time. A file that is read now and then only tells that its new lines were
-/// written since the last look.
+/// written since the last look; it is read in the order of its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Since {
     pub after_ns: u64,
     pub since_ns: u64,
+    /// Another process may have written it: whatever it names is ambiguous.
+    pub is_doubtful: bool,
 }
 
 impl Since {
     /// A time that the writer told.
     pub fn exact(time_ns: u64) -> Self {
-        Self { after_ns: time_ns, since_ns: time_ns }
+        Self { after_ns: time_ns, since_ns: time_ns, is_doubtful: false }
+    }
+
+    fn is_exact(&self) -> bool {
+        self.after_ns == self.since_ns
     }
 }
 
@@ -96,7 +102,7 @@ pub struct Timeline {
     since_compaction: usize,
     epoch: u64,
     /// Which writing of the file is being read: see [`Self::begin_rewrite`].
-    writing: u32,
+    writing: u16,
     history_over_limit: u64,
     rows_over_limit: u64,
     /// Some addresses have lost their names for lack of room: where nothing older is known, there may have been something.
@@ -126,7 +132,8 @@ struct Entry {
     slack_us: u32,
     /// `Names::NONE`: no code is here any more.
     name: u32,
-    writing: u32,
+    writing: u16,
+    is_doubtful: bool,
 }
 
 impl Entry {
@@ -158,7 +165,7 @@ impl Timeline {
     ) -> Inserted {
         self.since_compaction += 1;
         self.is_last_new = false;
-        if let Some(known) = self.same(start, size, name, rows.as_deref()) {
+        if let Some(known) = self.same(start, size, name, rows.as_deref(), since) {
             self.entries[known as usize].writing = self.writing;
             return Inserted::Known;
         }
@@ -190,7 +197,7 @@ impl Timeline {
         self.cover(start, size, entry);
     }
 
-    /// The code at `from` is now at `to`. `None` if there wasn't any.
+    /// The code at `from` is now at `to`. `None` if it isn't known which code that was: `to` has no name then.
     pub fn move_code(
         &mut self,
         from: u64,
@@ -199,7 +206,11 @@ impl Timeline {
         since: Since,
         limit: usize,
     ) -> Option<Inserted> {
-        let found = self.lookup(Avma(from), since.since_ns)?;
+        let Some(found) = self.code_all_over(from, size, since.since_ns) else {
+            self.remove(from, size, since, limit);
+            self.remove(to, size, since, limit);
+            return None;
+        };
         let (name, lines) = (found.name.to_owned(), found.lines.map(|lines| CodeLines::clone(lines)));
         let rows = found.rows.map(Arc::clone);
         self.remove(from, size, since, limit);
@@ -210,10 +221,24 @@ impl Timeline {
         Some(done)
     }
 
+    /// The code that began at `start` and was all over these addresses: its lines and rows are as true elsewhere.
+    fn code_all_over(&self, start: u64, size: u32, at_ns: u64) -> Option<Found<'_>> {
+        let end = start + u64::from(size);
+        let found = self.lookup(Avma(start), at_ns).filter(|found| found.start.0 == start)?;
+        let mut at = start;
+        for (next, piece) in self.pieces.range(start..end) {
+            if *next != at || self.lookup(Avma(at), at_ns)?.id != found.id {
+                return None;
+            }
+            at += u64::from(piece.len);
+        }
+        (at >= end).then_some(found)
+    }
+
     /// The entry that was written last can't have been there before `after_ns`.
     pub fn last_not_before(&mut self, after_ns: u64) {
         if let Some(entry) = self.entries.last_mut().filter(|_| self.is_last_new) {
-            entry.slack_us = slack_us(Since { after_ns, since_ns: entry.since_ns });
+            entry.slack_us = slack_us(after_ns, entry.since_ns);
         }
     }
 
@@ -268,7 +293,7 @@ impl Timeline {
             size: u64::from(entry.size),
             lines: self.lines.get(&id.0),
             rows: self.rows.get(&id.0),
-            is_ambiguous,
+            is_ambiguous: is_ambiguous || entry.is_doubtful,
         })
     }
 
@@ -358,22 +383,25 @@ impl Timeline {
             + self.rows_bytes
     }
 
-    /// The entry that is this code, if it is the newest all over its addresses.
-    fn same(&self, start: u64, size: u32, name: &str, rows: Option<&CodeRows>) -> Option<u32> {
-        let piece = self.pieces.get(&start).filter(|piece| piece.len == size)?;
+    /// The entry that is this code, if it is the newest all over its addresses, and this tells nothing more of it: where
+    /// the time was told, other code may still be told to have been there before it came again.
+    fn same(&self, start: u64, size: u32, name: &str, rows: Option<&CodeRows>, since: Since) -> Option<u32> {
+        let piece = self.pieces.get(&start).filter(|piece| piece.len == size && !since.is_exact())?;
         let entry = self.entries.get(piece.entry as usize)?;
         let is_same = (entry.start, entry.size) == (start, size)
             && self.names.get(entry.name) == Some(name)
-            && self.rows.get(&piece.entry).map(|known| &**known) == rows;
+            && self.rows.get(&piece.entry).map(|known| &**known) == rows
+            && (since.is_doubtful || !entry.is_doubtful);
         is_same.then_some(piece.entry)
     }
 
     fn push_entry(&mut self, start: u64, size: u32, since: Since, name: u32) -> u32 {
-        let slack_us = slack_us(since);
+        let Since { after_ns, since_ns, is_doubtful } = since;
+        let slack_us = slack_us(after_ns, since_ns);
         let entry = self.entries.len() as u32;
         self.entries.reserve_exact(reserve(self.entries.capacity(), self.entries.len(), 1));
         let writing = self.writing;
-        self.entries.push(Entry { start, since_ns: since.since_ns, size, slack_us, name, writing });
+        self.entries.push(Entry { start, since_ns, size, slack_us, name, writing, is_doubtful });
         entry
     }
 
@@ -435,10 +463,10 @@ fn row_bytes(rows: &CodeRows) -> usize {
     rows.size_bytes() + 2 * size_of::<(u32, usize)>()
 }
 
-fn slack_us(since: Since) -> u32 {
-    match since.after_ns {
+fn slack_us(after_ns: u64, since_ns: u64) -> u32 {
+    match after_ns {
         0 => u32::MAX,
-        after => since.since_ns.saturating_sub(after).div_ceil(1000).try_into().unwrap_or(u32::MAX),
+        after => since_ns.saturating_sub(after).div_ceil(1000).try_into().unwrap_or(u32::MAX),
     }
 }
 

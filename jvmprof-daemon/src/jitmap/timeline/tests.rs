@@ -14,6 +14,10 @@ fn name_at(timeline: &Timeline, address: u64, at_ns: u64) -> Option<String> {
     })
 }
 
+fn between(after_ns: u64, since_ns: u64) -> Since {
+    Since { after_ns, since_ns, is_doubtful: false }
+}
+
 /// What a writer did.
 #[derive(Clone, Debug)]
 struct Write {
@@ -35,38 +39,62 @@ fn writes(count: usize) -> impl Strategy<Value = Vec<Write>> {
                 clock += step;
                 let since_ns = if step % 7 == 0 { clock - 2_500 } else { clock };
                 let slack = if step % 3 == 0 { 0 } else { slack / 1000 * 1000 };
-                Write { start, size, since: Since { after_ns: since_ns - slack, since_ns }, name }
+                Write { start, size, since: between(since_ns - slack, since_ns), name }
             })
             .collect()
     })
 }
 
+/// What was at an address: a name, and which code under that name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Code {
+    name: String,
+    start: u64,
+    /// Which write it came with.
+    index: usize,
+}
+
 /// All versions of each address, by time.
 #[derive(Debug)]
-struct Naive(Vec<Vec<(Since, Option<String>)>>);
+struct Naive(Vec<Vec<(Since, Option<Code>)>>);
 
 impl Naive {
     fn new() -> Self {
         Self(vec![Vec::new(); SPACE as usize + 64])
     }
 
-    fn write(&mut self, write: &Write, name: Option<&str>) {
-        for versions in &mut self.0[write.start as usize..][..write.size as usize] {
-            let at = versions.partition_point(|(since, _)| since.since_ns <= write.since.since_ns);
-            versions.insert(at, (write.since, name.map(str::to_owned)));
+    fn write(&mut self, start: u64, size: u32, since: Since, code: Option<&Code>) {
+        for versions in &mut self.0[start as usize..][..size as usize] {
+            let at = versions.partition_point(|(earlier, _)| earlier.since_ns <= since.since_ns);
+            versions.insert(at, (since, code.cloned()));
         }
+    }
+
+    fn moved(&mut self, from: u64, to: u64, size: u32, since: Since, index: usize) -> bool {
+        let live = |address: u64| {
+            let versions = &self.0[address as usize];
+            let seen = versions.iter().rfind(|(earlier, _)| earlier.since_ns <= since.since_ns)?;
+            seen.1.clone().filter(|code| code.start == from)
+        };
+        let first = live(from);
+        let is_one = first.is_some() && (from..from + u64::from(size)).all(|address| live(address) == first);
+        self.write(from, size, since, None);
+        let code = first.filter(|_| is_one).map(|code| Code { start: to, index, ..code });
+        self.write(to, size, since, code.as_ref());
+        is_one
     }
 
     /// Name, and whether it is ambiguous. Names are unique a write, so that a wrong one shows.
     fn lookup(&self, address: u64, at_ns: u64) -> (Option<String>, bool) {
         let versions = &self.0[address as usize];
+        let name = |index: usize| versions[index].1.as_ref().map(|code| code.name.clone());
         let seen = versions.iter().rposition(|(since, _)| since.since_ns <= at_ns);
         let maybe: Vec<usize> = (seen.map_or(0, |seen| seen + 1)..versions.len())
             .filter(|index| versions[*index].0.after_ns < at_ns)
             .collect();
         match (seen, maybe.as_slice()) {
-            (Some(seen), maybe) => (versions[seen].1.clone(), !maybe.is_empty()),
-            (None, [.., last]) => (versions[*last].1.clone(), maybe.len() > 1),
+            (Some(seen), maybe) => (name(seen), !maybe.is_empty()),
+            (None, [.., last]) => (name(*last), maybe.len() > 1),
             (None, []) => (None, false),
         }
     }
@@ -81,11 +109,12 @@ fn apply(timeline: &mut Timeline, naive: &mut Naive, writes: &[Write], first: us
                 let name = format!("f{name} of {index}");
                 let done = timeline.insert(write.start, write.size, &name, write.since, limit);
                 all &= done == Inserted::New;
-                naive.write(write, Some(&name));
+                let code = Code { name, start: write.start, index };
+                naive.write(write.start, write.size, write.since, Some(&code));
             }
             None => {
                 timeline.remove(write.start, write.size, write.since, limit);
-                naive.write(write, None);
+                naive.write(write.start, write.size, write.since, None);
             }
         }
         if index % 40 == 39 {
@@ -99,6 +128,46 @@ fn apply(timeline: &mut Timeline, naive: &mut Naive, writes: &[Write], first: us
 fn times(writes: &[Write]) -> Vec<u64> {
     let edges = writes.iter().flat_map(|write| [write.since.after_ns, write.since.since_ns]);
     edges.flat_map(|edge| [edge - 1, edge, edge + 1]).collect()
+}
+
+/// A step of a writer that tells times.
+#[derive(Clone, Debug)]
+enum Step {
+    Load { start: u64, size: u32, name: u8 },
+    Move { from: u64, to: u64, size: u32 },
+}
+
+/// Few places, sizes and names, so that the same comes again and that what is moved is often there. Some come late.
+fn steps(count: usize) -> impl Strategy<Value = Vec<(u64, Step)>> {
+    let (place, size) = (|| (0..12u64).prop_map(|place| place * 10), || prop_oneof![Just(10u32), Just(20)]);
+    let odd = || (0..SPACE, 1..40u32);
+    let spot = move || prop_oneof![4 => (place(), size()), 1 => odd()];
+    let load = (spot(), 0..3u8).prop_map(|((start, size), name)| Step::Load { start, size, name });
+    let moved = (spot(), place()).prop_map(|((from, size), to)| Step::Move { from, to, size });
+    let step = (0..4_000u64, prop_oneof![2 => load, 1 => moved]);
+    vec(step, 0..count).prop_map(|steps| {
+        let mut clock = 1_000_000;
+        steps
+            .into_iter()
+            .map(|(pause, step)| {
+                clock += pause;
+                (if pause % 5 == 0 { clock - 6_000 } else { clock }, step)
+            })
+            .collect()
+    })
+}
+
+fn agree(timeline: &Timeline, naive: &Naive, times: &[u64]) -> Result<(), TestCaseError> {
+    for at_ns in times.iter().flat_map(|at| [at - 1, *at, at + 1]) {
+        for address in 0..SPACE + 64 {
+            let (name, is_ambiguous) = naive.lookup(address, at_ns);
+            prop_assert_eq!(name_at(timeline, address, at_ns), name, "{} at {}", address, at_ns);
+            if let Some(found) = timeline.lookup(Avma(address), at_ns) {
+                prop_assert_eq!(found.is_ambiguous, is_ambiguous, "{} at {}", address, at_ns);
+            }
+        }
+    }
+    Ok(())
 }
 
 proptest! {
@@ -122,6 +191,50 @@ proptest! {
                 }
             }
         }
+    }
+
+    #[test]
+    fn code_that_moves_and_comes_again_has_its_name_at_each_time_however_late_it_is_told(steps in steps(40)) {
+        let (mut timeline, mut naive) = (Timeline::default(), Naive::new());
+        for (index, (time_ns, step)) in steps.iter().enumerate() {
+            let since = Since::exact(*time_ns);
+            match *step {
+                Step::Load { start, size, name } => {
+                    let name = format!("f{name}");
+                    timeline.insert(start, size, &name, since, usize::MAX);
+                    naive.write(start, size, since, Some(&Code { name, start, index }));
+                }
+                Step::Move { from, to, size } => {
+                    let moved = timeline.move_code(from, to, size, since, usize::MAX);
+                    let is_known = naive.moved(from, to, size, since, index);
+                    prop_assume!(timeline.history_over_limit() == 0);
+                    prop_assert_eq!(moved.is_some(), is_known);
+                }
+            }
+        }
+        prop_assume!(timeline.history_over_limit() == 0);
+        agree(&timeline, &naive, &steps.iter().map(|(time_ns, _)| *time_ns).collect::<Vec<_>>())?;
+    }
+
+    #[test]
+    fn the_same_line_again_is_no_other_code(steps in steps(60), slack in 0..5u64) {
+        let (mut timeline, mut naive, mut clock) = (Timeline::default(), Naive::new(), 1_000_000);
+        let mut times = Vec::new();
+        for (index, (_, step)) in steps.iter().enumerate() {
+            let Step::Load { start, size, name } = *step else { continue };
+            clock += 7_000;
+            let (name, since) = (format!("f{name}"), between(clock - slack * 1000 - 1000, clock));
+            times.extend([since.after_ns, since.since_ns]);
+            let code = Code { name: name.clone(), start, index };
+            let is_name = |address: u64| naive.lookup(address, u64::MAX).0.as_ref() == Some(&name);
+            if timeline.insert(start, size, &name, since, usize::MAX) == Inserted::New {
+                naive.write(start, size, since, Some(&code));
+            } else {
+                prop_assert!((start..start + u64::from(size)).all(is_name));
+            }
+        }
+        prop_assume!(timeline.history_over_limit() == 0);
+        agree(&timeline, &naive, &times)?;
     }
 
     #[test]
@@ -193,18 +306,59 @@ fn a_large_entry_over_many_small_ones_again_and_again_costs_no_more_than_a_few_t
 fn what_isnt_in_a_file_that_is_written_anew_is_gone() {
     let mut timeline = Timeline::default();
     let add = |timeline: &mut Timeline, start, name: &str, at_ns| {
-        timeline.insert(start, 16, name, Since { after_ns: at_ns - 5_000, since_ns: at_ns }, usize::MAX)
+        timeline.insert(start, 16, name, between(at_ns - 5_000, at_ns), usize::MAX)
     };
     add(&mut timeline, 0x100, "stays", 10_000);
     add(&mut timeline, 0x200, "goes", 10_000);
     timeline.begin_rewrite();
     assert_eq!(add(&mut timeline, 0x100, "stays", 20_000), Inserted::Known);
     add(&mut timeline, 0x300, "comes", 20_000);
-    assert!(timeline.end_rewrite(Since { after_ns: 15_000, since_ns: 20_000 }, usize::MAX));
+    assert!(timeline.end_rewrite(between(15_000, 20_000), usize::MAX));
     let at =
         |address, at_ns| timeline.lookup(Avma(address), at_ns).map(|found| (found.name, found.is_ambiguous));
     assert_eq!(at(0x100, 30_000), Some(("stays", false)));
     assert_eq!((at(0x200, 30_000), at(0x200, 12_000)), (None, Some(("goes", false))));
     assert_eq!(at(0x200, 17_000), Some(("goes", true)));
     assert_eq!((at(0x300, 30_000), at(0x300, 14_000)), (Some(("comes", false)), None));
+}
+
+#[test]
+fn late_code_does_not_outlive_the_code_that_came_again_after_it() {
+    let mut timeline = Timeline::default();
+    for (at_ns, name) in [(10, "a"), (20, "a"), (15, "b")] {
+        timeline.insert(0x100, 16, name, Since::exact(at_ns), usize::MAX);
+    }
+    let names = [10, 14, 15, 19, 20, 99].map(|at_ns| name_at(&timeline, 0x100, at_ns).unwrap_or_default());
+    assert_eq!(names, ["a", "a", "b", "b", "a", "a"]);
+}
+
+#[test]
+fn code_of_which_only_a_part_moves_has_neither_name_nor_lines_there() {
+    let mut timeline = Timeline::default();
+    timeline.insert(0x100, 64, "whole", Since::exact(10), usize::MAX);
+    timeline.insert(0x900, 64, "old", Since::exact(10), usize::MAX);
+    timeline.set_lines(0x900, CodeLines { places: vec![(0, 7, 0)], files: vec!["a".into()] }, usize::MAX);
+    assert_eq!(timeline.move_code(0x110, 0x900, 16, Since::exact(20), usize::MAX), None);
+    let at = |address| name_at(&timeline, address, 30);
+    assert_eq!(
+        (at(0x10f), at(0x110), at(0x90f), at(0x910)),
+        (Some("whole".into()), None, None, Some("old".into()))
+    );
+    // What was there before it is still known.
+    assert_eq!(name_at(&timeline, 0x900, 15).as_deref(), Some("old"));
+}
+
+#[test]
+fn what_another_process_may_have_written_is_ambiguous_until_it_is_written_again() {
+    let mut timeline = Timeline::default();
+    let doubtful = Since { is_doubtful: true, ..between(0, 10_000) };
+    timeline.insert(0x100, 16, "f", doubtful, usize::MAX);
+    let at = |timeline: &Timeline, at_ns| timeline.lookup(Avma(0x100), at_ns).map(|found| found.is_ambiguous);
+    assert_eq!(at(&timeline, 15_000), Some(true));
+    assert_eq!(timeline.insert(0x100, 16, "f", between(18_000, 20_000), usize::MAX), Inserted::New);
+    assert_eq!((at(&timeline, 15_000), at(&timeline, 25_000)), (Some(true), Some(false)));
+    assert_eq!(
+        timeline.insert(0x100, 16, "f", Since { is_doubtful: true, ..between(29_000, 30_000) }, usize::MAX),
+        Inserted::Known
+    );
 }
