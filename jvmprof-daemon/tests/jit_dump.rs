@@ -10,6 +10,8 @@ use jvmprof_common::rows::CfaRule;
 use jvmprof_daemon::jitmap::jitdump::{DumpError, HeaderError, JitDump};
 use jvmprof_daemon::sampler::now_ns;
 use jvmprof_daemon::types::Avma;
+use proptest::collection::vec;
+use proptest::prelude::*;
 use tempfile::TempDir;
 
 const PID: u32 = 7;
@@ -113,6 +115,105 @@ fn records_hold_from_their_time_on_however_the_file_grows() {
         assert_eq!((counters.entries, counters.malformed), (4, 0));
         assert_eq!((counters.unwinding, counters.unusable_unwinding), (0, 1), "not of the code behind it");
         assert!(dump.is_known(t + 40) && !dump.is_collecting());
+    }
+}
+
+#[test]
+fn a_record_that_is_refused_in_part_ends_what_was_there() {
+    let t = now_ns();
+    let mut writer = Writer::new(PID, 0);
+    for address in [0x1000, 0x2000, 0x3000, 0x4000] {
+        writer.put(&load(t, address, 64, "old"));
+    }
+    let long = "n".repeat(5_000);
+    writer.put(&load(t + 10, 0x1000, 64, &long));
+    writer.put(&moved(t + 10, 0x9_0000, 0x2000, 64));
+    writer.put(&moved(t + 10, u64::MAX, 0x3000, 64));
+    let endless = [0, 0x4000, 0x4000, 64, 1].map(u64::to_le_bytes).concat();
+    writer.put(&record(0, t + 10, &[&endless[..], b"its end is missing"].concat()));
+    let mut dump = writer.dump();
+    dump.refresh().expect("a good file");
+    assert_eq!(at(&dump, 0x1000, t + 10).as_deref(), Some(&long[..4096]));
+    for address in [0x2000, 0x3000, 0x4000] {
+        let names = (at(&dump, address, t + 9), at(&dump, address, t + 10));
+        assert_eq!(names, (Some("old".into()), None), "{address:#x}");
+    }
+    let counters = dump.counters();
+    assert_eq!((counters.malformed, counters.over_limit), (3, 1));
+}
+
+/// What a writer tells.
+#[derive(Clone, Debug)]
+enum Told {
+    Load { place: u64, size: u64, name: usize },
+    Move { from: u64, to: u64, size: u64 },
+}
+
+/// Few of each, so that they meet; some are told late.
+fn told() -> impl Strategy<Value = Vec<(bool, Told)>> {
+    let place = || 0..6u64;
+    let size = || prop_oneof![Just(16u64), Just(32)];
+    let load = (place(), size(), 0..4usize).prop_map(|(place, size, name)| Told::Load { place, size, name });
+    let moved = (place(), place(), size()).prop_map(|(from, to, size)| Told::Move { from, to, size });
+    vec((any::<bool>(), prop_oneof![2 => load, 1 => moved]), 0..14)
+}
+
+/// Of one place: since when which name, by the place where its code begins and the record that told it.
+type Versions = Vec<(u64, Option<(usize, u64, usize)>)>;
+
+fn write(all: &mut [Versions], place: u64, size: u64, time: u64, code: Option<(usize, u64, usize)>) {
+    for versions in &mut all[place as usize..(place + size / 16) as usize] {
+        let at = versions.partition_point(|(earlier, _)| *earlier <= time);
+        versions.insert(at, (time, code));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Against a list of all that was ever told of each 16 bytes.
+    #[test]
+    fn each_address_has_the_name_that_was_told_for_the_time(told in told(), cut in 0..100usize) {
+        let names = ["short".to_owned(), "other".to_owned(), "n".repeat(4_096), "m".repeat(9_000)];
+        let start = now_ns() - 1_000_000_000;
+        let mut versions: Vec<Versions> = vec![Vec::new(); 8];
+        let mut bytes = Vec::new();
+        for (index, (is_late, told)) in told.iter().enumerate() {
+            let time = start + index as u64 * 1_000 - if *is_late { 2_500 } else { 0 };
+            match *told {
+                Told::Load { place, size, name } => {
+                    bytes.extend(load(time, 0x1000 + place * 16, size, &names[name]));
+                    write(&mut versions, place, size, time, Some((name, place, index)));
+                }
+                Told::Move { from, to, size } => {
+                    bytes.extend(moved(time, 0x1000 + from * 16, 0x1000 + to * 16, size));
+                    let live = |place: u64| {
+                        let seen = versions[place as usize].iter().rfind(|(earlier, _)| *earlier <= time);
+                        seen.and_then(|(_, code)| *code).filter(|(_, start, _)| *start == from)
+                    };
+                    let first = live(from);
+                    let is_one = (from..from + size / 16).all(|place| live(place) == first);
+                    let code = first.filter(|_| is_one).map(|(name, _, _)| (name, to, index));
+                    write(&mut versions, from, size, time, None);
+                    write(&mut versions, to, size, time, code);
+                }
+            }
+        }
+        let mut writer = Writer::new(PID, 0);
+        let mut dump = writer.dump();
+        let cut = bytes.len() * cut / 100;
+        for part in [&bytes[..cut], &bytes[cut..]] {
+            writer.put(part);
+            dump.refresh().expect("a good file");
+        }
+        for time in (0..told.len() as u64 * 2 + 6).map(|half| start - 3_000 + half * 500) {
+            for (place, versions) in versions.iter().enumerate() {
+                let seen = versions.iter().rfind(|(earlier, _)| *earlier <= time);
+                let name = seen.and_then(|(_, code)| *code).map(|(name, _, _)| &names[name]);
+                let expected = name.map(|name| name[..name.len().min(4_096)].to_owned());
+                prop_assert_eq!(at(&dump, 0x1008 + place as u64 * 16, time), expected, "{} at {}", place, time);
+            }
+        }
     }
 }
 

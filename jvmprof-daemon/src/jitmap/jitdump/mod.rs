@@ -19,20 +19,18 @@ use crate::types::Avma;
 pub use records::HeaderError;
 use records::{HEADER_BYTES, Header, PREFIX_BYTES, Prefix, Record};
 
-/// Longest name that is believed, as of a perf map's line.
+/// Bytes of a name that are kept, as of a perf map's line.
 const LONGEST_NAME: usize = 4096;
 /// Bytes of one record's source lines that are read.
 const MOST_LINES: usize = 1 << 20;
 /// Bytes read at once.
 const PIECE: usize = 64 << 10;
 /// Most bytes that one refresh reads; the rest waits for the next.
-const MOST_READ: u64 = 4 << 20;
+pub(super) const MOST_READ: u64 = 4 << 20;
 /// Source lines that wait for their code.
 const MOST_WAITING: usize = 64;
 /// A record is written down this soon after its time, or the writer collects them.
 const PROMPT_NS: u64 = 100_000_000;
-/// Clocks are read one after the other.
-const CLOCK_SLACK_NS: u64 = 1_000_000_000;
 /// By how much V8's debug information is off: V8 src/diagnostics/perf-jit.cc, LogWriteDebugInfo, adds the size of the ELF
 /// header that `perf inject` puts in front of the code.
 const V8_SHIFT: u32 = 0x40;
@@ -73,9 +71,9 @@ impl DumpError {
 pub struct DumpCounters {
     /// Code that was loaded or moved.
     pub entries: u64,
-    /// Records that make no sense.
+    /// Records that make no sense. Where only the name, or what was moved, isn't known, what was at the addresses is gone.
     pub malformed: u64,
-    /// Entries, their rows, and source lines, left out because the memory limit was reached.
+    /// Entries, their rows, and source lines, left out because the memory limit was reached; and names that were cut off.
     pub over_limit: u64,
     /// Entries that came with unwinding information.
     pub unwinding: u64,
@@ -122,6 +120,7 @@ pub struct JitDump {
     is_unwound: bool,
     counters: DumpCounters,
     memory_bytes: usize,
+    read_bytes: u64,
 }
 
 impl JitDump {
@@ -144,6 +143,7 @@ impl JitDump {
             is_unwound: false,
             counters: DumpCounters::default(),
             memory_bytes: 160 << 20,
+            read_bytes: MOST_READ,
         }
     }
 
@@ -234,6 +234,11 @@ impl JitDump {
         self.memory_bytes = bytes;
     }
 
+    /// About so many bytes are read at once.
+    pub fn set_read_limit(&mut self, bytes: u64) {
+        self.read_bytes = bytes;
+    }
+
     fn read_on(&mut self) -> Result<(), DumpError> {
         let looked_ns = now_ns();
         let end = self.file.metadata()?.size();
@@ -246,7 +251,7 @@ impl JitDump {
         };
         let mut window = Window { file: &self.file, start: 0, bytes: Vec::new(), read: 0 };
         let mut is_whole = true;
-        while self.offset + PREFIX_BYTES as u64 <= end && !self.is_closed && window.read < MOST_READ {
+        while self.offset + PREFIX_BYTES as u64 <= end && !self.is_closed && window.read < self.read_bytes {
             let no_record = DumpError::NoRecord { offset: self.offset };
             let prefix = window.get(self.offset, PREFIX_BYTES, end)?.first_chunk();
             let prefix = prefix.and_then(|bytes| records::prefix(bytes, header.order)).ok_or(no_record)?;
@@ -316,8 +321,9 @@ impl JitDump {
     }
 }
 
+/// A record's time is taken before the record is written, and so before it is read.
 fn check_clock(time_ns: u64) -> Result<(), DumpError> {
-    if time_ns > now_ns().saturating_add(CLOCK_SLACK_NS) {
+    if time_ns > now_ns() {
         return Err(DumpError::OtherClock { time_ns });
     }
     Ok(())
@@ -335,8 +341,15 @@ fn apply(
     let since = Since::exact(prefix.time_ns.max(1));
     match record {
         None => counters.malformed += 1,
-        Some(Record::Load { address, size, name }) => {
+        Some(Record::Nameless { address, size }) => {
+            counters.malformed += 1;
+            waiting.lines.remove(&address);
+            waiting.eh_frame = None;
+            timeline.remove(address, size, since, limit);
+        }
+        Some(Record::Load { address, size, name, is_cut }) => {
             counters.entries += 1;
+            counters.over_limit += u64::from(is_cut);
             let lines = waiting.lines.remove(&address);
             let rows = rows(waiting.eh_frame.take(), address, size, counters);
             let done = timeline.insert_code(address, size, &name, rows, since, limit);

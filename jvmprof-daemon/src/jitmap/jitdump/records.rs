@@ -99,6 +99,13 @@ pub(super) enum Record {
         address: u64,
         size: u32,
         name: String,
+        /// The name goes on.
+        is_cut: bool,
+    },
+    /// Code whose name isn't told, or that was moved from where none can have been.
+    Nameless {
+        address: u64,
+        size: u32,
     },
     Move {
         from: u64,
@@ -166,15 +173,22 @@ pub(super) fn record(id: u32, body: &[u8], order: Order, longest_name: usize) ->
             fields.skip(16)?; // pid, tid, and the address in the writer's own view.
             let (address, size) = (fields.u64()?, fields.u64()?);
             fields.skip(8)?; // A number for the code.
-            let name = fields.text(longest_name)?;
             let size = code_size(address, size)?;
-            Record::Load { address, size, name: clean(name).into_owned() }
+            let (name, is_cut) = match fields.text(longest_name) {
+                Some(name) => (name, false),
+                None if fields.bytes.len() > longest_name => (&fields.bytes[..longest_name], true),
+                None => return Some(Record::Nameless { address, size }),
+            };
+            Record::Load { address, size, name: clean(name).into_owned(), is_cut }
         }
         CODE_MOVE => {
             fields.skip(16)?;
             let (from, to, size) = (fields.u64()?, fields.u64()?, fields.u64()?);
-            code_size(from, size)?;
-            Record::Move { from, to, size: code_size(to, size)? }
+            let size_there = code_size(to, size)?;
+            match code_size(from, size) {
+                Some(size) => Record::Move { from, to, size },
+                None => Record::Nameless { address: to, size: size_there },
+            }
         }
         DEBUG_INFO => {
             let address = fields.u64()?;
@@ -330,13 +344,15 @@ mod tests {
             let numbers = [0, 0, address, size, 1].map(u64::to_le_bytes).concat();
             record(CODE_LOAD, &[&numbers, name].concat(), Order::Little, 8)
         };
-        assert!(load(0x1000, 16, b"f\0").is_some());
+        let named =
+            |name: &str, is_cut| Some(Record::Load { address: 0x1000, size: 16, name: name.into(), is_cut });
+        assert_eq!(load(0x1000, 16, b"f\0"), named("f", false));
+        assert_eq!(load(0x1000, 16, b"too long a name\0"), named("too long", true));
+        assert_eq!(load(0x1000, 16, b"f"), Some(Record::Nameless { address: 0x1000, size: 16 }));
         for refused in [
             load(0x1000, 0, b"f\0"),
             load(u64::MAX, 16, b"f\0"),
             load(0x1000, u64::MAX, b"f\0"),
-            load(0x1000, 16, b"f"),
-            load(0x1000, 16, b"too long a name\0"),
             record(CODE_LOAD, b"short", Order::Little, 8),
             record(UNWINDING_INFO, &[7u64, 8, 0].map(u64::to_le_bytes).concat(), Order::Little, 8),
         ] {
