@@ -1,12 +1,13 @@
 //! What a large perf map costs: `cargo bench --bench jitmap`.
 //!
-//! A map of 1,000,000 entries is read, asked, and then grows by 10,000 lines a second, read on by the thread that does so
-//! in the daemon. Not a divan benchmark: what counts is memory, and CPU time over seconds.
+//! A map of 1,000,000 entries is read, asked as one of 10,000 is, and then grows by 10,000 lines a second, read on by the
+//! thread that does so in the daemon. Not a divan benchmark: what counts is memory, and CPU time over seconds.
 #![allow(clippy::expect_used, reason = "a benchmark ends by its first surprise")]
 
 use std::fs::File;
 use std::hint::black_box;
 use std::io::{BufWriter, Write};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
 const ENTRIES: u64 = 1_000_000;
+const FEW_ENTRIES: u64 = 10_000;
 const LOOKUPS: u64 = 1_000_000;
 const LINES_A_SECOND: u64 = 10_000;
 const SECONDS: u64 = 10;
@@ -40,30 +42,46 @@ fn cpu(who: UsageWho) -> Duration {
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }
 
-fn main() {
-    let directory = tempfile::tempdir().expect("a folder");
-    let path = directory.path().join("perf-1.map");
-    let mut writer = BufWriter::new(File::create(&path).expect("the map"));
+/// A map of so many entries, which isn't read yet, its writer, and its bytes.
+fn map_of(directory: &Path, entries: u64) -> (Arc<Mutex<ProcessMap>>, BufWriter<File>, u64) {
+    let mut writer = BufWriter::new(File::create(directory.join("perf-1.map")).expect("the map"));
     let mut written = 0;
-    for index in 0..ENTRIES {
+    for index in 0..entries {
         let line = line(index);
         written += line.len() as u64;
         writer.write_all(line.as_bytes()).expect("written");
     }
     writer.flush().expect("written");
-
-    let places = vec![(directory.path().to_owned(), "/perf-1.map".into())];
+    let places = vec![(directory.to_owned(), "/perf-1.map".into())];
     let uid = nix::unistd::geteuid().as_raw();
     let map = ProcessMap::new(Writer { places, uid, started_ns: None }, Budget::new(256 << 20));
-    let map = Arc::new(Mutex::new(map));
-    let begin = (Instant::now(), cpu(UsageWho::RUSAGE_SELF));
-    {
-        let mut map = map.lock().expect("a lock");
-        map.check(now_ns());
-        while map.has_more() {
-            map.check(now_ns());
-        }
+    (Arc::new(Mutex::new(map)), writer, written)
+}
+
+fn ask(map: &Mutex<ProcessMap>, entries: u64) {
+    let begin = Instant::now();
+    let (mut found, now) = (0, now_ns());
+    let shared = map.lock().expect("a lock");
+    for index in 0..LOOKUPS {
+        let address = 0x7f00_0000_0000 + (index * 7_919 % entries) * 192 + 7;
+        found += u64::from(black_box(shared.map().lookup(Avma(address), now)).is_some());
     }
+    println!(
+        "{LOOKUPS} lookups among {entries} entries: {:?} each, {found} found",
+        begin.elapsed() / LOOKUPS as u32
+    );
+}
+
+fn main() {
+    let few = tempfile::tempdir().expect("a folder");
+    let (map, ..) = map_of(few.path(), FEW_ENTRIES);
+    map.lock().expect("a lock").read_all(now_ns());
+    ask(&map, FEW_ENTRIES);
+
+    let directory = tempfile::tempdir().expect("a folder");
+    let (map, mut writer, written) = map_of(directory.path(), ENTRIES);
+    let begin = (Instant::now(), cpu(UsageWho::RUSAGE_SELF));
+    map.lock().expect("a lock").read_all(now_ns());
     let read = cpu(UsageWho::RUSAGE_SELF) - begin.1;
     let size = || map.lock().expect("a lock").map().size_bytes();
     let counters = map.lock().expect("a lock").map().counters();
@@ -75,16 +93,7 @@ fn main() {
         size() >> 20
     );
 
-    let begin = Instant::now();
-    let (mut found, now) = (0, now_ns());
-    let shared = map.lock().expect("a lock");
-    for index in 0..LOOKUPS {
-        let address = 0x7f00_0000_0000 + (index * 7_919 % ENTRIES) * 192 + 7;
-        found += u64::from(black_box(shared.map().lookup(Avma(address), now)).is_some());
-    }
-    drop(shared);
-    println!("{LOOKUPS} lookups: {:?} each, {found} found", begin.elapsed() / LOOKUPS as u32);
-
+    ask(&map, ENTRIES);
     let watcher = Watcher::default();
     watcher.watch(&map).expect("a thread");
     std::thread::sleep(Duration::from_millis(200));

@@ -88,6 +88,11 @@ fn a_map_of_an_earlier_process_with_the_same_pid_is_not_believed() {
     assert_eq!(foreign.count("run_a", "foreign"), 0);
     assert_eq!(foreign.loss("unusable_perf_maps"), 1);
 
+    // What the program before it in the same process wrote, before it replaced itself.
+    let replaced = prepared("replaced", "echo 200000000 1000 shell > $map; sleep 0.3");
+    assert_eq!(replaced.count("run_a", "shell") + replaced.count("run_b", "shell"), 0);
+    assert_eq!(replaced.loss("stale_perf_maps"), 1);
+
     // What is written while the process is there is believed, though an old map lies before it: once that has been seen,
     // which takes the longer the busier the machine is.
     let appended = prepared(
@@ -97,6 +102,22 @@ fn a_map_of_an_earlier_process_with_the_same_pid_is_not_believed() {
     );
     assert_eq!(appended.count("run_a", "stale"), 0);
     assert!(appended.count("run_a", "fresh") > 50, "{:?}", appended.stacks);
+}
+
+#[test]
+fn names_of_a_map_that_was_not_read_to_its_end_are_counted_as_ambiguous() {
+    // Of the last line alone it would be known when it came.
+    let filler = r#"for (i = 0; i < 600000; i++) printf "7f%08x00 20 filler_%d some/where.js:1:1\n", i, i"#;
+    let script = format!(
+        "awk 'BEGIN {{ print \"200000000 1000 old\"; {filler}; print \"200000000 1000 new\"; \
+         print \"300000000 10 last\" }}' > $map.new; \
+         mv $map.new $map"
+    );
+    let seen = prepared("large", &format!("turns=100; (sleep 0.3; {script}) &"));
+    let (old, new) = (seen.count("run_a", ";old"), seen.count("run_a", ";new"));
+    println!("{old} old, {new} new");
+    assert!(old + new > 100, "{:?}", seen.stacks);
+    assert!(seen.count("run_a", ";old") + seen.count("run_b", ";old") <= seen.loss("ambiguous_jit_frames"));
 }
 
 #[test]

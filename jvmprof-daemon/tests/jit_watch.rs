@@ -15,7 +15,12 @@ use jvmprof_daemon::sampler::now_ns;
 use jvmprof_daemon::types::Avma;
 
 fn watched(root: &Path) -> Arc<Mutex<ProcessMap>> {
-    let places = vec![(root.to_owned(), "/tmp/perf-1.map".into())];
+    watched_at(&[root])
+}
+
+/// In the first of these roots that has it.
+fn watched_at(roots: &[&Path]) -> Arc<Mutex<ProcessMap>> {
+    let places = roots.iter().map(|root| (root.to_path_buf(), "/tmp/perf-1.map".into())).collect();
     let uid = nix::unistd::geteuid().as_raw();
     Arc::new(Mutex::new(ProcessMap::new(Writer { places, uid, started_ns: None }, Budget::new(64 << 20))))
 }
@@ -80,6 +85,23 @@ fn maps_are_read_when_they_are_written_whatever_becomes_of_file_and_folder() {
     fs::write(&new, "6000 10 again\n").expect("written");
     fs::rename(&new, &path).expect("renamed");
     println!("a file in that: {:?}", await_name(&map, 0x6000, "again"));
+}
+
+#[test]
+fn maps_are_seen_where_tmp_is_a_link_though_another_place_is_watched() {
+    let (container, host) = (tempfile::tempdir().expect("a root"), tempfile::tempdir().expect("a root"));
+    let tmp = container.path().join("var/tmp");
+    fs::create_dir_all(&tmp).expect("a folder");
+    // Inside of the container, and nowhere else, this leads to its `/var/tmp`.
+    std::os::unix::fs::symlink("/var/tmp", container.path().join("tmp")).expect("a link");
+    fs::create_dir(host.path().join("tmp")).expect("a folder");
+    let (map, watcher) = (watched_at(&[container.path(), host.path()]), Watcher::default());
+    watcher.watch(&map).expect("a thread");
+    std::thread::sleep(Duration::from_millis(300));
+    append(&tmp.join("perf-1.map"), "1000 10 first\n");
+    await_name(&map, 0x1000, "first");
+    append(&tmp.join("perf-1.map"), "2000 10 second\n");
+    await_name(&map, 0x2000, "second");
 }
 
 /// Eight functions in turn at each address: no more than are remembered of it.

@@ -330,7 +330,7 @@ impl State {
             EventKind::Sample(sample) => self.sample(sample),
             EventKind::Exec { pid, comm } => {
                 self.resolve_waiting(|_, of| of.header.pid == pid);
-                self.table.exec(pid, &comm);
+                self.table.exec(pid, &comm, event.time_ns);
                 self.targets.ended(pid);
             }
             EventKind::ThreadName { pid, tid, comm } => {

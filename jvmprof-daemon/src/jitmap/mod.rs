@@ -6,6 +6,7 @@ pub mod budget;
 pub mod jitdump;
 mod lines;
 pub mod names;
+mod pace;
 pub mod perf_map;
 pub mod process_dump;
 pub mod process_map;

@@ -1,13 +1,14 @@
 //! A thread that reads perf maps soon after they are written, so that it is known when each line came.
 //!
 //! inotify tells of changes of the files, and of their folders for maps that come or are replaced. It has no say over
-//! what other hosts write to a shared file system, and its watches are limited: a map that can't be watched is looked at
-//! in short intervals instead. Reading is bounded: one piece a turn, and less often the more it takes.
+//! what other hosts write to a shared file system, and its watches are limited: a map that can't be watched where it is, or
+//! everywhere where it may come, is looked at in short intervals instead. Reading is bounded: one piece a turn, and less
+//! often the more it takes.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -15,9 +16,10 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
-use nix::time::{ClockId, clock_gettime};
 
+use super::pace::thread_cpu_ns;
 use super::process_map::ProcessMap;
+use crate::native::open::open_folder_in_root;
 use crate::sampler::now_ns;
 
 const MS: u64 = 1_000_000;
@@ -29,8 +31,6 @@ const POLL_INTERVAL_NS: u64 = 25 * MS;
 const REARM_INTERVAL_NS: u64 = 1_000 * MS;
 /// A turn's reading is followed by a pause this many times as long.
 const PAUSE_FACTOR: u64 = 20;
-/// As long as a large map isn't read to its end, its names are missing: then the pause is shorter.
-const CATCH_UP_FACTOR: u64 = 4;
 /// But the pause is never longer.
 const LONGEST_PAUSE_NS: u64 = 250 * MS;
 /// Most maps that are watched; others are read when they are asked.
@@ -110,6 +110,8 @@ struct Watched {
     /// Which file is watched: see [`ProcessMap::file_number`].
     file_number: u64,
     folders: Vec<(WatchDescriptor, OsString)>,
+    /// A map may come where nothing would tell.
+    has_blind_place: bool,
     /// Something has changed since it was read.
     is_dirty: bool,
     /// Nothing will tell of changes.
@@ -178,6 +180,7 @@ impl Reader {
                 map,
                 file,
                 folders,
+                has_blind_place: false,
                 is_dirty: true,
                 is_polled: false,
                 file_number: 0,
@@ -252,7 +255,6 @@ impl Reader {
             if is_its && let Some(shared) = map.map.upgrade() {
                 shared.lock().unwrap_or_else(PoisonError::into_inner).path_changed();
                 map.is_dirty = true;
-                map.next_ns = 0;
             }
         }
     }
@@ -268,8 +270,10 @@ impl Reader {
         for map in &mut self.maps {
             let Some(shared) = map.map.upgrade() else { continue };
             let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
-            let places = &shared.writer().places;
-            let folders: Vec<_> = places.iter().filter_map(|place| watch_folder(inotify, place)).collect();
+            let watches: Vec<_> =
+                shared.writer().places.iter().map(|place| watch_folder(inotify, place)).collect();
+            map.has_blind_place = watches.iter().any(|watch| matches!(watch, FolderWatch::Blind));
+            let folders: Vec<_> = watches.into_iter().filter_map(FolderWatch::told).collect();
             if folders != map.folders {
                 shared.path_changed();
                 map.is_dirty = true;
@@ -285,55 +289,74 @@ impl Reader {
     }
 }
 
-fn watch_folder(inotify: &Inotify, place: &(PathBuf, PathBuf)) -> Option<(WatchDescriptor, OsString)> {
+/// Whether it will be told when a map comes to a place.
+enum FolderWatch {
+    /// By this watch, as a file of this name.
+    Told(WatchDescriptor, OsString),
+    /// There is no such folder: when there is one it is watched.
+    NoFolder,
+    Blind,
+}
+
+impl FolderWatch {
+    fn told(self) -> Option<(WatchDescriptor, OsString)> {
+        if let Self::Told(wd, name) = self { Some((wd, name)) } else { None }
+    }
+}
+
+fn watch_folder(inotify: &Inotify, place: &(PathBuf, PathBuf)) -> FolderWatch {
     let (root, path) = place;
-    let (folder, name) = (path.parent()?, path.file_name()?);
-    let folder = root.join(folder.strip_prefix("/").unwrap_or(folder));
+    let Some((folder, name)) = path.parent().zip(path.file_name()) else { return FolderWatch::NoFolder };
+    // As maps are opened: a container's `/tmp` may be a link, which leads to another folder for it than for the host.
+    let folder = match open_folder_in_root(root, folder) {
+        Ok(folder) => folder,
+        Err(error) if error.is_not_found() => return FolderWatch::NoFolder,
+        Err(_) => return FolderWatch::Blind,
+    };
     let flags = AddWatchFlags::IN_CREATE
         | AddWatchFlags::IN_MOVED_TO
         | AddWatchFlags::IN_MOVE_SELF
-        | AddWatchFlags::IN_ONLYDIR
-        | AddWatchFlags::IN_DONT_FOLLOW;
-    Some((inotify.add_watch(&folder, flags).ok()?, name.to_owned()))
+        | AddWatchFlags::IN_ONLYDIR;
+    match inotify.add_watch(&link_of(&folder), flags) {
+        Ok(wd) => FolderWatch::Told(wd, name.to_owned()),
+        Err(_) => FolderWatch::Blind,
+    }
+}
+
+/// A descriptor's own link leads to the very file that is open.
+fn link_of(fd: &impl AsRawFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
 }
 
 /// Reads on in a map, and settles when it may be read again.
 fn read(watched: &mut Watched, inotify: Option<&Inotify>, retired: &mut HashSet<WatchDescriptor>) {
     let Some(shared) = watched.map.upgrade() else { return };
     let mut map = shared.lock().unwrap_or_else(PoisonError::into_inner);
-    // Not the time that passes: a busy host would make it late.
     let begun = thread_cpu_ns();
     let entries = map.map().counters().entries;
-    map.check(now_ns());
+    let mut has_read = map.check(now_ns());
     if map.file_number() != watched.file_number {
         watched.file_number = map.file_number();
         let wd = map.file().and_then(|file| {
-            // The descriptor's own link leads to the very file that is read.
-            let link = format!("/proc/self/fd/{}", file.as_raw_fd());
             let flags = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_MOVE_SELF;
-            inotify?.add_watch(Path::new(&link), flags).ok()
+            inotify?.add_watch(&link_of(file), flags).ok()
         });
         retired.extend(std::mem::replace(&mut watched.file, wd));
         // What was written before the watch was there is told by nobody.
-        map.check(now_ns());
+        has_read = map.check(now_ns());
     }
     let cost_ns = thread_cpu_ns().saturating_sub(begun);
     let has_grown = map.map().counters().entries != entries;
-    watched.is_dirty = map.has_more();
-    let factor = if map.has_more() { CATCH_UP_FACTOR } else { PAUSE_FACTOR };
+    watched.is_dirty = map.has_more() || !has_read;
     // Where there is no file yet, its folder tells when it comes.
-    watched.is_polled = watched.file.is_none() && (map.file().is_some() || watched.folders.is_empty());
-    let least = match (watched.is_polled, map.has_more()) {
+    let is_file_blind = watched.file.is_none() && map.file().is_some();
+    watched.is_polled = is_file_blind || watched.has_blind_place || inotify.is_none();
+    let pause = match (watched.is_polled, map.has_more()) {
         (_, true) => 0,
         (true, _) => POLL_INTERVAL_NS,
         _ if has_grown => BUSY_INTERVAL_NS,
         _ => 0,
     };
-    watched.next_ns = now_ns() + least.max((factor * cost_ns).min(LONGEST_PAUSE_NS));
-}
-
-fn thread_cpu_ns() -> u64 {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(0, |time| {
-        u64::try_from(time.tv_sec()).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec()).unwrap_or(0)
-    })
+    let long_pause = if map.has_more() { 0 } else { (PAUSE_FACTOR * cost_ns).min(LONGEST_PAUSE_NS) };
+    watched.next_ns = (now_ns() + pause.max(long_pause)).max(map.ready_ns());
 }

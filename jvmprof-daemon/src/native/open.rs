@@ -62,6 +62,15 @@ pub fn open_in_root(root: &Path, relative: &Path) -> Result<File, OpenError> {
     open_in(root, relative, OFlag::O_NOFOLLOW)
 }
 
+/// Opens the directory `relative` below the directory `root`, as the process whose root that is would find it: each link
+/// is followed, and none leads out. What is given names the directory and reads nothing (`O_PATH`).
+///
+/// # Errors
+/// [`OpenError::Open`].
+pub fn open_folder_in_root(root: &Path, relative: &Path) -> Result<OwnedFd, OpenError> {
+    resolve(root, relative, OFlag::O_DIRECTORY)
+}
+
 /// As [`open_in_root`], but the last component may be a link, too, to a file below `root`: debug files by build id are
 /// links on some distributions.
 ///
@@ -73,13 +82,17 @@ pub fn open_below_root(root: &Path, relative: &Path) -> Result<File, OpenError> 
 
 fn open_in(root: &Path, relative: &Path, more: OFlag) -> Result<File, OpenError> {
     let shown = root.join(relative.strip_prefix("/").unwrap_or(relative));
+    reopen(resolve(root, relative, more)?, &shown)
+}
+
+fn resolve(root: &Path, relative: &Path, more: OFlag) -> Result<OwnedFd, OpenError> {
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC | OFlag::O_DIRECTORY;
-    let root = open(root, flags, Mode::empty()).map_err(|errno| failed(root, errno.into()))?;
+    let root_folder = open(root, flags, Mode::empty()).map_err(|errno| failed(root, errno.into()))?;
     let how = OpenHow::new()
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC | more)
         .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    let handle = openat2(root.as_fd(), relative, how).map_err(|errno| failed(&shown, errno.into()))?;
-    reopen(handle, &shown)
+    openat2(root_folder.as_fd(), relative, how)
+        .map_err(|errno| failed(&root.join(relative.strip_prefix("/").unwrap_or(relative)), errno.into()))
 }
 
 /// As [`open_in_root`], and the file must belong to `owner` (a uid as this process sees it) or to root.

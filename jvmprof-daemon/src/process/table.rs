@@ -23,6 +23,8 @@ pub struct Process {
     pub pid: u32,
     /// `start_boottime` in ns, from its first sample; `None` before that.
     start_ns: Option<u64>,
+    /// `CLOCK_MONOTONIC` of its last exec, in ns; `None` if it was there before the table.
+    exec_ns: Option<u64>,
     /// Name of its first thread.
     pub comm: Arc<str>,
     pub mappings: Mappings,
@@ -52,6 +54,11 @@ impl Process {
     /// When it was started, as samples tell it; `None` before its first one.
     pub fn start_ns(&self) -> Option<u64> {
         self.start_ns
+    }
+
+    /// `CLOCK_MONOTONIC` of its last exec in ns, if that was seen.
+    pub fn exec_ns(&self) -> Option<u64> {
+        self.exec_ns
     }
 
     /// What `/proc` said of it when it was first sampled.
@@ -154,8 +161,8 @@ impl ProcessTable {
         }
     }
 
-    /// A program was replaced: its mappings follow as events.
-    pub fn exec(&mut self, pid: u32, comm: &str) {
+    /// A program was replaced: its mappings follow as events. `time_ns`: of `CLOCK_MONOTONIC`.
+    pub fn exec(&mut self, pid: u32, comm: &str, time_ns: u64) {
         let before = self.by_pid.get(&pid);
         let start_ns = before.and_then(|process| process.start_ns);
         let cgroup = before.and_then(|process| process.cgroup()).cloned().map(Arc::new);
@@ -163,6 +170,7 @@ impl ProcessTable {
         process.inherited_cgroup = cgroup;
         // Exec keeps the start time. What else `/proc` tells is read again.
         process.start_ns = start_ns;
+        process.exec_ns = Some(time_ns);
         self.by_pid.insert(pid, process);
     }
 
@@ -326,6 +334,7 @@ fn unreachable_process(pid: u32) -> Process {
         key: ProcessKey(0),
         pid,
         start_ns: None,
+        exec_ns: None,
         comm: "".into(),
         mappings: Mappings::default(),
         generation: 0,

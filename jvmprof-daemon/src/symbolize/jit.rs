@@ -22,6 +22,7 @@ use crate::jitmap::timeline::{EntryId, Found};
 use crate::jitmap::watcher::Watcher;
 use crate::process::{Backing, MappedCode, Process};
 use crate::profile::model::{Frame, FrameKind, Line, Mapping};
+use crate::sampler::now_ns;
 use crate::types::{Avma, FileOffset};
 
 const UNKNOWN_JAVA: &str = "[unknown Java: not in the perf map]";
@@ -165,7 +166,7 @@ impl JitNames {
         if !self.has_rows() {
             return u64::MAX;
         }
-        read_dump(&mut self.dump, at_ns, counts);
+        read_dump(&mut self.dump, at_ns, false, counts);
         match self.dump.as_ref().map(ProcessDump::dump) {
             Some(dump) if dump.is_unwound().is_none() => 0,
             Some(dump) => dump.known_until(),
@@ -209,11 +210,7 @@ impl JitNames {
     ) {
         self.find_dump(process, shared, counts);
         let map = Arc::clone(self.map.get_or_insert_with(|| new_map(process, shared)));
-        let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
-        map.check(now_ns);
-        while map.has_more() {
-            map.check(now_ns);
-        }
+        map.lock().unwrap_or_else(PoisonError::into_inner).read_all(now_ns);
     }
 
     /// What has become of a frame that had no name.
@@ -226,7 +223,7 @@ impl JitNames {
     pub(super) fn refresh(&mut self, process: &Process, now_ns: u64, counts: &mut JitCounts) {
         let Some(map) = self.map.clone() else { return };
         let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
-        self.read_up_to(&mut map, now_ns, now_ns, counts);
+        map.finish(now_ns);
         self.finish_dump(process, now_ns, counts);
         self.settle(&map, counts, true);
         let horizon_ns = now_ns.saturating_sub(OLDEST_SAMPLE_NS);
@@ -239,12 +236,12 @@ impl JitNames {
         self.reported.report(&map, self.dump.as_ref(), counts);
     }
 
-    /// Reads a dump to its end, however large, for there is no later chance.
+    /// Reads a dump to its end, if that isn't far, for there is no later chance.
     pub(super) fn finish_dump(&mut self, process: &Process, now_ns: u64, counts: &mut JitCounts) {
         let has_ended = !Path::new("/proc").join(process.pid.to_string()).exists();
         for _ in 0..MAX_DUMP_READS {
-            read_dump(&mut self.dump, now_ns, counts);
-            if self.dump.as_ref().is_none_or(|dump| !dump.dump().has_more()) {
+            let has_read = read_dump(&mut self.dump, now_ns, true, counts);
+            if !has_read || self.dump.as_ref().is_none_or(|dump| !dump.dump().has_more()) {
                 break;
             }
         }
@@ -287,18 +284,17 @@ impl JitNames {
         }
     }
 
-    /// Reads on if that may tell more of what was generated up to `at_ns`. True if it did.
+    /// Reads on if that may tell more of what was generated up to `at_ns`. True if it did. A map that takes many turns is
+    /// left to the watcher: samples don't wait for it here.
     fn read_up_to(&mut self, map: &mut ProcessMap, at_ns: u64, now_ns: u64, counts: &mut JitCounts) -> bool {
         let is_map_old = map.checked_ns() <= at_ns;
-        if is_map_old {
-            map.check(now_ns);
-        }
-        read_dump(&mut self.dump, at_ns, counts) || is_map_old
+        let has_read_map = is_map_old && !map.has_more() && map.check(now_ns);
+        read_dump(&mut self.dump, at_ns, false, counts) || has_read_map
     }
 
     /// Whether everything has been read that was generated up to this time.
     fn is_known(&self, map: &ProcessMap, at_ns: u64) -> bool {
-        map.checked_ns() > at_ns && self.dump.as_ref().is_none_or(|dump| dump.dump().is_known(at_ns))
+        is_read_up_to(map, at_ns) && self.dump.as_ref().is_none_or(|dump| dump.dump().is_known(at_ns))
     }
 
     /// The frame by what was there at the time, and whether it may have been something else. A jitdump tells times, a perf
@@ -316,7 +312,8 @@ impl JitNames {
             return Some((self.dump_frames.get(dump.epoch(), &found, address, make), is_ambiguous));
         }
         let found = map.map().lookup(address, at_ns)?;
-        Some((self.map_frames.get(map.map().epoch(), &found, address, make), found.is_ambiguous))
+        let is_ambiguous = found.is_ambiguous || !is_read_up_to(map, at_ns);
+        Some((self.map_frames.get(map.map().epoch(), &found, address, make), is_ambiguous))
     }
 
     fn wait(&mut self, asked: Asked<'_>, turn: u64, counts: &mut JitCounts) -> Arc<Frame> {
@@ -355,15 +352,29 @@ impl JitNames {
     }
 }
 
-/// Reads on in a dump if that may tell more of what was generated up to `at_ns`. True if it did.
-fn read_dump(dump: &mut Option<ProcessDump>, at_ns: u64, counts: &mut JitCounts) -> bool {
+/// Whether everything has been read of a map that was written up to this time.
+fn is_read_up_to(map: &ProcessMap, at_ns: u64) -> bool {
+    map.checked_ns() > at_ns && !map.map().may_tell_more(at_ns)
+}
+
+/// Reads on in a dump if that may tell more of what was generated up to `at_ns`. True if it did. `is_last_chance`: see
+/// [`ProcessDump::check`].
+fn read_dump(
+    dump: &mut Option<ProcessDump>,
+    at_ns: u64,
+    is_last_chance: bool,
+    counts: &mut JitCounts,
+) -> bool {
     let dump = dump.as_mut().filter(|dump| dump.dump().checked_ns() <= at_ns && !dump.dump().is_known(at_ns));
-    let is_old = dump.is_some();
-    if let Some(Err(error)) = dump.map(ProcessDump::check) {
-        *counts.unusable_dumps.entry(error.reason()).or_default() += 1;
-        tracing::debug!(%error, "a jitdump can't be used");
+    match dump.map(|dump| dump.check(now_ns(), is_last_chance)) {
+        Some(Err(error)) => {
+            *counts.unusable_dumps.entry(error.reason()).or_default() += 1;
+            tracing::debug!(%error, "a jitdump can't be used");
+            true
+        }
+        Some(Ok(has_read)) => has_read,
+        None => false,
     }
-    is_old
 }
 
 /// The perf map of a process, read as it is written from now on.

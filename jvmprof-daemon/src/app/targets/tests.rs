@@ -93,7 +93,7 @@ fn names_of_processes_are_values_and_nothing_else() {
     const HOSTILE: &str = "x\",pid=\"1\"}\n{a\u{0}";
     let mut table = ProcessTable::default();
     // Above the kernel's PID_MAX_LIMIT: nothing else is known of it.
-    table.exec(5_000_000, HOSTILE);
+    table.exec(5_000_000, HOSTILE, 0);
     let process = table.get(5_000_000).expect("it was told of");
     let labels = labels_of(process, None, "host");
     assert_eq!((&*labels["comm"], &*labels["pid"]), ("x\",pid=\"1\"} {a ", "5000000"));
@@ -149,7 +149,7 @@ fn what_is_not_wanted_is_dropped_unseen_unless_its_code_could_tell_more() {
     let mut by_thread = targets(&[by_thread], &[SampleLabel::ThreadName]);
     assert!(!by_thread.drops_unseen(process, 1));
     let mut jvm = ProcessTable::default();
-    jvm.exec(5_000_000, "java");
+    jvm.exec(5_000_000, "java", 0);
     let code = crate::process::table::mapped_code(
         crate::types::Avma(0x1000),
         0x1000,

@@ -12,7 +12,7 @@ fn mapping_at(index: u64) -> MappedCode {
 #[test]
 fn a_process_that_maps_for_ever_takes_no_more_than_its_share() {
     let mut table = ProcessTable::default();
-    table.exec(A, "hostile");
+    table.exec(A, "hostile", 0);
     for index in 0..100_000 {
         table.map(A, 1, mapping_at(index));
         assert!(table.mapping_bytes() <= MAX_MAPPING_BYTES);
@@ -23,7 +23,7 @@ fn a_process_that_maps_for_ever_takes_no_more_than_its_share() {
 #[test]
 fn a_storm_of_forks_shares_its_parents_mappings() {
     let mut table = ProcessTable::default();
-    table.exec(A, "parent");
+    table.exec(A, "parent", 0);
     for index in 0..10_000 {
         table.map(A, 1, mapping_at(index));
     }
@@ -39,7 +39,7 @@ fn a_storm_of_forks_shares_its_parents_mappings() {
 fn all_processes_together_have_a_limit() {
     let mut table = ProcessTable::default();
     for process in 0..100 {
-        table.exec(A + process, "many");
+        table.exec(A + process, "many", 0);
         for index in 0..10_000 {
             table.map(A + process, 1, mapping_at(index));
         }

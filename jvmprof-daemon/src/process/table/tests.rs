@@ -17,10 +17,10 @@ fn code(start: u64, path: &str) -> MappedCode {
 #[test]
 fn exec_forgets_the_old_program_and_gets_another_key() {
     let mut table = ProcessTable::default();
-    table.exec(A, "first");
+    table.exec(A, "first", 0);
     table.map(A, 10, code(0x1000, "/bin/first"));
     let first = table.sampled(A, 77, "first", 20, none()).key;
-    table.exec(A, "second");
+    table.exec(A, "second", 0);
     table.map(A, 30, code(0x8000, "/bin/second"));
     let process = table.sampled(A, 77, "second", 40, none());
     assert_ne!(process.key, first);
@@ -32,7 +32,7 @@ fn exec_forgets_the_old_program_and_gets_another_key() {
 #[test]
 fn a_child_begins_with_its_parents_code() {
     let mut table = ProcessTable::default();
-    table.exec(A, "sh");
+    table.exec(A, "sh", 0);
     table.map(A, 10, code(0x1000, "/bin/sh"));
     table.fork(B, A);
     table.map(A, 20, code(0x9000, "/later"));
@@ -44,7 +44,7 @@ fn a_child_begins_with_its_parents_code() {
 #[test]
 fn another_start_time_is_another_process() {
     let mut table = ProcessTable::default();
-    table.exec(A, "old");
+    table.exec(A, "old", 0);
     table.map(A, 10, code(0x1000, "/bin/old"));
     let old = table.sampled(A, 1_000 * NS_PER_TICK, "old", 20, none()).key;
     assert_eq!(table.sampled(A, 1_000 * NS_PER_TICK, "old", 30, none()).key, old);
@@ -56,7 +56,7 @@ fn another_start_time_is_another_process() {
 #[test]
 fn code_replaced_at_its_address_changes_the_generation() {
     let mut table = ProcessTable::default();
-    table.exec(A, "jit");
+    table.exec(A, "jit", 0);
     table.map(A, 10, code(0x1000, "//anon"));
     let before = table.sampled(A, 5, "jit", 11, none()).generation;
     table.map(A, 12, code(0x4000, "/lib/new.so"));
@@ -76,7 +76,7 @@ fn a_process_that_ran_before_is_read_from_proc() {
     table.exit(pid, pid);
     table.remove_exited();
     assert!(table.get(pid).is_some(), "the process still runs");
-    table.exec(A, "gone");
+    table.exec(A, "gone", 0);
     table.exit(A, A);
     table.remove_exited();
     assert!(table.get(A).is_none(), "the process has ended");
