@@ -4,6 +4,8 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -12,7 +14,7 @@ use std::time::{Duration, Instant};
 use jvmprof_daemon::jitmap::attach::{AttachError, Target, request};
 use jvmprof_daemon::jitmap::budget::Budget;
 use jvmprof_daemon::jitmap::process_map::{ProcessMap, Writer};
-use support::{jdks, open_to_all, scratch};
+use support::{Workload, compile, jdks, open_to_all, record_json, scratch};
 
 const SOURCE: &str = "public class Spin { public static void main(String[] a) { long s = 0; \
     for (long i = 0; ; i++) { s += step(i); if (s == 42) System.out.println(s); } } \
@@ -56,6 +58,13 @@ fn java(home: &Path, directory: &Path, user: u32, flags: &[&str]) -> Java {
     java
 }
 
+/// The groups of the calling thread besides its own.
+fn other_groups() -> Vec<String> {
+    let status = fs::read_to_string("/proc/thread-self/status").expect("its status");
+    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:")).expect("its groups");
+    groups.split_whitespace().map(str::to_owned).collect()
+}
+
 /// Asks on a thread of its own, which becomes the JVM's user.
 fn ask(java: &Java, user: u32) -> (Result<(), AttachError>, Arc<Mutex<ProcessMap>>) {
     let pid = java.0.id();
@@ -65,7 +74,15 @@ fn ask(java: &Java, user: u32) -> (Result<(), AttachError>, Arc<Mutex<ProcessMap
     let map = Arc::new(Mutex::new(ProcessMap::new(writer, Budget::new(64 << 20))));
     let target = Target::of_pid(pid).expect("the JVM runs");
     let shared = Arc::clone(&map);
-    let asking = std::thread::spawn(move || request(&target, &shared));
+    let asking = std::thread::spawn(move || {
+        let group: nix::libc::gid_t = 7;
+        // SAFETY: one group is read, which is there. The C library's function would be of all threads.
+        let done = unsafe { nix::libc::syscall(nix::libc::SYS_setgroups, 1, &raw const group) };
+        assert_eq!((done, other_groups()), (0, vec!["7".to_owned()]));
+        let answer = request(&target, &shared);
+        assert!(user == 0 || other_groups().is_empty(), "it is still in groups of its own");
+        answer
+    });
     (asking.join().expect("no panic"), map)
 }
 
@@ -102,4 +119,76 @@ fn a_jvm_that_sigquit_would_end_is_left_alone() {
     let (answer, _) = ask(&java, 0);
     assert!(matches!(answer, Err(AttachError::NoHandler { .. })), "{answer:?}");
     assert!(Path::new(&format!("/proc/{}", java.0.id())).exists());
+}
+
+#[test]
+fn what_is_put_in_the_place_of_a_jvms_socket_is_not_connected_to() {
+    let (_, home) = jdks().into_iter().find(|(feature, _)| *feature == 17).expect("a JDK 17");
+    let directory = scratch();
+    open_to_all(directory.path());
+    let java = java(&home, directory.path(), 12_345, &[]);
+    let socket = format!("/tmp/.java_pid{}", java.0.id());
+    let elsewhere = directory.path().join("socket");
+    let listener = UnixListener::bind(&elsewhere).expect("a socket");
+    fs::set_permissions(&elsewhere, std::os::unix::fs::PermissionsExt::from_mode(0o777))
+        .expect("open to all");
+    listener.set_nonblocking(true).expect("nonblocking");
+    symlink(&elsewhere, &socket).expect("a link");
+    let (answer, _) = ask(&java, 12_345);
+    assert!(matches!(answer, Err(AttachError::OtherSocket { .. })), "{answer:?}");
+    assert!(listener.accept().is_err(), "the link was followed");
+    // A real socket, but this process's.
+    fs::rename(&elsewhere, &socket).expect("renamed");
+    let (answer, _) = ask(&java, 12_345);
+    assert!(matches!(answer, Err(AttachError::OtherSocket { .. })), "{answer:?}");
+    fs::remove_file(&socket).expect("removed");
+}
+
+/// Runs code in anonymous memory, counts SIGQUITs, and has a library called `libjvm.so`.
+const OTHER_JVM: &str = r#"
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+static volatile int count;
+static void handler(int signal) { (void)signal; count++; }
+int main(int argc, char **argv) {
+    unsigned char text[] = {0x55, 0x48, 0x89, 0xe5, 0xb9, 0, 0, 0x40, 0, 0xff, 0xc9, 0x75, 0xfc, 0x5d, 0xc3};
+    signal(SIGQUIT, handler);
+    if (argc != 3 || !dlopen(argv[1], RTLD_NOW)) return 1;
+    unsigned char *code = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memcpy(code, text, sizeof text);
+    for (time_t end = time(NULL) + 5; time(NULL) < end;) ((void (*)(void))code)();
+    FILE *out = fopen(argv[2], "w");
+    fprintf(out, "%d", count);
+    return fclose(out);
+}
+"#;
+/// A library with HotSpot's marker, but none of its tables.
+const MARKED: &str = "unsigned long gHotSpotVMStructs = 1;";
+const UNMARKED: &str = "int J9_CreateJavaVM(void) { return 1; }";
+
+#[test]
+fn only_hotspot_is_sent_the_signal_that_others_take_for_a_dump_request() {
+    for (source, is_sent) in [(UNMARKED, false), (MARKED, true)] {
+        let directory = scratch();
+        let program = compile(directory.path(), "program", OTHER_JVM, &["-O1", "-ldl"]);
+        let library = compile(directory.path(), "libjvm.so", source, &["-shared", "-fPIC"]);
+        let counted = directory.path().join("count");
+        let arguments = [library.display().to_string(), counted.display().to_string()];
+        let load = Workload::start(&program, &[&arguments[0], &arguments[1]]);
+        let output = directory.path().join("out.folded").display().to_string();
+        let pid = load.pid().to_string();
+        record_json(&["--attach-perfmap", "-F", "199", "-d", "3", "-o", &output, "-p", &pid]);
+        let end = Instant::now() + Duration::from_secs(30);
+        while fs::read_to_string(&counted).map_or(true, |text| text.is_empty()) {
+            assert!(Instant::now() < end, "the program hasn't ended");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let count: u32 = fs::read_to_string(&counted).expect("read").parse().expect("a number");
+        assert_eq!(count > 0, is_sent, "{source}: {count} signals");
+    }
 }

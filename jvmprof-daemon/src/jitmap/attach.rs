@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,11 +14,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat, openat2};
-use nix::sys::stat::{Mode, fstatat};
+use nix::fcntl::{AtFlags, OFlag, openat};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::process_map::ProcessMap;
+use crate::native::open::{OpenError, open_folder_in_root};
 use crate::process::{Process, procfs};
 use crate::sampler::now_ns;
 
@@ -35,6 +37,14 @@ const REQUEST: &[u8] = b"1\0jcmd\0Compiler.perfmap\0\0\0";
 pub enum AttachError {
     #[error("{call} for the attach protocol with process {pid}: {source}")]
     Call { call: &'static str, pid: u32, source: io::Error },
+    #[error("finding the /tmp of process {pid}: {source}")]
+    Tmp { pid: u32, source: OpenError },
+    #[error(
+        "becoming user {uid} of process {pid}, whom alone its JVM answers: {source}; that takes CAP_SETUID and CAP_SETGID"
+    )]
+    User { pid: u32, uid: u32, source: Errno },
+    #[error("what is in the place of the socket of process {pid} is no socket, or another process's")]
+    OtherSocket { pid: u32 },
     #[error("process {pid} is another one by now, or gone")]
     Gone { pid: u32 },
     #[error(
@@ -59,7 +69,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// `None` if the process can't be read or maps no HotSpot library.
+    /// `None` if the process can't be read or maps no `libjvm.so`. Whoever calls knows that this is HotSpot's: another JVM
+    /// may take the signal that goes with the request as one for a dump.
     pub fn of(process: &Process) -> Option<Self> {
         if !process.is_jvm() {
             return None;
@@ -121,26 +132,24 @@ pub fn request(target: &Target, map: &Mutex<ProcessMap>) -> Result<(), AttachErr
     if !is_same() {
         return Err(AttachError::Gone { pid: target.pid });
     }
-    let tmp = open_tmp(&target.root).map_err(target.failed("opening its /tmp"))?;
-    become_user(target).map_err(target.failed("becoming its user"))?;
+    let pid = target.pid;
+    let tmp = open_folder_in_root(&target.root, Path::new("/tmp"));
+    let tmp = tmp.map_err(|source| AttachError::Tmp { pid, source })?;
+    become_user(target).map_err(|source| AttachError::User { pid, uid: target.uid, source })?;
     let map_name = format!("perf-{}.map", target.inner_pid);
     let was_there = fstatat(&tmp, map_name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW).is_ok();
-    let socket = format!("/proc/self/fd/{}/.java_pid{}", tmp.as_raw_fd(), target.inner_pid);
-    let stream = match UnixStream::connect(&socket) {
+    let stream = match connect(target, &tmp) {
         Ok(stream) => stream,
-        Err(_) => {
-            wake(target, &pidfd, &tmp)?;
-            connect(target, &socket)?
-        }
+        // No JVM has opened it: an old one, or none.
+        Err(AttachError::NoSocket { .. } | AttachError::Call { .. }) => wake(target, &pidfd, &tmp)?,
+        Err(error) => return Err(error),
     };
     let answered = ask(target, stream);
     if answered.is_ok() {
+        // It is read on when it is gone, by the one that reads all maps.
         let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
-        map.path_changed();
+        map.open_now();
         map.check(now_ns());
-        while map.has_more() {
-            map.check(now_ns());
-        }
     }
     if !was_there {
         // It may not have been written.
@@ -165,7 +174,7 @@ fn ask(target: &Target, mut stream: UnixStream) -> Result<(), AttachError> {
 }
 
 /// Has the JVM open its socket: a file of its user tells that SIGQUIT isn't meant to print all stacks.
-fn wake(target: &Target, pidfd: &OwnedFd, tmp: &OwnedFd) -> Result<(), AttachError> {
+fn wake(target: &Target, pidfd: &OwnedFd, tmp: &OwnedFd) -> Result<UnixStream, AttachError> {
     if !handles_sigquit(target.pid) {
         return Err(AttachError::NoHandler { pid: target.pid });
     }
@@ -174,11 +183,16 @@ fn wake(target: &Target, pidfd: &OwnedFd, tmp: &OwnedFd) -> Result<(), AttachErr
     let file = openat(tmp, name.as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR);
     drop(file.map_err(target.failed("creating .attach_pid"))?);
     let sent = send_sigquit(pidfd).map_err(target.failed("pidfd_send_signal"));
-    let opened = sent.map(|()| {
-        let socket = format!(".java_pid{}", target.inner_pid);
-        let end = Instant::now() + OPENS_WITHIN;
-        while fstatat(tmp, socket.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW).is_err() && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(20));
+    let end = Instant::now() + OPENS_WITHIN;
+    let opened = sent.and_then(|()| {
+        loop {
+            match connect(target, tmp) {
+                // One of a JVM that is gone may still be there.
+                Err(AttachError::NoSocket { .. } | AttachError::Call { .. }) if Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                done => break done,
+            }
         }
     });
     // The JVM may have removed it.
@@ -186,11 +200,28 @@ fn wake(target: &Target, pidfd: &OwnedFd, tmp: &OwnedFd) -> Result<(), AttachErr
     opened
 }
 
-fn connect(target: &Target, socket: &str) -> Result<UnixStream, AttachError> {
-    UnixStream::connect(socket).map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound => AttachError::NoSocket { pid: target.pid },
-        _ => AttachError::Call { call: "connecting", pid: target.pid, source },
-    })
+/// Connects to what the JVM itself listens at. What is in the socket's place may be put there by anybody who may write to
+/// that `/tmp`: a link could lead to any socket of the host.
+fn connect(target: &Target, tmp: &OwnedFd) -> Result<UnixStream, AttachError> {
+    let pid = target.pid;
+    let name = format!(".java_pid{}", target.inner_pid);
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let found = match openat(tmp, name.as_str(), flags, Mode::empty()) {
+        Ok(found) => found,
+        Err(Errno::ENOENT) => return Err(AttachError::NoSocket { pid }),
+        Err(errno) => return Err(target.failed("opening its socket")(errno)),
+    };
+    let mode = fstat(&found).map_err(target.failed("fstat of its socket"))?.st_mode;
+    if SFlag::from_bits_truncate(mode) & SFlag::S_IFMT != SFlag::S_IFSOCK {
+        return Err(AttachError::OtherSocket { pid });
+    }
+    let stream = UnixStream::connect(format!("/proc/self/fd/{}", found.as_raw_fd()));
+    let stream = stream.map_err(|source| AttachError::Call { call: "connecting", pid, source })?;
+    let peer = getsockopt(&stream, PeerCredentials).map_err(target.failed("SO_PEERCRED"))?;
+    if (u32::try_from(peer.pid()), peer.uid()) != (Ok(pid), target.uid) {
+        return Err(AttachError::OtherSocket { pid });
+    }
+    Ok(stream)
 }
 
 fn handles_sigquit(pid: u32) -> bool {
@@ -202,20 +233,15 @@ fn handles_sigquit(pid: u32) -> bool {
     read.is_ok() && caught.is_some_and(|mask| mask & 1 << (nix::libc::SIGQUIT - 1) != 0)
 }
 
-fn open_tmp(root: &Path) -> nix::Result<OwnedFd> {
-    let root = open(root, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
-    let how = OpenHow::new()
-        .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
-        .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    openat2(root.as_fd(), "/tmp", how)
-}
-
-/// This thread, and no other, becomes the JVM's user: the C library's functions would change all threads.
+/// This thread, and no other, becomes the JVM's user, without any group but that user's: the C library's functions would
+/// change all threads.
 fn become_user(target: &Target) -> nix::Result<()> {
     if target.uid == nix::unistd::geteuid().as_raw() && target.gid == nix::unistd::getegid().as_raw() {
         return Ok(());
     }
-    let keep = -1i64;
+    let (keep, none) = (-1i64, 0i64);
+    // SAFETY: with no groups there is no memory to read.
+    Errno::result(unsafe { nix::libc::syscall(nix::libc::SYS_setgroups, none, none) })?;
     for (call, id) in [(nix::libc::SYS_setresgid, target.gid), (nix::libc::SYS_setresuid, target.uid)] {
         // SAFETY: the system calls take three numbers and touch no memory.
         Errno::result(unsafe { nix::libc::syscall(call, keep, i64::from(id), keep) })?;

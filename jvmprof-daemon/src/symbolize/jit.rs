@@ -109,8 +109,8 @@ pub(super) struct Asked<'a> {
     /// `CLOCK_MONOTONIC` of the sample.
     pub(super) at_ns: u64,
     pub(super) now_ns: u64,
-    /// It is a JVM that can't be read.
-    pub(super) is_closed_jvm: bool,
+    /// It is HotSpot, and can't be read.
+    pub(super) is_closed_hotspot: bool,
 }
 
 impl JitNames {
@@ -258,7 +258,7 @@ impl JitNames {
     /// A JVM whose code has no names may tell them.
     fn ask_jvm(&mut self, asked: Asked<'_>, shared: &JitShared) {
         let Some((requests, map)) = shared.requests.as_ref().zip(self.map.as_ref()) else { return };
-        if !asked.is_closed_jvm || asked.now_ns < self.next_request_ns {
+        if !asked.is_closed_hotspot || asked.now_ns < self.next_request_ns {
             return;
         }
         self.next_request_ns = asked.now_ns + REQUEST_RETRY_NS;

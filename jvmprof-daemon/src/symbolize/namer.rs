@@ -273,8 +273,8 @@ impl Namer<'_> {
     /// Remembered by what names it, not by its address: other code may be there later.
     fn jit_frame(&mut self, symbols: &mut ProcessSymbols, code: &MappedCode, address: Avma) -> Arc<Frame> {
         let (process, at_ns, now_ns) = (self.process, self.at_ns, self.now_ns);
-        let is_closed_jvm = symbols.java.attached().is_none() && !symbols.java.is_awaited(process);
-        let asked = Asked { process, code, address, at_ns, now_ns, is_closed_jvm };
+        let is_closed_hotspot = symbols.java.is_closed_hotspot();
+        let asked = Asked { process, code, address, at_ns, now_ns, is_closed_hotspot };
         symbols.jit.frame(asked, self.jit, &mut self.counts.perf_maps).unwrap_or_else(|unnamed| {
             self.pending = true;
             unnamed
