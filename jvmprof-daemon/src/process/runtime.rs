@@ -30,12 +30,10 @@ fn of_program(path: &Path) -> Option<&'static str> {
     let name = path.file_name()?.to_str()?;
     // A replaced file is called so by the kernel.
     let name = name.strip_suffix(" (deleted)").unwrap_or(name);
-    let is_python = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    match name {
-        "node" | "nodejs" => Some("node"),
-        _ if name.strip_prefix("python").is_some_and(is_python) => Some("python"),
-        _ => None,
-    }
+    let is_version = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let programs = [("nodejs", "node"), ("node", "node"), ("python", "python")];
+    let program = programs.iter().find(|(program, _)| name.strip_prefix(program).is_some_and(is_version));
+    program.map(|(_, runtime)| *runtime)
 }
 
 #[cfg(test)]
@@ -60,6 +58,9 @@ mod tests {
         }
         for (path, runtime) in [
             ("/usr/bin/node", Some("node")),
+            ("/usr/bin/node20", Some("node")),
+            ("/usr/bin/nodejs", Some("node")),
+            ("/usr/bin/node_exporter", None),
             ("/usr/bin/python3.13", Some("python")),
             ("/usr/bin/python3 (deleted)", Some("python")),
             ("/usr/bin/python-config", None),
