@@ -262,6 +262,27 @@ fn rows_of_hand_written_assembly_equal_gimlis_evaluation() {
 }
 
 #[test]
+fn a_file_without_section_headers_has_the_same_rows() {
+    for path in [LIBC, LIBJVM, "/usr/bin/node"] {
+        let mut bytes = std::fs::read(path).expect("this test reads it");
+        let load =
+            |bytes: &[u8]| UnwindRows::load(&ElfFile::parse(bytes).expect("an ELF file")).expect("rows");
+        let whole = load(&bytes);
+        // e_shoff; e_shnum and e_shstrndx.
+        bytes[0x28..0x30].fill(0);
+        bytes[0x3c..0x40].fill(0);
+        let cut = load(&bytes);
+        assert!(whole.functions() > 1000, "{path} has functions");
+        assert_eq!((cut.functions(), cut.malformed()), (whole.functions(), 0), "{path}");
+        for (start, end) in whole.function_ranges() {
+            for at in [start.0, end.0 - 1] {
+                assert_eq!(cut.row(Svma(at)), whole.row(Svma(at)), "{at:#x} of {path}");
+            }
+        }
+    }
+}
+
+#[test]
 fn entries_of_a_plt_with_endbr64_push_their_index_earlier() {
     let directory = tempfile::tempdir().expect("a directory");
     let (source, library) = (directory.path().join("plt.c"), directory.path().join("libplt.so"));

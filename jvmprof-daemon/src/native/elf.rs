@@ -198,6 +198,26 @@ impl<S: ByteSource> ElfFile<S> {
         &self.sections
     }
 
+    /// Where its code is: the executable sections, or the executable segments of a file without section headers.
+    pub fn code(&self) -> Vec<Section> {
+        if !self.sections.is_empty() {
+            return self.sections.iter().filter(|it| it.executable && !it.no_bits).cloned().collect();
+        }
+        let segments = self.header.segments.iter().filter(|segment| segment.executable);
+        let section = |segment: &LoadSegment| Section {
+            name: "an executable segment".to_owned(),
+            address: segment.address,
+            offset: segment.offset,
+            size: segment.file_size,
+            executable: true,
+            no_bits: false,
+            compressed: false,
+            kind: elf::SHT_PROGBITS.0,
+            link: 0,
+        };
+        segments.map(section).collect()
+    }
+
     /// The first section called `name` whose bytes are in the file.
     pub fn section(&self, name: &str) -> Option<&Section> {
         self.sections.iter().find(|s| s.name == name && !s.no_bits)

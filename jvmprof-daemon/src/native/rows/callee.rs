@@ -73,9 +73,9 @@ fn saved_rbx(rows: &UnwindRows, function: Svma) -> Option<i32> {
 /// The direct calls of a function: the last byte of each, and where it leads.
 fn calls<S: ByteSource>(file: &ElfFile<S>, start: Svma, end: Svma) -> Vec<(Svma, Svma)> {
     let holds = |address: u64, size: u64| start.0 >= address && end.0 <= address.saturating_add(size);
-    let section = file.sections().iter().find(|it| it.executable && holds(it.address.0, it.size));
+    let section = file.code().into_iter().find(|it| holds(it.address.0, it.size));
     let Some(section) = section else { return Vec::new() };
-    let piece = file.read_piece(section, start.0 - section.address.0, end.0 - start.0);
+    let piece = file.read_piece(&section, start.0 - section.address.0, end.0 - start.0);
     let Ok(code) = piece else { return Vec::new() };
     let decoder = Decoder::with_ip(64, &code, start.0, DecoderOptions::NONE);
     let calls = decoder

@@ -26,8 +26,7 @@ const MAX_CODE: u64 = 64 << 20;
 /// The rows of all code that is outside `known`, which is sorted.
 pub(super) fn spans<S: ByteSource>(file: &ElfFile<S>, known: &[(Svma, Svma)], analyze: Analyze) -> Spans {
     let mut spans = Spans::default();
-    let mut sections: Vec<&Section> =
-        file.sections().iter().filter(|section| section.executable && !section.no_bits).collect();
+    let mut sections = file.code();
     sections.sort_by_key(|section| section.address);
     let holes: Vec<(u64, u64)> = sections.iter().flat_map(|section| holes(section, known)).collect();
     let bytes: u64 = holes.iter().map(|(start, end)| end - start).sum();

@@ -36,6 +36,22 @@ impl Index {
         (at - function.start < function.len).then_some(function.entry as usize)
     }
 
+    /// Leaves out the functions that overlap one of `others`.
+    pub(super) fn remove(&mut self, others: &Self) {
+        let base = self.base;
+        let range = |base: u64, function: &Function| {
+            let start = base.saturating_add(function.start.into());
+            start..start.saturating_add(function.len.into())
+        };
+        let is_new = |function: &Function| {
+            let own = range(base, function);
+            let behind = others.functions.partition_point(|other| range(others.base, other).start < own.end);
+            let last = behind.checked_sub(1).and_then(|at| others.functions.get(at));
+            last.is_none_or(|other| range(others.base, other).end <= own.start)
+        };
+        self.functions = std::mem::take(&mut self.functions).into_iter().filter(is_new).collect();
+    }
+
     pub(super) fn len(&self) -> usize {
         self.functions.len()
     }

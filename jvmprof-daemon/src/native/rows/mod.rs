@@ -1,4 +1,4 @@
-//! Unwind rows of a file, from its `.eh_frame` (else `.debug_frame`).
+//! Unwind rows of a file, from its `.eh_frame`, and from `.debug_frame` for functions that lack there.
 //!
 //! Loading makes an index of the functions that have call frame information; a lookup evaluates the one entry that it
 //! needs. `.eh_frame_hdr` isn't used: it is missing in static files, and says nothing of where functions end.
@@ -7,6 +7,7 @@ mod callee;
 mod code;
 mod compile;
 mod go;
+mod headerless;
 mod index;
 mod spans;
 
@@ -17,7 +18,7 @@ use std::ops::Range;
 use gimli::{BaseAddresses, DebugFrame, EhFrame, LittleEndian, UnwindContext, UnwindSection};
 use jvmprof_common::rows::Row;
 
-use crate::native::elf::{ElfError, ElfFile};
+use crate::native::elf::{ElfError, ElfFile, Section};
 use crate::native::go::GoProgram;
 pub use crate::native::rows::code::Analyze;
 use crate::native::rows::index::Index;
@@ -40,6 +41,8 @@ pub struct UnwindRows {
     bases: BaseAddresses,
     section: Box<[u8]>,
     index: Index,
+    /// Those of `.debug_frame`, of functions that have none here.
+    debug: Option<Box<UnwindRows>>,
     /// Of code that has none of that.
     spans: Spans,
     /// Rows for return addresses alone, by the last byte of their call.
@@ -88,18 +91,39 @@ impl UnwindRows {
 
     /// `.debug_frame` of a Go program says less than its own table.
     fn of_frame_information<S: ByteSource>(file: &ElfFile<S>, also_debug: bool) -> Result<Self, ElfError> {
-        let found = file.section(".eh_frame").map(|section| (Kind::EhFrame, section));
-        let debug = || file.section(".debug_frame").filter(|_| also_debug);
-        let found = found.or_else(|| debug().map(|section| (Kind::DebugFrame, section)));
-        let Some((kind, section)) = found else { return Ok(Self::default()) };
+        let mut rows = match file.section(".eh_frame") {
+            Some(section) => Self::of_section(Kind::EhFrame, file, section)?,
+            None => match headerless::eh_frame(file)? {
+                Some((address, bytes)) => {
+                    let bases = BaseAddresses::default().set_eh_frame(address.0);
+                    Self::indexed(Kind::EhFrame, bases, bytes.into(), &code_of(file))
+                }
+                None => Self::default(),
+            },
+        };
+        // Start-up code of the compiler gives each program an `.eh_frame`, though its own functions may have none.
+        if let Some(section) = file.section(".debug_frame").filter(|_| also_debug) {
+            match Self::of_section(Kind::DebugFrame, file, section) {
+                Ok(debug) => rows.add_debug(debug),
+                Err(error) if rows.functions() == 0 => return Err(error),
+                Err(error) => tracing::debug!(%error, "rows of .debug_frame are left out"),
+            }
+        }
+        Ok(rows)
+    }
+
+    fn of_section<S: ByteSource>(kind: Kind, file: &ElfFile<S>, section: &Section) -> Result<Self, ElfError> {
         let bytes = file.read(section, MAX_SECTION)?;
         let address = |name| file.sections().iter().find(|s| s.name == name).map(|s| s.address.0);
         let mut bases = BaseAddresses::default().set_eh_frame(section.address.0);
         bases = address(".text").map_or(bases.clone(), |text| bases.set_text(text));
         bases = address(".got").map_or(bases.clone(), |got| bases.set_got(got));
-        let code = file.header().segments.iter().filter(|segment| segment.executable);
-        let code: Vec<_> = code.map(|s| s.address.0..s.address.0.saturating_add(s.memory_size)).collect();
-        Ok(Self::indexed(kind, bases, bytes.into(), &code))
+        Ok(Self::indexed(kind, bases, bytes.into(), &code_of(file)))
+    }
+
+    fn add_debug(&mut self, mut debug: Self) {
+        debug.index.remove(&self.index);
+        self.debug = (debug.index.len() > 0).then(|| Box::new(debug));
     }
 
     /// The rows in the bytes of an `.eh_frame` that is loaded at `address`, for functions that start in `code`.
@@ -126,7 +150,10 @@ impl UnwindRows {
         if let Some(row) = self.at_calls.get(&pc.0) {
             return Some(*row);
         }
-        let Some(entry) = self.index.find(pc) else { return self.spans.find(pc) };
+        let Some(entry) = self.index.find(pc) else {
+            let debug = self.debug.as_ref().and_then(|debug| debug.row(pc));
+            return debug.or_else(|| self.spans.find(pc));
+        };
         match self.kind {
             Kind::EhFrame => self.evaluate(&self.eh_frame(), gimli::EhFrameOffset(entry), pc),
             Kind::DebugFrame => self.evaluate(&self.debug_frame(), gimli::DebugFrameOffset(entry), pc),
@@ -137,18 +164,33 @@ impl UnwindRows {
     /// are left out.
     pub fn for_each(&self, handle: &mut dyn FnMut(u64, u64, Row)) {
         let mut spans = self.spans.iter().peekable();
-        for ((start, _), entry) in self.index.ranges().zip(self.index.entries()) {
+        for (rows, (start, _), entry) in self.in_order() {
             while let Some((start, end, row)) = spans.next_if(|(first, ..)| *first < start.0) {
                 handle(start, end, row);
             }
-            match self.kind {
-                Kind::EhFrame => self.each_row(&self.eh_frame(), gimli::EhFrameOffset(entry), handle),
+            match rows.kind {
+                Kind::EhFrame => rows.each_row(&rows.eh_frame(), gimli::EhFrameOffset(entry), handle),
                 Kind::DebugFrame => {
-                    self.each_row(&self.debug_frame(), gimli::DebugFrameOffset(entry), handle);
+                    rows.each_row(&rows.debug_frame(), gimli::DebugFrameOffset(entry), handle);
                 }
             }
         }
         spans.for_each(|(start, end, row)| handle(start, end, row));
+    }
+
+    /// The functions of both sections, in order of their addresses: whose, where, and the entry.
+    fn in_order(&self) -> impl Iterator<Item = (&Self, (Svma, Svma), usize)> {
+        let mut own = self.of_section_in_order().peekable();
+        let mut debug = self.debug.iter().flat_map(|debug| debug.of_section_in_order()).peekable();
+        std::iter::from_fn(move || {
+            let first = own.peek().map(|(_, (start, _), _)| *start);
+            let earlier = debug.next_if(|(_, (start, _), _)| first.is_none_or(|first| *start < first));
+            earlier.or_else(|| own.next())
+        })
+    }
+
+    fn of_section_in_order(&self) -> impl Iterator<Item = (&Self, (Svma, Svma), usize)> {
+        self.index.ranges().zip(self.index.entries()).map(move |(range, entry)| (self, range, entry))
     }
 
     /// Whether the frame at `pc` is the root of its thread's stack: its return address is undefined.
@@ -158,22 +200,23 @@ impl UnwindRows {
 
     /// How many functions have rows.
     pub fn functions(&self) -> usize {
-        self.index.len()
+        self.index.len() + self.debug.as_ref().map_or(0, |debug| debug.functions())
     }
 
     /// The functions that have rows, each by its first address and the first one behind it, sorted.
     pub fn function_ranges(&self) -> impl Iterator<Item = (Svma, Svma)> {
-        self.index.ranges()
+        self.in_order().map(|(_, range, _)| range)
     }
 
-    /// How many entries of the section couldn't be understood.
+    /// How many entries of the sections couldn't be understood.
     pub fn malformed(&self) -> u64 {
-        self.index.malformed()
+        self.index.malformed() + self.debug.as_ref().map_or(0, |debug| debug.malformed())
     }
 
     /// Bytes of memory held.
     pub fn size_bytes(&self) -> usize {
-        size_of::<Self>() + self.section.len() + self.index.size_bytes() + self.spans.size_bytes()
+        let debug = self.debug.as_ref().map_or(0, |debug| debug.size_bytes());
+        size_of::<Self>() + self.section.len() + self.index.size_bytes() + self.spans.size_bytes() + debug
     }
 
     fn eh_frame(&self) -> EhFrame<Reader<'_>> {
@@ -225,6 +268,12 @@ impl UnwindRows {
             Some(compile::row(row, fde.cie(), section))
         })
     }
+}
+
+/// The addresses of a file's code.
+fn code_of<S: ByteSource>(file: &ElfFile<S>) -> Vec<Range<u64>> {
+    let code = file.header().segments.iter().filter(|segment| segment.executable);
+    code.map(|s| s.address.0..s.address.0.saturating_add(s.memory_size)).collect()
 }
 
 type Reader<'a> = gimli::EndianSlice<'a, LittleEndian>;
