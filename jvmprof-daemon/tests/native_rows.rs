@@ -13,6 +13,7 @@ use gimli::{
     UnwindContext, UnwindExpression, UnwindSection, Value, X86_64,
 };
 use jvmprof_common::rows::{self, CfaRule, RaRule, RbpRule, Row};
+use jvmprof_daemon::hotspot::stubs::analyze_native;
 use jvmprof_daemon::native::elf::ElfFile;
 use jvmprof_daemon::native::rows::UnwindRows;
 use jvmprof_daemon::native::source::RegularFile;
@@ -280,6 +281,18 @@ fn a_file_without_section_headers_has_the_same_rows() {
             }
         }
     }
+}
+
+#[test]
+fn the_dynamic_linker_begins_without_a_caller() {
+    let file = File::open("/lib64/ld-linux-x86-64.so.2").expect("glibc is there");
+    let elf = ElfFile::parse(RegularFile::new(&file).expect("a file")).expect("an ELF file");
+    let rows = UnwindRows::load_with(&elf, Some(analyze_native)).expect("rows");
+    let entry = elf.header().entry.0;
+    let begin: Vec<bool> = (entry..entry + 128).map(|at| rows.is_root(Svma(at))).collect();
+    let length = begin.iter().position(|is_root| !is_root).expect("other functions follow");
+    // From there it calls what links, then all constructors, then it jumps to the program.
+    assert!((20..128).contains(&length), "{length} bytes");
 }
 
 #[test]

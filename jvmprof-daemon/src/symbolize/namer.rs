@@ -9,7 +9,7 @@ use jvmprof_common::unwind::Rule;
 
 use super::counts::SymbolCounts;
 use super::frames::{frame, frame_bytes, java_frame, stub_frame, unknown_java};
-use super::jit::{Asked, JitNames, JitShared};
+use super::jit::{Asked, JitShared};
 use super::later::Unnamed;
 use super::loader::RowsLoader;
 use super::modules::Modules;
@@ -193,11 +193,8 @@ impl Namer<'_> {
         let last_address = Avma(stack.last().and_then(UserFrame::lookup_address).unwrap_or(0));
         match (end.stop, end.rule) {
             (Stop::Root, _) => Outcome::Whole,
-            // A zero frame pointer is the ABI's mark of the outermost frame where code keeps frame pointers. Where rows
-            // say that there is a caller, it is only a zero.
-            (Stop::ChainEnded, Rule::FramePointer) if !self.is_untold(&symbols.jit, last_address) => {
-                Outcome::Whole
-            }
+            // A frame pointer of zero is no mark of a root: code that keeps none has whatever it likes in `rbp`. Where programs
+            // and threads begin has a row.
             (stop, _) if self.is_go_root(modules, last_address, stop) => Outcome::Whole,
             _ if is_missing => Outcome::Truncated(Stop::RowsMissing.as_str()),
             // The copy ended before the stack did: the first reason is the true one.
@@ -225,28 +222,21 @@ impl Namer<'_> {
         }
     }
 
-    /// Whether this is generated code that nothing tells how to unwind: no thread begins there, and a zero in `rbp` only
-    /// shows that it keeps no frame pointers.
-    fn is_untold(&self, jit: &JitNames, address: Avma) -> bool {
-        let code = self.process.mappings.find(address);
-        let is_generated = code.is_some_and(|code| code.backing == Backing::Anonymous);
-        is_generated && jit.row(address, self.at_ns).is_none()
-    }
-
     /// Whether the walk has reached what Go's stacks begin with: goroutines and the first thread have a zero return address
-    /// (go src/runtime/asm_amd64.s, `goexit`, `rt0_go`), other threads none at all (sys_linux_amd64.s, `clone`).
+    /// (go src/runtime/asm_amd64.s, `goexit`, `rt0_go`), other threads none at all (sys_linux_amd64.s, `clone`). Programs of
+    /// Go may hold C, too.
     fn is_go_root(&self, modules: &Modules, address: Avma, stop: Stop) -> bool {
         let Some(module) = modules::go_module(self.process, modules, address) else { return false };
-        if stop == Stop::ChainEnded {
-            return true;
-        }
         let named = module.name(self.process, self.files, self.names, address);
-        let is_clone = |lines: &NativeLines| {
-            lines
-                .last()
-                .is_some_and(|line| matches!(&*line.system_name, "runtime.clone" | "runtime.clone.abi0"))
+        let is_root = |lines: &NativeLines| {
+            lines.last().is_some_and(|line| match &*line.system_name {
+                "runtime.clone" | "runtime.clone.abi0" => true,
+                name => {
+                    stop == Stop::ChainEnded && (name.starts_with("runtime.") || name.starts_with("_rt0_"))
+                }
+            })
         };
-        named.ok().flatten().as_ref().is_some_and(is_clone)
+        named.ok().flatten().as_ref().is_some_and(is_root)
     }
 
     fn frame(&mut self, symbols: &mut ProcessSymbols, which: UserFrame) -> Arc<Frame> {

@@ -5,7 +5,7 @@
 
 use jvmprof_common::rows::{CfaRule, RaRule, RbpRule, Row};
 
-use super::spans::Spans;
+use super::{roots, spans::Spans};
 use crate::native::elf::{ElfFile, Section};
 use crate::native::source::ByteSource;
 use crate::native::symbols::SymbolTable;
@@ -18,7 +18,7 @@ pub type Analyze = fn(&[u8], Svma, &[Svma]) -> Vec<(u64, u64, Row)>;
 /// Less than this between functions is padding; a section of its own isn't.
 const MIN_HOLE: u64 = 16;
 /// A file with more code than this without frame information is no C library, but a runtime with generated code, which keeps
-/// frame pointers.
+/// frame pointers: only where its threads begin is looked for.
 const MAX_HOLES: u64 = 1 << 20;
 /// Largest section of code in which calls are looked for.
 const MAX_CODE: u64 = 64 << 20;
@@ -30,7 +30,10 @@ pub(super) fn spans<S: ByteSource>(file: &ElfFile<S>, known: &[(Svma, Svma)], an
     sections.sort_by_key(|section| section.address);
     let holes: Vec<(u64, u64)> = sections.iter().flat_map(|section| holes(section, known)).collect();
     let bytes: u64 = holes.iter().map(|(start, end)| end - start).sum();
-    if bytes == 0 || bytes > MAX_HOLES {
+    if bytes > MAX_HOLES {
+        return roots(file, &sections, &holes);
+    }
+    if bytes == 0 {
         return spans;
     }
     let code: Vec<(u64, Vec<u8>)> = sections
@@ -51,12 +54,30 @@ pub(super) fn spans<S: ByteSource>(file: &ElfFile<S>, known: &[(Svma, Svma)], an
         };
         let Some(bytes) = code.iter().find_map(inside).filter(|bytes| !is_padding(bytes)) else { continue };
         let mut exact = signal_returns(&bytes, start);
-        exact.extend(entry(&bytes, start, file.header().entry));
+        exact.extend(roots::entry(&bytes, start, file.header().entry));
         exact.sort_unstable_by_key(|(start, ..)| *start);
         for (start, end, row) in with_exact(analyze(&bytes, Svma(start), &entries), &exact) {
             spans.push(start, end, row);
         }
     }
+    spans.finish();
+    spans
+}
+
+/// Where the program and its threads begin, of a file with more code than is looked at otherwise.
+fn roots<S: ByteSource>(file: &ElfFile<S>, sections: &[Section], holes: &[(u64, u64)]) -> Spans {
+    let mut found = Vec::new();
+    for (start, end) in holes.iter().copied().filter(|(start, end)| end - start <= MAX_CODE) {
+        let holds =
+            |section: &&Section| start.checked_sub(section.address.0).is_some_and(|at| at < section.size);
+        let Some(section) = sections.iter().find(holds) else { continue };
+        let Ok(bytes) = file.read_piece(section, start - section.address.0, end - start) else { continue };
+        found.extend(roots::entry(&bytes, start, file.header().entry));
+        found.extend(roots::threads(&bytes, start));
+    }
+    found.sort_unstable_by_key(|(start, ..)| *start);
+    let mut spans = Spans::default();
+    found.into_iter().for_each(|(start, end, row)| spans.push(start, end, row));
     spans.finish();
     spans
 }
@@ -125,7 +146,7 @@ pub(super) const SIGNAL_RETURN: Row = Row {
 };
 
 /// A row that is known: first address, first one behind it, row.
-type Known = (u64, u64, Row);
+pub(super) type Known = (u64, u64, Row);
 
 /// Where signal handlers return to, each with the byte before: a return address is looked up before it.
 fn signal_returns(code: &[u8], base: u64) -> Vec<Known> {
@@ -136,18 +157,6 @@ fn signal_returns(code: &[u8], base: u64) -> Vec<Known> {
 
 /// At most.
 const SIGNAL_RETURN_BYTES: u64 = 9;
-
-/// The first instruction of a program, if it clears `rbp` as it has to: `xor rbp, rbp` or `xor ebp, ebp`. What follows it is
-/// known to have no caller.
-fn entry(code: &[u8], base: u64, entry: Svma) -> Option<Known> {
-    let at = usize::try_from(entry.0.checked_sub(base)?).ok()?;
-    let length = match code.get(at..)? {
-        [0x48, 0x31, 0xed, ..] => 3,
-        [0x31, 0xed, ..] => 2,
-        _ => return None,
-    };
-    Some((entry.0, entry.0 + length, Row { ra: RaRule::Undefined, ..Row::AT_CALL }))
-}
 
 /// Puts what is known in place of what was found.
 fn with_exact(rows: Vec<Known>, exact: &[Known]) -> Vec<Known> {

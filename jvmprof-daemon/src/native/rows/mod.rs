@@ -9,6 +9,7 @@ mod compile;
 mod go;
 mod headerless;
 mod index;
+mod roots;
 mod spans;
 
 use std::cell::RefCell;
