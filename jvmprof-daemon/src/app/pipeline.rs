@@ -350,6 +350,7 @@ impl State {
             }
             EventKind::Map { pid, mapping } => {
                 let code = mapped_code(
+                    pid,
                     mapping.start,
                     mapping.length,
                     mapping.offset,

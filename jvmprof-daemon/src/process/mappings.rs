@@ -8,7 +8,7 @@ use crate::types::{Avma, BuildId, FileOffset};
 /// What a mapping's bytes come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Backing {
-    /// A file with a path.
+    /// A file with a path, or a program in memory.
     File,
     /// The kernel's `[vdso]`.
     Vdso,
@@ -43,21 +43,23 @@ impl MappedCode {
 }
 
 impl Backing {
-    /// By the path as `/proc/PID/maps` and perf records have it.
-    pub fn of_path(path: &str) -> Self {
-        // Files that only exist in memory hold what a runtime wrote there: JIT code of the JVM's huge pages, V8's memfd.
-        const IN_MEMORY: [&str; 6] =
-            ["//anon", "/memfd:", "/dev/zero", "/anon_hugepage", "/SYSV", "/dev/shm/"];
+    /// By the path as `/proc/PID/maps` and perf records have it; `is_program` tells of a file in memory whether it holds a
+    /// program or library.
+    pub fn of_path(path: &str, is_program: impl FnOnce() -> bool) -> Self {
+        // Memory in which a runtime writes code, such as JIT code of the JVM's huge pages.
+        const ANONYMOUS: [&str; 4] = ["//anon", "/dev/zero", "/anon_hugepage", "/SYSV"];
+        // It may be a file, too: V8, the JVM and .NET map generated code from one, others run programs from there.
+        const IN_MEMORY: [&str; 2] = ["/memfd:", "/dev/shm/"];
+        let begins_with = |prefix: &&str| path.starts_with(*prefix);
         if path == "[vdso]" {
-            Self::Vdso
-        } else if is_jitdump(path) {
-            // It holds no code: it is mapped as a mark for profilers.
-            Self::Anonymous
-        } else if path.starts_with('/') && !IN_MEMORY.iter().any(|prefix| path.starts_with(prefix)) {
-            Self::File
-        } else {
-            Self::Anonymous
+            return Self::Vdso;
         }
+        // A jitdump holds no code: it is mapped as a mark for profilers.
+        let is_anonymous = !path.starts_with('/')
+            || is_jitdump(path)
+            || ANONYMOUS.iter().any(begins_with)
+            || IN_MEMORY.iter().any(begins_with) && !is_program();
+        if is_anonymous { Self::Anonymous } else { Self::File }
     }
 }
 
@@ -171,7 +173,7 @@ mod tests {
             offset: FileOffset(offset),
             path: path.into(),
             build_id: None,
-            backing: Backing::of_path(path),
+            backing: Backing::of_path(path, || false),
         }
     }
 
@@ -244,14 +246,19 @@ mod tests {
 
     #[test]
     fn code_of_runtimes_is_told_from_code_of_files() {
-        assert_eq!(Backing::of_path("/usr/lib/libc.so.6"), Backing::File);
-        assert_eq!(Backing::of_path("/tmp/x (deleted)"), Backing::File);
-        assert_eq!(Backing::of_path("[vdso]"), Backing::Vdso);
-        assert_eq!(Backing::of_path("/tmp/jit-7.dump (deleted)"), Backing::Anonymous);
-        assert_eq!(Backing::of_path("/tmp/jit-.dump"), Backing::File);
+        let of_path = |path| Backing::of_path(path, || false);
+        assert_eq!(of_path("/usr/lib/libc.so.6"), Backing::File);
+        assert_eq!(of_path("/tmp/x (deleted)"), Backing::File);
+        assert_eq!(of_path("[vdso]"), Backing::Vdso);
+        assert_eq!(of_path("/tmp/jit-7.dump (deleted)"), Backing::Anonymous);
+        assert_eq!(of_path("/tmp/jit-.dump"), Backing::File);
         for path in ["//anon", "", "[heap]", "[anon:v8]", "/memfd:jit (deleted)", "/anon_hugepage (deleted)"]
         {
-            assert_eq!(Backing::of_path(path), Backing::Anonymous, "{path}");
+            assert_eq!(of_path(path), Backing::Anonymous, "{path}");
         }
+        for path in ["/memfd:program (deleted)", "/dev/shm/library.so"] {
+            assert_eq!(Backing::of_path(path, || true), Backing::File, "{path}");
+        }
+        assert_eq!(Backing::of_path("//anon", || true), Backing::Anonymous);
     }
 }

@@ -149,11 +149,12 @@ pub fn mappings(pid: u32) -> Result<Mappings, ProcfsError> {
         if *path != *last {
             last = path.into();
         }
+        let (start, end) = (Avma(map.address.0), Avma(map.address.1));
         mappings.insert(MappedCode {
-            start: Avma(map.address.0),
-            end: Avma(map.address.1),
+            start,
+            end,
             offset: FileOffset(map.offset),
-            backing: Backing::of_path(&last),
+            backing: Backing::of_path(&last, || maps_program(pid, start, end)),
             path: Arc::clone(&last),
             build_id: None,
         });
@@ -166,6 +167,24 @@ pub fn mappings(pid: u32) -> Result<Mappings, ProcfsError> {
         mappings.cut();
     }
     Ok(mappings)
+}
+
+/// The file that a process has mapped there, whatever its path leads to by now.
+pub fn map_file(pid: u32, start: Avma, end: Avma) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", start.0, end.0))
+}
+
+/// Whether the file that a process has mapped there is a program or library that this machine runs. False too if it may not
+/// be opened, or is gone.
+pub fn maps_program(pid: u32, start: Avma, end: Avma) -> bool {
+    // Linux include/uapi/linux/elf.h: `e_ident` with 64 bits and little endian, `e_machine`.
+    let mut header = [0; 20];
+    let path = map_file(pid, start, end);
+    // Opening a device may start it.
+    std::fs::metadata(&path).is_ok_and(|it| it.is_file())
+        && File::open(path).and_then(|mut file| file.read_exact(&mut header)).is_ok()
+        && header.starts_with(b"\x7fELF\x02\x01")
+        && header.ends_with(&[62, 0])
 }
 
 /// Of a line `55d0c0400000-55d0c0401000 r-xp 00000000 fd:01 42    /usr/bin/x`.

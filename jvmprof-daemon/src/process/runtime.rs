@@ -53,7 +53,7 @@ mod tests {
             ("/usr/lib/libc.so.6", None),
             ("/usr/lib/libpython-notes", None),
         ] {
-            let mapping = mapped_code(Avma(0x1000), 0x1000, FileOffset(0), path, None);
+            let mapping = mapped_code(7, Avma(0x1000), 0x1000, FileOffset(0), path, None);
             assert_eq!(of_library(&mapping), runtime, "{path}");
         }
         for (path, runtime) in [

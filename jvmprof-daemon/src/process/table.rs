@@ -411,19 +411,21 @@ impl Process {
 
 /// A mapping as events tell it.
 pub fn mapped_code(
+    pid: u32,
     start: Avma,
     length: u64,
     offset: FileOffset,
     path: &str,
     build_id: Option<BuildId>,
 ) -> MappedCode {
+    let end = Avma(start.0.saturating_add(length));
     MappedCode {
         start,
-        end: Avma(start.0.saturating_add(length)),
+        end,
         offset,
         path: path.into(),
         build_id,
-        backing: Backing::of_path(path),
+        backing: Backing::of_path(path, || build_id.is_some() || procfs::maps_program(pid, start, end)),
     }
 }
 

@@ -151,6 +151,7 @@ fn what_is_not_wanted_is_dropped_unseen_unless_its_code_could_tell_more() {
     let mut jvm = ProcessTable::default();
     jvm.exec(5_000_000, "java", 0);
     let code = crate::process::table::mapped_code(
+        5_000_000,
         crate::types::Avma(0x1000),
         0x1000,
         crate::types::FileOffset(0),

@@ -6,7 +6,7 @@ use super::*;
 const A: u32 = 5_000_000;
 
 fn mapping_at(index: u64) -> MappedCode {
-    mapped_code(Avma(0x1000 * 2 * (index + 1)), 0x1000, FileOffset(0), "/opt/a/library.so", None)
+    mapped_code(7, Avma(0x1000 * 2 * (index + 1)), 0x1000, FileOffset(0), "/opt/a/library.so", None)
 }
 
 #[test]

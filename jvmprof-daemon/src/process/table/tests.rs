@@ -11,7 +11,7 @@ fn none() -> std::iter::Empty<Avma> {
 }
 
 fn code(start: u64, path: &str) -> MappedCode {
-    mapped_code(Avma(start), 0x1000, FileOffset(0), path, None)
+    mapped_code(7, Avma(start), 0x1000, FileOffset(0), path, None)
 }
 
 #[test]
