@@ -35,6 +35,8 @@ pub(super) struct Module {
     file: Result<Arc<KnownFile>, &'static str>,
     /// See [`is_class_data`].
     is_class_data: bool,
+    /// See [`is_replaced`].
+    is_replaced: bool,
 }
 
 impl Modules {
@@ -71,8 +73,10 @@ impl Module {
             path: Arc::clone(&code.path),
             build_id,
         };
-        let is_class_data = file.is_err() && open(process, code).is_ok_and(|file| is_class_data(&file));
-        Self { code: Arc::clone(code), mapping: Arc::new(mapping), file, is_class_data }
+        let opened = || open(process, code, |_| true);
+        let is_class_data = file.is_err() && opened().is_ok_and(|file| is_class_data(&file));
+        let is_replaced = file.is_err() && is_replaced(process, code, files);
+        Self { code: Arc::clone(code), mapping: Arc::new(mapping), file, is_class_data, is_replaced }
     }
 
     pub(super) fn mapping(&self) -> Arc<Mapping> {
@@ -93,7 +97,7 @@ impl Module {
         };
         names.get((file.key, svma), || {
             let (path, places) = (Path::new(&*self.code.path), names.places(process));
-            let open = || self.open_again(process, file, names);
+            let open = || self.open_again(process, file, files, names);
             let symbol = files.function_name(&file.key, path, &places, open, svma);
             let symbol = symbol.map_err(|error| error.reason())?;
             let mut source = Vec::new();
@@ -117,32 +121,32 @@ impl Module {
     ) -> Result<Arc<Functions>, &'static str> {
         let file = self.file.as_ref().map_err(|reason| *reason)?;
         let (path, places) = (Path::new(&*self.code.path), names.places(process));
-        let symbols = files.symbols(&file.key, path, &places, || self.open_again(process, file, names));
+        let symbols =
+            files.symbols(&file.key, path, &places, || self.open_again(process, file, files, names));
         symbols.map_err(|error| error.reason())
     }
 
     /// Opens the file once more; `None` if it can't be used, or isn't there any more.
-    pub(super) fn reopen(&self, process: &Process, names: &FunctionNames) -> Option<File> {
-        self.open_again(process, self.file.as_ref().ok()?, names).ok()
+    pub(super) fn reopen(&self, process: &Process, files: &FileCache, names: &FunctionNames) -> Option<File> {
+        self.open_again(process, self.file.as_ref().ok()?, files, names).ok()
     }
 
     fn open_again(
         &self,
         process: &Process,
         file: &KnownFile,
+        files: &FileCache,
         names: &FunctionNames,
     ) -> Result<File, OpenError> {
-        names.held(&file.key).map_or_else(|| open_again(process, &self.code), Ok)
+        names.held(&file.key).map_or_else(|| open_again(process, &self.code, files, &file.key), Ok)
     }
 
     /// Keeps the file open until its functions have their names.
     pub(super) fn hold(&self, process: &Process, files: &FileCache, names: &FunctionNames) {
         let Ok(file) = &self.file else { return };
         names.hold(file.key, || {
-            let opened = open_again(process, &self.code).ok()?;
-            let is_same =
-                files.identify(&opened, Path::new(&*self.code.path)).is_ok_and(|it| it.key == file.key);
-            is_same.then_some(opened)
+            let opened = open_again(process, &self.code, files, &file.key).ok()?;
+            has_key(&opened, &self.code, files, &file.key).then_some(opened)
         });
     }
 
@@ -164,9 +168,10 @@ impl Module {
     }
 
     /// Has the file's unwind rows read, for the kernel program. True if they will arrive.
-    pub(super) fn request_rows(&self, process: &Process, loader: &mut RowsLoader) -> bool {
+    pub(super) fn request_rows(&self, process: &Process, files: &FileCache, loader: &mut RowsLoader) -> bool {
         self.file.as_ref().is_ok_and(|file| {
-            loader.request(file.key, Path::new(&*self.code.path), || open_again(process, &self.code))
+            let open = || open_again(process, &self.code, files, &file.key);
+            loader.request(file.key, Path::new(&*self.code.path), open)
         })
     }
 
@@ -178,7 +183,7 @@ impl Module {
     pub(super) fn rows(&self, process: &Process, files: &FileCache) -> Option<Arc<UnwindRows>> {
         let file = self.file.as_ref().ok()?;
         let path = Path::new(&*self.code.path);
-        files.rows(&file.key, path, || open_again(process, &self.code)).ok()
+        files.rows(&file.key, path, || open_again(process, &self.code, files, &file.key)).ok()
     }
 
     fn svma(&self, file: &KnownFile, address: Avma) -> Option<Svma> {
@@ -188,6 +193,11 @@ impl Module {
     /// Whether it is a JVM's archive of classes: the code in it has no frame.
     pub(super) fn is_class_data(&self) -> bool {
         self.is_class_data
+    }
+
+    /// Whether its place is another file's by now.
+    pub(super) fn is_replaced(&self) -> bool {
+        self.is_replaced
     }
 
     fn rule(&self, process: &Process, files: &FileCache, address: Avma) -> Rule {
@@ -218,10 +228,10 @@ pub(super) fn rule(
     }
 }
 
-/// Whether the unwind rows of the code at an address are being read.
-pub(super) fn is_loading(process: &Process, modules: &Modules, loader: &RowsLoader, address: Avma) -> bool {
+/// Whether the unwind rows of the code at an address are being read, or can't be: another file is there by now.
+pub(super) fn is_missing(process: &Process, modules: &Modules, loader: &RowsLoader, address: Avma) -> bool {
     let module = process.mappings.find(address).and_then(|code| modules.by_start.get(&code.start));
-    module.and_then(|module| module.key()).is_some_and(|key| loader.is_loading(&key))
+    module.is_some_and(|module| module.is_replaced || module.key().is_some_and(|key| loader.is_loading(&key)))
 }
 
 /// The file that holds the code at an address, if Go's linker made it.
@@ -243,7 +253,7 @@ fn is_class_data(file: &File) -> bool {
 }
 
 fn identify(process: &Process, code: &MappedCode, files: &FileCache) -> Result<Arc<KnownFile>, LoadError> {
-    let file = open(process, code)?;
+    let file = open(process, code, |file| has_build_id(file, code, files))?;
     let path = Path::new(&*code.path);
     let known = files.identify(&file, path)?;
     let is_other = |wanted: BuildId| known.header.build_id != Some(wanted);
@@ -253,15 +263,34 @@ fn identify(process: &Process, code: &MappedCode, files: &FileCache) -> Result<A
     Ok(known)
 }
 
-/// Opens what is mapped: the mapping itself where that is allowed (also for a deleted file), else the path in the
+/// Whether a file has the build id that the kernel saw when it was mapped. Without one any has.
+fn has_build_id(file: &File, code: &MappedCode, files: &FileCache) -> bool {
+    code.build_id.is_none_or(|wanted| {
+        let known = files.identify(file, Path::new(&*code.path));
+        known.is_ok_and(|known| known.header.build_id == Some(wanted))
+    })
+}
+
+fn has_key(file: &File, code: &MappedCode, files: &FileCache, key: &FileKey) -> bool {
+    files.identify(file, Path::new(&*code.path)).is_ok_and(|known| known.key == *key)
+}
+
+/// Whether another file is mapped there by now: libraries come and go, and the event that tells of this one is on its way.
+fn is_replaced(process: &Process, code: &MappedCode, files: &FileCache) -> bool {
+    code.backing == Backing::File
+        && open_mapped(process, code).is_ok_and(|file| !has_build_id(&file, code, files))
+}
+
+/// Opens what is mapped: the mapping itself where that is allowed (also for a deleted file) and `is_it`, else the path in the
 /// process's own file system. A process that is gone leaves the path in ours, which is the same file if it has the
 /// build id that the kernel saw.
-fn open(process: &Process, code: &MappedCode) -> Result<File, OpenError> {
+fn open(process: &Process, code: &MappedCode, is_it: impl FnOnce(&File) -> bool) -> Result<File, OpenError> {
     if code.backing == Backing::Vdso {
         return vdso().map_err(|source| OpenError::Open { path: "[vdso]".into(), source });
     }
-    let map_file = format!("/proc/{}/map_files/{:x}-{:x}", process.pid, code.start.0, code.end.0);
-    if let Ok(file) = open_regular(Path::new(&map_file)) {
+    if let Ok(file) = open_mapped(process, code)
+        && is_it(&file)
+    {
         return Ok(file);
     }
     let path = PathBuf::from(code.path.strip_suffix(" (deleted)").unwrap_or(&code.path));
@@ -271,10 +300,21 @@ fn open(process: &Process, code: &MappedCode) -> Result<File, OpenError> {
     }
 }
 
+/// Opens what is mapped at this very place now.
+fn open_mapped(process: &Process, code: &MappedCode) -> Result<File, OpenError> {
+    open_regular(&procfs::map_file(process.pid, code.start, code.end))
+}
+
 /// As [`open`], for a file that has been identified, so that whatever another path leads to is recognized: its process may
 /// have ended since, and its root with it.
-fn open_again(process: &Process, code: &MappedCode) -> Result<File, OpenError> {
-    open(process, code).or_else(|error| match Path::new(&process.root()).exists() {
+fn open_again(
+    process: &Process,
+    code: &MappedCode,
+    files: &FileCache,
+    key: &FileKey,
+) -> Result<File, OpenError> {
+    let opened = open(process, code, |file| has_key(file, code, files, key));
+    opened.or_else(|error| match Path::new(&process.root()).exists() {
         true => Err(error),
         false => open_regular(Path::new(&*code.path)),
     })

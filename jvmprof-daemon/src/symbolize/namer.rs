@@ -176,7 +176,7 @@ impl Namer<'_> {
             Some(Rule::Row(trampolines.row(u32::try_from(address.0 - code.start.0).ok()?)?))
         };
         let native = |address| {
-            if self.loader.is_some_and(|loader| modules::is_loading(process, modules, loader, address)) {
+            if self.loader.is_some_and(|loader| modules::is_missing(process, modules, loader, address)) {
                 is_missing = true;
                 return Rule::Unknown;
             }

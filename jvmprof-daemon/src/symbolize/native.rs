@@ -137,7 +137,7 @@ impl Symbolizer {
     fn offer(&self, process: &Process, module: &Module, id: BuildId) {
         let Some(offers) = &self.native.offers else { return };
         offers.offer(id, || {
-            let file = module.reopen(process, &self.names)?;
+            let file = module.reopen(process, &self.files, &self.names)?;
             let path: Arc<str> = Arc::clone(&module.mapping().path);
             let debug = RegularFile::new(&file)
                 .ok()

@@ -58,15 +58,15 @@ impl Symbolizer {
             };
         }
         let module = symbols.modules.get(process, mapping, &self.files, &mut self.counts);
-        if module.is_class_data() {
-            // A few jumps, met so seldom that the daemon walks over them.
+        // A few jumps, met so seldom that the daemon walks over them; or what will be told of in a moment.
+        if module.is_class_data() || module.is_replaced() {
             return RegionCode::Later;
         }
         let Some((file, bias)) = module.file_and_bias() else { return RegionCode::FramePointer };
         let Some(kernel) = &mut self.kernel_side else { return RegionCode::FramePointer };
         // Code without rows is mostly written by hand or by compilers that keep frame pointers, such as Go's.
         if !kernel.tables.knows(&RowsKey::File(file)) {
-            if !module.request_rows(process, &mut kernel.loader) {
+            if !module.request_rows(process, &self.files, &mut kernel.loader) {
                 return RegionCode::Later;
             }
             symbols.awaited.push(file);
