@@ -226,6 +226,14 @@ pub mod globals {
     pub const TASK_FSBASE: &str = "TASK_FSBASE";
     /// `u32`: offset of `task_struct.comm`.
     pub const TASK_COMM: &str = "TASK_COMM";
+    /// `u32`: offset of `vm_area_struct.vm_start`.
+    pub const VMA_START: &str = "VMA_START";
+    /// `u32`: offset of `vm_area_struct.vm_end`.
+    pub const VMA_END: &str = "VMA_END";
+    /// `u32`: offset of `vm_area_struct.vm_flags`.
+    pub const VMA_FLAGS: &str = "VMA_FLAGS";
+    /// `u32`: offset of `vm_area_struct.vm_file`.
+    pub const VMA_FILE: &str = "VMA_FILE";
     /// `u32`: 1 if only the processes in [`super::PROFILED_PIDS`] are sampled.
     pub const FILTER: &str = "FILTER";
     /// `u32`: unread bytes in the ring buffer from which on a sample wakes the reader.

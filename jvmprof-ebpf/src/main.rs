@@ -12,6 +12,7 @@ mod filter;
 mod frozen;
 mod globals;
 mod known;
+mod mapping;
 mod memory;
 mod methods;
 mod sample;

@@ -123,6 +123,12 @@ fn start(scratch: &mut Scratch, regs: &pt_regs, ctx: &PerfEventContext) {
     let header: &mut SampleHeader = &mut scratch.header;
     header.tail_sp = regs.rsp;
     header.tail_fp = regs.rbp;
+    // A thread that the kernel started for the process, such as a worker of io_uring (Linux arch/x86/kernel/process.c,
+    // `copy_thread`).
+    if regs.rip == 0 && regs.rsp == 0 {
+        emit::finish(scratch, ctx, Stop::KernelThread as u64);
+        return;
+    }
     if regs.cs != USER_CS {
         emit::finish(scratch, ctx, Stop::Not64Bit as u64);
         return;

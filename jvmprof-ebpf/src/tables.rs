@@ -51,7 +51,7 @@ pub fn process(tgid: u32, start_ns: u64) -> Option<ProcessEntry> {
     if entry.start_ticks != start_ns / NS_PER_TICK { None } else { Some(*entry) }
 }
 
-/// A process replaced its program: what is known of it is of the past.
+/// A process replaced its program, or code of it: what is known of it is of the past.
 #[inline(always)]
 pub fn forget(tgid: u32) {
     if PROCESSES.remove(tgid).is_ok()
@@ -61,6 +61,21 @@ pub fn forget(tgid: u32) {
         // was gone.
         unsafe { core::ptr::write_volatile(forgotten, core::ptr::read_volatile(forgotten).wrapping_add(1)) };
     }
+}
+
+/// Whether what is known of a process speaks of code of files between two addresses.
+#[inline(always)]
+pub fn has_code_of_files(tgid: u32, start: u64, end: u64) -> bool {
+    // SAFETY: as in `process`.
+    let Some(process) = (unsafe { PROCESSES.get(tgid) }) else {
+        return false;
+    };
+    let last = region_index(u64::from(process.first_region), u64::from(process.regions), end - 1);
+    let Some(region) = REGIONS.get(last as u32) else {
+        return false;
+    };
+    let is_of_file = region.kind != Region::HOTSPOT && region.kind != Region::GENERATED;
+    is_of_file && region.start < end && region.end > start
 }
 
 #[inline(always)]

@@ -12,6 +12,8 @@ pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 const MAGIC: u16 = 0xeb9f;
 const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
+const KIND_FWD: u32 = 7;
+const KIND_FUNC: u32 = 12;
 /// Anonymous structures inside structures are searched this deep.
 const MAX_NESTING: u32 = 8;
 
@@ -23,6 +25,8 @@ pub enum BtfError {
     Malformed { path: PathBuf, what: &'static str },
     #[error("this kernel's {structure} has no field {field}")]
     NoField { structure: &'static str, field: &'static str },
+    #[error("this kernel has no function {function} that a program can be attached to")]
+    NoFunction { function: &'static str },
 }
 
 /// Parsed type information.
@@ -92,6 +96,24 @@ impl Btf {
             .ok_or(BtfError::NoField { structure, field })
     }
 
+    /// Type information in which this function alone has its name, under its own id: it is what attaching to it takes, and all
+    /// types, read into memory, take five megabytes.
+    ///
+    /// # Errors
+    /// There is no such function.
+    pub fn of_function(&self, function: &'static str) -> Result<Vec<u8>, BtfError> {
+        let is_it = |at: &u32| self.is_kind(*at, KIND_FUNC) && self.name(*at) == Some(function.as_bytes());
+        let before = self.types.iter().position(is_it).ok_or(BtfError::NoFunction { function })?;
+        let record = |name: u32, kind: u32| [name, kind << 24, 0];
+        let types = std::iter::repeat_n(record(0, KIND_FWD), before).chain([record(1, KIND_FUNC)]);
+        let names = [b"\0", function.as_bytes(), b"\0"].concat();
+        let (types_length, names_length) = (12 * (before as u32 + 1), names.len() as u32);
+        // Magic, version 1, no flags; the header's length, then where types and strings are behind it.
+        let header = [u32::from(MAGIC) | 1 << 16, 24, 0, types_length, types_length, names_length];
+        let words = header.into_iter().chain(types.flatten());
+        Ok(words.flat_map(u32::to_le_bytes).chain(names).collect())
+    }
+
     fn find_field(&self, at: u32, field: &str, nesting: u32) -> Option<u32> {
         let info = self.word(at + 4)?;
         let has_bit_fields = info >> 31 == 1;
@@ -117,7 +139,11 @@ impl Btf {
     }
 
     fn is_aggregate(&self, at: u32) -> bool {
-        self.word(at + 4).is_some_and(|info| matches!(info >> 24 & 0x1f, KIND_STRUCT | KIND_UNION))
+        self.is_kind(at, KIND_STRUCT) || self.is_kind(at, KIND_UNION)
+    }
+
+    fn is_kind(&self, at: u32, kind: u32) -> bool {
+        self.word(at + 4).is_some_and(|info| info >> 24 & 0x1f == kind)
     }
 
     /// The name that a type or member record begins with.
@@ -141,7 +167,7 @@ fn trailing_bytes(info: u32) -> Option<usize> {
     let elements = (info & 0xffff) as usize;
     Some(match info >> 24 & 0x1f {
         // PTR, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC, FLOAT, TYPE_TAG
-        2 | 7..=12 | 16 | 18 => 0,
+        2 | KIND_FWD..=KIND_FUNC | 16 | 18 => 0,
         // INT, VAR, DECL_TAG
         1 | 14 | 17 => 4,
         // ARRAY
@@ -167,6 +193,18 @@ mod tests {
         let group_leader = btf.offset_of("task_struct", "group_leader").expect("every kernel has it");
         assert!(group_leader > 0 && group_leader.is_multiple_of(8));
         assert!(matches!(btf.offset_of("task_struct", "no_such_field"), Err(BtfError::NoField { .. })));
+    }
+
+    #[test]
+    fn a_function_alone_keeps_the_id_that_it_has_among_all_types() {
+        let btf = Btf::of_running_kernel().expect("the tests need a kernel with BTF");
+        let alone = btf.of_function("perf_event_mmap").expect("the kernel has it");
+        let alone = Btf::parse(alone).expect("what was written can be read");
+        let name = Some(b"perf_event_mmap".as_slice());
+        let id =
+            |btf: &Btf| btf.types.iter().position(|at| btf.is_kind(*at, KIND_FUNC) && btf.name(*at) == name);
+        assert_eq!(id(&alone), id(&btf));
+        assert!(matches!(btf.of_function("no_such_function"), Err(BtfError::NoFunction { .. })));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use aya::maps::{HashMap, MapData, PerCpuArray, ProgramArray, RingBuf};
 use aya::programs::perf_event::{
     HardwareEvent, PerfEventConfig, PerfEventLinkId, PerfEventScope, SamplePolicy, SoftwareEvent,
 };
-use aya::programs::{PerfEvent, ProgramError, RawTracePoint};
+use aya::programs::{FEntry, PerfEvent, ProgramError, RawTracePoint};
 use aya::sys::{Stats, enable_stats};
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use aya_log::EbpfLogger;
@@ -29,6 +29,9 @@ const FORK: &str = "process_fork";
 const EXEC: &str = "process_exec";
 /// What each CPU keeps.
 const CPUS: &str = "CPUS";
+const NEW_MAPPING: &str = "new_mapping";
+/// The kernel's function that [`NEW_MAPPING`] is called by.
+pub(super) const MAPPED: &str = "perf_event_mmap";
 const RING: &str = "SAMPLES";
 const COUNTERS: &str = "COUNTERS";
 /// One CPU's.
@@ -88,6 +91,9 @@ impl Programs {
             follow(&mut ebpf, FORK, "sched_process_fork")?;
         }
         follow(&mut ebpf, EXEC, "sched_process_exec")?;
+        if let Err(error) = watch_mappings(&mut ebpf) {
+            tracing::warn!(%error, "{UNWATCHED}");
+        }
         let tables = KernelTables::of(&mut ebpf, TableSizes::of_machine())?;
         program::<&mut PerfEvent>(&mut ebpf, SAMPLE)?.load().map_err(program_error(SAMPLE))?;
         let mut programs = Self {
@@ -246,6 +252,10 @@ pub(super) fn load(options: &SamplerOptions, verifier_log: VerifierLogLevel) -> 
     let task_mm = btf.offset_of("task_struct", "mm")?;
     let task_comm = btf.offset_of("task_struct", "comm")?;
     let task_fsbase = btf.offset_of("task_struct", "thread")? + btf.offset_of("thread_struct", "fsbase")?;
+    let vma_start = btf.offset_of("vm_area_struct", "vm_start")?;
+    let vma_end = btf.offset_of("vm_area_struct", "vm_end")?;
+    let vma_flags = btf.offset_of("vm_area_struct", "vm_flags")?;
+    let vma_file = btf.offset_of("vm_area_struct", "vm_file")?;
     drop(btf);
     let filter = u32::from(options.pids.is_some());
     let wakeup_bytes = options.ring_bytes / 4;
@@ -266,6 +276,10 @@ pub(super) fn load(options: &SamplerOptions, verifier_log: VerifierLogLevel) -> 
         .override_global(globals::TASK_MM, &task_mm, true)
         .override_global(globals::TASK_FSBASE, &task_fsbase, true)
         .override_global(globals::TASK_COMM, &task_comm, true)
+        .override_global(globals::VMA_START, &vma_start, true)
+        .override_global(globals::VMA_END, &vma_end, true)
+        .override_global(globals::VMA_FLAGS, &vma_flags, true)
+        .override_global(globals::VMA_FILE, &vma_file, true)
         .override_global(globals::FILTER, &filter, true)
         .override_global(globals::WAKEUP_BYTES, &wakeup_bytes, true)
         .override_global(globals::LOG, &log, true)
@@ -281,6 +295,25 @@ fn follow(ebpf: &mut Ebpf, name: &'static str, tracepoint: &str) -> Result<(), S
     program.load().map_err(program_error(name))?;
     program.attach(tracepoint).map_err(program_error(name))?;
     Ok(())
+}
+
+/// What it means where the kernel can't: before 5.16, and where it was built without `CONFIG_FUNCTION_TRACER`.
+const UNWATCHED: &str = "where a process loads a library in the place of another one, stacks of the next tenth of a second may be wrong";
+
+/// Has what is known of a process forgotten when code of files takes the place of other.
+fn watch_mappings(ebpf: &mut Ebpf) -> Result<(), SamplerError> {
+    let function = mapped_function()?;
+    let program: &mut FEntry = program(ebpf, NEW_MAPPING)?;
+    program.load(MAPPED, &function).map_err(program_error(NEW_MAPPING))?;
+    program.attach().map_err(program_error(NEW_MAPPING))?;
+    Ok(())
+}
+
+/// The kernel's function that [`NEW_MAPPING`] is attached to, as aya wants it described.
+pub(super) fn mapped_function() -> Result<aya::Btf, SamplerError> {
+    let function = Btf::of_running_kernel()?.of_function(MAPPED)?;
+    let parsed = aya::Btf::parse(&function, aya::Endianness::Little);
+    parsed.map_err(|error| program_error(NEW_MAPPING)(error.into()))
 }
 
 fn program<'a, T>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<T, SamplerError>

@@ -7,7 +7,7 @@ use aya::programs::{Program, ProgramError, ProgramInfo};
 use aya::{Ebpf, VerifierLogLevel};
 use serde::Serialize;
 
-use super::programs::load;
+use super::programs::{MAPPED, load, mapped_function};
 use super::{SamplerError, SamplerOptions};
 
 /// Size of an eBPF instruction: `struct bpf_insn`, include/uapi/linux/bpf.h.
@@ -72,7 +72,7 @@ fn report(ebpf: &mut Ebpf, options: &SamplerOptions, name: String) -> Result<Pro
     })
 }
 
-/// The kinds of programs that need nothing but themselves.
+/// The kinds of programs that need nothing but themselves and the kernel's types.
 fn load_one(ebpf: &mut Ebpf, name: &str) -> Result<(), ProgramError> {
     match ebpf.program_mut(name) {
         Some(Program::PerfEvent(program)) => program.load(),
@@ -80,6 +80,10 @@ fn load_one(ebpf: &mut Ebpf, name: &str) -> Result<(), ProgramError> {
         Some(Program::TracePoint(program)) => program.load(),
         Some(Program::KProbe(program)) => program.load(),
         Some(Program::UProbe(program)) => program.load(),
+        Some(Program::FEntry(program)) => {
+            let function = mapped_function().map_err(std::io::Error::other)?;
+            program.load(MAPPED, &function)
+        }
         _ => Err(ProgramError::UnexpectedProgramType),
     }
 }
