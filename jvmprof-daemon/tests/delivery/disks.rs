@@ -36,7 +36,7 @@ const SPOOL: SpoolOptions =
 
 fn record(samples: u64) -> NewRecord {
     let body = vec![samples as u8; 3000];
-    NewRecord { created: std::time::SystemTime::now(), samples, series: 1, body }
+    NewRecord { created: std::time::SystemTime::now(), samples, series: 1, tries: 0, body }
 }
 
 #[test]

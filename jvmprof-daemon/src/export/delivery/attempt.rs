@@ -10,6 +10,17 @@ use crate::export::parca::{Outcome, ParcaClient, Request};
 /// Requests that may be refused one after the other, none being taken, before the rest is believed to be refused as well: a
 /// server that wants nothing is not asked for each series.
 const REFUSALS: usize = 64;
+/// The same of failures that say nothing of the request, while the one among its series is searched that causes them.
+const FAILURES: usize = 8;
+
+/// How to take failures.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Policy {
+    /// Send again what may have been stored.
+    pub(super) send_again: bool,
+    /// Divide a request also if it isn't refused: others are taken, so that something in it must be the reason.
+    pub(super) divide: bool,
+}
 
 /// What became of a request's samples.
 #[derive(Debug, Default)]
@@ -18,11 +29,11 @@ pub(super) struct Verdict {
     pub(super) refused: u64,
     /// Sent, and nobody knows; not to be sent again.
     pub(super) possibly_lost: u64,
-    /// To be sent again, when the server is back.
+    /// To be sent again: when the server is back, or behind others.
     pub(super) again: Vec<Request>,
     /// The part of `again` that may be stored already, in samples.
     pub(super) possibly_twice: u64,
-    /// Why it makes no sense to send anything at the moment.
+    /// Why something is to be sent again, or why it is unknown what became of it.
     pub(super) problem: Option<String>,
     pub(super) requests: u64,
     pub(super) sent_bytes: u64,
@@ -30,19 +41,19 @@ pub(super) struct Verdict {
     pub(super) divided: u64,
 }
 
-/// Sends a request, in parts if the server doesn't want it as a whole. `send_again`: what to do with what may have been
-/// stored. `deadline`: resolves when answers aren't waited for any more.
+/// Sends a request, in parts if the server doesn't want it as a whole. `deadline`: resolves when answers aren't waited for
+/// any more.
 pub(super) async fn deliver(
     client: &ParcaClient,
     request: Request,
-    send_again: bool,
+    policy: Policy,
     mut deadline: Pin<&mut impl Future<Output = ()>>,
 ) -> Verdict {
     let mut verdict = Verdict::default();
     let mut parts = VecDeque::from([request]);
-    let mut refusals = 0;
+    let (mut refusals, mut failures, mut is_over) = (0, 0, false);
     while let Some(part) = parts.pop_front() {
-        if verdict.problem.is_some() {
+        if is_over {
             verdict.again.push(part);
             continue;
         }
@@ -56,10 +67,11 @@ pub(super) async fn deliver(
         verdict.requests += 1;
         verdict.sent_bytes += part.bytes() as u64;
         verdict.failed += u64::from(outcome != Outcome::Stored);
-        match outcome {
+        let problem = match outcome {
             Outcome::Stored => {
-                refusals = 0;
+                (refusals, failures) = (0, 0);
                 verdict.delivered += part.samples;
+                continue;
             }
             Outcome::Refused { divisible, .. } => {
                 refusals += 1;
@@ -72,21 +84,36 @@ pub(super) async fn deliver(
                     }
                     None => verdict.refused += samples,
                 }
+                continue;
+            }
+            Outcome::PossiblyLost { code, message } if !policy.send_again => {
+                verdict.problem = Some(format!("{code:?}: {message}"));
+                verdict.possibly_lost += part.samples;
+                is_over = true;
+                continue;
             }
             Outcome::PossiblyLost { code, message } => {
-                verdict.problem = Some(format!("{code:?}: {message}"));
-                if send_again {
-                    verdict.possibly_twice += part.samples;
-                    verdict.again.push(part);
-                } else {
-                    verdict.possibly_lost += part.samples;
-                }
+                verdict.possibly_twice += part.samples;
+                format!("{code:?}: {message}")
             }
-            Outcome::NotStored { message } => {
-                verdict.problem = Some(message);
-                verdict.again.push(part);
-            }
+            Outcome::NotStored { message } => message,
+        };
+        verdict.problem = Some(problem);
+        failures += 1;
+        is_over = !policy.divide || failures >= FAILURES;
+        if is_over || part.series() == 1 {
+            verdict.again.push(part);
+        } else {
+            verdict.divided += 1;
+            parts.extend(part.halves().into_iter().flatten());
         }
     }
     verdict
+}
+
+impl Verdict {
+    /// Samples that are to be sent again.
+    pub(super) fn again(&self) -> u64 {
+        self.again.iter().map(|request| request.samples).sum()
+    }
 }

@@ -36,8 +36,14 @@ pub(super) struct Shared {
 
 #[derive(Debug, Default)]
 pub(super) struct State {
+    /// Not tried yet.
     pub(super) outbox: VecDeque<Request>,
-    outbox_bytes: usize,
+    /// Without a spool: tried, and not taken while others were.
+    tried: VecDeque<Request>,
+    /// Of both.
+    waiting_bytes: usize,
+    /// Samples of the spool's records that were tried.
+    tried_in_spool: u64,
     /// The server doesn't take anything at the moment.
     pub(super) is_down: bool,
     /// No more requests will come into the outbox.
@@ -52,14 +58,35 @@ pub(super) struct State {
 
 impl State {
     fn push_back(&mut self, request: Request) {
-        self.outbox_bytes += request.bytes();
+        self.waiting_bytes += request.bytes();
         self.outbox.push_back(request);
     }
 
+    /// The oldest of all.
     pub(super) fn pop_front(&mut self) -> Option<Request> {
+        self.pop_tried().or_else(|| self.pop_fresh())
+    }
+
+    pub(super) fn pop_fresh(&mut self) -> Option<Request> {
         let request = self.outbox.pop_front()?;
-        self.outbox_bytes -= request.bytes();
+        self.waiting_bytes -= request.bytes();
         Some(request)
+    }
+
+    pub(super) fn pop_tried(&mut self) -> Option<Request> {
+        let request = self.tried.pop_front()?;
+        self.waiting_bytes -= request.bytes();
+        Some(request)
+    }
+
+    /// Whether there is something that was tried, in memory or in the spool.
+    pub(super) fn has_tried(&self) -> bool {
+        !self.tried.is_empty() || self.tried_in_spool > 0
+    }
+
+    /// Whether the spool has something that wasn't.
+    pub(super) fn has_spooled(&self) -> bool {
+        self.counts.spooled > self.tried_in_spool
     }
 
     /// What the spool says of itself.
@@ -70,6 +97,7 @@ impl State {
         self.counts.losses.spool_damaged = losses.damaged;
         self.counts.spooled = spool.samples();
         self.counts.spool_bytes = spool.bytes();
+        self.tried_in_spool = spool.tried_samples();
         self.appended = spool.appended();
     }
 
@@ -152,7 +180,7 @@ impl Shared {
             _ => self.options.max_waiting_bytes,
         };
         let mut over = Vec::new();
-        while state.outbox_bytes > room {
+        while state.waiting_bytes > room {
             over.extend(state.pop_front());
         }
         over
@@ -161,16 +189,16 @@ impl Shared {
     /// Takes everything that waits out of memory, if there is a spool to put it into.
     pub(super) async fn clear_outbox(self: &Arc<Self>) {
         if self.disk.is_some() {
-            let waiting = {
+            let waiting: Vec<_> = {
                 let mut state = self.state();
-                state.outbox_bytes = 0;
-                std::mem::take(&mut state.outbox)
+                std::iter::from_fn(|| state.pop_front()).collect()
             };
-            self.keep(waiting.into()).await;
+            self.keep(waiting).await;
         }
     }
 
-    /// Requests that were tried and have to be tried again.
+    /// Requests that have to be sent again: the first ones, if it was the server that took nothing, or behind all others, if
+    /// it took others.
     pub(super) async fn keep_for_later(self: &Arc<Self>, requests: Vec<Request>) {
         if self.disk.is_some() {
             return self.keep(requests).await;
@@ -178,8 +206,12 @@ impl Shared {
         let over = {
             let mut state = self.state();
             for request in requests.into_iter().rev() {
-                state.outbox_bytes += request.bytes();
-                state.outbox.push_front(request);
+                state.waiting_bytes += request.bytes();
+                if request.tries == 0 {
+                    state.outbox.push_front(request);
+                } else {
+                    state.tried.push_back(request);
+                }
             }
             self.over(&mut state)
         };
@@ -219,6 +251,7 @@ impl Shared {
             created: request.created,
             samples,
             series: u32::try_from(request.series()).unwrap_or(u32::MAX),
+            tries: request.tries,
             body: request.to_bytes(),
         };
         let mut spool = lock(&disk.spool);
@@ -233,14 +266,14 @@ impl Shared {
         }
     }
 
-    /// The oldest record of the spool, which is from now on being sent.
-    pub(super) async fn take_spooled(self: &Arc<Self>) -> Result<Option<Taken>, SpoolError> {
+    /// A record of the spool, which is from now on being sent: the oldest that wasn't tried yet, or one of those that were.
+    pub(super) async fn take_spooled(self: &Arc<Self>, is_tried: bool) -> Result<Option<Taken>, SpoolError> {
         let shared = Arc::clone(self);
         let taken = self
             .blocking(move || {
                 let Some(disk) = &shared.disk else { return Ok(None) };
                 let mut spool = lock(&disk.spool);
-                let taken = spool.take();
+                let taken = if is_tried { spool.take_tried() } else { spool.take() };
                 let mut state = shared.state();
                 state.look_at(&spool);
                 state.sending =

@@ -225,6 +225,54 @@ async fn at_least_once_sends_again_what_may_be_stored() {
     assert_eq!((counts.losses.total(), counts.possibly_twice), (0, 12));
 }
 
+/// Hands over until a series that is never taken is refused.
+async fn refused_in_the_end(options: &DeliveryOptions, code: Code, text: &'static str) -> DeliveryCounts {
+    let scripted = Scripted::default();
+    *scripted.never.lock().expect("no test panicked") = Some(("9", code, text));
+    let delivery = to(&client(serve(&scripted).await), options);
+    delivery.hand_over(batch_of(20));
+    let started = Instant::now();
+    while delivery.counts()[0].1.losses.refused == 0 {
+        assert!(started.elapsed() < PATIENCE, "{:?}", delivery.counts());
+        // The others are taken meanwhile.
+        delivery.hand_over(batch_of(3));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
+    end(delivery).await
+}
+
+#[tokio::test]
+async fn what_is_never_taken_holds_up_no_other_and_is_refused_in_the_end() {
+    let dir = tempfile::tempdir().expect("a folder");
+    for options in [options(Some(dir.path())), options(None)] {
+        for (code, text) in [(Code::ResourceExhausted, "slow down"), (Code::PermissionDenied, "HTTP 403")] {
+            let counts = refused_in_the_end(&options, code, text).await;
+            assert_eq!((counts.losses.refused, counts.losses.total()), (9, 9), "{counts:?}");
+        }
+        let again = DeliveryOptions { send_again: true, ..options };
+        let counts = refused_in_the_end(&again, Code::Unknown, "storage").await;
+        assert_eq!((counts.losses.refused, counts.losses.total()), (9, 9), "{counts:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_takes_nothing_but_questions_refuses_nothing() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let scripted = Scripted::default();
+    *scripted.never.lock().expect("no test panicked") = Some(("1", Code::ResourceExhausted, "slow down"));
+    let delivery = to(&client(serve(&scripted).await), &options(Some(dir.path())));
+    for _ in 0..5 {
+        delivery.hand_over(batch_of(4));
+    }
+    let counts = until(&delivery, |counts| counts.requests >= 60).await;
+    assert_eq!((counts.losses.total(), counts.divided_requests, counts.delivered), (0, 0, 0), "{counts:?}");
+    *scripted.never.lock().expect("no test panicked") = None;
+    let counts = until(&delivery, |counts| counts.delivered == 50).await;
+    assert_eq!(counts.losses.total(), 0);
+    end(delivery).await;
+}
+
 #[tokio::test]
 async fn without_a_spool_memory_is_bounded_and_the_rest_counted() {
     let address = dead_address().await;

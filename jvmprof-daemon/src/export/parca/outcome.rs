@@ -49,7 +49,7 @@ impl Outcome {
         match status.code() {
             // Before anything is stored, Parca looks at all series.
             Code::InvalidArgument => refused(true),
-            Code::ResourceExhausted if is_too_large(status.message()) => refused(true),
+            Code::ResourceExhausted | Code::OutOfRange if is_too_large(status.message()) => refused(true),
             Code::ResourceExhausted => Self::not_stored(status),
             Code::Unavailable if was_not_forwarded(status.message()) => Self::not_stored(status),
             // The same text says that the server can't read the request and that we can't read its answer.
@@ -117,9 +117,19 @@ fn http_status(message: &str) -> Option<u16> {
     rest.get(..3)?.parse().ok()
 }
 
-/// grpc-go `rpc_util.go`: "grpc: received message larger than max (%d vs. %d)".
+/// What servers say of a message beyond their limit, in their libraries' words.
 fn is_too_large(message: &str) -> bool {
-    message.contains("larger than max")
+    const TEXTS: &[&str] = &[
+        // grpc-go `rpc_util.go`, C++, Python and Node.js: "received message larger than max (%d vs. %d)"
+        "larger than max",
+        // grpc-java `MessageDeframer.java`: "gRPC message exceeds maximum size %d: %d"
+        "exceeds maximum size",
+        // grpc-dotnet: "Received message exceeds the maximum configured message size."
+        "exceeds the maximum configured message size",
+        // tonic `codec/decode.rs`: "Error, decoded message length too large: found %d bytes, the limit is: %d bytes"
+        "message length too large",
+    ];
+    TEXTS.iter().any(|text| message.contains(text))
 }
 
 /// Answers of proxies that had nobody to pass the request to: Envoy's texts (`source/common/http/utility.cc`,

@@ -17,6 +17,8 @@ pub struct Request {
     pub created: SystemTime,
     /// Number of samples.
     pub samples: u64,
+    /// How often it wasn't taken while others were: from 1 on it is by itself, rather than the server's state, that it fails.
+    pub tries: u32,
     /// The samples of each series.
     counts: Vec<u64>,
     pub(super) message: WriteRawRequest,
@@ -33,7 +35,7 @@ impl Request {
         self.message.encoded_len()
     }
 
-    /// Two requests with a half of the series each; `None` if there is but one.
+    /// Two requests with a half of the series each, both of which have still to be judged; `None` if there is but one.
     pub fn halves(mut self) -> Option<[Self; 2]> {
         let middle = self.series() / 2;
         if middle == 0 {
@@ -43,7 +45,8 @@ impl Request {
         let samples = counts.iter().sum();
         let message = WriteRawRequest { series, ..WriteRawRequest::default() };
         self.samples -= samples;
-        let second = Self { created: self.created, samples, counts, message };
+        self.tries = self.tries.min(1);
+        let second = Self { created: self.created, samples, tries: self.tries, counts, message };
         Some([self, second])
     }
 
@@ -56,18 +59,18 @@ impl Request {
         bytes
     }
 
-    /// What [`Self::to_bytes`] gave; `None` if these bytes aren't that.
+    /// What [`Self::to_bytes`] gave, not tried yet; `None` if these bytes aren't that.
     pub fn from_bytes(bytes: &[u8], created: SystemTime, samples: u64) -> Option<Self> {
         let (series, rest) = bytes.split_first_chunk()?;
         let (counts, rest) = rest.split_at_checked((u32::from_le_bytes(*series) as usize).checked_mul(8)?)?;
         let counts: Vec<u64> = counts.as_chunks().0.iter().map(|count| u64::from_le_bytes(*count)).collect();
         let message = WriteRawRequest::decode(rest).ok()?;
         let is_whole = message.series.len() == counts.len() && counts.iter().sum::<u64>() == samples;
-        is_whole.then_some(Self { created, samples, counts, message })
+        is_whole.then_some(Self { created, samples, tries: 0, counts, message })
     }
 
     /// The labels of the series, if it is the only one: for the log.
-    pub(super) fn only_labels(&self) -> Option<String> {
+    pub fn only_labels(&self) -> Option<String> {
         let [RawProfileSeries { labels: Some(labels), .. }] = &self.message.series[..] else { return None };
         let text = |label: &Label| format!("{}={:?}", label.name, label.value);
         Some(labels.labels.iter().map(text).collect::<Vec<_>>().join(","))
@@ -97,7 +100,7 @@ pub fn requests(batch: &Batch, max_bytes: usize) -> io::Result<Vec<Request>> {
             }
             _ => {
                 let message = WriteRawRequest { series: vec![encoded], ..WriteRawRequest::default() };
-                requests.push(Request { created, samples, counts: vec![samples], message });
+                requests.push(Request { created, samples, tries: 0, counts: vec![samples], message });
                 room = max_bytes.saturating_sub(bytes);
             }
         }

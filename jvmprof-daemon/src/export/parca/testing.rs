@@ -33,6 +33,8 @@ pub(in crate::export) enum Step {
 pub(in crate::export) struct Scripted {
     pub(in crate::export) steps: Arc<Mutex<VecDeque<Step>>>,
     pub(in crate::export) seen: Arc<Mutex<Vec<(MetadataMap, WriteRawRequest)>>>,
+    /// How it answers requests that hold a series of this pid, whatever the script says.
+    pub(in crate::export) never: Arc<Mutex<Option<(&'static str, Code, &'static str)>>>,
 }
 
 impl Scripted {
@@ -52,6 +54,13 @@ impl ProfileStoreService for Scripted {
         request: tonic::Request<WriteRawRequest>,
     ) -> Result<Response<WriteRawResponse>, Status> {
         let (metadata, _, message) = request.into_parts();
+        let labels = message.series.iter().flat_map(|series| &series.labels).flat_map(|set| &set.labels);
+        let pids: Vec<&str> =
+            labels.filter(|label| label.name == "pid").map(|label| label.value.as_str()).collect();
+        let never = self.never.lock().unwrap().filter(|(pid, ..)| pids.contains(pid));
+        if let Some((_, code, text)) = never {
+            return Err(Status::new(code, text));
+        }
         self.seen.lock().unwrap().push((metadata, message));
         let step = self.steps.lock().unwrap().pop_front();
         match step {

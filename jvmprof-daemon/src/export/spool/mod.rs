@@ -49,6 +49,8 @@ pub struct NewRecord {
     pub created: SystemTime,
     pub samples: u64,
     pub series: u32,
+    /// How often it wasn't taken while others were. Not on disk: the next daemon begins anew.
+    pub tries: u32,
     /// At most 256 MiB.
     pub body: Vec<u8>,
 }
@@ -67,6 +69,7 @@ pub struct Taken {
     pub created: SystemTime,
     pub samples: u64,
     pub series: u32,
+    pub tries: u32,
     pub body: Vec<u8>,
 }
 
@@ -107,6 +110,12 @@ impl Spool {
     /// Samples of records that are not over.
     pub fn samples(&self) -> u64 {
         self.samples
+    }
+
+    /// The part of them in records that were tried: nobody but [`Self::take_tried`] gives these.
+    pub fn tried_samples(&self) -> u64 {
+        let places = self.segments.iter().flat_map(|segment| &segment.places);
+        places.filter(|place| place.tries > 0).map(|place| place.header.samples).sum()
     }
 
     /// Samples that were ever appended.
@@ -150,7 +159,7 @@ impl Spool {
             body_crc: format::crc(&new.body),
         };
         let before = segment.bytes;
-        segment.append(file, header, &new.body)?;
+        segment.append(file, header, &new.body, new.tries)?;
         if let Err(error) = file.sync_data() {
             segment.bytes = before;
             segment.records -= 1;
@@ -163,20 +172,40 @@ impl Spool {
         Ok(())
     }
 
-    /// The oldest record, marked as being sent. `None` if there is none. Records that are damaged or too old are left out
-    /// and counted.
+    /// The oldest record that wasn't tried yet, marked as being sent. `None` if there is none. Records that are damaged or
+    /// too old are left out and counted.
     ///
     /// # Errors
     /// It can't be read, or the mark can't be written; the record stays.
     pub fn take(&mut self) -> Result<Option<Taken>, SpoolError> {
+        self.take_first(|spool| spool.places().find(|(_, place)| place.tries == 0))
+    }
+
+    /// The same of those that were tried: the one that was tried least often.
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    pub fn take_tried(&mut self) -> Result<Option<Taken>, SpoolError> {
+        self.take_first(|spool| {
+            spool.places().filter(|(_, place)| place.tries > 0).min_by_key(|(_, place)| place.tries)
+        })
+    }
+
+    /// The records with their segments' numbers, the oldest first.
+    fn places(&self) -> impl Iterator<Item = (u64, Place)> {
+        self.segments.iter().flat_map(|segment| segment.places.iter().map(|place| (segment.number, *place)))
+    }
+
+    fn take_first(
+        &mut self,
+        first: impl Fn(&Self) -> Option<(u64, Place)>,
+    ) -> Result<Option<Taken>, SpoolError> {
         self.remove_finished();
         self.expire(SystemTime::now());
         loop {
-            let Some(segment) = self.segments.iter_mut().find(|segment| !segment.places.is_empty()) else {
-                return Ok(None);
-            };
-            let Some(place) = segment.places.front().copied() else { return Ok(None) };
-            let id = RecordId { segment: segment.number, index: place.header.index };
+            let Some((number, place)) = first(self) else { return Ok(None) };
+            let Some(segment) = self.segment(number) else { return Ok(None) };
+            let id = RecordId { segment: number, index: place.header.index };
             let Some(body) = segment.body(&place)? else {
                 tracing::error!(path = %segment.path.display(), samples = place.header.samples,
                     "a record of the spool is damaged and lost");
@@ -188,7 +217,7 @@ impl Spool {
             let Header { created_ms, samples, series, .. } = place.header;
             self.taken = Some((id, samples));
             let created = SystemTime::UNIX_EPOCH + Duration::from_millis(created_ms);
-            return Ok(Some(Taken { id, created, samples, series, body }));
+            return Ok(Some(Taken { id, created, samples, series, tries: place.tries, body }));
         }
     }
 
@@ -200,15 +229,19 @@ impl Spool {
         self.finish(id, Mark::Done { delivered: u32::try_from(delivered).unwrap_or(u32::MAX) });
     }
 
-    /// Gives a record back that was not stored for certain, or that is to be sent again anyway. Its samples are counted
-    /// as lost if its segment had to leave in the meantime.
+    /// Gives a record back, with its tries, that was not stored for certain, or that is to be sent again anyway. Its samples
+    /// are counted as lost if its segment had to leave in the meantime.
     pub fn put_back(&mut self, taken: &Taken) {
         self.taken = None;
-        let Some(segment) = self.segment(taken.id.segment) else {
+        let segment = self.segments.iter_mut().find(|segment| segment.number == taken.id.segment);
+        let Some(segment) = segment else {
             self.samples -= taken.samples;
             self.losses.full += taken.samples;
             return;
         };
+        if let Some(place) = segment.places.iter_mut().find(|place| place.header.index == taken.id.index) {
+            place.tries = taken.tries;
+        }
         if let Err(error) = segment.mark(taken.id.index, Mark::Waiting, false) {
             tracing::warn!(%error, "after a crash a record of the spool would be taken for one that may be stored");
         }

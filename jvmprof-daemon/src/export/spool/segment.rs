@@ -24,6 +24,8 @@ pub(super) struct Place {
     /// Of the body in the file.
     pub(super) body_at: u64,
     pub(super) mark: Mark,
+    /// How often it wasn't taken while others were, as far as this daemon knows.
+    pub(super) tries: u32,
 }
 
 /// A segment and what is still to be sent of it.
@@ -120,7 +122,9 @@ impl Segment {
             let mark = mark_in(&head[..read], header.index);
             match mark {
                 Mark::Done { delivered } => found.settled.push((header.index, delivered)),
-                Mark::Waiting | Mark::Sending => segment.places.push_back(Place { header, body_at, mark }),
+                Mark::Waiting | Mark::Sending => {
+                    segment.places.push_back(Place { header, body_at, mark, tries: 0 });
+                }
             }
         }
         segment.samples_through = samples_through;
@@ -132,7 +136,13 @@ impl Segment {
     }
 
     /// Writes a record behind the last one, without syncing it. If that fails the file is as it was.
-    pub(super) fn append(&mut self, file: &File, header: Header, body: &[u8]) -> Result<(), SpoolError> {
+    pub(super) fn append(
+        &mut self,
+        file: &File,
+        header: Header,
+        body: &[u8],
+        tries: u32,
+    ) -> Result<(), SpoolError> {
         let at = self.bytes;
         let body_at = at + HEADER_BYTES as u64;
         let written = file.write_all_at(&header.encode(), at).and_then(|()| file.write_all_at(body, body_at));
@@ -143,7 +153,7 @@ impl Segment {
         self.bytes = body_at + body.len() as u64;
         self.records += 1;
         self.samples_through += header.samples;
-        self.places.push_back(Place { header, body_at, mark: Mark::Waiting });
+        self.places.push_back(Place { header, body_at, mark: Mark::Waiting, tries });
         Ok(())
     }
 

@@ -17,7 +17,7 @@ fn options() -> SpoolOptions {
 }
 
 fn record(samples: u64, body: &[u8]) -> NewRecord {
-    NewRecord { created: SystemTime::now(), samples, series: 1, body: body.to_vec() }
+    NewRecord { created: SystemTime::now(), samples, series: 1, tries: 0, body: body.to_vec() }
 }
 
 fn open(dir: &Path) -> (Spool, Found) {
@@ -165,6 +165,27 @@ fn a_record_that_is_put_back_is_the_first_again() {
     let (mut spool, found) = open(dir.path());
     assert_eq!(found.interrupted, 0);
     assert_eq!(drain(&mut spool), [1, 2]);
+}
+
+#[test]
+fn a_record_that_was_tried_waits_behind_the_others() {
+    let dir = scratch();
+    let (mut spool, _) = open(dir.path());
+    for samples in 1..=3 {
+        spool.append(&record(samples, b"")).expect("room");
+    }
+    let taken = spool.take().expect("readable").expect("a record");
+    spool.put_back(&Taken { tries: 2, ..taken });
+    spool.append(&NewRecord { tries: 1, ..record(4, b"") }).expect("room");
+    assert_eq!((spool.tried_samples(), spool.samples()), (1 + 4, 10));
+    assert_eq!(drain(&mut spool), [2, 3]);
+    let least = spool.take_tried().expect("readable").expect("a record");
+    assert_eq!((least.samples, least.tries), (4, 1));
+    spool.settle(least.id, 4);
+    drop(spool);
+    // The next daemon begins anew.
+    let (mut spool, _) = open(dir.path());
+    assert_eq!((spool.tried_samples(), drain(&mut spool)), (0, vec![1]));
 }
 
 #[test]
