@@ -1,26 +1,33 @@
 //! Serving HTTP and gRPC to whoever connects, without being exhausted by it: bounded are the number of connections, the time
 //! until a request's headers are there, the time in which nothing moves, and the streams of a connection.
 
+mod open;
+
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use axum::Router;
 use axum::serve::Listener;
+use axum::{Router, middleware};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use tokio::sync::Semaphore;
 use tokio_io_timeout::TimeoutStream;
+
+use open::{Activity, OpenConnections};
 
 /// What all clients together may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenerLimits {
-    /// Open at the same time; further ones are closed at once, and counted.
+    /// Open at the same time; for a further one another one is closed, or it is itself, and counted.
     pub connections: usize,
-    /// From the first byte of an HTTP/1 request to the end of its headers.
+    pub when_full: WhenFull,
+    /// Only HTTP/1.1 is spoken.
+    pub http1_only: bool,
+    /// From the first byte of an HTTP/1 request to the end of its headers, and from the beginning of any connection to the end
+    /// of the first one's.
     pub header_time: Duration,
     /// A connection on which nothing is read, or nothing can be written, for so long is closed. HTTP/2 clients that live
     /// answer pings, so theirs stay.
@@ -33,10 +40,21 @@ pub struct ListenerLimits {
     pub drain_time: Duration,
 }
 
+/// What one connection too many leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenFull {
+    /// It is closed: what others are sending may not be lost.
+    Refuse,
+    /// The one that has been quiet for the longest time is closed: who holds connections open keeps nobody out.
+    CloseQuietest,
+}
+
 impl Default for ListenerLimits {
     fn default() -> Self {
         Self {
             connections: 256,
+            when_full: WhenFull::Refuse,
+            http1_only: false,
             header_time: Duration::from_secs(10),
             idle_time: Duration::from_secs(60),
             header_bytes: 32 << 10,
@@ -46,8 +64,8 @@ impl Default for ListenerLimits {
     }
 }
 
-/// Serves until `shutdown` is ready, then finishes the requests that have begun. `refused` counts connections that were one
-/// too many.
+/// Serves until `shutdown` is ready, then finishes the requests that have begun. `refused` counts connections that were closed
+/// because there was one too many.
 pub async fn serve<L: Listener>(
     mut listener: L,
     router: Router,
@@ -55,7 +73,7 @@ pub async fn serve<L: Listener>(
     refused: Arc<AtomicU64>,
     shutdown: impl Future<Output = ()> + Send,
 ) {
-    let slots = Arc::new(Semaphore::new(limits.connections));
+    let mut open = OpenConnections::default();
     let (builder, graceful) = (builder(limits), GracefulShutdown::new());
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
@@ -63,23 +81,38 @@ pub async fn serve<L: Listener>(
             (stream, _) = listener.accept() => stream,
             () = &mut shutdown => break,
         };
-        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
+        if open.count() >= limits.connections {
             refused.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(limit = limits.connections, "a connection is refused: too many are open");
-            continue;
-        };
+            let is_room_made = limits.when_full == WhenFull::CloseQuietest && open.close_quietest();
+            tracing::warn!(
+                limit = limits.connections,
+                is_room_made,
+                "a connection is closed: too many are open"
+            );
+            if !is_room_made {
+                continue;
+            }
+        }
         let mut stream = TimeoutStream::new(stream);
         stream.set_read_timeout(Some(limits.idle_time));
         stream.set_write_timeout(Some(limits.idle_time));
-        let service = TowerToHyperService::new(router.clone());
+        let activity = Activity::new();
+        let noting = middleware::from_fn_with_state(Arc::clone(&activity), open::note);
+        let service = TowerToHyperService::new(router.clone().layer(noting));
         let connection = builder.serve_connection(TokioIo::new(Box::pin(stream)), service).into_owned();
         let connection = graceful.watch(connection);
-        tokio::spawn(async move {
-            let _slot = slot;
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection ended early");
+        let seen = Arc::clone(&activity);
+        let task = tokio::spawn(async move {
+            tokio::select! {
+                ended = connection => {
+                    if let Err(error) = ended {
+                        tracing::debug!(%error, "a connection ended early");
+                    }
+                }
+                () = seen.overdue(limits.header_time) => tracing::debug!("a connection without a request is closed"),
             }
         });
+        open.add(activity, task.abort_handle());
     }
     drop(listener);
     if tokio::time::timeout(limits.drain_time, graceful.shutdown()).await.is_err() {
@@ -102,7 +135,7 @@ fn builder(limits: ListenerLimits) -> Builder<TokioExecutor> {
         .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX))
         .keep_alive_interval(limits.idle_time / 3)
         .keep_alive_timeout(limits.idle_time / 3);
-    builder
+    if limits.http1_only { builder.http1_only() } else { builder }
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 
 use super::board::Board;
 use super::metrics;
-use crate::export::listener::{ListenerLimits, serve};
+use crate::export::listener::{ListenerLimits, WhenFull, serve};
 use crate::process::priority;
 
 /// How long a scrape waits for new numbers, before it gets the last ones.
@@ -117,7 +117,7 @@ impl HttpServer {
         &self.address
     }
 
-    /// Connections that were one too many.
+    /// Connections that were closed because there was one too many.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
@@ -141,6 +141,8 @@ fn limits() -> ListenerLimits {
     // Requests here are small and quick, and a handful of clients ask.
     ListenerLimits {
         connections: 32,
+        when_full: WhenFull::CloseQuietest,
+        http1_only: true,
         header_time: Duration::from_secs(5),
         idle_time: Duration::from_secs(30),
         header_bytes: 8 << 10,

@@ -72,6 +72,51 @@ async fn headers_have_a_time_of_their_own() {
     }
 }
 
+/// The preface of HTTP/2 byte by byte, and then one byte for ever: nothing ever times out by being idle.
+#[tokio::test]
+async fn who_never_comes_to_a_request_is_let_go() {
+    let limits = ListenerLimits { header_time: IDLE, idle_time: Duration::from_secs(600), ..small() };
+    for http1_only in [false, true] {
+        let running = start(ListenerLimits { http1_only, ..limits }).await;
+        let mut stream = TcpStream::connect(running.address).await.expect("it listens");
+        let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+        for byte in preface.iter().cycle() {
+            if stream.write_all(&[*byte]).await.is_err() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_holds_all_connections_open_keeps_nobody_out() {
+    let when_full = WhenFull::CloseQuietest;
+    let idle_time = Duration::from_secs(600);
+    let limits = ListenerLimits { when_full, idle_time, header_time: idle_time, ..small() };
+    let running = start(limits).await;
+    let mut open = Vec::new();
+    for _ in 0..4 {
+        let mut stream = TcpStream::connect(running.address).await.expect("room");
+        stream.write_all(b"GET /").await.expect("sent");
+        open.push(stream);
+    }
+    let request = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let answer = until_closed(&running, request).await;
+    assert!(answer.ends_with("hello"), "{answer}");
+    assert_eq!(running.refused.load(Ordering::Relaxed), 1);
+    // The first one had been quiet for the longest time.
+    let mut nothing = Vec::new();
+    let _ = open[0].read_to_end(&mut nothing).await;
+    assert_eq!(nothing, b"");
+    for stream in &mut open[1..] {
+        stream.write_all(b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.expect("still open");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("text");
+        assert!(answer.ends_with("hello"), "{answer}");
+    }
+}
+
 #[tokio::test]
 async fn one_connection_too_many_is_closed_and_counted() {
     let running = start(ListenerLimits { idle_time: Duration::from_secs(600), ..small() }).await;

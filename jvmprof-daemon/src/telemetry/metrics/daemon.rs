@@ -56,7 +56,7 @@ pub(super) const METRICS: &[Metric] = &[
     ),
     Metric::counter(
         "jvmprof_http_connections_refused",
-        "Connections to the metrics' listener that were closed at once, since too many were open",
+        "Connections to the metrics' listener that were closed, since too many were open",
         |snapshot, values| values.is(snapshot.refused_connections),
     ),
     Metric::counter("process_cpu_seconds", "User and system CPU time of the daemon", |snapshot, values| {
