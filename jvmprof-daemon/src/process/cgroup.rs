@@ -11,7 +11,7 @@ use std::io::{self, Read};
 /// A process may be in many hierarchies, each with a path of up to 4 KiB.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// What a cgroup path says. Only root and container runtimes can make cgroups where these names are believed.
+/// What a cgroup path says. Only root and container runtimes can make cgroups where these names are believed: see [`believed`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cgroup {
     /// The path in the hierarchy that tells most.
@@ -81,15 +81,10 @@ impl Cgroup {
         // The kernel says so of a cgroup that was removed while processes were in it.
         let path = path.strip_suffix(" (deleted)").unwrap_or(path);
         let mut cgroup = Self { path: path.to_owned(), ..Self::default() };
-        // systemd puts a `_` before names that the kernel would misunderstand.
-        let parts = || path.split('/').map(|part| part.strip_prefix('_').unwrap_or(part));
-        cgroup.read_units(parts());
-        // Below their own manager users make cgroups with any name.
-        let is_users_own = parts().any(|part| part == "user.slice");
-        if !is_users_own {
-            cgroup.container = container(parts());
-            cgroup.pod = pod(path);
-        }
+        cgroup.read_units(path.split('/').map(without_mark));
+        let believed = believed(path);
+        cgroup.container = container(believed.split('/').map(without_mark));
+        cgroup.pod = pod(believed);
         if cgroup.container.is_some() {
             cgroup.unit = None;
         }
@@ -109,6 +104,42 @@ impl Cgroup {
             }
         }
     }
+}
+
+/// systemd puts a `_` before names that the kernel would misunderstand.
+fn without_mark(part: &str) -> &str {
+    part.strip_prefix('_').unwrap_or(part)
+}
+
+/// Services that make cgroups for containers below their own.
+const RUNTIMES: [&str; 13] = [
+    "containerd",
+    "cri-o",
+    "crio",
+    "docker",
+    "k0scontroller",
+    "k0sworker",
+    "k3s",
+    "k3s-agent",
+    "kubelet",
+    "podman",
+    "rke2-agent",
+    "rke2-server",
+    "snap.docker.dockerd",
+];
+
+/// The part of a path that nobody else has made. Users make cgroups with any name below their own manager, and below a service
+/// that runs as one of them and may have cgroups of its own (`Delegate=`).
+fn believed(path: &str) -> &str {
+    let mut begin = 0;
+    for part in path.split('/') {
+        let service = without_mark(part).strip_suffix(".service");
+        if part == "user.slice" || service.is_some_and(|service| !RUNTIMES.contains(&service)) {
+            return &path[..begin];
+        }
+        begin += part.len() + 1;
+    }
+    path
 }
 
 /// The path of a line, and how much its hierarchy is worth: the unified one, then systemd's, then those of controllers.
@@ -284,6 +315,10 @@ mod tests {
             "/docker/ID0",
             "/user.slice/user-1000.slice/user@1000.service/app.slice/docker-ID.scope",
             "/user.slice/user-1000.slice/session-2.scope/kubepods/podUID/ID",
+            "/system.slice/app.service/docker-ID.scope",
+            "/system.slice/app.service/kubepods/podUID/ID",
+            "/system.slice/my-docker.service/ID",
+            "/machine.slice/systemd-nspawn@guest.service/payload/docker/ID",
         ] {
             let cgroup = of(&format!("0::{path}\n"));
             assert_eq!((cgroup.container, cgroup.pod), (None, None), "{path}");
