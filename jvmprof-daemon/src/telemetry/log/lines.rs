@@ -50,20 +50,24 @@ fn escaped(message: &[u8], colours: bool) -> Cow<'_, [u8]> {
         [text @ .., b'\n'] => (text, "\n"),
         text => (text, ""),
     };
-    let is_control = |byte: &u8| byte.is_ascii_control() && *byte != b'\t' && !(colours && *byte == 0x1b);
-    if !text.iter().any(is_control) {
+    let text = String::from_utf8_lossy(text);
+    // Those of Unicode (C1) as well: a terminal may take U+009B for the beginning of a sequence.
+    let is_control = |char: char| char.is_control() && char != '\t' && !(colours && char == '\x1b');
+    if !text.contains(is_control) {
         return Cow::Borrowed(message);
     }
-    let mut line = Vec::with_capacity(message.len() + 16);
-    for byte in text {
-        if is_control(byte) {
-            line.extend(byte.escape_ascii());
-        } else {
-            line.push(*byte);
+    let mut line = String::with_capacity(message.len() + 16);
+    for char in text.chars() {
+        match u8::try_from(char) {
+            Ok(byte) if is_control(char) && byte.is_ascii() => {
+                line.extend(byte.escape_ascii().map(char::from))
+            }
+            _ if is_control(char) => line.extend(char.escape_unicode()),
+            _ => line.push(char),
         }
     }
-    line.extend_from_slice(end.as_bytes());
-    Cow::Owned(line)
+    line.push_str(end);
+    Cow::Owned(line.into_bytes())
 }
 
 #[cfg(test)]
@@ -76,6 +80,7 @@ mod tests {
         let line = "WARN a file path=/tmp/x\\nERROR all is lost\\r\\x1b[2J é\n".as_bytes();
         assert_eq!(&*escaped(forged, false), line);
         assert!(matches!(escaped(line, false), Cow::Borrowed(_)));
+        assert_eq!(&*escaped("\u{9b}2J\n".as_bytes(), true), b"\\u{9b}2J\n");
         assert_eq!(&*escaped(b"\x1b[31mred\x1b[0m\n", true), b"\x1b[31mred\x1b[0m\n");
     }
 }
