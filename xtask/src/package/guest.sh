@@ -40,6 +40,10 @@ check "names the kernel's functions" until_true named do_syscall_64
 check "keeps them from others" bash -c "[ \$(stat -c %a /var/lib/private/jvmprof) = 700 ]"
 check "checks its settings" jvmprof daemon --config /etc/jvmprof/jvmprof.toml --check-config
 
+echo 'http-address = "unix:/run/jvmprof/http.sock"' >> /etc/jvmprof/jvmprof.toml
+check "starts with a socket" systemctl restart jvmprof
+check "listens on its socket" until_true test -S /run/jvmprof/http.sock
+
 before=$(pid)
 echo 'frequency = 49' >> /etc/jvmprof/jvmprof.toml
 check "reloads" systemctl reload jvmprof
