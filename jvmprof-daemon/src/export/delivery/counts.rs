@@ -112,6 +112,12 @@ impl DeliveryCounts {
         came - went.into_iter().map(i128::from).sum::<i128>()
     }
 
+    /// The counts of this sink and of the one that it has replaced: what it found in its spool is what that one had left.
+    #[must_use]
+    pub fn after(&self, closed: &Self) -> Self {
+        Self { found: closed.found + self.found.saturating_sub(closed.spooled), ..self.with_earlier(closed) }
+    }
+
     /// The counts of this run, and those of the ones before it: what was found is part of what they had been handed.
     pub(super) fn with_earlier(&self, earlier: &Self) -> Self {
         Self {

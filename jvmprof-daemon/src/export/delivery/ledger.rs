@@ -26,10 +26,14 @@ pub struct Entry {
     /// All runs before this one.
     pub earlier: DeliveryCounts,
     pub run: DeliveryCounts,
-    /// Samples that the kernel program took in this run.
+    /// Samples that the kernel program has taken since this daemon's start.
     pub taken: u64,
-    /// Samples that were lost in this run before they could be handed over, and counted.
+    /// The part of them that was lost before it could be handed over, and counted.
     pub lost_before: u64,
+    /// The part of them that was handed over to sinks that settings have replaced by this one.
+    pub handed_over_before: u64,
+    /// The sink was closed in good order: nothing of it is in memory any more.
+    pub is_closed: bool,
     /// Samples ever appended to the spool.
     pub(super) appended: u64,
     /// The record of the spool that is being sent, and its samples.
@@ -119,9 +123,10 @@ impl Entry {
     /// Closes the books of a daemon that has ended, with what its spool turned out to hold.
     pub(super) fn closed(&self, found: &Found) -> DeliveryCounts {
         let mut total = self.total();
-        // It was taken, and neither lost nor handed over: it was in that daemon's memory. One that ended in good order
-        // had nothing there.
-        let before = self.taken.saturating_sub(self.lost_before).saturating_sub(self.run.handed_over);
+        // It was taken, and neither lost nor handed over: it was in that daemon's memory, unless that has gone on without
+        // the sink, or had handed over everything.
+        let gone = self.lost_before + self.handed_over_before + self.run.handed_over;
+        let before = if self.is_closed { 0 } else { self.taken.saturating_sub(gone) };
         total.handed_over += before;
         let moved = found.appended.saturating_sub(self.appended).min(self.run.waiting);
         let waiting = self.run.waiting - moved;
@@ -166,7 +171,7 @@ mod tests {
             ..DeliveryCounts::default()
         };
         let earlier = DeliveryCounts { handed_over: 10, spooled: 10, ..DeliveryCounts::default() };
-        Entry { sequence: 0, earlier, run, taken: 120, lost_before: 1, appended: 200, sending: None }
+        Entry { earlier, run, taken: 120, lost_before: 1, appended: 200, ..Entry::default() }
     }
 
     #[test]
@@ -209,6 +214,12 @@ mod tests {
         let closed = entry().closed(&as_noted);
         assert_eq!((closed.losses.killed, closed.losses.possibly_lost), (19 + 18, 12));
         assert_eq!((closed.spooled, closed.unaccounted()), (25, 0));
+        // 10 of these had been handed over to the sink that was there before.
+        let closed = Entry { handed_over_before: 10, ..entry() }.closed(&as_noted);
+        assert_eq!((closed.losses.killed, closed.unaccounted()), (9 + 18, 0));
+        // The sink was closed, and the daemon went on.
+        let closed = Entry { is_closed: true, ..entry() }.closed(&as_noted);
+        assert_eq!((closed.losses.killed, closed.unaccounted()), (18, 0));
         // 30 had got into the spool since.
         let closed = entry().closed(&Found { waiting: 55, appended: 230, ..as_noted });
         assert_eq!((closed.losses.killed, closed.losses.possibly_lost, closed.spooled), (19, 0, 55));

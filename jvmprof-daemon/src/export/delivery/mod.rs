@@ -39,6 +39,8 @@ pub struct Delivery {
     sinks: Vec<Sink>,
     /// Samples that were handed over while there was no sink.
     without_sink: AtomicU64,
+    /// Samples that the daemon had handed over before these sinks were there.
+    handed_over_before: u64,
 }
 
 /// What counts of samples are listed under that had no sink.
@@ -49,19 +51,27 @@ struct Sink {
     shared: Arc<Shared>,
     queue: mpsc::Sender<Arc<Batch>>,
     tasks: Vec<JoinHandle<()>>,
+    /// Notes that are being written.
+    notes: Vec<JoinHandle<()>>,
 }
 
 impl Delivery {
+    /// No sinks yet, in a daemon that has handed over so many samples to others before.
+    pub fn after(handed_over: u64) -> Self {
+        Self { handed_over_before: handed_over, ..Self::default() }
+    }
+
     /// Adds Parca, or a backend that speaks as it does. What an earlier daemon left in its spool is on its way from now on.
     ///
     /// # Errors
     /// The spool can't be used.
     pub fn add_remote(&mut self, client: ParcaClient, options: DeliveryOptions) -> Result<(), SpoolError> {
-        let shared = Arc::new(Shared::open(client.address().to_owned(), options)?);
+        let shared = Arc::new(Shared::open(client.address().to_owned(), options, self.handed_over_before)?);
         let (queue, batches) = mpsc::channel(QUEUED_BATCHES);
         let encode = remote::encode(Arc::clone(&shared), client.max_request_bytes(), batches);
         let send = remote::send(Arc::clone(&shared), client);
-        self.sinks.push(Sink { shared, queue, tasks: vec![tokio::spawn(encode), tokio::spawn(send)] });
+        let tasks = vec![tokio::spawn(encode), tokio::spawn(send)];
+        self.sinks.push(Sink { shared, queue, tasks, notes: Vec::new() });
         Ok(())
     }
 
@@ -70,7 +80,7 @@ impl Delivery {
         let shared = Arc::new(Shared::without_spool(store.dir().display().to_string()));
         let (queue, batches) = mpsc::channel(QUEUED_BATCHES);
         let append = local::append(Arc::clone(&shared), store, batches);
-        self.sinks.push(Sink { shared, queue, tasks: vec![tokio::spawn(append)] });
+        self.sinks.push(Sink { shared, queue, tasks: vec![tokio::spawn(append)], notes: Vec::new() });
     }
 
     /// Hands a batch to every sink. Never waits: where there is no room the batch is lost and counted.
@@ -100,13 +110,14 @@ impl Delivery {
         }
     }
 
-    /// Tells how many samples the kernel program has taken in this run, and how many of them are lost before they could be
-    /// handed over. Noted down beside the counts of each sink that has a spool, soon.
-    pub fn note_taken(&self, taken: u64, lost_before: u64) {
-        for sink in &self.sinks {
+    /// Tells how many samples the kernel program has taken since the daemon's start, and how many of them are lost before
+    /// they could be handed over. Noted down beside the counts of each sink that has a spool, soon.
+    pub fn note_taken(&mut self, taken: u64, lost_before: u64) {
+        for sink in &mut self.sinks {
             if sink.shared.note_taken(taken, lost_before) {
                 let shared = Arc::clone(&sink.shared);
-                tokio::spawn(async move { shared.save_soon().await });
+                sink.notes.retain(|note| !note.is_finished());
+                sink.notes.push(tokio::spawn(async move { shared.save_soon().await }));
             }
         }
     }
@@ -129,14 +140,16 @@ impl Delivery {
         (samples > 0).then(|| (NO_SINK.to_owned(), counts))
     }
 
-    /// Ends: what waits is sent for at most so long, then it goes to the spools. Gives each sink's name and last counts.
+    /// Ends: what waits is sent for at most so long, then it goes to the spools, which nobody holds any more. Gives each
+    /// sink's name and last counts.
     pub async fn finish(self, drain: Duration) -> Vec<(String, DeliveryCounts)> {
         let mut ended: Vec<_> = self.without_sink().into_iter().collect();
         let until = Instant::now() + drain;
         let mut waiting = Vec::new();
-        for Sink { shared, queue, tasks } in self.sinks {
+        for Sink { shared, queue, mut tasks, notes } in self.sinks {
             drop(queue);
             shared.closing.send_replace(Some(until));
+            tasks.extend(notes);
             waiting.push((shared, tasks));
         }
         for (shared, tasks) in waiting {
@@ -145,6 +158,8 @@ impl Delivery {
                     tracing::error!(sink = shared.name, %error, "a task of the delivery broke down");
                 }
             }
+            shared.state().is_closed = true;
+            shared.save_soon().await;
             let counts = shared.state().counts;
             ended.push((shared.name.clone(), counts));
         }

@@ -120,6 +120,10 @@ impl Sender {
                 Step::End => break,
             }
         }
+        // What is being encoded now comes too late to be sent, not to be kept.
+        while !self.shared.state().is_complete {
+            self.shared.changed.notified().await;
+        }
         self.shared.clear_outbox().await;
         self.give_up();
         self.shared.save_soon().await;

@@ -52,6 +52,10 @@ pub(super) struct State {
     earlier: DeliveryCounts,
     taken: u64,
     lost_before: u64,
+    /// Samples that this daemon had handed over when the sink was opened.
+    handed_over_before: u64,
+    /// Everything is sent or on disk.
+    pub(super) is_closed: bool,
     appended: u64,
     sending: Option<(RecordId, u64)>,
 }
@@ -108,6 +112,8 @@ impl State {
             run: self.counts,
             taken: self.taken,
             lost_before: self.lost_before,
+            handed_over_before: self.handed_over_before,
+            is_closed: self.is_closed,
             appended: self.appended,
             sending: self.sending,
         }
@@ -119,9 +125,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// Opens the spool, if there is to be one, and closes the books of the daemon before.
-    pub(super) fn open(name: String, options: DeliveryOptions) -> Result<Self, SpoolError> {
-        let mut state = State::default();
+    /// Opens the spool, if there is to be one, and closes the books of the daemon before. `handed_over_before`: what this
+    /// daemon has handed over to other sinks.
+    pub(super) fn open(
+        name: String,
+        options: DeliveryOptions,
+        handed_over_before: u64,
+    ) -> Result<Self, SpoolError> {
+        let mut state = State { handed_over_before, ..State::default() };
         let disk = match &options.spool {
             Some(plan) => Some(open_disk(&name, plan, options.send_again, &mut state)?),
             None => None,

@@ -312,7 +312,7 @@ async fn the_books_of_a_daemon_that_vanished_are_closed_by_the_next() {
     let options = options(Some(dir.path()));
     let patient = ParcaOptions::new(format!("http://{}", serve(&scripted).await));
     let patient = ParcaClient::new(patient).expect("valid");
-    let delivery = to(&patient, &options);
+    let mut delivery = to(&patient, &options);
     delivery.hand_over(batch_of(2));
     until(&delivery, |counts| counts.delivered == 3).await;
     delivery.hand_over(batch_of(3));
@@ -333,6 +333,59 @@ async fn the_books_of_a_daemon_that_vanished_are_closed_by_the_next() {
     assert_eq!((total.delivered, total.losses.possibly_lost, total.losses.killed), (3, 6, 30));
     assert_eq!((total.handed_over, total.unaccounted()), (39, 0));
     end(delivery).await;
+}
+
+#[tokio::test]
+async fn what_is_still_being_encoded_at_the_end_is_spooled() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let delivery = to(&client(dead_address().await), &options(Some(dir.path())));
+    for _ in 0..3 {
+        delivery.hand_over(batch_of(300));
+    }
+    let counts = delivery.finish(Duration::ZERO).await[0].1;
+    let samples = counts.spooled + counts.losses.spool_full;
+    assert_eq!((samples, counts.waiting, counts.unaccounted()), (3 * 45_150, 0, 0), "{counts:?}");
+}
+
+#[tokio::test]
+async fn sinks_that_are_replaced_lose_nothing_in_the_books() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let scripted = Scripted::default();
+    let (client, options) = (client(serve(&scripted).await), options(Some(dir.path())));
+    let mut delivery = to(&client, &options);
+    delivery.hand_over(batch_of(4));
+    // 90 are still in the sampler's memory.
+    delivery.note_taken(105, 5);
+    let closed = end(delivery).await;
+
+    // Settings were read again.
+    let mut delivery = Delivery::after(10);
+    delivery.add_remote(client.clone(), options.clone()).expect("the lock is free again");
+    delivery.hand_over(batch_of(2));
+    delivery.note_taken(110, 5);
+    let counts = until(&delivery, |counts| counts.delivered == 3).await.after(&closed);
+    assert_eq!((counts.handed_over, counts.delivered, counts.unaccounted()), (13, 13, 0));
+    let total = read_ledger(dir.path()).expect("readable").expect("an entry").total();
+    assert_eq!((total.losses.killed, total.unaccounted()), (0, 0), "{total:?}");
+    end(delivery).await;
+
+    // The next daemon.
+    end(to(&client, &options)).await;
+    let total = read_ledger(dir.path()).expect("readable").expect("an entry").total();
+    assert_eq!((total.delivered, total.losses.total(), total.unaccounted()), (13, 0, 0), "{total:?}");
+}
+
+#[tokio::test]
+async fn what_a_replaced_sink_left_in_the_spool_is_counted_once() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let options = options(Some(dir.path()));
+    let delivery = to(&client(dead_address().await), &options);
+    delivery.hand_over(batch_of(4));
+    let closed = end(delivery).await;
+    let delivery = to(&client(dead_address().await), &options);
+    delivery.hand_over(batch_of(2));
+    let counts = end(delivery).await.after(&closed);
+    assert_eq!((counts.found, counts.handed_over, counts.spooled, counts.unaccounted()), (0, 13, 13, 0));
 }
 
 /// The table of `docs/delivery.md`: code, example of a message, what is done.
