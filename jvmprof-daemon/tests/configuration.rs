@@ -138,6 +138,39 @@ fn a_bad_file_is_refused_before_anything_starts() {
 }
 
 #[test]
+fn what_cannot_work_is_refused_with_the_place_that_says_so() {
+    let dir = scratch();
+    let file = dir.path().join("bad.toml");
+    let path = file.display();
+    for (text, told, place) in [
+        (
+            "remote-store-address = ['http://a:1', 'http://A:1/']\n",
+            "named twice",
+            "1:1: says remote-store-address",
+        ),
+        (
+            "remote-store-insecure = true\nremote-store-address = ['a:1']\ncollector-address = 'http://a:1'\n",
+            "named twice",
+            "3:1: says collector-address",
+        ),
+        ("\nsymbolize = 'server'\n", "needs a --remote-store-address", "2:1: says symbolize"),
+        (
+            "remote-store = { bearer-token = 'x', bearer-token-file = '/y' }\n",
+            "cannot be used with",
+            "1:38: says",
+        ),
+        ("log-level = 'foo=bar=baz'\n", "error parsing level filter", "1:13: log-level"),
+        ("push-interval = '18446744073709551615'\n", "1day at most", "1:17: push-interval"),
+        ("[remote-store.grpc-headers]\n'a(b' = 'c'\n", "can't be the name", "2:9: remote-store-grpc-headers"),
+    ] {
+        fs::write(&file, text).unwrap();
+        let (output, stderr) = check(&file, &[]);
+        assert_eq!(output.status.code(), Some(64), "{text}{stderr}");
+        assert!(stderr.contains(told) && stderr.contains(&format!("{path}:{place}")), "{text}{stderr}");
+    }
+}
+
+#[test]
 fn a_good_file_is_told_and_its_secrets_are_not() {
     let dir = scratch();
     let file = dir.path().join("good.toml");
@@ -228,8 +261,11 @@ fn sighup_takes_over_what_is_good_and_keeps_what_was_where_it_is_bad() {
     let ended = |name| field(&log, " ended ", name);
     let lost = ["\"shed\"", "\"ring_buffer_full\"", "\"unwinder_unavailable\""].map(|name| loss(&log, name));
     assert_eq!(ended("taken"), ended("samples") + lost.iter().sum::<u64>(), "{log}");
-    assert_eq!(samples(&one, &[]) + samples(&other, &[]), ended("delivered"), "{log}");
-    let by_daemon = ended("samples") - ended("delivered") - ended(" lost");
+    // On a busy machine a request may have had no answer when the sinks were changed.
+    let (delivered, possibly_lost) = (ended(" delivered"), ended("possibly_lost"));
+    let stored = samples(&one, &[]) + samples(&other, &[]);
+    assert!((delivered..=delivered + possibly_lost).contains(&stored), "{stored} are stored: {log}");
+    let by_daemon = ended("samples") - ended("handed_over");
     let dropped = loss(&log, "\"dropped_by_rules\"");
     assert!(dropped > by_daemon, "the kernel program dropped nothing by itself: {log}");
 }

@@ -2,10 +2,12 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
 
 use super::budget::BudgetArgs;
 use super::containers::ContainerArgs;
@@ -16,6 +18,7 @@ use super::settings::ConfigArgs;
 use super::targets::LabelArgs;
 use super::telemetry::TelemetryArgs;
 use super::upload::UploadArgs;
+use crate::export::parca::check_header;
 use crate::telemetry::log::LogFormat;
 
 /// Continuous profiler for hosts that run JVMs.
@@ -23,7 +26,7 @@ use crate::telemetry::log::LogFormat;
 #[command(name = "jvmprof", version, about, max_term_width = 100)]
 pub struct Cli {
     /// What to log: error, warn, info, debug, trace, or filters such as `jvmprof_daemon::symbolize=debug`
-    #[arg(long, global = true, env = "JVMPROF_LOG", value_name = "FILTER")]
+    #[arg(long, global = true, env = "JVMPROF_LOG", value_name = "FILTER", value_parser = parse_filter)]
     pub log_level: Option<String>,
 
     /// How to log
@@ -55,7 +58,8 @@ pub struct DaemonArgs {
     pub config: ConfigArgs,
 
     /// A window's length: how often profiles are pushed, more or less by a fifth
-    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_duration)]
+    #[arg(long, default_value = "10s", value_name = "TIME",
+          value_parser = duration(Duration::from_millis(100)..=DAY))]
     pub push_interval: Duration,
 
     /// Where profiles go if nothing else is asked for; `jvmprof collector --dir` shows them
@@ -232,7 +236,7 @@ pub struct RecordArgs {
     pub pids: Vec<u32>,
 
     /// How long, such as 10s, 5m or 1500ms [default: until Ctrl-C, or until the command or processes end]
-    #[arg(short, long, value_name = "TIME", value_parser = parse_duration)]
+    #[arg(short, long, value_name = "TIME", value_parser = duration(Duration::from_millis(1)..=365 * DAY))]
     pub duration: Option<Duration>,
 
     /// Where to write: .pb.gz (pprof), .folded, .svg or .html by its ending (repeatable); without it only the summary
@@ -255,7 +259,13 @@ pub struct RecordArgs {
 
 fn parse_header(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
+    check_header(name, value).map_err(|error| error.to_string())?;
     Ok((name.to_owned(), value.to_owned()))
+}
+
+fn parse_filter(text: &str) -> Result<String, String> {
+    EnvFilter::try_new(text).map_err(|error| error.to_string())?;
+    Ok(text.to_owned())
 }
 
 /// `0x` and hexadecimal digits, or a decimal number.
@@ -264,13 +274,23 @@ fn parse_address(text: &str) -> Result<u64, String> {
     parsed.map_err(|error| error.to_string())
 }
 
-/// `10s`, `1m 30s`, or a plain number of seconds.
-pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
-    let duration = match text.parse::<u64>() {
-        Ok(seconds) => Duration::from_secs(seconds),
-        Err(_) => humantime::parse_duration(text).map_err(|error| error.to_string())?,
-    };
-    if duration.is_zero() { Err("must be longer than nothing".to_owned()) } else { Ok(duration) }
+pub(super) const DAY: Duration = Duration::from_hours(24);
+
+/// Reads times within this range: `10s`, `1m 30s`, or a plain number of seconds.
+pub(super) fn duration(
+    range: RangeInclusive<Duration>,
+) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync {
+    move |text| {
+        let duration = match text.parse::<u64>() {
+            Ok(seconds) => Duration::from_secs(seconds),
+            Err(_) => humantime::parse_duration(text).map_err(|error| error.to_string())?,
+        };
+        if range.contains(&duration) {
+            return Ok(duration);
+        }
+        let [least, most] = [range.start(), range.end()].map(|it| humantime::format_duration(*it));
+        Err(format!("must be {least} at least and {most} at most"))
+    }
 }
 
 #[cfg(test)]
@@ -304,11 +324,32 @@ mod tests {
     }
 
     #[test]
+    fn a_plain_number_is_one_of_seconds_everywhere() {
+        let line = "jvmprof daemon --push-interval 30 --container-wait 30 --spool-max-age 30";
+        match Cli::try_parse_from(line.split(' ')).expect("valid").command {
+            Command::Daemon(args) => {
+                let times = [args.push_interval, args.container.container_wait, args.delivery.spool_max_age];
+                assert_eq!(times, [Duration::from_secs(30); 3]);
+            }
+            other => panic!("{other:?} is no daemon"),
+        }
+    }
+
+    #[test]
     fn nonsense_is_refused() {
         for line in [
             "jvmprof record -p 1 -- sleep 1",
             "jvmprof record -d 0",
             "jvmprof record -d soon",
+            "jvmprof record -d 18446744073709551615",
+            "jvmprof daemon --push-interval 18446744073709551615",
+            "jvmprof daemon --push-interval 1ns",
+            "jvmprof daemon --push-interval 2days",
+            "jvmprof daemon --spool-max-age 18446744073709551615",
+            "jvmprof daemon --container-wait 18446744073709551615",
+            "jvmprof daemon --container-wait 0",
+            "jvmprof daemon --log-level foo=bar=baz",
+            "jvmprof daemon --remote-store-grpc-headers a(b=c",
             "jvmprof record -F 0",
             "jvmprof record -F 20001",
             "jvmprof record -p -3",

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
+use super::cli::{DAY, duration};
 use crate::process::cgroup::Cgroup;
 use crate::process::container::{
     ContainerCounts, ContainerMetadata, Containers, ContainersError, ContainersOptions, Lookup,
@@ -26,7 +27,8 @@ pub struct ContainerArgs {
     pub no_container_runtime: bool,
 
     /// How long samples wait for what a runtime knows of their container
-    #[arg(long, default_value = "30s", value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "30s", value_name = "TIME",
+          value_parser = duration(Duration::from_secs(1)..=DAY))]
     pub container_wait: Duration,
 
     /// Label of pods that becomes a label `pod_label_NAME`; a * at its end stands for any rest (repeatable)

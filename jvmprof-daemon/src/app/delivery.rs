@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::UsageError;
-use super::cli::{DaemonArgs, RemoteStoreArgs, parse_duration};
+use super::cli::{DAY, DaemonArgs, RemoteStoreArgs, duration};
 use crate::export::delivery::{Delivery, DeliveryCounts, DeliveryOptions, SpoolPlan};
 use crate::export::parca::{ParcaClient, ParcaOptions, Token};
 use crate::export::store::{Store, StoreOptions};
@@ -58,7 +58,8 @@ pub struct DeliveryArgs {
     pub spool_limit_mib: u64,
 
     /// Profiles that wait longer are not pushed any more
-    #[arg(long, default_value = "24h", value_name = "TIME", value_parser = parse_duration)]
+    #[arg(long, default_value = "24h", value_name = "TIME",
+          value_parser = duration(Duration::from_secs(1)..=3650 * DAY))]
     pub spool_max_age: Duration,
 
     /// How fast waiting profiles are pushed when the backend is back, beside fresh ones, in KiB a second
@@ -76,18 +77,10 @@ pub struct DeliveryArgs {
 /// Flags that don't go together, or can't work; a spool or a store that can't be used.
 pub(super) fn sinks(args: &DaemonArgs) -> anyhow::Result<Delivery> {
     let mut delivery = Delivery::default();
-    // By which spools and metrics tell them apart.
-    let mut addresses = HashSet::new();
-    let backends = backends(args);
-    let max_waiting_bytes = args.memory().outbox / backends.len().max(1);
-    for options in backends {
-        if !addresses.insert(options.address.trim().to_owned()) {
-            let text = format!("the backend {} is named twice", options.address);
-            return Err(UsageError(text).into());
-        }
-        let spool = spool_plan(&args.delivery, &options.address);
-        let compress = args.delivery.remote_store_compression == CompressionArg::Gzip;
-        let client = ParcaClient::new(ParcaOptions { compress, ..options })?;
+    let clients = clients(args)?;
+    let max_waiting_bytes = args.memory().outbox / clients.len().max(1);
+    for client in clients {
+        let spool = spool_plan(&args.delivery, client.address());
         let send_again = args.delivery.delivery == DeliveryArg::AtLeastOnce;
         let options = DeliveryOptions { send_again, spool, max_waiting_bytes, ..DeliveryOptions::default() };
         delivery.add_remote(client, options).map_err(|error| {
@@ -103,12 +96,27 @@ pub(super) fn sinks(args: &DaemonArgs) -> anyhow::Result<Delivery> {
     Ok(delivery)
 }
 
-/// The backends that the flags name.
-pub(super) fn backends(args: &DaemonArgs) -> Vec<ParcaOptions> {
+/// A client for each backend that the flags name. Connects to nobody.
+///
+/// # Errors
+/// Flags that don't go together, or can't work.
+pub(super) fn clients(args: &DaemonArgs) -> Result<Vec<ParcaClient>, UsageError> {
     let stores = args.remote.remote_store_address.iter().map(|address| parca_options(&args.remote, address));
     let collector = args.delivery.collector_address.iter();
     let collector = collector.map(|address| ParcaOptions { insecure: true, ..ParcaOptions::new(address) });
-    stores.chain(collector).collect()
+    let compress = args.delivery.remote_store_compression == CompressionArg::Gzip;
+    // By which metrics tell them apart.
+    let mut backends = HashSet::new();
+    let mut clients = Vec::new();
+    for options in stores.chain(collector) {
+        let is_new = backends.insert(options.backend()?);
+        if !is_new {
+            let flags = "--remote-store-address or --collector-address";
+            return Err(UsageError(format!("{flags}: the backend {} is named twice", options.address)));
+        }
+        clients.push(ParcaClient::new(ParcaOptions { compress, ..options })?);
+    }
+    Ok(clients)
 }
 
 pub(super) fn parca_options(args: &RemoteStoreArgs, address: &str) -> ParcaOptions {

@@ -32,6 +32,7 @@ use std::process::ExitCode;
 
 use tracing_subscriber::EnvFilter;
 
+use crate::export::parca::ConfigError;
 use crate::process::heap;
 use crate::telemetry::log::{self, LogLimit};
 use cli::{Cli, Command};
@@ -44,6 +45,12 @@ pub const EXIT_USAGE: u8 = 64;
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct UsageError(String);
+
+impl From<ConfigError> for UsageError {
+    fn from(error: ConfigError) -> Self {
+        Self(error.to_string())
+    }
+}
 
 /// Runs a subcommand to its end.
 pub fn run(loaded: Loaded) -> ExitCode {
@@ -73,10 +80,7 @@ fn log_to_stderr(cli: &Cli) -> LogLimit {
         Command::Record(_) | Command::Doctor(_) | Command::Inspect(_) => "warn",
         Command::Daemon(_) | Command::Collector(_) => "info",
     };
-    let filter = EnvFilter::try_new(level.unwrap_or(default)).unwrap_or_else(|error| {
-        eprintln!("jvmprof: the log level {level:?} is not understood ({error}); taking {default}");
-        EnvFilter::new(default)
-    });
+    let filter = EnvFilter::new(level.unwrap_or(default));
     let limit = LogLimit::default();
     log::start(filter, cli.log_format, limit.clone());
     limit

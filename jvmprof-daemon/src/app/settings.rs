@@ -8,9 +8,8 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, FromArgMatches};
 
 use super::cli::{Cli, Command, DaemonArgs};
-use super::{daemon, delivery};
+use super::{UsageError, daemon, delivery, upload};
 use crate::config::{ConfigError, Resolved, Resolver, Scope, Source, example, with_variables};
-use crate::export::parca::ParcaClient;
 use crate::telemetry::log::LogLimit;
 
 /// The daemon's flags are settings.
@@ -52,8 +51,8 @@ pub enum LoadError {
     #[error(transparent)]
     Configuration(#[from] ConfigError),
     /// Each flag is right by itself, together they can't work.
-    #[error("{0:#}")]
-    Together(anyhow::Error),
+    #[error("{0}")]
+    Together(String),
 }
 
 /// The command line with the variables of its flags.
@@ -78,8 +77,14 @@ pub fn load_from(
     environment: &BTreeMap<OsString, OsString>,
 ) -> Result<Loaded, LoadError> {
     let resolved = Resolver::new(command(), SCOPE).resolve(argv, environment)?;
-    let matches = command().try_get_matches_from(&resolved.argv)?;
-    Ok(Loaded { cli: Cli::from_arg_matches(&matches)?, resolved })
+    let matches = command().try_get_matches_from(&resolved.argv);
+    let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches)).map_err(|error| {
+        let text = error.to_string();
+        let told = resolved.with_places(&text);
+        let is_more = error.use_stderr() && told.len() > text.len();
+        if is_more { LoadError::Together(told) } else { LoadError::CommandLine(error) }
+    })?;
+    Ok(Loaded { cli, resolved })
 }
 
 /// Answers what is asked of the settings, or starts the daemon.
@@ -92,7 +97,10 @@ pub(super) fn run_daemon(args: &DaemonArgs, resolved: &Resolved, log: LogLimit) 
         tracing::warn!("{text}");
     }
     if args.config.check_config {
-        check(args)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let entered = runtime.enter();
+        check(args).map_err(|error| UsageError(resolved.with_places(&error.0)))?;
+        drop(entered);
         print(resolved)?;
         return Ok(());
     }
@@ -105,26 +113,21 @@ pub(super) fn run_daemon(args: &DaemonArgs, resolved: &Resolved, log: LogLimit) 
 /// The first thing found.
 pub(super) fn check_loaded(loaded: &Loaded) -> Result<(), LoadError> {
     match &loaded.cli.command {
-        Command::Daemon(args) => check_parts(args).map_err(LoadError::Together),
+        Command::Daemon(args) => {
+            check(args).map_err(|error| LoadError::Together(loaded.resolved.with_places(&error.0)))
+        }
         _ => Ok(()),
     }
 }
 
-/// Finds what can't work although each flag by itself is right. Connects to nobody and writes nothing.
+/// Finds what can't work although each flag by itself is right. Connects to nobody and writes nothing. Must be called inside of
+/// a tokio runtime.
 ///
 /// # Errors
 /// The first thing found.
-fn check(args: &DaemonArgs) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let _entered = runtime.enter();
-    check_parts(args)
-}
-
-fn check_parts(args: &DaemonArgs) -> anyhow::Result<()> {
-    for options in delivery::backends(args) {
-        ParcaClient::new(options)?;
-    }
-    Ok(())
+fn check(args: &DaemonArgs) -> Result<(), UsageError> {
+    delivery::clients(args)?;
+    upload::check(&args.upload, &args.remote)
 }
 
 /// Prints what isn't the default, secrets hidden.

@@ -69,10 +69,8 @@ impl Uploads {
             SymbolizeArg::Server => Symbolize::Server,
             SymbolizeArg::Auto => Symbolize::Auto,
         };
-        let Some(address) = remote.remote_store_address.first() else {
-            let text = "--symbolize=server and --symbolize=auto need a --remote-store-address to do it";
-            return Err(UsageError(text.to_owned()).into());
-        };
+        check(args, remote)?;
+        let Some(address) = remote.remote_store_address.first() else { return Ok(Self(None)) };
         let options = UploadOptions {
             exclude: globs(&args.upload_exclude)?,
             parallel: usize::from(args.upload_parallel),
@@ -119,6 +117,19 @@ impl Uploads {
             tracing::info!(counts = ?uploader.counts(), "uploads ended");
         }
     }
+}
+
+/// Finds what doesn't go together.
+///
+/// # Errors
+/// A backend is to name frames, and there is none.
+pub(super) fn check(args: &UploadArgs, remote: &RemoteStoreArgs) -> Result<(), UsageError> {
+    let needs_backend = !matches!(args.symbolize, SymbolizeArg::Local);
+    if needs_backend && remote.remote_store_address.is_empty() {
+        let text = "--symbolize is server or auto, which needs a --remote-store-address to do it";
+        return Err(UsageError(text.to_owned()));
+    }
+    Ok(())
 }
 
 fn globs(list: &[Glob]) -> anyhow::Result<GlobSet> {

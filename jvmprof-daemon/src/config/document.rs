@@ -54,14 +54,18 @@ impl<'a> Document<'a> {
     }
 
     pub(super) fn problem(&mut self, at: usize, text: String) {
+        self.problems.push(Problem { place: self.place(at), text });
+    }
+
+    /// The place of a byte.
+    pub(super) fn place(&self, at: usize) -> Place {
         let before = self.text.get(..at).unwrap_or(self.text);
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        let place = Place::File {
+        Place::File {
             path: self.path.to_owned(),
             line: before.matches('\n').count() + 1,
             column: before[line_start..].chars().count() + 1,
-        };
-        self.problems.push(Problem { place, text });
+        }
     }
 
     fn flatten(&mut self, prefix: &str, spans: &DeTable<'_>, values: &Table) {

@@ -33,14 +33,19 @@ pub enum Place {
     Variable(String),
 }
 
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { path, line, column } => write!(f, "{}:{line}:{column}", path.display()),
+            Self::WholeFile(path) => write!(f, "{}", path.display()),
+            Self::Variable(name) => write!(f, "environment variable {name}"),
+        }
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
-            Place::File { path, line, column } => write!(f, "{}:{line}:{column}: ", path.display())?,
-            Place::WholeFile(path) => write!(f, "{}: ", path.display())?,
-            Place::Variable(name) => write!(f, "environment variable {name}: ")?,
-        }
-        f.write_str(&self.text)
+        write!(f, "{}: {}", self.place, self.text)
     }
 }
 

@@ -13,7 +13,7 @@ mod resolve;
 #[cfg(test)]
 mod tests;
 
-pub use error::{ConfigError, Problem};
+pub use error::{ConfigError, Place, Problem};
 pub use example::example;
 pub use keys::with_variables;
 pub use resolve::{Resolved, Resolver, Setting, Source};

@@ -40,6 +40,8 @@ pub struct Setting {
     /// As the command line would have them; none: unset.
     pub values: Vec<String>,
     pub is_secret: bool,
+    /// Where the file or the environment says it.
+    pub place: Option<Place>,
 }
 
 impl fmt::Display for Setting {
@@ -71,6 +73,22 @@ pub struct Resolved {
     pub file: Option<PathBuf>,
     /// Variables that look like a setting's misspelt name.
     pub suspicious: Vec<String>,
+}
+
+impl Resolved {
+    /// A message that speaks of flags, with the places of those among them that weren't given as such.
+    pub fn with_places(&self, message: &str) -> String {
+        let is_named = |name: &str| {
+            let flag = format!("--{name}");
+            let mut rests = message.split(&*flag).skip(1);
+            rests.any(|rest| !rest.starts_with(|char: char| char.is_alphanumeric() || char == '-'))
+        };
+        let named = self.settings.iter().filter(|(name, _)| is_named(name));
+        let places = named.filter_map(|(name, setting)| {
+            setting.place.as_ref().map(|place| format!("{place}: says {name}"))
+        });
+        std::iter::once(message.trim_end().to_owned()).chain(places).collect::<Vec<_>>().join("\n")
+    }
 }
 
 /// Finds the settings of a command.
@@ -184,6 +202,7 @@ impl Resolver {
                     values.iter().filter_map(|value| key.refusal(value)).for_each(&mut refuse);
                     setting.values = values;
                     setting.source = Source::Environment;
+                    setting.place = Some(Place::Variable(name.clone()));
                 }
                 Err(why) => refuse(why),
             }
@@ -224,6 +243,7 @@ impl Resolver {
             {
                 setting.values = values.into_iter().map(|(value, _)| value).collect();
                 setting.source = Source::File;
+                setting.place = Some(document.place(entry.at));
             }
         }
         // People read a file from its beginning.
@@ -256,6 +276,7 @@ impl Resolver {
             if let Some(setting) = settings.get_mut(&key.name) {
                 setting.values = key.defaults();
                 setting.source = Source::Default;
+                setting.place = None;
             }
         }
     }
@@ -312,7 +333,7 @@ fn default(key: &Key, given: &ArgMatches) -> (String, Setting) {
     } else {
         (Source::Default, key.defaults())
     };
-    (key.name.clone(), Setting { source, values, is_secret: key.is_secret() })
+    (key.name.clone(), Setting { source, values, is_secret: key.is_secret(), place: None })
 }
 
 /// A list in one variable: values with commas or line breaks between them, or a TOML array.

@@ -87,6 +87,16 @@ impl ParcaOptions {
     }
 }
 
+impl ParcaOptions {
+    /// The backend, by whatever address it is given: `http://a:1`, `http://a:1/` and `a:1` without TLS are the same.
+    ///
+    /// # Errors
+    /// [`ConfigError::Address`].
+    pub fn backend(&self) -> Result<String, ConfigError> {
+        url(self).map(String::from)
+    }
+}
+
 /// Options that can't work, or files of theirs that can't be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -205,13 +215,26 @@ fn warn_of_open_secrets(options: &ParcaOptions, url: &Url) {
 pub(super) fn headers(options: &ParcaOptions) -> Result<MetadataMap, ConfigError> {
     let mut headers = MetadataMap::new();
     for (name, value) in &options.headers {
-        let key = MetadataKey::<Ascii>::from_str(&name.to_ascii_lowercase())
-            .map_err(|source| ConfigError::HeaderName { name: name.clone(), source })?;
-        let value = MetadataValue::try_from(value)
-            .map_err(|source| ConfigError::HeaderValue { name: name.clone(), source })?;
+        let (key, value) = header(name, value)?;
         headers.append(key, value);
     }
     Ok(headers)
+}
+
+fn header(name: &str, value: &str) -> Result<(MetadataKey<Ascii>, MetadataValue<Ascii>), ConfigError> {
+    let key = MetadataKey::<Ascii>::from_str(&name.to_ascii_lowercase())
+        .map_err(|source| ConfigError::HeaderName { name: name.to_owned(), source })?;
+    let value = MetadataValue::try_from(value)
+        .map_err(|source| ConfigError::HeaderValue { name: name.to_owned(), source })?;
+    Ok((key, value))
+}
+
+/// Whether this can be a header of a request.
+///
+/// # Errors
+/// [`ConfigError::HeaderName`] or [`ConfigError::HeaderValue`].
+pub fn check_header(name: &str, value: &str) -> Result<(), ConfigError> {
+    header(name, value).map(|_| ())
 }
 
 /// The `authorization` header as of now.
