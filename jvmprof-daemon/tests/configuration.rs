@@ -269,3 +269,54 @@ fn sighup_takes_over_what_is_good_and_keeps_what_was_where_it_is_bad() {
     let dropped = loss(&log, "\"dropped_by_rules\"");
     assert!(dropped > by_daemon, "the kernel program dropped nothing by itself: {log}");
 }
+
+#[test]
+fn settings_that_cannot_be_carried_out_change_nothing_and_the_next_sighup_tries_them_again() {
+    let dir = scratch();
+    let flags = ["-O1", "-fno-omit-frame-pointer"];
+    let _load = Workload::start(&compile(dir.path(), "busy", BUSY, &flags), &[]);
+    let store = dir.path().join("store");
+    let (mut collector, address) = collector(&store);
+    let file = dir.path().join("jvmprof.toml");
+    let write = |phase: &str, spool: &Path| {
+        let more = format!(
+            "spool-directory = '{}'\nremote-store-grpc-headers = {{ phase = '{phase}' }}",
+            spool.display()
+        );
+        fs::write(&file, configuration(&address, phase, "nobody", &more)).unwrap();
+    };
+    let (spool, blocked) = (dir.path().join("spool"), dir.path().join("blocked"));
+    fs::write(&blocked, "no folder").unwrap();
+    write("before", &spool);
+    let mut daemon = Daemon::start(dir.path(), &file);
+    daemon.await_windows(3);
+
+    write("after", &blocked);
+    signal(daemon.child.id(), "HUP");
+    daemon.await_lines("the configuration is kept as it was", 1);
+    daemon.await_windows(3);
+    assert_eq!(samples(&store, &[("phase", "after")]), 0, "all or nothing: {}", daemon.log());
+
+    fs::remove_file(&blocked).unwrap();
+    signal(daemon.child.id(), "HUP");
+    daemon.await_lines("profiles go there from now on", 1);
+    // The same settings, and the spool is still there: its books go on.
+    write("later", &blocked);
+    signal(daemon.child.id(), "HUP");
+    daemon.await_lines("profiles go there from now on", 2);
+    daemon.await_windows(3);
+    let log = daemon.end();
+    assert!(samples(&store, &[("phase", "after")]) + samples(&store, &[("phase", "later")]) > 0, "{log}");
+
+    let mut next = Daemon::start(dir.path(), &file);
+    next.await_windows(1);
+    let next = next.end();
+    signal(collector.0.id(), "TERM");
+    assert!(collector.0.wait().unwrap().success());
+    for log in [log, next] {
+        assert!(!log.contains("in good order") && !log.contains("report it"), "{log}");
+        let ended = |name| field(&log, " ended ", name);
+        let arrived = ended(" delivered") + ended("possibly_lost") + ended("spooled");
+        assert!(arrived >= ended("handed_over") && ended(" lost") == 0, "{log}");
+    }
+}

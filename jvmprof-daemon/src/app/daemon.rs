@@ -57,7 +57,7 @@ async fn profile(
     log: LogLimit,
 ) -> anyhow::Result<()> {
     let telemetry = Telemetry::start(&args.telemetry, log)?;
-    let delivery = delivery::sinks(args)?;
+    let delivery = delivery::sinks(args, 0)?;
     let mut native = native::options(&args.sampling.native)?;
     let uploads = Uploads::start(&args.upload, &args.remote, &mut native)?;
     let debuginfod = native.debuginfod.clone();
@@ -88,7 +88,7 @@ async fn profile(
         budget,
         schedule,
         args: Box::new(args.clone()),
-        closed: Vec::new(),
+        closed: BTreeMap::new(),
         reloaded: None,
         windows: 0,
         handed_over: 0,
@@ -112,10 +112,10 @@ struct Daemon {
     telemetry: Telemetry,
     budget: CpuBudget,
     schedule: Schedule,
-    /// The settings of the sinks.
+    /// The settings in force.
     args: Box<DaemonArgs>,
     /// Counts of sinks that settings have replaced.
-    closed: Vec<(String, DeliveryCounts)>,
+    closed: BTreeMap<String, DeliveryCounts>,
     /// Settings that hold from the next window on.
     reloaded: Option<Reloaded>,
     /// Windows that have ended.
@@ -150,7 +150,9 @@ impl Daemon {
                 self.schedule.end_window_soon();
             }
             if self.schedule.window_is_over() {
-                self.end_window().await;
+                if let Err(not_taken) = self.end_window().await {
+                    reloads.not_taken(&not_taken);
+                }
             } else if self.schedule.note_is_due() {
                 self.note();
             }
@@ -173,53 +175,74 @@ impl Daemon {
         self.reloaded = Some(new.behind(self.reloaded.take()));
     }
 
-    async fn end_window(&mut self) {
-        if self.delivery.is_empty() {
-            self.change_sinks(self.args.clone()).await;
+    /// `Err`: settings that were to hold from now on and can't.
+    async fn end_window(&mut self) -> Result<(), Reloaded> {
+        if self.delivery.is_empty()
+            && let Err(error) = self.change_sinks(self.args.clone()).await
+        {
+            tracing::error!("profiles are lost until there is a sink: {error:#}");
         }
-        match self.reloaded.take() {
+        let done = match self.reloaded.take() {
             Some(reloaded) => {
                 // No window has two configurations: also what has a new period already goes out.
                 let batches = self.pipeline.flush_all();
                 self.hand_over(batches);
-                if reloaded.concerns_labels() {
-                    self.pipeline.set_labels(label_options(&reloaded.args));
-                }
-                self.schedule.set_window(reloaded.args.push_interval);
-                if reloaded.concerns_sinks() {
-                    self.change_sinks(reloaded.args).await;
-                }
+                self.take_over(reloaded).await
             }
             None => {
                 let flushed = self.pipeline.flush();
                 self.hand_over(flushed.into_batches());
+                Ok(())
             }
-        }
+        };
         self.schedule.begin_window();
         self.windows += 1;
         self.telemetry.log_suppressed();
         heap::give_back();
+        done
     }
 
-    /// Has what is sampled from now on go where the settings say by now. What waits for the sinks so far has a moment to go
-    /// there, then it waits in their spools.
-    async fn change_sinks(&mut self, args: Box<DaemonArgs>) {
-        self.closed.extend(std::mem::take(&mut self.delivery).finish(CHANGE).await);
-        match delivery::sinks(&args) {
+    /// All of the new settings hold from now on, or none.
+    async fn take_over(&mut self, new: Reloaded) -> Result<(), Reloaded> {
+        if new.concerns_sinks()
+            && let Err(error) = self.change_sinks(new.args.clone()).await
+        {
+            tracing::error!("the configuration is kept as it was, SIGHUP tries again: {error:#}");
+            let frequency = self.args.sampling.frequency;
+            self.budget.change(&self.args.budget, frequency, &mut self.pipeline);
+            return Err(new);
+        }
+        if new.concerns_labels() {
+            self.pipeline.set_labels(label_options(&new.args));
+        }
+        self.schedule.set_window(new.args.push_interval);
+        self.args = new.args;
+        Ok(())
+    }
+
+    /// Has what is sampled from now on go where these settings say, or else where those in force say. What waits for the
+    /// sinks so far has a moment to go there, then it waits in their spools.
+    async fn change_sinks(&mut self, args: Box<DaemonArgs>) -> anyhow::Result<()> {
+        // They may share a spool with those that follow, so these can't be opened before.
+        let ended = std::mem::take(&mut self.delivery).finish(CHANGE).await;
+        self.closed = delivery::since_start(&self.closed, ended);
+        let opened = delivery::sinks(&args, self.handed_over);
+        match opened {
             Ok(sinks) => {
                 self.uploads.change(&args.remote);
-                (self.delivery, self.args) = (sinks, args);
+                self.delivery = sinks;
+                let sinks: Vec<_> = self.delivery.counts().into_iter().map(|(sink, _)| sink).collect();
+                tracing::info!(?sinks, "profiles go there from now on");
+                Ok(())
             }
             Err(error) => {
-                tracing::error!("profiles go where they went: {error:#}");
-                match delivery::sinks(&self.args) {
+                match delivery::sinks(&self.args, self.handed_over) {
                     Ok(sinks) => self.delivery = sinks,
                     Err(error) => tracing::error!("profiles are lost until there is a sink: {error:#}"),
                 }
+                Err(error)
             }
         }
-        let sinks: Vec<_> = self.delivery.counts().into_iter().map(|(sink, _)| sink).collect();
-        tracing::info!(?sinks, "profiles go there from now on");
     }
 
     fn hand_over(&mut self, batches: impl IntoIterator<Item = Batch>) {
@@ -248,7 +271,7 @@ impl Daemon {
     /// Puts a snapshot where scrapes find it.
     fn publish(&mut self) {
         self.telemetry.publish(Snapshot {
-            sinks: self.delivery.counts(),
+            sinks: delivery::since_start(&self.closed, self.delivery.counts()).into_iter().collect(),
             uploads: self.uploads.counts(),
             debuginfod: self.debuginfod.as_ref().map(|server| server.counts()),
             budget: self.budget.told(),
@@ -265,15 +288,13 @@ impl Daemon {
         let batches = self.pipeline.flush_all();
         self.hand_over(batches);
         let sinks = self.delivery.finish(DRAIN).await;
-        // What the replaced ones left in a spool was found there by those that followed.
-        let spooled = sinks.iter().map(|(_, counts)| counts.spooled).sum::<u64>();
-        let sinks = [self.closed, sinks].concat();
+        let sinks = delivery::since_start(&self.closed, sinks);
         self.uploads.end();
         for (sink, counts) in &sinks {
             delivery::log(sink, counts, "sink closed");
         }
         let counts = self.pipeline.counts();
-        let sum = |of: fn(&DeliveryCounts) -> u64| sinks.iter().map(|(_, counts)| of(counts)).sum::<u64>();
+        let sum = |of: fn(&DeliveryCounts) -> u64| sinks.values().map(of).sum::<u64>();
         let (taken, lost_before) = (counts.sampler.get(Counter::Taken), counts.lost_before_delivery());
         let accounted = self.handed_over + lost_before;
         if taken != accounted {
@@ -292,7 +313,7 @@ impl Daemon {
             delivered = sum(|counts| counts.delivered),
             lost = sum(|counts| counts.losses.total() - counts.losses.possibly_lost),
             possibly_lost = sum(|counts| counts.losses.possibly_lost),
-            spooled,
+            spooled = sum(|counts| counts.spooled),
             "ended"
         );
     }

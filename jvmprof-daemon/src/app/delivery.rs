@@ -1,6 +1,6 @@
 //! Where the daemon's profiles go: flags, and the sinks that they ask for.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,12 +71,12 @@ pub struct DeliveryArgs {
     pub remote_store_compression: CompressionArg,
 }
 
-/// Opens every sink that the flags ask for.
+/// Opens every sink that the flags ask for. `handed_over`: samples that went to others before.
 ///
 /// # Errors
 /// Flags that don't go together, or can't work; a spool or a store that can't be used.
-pub(super) fn sinks(args: &DaemonArgs) -> anyhow::Result<Delivery> {
-    let mut delivery = Delivery::default();
+pub(super) fn sinks(args: &DaemonArgs, handed_over: u64) -> anyhow::Result<Delivery> {
+    let mut delivery = Delivery::after(handed_over);
     let clients = clients(args)?;
     let max_waiting_bytes = args.memory().outbox / clients.len().max(1);
     for client in clients {
@@ -150,6 +150,19 @@ fn folder_name(address: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '-') { c } else { '_' };
     let readable: String = address.chars().take(100).map(plain).collect();
     format!("{readable}-{:08x}", crc32fast::hash(address.as_bytes()))
+}
+
+/// The counts of sinks since the daemon's start: those of now on top of those of sinks that are closed.
+pub(super) fn since_start(
+    closed: &BTreeMap<String, DeliveryCounts>,
+    now: Vec<(String, DeliveryCounts)>,
+) -> BTreeMap<String, DeliveryCounts> {
+    let mut all = closed.clone();
+    for (sink, counts) in now {
+        let before = all.entry(sink).or_default();
+        *before = counts.after(before);
+    }
+    all
 }
 
 /// Logs what a sink has done so far.

@@ -1,6 +1,7 @@
 //! SIGHUP: the file is read again, and what can change while the daemon runs is changed.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -22,19 +23,30 @@ const CHANGEABLE: &[&str] = &[
     "remote-store-",
     "collector-address",
     "local-store",
+    "local-store-",
     "delivery",
     "spool-",
 ];
 /// Those that decide how series are labelled.
 const LABELS: &[&str] = &["external-labels", "sample-labels", "relabel-configs", "max-series", "node"];
 /// Those that decide where profiles go.
-const SINKS: &[&str] = &["remote-store-", "collector-address", "local-store", "delivery", "spool-"];
+const SINKS: &[&str] =
+    &["remote-store-", "collector-address", "local-store", "local-store-", "delivery", "spool-"];
+/// Settings that name files which are read once: new contents are a new setting.
+const FILES: &[&str] = &["remote-store-ca-file", "remote-store-client-cert", "remote-store-client-key"];
 
 /// Waits for SIGHUP and knows the settings in force.
 #[derive(Debug)]
 pub(super) struct Reloads {
     hangup: Signal,
+    in_force: InForce,
+}
+
+/// The settings that hold, and what was in their files.
+#[derive(Debug)]
+struct InForce {
     settings: BTreeMap<String, Setting>,
+    files: BTreeMap<String, Option<u64>>,
 }
 
 /// Settings that were read anew and are good.
@@ -72,7 +84,7 @@ impl Reloads {
     /// # Errors
     /// The handler can't be installed.
     pub(super) fn new(settings: &BTreeMap<String, Setting>) -> io::Result<Self> {
-        Ok(Self { hangup: signal(SignalKind::hangup())?, settings: settings.clone() })
+        Ok(Self { hangup: signal(SignalKind::hangup())?, in_force: InForce::new(settings.clone()) })
     }
 
     /// Resolves once SIGHUP has arrived.
@@ -99,25 +111,51 @@ impl Reloads {
 
     fn take(&mut self, loaded: Loaded) -> Option<Reloaded> {
         let Command::Daemon(args) = loaded.cli.command else { return None };
-        let mut changed = Vec::new();
-        let mut fixed = Vec::new();
-        for (name, setting) in loaded.resolved.settings {
-            if self.settings.get(&name).is_some_and(|before| before.values == setting.values) {
-                continue;
-            }
-            if is_one_of(&name, CHANGEABLE) {
-                self.settings.insert(name.clone(), setting);
-                changed.push(name);
-            } else {
-                fixed.push(name);
-            }
-        }
+        let (changed, fixed) = self.in_force.replace(loaded.resolved.settings);
         if !fixed.is_empty() {
             tracing::warn!(settings = ?fixed, "these settings have changed and need a restart of the daemon");
         }
         tracing::info!(?changed, "the configuration was read again");
         (!changed.is_empty()).then_some(Reloaded { args, changed })
     }
+
+    /// These settings could not be taken over: the next SIGHUP finds them changed again.
+    pub(super) fn not_taken(&mut self, reloaded: &Reloaded) {
+        self.in_force.settings.retain(|name, _| !reloaded.changed.contains(name));
+    }
+}
+
+impl InForce {
+    fn new(settings: BTreeMap<String, Setting>) -> Self {
+        Self { files: contents(&settings), settings }
+    }
+
+    /// Takes over what can change. Gives the names of settings that have, and of those that have and can't.
+    fn replace(&mut self, settings: BTreeMap<String, Setting>) -> (Vec<String>, Vec<String>) {
+        let files = contents(&settings);
+        let is_same = |name: &String, setting: &Setting| {
+            let before = self.settings.get(name);
+            before.is_some_and(|before| before.values == setting.values)
+                && self.files.get(name) == files.get(name)
+        };
+        let changed = settings.iter().filter(|(name, setting)| !is_same(name, setting));
+        let (changed, fixed): (Vec<String>, Vec<String>) =
+            changed.map(|(name, _)| name.clone()).partition(|name| is_one_of(name, CHANGEABLE));
+        self.files = files;
+        self.settings.extend(settings.into_iter().filter(|(name, _)| changed.contains(name)));
+        (changed, fixed)
+    }
+}
+
+/// What tells one content of a setting's file from another one: a hash, since a key should be in memory no longer than needed.
+fn contents(settings: &BTreeMap<String, Setting>) -> BTreeMap<String, Option<u64>> {
+    let hash = |path: &String| {
+        let mut hasher = DefaultHasher::new();
+        std::fs::read(path).ok()?.hash(&mut hasher);
+        Some(hasher.finish())
+    };
+    let files = settings.iter().filter(|(name, _)| is_one_of(name, FILES));
+    files.map(|(name, setting)| (name.clone(), setting.values.first().and_then(hash))).collect()
 }
 
 fn is_one_of(name: &str, names: &[&str]) -> bool {
@@ -132,10 +170,39 @@ fn explain(error: &LoadError) -> String {
 mod tests {
     use super::*;
 
+    fn settings_of(line: &str) -> BTreeMap<String, Setting> {
+        let argv = line.split(' ').map(Into::into).collect();
+        settings::load_from(argv, &BTreeMap::new()).expect("they are valid").resolved.settings
+    }
+
+    #[test]
+    fn a_file_with_new_contents_is_a_setting_that_has_changed() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file can be made");
+        let line = format!("jvmprof daemon --remote-store-ca-file {}", file.path().display());
+        let mut in_force = InForce::new(settings_of(&line));
+        assert_eq!(in_force.replace(settings_of(&line)), (vec![], vec![]));
+        std::fs::write(file.path(), "renewed").expect("written");
+        assert_eq!(in_force.replace(settings_of(&line)).0, ["remote-store-ca-file"]);
+        assert_eq!(in_force.replace(settings_of(&line)).0, [""; 0]);
+    }
+
+    #[test]
+    fn only_what_cannot_change_needs_a_restart() {
+        let mut in_force = InForce::new(settings_of("jvmprof daemon"));
+        let new = settings_of("jvmprof daemon --local-store-directory /x --symbol-cache-mib 9 -F 9");
+        let (changed, fixed) = in_force.replace(new);
+        assert_eq!(
+            (changed, fixed),
+            (
+                vec!["frequency".to_owned(), "local-store-directory".to_owned()],
+                vec!["symbol-cache-mib".to_owned()],
+            )
+        );
+    }
+
     #[test]
     fn what_is_said_to_be_changeable_is_a_setting() {
-        let resolver = settings::load_from(vec!["jvmprof".into(), "daemon".into()], &BTreeMap::new());
-        let settings = resolver.expect("the defaults are valid").resolved.settings;
+        let settings = settings_of("jvmprof daemon");
         for name in CHANGEABLE {
             assert!(settings.keys().any(|setting| is_one_of(setting, &[name])), "{name}");
         }
