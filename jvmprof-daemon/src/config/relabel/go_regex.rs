@@ -1,19 +1,22 @@
 //! Regular expressions in Go's syntax (RE2), which Prometheus's users write, for the `regex` crate.
 //!
 //! Both are of the same family; where they read a text differently it is rewritten: Go's `\w`, `\d`, `\s` and `\b` are
-//! ASCII, `[` and `&&` are literal within a class, a `{` that begins no repetition is literal, and `\Q...\E` quotes.
+//! ASCII, `[` and `&&` are literal within a class, a `{` that begins no repetition is literal, `\101` is octal, and `\Q...\E`
+//! quotes.
 
 use regex::{Regex, RegexBuilder};
 
 /// Memory of a compiled expression, bytes.
 const MAX_BYTES: usize = 1 << 20;
+/// Go repeats nothing more often (`regexp/syntax/parse.go`).
+const MAX_REPEAT: u32 = 1000;
 
 /// The expression, matching whole texts, line breaks in them included (as Prometheus 3 does).
 ///
 /// # Errors
 /// Why it can't be compiled.
 pub(super) fn anchored(expression: &str) -> Result<Regex, String> {
-    let rewritten = rewrite(expression);
+    let rewritten = rewrite(expression)?;
     // By itself first: `a)(b` must not become valid by what is put around it.
     build(&rewritten)?;
     build(&format!("^(?s:{rewritten})$"))
@@ -26,17 +29,23 @@ fn build(expression: &str) -> Result<Regex, String> {
     })
 }
 
-fn rewrite(expression: &str) -> String {
+fn rewrite(expression: &str) -> Result<String, String> {
     let mut rewriter = Rewriter { rest: expression, out: String::with_capacity(expression.len() + 16) };
     while let Some(char) = rewriter.take() {
         match char {
             '\\' => rewriter.escape(false),
             '[' => rewriter.class(),
-            '{' if !is_repetition(rewriter.rest) => rewriter.out.push_str(r"\{"),
+            '{' => match repetition(rewriter.rest) {
+                None => rewriter.out.push_str(r"\{"),
+                Some(inside) if is_too_often(inside) => {
+                    return Err(format!("invalid repeat count {{{inside}}}: {MAX_REPEAT} at most"));
+                }
+                Some(_) => rewriter.out.push('{'),
+            },
             other => rewriter.out.push(other),
         }
     }
-    rewriter.out
+    Ok(rewriter.out)
 }
 
 struct Rewriter<'a> {
@@ -70,6 +79,9 @@ impl Rewriter<'_> {
             Some('b') if !in_class => self.out.push_str(r"(?-u:\b)"),
             // Word boundaries here, literal there.
             Some(char @ ('<' | '>')) => self.out.push(char),
+            Some('0') => self.octal('0'),
+            // One digit alone is a reference to a group, which neither knows.
+            Some(digit @ '1'..='7') if self.rest.starts_with(is_octal) => self.octal(digit),
             Some('p') => self.property('p'),
             Some('P') => self.property('P'),
             Some(other) => {
@@ -86,6 +98,16 @@ impl Rewriter<'_> {
     fn quote(&mut self) {
         let (quoted, rest) = self.rest.split_once(r"\E").unwrap_or((self.rest, ""));
         self.out.push_str(&regex::escape(quoted));
+        self.rest = rest;
+    }
+
+    /// Up to three digits.
+    fn octal(&mut self, first: char) {
+        let more = self.rest.chars().take(2).take_while(|char| is_octal(*char)).count();
+        let (digits, rest) = self.rest.split_at(more);
+        let digits = std::iter::once(first).chain(digits.chars()).filter_map(|char| char.to_digit(8));
+        let value = digits.fold(0, |value, digit| value * 8 + digit);
+        self.out.push_str(&format!(r"\x{{{value:x}}}"));
         self.rest = rest;
     }
 
@@ -147,10 +169,19 @@ fn named_class(rest: &str) -> Option<usize> {
     letters.bytes().all(|byte| byte.is_ascii_lowercase()).then_some(end + 3)
 }
 
-/// `3}`, `3,}` or `3,5}` behind a brace.
-fn is_repetition(rest: &str) -> bool {
-    let Some((inside, _)) = rest.split_once('}') else { return false };
+fn is_octal(char: char) -> bool {
+    char.is_digit(8)
+}
+
+/// `3`, `3,` or `3,5` of what is behind a brace, if it begins a repetition.
+fn repetition(rest: &str) -> Option<&str> {
+    let (inside, _) = rest.split_once('}')?;
     let (low, high) = inside.split_once(',').unwrap_or((inside, ""));
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    !low.is_empty() && is_number(low) && is_number(high)
+    (!low.is_empty() && is_number(low) && is_number(high)).then_some(inside)
+}
+
+fn is_too_often(inside: &str) -> bool {
+    let numbers = inside.split(',').filter(|number| !number.is_empty());
+    numbers.into_iter().any(|number| number.parse::<u32>().map_or(true, |number| number > MAX_REPEAT))
 }

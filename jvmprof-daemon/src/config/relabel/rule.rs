@@ -103,6 +103,18 @@ fn suggested(given: &str) -> String {
     nearest.map_or_else(String::new, |name| format!("; did you mean {name:?}?"))
 }
 
+/// In one line, with the field that was meant if one isn't known.
+fn explained(message: &str) -> String {
+    const FIELDS: [&str; 7] =
+        ["action", "source_labels", "separator", "regex", "modulus", "target_label", "replacement"];
+    let text = message.lines().collect::<Vec<_>>().join(" ");
+    let unknown = text.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
+    match unknown.and_then(|field| crate::config::keys::nearest(field, FIELDS)) {
+        Some(nearest) => format!("{text}; did you mean {nearest:?}?"),
+        None => text,
+    }
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -132,7 +144,7 @@ impl FromStr for Rule {
 
     fn from_str(text: &str) -> Result<Self, RuleError> {
         let line: Line = toml::from_str(&format!("rule = {}", text.trim()))
-            .map_err(|error| RuleError::Syntax(error.message().lines().collect::<Vec<_>>().join(" ")))?;
+            .map_err(|error| RuleError::Syntax(explained(error.message())))?;
         Self::check(line.rule)
     }
 }

@@ -204,6 +204,7 @@ fn rules_that_prometheus_refuses_are_refused() {
         ("{ action = 'keep', regex = 'a(b' }", "unclosed group"),
         ("{ action = 'keep', regex = 'a)(b' }", "unopened group"),
         ("{ action = 'keep', regexp = 'a' }", "unknown field `regexp`"),
+        ("{ action = 'keep', regexp = 'a' }", "did you mean \"regex\"?"),
         ("keep", "not a rule"),
         ("{", "not a rule"),
     ] {
@@ -279,12 +280,17 @@ fn regular_expressions_are_read_as_go_reads_them() {
         (r"\Qa.b", "a.b", true),
         (r"\<a\>", "<a>", true),
         (r"a\/b", "a/b", true),
+        (r"\101\60", "A0", true),
+        (r"[\101-\103]", "B", true),
+        (r"\0", "\0", true),
+        (r"\1018", "A8", true),
+        ("a{1000}", "a", false),
         (r"(?P<n>a)(?:b)", "ab", true),
     ] {
         let compiled = go_regex::anchored(regex).unwrap_or_else(|error| panic!("{regex}: {error}"));
         assert_eq!(compiled.is_match(text), matches, "{regex} on {text:?}");
     }
-    for regex in ["(", "[a", r"\", "(?<=a)b", r"(a)\1", "a{1,9999999}"] {
+    for regex in ["(", "[a", r"\", "(?<=a)b", r"(a)\1", r"(a)\18", "a{1001}", "a{1,9999999}", "a{1,1001}"] {
         assert!(go_regex::anchored(regex).is_err(), "{regex}");
     }
 }
