@@ -13,6 +13,7 @@
 //!
 //! The methods do blocking I/O: call them from `spawn_blocking`.
 
+mod clock;
 mod error;
 mod format;
 mod open;
@@ -28,6 +29,7 @@ use std::time::{Duration, SystemTime};
 pub use error::SpoolError;
 pub use open::Found;
 
+use clock::{Clocks, millis, saturating_millis};
 use format::{HEAD_BYTES, HEADER_BYTES, Header, Mark};
 use segment::{Place, Segment};
 
@@ -144,7 +146,7 @@ impl Spool {
     pub fn append(&mut self, new: &NewRecord) -> Result<(), SpoolError> {
         let bytes = (HEADER_BYTES + new.body.len()) as u64;
         self.remove_finished();
-        self.expire(SystemTime::now());
+        self.expire(Clocks::now());
         self.make_room(bytes)?;
         self.roll()?;
         let appended = self.appended();
@@ -201,7 +203,7 @@ impl Spool {
         first: impl Fn(&Self) -> Option<(u64, Place)>,
     ) -> Result<Option<Taken>, SpoolError> {
         self.remove_finished();
-        self.expire(SystemTime::now());
+        self.expire(Clocks::now());
         loop {
             let Some((number, place)) = first(self) else { return Ok(None) };
             let Some(segment) = self.segment(number) else { return Ok(None) };
@@ -265,15 +267,15 @@ impl Spool {
         }
     }
 
-    /// Records that are too old leave. A clock that was set back makes none of them old.
-    fn expire(&mut self, now: SystemTime) {
-        let oldest =
-            millis(now).saturating_sub(u64::try_from(self.options.max_age.as_millis()).unwrap_or(u64::MAX));
+    /// Records that are too old leave.
+    fn expire(&mut self, now: Clocks) {
+        let max_age = saturating_millis(self.options.max_age);
+        let is_old = |place: &&Place| now.age_ms(place.header.created_ms, place.appended) > max_age;
         let taken = self.taken.map(|(id, _)| id);
         let mut expired = Vec::new();
         for segment in &self.segments {
             let number = segment.number;
-            let ids = segment.places.iter().filter(|place| place.header.created_ms < oldest);
+            let ids = segment.places.iter().filter(is_old);
             expired.extend(ids.map(|place| {
                 (RecordId { segment: number, index: place.header.index }, place.header.samples)
             }));
@@ -364,11 +366,6 @@ impl Spool {
             }
         }
     }
-}
-
-fn millis(time: SystemTime) -> u64 {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// What can't be removed is read again by the next daemon, which finds that its records are over.

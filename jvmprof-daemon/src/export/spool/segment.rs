@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use super::SpoolError;
+use super::clock::Clocks;
 use super::format::{
     self, HEAD_BYTES, HEADER_BYTES, Header, MARK_BYTES, MARKER, MAX_RECORDS, Mark, decode_head, head,
 };
@@ -26,6 +27,8 @@ pub(super) struct Place {
     pub(super) mark: Mark,
     /// How often it wasn't taken while others were, as far as this daemon knows.
     pub(super) tries: u32,
+    /// When this daemon appended it.
+    pub(super) appended: Option<Clocks>,
 }
 
 /// A segment and what is still to be sent of it.
@@ -123,7 +126,7 @@ impl Segment {
             match mark {
                 Mark::Done { delivered } => found.settled.push((header.index, delivered)),
                 Mark::Waiting | Mark::Sending => {
-                    segment.places.push_back(Place { header, body_at, mark, tries: 0 });
+                    segment.places.push_back(Place { header, body_at, mark, tries: 0, appended: None });
                 }
             }
         }
@@ -153,7 +156,8 @@ impl Segment {
         self.bytes = body_at + body.len() as u64;
         self.records += 1;
         self.samples_through += header.samples;
-        self.places.push_back(Place { header, body_at, mark: Mark::Waiting, tries });
+        let appended = Some(Clocks::now());
+        self.places.push_back(Place { header, body_at, mark: Mark::Waiting, tries, appended });
         Ok(())
     }
 

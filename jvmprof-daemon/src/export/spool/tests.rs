@@ -239,6 +239,23 @@ fn what_is_too_old_is_counted_and_a_clock_set_back_makes_nothing_old() {
 }
 
 #[test]
+fn a_clock_that_is_set_while_records_wait_makes_none_of_them_old() {
+    let dir = scratch();
+    let (mut spool, _) = open(dir.path());
+    // Booted without a clock, and it is set by the network later.
+    spool.append(&NewRecord { created: SystemTime::UNIX_EPOCH, ..record(1, b"") }).expect("room");
+    let segment = spool.segments.back_mut().expect("a segment");
+    let now = Clocks::now();
+    let at_boot = Clocks { wall_ms: 1, ..now };
+    segment.places[0].appended = Some(at_boot);
+    spool.expire(now);
+    assert_eq!(spool.samples(), 1);
+    let day = saturating_millis(DAY);
+    spool.expire(Clocks { boot_ms: now.boot_ms + day + 1, ..at_boot });
+    assert_eq!((spool.samples(), spool.losses().expired), (0, 1), "it has waited for a day");
+}
+
+#[test]
 fn a_second_user_of_a_spool_is_refused_by_name() {
     let dir = scratch();
     let (first, _) = open(dir.path());
