@@ -18,7 +18,8 @@ pub struct BudgetArgs {
     pub max_cpu: Option<f64>,
 
     /// Memory for all that is remembered and all that waits, in MiB: each cache and queue has a share of it, and never more
-    /// than without this flag. The program itself takes some 25 MiB beside it
+    /// than its own limit. The program itself takes some 25 MiB beside it [default: three quarters of the memory limit of
+    /// the daemon's cgroup, if it has one]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(32..=1 << 20))]
     pub max_memory: Option<u64>,
 }

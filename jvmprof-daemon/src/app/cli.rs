@@ -19,6 +19,7 @@ use super::targets::LabelArgs;
 use super::telemetry::TelemetryArgs;
 use super::upload::UploadArgs;
 use crate::export::parca::check_header;
+use crate::process::memory_limit::memory_limit;
 use crate::telemetry::log::LogFormat;
 
 /// Continuous profiler for hosts that run JVMs.
@@ -102,7 +103,8 @@ pub struct DaemonArgs {
 impl DaemonArgs {
     /// What each cache and each queue may take.
     pub(super) fn memory(&self) -> MemoryLimits {
-        let budget = self.budget.max_memory.map(|mib| mib << 20);
+        let asked_for = self.budget.max_memory.map(|mib| mib << 20);
+        let budget = asked_for.or_else(|| memory_limit().map(MemoryLimits::budget_within));
         MemoryLimits::new(self.sampling.symbol_cache_mib << 20, budget)
     }
 }

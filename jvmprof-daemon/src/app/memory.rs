@@ -25,8 +25,15 @@ const WINDOWS: u64 = 7;
 /// Shares are counted in these parts of the budget.
 const PARTS: u64 = 64;
 const MIB: u64 = 1 << 20;
+/// A budget isn't smaller, whatever the host allows: nothing would work.
+const LEAST_BUDGET: u64 = 32 * MIB;
 
 impl MemoryLimits {
+    /// The budget of a daemon that may take so much memory: the rest is the program's own, and what the kernel charges it for.
+    pub fn budget_within(limit_bytes: u64) -> u64 {
+        (limit_bytes / 4 * 3).max(LEAST_BUDGET)
+    }
+
     /// `symbol_cache_bytes`: what was asked for files' symbols. `budget_bytes`: the sum of all limits, if there is to be one.
     pub fn new(symbol_cache_bytes: u64, budget_bytes: Option<u64>) -> Self {
         let share = |default: u64, parts: u64| {
@@ -75,6 +82,18 @@ mod tests {
         }
         assert_eq!(MemoryLimits::new(24 * MIB, Some(1 << 40)), default, "a large budget changes nothing");
         assert_eq!(MemoryLimits::new(2 * MIB, Some(1 << 40)).symbols.files, 2 * MIB);
+    }
+
+    #[test]
+    fn the_deployed_limits_leave_room_for_the_program() {
+        let unit = include_str!("../../../deploy/jvmprof.service");
+        let pod = include_str!("../../../deploy/kubernetes/daemonset.yaml");
+        assert!(unit.contains("MemoryMax=1G") && pod.contains("memory: 512Mi"));
+        for limit in [1024 * MIB, 512 * MIB] {
+            let limits = MemoryLimits::new(24 * MIB, Some(MemoryLimits::budget_within(limit)));
+            assert!(limits.bytes() + 64 * MIB <= limit, "{limits:?}");
+        }
+        assert_eq!(MemoryLimits::budget_within(16 * MIB), LEAST_BUDGET);
     }
 
     #[test]

@@ -4,6 +4,7 @@ pub mod cgroup;
 pub mod container;
 pub mod heap;
 pub mod mappings;
+pub mod memory_limit;
 pub mod priority;
 pub mod procfs;
 pub mod runtime;
