@@ -35,7 +35,7 @@ impl Activity {
     pub(super) async fn overdue(&self, time: Duration) {
         tokio::time::sleep(time).await;
         if self.seen().has_asked {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

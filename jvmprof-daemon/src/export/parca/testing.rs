@@ -28,13 +28,16 @@ pub(in crate::export) enum Step {
     Take,
 }
 
+/// A pid, and the code and the message of the answer.
+pub(in crate::export) type Never = (&'static str, Code, &'static str);
+
 /// A server that follows a script and takes everything after its end.
 #[derive(Clone, Default)]
 pub(in crate::export) struct Scripted {
     pub(in crate::export) steps: Arc<Mutex<VecDeque<Step>>>,
     pub(in crate::export) seen: Arc<Mutex<Vec<(MetadataMap, WriteRawRequest)>>>,
     /// How it answers requests that hold a series of this pid, whatever the script says.
-    pub(in crate::export) never: Arc<Mutex<Option<(&'static str, Code, &'static str)>>>,
+    pub(in crate::export) never: Arc<Mutex<Option<Never>>>,
 }
 
 impl Scripted {

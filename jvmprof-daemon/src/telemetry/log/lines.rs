@@ -59,11 +59,9 @@ fn escaped(message: &[u8], colours: bool) -> Cow<'_, [u8]> {
     let mut line = String::with_capacity(message.len() + 16);
     for char in text.chars() {
         match u8::try_from(char) {
-            Ok(byte) if is_control(char) && byte.is_ascii() => {
-                line.extend(byte.escape_ascii().map(char::from))
-            }
-            _ if is_control(char) => line.extend(char.escape_unicode()),
-            _ => line.push(char),
+            _ if !is_control(char) => line.push(char),
+            Ok(byte) if byte.is_ascii() => line.extend(byte.escape_ascii().map(char::from)),
+            _ => line.extend(char.escape_unicode()),
         }
     }
     line.push_str(end);
