@@ -186,6 +186,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn counts_of_a_sink_go_on_when_it_is_opened_anew() {
+        let counts = |found, delivered, spooled| {
+            let handed_over = delivered + spooled - found;
+            DeliveryCounts { found, handed_over, delivered, spooled, ..DeliveryCounts::default() }
+        };
+        let named = |name: &str, counts| vec![(name.to_owned(), counts)];
+        let closed = since_start(&BTreeMap::new(), named("a", counts(0, 5, 2)));
+        let closed = since_start(&closed, named("b", counts(0, 1, 0)));
+        let now = since_start(&closed, named("a", counts(2, 10, 0)));
+        assert_eq!(now["a"], counts(0, 15, 0));
+        assert_eq!(now["b"], counts(0, 1, 0));
+    }
+
+    #[test]
     fn each_backend_has_a_folder_of_its_own() {
         assert!(folder_name("https://parca.example:443").starts_with("https___parca.example_443-"));
         let names = ["[::1]:7070", "[::_1]:7070", "../x", "host:7070"].map(folder_name);
