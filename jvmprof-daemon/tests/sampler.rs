@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use jvmprof_common::abi::{Counter, Stop};
-use jvmprof_daemon::sampler::{Event, EventKind, Sampler, SamplerOptions};
+use jvmprof_daemon::sampler::{BackgroundSampler, Event, EventKind, QueueLimits, Sampler, SamplerOptions};
 
 fn start(pids: Option<Vec<u32>>) -> Sampler {
     let options = SamplerOptions { frequency: 199, pids, ring_bytes: 1 << 20, kernel_log: false };
@@ -52,6 +52,30 @@ fn only_the_wanted_process_is_sampled_and_every_sample_arrives() {
     assert!(counts.get(Counter::Filtered) > 0, "the other process ran too");
     assert_eq!(counts.stops.iter().sum::<u64>(), pids.len() as u64, "each walk ended for a counted reason");
     assert_eq!((counts.malformed, counts.late), (0, 0));
+}
+
+#[test]
+fn what_is_let_go_of_at_the_end_is_counted() {
+    let mut busy = busy_shell();
+    let options = SamplerOptions {
+        frequency: 199,
+        pids: Some(vec![busy.id()]),
+        ring_bytes: 1 << 20,
+        kernel_log: false,
+    };
+    let limits = QueueLimits { samples: 16 << 20, events: 4 << 20 };
+    let mut sampler = BackgroundSampler::start(&options, Duration::from_millis(100), limits, drop)
+        .expect("the kernel lets root sample");
+    while sampler.counts().get(Counter::Taken) < 20 {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    busy.kill().expect("the child runs");
+    busy.wait().expect("the child can be waited for");
+    sampler.stop();
+    sampler.shed_rest();
+    let counts = sampler.counts();
+    assert_eq!((counts.shed, sampler.queued_bytes()), (counts.get(Counter::Emitted), 0));
+    assert!(sampler.next().is_none());
 }
 
 #[test]

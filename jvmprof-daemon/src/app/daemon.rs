@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use jvmprof_common::abi::Counter;
@@ -29,8 +29,12 @@ use crate::telemetry::{SelfUsage, Snapshot};
 
 /// How long samples are taken in at most before signals and time are looked at.
 const POLL_LIMIT: Duration = Duration::from_millis(200);
-/// How long the last batches may take when the daemon ends; then they go to the spool.
+/// How long the last samples may take to be looked at and named when the daemon ends.
+const LAST_SAMPLES: Duration = Duration::from_secs(8);
+/// How long the last batches may take to be delivered then, before they go to the spool.
 const DRAIN: Duration = Duration::from_secs(10);
+/// How long both may take together: the unit and the pod give 30 s.
+const END: Duration = Duration::from_secs(20);
 /// How long they may take when settings replace the sinks.
 const CHANGE: Duration = Duration::from_secs(2);
 
@@ -282,12 +286,14 @@ impl Daemon {
 
     /// Delivers the rest.
     async fn end(mut self, signal: &str) {
+        let end = Instant::now() + END;
         self.telemetry.stopping();
         tracing::info!(signal, "ending: what was sampled is still delivered");
-        self.pipeline.stop();
+        self.pipeline.stop(LAST_SAMPLES);
         let batches = self.pipeline.flush_all();
         self.hand_over(batches);
-        let sinks = self.delivery.finish(DRAIN).await;
+        let drain = end.saturating_duration_since(Instant::now()).min(DRAIN);
+        let sinks = self.delivery.finish(drain).await;
         let sinks = delivery::since_start(&self.closed, sinks);
         self.uploads.end();
         for (sink, counts) in &sinks {

@@ -78,6 +78,8 @@ const CALM: Duration = Duration::from_millis(1500);
 const NAMING_INTERVAL: Duration = Duration::from_secs(2);
 /// Different stacks of past windows that wait for labels; beyond that they go out as they are.
 const MAX_HELD_STACKS: usize = 65_536;
+/// How long the begin of a recording waits for unwind rows.
+const ROWS_PATIENCE: Duration = Duration::from_secs(20);
 
 impl Pipeline {
     /// Starts sampling.
@@ -148,7 +150,7 @@ impl Pipeline {
     pub fn poll(&mut self, limit: Duration) -> bool {
         let end = Instant::now() + limit;
         self.state.targets.look_again();
-        self.state.take_rows(false);
+        self.state.take_rows(None);
         let mut has_happened = false;
         while let Some(event) = self.sampler.next() {
             self.state.handle(event);
@@ -172,13 +174,17 @@ impl Pipeline {
         self.state.name_new();
     }
 
-    /// Stops sampling and takes in the rest.
-    pub fn stop(&mut self) {
+    /// Stops sampling and takes in the rest, for about `patience` at most: what has not been looked at by then is shed.
+    pub fn stop(&mut self, patience: Duration) {
+        let end = Instant::now() + patience;
         self.sampler.stop();
-        while let Some(event) = self.sampler.next() {
+        while Instant::now() < end
+            && let Some(event) = self.sampler.next()
+        {
             self.state.handle(event);
         }
-        self.state.take_rows(true);
+        self.sampler.shed_rest();
+        self.state.take_rows(Some(end));
         self.state.finish_dumps();
         self.state.resolve_waiting(|_, _| true);
         self.state.release = true;
@@ -374,14 +380,15 @@ impl State {
             let process = self.table.existing(pid, &facts, now);
             self.symbolizer.refresh(process, now, true);
         }
-        self.take_rows(true);
+        self.take_rows(Some(Instant::now() + ROWS_PATIENCE));
     }
 
     /// Takes in unwind rows that have been read, and resolves what waited for them. `wait`: until all are there.
-    fn take_rows(&mut self, wait: bool) {
+    /// Takes over rows that have been read; those that are being read are waited for until then.
+    fn take_rows(&mut self, until: Option<Instant>) {
         let by_key: HashMap<ProcessKey, &Process> =
             self.table.iter().map(|process| (process.key, process)).collect();
-        if self.symbolizer.take_rows(|key| by_key.get(&key).copied(), wait) {
+        if self.symbolizer.take_rows(|key| by_key.get(&key).copied(), until) {
             self.resolve_ready();
         }
     }

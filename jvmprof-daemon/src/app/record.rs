@@ -30,6 +30,8 @@ const POLL_LIMIT: Duration = Duration::from_millis(200);
 /// Looking for processes costs more than looking for samples.
 const TARGET_INTERVAL: Duration = Duration::from_millis(250);
 const TOP_METHODS: usize = 10;
+/// How long the last samples may take to be looked at and named.
+const LAST_SAMPLES: Duration = Duration::from_secs(60);
 /// How long a command that was told to end may take.
 const COMMAND_GRACE: Duration = Duration::from_secs(5);
 
@@ -108,7 +110,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
         }
     };
     progress.finish();
-    pipeline.stop();
+    pipeline.stop(LAST_SAMPLES);
     let command_failure = match &mut child {
         Some(child) => end_command(child, &args).await,
         None => None,

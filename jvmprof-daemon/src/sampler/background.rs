@@ -141,6 +141,15 @@ impl BackgroundSampler {
         }
     }
 
+    /// Lets go of what waits to be taken: its samples are counted as shed.
+    pub fn shed_rest(&self) {
+        while let Some(event) = self.next() {
+            if matches!(event.kind, EventKind::Sample(_)) {
+                self.shared.shed.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// Counters since the start.
     pub fn counts(&self) -> SamplerCounts {
         let counts = self.shared.sampler().counts();

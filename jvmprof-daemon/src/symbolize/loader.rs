@@ -138,6 +138,3 @@ fn read(files: &FileCache, key: &FileKey, path: &Path, file: File) -> Rows {
         }
     }))
 }
-
-/// How long the end of a recording, or its begin, waits for rows.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);

@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use jvmprof_common::jvm::Jvm;
 
-use super::loader::PATIENCE;
 use super::{ProcessSymbols, Symbolizer};
 use crate::hotspot::LiveMemory;
 use crate::jitmap::trampolines::Trampolines;
@@ -95,11 +94,17 @@ impl Symbolizer {
 
     /// Takes in unwind rows that have been read, and tells of the processes that they were awaited for. True if there were
     /// any. `wait`: until all are there.
-    pub fn take_rows<'a>(&mut self, find: impl Fn(ProcessKey) -> Option<&'a Process>, wait: bool) -> bool {
-        let end = Instant::now() + PATIENCE;
+    pub fn take_rows<'a>(
+        &mut self,
+        find: impl Fn(ProcessKey) -> Option<&'a Process>,
+        until: Option<Instant>,
+    ) -> bool {
         let mut arrived = HashSet::new();
         while let Some(kernel) = &mut self.kernel_side {
-            let next = if wait { kernel.loader.wait(end) } else { kernel.loader.next() };
+            let next = match until {
+                Some(end) => kernel.loader.wait(end),
+                None => kernel.loader.next(),
+            };
             let Some((file, rows)) = next else { break };
             if let Some(rows) = rows {
                 kernel.tables.add_file(RowsKey::File(file), rows);
