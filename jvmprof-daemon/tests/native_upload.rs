@@ -104,8 +104,13 @@ impl Stripped {
     /// Profiles it until the daemon has said this of its upload (or, for nothing to say, for some windows), and gives its
     /// log.
     fn profile(&self, address: &str, until: Option<&str>, more: &[&str]) -> String {
-        let log = self.scratch.path().join("log");
         let _workload = Workload::start(&self.program, &[]);
+        self.profile_running(address, until, more)
+    }
+
+    /// As [`Self::profile`], of the program as it runs already.
+    fn profile_running(&self, address: &str, until: Option<&str>, more: &[&str]) -> String {
+        let log = self.scratch.path().join("log");
         let level = "info,jvmprof_daemon::export::parca::upload=debug";
         let daemon = support::jvmprof()
             .args([
@@ -260,6 +265,27 @@ fn an_excluded_file_never_leaves_the_host() {
     let kept = store.path().join("debuginfo").join(format!("{}.debug", stripped.id));
     assert!(!stripped.is_said(&log, UPLOADED) && !kept.exists(), "{log}");
     assert!(!names(&collected(&address, "secret_x")).contains("burn_in_secret"));
+}
+
+/// What a package manager does to a program that runs: its mapping's path ends in ` (deleted)` from then on.
+#[test]
+fn an_excluded_file_that_was_replaced_while_it_runs_never_leaves_the_host() {
+    let _alone = alone();
+    let store = support::scratch();
+    let (_collector, address) = collector(store.path());
+    let stripped = Stripped::build("secret_r", &[]);
+    let _workload = Workload::start(&stripped.program, &[]);
+    let newer = stripped.scratch.path().join("newer");
+    fs::copy(&stripped.program, &newer).expect("copied");
+    fs::rename(&newer, &stripped.program).expect("replaced");
+    for glob in
+        [text(&stripped.program).to_owned(), format!("{}/secret_?", stripped.scratch.path().display())]
+    {
+        let exclude = ["--symbolize", "server", "--upload-exclude", &glob];
+        let log = stripped.profile_running(&address, Some("excluded"), &exclude);
+        let kept = store.path().join("debuginfo").join(format!("{}.debug", stripped.id));
+        assert!(!stripped.is_said(&log, UPLOADED) && !kept.exists(), "{glob}: {log}");
+    }
 }
 
 #[test]

@@ -61,6 +61,17 @@ pub struct UploadOptions {
     pub rounds: u32,
 }
 
+/// What the kernel appends to the path of a file that was removed or replaced since it was mapped.
+const REMOVED: &str = " (deleted)";
+
+impl UploadOptions {
+    /// `path`: as the kernel shows it. A file may also be called so.
+    fn is_excluded(&self, path: &str) -> bool {
+        let before_removal = path.strip_suffix(REMOVED);
+        [Some(path), before_removal].into_iter().flatten().any(|path| self.exclude.is_match(Path::new(path)))
+    }
+}
+
 impl Default for UploadOptions {
     fn default() -> Self {
         Self {
@@ -225,7 +236,7 @@ impl Inner {
         let add = |counter: &AtomicU64, amount| counter.fetch_add(amount, Ordering::Relaxed);
         let (id, path) = (offer.build_id, Arc::clone(&offer.path));
         add(&self.counts.offered, 1);
-        if self.options.exclude.is_match(Path::new(&*path)) {
+        if self.options.is_excluded(&path) {
             add(&self.counts.excluded, 1);
             tracing::debug!(build_id = %id, path = &*path, "excluded from uploading");
             return;
