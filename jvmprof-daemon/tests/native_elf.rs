@@ -5,13 +5,16 @@
 
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
-use std::path::Path;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use jvmprof_common::rows::Row;
 use jvmprof_daemon::native::build_id::from_note_bytes;
-use jvmprof_daemon::native::cache::{FileCache, FileCacheLimits, FileKey, LoadError};
+use jvmprof_daemon::native::cache::{Content, FileCache, FileCacheLimits, FileKey, LoadError};
 use jvmprof_daemon::native::debug_files::DebugPlaces;
 use jvmprof_daemon::native::elf::{ElfError, ElfFile, ElfHeader, ElfKind, LoadSegment, read_header};
 use jvmprof_daemon::native::open::{OpenError, open_regular};
@@ -104,7 +107,6 @@ fn a_mapping_begins_where_its_codes_page_does() {
         segments: [segment(0, 0, 0x44_2954, false), segment(0x44_2980, 0x44_3980, 0x7a_5990, true)].into(),
         build_id: None,
         is_go: false,
-        layout: 0,
     };
     assert_eq!(header.svma_of(FileOffset(0x44_2980)), Some(Svma(0x44_3980)));
     assert_eq!(header.svma_of(FileOffset(0x44_2000)), Some(Svma(0x44_3000)), "where the mapping begins");
@@ -241,7 +243,7 @@ fn rows_come_from_debug_frame_where_there_is_no_eh_frame() {
     for (start, end) in rows.function_ranges() {
         let symbol = symbols.lookup(start).expect("a function");
         assert_eq!((symbol.start, symbol.size), (start, end.0 - start.0));
-        assert_eq!(rows.row(start), Some(jvmprof_common::rows::Row::AT_CALL));
+        assert_eq!(rows.row(start), Some(Row::AT_CALL));
     }
 }
 
@@ -255,7 +257,7 @@ fn a_file_is_loaded_once_for_all_who_ask_and_known_by_its_build_id() {
         |path: &Path| cache.identify(&File::open(path).expect("the file"), path).expect("an ELF file");
     let (first, second) = (identify(Path::new(LIBC)), identify(&copy));
     assert_eq!(first.key, second.key);
-    assert!(matches!(first.key, FileKey::BuildId { .. }));
+    assert!(matches!(first.key, FileKey { build_id: Some(_), content: Content::Hash(_) }));
     let opened = AtomicU32::new(0);
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -319,6 +321,46 @@ fn no_name_is_read_from_a_file_that_has_changed() {
     assert!(matches!(name(), Err(LoadError::Changed { .. })));
     fs::copy(LIBJVM, &path).expect("put back");
     assert!(name().expect("the same again").is_some());
+    // Its name is another one now, and nothing else: the time is put back.
+    let time = path.metadata().and_then(|metadata| metadata.modified()).expect("a time");
+    let mut bytes = fs::read(&path).expect("read");
+    let symbol = name().expect("no error").expect("a name");
+    let at = bytes.windows(symbol.len()).rposition(|it| it == symbol.as_bytes()).expect("in .strtab");
+    bytes[at] ^= 1;
+    fs::write(&path, bytes).expect("written over");
+    File::options().write(true).open(&path).and_then(|file| file.set_modified(time)).expect("set");
+    assert!(matches!(name(), Err(LoadError::Changed { .. })));
+}
+
+/// The file that [`overwrite`] writes over while its code is looked at.
+static OVERWRITTEN: OnceLock<PathBuf> = OnceLock::new();
+
+/// Changes the file's last byte and puts its time back.
+fn overwrite(_: &[u8], _: Svma, _: &[Svma]) -> Vec<(u64, u64, Row)> {
+    let path = OVERWRITTEN.get().expect("set before");
+    let file = File::options().read(true).write(true).open(path).expect("opened");
+    let metadata = file.metadata().expect("there");
+    file.write_all_at(b"!", metadata.len() - 1).expect("written");
+    file.set_modified(metadata.modified().expect("a time")).expect("set");
+    Vec::new()
+}
+
+#[test]
+fn nothing_is_kept_of_a_file_that_changes_while_it_is_read() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (source, path) = (directory.path().join("a.s"), directory.path().join("without-frames.so"));
+    fs::write(
+        &source,
+        ".globl f\n.type f, @function\nf: nop\ncall f\nret\n.fill 64, 1, 0x90\n.size f, .-f\n",
+    )
+    .expect("written");
+    run("gcc", &["-shared", "-nostdlib", "-o", &path.to_string_lossy(), &source.to_string_lossy()]);
+    OVERWRITTEN.set(path.clone()).expect("once");
+    let cache = FileCache::new(FileCacheLimits::default()).with_analysis(overwrite);
+    let known = cache.identify(&File::open(&path).expect("the file"), &path).expect("an ELF file");
+    let rows = cache.rows(&known.key, &path, || open_regular(&path));
+    assert!(matches!(rows, Err(LoadError::Changed { .. })), "{rows:?}");
+    assert_eq!(cache.counters().load_errors.get("changed"), Some(&1));
 }
 
 #[test]

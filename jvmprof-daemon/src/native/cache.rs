@@ -1,14 +1,14 @@
 //! What is known of files, shared by all processes that map them and limited in bytes.
 //!
-//! A file is known by its build id where it has one, so that the same library in a hundred containers is read once;
-//! else by device, inode, time and size. Several threads that ask for the same file at once cause one load.
+//! A file is known by a hash of what it says, so that the same library in a hundred containers is read once; a very large one
+//! by device, inode, time and size. Several threads that ask for the same file at once cause one load.
 
 mod keep;
+mod key;
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,6 +17,7 @@ use std::time::Duration;
 use moka::sync::Cache;
 
 use self::keep::{Kept, builder};
+pub use self::key::{Content, FileIdentity, FileKey, FileStat};
 use crate::native::debug_files::DebugPlaces;
 use crate::native::elf::{self, ElfError, ElfFile, ElfHeader};
 use crate::native::functions::Functions;
@@ -35,8 +36,8 @@ pub struct FileCacheLimits {
     pub retry_after: Duration,
     /// How long a table is kept that nobody asks for.
     pub idle_after: Duration,
-    /// Bytes of memory for the DWARF of all files together. The sections of one file may take half of it; as much again
-    /// is what is made of them.
+    /// Bytes of memory for the DWARF of all files together. The sections of one file may take nearly half of it, and what is
+    /// made of them as much again.
     pub line_bytes: u64,
 }
 
@@ -49,42 +50,6 @@ impl Default for FileCacheLimits {
             line_bytes: 512 << 20,
         }
     }
-}
-
-/// A file as `fstat` tells it apart from others and from its own earlier contents.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FileStat {
-    pub device: u64,
-    pub inode: u64,
-    /// Nanoseconds since the epoch.
-    pub modified_ns: i128,
-    /// In bytes.
-    pub size: u64,
-}
-
-impl FileStat {
-    /// # Errors
-    /// What `fstat` says.
-    pub fn of(file: &File) -> io::Result<Self> {
-        let metadata = file.metadata()?;
-        Ok(Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            modified_ns: i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec()),
-            size: metadata.len(),
-        })
-    }
-}
-
-/// What the data of a file is kept under.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum FileKey {
-    /// With the layout of [`ElfHeader`], so that a stripped file and its original aren't taken for the same.
-    BuildId {
-        id: BuildId,
-        layout: u64,
-    },
-    Stat(FileStat),
 }
 
 /// A file whose headers have been read.
@@ -201,11 +166,12 @@ impl FileCache {
     pub fn new(limits: FileCacheLimits) -> Self {
         let counting = Arc::new(Counting::default());
         let idle = limits.idle_after;
-        // Headers are asked for with every new mapping and take some hundred bytes each: they get a small share.
+        // Headers are asked for with every new mapping and take some hundred bytes each: they get a small share. Whoever
+        // knows no file any more has to hash it again.
         let known =
             builder(limits.bytes / 16, limits.retry_after, &counting, move |file: &Arc<KnownFile>| Kept {
                 bytes: size_of::<KnownFile>() + size_of_val(&*file.header.segments),
-                idle,
+                idle: 60 * idle,
             });
         let parts =
             builder(limits.bytes - limits.bytes / 16, limits.retry_after, &counting, move |part: &Part| {
@@ -233,16 +199,23 @@ impl FileCache {
         self
     }
 
-    /// What the headers of `file` say, and the key for all else. `path` is for messages.
+    /// What the headers of `file` say, and the key for all else, for which a new file is read. `path` is for messages.
     ///
     /// # Errors
     /// See [`LoadError`]; one of the file's own is remembered for a while.
     pub fn identify(&self, file: &File, path: &Path) -> Result<Arc<KnownFile>, LoadError> {
-        let stat = stat(file, path)?;
-        self.get(&self.known, stat, || {
-            let header = elf::read_header(&regular(file, path)?);
-            let header = header.map_err(|source| elf_error("headers", path, source))?;
-            Ok(Arc::new(KnownFile { key: key(&header, stat), header }))
+        let before = stat(file, path)?;
+        self.get(&self.known, before, || {
+            let source = regular(file, path)?;
+            let header = elf::read_header(&source).map_err(|source| elf_error("headers", path, source))?;
+            // Without sections that can be read there still are headers.
+            let content = match ElfFile::parse(source) {
+                Ok(parsed) => Content::of(&parsed, before),
+                Err(_) => Content::Of(before.identity),
+            };
+            unchanged(file, path, before)?;
+            let key = FileKey { build_id: header.build_id, content };
+            Ok(Arc::new(KnownFile { key, header }))
         })
     }
 
@@ -291,10 +264,10 @@ impl FileCache {
             let before = stat(&file, path)?;
             let is_same = self.identify(&file, path).is_ok_and(|known| known.key == *key);
             let name = symbols.name(found, &regular(&file, path)?);
-            // A file may also be written anew while its name is read.
-            if !is_same || stat(&file, path)? != before {
+            if !is_same {
                 return Err(LoadError::Changed { path: path.into() });
             }
+            unchanged(&file, path, before)?;
             name.map_err(|source| elf_error("name of a function", path, source))
         };
         read().inspect_err(|error| self.counting.load_error(error))
@@ -315,7 +288,9 @@ impl FileCache {
     ) -> Result<Vec<SourceLine>, LoadError> {
         let table = self.get(&self.lines, *key, || {
             self.load(key, "lines", path, open, |file| {
-                let table = LineTable::load(file, path, places, self.limits.line_bytes / 2)?;
+                // Less than all of it, so that there is room for the entry itself.
+                let limit = self.limits.line_bytes / 2 - self.limits.line_bytes / 64;
+                let table = LineTable::load(file, path, places, limit)?;
                 Ok(table.map(Arc::new))
             })
         })?;
@@ -325,7 +300,7 @@ impl FileCache {
 
     /// Forgets what is known of files with this build id: their debug file has come.
     pub fn forget(&self, id: BuildId) {
-        let is_it = |key: &FileKey| matches!(key, FileKey::BuildId { id: other, .. } if *other == id);
+        let is_it = |key: &FileKey| key.build_id == Some(id);
         let parts = self.parts.iter().map(|(key, _)| *key);
         for key in parts.filter(|key| matches!(key, PartKey::Symbols(key) if is_it(key))).collect::<Vec<_>>()
         {
@@ -407,16 +382,19 @@ impl FileCache {
         load: impl FnOnce(&ElfFile<RegularFile<'_>>) -> Result<V, ElfError>,
     ) -> Result<V, LoadError> {
         let file = open()?;
-        let stat = stat(&file, path)?;
-        let parsed = ElfFile::parse(regular(&file, path)?);
-        let parsed = parsed.map_err(|source| elf_error(part, path, source));
+        let before = stat(&file, path)?;
+        let known = match self.known.get(&before) {
+            Some(known) => known?,
+            None => self.identify(&file, path)?,
+        };
         // Paths can lead to another file by now: its data must not be kept under this key, nor its errors.
-        match &parsed {
-            Ok(parsed) if key(parsed.header(), stat) == *key_wanted => {}
-            Err(_) if FileKey::Stat(stat) == *key_wanted => {}
-            _ => return Err(LoadError::Changed { path: path.into() }),
+        if known.key != *key_wanted {
+            return Err(LoadError::Changed { path: path.into() });
         }
-        load(&parsed?).map_err(|source| elf_error(part, path, source))
+        let parsed = ElfFile::parse(regular(&file, path)?);
+        let loaded = parsed.and_then(|parsed| load(&parsed)).map_err(|source| elf_error(part, path, source));
+        unchanged(&file, path, before)?;
+        loaded
     }
 
     fn get<K, V>(
@@ -450,10 +428,11 @@ impl FileCache {
     }
 }
 
-fn key(header: &ElfHeader, stat: FileStat) -> FileKey {
-    match header.build_id {
-        Some(id) => FileKey::BuildId { id, layout: header.layout },
-        None => FileKey::Stat(stat),
+/// A file may be written anew while it is read: what was read is of neither then.
+fn unchanged(file: &File, path: &Path, before: FileStat) -> Result<(), LoadError> {
+    match stat(file, path)? == before {
+        true => Ok(()),
+        false => Err(LoadError::Changed { path: path.into() }),
     }
 }
 

@@ -23,6 +23,9 @@ const MAX_CRC_BYTES: u64 = 512 << 20;
 /// Largest `.gnu_debuglink` and `.gnu_debugaltlink`, in bytes: a path and a checksum or build id.
 const MAX_LINK: u64 = 8 << 10;
 
+/// Why what was read of a debug file isn't believed.
+pub(crate) const CHANGED: &str = "written anew while it was in use";
+
 /// Where debug files are looked for; nowhere by default.
 #[derive(Clone, Debug, Default)]
 pub struct DebugPlaces {
@@ -42,8 +45,22 @@ pub struct DebugFile {
     pub stat: FileStat,
     /// As it was found, for messages.
     pub path: PathBuf,
+    /// As whoever has its root sees it: what its own links count from.
+    pub place: PathBuf,
     /// It belongs to the host, not to a container: keeping it open keeps nothing of a container alive.
     pub is_of_host: bool,
+}
+
+impl DebugFile {
+    /// # Errors
+    /// [`ElfError`] if it is another file by now, or was written anew: what was read may be of another build then.
+    pub fn check_unchanged(&self) -> Result<(), ElfError> {
+        let failed = |source| ElfError::Read { what: "a debug file".to_owned(), offset: 0, len: 0, source };
+        match FileStat::of(&self.file).map_err(failed)? == self.stat {
+            true => Ok(()),
+            false => Err(ElfError::malformed("a debug file", CHANGED)),
+        }
+    }
 }
 
 /// `.gnu_debuglink`: the name of a debug file and the CRC-32 (that of zlib) of its contents.
@@ -93,12 +110,13 @@ impl DebugPlaces {
         .find_map(|candidate| self.below_roots(candidate, fits))
     }
 
-    /// The file of shared DWARF (`dwz`) that a debug file refers to by path and build id.
-    pub fn supplementary<S: ByteSource>(&self, debug: &ElfFile<S>, debug_path: &Path) -> Option<DebugFile> {
+    /// The file of shared DWARF (`dwz`) that a debug file refers to by path and build id. `place`: where the debug file is, as
+    /// whoever has its root sees it.
+    pub fn supplementary<S: ByteSource>(&self, debug: &ElfFile<S>, place: &Path) -> Option<DebugFile> {
         let (name, id) = alternate_link(debug).ok()??;
         let fits = |other: &ElfFile<RegularFile<'_>>| other.build_id() == Some(id);
         // Mostly absolute; relative ones count from the debug file.
-        let path = debug_path.parent().unwrap_or(Path::new("/")).join(name);
+        let path = place.parent().unwrap_or(Path::new("/")).join(name);
         self.by_build_id(id).or_else(|| self.below_roots(path.strip_prefix("/").ok()?, fits))
     }
 
@@ -149,7 +167,7 @@ fn open_checked(
             return None;
         }
     }
-    Some(DebugFile { file, stat, path, is_of_host })
+    Some(DebugFile { file, stat, path, place: Path::new("/").join(relative), is_of_host })
 }
 
 /// Layout: the name, a zero byte, padding to 4 bytes, the CRC (gdb manual, "Separate Debug Files").

@@ -3,7 +3,6 @@
 //! Headers are read when a file is parsed, sections only when asked for, each with a limit in bytes. Layouts are those
 //! of the System V gABI, chapters 4 and 5 (glibc's `elf.h` has the same).
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 
 use object::LittleEndian as Le;
@@ -19,8 +18,10 @@ use crate::types::{BuildId, FileOffset, Svma};
 const MAX_PROGRAM_HEADERS: u64 = 4096;
 /// Most section headers that are read; linked files have about 40, relocatable ones may have many thousands.
 const MAX_SECTIONS: u64 = 65_536;
-/// Largest table of section names in bytes.
+/// Largest table of section names in bytes; also of all names together, which may share its bytes.
 const MAX_SECTION_NAMES: u64 = 4 << 20;
+/// Longest name of a section in bytes: the rest is cut off. Those that matter have twenty.
+const MAX_SECTION_NAME: usize = 256;
 
 /// Largest section of notes in which a build id is looked for, in bytes, and how many of them.
 pub(crate) const MAX_NOTES: u64 = 16 << 10;
@@ -44,6 +45,8 @@ pub enum ElfError {
     Malformed { what: String, why: &'static str },
     #[error("reading DWARF: {0}")]
     Dwarf(gimli::Error),
+    #[error("DWARF whose entries are nested in more than {limit} levels")]
+    TooDeep { limit: usize },
 }
 
 impl ElfError {
@@ -57,6 +60,7 @@ impl ElfError {
             Self::TooLarge { .. } => "too_large",
             Self::Malformed { .. } => "malformed",
             Self::Dwarf(_) => "dwarf",
+            Self::TooDeep { .. } => "too_deep",
         }
     }
 
@@ -116,9 +120,6 @@ pub struct ElfHeader {
     pub build_id: Option<BuildId>,
     /// Go's linker made it.
     pub is_go: bool,
-    /// A hash of file header and program headers: tells files apart that share a build id (a stripped file and its
-    /// original, or two that lie).
-    pub layout: u64,
 }
 
 impl ElfHeader {
@@ -312,9 +313,6 @@ fn parse_header(source: &impl ByteSource) -> Result<(RawHeader, ElfHeader), ElfE
     };
     let programs = read_programs(source, &raw)?;
     let segments = programs.iter().filter(|p| p.p_type.get(Le) == elf::PT_LOAD).map(load_segment).collect();
-    let mut layout = DefaultHasher::new();
-    pod::bytes_of(&raw).hash(&mut layout);
-    pod::bytes_of_slice(&programs).hash(&mut layout);
     let notes = FileNotes::read(source, &programs);
     let header = ElfHeader {
         kind,
@@ -322,7 +320,6 @@ fn parse_header(source: &impl ByteSource) -> Result<(RawHeader, ElfHeader), ElfE
         segments,
         build_id: notes.build_id,
         is_go: notes.is_go,
-        layout: layout.finish(),
     };
     Ok((raw, header))
 }
@@ -401,13 +398,24 @@ fn read_sections(source: &impl ByteSource, raw: &RawHeader) -> Result<Vec<Sectio
         }
         _ => Vec::new(),
     };
-    Ok(headers.iter().map(|header| section(header, &names)).collect())
+    let mut left = MAX_SECTION_NAMES as usize;
+    let mut sections = Vec::with_capacity(headers.len());
+    for header in &headers {
+        let section = section(header, &names);
+        left = left.checked_sub(section.name.len()).ok_or_else(|| ElfError::TooLarge {
+            what: "all section names".to_owned(),
+            size: MAX_SECTION_NAMES + 1,
+            limit: MAX_SECTION_NAMES,
+        })?;
+        sections.push(section);
+    }
+    Ok(sections)
 }
 
 fn section(header: &SectionHeader64<Le>, names: &[u8]) -> Section {
     let flags = header.sh_flags.get(Le).0;
     Section {
-        name: String::from_utf8_lossy(c_string(names, header.sh_name.get(Le) as usize)).into_owned(),
+        name: String::from_utf8_lossy(section_name(names, header.sh_name.get(Le) as usize)).into_owned(),
         address: Svma(header.sh_addr.get(Le)),
         offset: FileOffset(header.sh_offset.get(Le)),
         size: header.sh_size.get(Le),
@@ -419,9 +427,10 @@ fn section(header: &SectionHeader64<Le>, names: &[u8]) -> Section {
     }
 }
 
-/// The bytes from `start` up to the next zero byte or the end; empty if `start` is outside.
-fn c_string(table: &[u8], start: usize) -> &[u8] {
+/// The bytes from `start` up to the next zero byte, the end or [`MAX_SECTION_NAME`]; empty if `start` is outside.
+fn section_name(table: &[u8], start: usize) -> &[u8] {
     let rest = table.get(start..).unwrap_or_default();
+    let rest = &rest[..rest.len().min(MAX_SECTION_NAME)];
     let end = rest.iter().position(|byte| *byte == 0).unwrap_or(rest.len());
     &rest[..end]
 }

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use object::elf::SHT_SYMTAB;
 
-use crate::native::cache::FileStat;
+use crate::native::cache::{FileIdentity, FileStat};
 use crate::native::compressed;
-use crate::native::debug_files::{DebugFile, DebugPlaces};
+use crate::native::debug_files::{CHANGED, DebugFile, DebugPlaces};
 use crate::native::elf::{ElfError, ElfFile};
 use crate::native::source::{ByteSource, RegularFile, Window};
 use crate::native::symbols::{SymbolRef, SymbolTable};
@@ -19,8 +19,6 @@ const MAX_MINI: u64 = 16 << 20;
 const MAX_MINI_EXPANDED: u64 = 64 << 20;
 /// Largest string table of a debug file that is copied to memory.
 const MAX_COPIED_NAMES: u64 = 16 << 20;
-
-const CHANGED: &str = "written anew while it was in use";
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -35,7 +33,7 @@ enum Symtab {
     /// The file itself.
     Own,
     /// A debug file of the host, kept open: what a path leads to may change.
-    Debug { file: File, stat: FileStat },
+    Debug { file: File, identity: FileIdentity },
     /// The names alone: what `.gnu_debugdata` held, or a debug file of a container, which isn't kept open since that
     /// would hold on to the container's file system.
     Copied(Window),
@@ -75,7 +73,6 @@ impl Functions {
         debug: &DebugFile,
     ) -> Result<Option<Self>, ElfError> {
         let failed = |source| ElfError::Read { what: "a debug file".to_owned(), offset: 0, len: 0, source };
-        let stat = debug.stat;
         let parsed = ElfFile::parse(RegularFile::new(&debug.file).map_err(failed)?)?;
         if !has_symtab(&parsed) {
             return Ok(None);
@@ -83,12 +80,12 @@ impl Functions {
         let table = SymbolTable::load_with(file, &parsed)?;
         let symtab = match debug.is_of_host {
             false => Symtab::Copied(copy_names(&table, parsed.source())?),
-            true => Symtab::Debug { file: debug.file.try_clone().map_err(failed)?, stat },
+            true => {
+                let (file, identity) = (debug.file.try_clone().map_err(failed)?, debug.stat.identity);
+                Symtab::Debug { file, identity }
+            }
         };
-        // Whatever was read may be of another build if it was written meanwhile.
-        if FileStat::of(&debug.file).map_err(failed)? != stat {
-            return Err(ElfError::malformed("a debug file", CHANGED));
-        }
+        debug.check_unchanged()?;
         Ok(Some(Self { table, symtab }))
     }
 
@@ -115,11 +112,12 @@ impl Functions {
             _ if found.is_dynamic() => self.table.name(found, own),
             Symtab::Own => self.table.name(found, own),
             Symtab::Copied(names) => self.table.name(found, names),
-            Symtab::Debug { file, stat } => {
+            Symtab::Debug { file, identity } => {
                 let failed =
                     |source| ElfError::Read { what: "a debug file".to_owned(), offset: 0, len: 0, source };
                 let name = self.table.name(found, &RegularFile::new(file).map_err(failed)?)?;
-                match FileStat::of(file).map_err(failed)? == *stat {
+                // It may be removed meanwhile, which changes only when it was changed.
+                match FileStat::of(file).map_err(failed)?.identity == *identity {
                     true => Ok(name),
                     false => Err(ElfError::malformed("a debug file", CHANGED)),
                 }

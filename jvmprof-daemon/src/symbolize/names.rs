@@ -99,9 +99,8 @@ impl FunctionNames {
 
     /// Forgets what is known of files with this build id.
     pub(super) fn forget(&self, id: BuildId) {
-        let is_it = |key: &FileKey| matches!(key, FileKey::BuildId { id: other, .. } if *other == id);
-        let keys: Vec<_> =
-            self.by_address.iter().map(|(key, _)| *key).filter(|(file, _)| is_it(file)).collect();
+        let is_it = |(file, _): &(FileKey, Svma)| file.build_id == Some(id);
+        let keys: Vec<_> = self.by_address.iter().map(|(key, _)| *key).filter(is_it).collect();
         for key in keys {
             self.by_address.invalidate(&key);
         }
@@ -141,12 +140,12 @@ mod tests {
     use std::convert::Infallible;
 
     use super::*;
-    use crate::native::cache::FileStat;
+    use crate::native::cache::Content;
 
     #[test]
     fn an_address_is_looked_up_once_also_without_a_name() {
         let names = FunctionNames::new(1 << 20);
-        let file = FileKey::Stat(FileStat { device: 1, inode: 2, modified_ns: 3, size: 4 });
+        let file = FileKey { build_id: None, content: Content::Hash(1) };
         let mut lookups = 0;
         for _ in 0..3 {
             let mut find = |name: Option<&str>| {

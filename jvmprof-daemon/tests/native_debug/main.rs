@@ -18,7 +18,7 @@ use jvmprof_daemon::native::functions::mini_debug_info;
 use jvmprof_daemon::native::lines::LineTable;
 use jvmprof_daemon::native::open::open_regular;
 use jvmprof_daemon::types::Svma;
-use library::{CODE, Library, run, text};
+use library::{CODE, Library, build_id, run, text};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
@@ -394,5 +394,68 @@ fn a_build_id_that_two_files_share_does_not_lend_names() {
     // Each keeps its own symbols in the same cache.
     for (name, at) in others {
         assert_eq!(other.name_in(&cache, &other.places(), at).as_deref(), Some(name));
+    }
+}
+
+/// What anybody can make in a container: the build id and the headers of another file, and other names, rows or code.
+#[test]
+fn a_file_that_differs_from_another_in_one_byte_alone_lends_it_nothing() {
+    let library = Library::build(&[]);
+    let at = library.function("hidden");
+    let original = fs::read(&library.path).expect("read");
+    let elf = parsed(&original);
+    let identify = |cache: &FileCache, path: &Path| {
+        cache.identify(&File::open(path).expect("there"), path).expect("an ELF file").key
+    };
+    for section in [".strtab", ".symtab", ".dynsym", ".dynstr", ".eh_frame", ".text", ".shstrtab"] {
+        let cache = FileCache::new(FileCacheLimits::default());
+        let found = elf.sections().iter().find(|it| it.name == section).expect(section);
+        let place = match section {
+            ".strtab" => original.windows(7).rposition(|name| name == b"hidden\0").expect("its name"),
+            _ => (found.offset.0 + found.size - 1) as usize,
+        };
+        let mut bytes = original.clone();
+        bytes[place] ^= 1;
+        let (copy, hostile) = (library.file("copy.so"), library.file("hostile.so"));
+        fs::write(&copy, &original).expect("written");
+        fs::write(&hostile, bytes).expect("written");
+        // The one that lies comes first.
+        let key = identify(&cache, &hostile);
+        let open = || open_regular(&hostile);
+        let lie = cache.function_name(&key, &hostile, &DebugPlaces::default(), open, at).expect("no error");
+        let own = identify(&cache, &library.path);
+        assert_eq!(key.build_id, own.build_id);
+        assert_ne!(key, own, "{section}");
+        assert_eq!(own, identify(&cache, &copy), "the same bytes elsewhere are the same file");
+        let name = library.name_in(&cache, &DebugPlaces::default(), at);
+        assert_eq!(name.as_deref(), Some("hidden"));
+        assert!(section != ".strtab" || lie.as_deref() == Some("iidden"), "{lie:?}");
+    }
+}
+
+#[test]
+fn shared_dwarf_is_found_by_a_path_that_counts_from_the_debug_file() {
+    let library = Library::build(&[]);
+    library.keep_debug("usr/lib/debug/.dwz/shared.debug");
+    let link = library.file("link");
+    let id = build_id(&library.path).expect("a build id");
+    // Another library, whose debug file refers to what is shared.
+    let other = Library::build(&[]);
+    let stripped = library.file("stripped");
+    run("strip", &["-o", text(&stripped), text(&other.path)]);
+    let debug = library.file(&other.build_id_path());
+    fs::create_dir_all(debug.parent().expect("a folder")).expect("made");
+    for name in
+        ["../../.dwz/shared.debug", "../../../debug/.dwz/shared.debug", "/usr/lib/debug/.dwz/shared.debug"]
+    {
+        fs::write(&link, [name.as_bytes(), b"\0", id.as_bytes()].concat()).expect("written");
+        let section = format!(".gnu_debugaltlink={}", text(&link));
+        run("objcopy", &["--only-keep-debug", "--add-section", &section, text(&other.path), text(&debug)]);
+        let bytes = fs::read(&stripped).expect("read");
+        let found = library.places().find(&parsed(&bytes), Path::new("/opt/lib/x.so")).expect("by build id");
+        let bytes = fs::read(&found.path).expect("read");
+        let shared = library.places().supplementary(&parsed(&bytes), &found.place);
+        let shared = shared.unwrap_or_else(|| panic!("{name} isn't found"));
+        assert_eq!(build_id(&shared.path), Some(id));
     }
 }
