@@ -3,6 +3,8 @@
 //! DWARF is large: the sections of a JVM take some hundred megabytes. So it is only read when that was asked for, within
 //! a limit of memory of its own, and what was found for an address is remembered elsewhere.
 
+mod check;
+
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,9 +16,12 @@ use crate::native::demangle::demangle;
 use crate::native::elf::{ElfError, ElfFile};
 use crate::native::source::{ByteSource, RegularFile};
 use crate::types::Svma;
+use check::Units;
 
 /// Most inlined functions at one address.
 const MAX_INLINED: usize = 128;
+/// What is made of units may take twice the sections' bytes, or twice these: real ones take as many at most.
+const SOME_SECTIONS: u64 = 1 << 20;
 /// Longest name or path that is believed, in bytes.
 const MAX_TEXT: usize = 64 << 10;
 
@@ -37,22 +42,26 @@ type Reader = EndianArcSlice<LittleEndian>;
 /// The DWARF of one file.
 pub struct LineTable {
     /// It reads units when they are first asked for, into cells that only one thread may fill.
-    context: Mutex<Context<Reader>>,
-    section_bytes: usize,
+    context: Mutex<(Context<Reader>, Units)>,
+    /// Of units, once they are asked for.
+    made_limit: u64,
+    /// Of the sections, and what is made of them in time.
+    bytes: u64,
 }
 
 impl std::fmt::Debug for LineTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LineTable").field("section_bytes", &self.section_bytes).finish_non_exhaustive()
+        f.debug_struct("LineTable").field("bytes", &self.bytes).finish_non_exhaustive()
     }
 }
 
 impl LineTable {
-    /// The DWARF of `file`, which was mapped from `path`, or of its debug file; `None` if there is none.
-    /// `limit`: bytes that its sections may take.
+    /// The DWARF of `file`, which was mapped from `path` as its process sees it, or of its debug file; `None` if there is none.
+    /// `limit`: bytes that its sections may take, and as many again what is made of them.
     ///
     /// # Errors
-    /// [`ElfError`] where sections can't be read, or are no DWARF; [`ElfError::TooLarge`] above the limit.
+    /// [`ElfError`] where sections can't be read, or are no DWARF; [`ElfError::TooLarge`] above the limit;
+    /// [`ElfError::TooDeep`] for what would exhaust the stack.
     pub fn load<S: ByteSource>(
         file: &ElfFile<S>,
         path: &Path,
@@ -68,7 +77,9 @@ impl LineTable {
         if !has_dwarf(&parsed) {
             return Ok(None);
         }
-        Self::of_sections(&parsed, &debug.path, places, limit).map(Some)
+        let table = Self::of_sections(&parsed, &debug.place, places, limit)?;
+        debug.check_unchanged()?;
+        Ok(Some(table))
     }
 
     fn of_sections<S: ByteSource>(
@@ -83,19 +94,26 @@ impl LineTable {
             let failed = |source| ElfError::Read { what: "a dwz file".to_owned(), offset: 0, len: 0, source };
             let parsed = ElfFile::parse(RegularFile::new(&supplementary.file).map_err(failed)?)?;
             dwarf.load_sup(|id| read_section(&parsed, id, &mut left))?;
+            supplementary.check_unchanged()?;
         }
+        let units = Units::check(&mut dwarf, limit)?;
+        let section_bytes = limit - left;
+        let made_limit = section_bytes.max(SOME_SECTIONS).saturating_mul(2).min(limit - units.first_bytes);
+        let bytes = section_bytes + units.first_bytes + units.all_bytes().min(made_limit);
         let context = Context::from_dwarf(dwarf).map_err(ElfError::Dwarf)?;
-        let section_bytes = usize::try_from(limit - left).unwrap_or(usize::MAX);
-        Ok(Self { context: Mutex::new(context), section_bytes })
+        Ok(Self { context: Mutex::new((context, units)), made_limit, bytes })
     }
 
     /// The functions at `address`, innermost first: inlined ones, then the one that has the code. Empty where DWARF
     /// has nothing.
     ///
     /// # Errors
-    /// [`ElfError::Dwarf`] where it is malformed.
+    /// [`ElfError::Dwarf`] where it is malformed; [`ElfError::TooLarge`] where more would be made of it than its size lets
+    /// expect.
     pub fn find(&self, address: Svma) -> Result<Vec<SourceLine>, ElfError> {
-        let context = self.context.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self.context.lock().unwrap_or_else(PoisonError::into_inner);
+        let (context, units) = &mut *guard;
+        units.start_use(address.0, self.made_limit)?;
         let mut lookup = context.find_frames(address.0);
         let mut frames = loop {
             match lookup {
@@ -125,9 +143,9 @@ impl LineTable {
         Ok(lines)
     }
 
-    /// Bytes of memory held, more or less: the sections, and as much again for what is made of them in time.
+    /// Bytes of memory held at most: the sections, and what is made of them in time.
     pub fn size_bytes(&self) -> usize {
-        self.section_bytes.saturating_mul(2)
+        usize::try_from(self.bytes).unwrap_or(usize::MAX)
     }
 }
 

@@ -155,6 +155,45 @@ async fn more_or_fewer_bytes_than_announced_and_other_files_leave_nothing() {
     assert!(!running.is_wanted(&libc_id.to_uppercase()).await.unwrap());
 }
 
+/// `/bin/true` with DWARF in which functions are inlined so many levels deep.
+fn with_nested_dwarf(depth: usize) -> (Vec<u8>, String) {
+    let scratch = tempfile::tempdir().unwrap();
+    let file = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    // A unit, a function, an inlined one: none with attributes.
+    let abbreviations = [1, 0x11, 1, 0, 0, 2, 0x2e, 1, 0, 0, 3, 0x1d, 1, 0, 0, 0];
+    let mut unit = vec![4, 0, 0, 0, 0, 0, 8, 1, 2];
+    unit.resize(unit.len() + depth, 3);
+    unit.resize(unit.len() + depth + 2, 0);
+    let length = u32::try_from(unit.len()).unwrap();
+    std::fs::write(file("abbrev"), abbreviations).unwrap();
+    std::fs::write(file("info"), [&length.to_le_bytes()[..], &unit].concat()).unwrap();
+    let add = |name: &str| format!(".debug_{name}={}", file(name));
+    let status = std::process::Command::new("objcopy")
+        .args(["--add-section", &add("abbrev"), "--add-section", &add("info"), "/bin/true", &file("out")])
+        .status();
+    assert!(status.expect("this test runs objcopy").success());
+    let bytes = std::fs::read(file("out")).unwrap();
+    let id = ElfFile::parse(&*bytes).unwrap().build_id().unwrap().to_string();
+    (bytes, id)
+}
+
+#[tokio::test]
+async fn dwarf_that_would_exhaust_the_stack_is_not_kept() {
+    let mut running = start(64 << 20).await;
+    for (depth, is_kept) in [(1_000_000, false), (100, true)] {
+        let (file, id) = with_nested_dwarf(depth);
+        let upload_id = running.initiate(&id, file.len() as i64).await.unwrap();
+        let pieces: Vec<&[u8]> = file.chunks(1 << 20).collect();
+        running.upload(&id, &upload_id, &pieces).await.unwrap();
+        let finished = running.finish(&id, &upload_id).await;
+        assert_eq!(
+            finished.map_err(|status| status.code()),
+            is_kept.then_some(()).ok_or(Code::InvalidArgument)
+        );
+        assert_eq!(running.files().len(), usize::from(is_kept));
+    }
+}
+
 #[tokio::test]
 async fn uploads_at_a_time_are_bounded() {
     let mut running = start(1 << 20).await;

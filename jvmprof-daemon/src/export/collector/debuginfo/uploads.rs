@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,9 @@ use tempfile::NamedTempFile;
 use tonic::Status;
 
 use crate::native::debug_directory::DebugDirectory;
+use crate::native::debug_files::DebugPlaces;
 use crate::native::elf::{ElfError, ElfFile};
+use crate::native::lines::LineTable;
 use crate::native::source::RegularFile;
 use crate::types::BuildId;
 
@@ -19,6 +22,9 @@ use crate::types::BuildId;
 const MAX_UPLOADS: usize = 64;
 /// How long one may take; then its build id may be uploaded by someone else. As Parca has it.
 const MAX_DURATION: Duration = Duration::from_secs(15 * 60);
+
+/// DWARF that is checked, in bytes. What is larger has no lines.
+const MAX_DWARF: u64 = 256 << 20;
 
 /// Why a step of an upload isn't accepted. The codes are Parca's, where it has the case.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +79,8 @@ pub(super) struct Uploads {
     directory: Arc<DebugDirectory>,
     /// By upload id.
     open: Mutex<HashMap<String, Upload>>,
+    /// Held while DWARF is checked, which takes memory.
+    checking: Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -100,7 +108,7 @@ pub(super) struct Receiving {
 
 impl Uploads {
     pub(super) fn new(directory: Arc<DebugDirectory>) -> Self {
-        Self { directory, open: Mutex::default() }
+        Self { directory, open: Mutex::default(), checking: Mutex::default() }
     }
 
     /// The open uploads, without those that took too long.
@@ -190,7 +198,10 @@ impl Uploads {
         let Some(Upload { state: State::Received(part), .. }) = upload else {
             return Err(UploadRefusal::Unknown);
         };
-        check(part.as_file(), id)?;
+        {
+            let _checking = self.checking.lock().unwrap_or_else(PoisonError::into_inner);
+            check(part.as_file(), id)?;
+        }
         self.directory.keep(part, id)?;
         Ok(())
     }
@@ -198,9 +209,13 @@ impl Uploads {
 
 fn check(file: &File, id: BuildId) -> Result<(), UploadRefusal> {
     let parsed = ElfFile::parse(RegularFile::new(file)?)?;
-    match parsed.build_id() == Some(id) {
-        true => Ok(()),
-        false => Err(UploadRefusal::OtherBuild),
+    if parsed.build_id() != Some(id) {
+        return Err(UploadRefusal::OtherBuild);
+    }
+    match LineTable::load(&parsed, Path::new("/"), &DebugPlaces::default(), MAX_DWARF) {
+        Err(error @ ElfError::TooDeep { .. }) => Err(error.into()),
+        // Without lines there still are names.
+        _ => Ok(()),
     }
 }
 
