@@ -16,6 +16,14 @@ use crate::types::{Avma, BuildId, FileOffset};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProcessKey(u64);
 
+#[cfg(test)]
+impl ProcessKey {
+    /// For tests that have no process.
+    pub(crate) fn numbered(number: u64) -> Self {
+        Self(number)
+    }
+}
+
 /// A process and its mapped code.
 #[derive(Debug)]
 pub struct Process {

@@ -273,6 +273,9 @@ impl Symbolizer {
             kernel.tables.add_jvm(process.key, jvm, rows);
             symbols.told_version = 0;
         }
+        if self.kernel_side.as_mut().is_some_and(|kernel| kernel.tables.touch(process.key)) {
+            symbols.told_version = 0;
+        }
         if symbols.told_version != process.version || symbols.told_jit_rows != symbols.jit.has_rows() {
             self.tell(process);
         }
@@ -300,6 +303,12 @@ impl Symbolizer {
     pub fn retain(&mut self, is_alive: impl Fn(ProcessKey) -> bool) {
         if let Some(kernel) = &mut self.kernel_side {
             kernel.tables.retain(&is_alive);
+            for key in kernel.tables.lacking() {
+                // It is told of again when it is sampled next.
+                if let Some(symbols) = self.processes.get_mut(&key) {
+                    symbols.told_version = 0;
+                }
+            }
         }
         let are_names_old = std::mem::take(&mut self.are_names_old);
         self.processes.retain(|key, symbols| {

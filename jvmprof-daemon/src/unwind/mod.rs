@@ -1,28 +1,41 @@
 //! What the kernel program is told of code: keeps its tables filled, within their limits.
 //!
-//! A file's rows are packed once and shared by all processes that map it; they stay until their room is needed by others.
+//! A file's rows are packed once and shared by all processes that map it; they stay until their room is needed by others: first
+//! those leave that no process maps, then those of processes that aren't sampled.
 //! A process's regions are written to fresh entries and switched to at once, so that the kernel program never sees half a
 //! process.
 
 mod extents;
 mod pack;
+mod room;
+#[cfg(test)]
+mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use jvmprof_common::jvm::Jvm;
-use jvmprof_common::tables::{CHUNK_ROWS, MAX_REGIONS, NS_PER_TICK, Page, ProcessEntry, Region, Table};
+use jvmprof_common::tables::{
+    CHUNK_ROWS, MAX_REGIONS, MAX_RULES, NO_RULE, NS_PER_TICK, PackedRule, Page, ProcessEntry, Region, Table,
+};
 
 use crate::native::cache::FileKey;
 use crate::process::ProcessKey;
-use crate::sampler::{KernelTables, SamplerError};
+use crate::sampler::{KernelTables, SamplerError, TableSizes};
 use extents::Extents;
 pub use pack::FileRows;
 use pack::{PackedRows, Rules};
 
 /// How long the kernel program may still look at entries that were replaced: far longer than a walk takes.
 const GRACE: Duration = Duration::from_millis(500);
+
+/// When rows that found no room are tried again, if nothing has left for them.
+const RETRY_AFTER: Duration = Duration::from_secs(60);
+/// A process that wasn't sampled for so long may have to leave.
+const IDLE_AFTER: Duration = Duration::from_secs(60);
+/// The same for those that will hardly ever find any.
+const RETRY_TOO_LARGE_AFTER: Duration = Duration::from_secs(3600);
 
 /// What went into the kernel's tables, and what didn't.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +51,7 @@ pub struct TableCounts {
     pub no_room: u64,
     /// Processes that could not be told of, by lack of room or a refusal: their samples are walked by the daemon.
     pub untold_processes: u64,
-    /// Rows that had to be left out: too many different rules, or too far from the file's first.
+    /// Rows, or functions with theirs, that had to be left out: too far from the file's first, or too long to evaluate.
     pub refused_rows: u64,
     /// Times that a process was told of.
     pub told: u64,
@@ -86,7 +99,13 @@ pub struct CodeTables {
     chunks: Extents,
     jvm_slots: Extents,
     rules: Rules,
-    files: HashMap<RowsKey, Option<FileTable>>,
+    files: HashMap<RowsKey, FileTable>,
+    /// Those whose rows found no room, and when to try again.
+    without_room: HashMap<RowsKey, Instant>,
+    retry_after: Duration,
+    /// Processes that had to leave, to be told of again.
+    let_go: HashSet<ProcessKey>,
+    idle_after: Duration,
     processes: HashMap<ProcessKey, Told>,
     retired: Vec<(Instant, Room)>,
     epoch: u32,
@@ -110,6 +129,7 @@ struct Room {
     pages: Range<u32>,
     chunks: Range<u32>,
     jvms: Range<u32>,
+    rules: Box<[PackedRule]>,
 }
 
 /// What was told of a process.
@@ -118,7 +138,10 @@ struct Told {
     pid: u32,
     regions: Range<u32>,
     files: Vec<RowsKey>,
+    /// Files of which it was told that their rows are missing.
+    missing: Vec<RowsKey>,
     jvm: Option<JvmTable>,
+    sampled: Instant,
 }
 
 #[derive(Debug)]
@@ -131,6 +154,11 @@ struct JvmTable {
 impl CodeTables {
     pub fn new(kernel: KernelTables) -> Self {
         let sizes = kernel.sizes();
+        Self::with_room(kernel, sizes)
+    }
+
+    /// Of each of the kernel's tables no more than these entries are used.
+    pub fn with_room(kernel: KernelTables, sizes: TableSizes) -> Self {
         Self {
             regions: Extents::new(0..sizes.regions),
             // Table 0 is none.
@@ -140,8 +168,12 @@ impl CodeTables {
             // Slot 0 is none.
             jvm_slots: Extents::new(1..sizes.jvms),
             kernel,
-            rules: Rules::default(),
+            rules: Rules::new(u32::from(NO_RULE) + 1..MAX_RULES),
             files: HashMap::new(),
+            without_room: HashMap::new(),
+            retry_after: RETRY_AFTER,
+            let_go: HashSet::new(),
+            idle_after: IDLE_AFTER,
             processes: HashMap::new(),
             retired: Vec::new(),
             epoch: 0,
@@ -154,21 +186,52 @@ impl CodeTables {
         TableCounts {
             row_bytes,
             rules: self.rules.len() as u64,
-            refused_rows: self.rules.refused,
-            tables: self.files.values().flatten().count() as u64,
+            tables: self.files.len() as u64,
             ..self.counts
         }
     }
 
-    /// Whether the tables have (or can't have) this file's rows.
+    /// Whether the tables have this file's rows, or can't have them for now.
     pub fn knows(&self, file: &RowsKey) -> bool {
-        self.files.contains_key(file)
+        let may_have_room = || self.without_room.get(file).is_none_or(|until| *until <= Instant::now());
+        self.files.contains_key(file) || !may_have_room()
     }
 
     /// Takes in a file's rows.
     pub fn add_file(&mut self, file: RowsKey, rows: FileRows) {
-        let table = self.add_table(rows);
-        self.files.insert(file, table);
+        if self.files.contains_key(&file) {
+            return;
+        }
+        let (is_too_large, chunks) = (rows.has_too_many_rules(), rows.len().div_ceil(CHUNK_ROWS));
+        if let Some(table) = self.write_table(rows) {
+            self.without_room.remove(&file);
+            self.files.insert(file, table);
+            return;
+        }
+        let retry_after = if is_too_large {
+            RETRY_TOO_LARGE_AFTER
+        } else if self.let_go(chunks as u32) {
+            2 * GRACE
+        } else {
+            self.retry_after
+        };
+        let is_known = self.without_room.insert(file, Instant::now() + retry_after).is_some();
+        self.counts.no_room += u64::from(!is_known);
+    }
+
+    /// A process was sampled. True if it had to leave, and is to be told of again.
+    pub fn touch(&mut self, key: ProcessKey) -> bool {
+        if let Some(told) = self.processes.get_mut(&key) {
+            told.sampled = Instant::now();
+        }
+        !self.let_go.is_empty() && self.let_go.remove(&key)
+    }
+
+    /// The processes that lack the rows of a file for which there is room or may be by now: to be told of again.
+    pub fn lacking(&self) -> impl Iterator<Item = ProcessKey> {
+        let may_be_there = |file: &RowsKey| self.files.contains_key(file) || !self.knows(file);
+        let lacks = move |told: &Told| told.missing.iter().any(may_be_there);
+        self.processes.iter().filter(move |(_, told)| lacks(told)).map(|(key, _)| *key)
     }
 
     /// Tells of a JVM's own code: its layout, and the rows of its stubs by their distance from the code cache's begin.
@@ -179,7 +242,8 @@ impl CodeTables {
             self.counts.untold_processes += 1;
             return;
         };
-        let table = self.add_table(rows);
+        let table = self.write_table(rows);
+        self.counts.no_room += u64::from(table.is_none());
         let value = Jvm { table: table.as_ref().map_or(0, |table| table.number), ..*jvm };
         if let Err(error) = self.kernel.set_jvm(slot, value) {
             tracing::warn!(%error, "a JVM can't be told to the kernel program");
@@ -191,7 +255,9 @@ impl CodeTables {
             pid: 0,
             regions: 0..0,
             files: Vec::new(),
+            missing: Vec::new(),
             jvm: None,
+            sampled: Instant::now(),
         });
         told.jvm = Some(JvmTable { slot, value, table });
     }
@@ -211,9 +277,9 @@ impl CodeTables {
             self.kernel.remove_process(pid);
             return;
         };
-        let mut files = Vec::new();
+        let (mut files, mut missing) = (Vec::new(), Vec::new());
         for (index, region) in room.clone().zip(regions) {
-            let region = self.region(region, &mut files);
+            let region = self.region(region, &mut files, &mut missing);
             if let Err(error) = self.kernel.set_region(index, region) {
                 tracing::warn!(%error, "a region can't be told to the kernel program");
             }
@@ -229,7 +295,10 @@ impl CodeTables {
         }
         self.counts.told += 1;
         let jvm = self.processes.get_mut(&key).and_then(|told| told.jvm.take());
-        if let Some(old) = self.processes.insert(key, Told { pid, regions: room, files, jvm }) {
+        if let Some(old) = self
+            .processes
+            .insert(key, Told { pid, regions: room, files, missing, jvm, sampled: Instant::now() })
+        {
             self.leave(&old.files);
             self.retire(Room { regions: old.regions, ..Room::default() });
         }
@@ -252,52 +321,62 @@ impl CodeTables {
                 }
             }
         }
+        self.let_go.retain(|key| self.processes.contains_key(key));
+        let is_lacked = |file: &RowsKey| self.processes.values().any(|told| told.missing.contains(file));
+        let now = Instant::now();
+        self.without_room.retain(|file, until| *until > now || is_lacked(file));
     }
 
-    fn region(&mut self, region: &CodeRegion, files: &mut Vec<RowsKey>) -> Region {
+    fn region(
+        &mut self,
+        region: &CodeRegion,
+        files: &mut Vec<RowsKey>,
+        missing: &mut Vec<RowsKey>,
+    ) -> Region {
         let (kind, table, bias) = match region.code {
             RegionCode::Hotspot => (Region::HOTSPOT, 0, 0),
             RegionCode::FramePointer => (Region::FRAME_POINTER, 0, 0),
             RegionCode::Generated => (Region::GENERATED, 0, 0),
             RegionCode::Later => (Region::ROWS_MISSING, 0, 0),
             RegionCode::File { file, bias } => match self.files.get_mut(&file) {
-                Some(Some(table)) => {
+                Some(table) => {
                     table.users += 1;
                     table.last_used = Instant::now();
                     files.push(file);
                     (Region::ROWS, table.number, bias)
                 }
-                _ => (Region::ROWS_MISSING, 0, bias),
+                None => {
+                    if self.without_room.contains_key(&file) {
+                        missing.push(file);
+                    }
+                    (Region::ROWS_MISSING, 0, bias)
+                }
             },
         };
         Region { start: region.start, end: region.end, bias, table, kind }
     }
 
-    fn add_table(&mut self, rows: FileRows) -> Option<FileTable> {
-        let packed = rows.renumbered(&mut self.rules);
-        let table = self.write_table(&packed);
-        if table.is_none() {
-            self.counts.no_room += 1;
+    /// `None` if there is no room.
+    fn write_table(&mut self, rows: FileRows) -> Option<FileTable> {
+        if rows.has_too_many_rules() {
+            return None;
         }
-        table
-    }
-
-    fn write_table(&mut self, packed: &PackedRows) -> Option<FileTable> {
-        let chunks = packed.rows.len().div_ceil(CHUNK_ROWS) as u32;
-        let room = self.room(packed.pages.len() as u32, chunks)?;
-        let number = room.numbers.start;
-        let written = self.write(packed, &room);
-        if let Err(error) = written {
+        let room = self.room(&rows)?;
+        let (number, refused) = (room.numbers.start, rows.refused());
+        let packed = rows.renumbered(&self.rules);
+        if let Err(error) = self.write(&packed, &room) {
             tracing::warn!(%error, "unwind rows can't be told to the kernel program");
             self.retire(room);
             return None;
         }
+        self.counts.refused_rows += refused;
         Some(FileTable { number, room, users: 0, last_used: Instant::now() })
     }
 
     fn write(&mut self, packed: &PackedRows, room: &Room) -> Result<(), SamplerError> {
-        for (number, rule) in std::mem::take(&mut self.rules.new) {
-            self.kernel.set_rule(number, rule)?;
+        while let Some((number, rule)) = self.rules.new.last() {
+            self.kernel.set_rule(*number, *rule)?;
+            self.rules.new.pop();
         }
         for (index, rows) in room.chunks.clone().zip(packed.rows.chunks(CHUNK_ROWS)) {
             let mut chunk = [0; CHUNK_ROWS];
@@ -315,68 +394,5 @@ impl CodeTables {
             index: room.pages.start,
         };
         self.kernel.set_table(room.numbers.start, table)
-    }
-
-    /// Room for a table, made by the tables that were used least recently and aren't in use now.
-    fn room(&mut self, pages: u32, chunks: u32) -> Option<Room> {
-        self.reclaim();
-        loop {
-            let numbers = self.numbers.take(1);
-            let page_room = self.pages.take(pages);
-            let chunk_room = self.chunks.take(chunks);
-            match (numbers, page_room, chunk_room) {
-                (Some(numbers), Some(pages), Some(chunks)) => {
-                    return Some(Room { numbers, pages, chunks, ..Room::default() });
-                }
-                (numbers, pages, chunks) => {
-                    self.numbers.release(numbers.unwrap_or_default());
-                    self.pages.release(pages.unwrap_or_default());
-                    self.chunks.release(chunks.unwrap_or_default());
-                }
-            }
-            let tables = self.files.iter().filter_map(|(key, table)| Some((key, table.as_ref()?)));
-            let unused = tables.filter(|(_, table)| table.users == 0 && table.last_used.elapsed() >= GRACE);
-            let oldest = unused.min_by_key(|(_, table)| table.last_used);
-            let key = *oldest?.0;
-            if let Some(Some(table)) = self.files.remove(&key) {
-                self.counts.evicted += 1;
-                // No process's regions have led there for a grace period.
-                self.release(table.room);
-            }
-        }
-    }
-
-    fn leave(&mut self, files: &[RowsKey]) {
-        for file in files {
-            if let Some(Some(table)) = self.files.get_mut(file) {
-                table.users -= 1;
-                table.last_used = Instant::now();
-            }
-        }
-    }
-
-    fn retire(&mut self, room: Room) {
-        self.retired.push((Instant::now(), room));
-    }
-
-    /// Frees what was replaced long enough ago.
-    fn reclaim(&mut self) {
-        let now = Instant::now();
-        let old: Vec<Room> = self
-            .retired
-            .extract_if(.., |(at, _)| now.duration_since(*at) >= GRACE)
-            .map(|(_, room)| room)
-            .collect();
-        for room in old {
-            self.release(room);
-        }
-    }
-
-    fn release(&mut self, room: Room) {
-        self.regions.release(room.regions);
-        self.numbers.release(room.numbers);
-        self.pages.release(room.pages);
-        self.chunks.release(room.chunks);
-        self.jvm_slots.release(room.jvms);
     }
 }

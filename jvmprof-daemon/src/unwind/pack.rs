@@ -1,34 +1,136 @@
 //! Unwind rows in the form that the kernel program searches: see [`jvmprof_common::tables`].
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use jvmprof_common::rows::Row;
-use jvmprof_common::tables::{MAX_RULES, NO_RULE, PAGE_SHIFT, PackedRule, Page, pack_row};
+use jvmprof_common::tables::{NO_RULE, PAGE_SHIFT, PackedRule, Page, pack_row};
 
-/// Rules by number. Number 0 is no rule.
-#[derive(Debug, Default)]
+use super::extents::Extents;
+
+/// Different rules that one file may have: eight such files fill the kernel's table. rustc's library has 600.
+const MAX_FILE_RULES: usize = 2048;
+
+/// The kernel's table of rules: which are there, by how many tables each is used. Number 0 is no rule.
+#[derive(Debug)]
 pub(super) struct Rules {
-    numbers: HashMap<PackedRule, u16>,
+    numbers: HashMap<PackedRule, Shared>,
+    free: Extents,
     /// Rules that the kernel's table hasn't got yet.
     pub(super) new: Vec<(u32, PackedRule)>,
-    /// Rows that found no room.
-    pub(super) refused: u64,
+}
+
+/// A rule in the kernel's table.
+#[derive(Clone, Copy, Debug)]
+struct Shared {
+    number: u16,
+    tables: u32,
+}
+
+impl Rules {
+    /// `numbers`: those that the kernel's table has, without [`NO_RULE`].
+    pub(super) fn new(numbers: Range<u32>) -> Self {
+        Self { numbers: HashMap::new(), free: Extents::new(numbers), new: Vec::new() }
+    }
+
+    /// Takes in the different rules of a table, all or none; false if there is no room for them.
+    pub(super) fn take(&mut self, rules: &[PackedRule]) -> bool {
+        for (index, rule) in rules.iter().enumerate() {
+            if let Some(known) = self.numbers.get_mut(rule) {
+                known.tables += 1;
+                continue;
+            }
+            let free = self.free.take(1).map(|free| free.start);
+            let Some((free, number)) = free.and_then(|free| Some((free, u16::try_from(free).ok()?))) else {
+                self.release(&rules[..index]);
+                return false;
+            };
+            self.numbers.insert(*rule, Shared { number, tables: 1 });
+            self.new.push((free, *rule));
+        }
+        true
+    }
+
+    /// A table that had these rules is gone.
+    pub(super) fn release(&mut self, rules: &[PackedRule]) {
+        for rule in rules {
+            let Some(known) = self.numbers.get_mut(rule) else { continue };
+            known.tables -= 1;
+            if known.tables == 0 {
+                let number = u32::from(known.number);
+                self.numbers.remove(rule);
+                self.new.retain(|(new, _)| *new != number);
+                self.free.release(number..number + 1);
+            }
+        }
+    }
+
+    /// [`NO_RULE`] for a rule that isn't there.
+    fn number(&self, rule: &PackedRule) -> u16 {
+        self.numbers.get(rule).map_or(NO_RULE, |known| known.number)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.numbers.len()
+    }
+}
+
+/// The different rules of one file, numbered from 1 on.
+#[derive(Debug, Default)]
+struct OwnRules {
+    list: Vec<PackedRule>,
+    numbers: HashMap<PackedRule, u16>,
+    are_too_many: bool,
+}
+
+impl OwnRules {
+    /// [`NO_RULE`] beyond [`MAX_FILE_RULES`].
+    fn number(&mut self, rule: PackedRule) -> u16 {
+        if let Some(number) = self.numbers.get(&rule) {
+            return *number;
+        }
+        if self.list.len() == MAX_FILE_RULES {
+            self.are_too_many = true;
+            return NO_RULE;
+        }
+        self.list.push(rule);
+        let number = self.list.len() as u16;
+        self.numbers.insert(rule, number);
+        number
+    }
 }
 
 /// The rows of one file or JVM, with rules of their own: made without a look at the kernel's tables.
 #[derive(Debug, Default)]
 pub struct FileRows {
     pub(super) rows: PackedRows,
-    rules: Rules,
+    rules: OwnRules,
+    refused: u64,
 }
 
 impl FileRows {
     /// `rows` hands rows on in order of their addresses, each by its first address and the first one behind it.
     pub fn new(rows: impl FnOnce(&mut dyn FnMut(u64, u64, Row))) -> Self {
         let mut file = Self::default();
-        rows(&mut |start, end, row| file.rows.push(start, end, &row, &mut file.rules));
+        rows(&mut |start, end, row| {
+            if !file.rules.are_too_many {
+                file.refused += u64::from(!file.rows.push(start, end, &row, &mut file.rules));
+            }
+        });
+        if file.rules.are_too_many {
+            // Some of its rows would be as if they weren't there, and its stacks wrong.
+            file.rows = PackedRows::default();
+        }
         file.rows.finish();
+        file.rules.numbers = HashMap::new();
         file
+    }
+
+    /// Of which so many rows, or functions with theirs, were left out before.
+    #[must_use]
+    pub fn without(mut self, refused: u64) -> Self {
+        self.refused += refused;
+        self
     }
 
     /// How many rows there are.
@@ -40,45 +142,35 @@ impl FileRows {
         self.rows.rows.is_empty()
     }
 
+    /// Whether it has more different rules than one file may have; there are no rows then.
+    pub fn has_too_many_rules(&self) -> bool {
+        self.rules.are_too_many
+    }
+
+    /// The different rules.
+    pub(super) fn rules(&self) -> &[PackedRule] {
+        &self.rules.list
+    }
+
+    /// Rows that were left out.
+    pub(super) fn refused(&self) -> u64 {
+        self.refused
+    }
+
     /// Bytes that they take in the kernel's tables, with their pages and the rules that no other file has.
     pub fn size_bytes(&self) -> usize {
         let pages = self.rows.pages.len() * size_of::<Page>();
-        self.rows.rows.len() * size_of::<u32>() + pages + self.rules.len() * size_of::<PackedRule>()
+        self.rows.rows.len() * size_of::<u32>() + pages + self.rules.list.len() * size_of::<PackedRule>()
     }
 
-    /// With the rules' numbers in the kernel's table.
-    pub(super) fn renumbered(mut self, rules: &mut Rules) -> PackedRows {
-        rules.refused += self.rules.refused;
-        let mut numbers = vec![NO_RULE; self.rules.new.len() + 1];
-        for (own, rule) in &self.rules.new {
-            numbers[*own as usize] = rules.number(*rule);
-        }
+    /// With the rules' numbers in the kernel's table, where they are by now, and the rules.
+    pub(super) fn renumbered(mut self, rules: &Rules) -> PackedRows {
+        let own = std::iter::once(NO_RULE).chain(self.rules.list.iter().map(|rule| rules.number(rule)));
+        let numbers: Vec<u16> = own.collect();
         for row in &mut self.rows.rows {
-            let own = (*row & 0xffff) as usize;
-            rules.refused += u64::from(own != usize::from(NO_RULE) && numbers[own] == NO_RULE);
-            *row = *row & !0xffff | u32::from(numbers[own]);
+            *row = *row & !0xffff | u32::from(numbers[(*row & 0xffff) as usize]);
         }
         self.rows
-    }
-}
-
-impl Rules {
-    /// [`NO_RULE`] if there is no room for it.
-    fn number(&mut self, rule: PackedRule) -> u16 {
-        if let Some(number) = self.numbers.get(&rule) {
-            return *number;
-        }
-        let next = self.numbers.len() as u32 + 1;
-        let Some(number) = u16::try_from(next).ok().filter(|_| next < MAX_RULES) else {
-            return NO_RULE;
-        };
-        self.numbers.insert(rule, number);
-        self.new.push((next, rule));
-        number
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.numbers.len()
     }
 }
 
@@ -100,30 +192,29 @@ const MAX_PAGES: u64 = 1 << 19;
 
 impl PackedRows {
     /// Appends a row that holds from `start` to `end`, in order of addresses. What overlaps an earlier one is left out;
-    /// between rows there is no rule.
-    pub(super) fn push(&mut self, start: u64, end: u64, row: &Row, rules: &mut Rules) {
+    /// between rows there is no rule. False if it lies too far from the first.
+    fn push(&mut self, start: u64, end: u64, row: &Row, rules: &mut OwnRules) -> bool {
         let start = if self.pages.is_empty() { start } else { start.max(self.end) };
         if start >= end {
-            return;
+            return true;
         }
         if self.pages.is_empty() {
             self.first_page = start >> PAGE_SHIFT;
             self.end = self.first_page << PAGE_SHIFT;
         }
         if (end >> PAGE_SHIFT) - self.first_page >= MAX_PAGES {
-            rules.refused += 1;
-            return;
+            return false;
         }
         let rule = rules.number(PackedRule::pack(row));
-        rules.refused += u64::from(rule == NO_RULE);
         if start > self.end {
             self.hold(self.end, start, NO_RULE);
         }
         self.hold(start, end, rule);
+        true
     }
 
     /// To the end of the last page there is nothing more.
-    pub(super) fn finish(&mut self) {
+    fn finish(&mut self) {
         let mask = (1 << PAGE_SHIFT) - 1;
         if self.end & mask != 0 {
             self.hold(self.end, (self.end | mask) + 1, NO_RULE);
@@ -154,7 +245,7 @@ mod tests {
     use std::path::Path;
 
     use jvmprof_common::rows::CfaRule;
-    use jvmprof_common::tables::find_rule;
+    use jvmprof_common::tables::{MAX_RULES, find_rule};
 
     use super::*;
     use crate::native::elf::ElfFile;
@@ -166,9 +257,9 @@ mod tests {
         Row { cfa: CfaRule::Rsp(offset), ..Row::AT_CALL }
     }
 
-    fn look_up(packed: &PackedRows, rules: &Rules, address: u64) -> Option<Row> {
+    fn look_up(packed: &PackedRows, rules: &OwnRules, address: u64) -> Option<Row> {
         let number = number_at(packed, address)?;
-        rules.new.iter().find(|(it, _)| *it == u32::from(number)).map(|(_, rule)| rule.unpack())
+        Some(rules.list.get(usize::from(number).checked_sub(1)?)?.unpack())
     }
 
     fn number_at(packed: &PackedRows, address: u64) -> Option<u16> {
@@ -188,10 +279,10 @@ mod tests {
             (0x5_0000, 0x7_8000, row(8)),
             (0x7_8000, 0x7_8001, row(24)),
         ];
-        let mut rules = Rules::default();
+        let mut rules = OwnRules::default();
         let mut packed = PackedRows::default();
         for (start, end, row) in &spans {
-            packed.push(*start, *end, row, &mut rules);
+            assert!(packed.push(*start, *end, row, &mut rules));
         }
         packed.finish();
         let expected = |address: u64| {
@@ -212,17 +303,17 @@ mod tests {
             let file = File::open(path).expect("the file is readable");
             let elf = ElfFile::parse(RegularFile::new(&file).expect("a regular file")).expect("an ELF file");
             let rows = UnwindRows::load(&elf).expect("unwind rows");
-            let (mut rules, mut spans) = (Rules::default(), Vec::new());
+            let (mut rules, mut spans) = (Rules::new(1..MAX_RULES), Vec::new());
             let file = FileRows::new(|handle| {
                 rows.for_each(&mut |start, end, row| {
                     handle(start, end, row);
                     spans.push((start, end, row));
                 });
             });
-            rules.number(PackedRule::pack(&row(12_345)));
-            let packed = file.renumbered(&mut rules);
+            assert_eq!((file.refused(), file.has_too_many_rules()), (0, false));
+            assert!(rules.take(&[PackedRule::pack(&row(12_345))]) && rules.take(file.rules()));
+            let packed = file.renumbered(&rules);
             assert!(spans.len() > 10_000, "{} rows", spans.len());
-            assert_eq!(rules.refused, 0);
             let by_number: HashMap<u32, Row> =
                 rules.new.iter().map(|(number, rule)| (*number, rule.unpack())).collect();
             for (start, end, row) in spans {
@@ -234,6 +325,35 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_file_with_too_many_rules_takes_none_of_the_others_room() {
+        let with = |rules: u64| {
+            FileRows::new(|handle| {
+                (0..rules).for_each(|n| handle(n * 16, n * 16 + 16, row(8 * n as i32)));
+            })
+        };
+        let most = with(MAX_FILE_RULES as u64);
+        assert_eq!((most.has_too_many_rules(), most.rules().len()), (false, MAX_FILE_RULES));
+        let more = with(MAX_FILE_RULES as u64 + 1);
+        assert!(more.has_too_many_rules() && more.is_empty());
+    }
+
+    #[test]
+    fn rules_leave_with_the_last_table_that_has_them() {
+        let rule = |offset| PackedRule::pack(&row(offset));
+        let mut rules = Rules::new(1..4);
+        assert!(rules.take(&[rule(8), rule(16)]) && rules.take(&[rule(16), rule(24)]));
+        let numbers = [8, 16, 24].map(|offset| rules.number(&rule(offset)));
+        assert_eq!((numbers, rules.new.len()), ([1, 2, 3], 3));
+        assert!(!rules.take(&[rule(8), rule(32)]), "no room");
+        assert_eq!((rules.len(), rules.number(&rule(32))), (3, NO_RULE), "nothing is left of it");
+        rules.release(&[rule(8), rule(16)]);
+        assert_eq!((rules.number(&rule(8)), rules.number(&rule(16))), (NO_RULE, 2), "one has another table");
+        rules.new.clear();
+        assert!(rules.take(&[rule(32)]));
+        assert_eq!((rules.number(&rule(32)), &*rules.new), (1, &[(1, rule(32))][..]));
     }
 
     #[test]

@@ -1,0 +1,111 @@
+//! Room in the kernel's tables: who gets it, and who has to leave.
+
+use std::time::Instant;
+
+use jvmprof_common::tables::CHUNK_ROWS;
+
+use super::{CodeTables, FileRows, FileTable, GRACE, Room, RowsKey, Told};
+
+impl CodeTables {
+    /// Room for a table, made by those that no process uses. `None` if there is none, which may be so for a moment only: see
+    /// [`Self::let_go`].
+    pub(super) fn room(&mut self, rows: &FileRows) -> Option<Room> {
+        self.reclaim();
+        loop {
+            let room = self.free_room(rows);
+            if room.is_some() || !self.evict() {
+                return room;
+            }
+        }
+    }
+
+    fn free_room(&mut self, rows: &FileRows) -> Option<Room> {
+        let numbers = self.numbers.take(1);
+        let pages = self.pages.take(rows.rows.pages.len() as u32);
+        let chunks = self.chunks.take(rows.len().div_ceil(CHUNK_ROWS) as u32);
+        if let (Some(numbers), Some(pages), Some(chunks)) = (&numbers, &pages, &chunks)
+            && self.rules.take(rows.rules())
+        {
+            let (numbers, pages, chunks) = (numbers.clone(), pages.clone(), chunks.clone());
+            return Some(Room { numbers, pages, chunks, rules: rows.rules().into(), ..Room::default() });
+        }
+        self.numbers.release(numbers.unwrap_or_default());
+        self.pages.release(pages.unwrap_or_default());
+        self.chunks.release(chunks.unwrap_or_default());
+        None
+    }
+
+    /// Frees the table that no process uses for the longest time; false if there is none.
+    fn evict(&mut self) -> bool {
+        // For a grace period the kernel program may still look at what a process was told before.
+        let unused = |table: &FileTable| table.users == 0 && table.last_used.elapsed() >= GRACE;
+        let unused = self.files.iter().filter(|(_, table)| unused(table));
+        let Some(key) = unused.min_by_key(|(_, table)| table.last_used).map(|(key, _)| *key) else {
+            return false;
+        };
+        if let Some(table) = self.files.remove(&key) {
+            self.counts.evicted += 1;
+            self.release(table.room);
+        }
+        true
+    }
+
+    /// Lets processes go that weren't sampled for a while, the least recently sampled first, until their tables make room for
+    /// this many chunks. They are told of again when they are sampled next. True if there will be room in a moment.
+    pub(super) fn let_go(&mut self, chunks: u32) -> bool {
+        loop {
+            let unused = self.files.values().filter(|table| table.users == 0);
+            if unused.map(|table| table.room.chunks.len() as u32).sum::<u32>() >= chunks.max(1) {
+                return true;
+            }
+            let is_idle = |told: &Told| !told.files.is_empty() && told.sampled.elapsed() >= self.idle_after;
+            let idle = self.processes.iter().filter(|(_, told)| is_idle(told));
+            let Some(key) = idle.min_by_key(|(_, told)| told.sampled).map(|(key, _)| *key) else {
+                return false;
+            };
+            let Some(told) = self.processes.get_mut(&key) else { return false };
+            let (files, regions) = (std::mem::take(&mut told.files), std::mem::take(&mut told.regions));
+            told.missing.clear();
+            let pid = told.pid;
+            self.kernel.remove_process(pid);
+            self.leave(&files);
+            self.retire(Room { regions, ..Room::default() });
+            self.let_go.insert(key);
+        }
+    }
+
+    pub(super) fn leave(&mut self, files: &[RowsKey]) {
+        for file in files {
+            if let Some(table) = self.files.get_mut(file) {
+                table.users -= 1;
+                table.last_used = Instant::now();
+            }
+        }
+    }
+
+    pub(super) fn retire(&mut self, room: Room) {
+        self.retired.push((Instant::now(), room));
+    }
+
+    /// Frees what was replaced long enough ago.
+    pub(super) fn reclaim(&mut self) {
+        let now = Instant::now();
+        let old: Vec<Room> = self
+            .retired
+            .extract_if(.., |(at, _)| now.duration_since(*at) >= GRACE)
+            .map(|(_, room)| room)
+            .collect();
+        for room in old {
+            self.release(room);
+        }
+    }
+
+    fn release(&mut self, room: Room) {
+        self.regions.release(room.regions);
+        self.numbers.release(room.numbers);
+        self.pages.release(room.pages);
+        self.chunks.release(room.chunks);
+        self.jvm_slots.release(room.jvms);
+        self.rules.release(&room.rules);
+    }
+}

@@ -1,0 +1,118 @@
+//! The kernel's own tables, of which little is used. Needs root, as loading the kernel programs does.
+
+use jvmprof_common::rows::{CfaRule, Row};
+
+use super::*;
+use crate::sampler::{Sampler, SamplerOptions};
+
+/// Rows of two chunks fill the table.
+const CHUNKS: u32 = 2;
+
+struct Small {
+    /// Keeps the programs loaded.
+    _sampler: Sampler,
+    tables: CodeTables,
+}
+
+fn small() -> Small {
+    let pids = Some(vec![std::process::id()]);
+    let options = SamplerOptions { frequency: 1, pids, ring_bytes: 1 << 16, kernel_log: false };
+    let mut kernel = None;
+    let sampler =
+        Sampler::start(&options, |tables| kernel = Some(tables)).expect("the kernel lets root sample");
+    let kernel = kernel.expect("it has tables");
+    let sizes = TableSizes { rows: CHUNKS * CHUNK_ROWS as u32, ..kernel.sizes() };
+    Small { _sampler: sampler, tables: CodeTables::with_room(kernel, sizes) }
+}
+
+impl Small {
+    fn tell(&mut self, process: u64, file: RowsKey) -> ProcessKey {
+        let (key, code) = (ProcessKey::numbered(process), RegionCode::File { file, bias: 0 });
+        // No process can have such a pid.
+        let pid = 5_000_000 + process as u32;
+        self.tables.tell(key, pid, 1, &[CodeRegion { start: 0, end: 1 << 20, code }]);
+        key
+    }
+
+    fn lacking(&self) -> Vec<ProcessKey> {
+        self.tables.lacking().collect()
+    }
+}
+
+/// Longer than the kernel program may look at what was replaced.
+fn wait_for_grace() {
+    std::thread::sleep(GRACE + GRACE / 10);
+}
+
+/// Rows that take all there is.
+fn rows() -> FileRows {
+    let offsets = (0..CHUNKS * CHUNK_ROWS as u32).map(|n| if n % 2 == 0 { 8 } else { 16 });
+    with_offsets(offsets)
+}
+
+/// One row to a page, each of another offset than the one before.
+fn with_offsets(offsets: impl Iterator<Item = i32>) -> FileRows {
+    FileRows::new(|handle| {
+        for (at, offset) in (0..).step_by(4096).zip(offsets) {
+            handle(at, at + 4096, Row { cfa: CfaRule::Rsp(offset), ..Row::AT_CALL });
+        }
+    })
+}
+
+const FIRST: RowsKey = RowsKey::Trampolines(1);
+const SECOND: RowsKey = RowsKey::Trampolines(2);
+
+#[test]
+fn rows_that_found_no_room_are_tried_again_and_find_what_others_left() {
+    let mut small = small();
+    small.tables.add_file(FIRST, rows());
+    let first = small.tell(1, FIRST);
+    small.tables.add_file(SECOND, rows());
+    let second = small.tell(2, SECOND);
+    assert_eq!((small.tables.counts().tables, small.tables.counts().no_room), (1, 1));
+    assert!(small.tables.knows(&SECOND), "not at once");
+    assert_eq!(small.lacking(), []);
+    small.tables.retry_after = Duration::ZERO;
+    small.tables.add_file(SECOND, rows());
+    assert_eq!((small.tables.knows(&SECOND), small.tables.counts().no_room), (false, 1), "counted once");
+    assert_eq!(small.lacking(), [second]);
+    small.tables.retain(|key| key != first);
+    wait_for_grace();
+    small.tables.add_file(SECOND, rows());
+    let counts = small.tables.counts();
+    assert_eq!((small.tables.knows(&SECOND), counts.tables, counts.evicted), (true, 1, 1));
+    assert_eq!(small.lacking(), [second], "it isn't told yet");
+    small.tell(2, SECOND);
+    assert_eq!(small.lacking(), []);
+}
+
+#[test]
+fn a_process_that_is_not_sampled_makes_room_and_is_told_of_again() {
+    let mut small = small();
+    small.tables.add_file(FIRST, rows());
+    let first = small.tell(1, FIRST);
+    small.tables.add_file(SECOND, rows());
+    assert!(!small.tables.touch(first), "sampled a moment ago");
+    small.tables.idle_after = Duration::ZERO;
+    small.tables.add_file(SECOND, rows());
+    wait_for_grace();
+    small.tables.add_file(SECOND, rows());
+    assert_eq!((small.tables.counts().tables, small.tables.counts().evicted), (1, 1));
+    assert!(small.tables.knows(&SECOND) && !small.tables.knows(&FIRST));
+    assert!(small.tables.touch(first));
+    assert!(!small.tables.touch(first), "once");
+}
+
+#[test]
+fn a_file_with_too_many_rules_takes_no_room_and_others_rules_leave_with_them() {
+    let mut small = small();
+    small.tables.add_file(FIRST, with_offsets((0..3000).map(|n| 8 * n)));
+    assert_eq!((small.tables.counts().rules, small.tables.counts().no_room), (0, 1));
+    assert!(small.tables.knows(&FIRST));
+    for turn in 0..3 {
+        let (file, rules) = (RowsKey::Trampolines(10 + turn), CHUNKS * CHUNK_ROWS as u32);
+        small.tables.add_file(file, with_offsets((0..rules).map(|n| 8 * (n + rules * turn as u32) as i32)));
+        assert_eq!((small.tables.counts().rules, small.tables.counts().tables), (rules.into(), 1), "{turn}");
+        wait_for_grace();
+    }
+}
