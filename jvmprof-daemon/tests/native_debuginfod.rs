@@ -280,3 +280,38 @@ fn the_next_server_is_asked_where_one_fails() {
     let (_, counts) = settled(options, build_id(&program));
     assert_eq!((counts.fetched, counts.failed, counts.missing), (1, 0, 0));
 }
+
+#[test]
+fn a_server_that_stops_in_the_middle_is_given_up_long_before_a_slow_one() {
+    let scratch = support::scratch();
+    let (url, requests) = answering(|stream| {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n0123456789");
+        std::thread::sleep(Duration::from_secs(300));
+    });
+    let options = DebuginfodOptions {
+        timeout: Duration::from_secs(3600),
+        stall_timeout: Duration::from_millis(500),
+        ..DebuginfodOptions::new(vec![url], scratch.path().join("cache"))
+    };
+    let (_, counts) = settled(options, BuildId::new(&[7; 20]).expect("20 bytes"));
+    assert_eq!((counts.requested, counts.failed, requests.load(Ordering::Relaxed)), (1, 1, 1));
+}
+
+#[test]
+fn a_file_that_had_to_leave_is_fetched_again() {
+    let scratch = support::scratch();
+    let program = stripped(scratch.path());
+    let debug = fs::read(scratch.path().join("served/secret.debug")).expect("read");
+    let (url, requests) = answering(move |stream| reply(stream, "200 OK", &debug));
+    let (id, cache) = (build_id(&program), scratch.path().join("cache"));
+    // A tenth of it for what is gone.
+    let retry_after = Duration::from_secs(100);
+    let options = DebuginfodOptions { retry_after, ..DebuginfodOptions::new(vec![url], cache.clone()) };
+    let (client, _) = settled(options, id);
+    assert_eq!(client.take_arrived(), [id]);
+    fs::remove_file(cache.join(format!("{id}.debug"))).expect("there");
+    wait_until(Duration::from_secs(60), || client.want(id) == Wanted::OnItsWay);
+    wait_until(Duration::from_secs(60), || client.is_idle());
+    assert_eq!((client.counts().fetched, requests.load(Ordering::Relaxed)), (2, 2));
+    assert!(cache.join(format!("{id}.debug")).is_file());
+}

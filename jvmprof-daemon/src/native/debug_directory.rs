@@ -15,6 +15,11 @@ const ENDING: &str = ".debug";
 /// Of files that are being written; what is left of them after a crash goes with the next start.
 const PART: &str = ".part-";
 
+/// Where the file of a build id is in such a folder, if it is there.
+pub(crate) fn file_in(directory: &Path, id: BuildId) -> PathBuf {
+    directory.join(format!("{id}{ENDING}"))
+}
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct DebugDirectory {
@@ -48,7 +53,7 @@ impl DebugDirectory {
 
     /// Where the file of a build id is, if it is there.
     pub fn file_of(&self, id: BuildId) -> PathBuf {
-        self.path.join(format!("{id}{ENDING}"))
+        file_in(&self.path, id)
     }
 
     /// A file to write to, which is gone again unless [`Self::keep`] is called.

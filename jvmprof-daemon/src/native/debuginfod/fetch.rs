@@ -3,11 +3,11 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
-use std::time::Duration;
 
 use ureq::Agent;
 use url::Url;
 
+use super::DebuginfodOptions;
 use crate::native::debug_directory::DebugDirectory;
 use crate::native::elf::{ElfError, ElfFile};
 use crate::native::http;
@@ -38,8 +38,9 @@ pub(super) struct Fetcher {
 }
 
 impl Fetcher {
-    pub(super) fn new(urls: Vec<Url>, timeout: Duration, directory: DebugDirectory) -> Self {
-        Self { urls, agent: http::agent(timeout), directory }
+    pub(super) fn new(options: DebuginfodOptions, directory: DebugDirectory) -> Self {
+        let agent = http::agent(options.timeout, options.stall_timeout);
+        Self { urls: options.urls, agent, directory }
     }
 
     /// Gives the file's size; `None` if no server has it.

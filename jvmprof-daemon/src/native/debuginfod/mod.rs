@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use moka::sync::Cache;
 use url::Url;
 
-use crate::native::debug_directory::DebugDirectory;
+use crate::native::debug_directory::{DebugDirectory, file_in};
 use crate::process::priority;
 use crate::types::BuildId;
 pub use fetch::FetchError;
@@ -41,15 +41,24 @@ pub struct DebuginfodOptions {
     pub limit_bytes: u64,
     /// How long one request may take.
     pub timeout: Duration,
-    /// How long a build id that no server has isn't asked for again; after other errors it is a tenth of it.
+    /// How long a server may send nothing.
+    pub stall_timeout: Duration,
+    /// How long a build id that no server has isn't asked for again; after other errors, and for a file that had to leave, it
+    /// is a tenth of it.
     pub retry_after: Duration,
 }
 
 impl DebuginfodOptions {
     /// The defaults.
     pub fn new(urls: Vec<Url>, directory: PathBuf) -> Self {
-        let (timeout, retry_after) = (Duration::from_secs(300), Duration::from_secs(6 * 3600));
-        Self { urls, directory, limit_bytes: 2 << 30, timeout, retry_after }
+        Self {
+            urls,
+            directory,
+            limit_bytes: 2 << 30,
+            timeout: Duration::from_secs(300),
+            stall_timeout: Duration::from_secs(30),
+            retry_after: Duration::from_secs(6 * 3600),
+        }
     }
 }
 
@@ -96,10 +105,18 @@ pub struct Debuginfod {
 struct Shared {
     directory: PathBuf,
     on_their_way: Mutex<OnTheirWay>,
-    /// Not to be asked for again, until then.
-    settled: Cache<BuildId, Instant>,
+    settled: Cache<BuildId, Settled>,
     retry_after: Duration,
     counts: Counting,
+}
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug)]
+struct Settled {
+    /// It isn't asked for again until then.
+    until: Instant,
+    /// And no longer than until then if it came, but isn't there any more.
+    until_if_gone: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -130,14 +147,14 @@ impl Debuginfod {
             .map_err(|source| DebuginfodError::Directory { path: options.directory.clone(), source })?;
         let (queue, wanted) = mpsc::sync_channel(MAX_WAITING);
         let shared = Arc::new(Shared {
-            directory: options.directory,
+            directory: options.directory.clone(),
             on_their_way: Mutex::default(),
             settled: Cache::builder().max_capacity(MAX_REMEMBERED).build(),
             retry_after: options.retry_after,
             counts: Counting::default(),
         });
         let wanted = Arc::new(Mutex::new(wanted));
-        let fetcher = Arc::new(Fetcher::new(options.urls, options.timeout, directory));
+        let fetcher = Arc::new(Fetcher::new(options, directory));
         for _ in 0..WORKERS {
             let (wanted, fetcher, shared) = (Arc::clone(&wanted), Arc::clone(&fetcher), Arc::clone(&shared));
             thread::Builder::new()
@@ -163,7 +180,7 @@ impl Debuginfod {
         if on_their_way.wanted.contains(&id) {
             return Wanted::OnItsWay;
         }
-        if shared.settled.get(&id).is_some_and(|until| Instant::now() < until) {
+        if shared.settled.get(&id).is_some_and(|settled| shared.is_settled(id, settled)) {
             return Wanted::No;
         }
         if self.queue.try_send(id).is_err() {
@@ -208,6 +225,12 @@ impl Shared {
         self.on_their_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn is_settled(&self, id: BuildId, settled: Settled) -> bool {
+        let now = Instant::now();
+        let is_gone = || !file_in(&self.directory, id).exists();
+        now < settled.until && (now < settled.until_if_gone || !is_gone())
+    }
+
     fn work(&self, wanted: &Mutex<Receiver<BuildId>>, fetcher: &Fetcher) {
         loop {
             // Whoever waits holds the lock; the other thread is at work or waits for the lock.
@@ -215,8 +238,9 @@ impl Shared {
             let Ok(id) = next else { return };
             let result = fetcher.fetch(id);
             let has_come = matches!(result, Ok(Some(_)));
-            let retry_after = self.settle(id, result);
-            self.settled.insert(id, Instant::now() + retry_after);
+            let until = Instant::now() + self.settle(id, result);
+            let until_if_gone = if has_come { Instant::now() + self.retry_after / 10 } else { until };
+            self.settled.insert(id, Settled { until, until_if_gone });
             let mut on_their_way = self.lock();
             if has_come {
                 on_their_way.arrived.push(id);

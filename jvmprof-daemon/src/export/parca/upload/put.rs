@@ -16,7 +16,7 @@ const PIECE: usize = 256 << 10;
 /// `size`: of the file, in bytes.
 pub(super) fn put(inner: &Arc<Inner>, url: &str, file: File, size: u64) -> Result<(), UploadError> {
     let failed = |error| UploadError::Put(Box::new(error));
-    let agent = http::agent(inner.options.upload_timeout);
+    let agent = http::agent(inner.options.upload_timeout, inner.options.upload_timeout);
     let body = Slow { file, inner: Arc::clone(inner) };
     agent
         .put(url)
