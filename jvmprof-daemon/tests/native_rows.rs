@@ -225,7 +225,7 @@ fn check_against_gimli(path: &str, least_coverage: f64) {
         "{path}: {checked} addresses of {functions} FDEs checked, {:.4} % of code covered",
         coverage * 100.0
     );
-    assert_eq!((rows.functions(), rows.malformed()), (functions, 0));
+    assert_eq!((rows.functions(), rows.malformed(), rows.over_budget()), (functions, 0, 0));
     assert!(coverage > least_coverage, "{path}: only {coverage} of the code has rows that can be followed");
 }
 

@@ -45,7 +45,7 @@ impl Layout {
 
 /// A parsed table.
 #[derive(Debug)]
-pub(crate) struct GoTable<'a> {
+pub struct GoTable<'a> {
     bytes: &'a [u8],
     layout: Layout,
     functions: usize,
@@ -59,23 +59,23 @@ pub(crate) struct GoTable<'a> {
 
 /// A function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct GoFunction<'a> {
+pub struct GoFunction<'a> {
     /// From the begin of the code, or absolute: see [`GoTable::is_relative`].
-    pub(crate) start: u64,
+    pub start: u64,
     /// Where the next function begins, behind padding.
-    pub(crate) limit: u64,
+    pub limit: u64,
     /// Offset in the table.
-    pub(crate) name_at: usize,
+    pub name_at: usize,
     /// The name and what follows it: a zero byte ends it.
     name: &'a [u8],
     /// It writes the stack pointer in ways that its steps don't tell (Go 1.17 on).
-    pub(crate) writes_sp: bool,
+    pub writes_sp: bool,
     steps: &'a [u8],
 }
 
 impl<'a> GoTable<'a> {
     /// `None` if it isn't such a table, or one of a version that isn't known.
-    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
+    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let layout = Layout::of(word(bytes, 0)?)?;
         // Padding, the least instruction's length, a pointer's size.
         if bytes.get(4..8)? != [0, 0, 1, 8] {
@@ -94,27 +94,32 @@ impl<'a> GoTable<'a> {
     }
 
     /// Whether addresses count from the begin of the code.
-    pub(crate) fn is_relative(&self) -> bool {
+    pub fn is_relative(&self) -> bool {
         self.layout.has_offsets()
     }
 
     /// Where that is, if the table tells. A position-independent program is relocated, so that the file may say nothing.
-    pub(crate) fn stated_text(&self) -> Option<u64> {
+    pub fn stated_text(&self) -> Option<u64> {
         (self.stated_text != 0).then_some(self.stated_text)
     }
 
     /// Where names are, in the table.
-    pub(crate) fn names(&self) -> Range<usize> {
+    pub fn names(&self) -> Range<usize> {
         self.names..self.bytes.len()
     }
 
-    /// All that are well-formed, in order of their addresses.
-    pub(crate) fn functions(&self) -> impl Iterator<Item = GoFunction<'a>> {
-        (0..self.functions).filter_map(|number| self.function(number))
+    /// All that are well-formed, in order of their addresses. What overlaps an earlier one isn't.
+    pub fn functions(&self) -> impl Iterator<Item = GoFunction<'a>> {
+        let mut end = 0;
+        (0..self.functions).filter_map(|number| self.function(number)).filter(move |function| {
+            let is_behind = function.start >= end;
+            end = if is_behind { function.limit } else { end };
+            is_behind
+        })
     }
 
     /// The functions of this name: a second one may be a wrapper.
-    pub(crate) fn named(&self, name: &str) -> impl Iterator<Item = GoFunction<'a>> {
+    pub fn named(&self, name: &str) -> impl Iterator<Item = GoFunction<'a>> {
         self.functions().filter(move |function| function.is(name))
     }
 
@@ -165,13 +170,13 @@ impl<'a> GoTable<'a> {
 const SP_WRITE: u8 = 2;
 
 impl GoFunction<'_> {
-    pub(crate) fn is(&self, name: &str) -> bool {
+    pub fn is(&self, name: &str) -> bool {
         self.name.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
     }
 
     /// How many bytes the stack holds above the return address, by the address up to which it does: what is pushed or
     /// reserved there; negative where the return address itself has been popped. Ends where the function's code does, before padding, or where the table makes no sense.
-    pub(crate) fn steps(&self) -> impl Iterator<Item = (u64, i32)> {
+    pub fn steps(&self) -> impl Iterator<Item = (u64, i32)> {
         let (mut rest, mut at, mut value, limit) = (self.steps, self.start, -1i32, self.limit);
         let mut is_first = true;
         std::iter::from_fn(move || {
@@ -193,7 +198,7 @@ impl GoFunction<'_> {
     }
 
     /// Where its code ends.
-    pub(crate) fn end(&self) -> u64 {
+    pub fn end(&self) -> u64 {
         self.steps().last().map_or(self.start, |(end, _)| end)
     }
 }
@@ -218,4 +223,42 @@ fn number(rest: &mut &[u8]) -> Option<u32> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As Go 1.20 writes it, with functions that begin at these addresses and the last one's end.
+    fn table(addresses: &[u32]) -> Vec<u8> {
+        let count = addresses.len() as u64 - 1;
+        let index = 8 + 8 * 8;
+        let records = 8 * count + 4;
+        let fields = [count, 0, 0, index, 0, 0, index, index];
+        let mut bytes = [&0xffff_fff1_u32.to_le_bytes()[..], &[0, 0, 1, 8]].concat();
+        bytes.extend(fields.map(u64::to_le_bytes).concat());
+        for (number, address) in addresses.iter().enumerate() {
+            bytes.extend(address.to_le_bytes());
+            if (number as u64) < count {
+                bytes.extend((records as u32 + 44 * number as u32).to_le_bytes());
+            }
+        }
+        for address in &addresses[..count as usize] {
+            bytes.extend(address.to_le_bytes());
+            bytes.extend([0; 40]);
+        }
+        bytes
+    }
+
+    #[test]
+    fn functions_that_overlap_others_are_left_out() {
+        let starts = |addresses: &[u32]| {
+            let bytes = table(addresses);
+            let table = GoTable::parse(&bytes).expect("a table");
+            table.functions().map(|function| (function.start, function.limit)).collect::<Vec<_>>()
+        };
+        assert_eq!(starts(&[0, 16, 48, 64]), [(0, 16), (16, 48), (48, 64)]);
+        // Each would be all of the code.
+        assert_eq!(starts(&[0, 64, 0, 64, 0, 64, 80]), [(0, 64), (64, 80)]);
+    }
 }

@@ -15,7 +15,7 @@ pub mod elf;
 pub mod extract;
 pub mod functions;
 mod go;
-mod gopclntab;
+pub mod gopclntab;
 pub(crate) mod http;
 pub mod kallsyms;
 pub mod lines;

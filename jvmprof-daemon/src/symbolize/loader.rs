@@ -37,6 +37,35 @@ struct Request {
     key: FileKey,
     path: Arc<Path>,
     file: File,
+    /// In bytes.
+    size: u64,
+}
+
+/// What is wanted, in the order in which it is read: by turns the smallest file and the one that has waited longest. Most files
+/// take no time beside a few that take seconds, and neither holds the other up.
+struct Queue {
+    wanted: Receiver<Request>,
+    /// In the order of asking.
+    waiting: Vec<Request>,
+    is_longests_turn: bool,
+}
+
+impl Queue {
+    fn new(wanted: Receiver<Request>) -> Self {
+        Self { wanted, waiting: Vec::new(), is_longests_turn: false }
+    }
+
+    /// Waits for one; `None` once nobody asks any more.
+    fn next(&mut self) -> Option<Request> {
+        self.waiting.extend(self.wanted.try_iter());
+        if self.waiting.is_empty() {
+            self.waiting.push(self.wanted.recv().ok()?);
+        }
+        let smallest = self.waiting.iter().enumerate().min_by_key(|(_, request)| request.size);
+        let next = if self.is_longests_turn { 0 } else { smallest.map_or(0, |(index, _)| index) };
+        self.is_longests_turn = !self.is_longests_turn;
+        Some(self.waiting.remove(next))
+    }
 }
 
 impl RowsLoader {
@@ -50,7 +79,8 @@ impl RowsLoader {
             // A file is read once, for a tenth of a second; behind others it would take seconds on a busy host, in which stacks
             // are cut.
             priority::hurry();
-            for Request { key, path, file } in wanted {
+            let mut queue = Queue::new(wanted);
+            while let Some(Request { key, path, file, .. }) = queue.next() {
                 let rows = read(&files, &key, &path, file);
                 if ready.send((key, rows)).is_err() {
                     return;
@@ -76,7 +106,8 @@ impl RowsLoader {
         // Another process may have a path to the file that works. Why this one has none is counted where it is opened for
         // its names.
         let Ok(file) = open() else { return false };
-        if self.requests.send(Request { key, path: path.into(), file }).is_err() {
+        let size = file.metadata().map_or(u64::MAX, |metadata| metadata.len());
+        if self.requests.send(Request { key, path: path.into(), file, size }).is_err() {
             tracing::error!("the thread that reads unwind rows is gone: stacks will be cut");
             return false;
         }
@@ -132,9 +163,38 @@ fn read(files: &FileCache, key: &FileKey, path: &Path, file: File) -> Rows {
             return None;
         }
     };
-    Some(FileRows::new(|handle| {
+    let left_out = rows.as_ref().map_or(0, |rows| rows.over_budget());
+    let packed = FileRows::new(|handle| {
         if let Some(rows) = rows {
             rows.for_each(handle);
         }
-    }))
+    });
+    Some(packed.without(left_out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::native::cache::Content;
+    use crate::types::BuildId;
+
+    #[test]
+    fn large_files_hold_up_no_small_ones_and_are_not_put_off_for_ever() {
+        let (requests, wanted) = channel();
+        let ask = |size: u64| {
+            let key = FileKey { build_id: BuildId::new(&size.to_le_bytes()), content: Content::Hash(size) };
+            let file = File::open("/proc/self/exe").expect("this test runs");
+            requests.send(Request { key, path: Path::new("/x").into(), file, size }).expect("somebody reads");
+        };
+        let mut queue = Queue::new(wanted);
+        for size in [900, 800, 5, 700, 4, 3, 2, 1] {
+            ask(size);
+        }
+        let mut next = || queue.next().map(|request| request.size);
+        assert_eq!([next(), next(), next(), next()].map(Option::unwrap_or_default), [1, 900, 2, 800]);
+        ask(0);
+        drop(requests);
+        let rest: Vec<u64> = std::iter::from_fn(next).collect();
+        assert_eq!(rest, [0, 5, 3, 700, 4]);
+    }
 }

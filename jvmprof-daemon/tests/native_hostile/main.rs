@@ -1,6 +1,9 @@
 //! What the fuzz targets check, on stable Rust and in little time: malformed input ends in errors and holes.
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
+mod image;
+mod limits;
+
 use std::fmt::Write;
 use std::fs::File;
 use std::time::{Duration, Instant};

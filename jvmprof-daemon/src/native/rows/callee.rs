@@ -16,9 +16,10 @@ use crate::types::Svma;
 
 /// `DW_CFA_def_cfa_register`, `rbx` (DWARF 5, 7.24).
 const BY_RBX: [u8; 2] = [0x0d, 0x03];
-/// Longest function that is looked at, and how many of a file.
+/// Longest function that is looked at, how many of a file, and how many calls in all of them: each is evaluated anew.
 const MAX_FUNCTION: u64 = 4 << 10;
 const MAX_FUNCTIONS: usize = 64;
+const MAX_CALLS: usize = 256;
 
 /// Rows that hold at the last byte of a call, where they are looked up for its return address.
 pub(super) fn rows_at_calls<S: ByteSource>(rows: &UnwindRows, file: &ElfFile<S>) -> BTreeMap<u64, Row> {
@@ -32,14 +33,11 @@ pub(super) fn rows_at_calls<S: ByteSource>(rows: &UnwindRows, file: &ElfFile<S>)
         let bytes = rows.section.get(*entry..entry.saturating_add(length)).unwrap_or_default();
         bytes.windows(2).any(|pair| pair == BY_RBX)
     });
-    for ((start, end), _) in suspects.take(MAX_FUNCTIONS) {
-        if end.0 - start.0 > MAX_FUNCTION {
-            continue;
-        }
-        for (last, target) in calls(file, start, end) {
-            if let Some(row) = row_at_call(rows, last, target) {
-                found.insert(last.0, row);
-            }
+    let short = suspects.take(MAX_FUNCTIONS).filter(|((start, end), _)| end.0 - start.0 <= MAX_FUNCTION);
+    let calls = short.flat_map(|((start, end), _)| calls(file, start, end));
+    for (last, target) in calls.take(MAX_CALLS) {
+        if let Some(row) = row_at_call(rows, last, target) {
+            found.insert(last.0, row);
         }
     }
     found

@@ -3,6 +3,8 @@
 //! Its frames are found by looking at the code itself. Who can do that lives elsewhere; here is found what there is to look
 //! at.
 
+use std::collections::BTreeSet;
+
 use jvmprof_common::rows::{CfaRule, RaRule, RbpRule, Row};
 
 use super::{roots, spans::Spans};
@@ -20,7 +22,7 @@ const MIN_HOLE: u64 = 16;
 /// A file with more code than this without frame information is no C library, but a runtime with generated code, which keeps
 /// frame pointers: only where its threads begin is looked for.
 const MAX_HOLES: u64 = 1 << 20;
-/// Largest section of code in which calls are looked for.
+/// Bytes of code in which calls are looked for, in all sections together.
 const MAX_CODE: u64 = 64 << 20;
 
 /// The rows of all code that is outside `known`, which is sorted.
@@ -28,6 +30,7 @@ pub(super) fn spans<S: ByteSource>(file: &ElfFile<S>, known: &[(Svma, Svma)], an
     let mut spans = Spans::default();
     let mut sections = file.code();
     sections.sort_by_key(|section| section.address);
+    drop_overlaps(&mut sections);
     let holes: Vec<(u64, u64)> = sections.iter().flat_map(|section| holes(section, known)).collect();
     let bytes: u64 = holes.iter().map(|(start, end)| end - start).sum();
     if bytes > MAX_HOLES {
@@ -36,11 +39,8 @@ pub(super) fn spans<S: ByteSource>(file: &ElfFile<S>, known: &[(Svma, Svma)], an
     if bytes == 0 {
         return spans;
     }
-    let code: Vec<(u64, Vec<u8>)> = sections
-        .iter()
-        .filter_map(|section| Some((section.address.0, file.read(section, MAX_CODE).ok()?)))
-        .collect();
-    let mut entries = calls_into(&holes, &code);
+    let code = read(file, &sections);
+    let mut entries: Vec<Svma> = calls_into(&holes, &code).into_iter().collect();
     entries.push(file.header().entry);
     if let Ok(symbols) = SymbolTable::load(file) {
         entries.extend(symbols.starts());
@@ -48,15 +48,13 @@ pub(super) fn spans<S: ByteSource>(file: &ElfFile<S>, known: &[(Svma, Svma)], an
     entries.sort_unstable();
     entries.dedup();
     for (start, end) in holes {
-        let inside = |(base, bytes): &(u64, Vec<u8>)| {
-            let from = usize::try_from(start.checked_sub(*base)?).ok()?;
-            Some(bytes.get(from..from + (end - start) as usize)?.to_vec())
-        };
-        let Some(bytes) = code.iter().find_map(inside).filter(|bytes| !is_padding(bytes)) else { continue };
-        let mut exact = signal_returns(&bytes, start);
-        exact.extend(roots::entry(&bytes, start, file.header().entry));
+        let Some(bytes) = bytes_of(start, end, &code).filter(|bytes| !is_padding(bytes)) else { continue };
+        let mut exact = signal_returns(bytes, start);
+        exact.extend(roots::entry(bytes, start, file.header().entry));
         exact.sort_unstable_by_key(|(start, ..)| *start);
-        for (start, end, row) in with_exact(analyze(&bytes, Svma(start), &entries), &exact) {
+        let before = |address: u64| entries.partition_point(|entry| entry.0 < address);
+        let inside = &entries[before(start)..before(end)];
+        for (start, end, row) in with_exact(analyze(bytes, Svma(start), inside), &exact) {
             spans.push(start, end, row);
         }
     }
@@ -67,7 +65,12 @@ pub(super) fn spans<S: ByteSource>(file: &ElfFile<S>, known: &[(Svma, Svma)], an
 /// Where the program and its threads begin, of a file with more code than is looked at otherwise.
 fn roots<S: ByteSource>(file: &ElfFile<S>, sections: &[Section], holes: &[(u64, u64)]) -> Spans {
     let mut found = Vec::new();
-    for (start, end) in holes.iter().copied().filter(|(start, end)| end - start <= MAX_CODE) {
+    let mut left = MAX_CODE;
+    for (start, end) in holes.iter().copied() {
+        if end - start > left {
+            continue;
+        }
+        left -= end - start;
         let holds =
             |section: &&Section| start.checked_sub(section.address.0).is_some_and(|at| at < section.size);
         let Some(section) = sections.iter().find(holds) else { continue };
@@ -80,6 +83,30 @@ fn roots<S: ByteSource>(file: &ElfFile<S>, sections: &[Section], holes: &[(u64, 
     found.into_iter().for_each(|(start, end, row)| spans.push(start, end, row));
     spans.finish();
     spans
+}
+
+/// Leaves one section for each address. Linkers write no others; where more share their bytes, each would be read.
+fn drop_overlaps(sections: &mut Vec<Section>) {
+    let mut end = 0;
+    sections.retain(|section| {
+        let is_behind = section.address.0 >= end;
+        if is_behind {
+            end = section.address.0.saturating_add(section.size);
+        }
+        is_behind
+    });
+}
+
+/// The bytes of these sections, each with its address, as far as [`MAX_CODE`] goes; what can't be read is left out.
+fn read<S: ByteSource>(file: &ElfFile<S>, sections: &[Section]) -> Vec<(u64, Vec<u8>)> {
+    let mut left = MAX_CODE;
+    let mut code = Vec::new();
+    for section in sections {
+        let Ok(bytes) = file.read(section, left) else { continue };
+        left -= bytes.len() as u64;
+        code.push((section.address.0, bytes));
+    }
+    code
 }
 
 /// Stretches of a section that no function with frame information covers.
@@ -98,18 +125,27 @@ fn holes(section: &Section, known: &[(Svma, Svma)]) -> Vec<(u64, u64)> {
     holes
 }
 
+/// The code from `start` to `end`, which lies in one section; `None` if that wasn't read.
+fn bytes_of(start: u64, end: u64, code: &[(u64, Vec<u8>)]) -> Option<&[u8]> {
+    let section = code.partition_point(|(base, _)| *base <= start).checked_sub(1)?;
+    let (base, bytes) = code.get(section)?;
+    let from = usize::try_from(start - base).ok()?;
+    bytes.get(from..from.checked_add(usize::try_from(end - start).ok()?)?)
+}
+
 fn is_padding(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| matches!(byte, 0 | 0x90 | 0xcc))
 }
 
 /// Where all code leads into holes: by `call rel32`, or by taking an address, `lea r64, [rip + disp32]`, which is how functions that
 /// are never called directly are found. Tables of jumps lie elsewhere.
-fn calls_into(holes: &[(u64, u64)], code: &[(u64, Vec<u8>)]) -> Vec<Svma> {
+fn calls_into(holes: &[(u64, u64)], code: &[(u64, Vec<u8>)]) -> BTreeSet<Svma> {
     let in_hole = |address: u64| {
         let index = holes.partition_point(|(start, _)| *start <= address);
         index.checked_sub(1).is_some_and(|index| address < holes[index].1)
     };
-    let mut entries = Vec::new();
+    // No more than the holes have bytes, however often each is called.
+    let mut entries = BTreeSet::new();
     for (base, bytes) in code {
         for (at, call) in bytes.windows(5).enumerate() {
             let [first, offset @ ..] = call.first_chunk::<5>().unwrap_or(&[0; 5]);
@@ -123,7 +159,7 @@ fn calls_into(holes: &[(u64, u64)], code: &[(u64, Vec<u8>)]) -> Vec<Svma> {
             let next = base + at as u64 + 5;
             let target = next.wrapping_add_signed(i32::from_le_bytes(*offset).into());
             if in_hole(target) {
-                entries.push(Svma(target));
+                entries.insert(Svma(target));
             }
         }
     }
@@ -157,13 +193,17 @@ fn signal_returns(code: &[u8], base: u64) -> Vec<Known> {
 
 /// At most.
 const SIGNAL_RETURN_BYTES: u64 = 9;
+/// The longest row that is known, in bytes: where signal handlers return to, with the byte before.
+const MAX_KNOWN: u64 = SIGNAL_RETURN_BYTES + 1;
 
 /// Puts what is known in place of what was found.
 fn with_exact(rows: Vec<Known>, exact: &[Known]) -> Vec<Known> {
     let mut all = Vec::with_capacity(rows.len() + exact.len());
     for (first, end, row) in rows {
         let mut start = first;
-        for (from, to, _) in exact.iter().filter(|(from, to, _)| *from < end && *to > first) {
+        let near = exact.partition_point(|(from, ..)| from.saturating_add(MAX_KNOWN) <= first);
+        let near = exact[near..].iter().take_while(|(from, ..)| *from < end);
+        for (from, to, _) in near.filter(|(_, to, _)| *to > first) {
             if start < *from {
                 all.push((start, *from, row));
             }

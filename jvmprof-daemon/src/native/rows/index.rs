@@ -7,8 +7,16 @@ use gimli::{BaseAddresses, CommonInformationEntry, UnwindOffset, UnwindSection};
 use crate::native::rows::{Kind, Reader};
 use crate::types::Svma;
 
-/// Longest entry that is evaluated, in bytes: it bounds the time of a lookup. The longest of JDK 17's libjvm has 1,800.
-const MAX_ENTRY: usize = 1 << 20;
+/// Longest entry that is evaluated, in bytes: it bounds the time of a lookup. The longest of JDK 17's libjvm has 1,800, that of
+/// rustc 34,000.
+const MAX_ENTRY: usize = 128 << 10;
+/// Longest CIE that is evaluated, in bytes: it is, for each of its functions. Compilers' have some thirty.
+const MAX_CIE: usize = 4 << 10;
+/// Bytes that are evaluated for all rows of a file, for each byte of its section: where functions have 20 bytes and their CIE
+/// 32, it is less than three.
+const WORK_PER_BYTE: usize = 4;
+/// And in all: a second or two. rustc's, the largest on a developer's machine, take 9 MB.
+const MAX_WORK: usize = 64 << 20;
 
 /// Functions sorted by address, 12 bytes each.
 #[derive(Debug, Default)]
@@ -17,6 +25,8 @@ pub(super) struct Index {
     base: u64,
     functions: Box<[Function]>,
     malformed: u64,
+    over_budget: u64,
+    work: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,6 +70,16 @@ impl Index {
         self.malformed
     }
 
+    /// Functions that were left out because all that come before cost too much to evaluate.
+    pub(super) fn over_budget(&self) -> u64 {
+        self.over_budget
+    }
+
+    /// Bytes of entries that are evaluated for all rows, each CIE once for each of its functions.
+    pub(super) fn work(&self) -> usize {
+        self.work
+    }
+
     pub(super) fn size_bytes(&self) -> usize {
         size_of_val(&*self.functions)
     }
@@ -85,8 +105,10 @@ pub(super) fn build<'a, S: UnwindSection<Reader<'a>>>(
     bases: &BaseAddresses,
     code: &[Range<u64>],
 ) -> Index {
-    let base = code.iter().map(|range| range.start).min().unwrap_or_default();
-    let (mut functions, mut malformed) = (Vec::new(), 0);
+    let code = merged(code);
+    let base = code.first().map_or(0, |range| range.start);
+    let budget = bytes.len().saturating_mul(WORK_PER_BYTE).min(MAX_WORK);
+    let (mut functions, mut malformed, mut over_budget, mut work) = (Vec::new(), 0, 0, 0);
     let mut cies = RecentCies::default();
     for entry in Entries::of(bytes, kind) {
         let fde = section.fde_from_offset(bases, entry.into(), |s: &S, b, at| cies.get(s, b, at));
@@ -94,21 +116,46 @@ pub(super) fn build<'a, S: UnwindSection<Reader<'a>>>(
             malformed += 1;
             continue;
         };
-        if fde.entry_len() > MAX_ENTRY || fde.cie().entry_len() > MAX_ENTRY {
+        if fde.entry_len() > MAX_ENTRY || fde.cie().entry_len() > MAX_CIE {
             malformed += 1;
             continue;
         }
         let start = fde.initial_address();
-        if fde.len() == 0 || !code.iter().any(|range| range.contains(&start)) {
+        if fde.len() == 0 || !is_in(&code, start) {
             continue;
         }
+        let cost = fde.entry_len() + fde.cie().entry_len();
+        if work + cost > budget {
+            over_budget += 1;
+            continue;
+        }
+        work += cost;
         let (Ok(start), Ok(entry)) = (u32::try_from(start - base), u32::try_from(entry)) else { continue };
         functions.push(Function { start, entry, len: u32::try_from(fde.len()).unwrap_or(u32::MAX) });
     }
     functions.sort_unstable();
     // Of two entries for the same address the first one counts, as in a search from the section's start.
     functions.dedup_by_key(|function| function.start);
-    Index { base, functions: functions.into(), malformed }
+    Index { base, functions: functions.into(), malformed, over_budget, work }
+}
+
+/// Sorted, and neighbours as one: a file may state thousands, and each of its functions is looked for in them.
+fn merged(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut sorted = ranges.to_vec();
+    sorted.sort_unstable_by_key(|range| range.start);
+    let mut merged: Vec<Range<u64>> = Vec::with_capacity(sorted.len());
+    for range in sorted {
+        match merged.last_mut().filter(|last| range.start <= last.end) {
+            Some(last) => last.end = last.end.max(range.end),
+            None => merged.push(range),
+        }
+    }
+    merged
+}
+
+fn is_in(merged: &[Range<u64>], address: u64) -> bool {
+    let index = merged.partition_point(|range| range.start <= address);
+    index.checked_sub(1).is_some_and(|index| merged[index].contains(&address))
 }
 
 /// The offsets of a section's FDEs. Unlike gimli's own iterator it goes on behind a malformed entry, and behind an

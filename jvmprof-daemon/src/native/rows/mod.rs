@@ -214,6 +214,16 @@ impl UnwindRows {
         self.index.malformed() + self.debug.as_ref().map_or(0, |debug| debug.malformed())
     }
 
+    /// How many functions were left out because the entries before them take too long to evaluate.
+    pub fn over_budget(&self) -> u64 {
+        self.index.over_budget()
+    }
+
+    /// Bytes of entries that [`Self::for_each`] evaluates: no more than four times the section.
+    pub fn work(&self) -> usize {
+        self.index.work()
+    }
+
     /// Bytes of memory held.
     pub fn size_bytes(&self) -> usize {
         let debug = self.debug.as_ref().map_or(0, |debug| debug.size_bytes());
