@@ -1,4 +1,5 @@
-//! Any bytes as an `.eh_frame`: every function that is found is evaluated at its start, middle and end.
+//! Any bytes as an `.eh_frame`: every function that is found is evaluated at its start, middle and end, and all rows of all of them
+//! cost no more than the bytes are worth.
 #![no_main]
 
 use jvmprof_daemon::native::rows::UnwindRows;
@@ -12,4 +13,9 @@ fuzz_target!(|data: &[u8]| {
             rows.row(Svma(pc));
         }
     }
+    assert!(rows.work() <= 4 * data.len());
+    let mut handed_on = 0;
+    rows.for_each(&mut |_, _, _| handed_on += 1);
+    // Each row but a function's first takes a byte at least.
+    assert!(handed_on <= rows.functions() + rows.work());
 });
