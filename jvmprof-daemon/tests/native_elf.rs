@@ -257,7 +257,7 @@ fn a_file_is_loaded_once_for_all_who_ask_and_known_by_its_build_id() {
         |path: &Path| cache.identify(&File::open(path).expect("the file"), path).expect("an ELF file");
     let (first, second) = (identify(Path::new(LIBC)), identify(&copy));
     assert_eq!(first.key, second.key);
-    assert!(matches!(first.key, FileKey { build_id: Some(_), content: Content::Hash(_) }));
+    assert!(matches!(first.key, FileKey { build_id: Some(_), content: Content::Hash(_), .. }));
     let opened = AtomicU32::new(0);
     std::thread::scope(|scope| {
         for _ in 0..8 {

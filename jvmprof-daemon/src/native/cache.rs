@@ -214,13 +214,33 @@ impl FileCache {
                 Err(_) => Content::Of(before.identity),
             };
             unchanged(file, path, before)?;
-            let key = FileKey { build_id: header.build_id, content };
+            let key = FileKey { build_id: header.build_id, content, debug: None };
             Ok(Arc::new(KnownFile { key, header }))
         })
     }
 
-    /// The functions of the file known as `key`. `open` is called if they aren't there yet, and a debug file is looked
-    /// for in `places` if it is stripped; `path` is where it was mapped from.
+    /// The key for names and lines of the file known as `key`, which is another one where a container has a debug file of its
+    /// own for it. `open` is called if `places` are a container's.
+    ///
+    /// # Errors
+    /// As [`Self::symbols`].
+    pub fn names_key(
+        &self,
+        key: &FileKey,
+        path: &Path,
+        places: &DebugPlaces,
+        open: impl FnOnce() -> Result<File, OpenError>,
+    ) -> Result<FileKey, LoadError> {
+        let Some(container) = places.of_container() else { return Ok(*key) };
+        let file = open()?;
+        let parsed = ElfFile::parse(regular(&file, path)?);
+        let parsed = parsed.map_err(|source| elf_error("headers", path, source))?;
+        let debug = container.find(&parsed, path).map(|debug| debug.stat.identity);
+        Ok(FileKey { debug, ..*key })
+    }
+
+    /// The functions of the file known as `key`, one of [`Self::names_key`]. `open` is called if they aren't there yet, and a
+    /// debug file is looked for in `places` if it is stripped; `path` is where it was mapped from.
     ///
     /// # Errors
     /// See [`LoadError`]; [`LoadError::Changed`] if `open` gives another file than `key` was made from. An error of
@@ -233,7 +253,8 @@ impl FileCache {
         open: impl FnOnce() -> Result<File, OpenError>,
     ) -> Result<Arc<Functions>, LoadError> {
         let part = self.part(PartKey::Symbols(*key), key, "symbols", path, open, |file| {
-            Functions::load(file, path, places).map(|functions| Part::Symbols(Arc::new(functions)))
+            Functions::load(file, path, &places.for_key(key))
+                .map(|functions| Part::Symbols(Arc::new(functions)))
         });
         match part? {
             Part::Symbols(symbols) => Ok(symbols),
@@ -262,7 +283,7 @@ impl FileCache {
         let read = || {
             let file = open()?;
             let before = stat(&file, path)?;
-            let is_same = self.identify(&file, path).is_ok_and(|known| known.key == *key);
+            let is_same = self.identify(&file, path).is_ok_and(|known| known.key.is_same_file(key));
             let name = symbols.name(found, &regular(&file, path)?);
             if !is_same {
                 return Err(LoadError::Changed { path: path.into() });
@@ -290,7 +311,7 @@ impl FileCache {
             self.load(key, "lines", path, open, |file| {
                 // Less than all of it, so that there is room for the entry itself.
                 let limit = self.limits.line_bytes / 2 - self.limits.line_bytes / 64;
-                let table = LineTable::load(file, path, places, limit)?;
+                let table = LineTable::load(file, path, &places.for_key(key), limit)?;
                 Ok(table.map(Arc::new))
             })
         })?;
@@ -388,7 +409,7 @@ impl FileCache {
             None => self.identify(&file, path)?,
         };
         // Paths can lead to another file by now: its data must not be kept under this key, nor its errors.
-        if known.key != *key_wanted {
+        if !known.key.is_same_file(key_wanted) {
             return Err(LoadError::Changed { path: path.into() });
         }
         let parsed = ElfFile::parse(regular(&file, path)?);

@@ -10,7 +10,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use crate::native::cache::FileStat;
+use crate::native::cache::{FileKey, FileStat};
 use crate::native::elf::{ElfError, ElfFile};
 use crate::native::open::open_below_root;
 use crate::native::source::{ByteSource, RegularFile};
@@ -71,6 +71,19 @@ struct DebugLink {
 }
 
 impl DebugPlaces {
+    /// The places in the process's root alone, if that isn't the host's.
+    pub(crate) fn of_container(&self) -> Option<Self> {
+        let root = self.process_root.clone().filter(|root| !is_hosts(root))?;
+        Some(Self { process_root: Some(root), ..Self::default() })
+    }
+
+    /// Those that name a file with this key: the process's own root only if it has a debug file for it. The key of all others
+    /// is shared with processes of other roots.
+    pub(crate) fn for_key(&self, key: &FileKey) -> Self {
+        let is_own = key.debug.is_some() || self.process_root.as_deref().is_some_and(is_hosts);
+        Self { process_root: self.process_root.clone().filter(|_| is_own), ..self.clone() }
+    }
+
     /// The debug file of `file`, which was mapped from `path` as its process sees it.
     pub fn find<S: ByteSource>(&self, file: &ElfFile<S>, path: &Path) -> Option<DebugFile> {
         let by_id = file.build_id().and_then(|id| self.by_build_id(id));

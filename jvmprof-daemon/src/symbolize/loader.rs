@@ -182,7 +182,8 @@ mod tests {
     fn large_files_hold_up_no_small_ones_and_are_not_put_off_for_ever() {
         let (requests, wanted) = channel();
         let ask = |size: u64| {
-            let key = FileKey { build_id: BuildId::new(&size.to_le_bytes()), content: Content::Hash(size) };
+            let build_id = BuildId::new(&size.to_le_bytes());
+            let key = FileKey { build_id, content: Content::Hash(size), debug: None };
             let file = File::open("/proc/self/exe").expect("this test runs");
             requests.send(Request { key, path: Path::new("/x").into(), file, size }).expect("somebody reads");
         };

@@ -33,6 +33,8 @@ pub(super) struct Module {
     code: Arc<MappedCode>,
     mapping: Arc<Mapping>,
     file: Result<Arc<KnownFile>, &'static str>,
+    /// Of names, once one was asked for.
+    names_key: OnceLock<FileKey>,
     /// See [`is_class_data`].
     is_class_data: bool,
     /// See [`is_replaced`].
@@ -76,7 +78,8 @@ impl Module {
         let opened = || open(process, code, |_| true);
         let is_class_data = file.is_err() && opened().is_ok_and(|file| is_class_data(&file));
         let is_replaced = file.is_err() && is_replaced(process, code, files);
-        Self { code: Arc::clone(code), mapping: Arc::new(mapping), file, is_class_data, is_replaced }
+        let (code, mapping) = (Arc::clone(code), Arc::new(mapping));
+        Self { code, mapping, file, names_key: OnceLock::new(), is_class_data, is_replaced }
     }
 
     pub(super) fn mapping(&self) -> Arc<Mapping> {
@@ -95,15 +98,16 @@ impl Module {
         let Some(svma) = self.svma(file, address) else {
             return Ok(None);
         };
-        names.get((file.key, svma), || {
+        let key = self.names_key(process, file, files, names);
+        names.get((key, svma), || {
             let (path, places) = (Path::new(&*self.code.path), names.places(process));
             let open = || self.open_again(process, file, files, names);
-            let symbol = files.function_name(&file.key, path, &places, open, svma);
+            let symbol = files.function_name(&key, path, &places, open, svma);
             let symbol = symbol.map_err(|error| error.reason())?;
             let mut source = Vec::new();
             if names.with_lines {
                 // Lines are extra: without them there still is a name.
-                source = files.lines(&file.key, path, &places, open, svma).unwrap_or_else(|error| {
+                source = files.lines(&key, path, &places, open, svma).unwrap_or_else(|error| {
                     tracing::debug!(path = %path.display(), %error, "no lines");
                     Vec::new()
                 });
@@ -120,10 +124,29 @@ impl Module {
         names: &FunctionNames,
     ) -> Result<Arc<Functions>, &'static str> {
         let file = self.file.as_ref().map_err(|reason| *reason)?;
+        let key = self.names_key(process, file, files, names);
         let (path, places) = (Path::new(&*self.code.path), names.places(process));
-        let symbols =
-            files.symbols(&file.key, path, &places, || self.open_again(process, file, files, names));
+        let symbols = files.symbols(&key, path, &places, || self.open_again(process, file, files, names));
         symbols.map_err(|error| error.reason())
+    }
+
+    /// Where the process is gone, that of those who have no debug file of their own.
+    fn names_key(
+        &self,
+        process: &Process,
+        file: &KnownFile,
+        files: &FileCache,
+        names: &FunctionNames,
+    ) -> FileKey {
+        if let Some(key) = self.names_key.get() {
+            return *key;
+        }
+        let (path, places) = (Path::new(&*self.code.path), names.places(process));
+        let open = || self.open_again(process, file, files, names);
+        match files.names_key(&file.key, path, &places, open) {
+            Ok(key) => *self.names_key.get_or_init(|| key),
+            Err(_) => file.key,
+        }
     }
 
     /// Opens the file once more; `None` if it can't be used, or isn't there any more.

@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn an_address_is_looked_up_once_also_without_a_name() {
         let names = FunctionNames::new(1 << 20);
-        let file = FileKey { build_id: None, content: Content::Hash(1) };
+        let file = FileKey { build_id: None, content: Content::Hash(1), debug: None };
         let mut lookups = 0;
         for _ in 0..3 {
             let mut find = |name: Option<&str>| {

@@ -105,15 +105,17 @@ impl Library {
 
     pub(crate) fn name_in(&self, cache: &FileCache, places: &DebugPlaces, at: Svma) -> Option<String> {
         let known = cache.identify(&File::open(&self.path).expect("there"), &self.path).expect("an ELF file");
-        let inside = Path::new("/opt/lib/liba.so");
-        cache.function_name(&known.key, inside, places, || open_regular(&self.path), at).expect("no error")
+        let (inside, open) = (Path::new("/opt/lib/liba.so"), || open_regular(&self.path));
+        let key = cache.names_key(&known.key, inside, places, open).expect("a key");
+        cache.function_name(&key, inside, places, open, at).expect("no error")
     }
 
     pub(crate) fn lines(&self, places: &DebugPlaces, at: Svma) -> Vec<(String, String, u32)> {
         let cache = FileCache::new(FileCacheLimits::default());
         let known = cache.identify(&File::open(&self.path).expect("there"), &self.path).expect("an ELF file");
-        let inside = Path::new("/opt/lib/liba.so");
-        let lines = cache.lines(&known.key, inside, places, || open_regular(&self.path), at).expect("lines");
+        let (inside, open) = (Path::new("/opt/lib/liba.so"), || open_regular(&self.path));
+        let key = cache.names_key(&known.key, inside, places, open).expect("a key");
+        let lines = cache.lines(&key, inside, places, open, at).expect("lines");
         let shown = |text: &Option<std::sync::Arc<str>>| text.as_deref().unwrap_or_default().to_owned();
         lines.iter().map(|line| (shown(&line.raw_name), shown(&line.file), line.line)).collect()
     }

@@ -459,3 +459,31 @@ fn shared_dwarf_is_found_by_a_path_that_counts_from_the_debug_file() {
         assert_eq!(build_id(&shared.path), Some(id));
     }
 }
+
+#[test]
+fn a_containers_debug_file_names_nobody_elses_functions() {
+    // Two roots with the same stripped library, of which one has a debug file that says what it likes.
+    let library = Library::build(&[]);
+    let at = library.function("hidden");
+    let debug = library.keep_debug(&library.build_id_path());
+    let mut bytes = fs::read(&debug).expect("read");
+    let name = bytes.windows(7).rposition(|name| name == b"hidden\0").expect("its name");
+    bytes[name] = b'H';
+    fs::write(&debug, bytes).expect("written");
+    library.strip();
+    let other = tempfile::tempdir().expect("a directory");
+    let others = DebugPlaces { process_root: Some(other.path().to_owned()), ..DebugPlaces::default() };
+    let cache = FileCache::new(FileCacheLimits::default());
+    for _ in 0..2 {
+        assert_eq!(library.name_in(&cache, &library.places(), at).as_deref(), Some("Hidden"));
+        for places in [&others, &DebugPlaces::default()] {
+            assert_eq!(library.name_in(&cache, places, at), None);
+        }
+    }
+    // Without a debug file of their own containers share what is known of the file.
+    let known =
+        cache.identify(&File::open(&library.path).expect("there"), &library.path).expect("an ELF file");
+    let key =
+        cache.names_key(&known.key, Path::new("/opt/lib/liba.so"), &others, || open_regular(&library.path));
+    assert_eq!(key.expect("a key"), known.key);
+}

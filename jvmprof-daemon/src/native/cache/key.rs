@@ -70,6 +70,15 @@ impl FileStat {
 pub struct FileKey {
     pub build_id: Option<BuildId>,
     pub content: Content,
+    /// Of names and lines: the debug file that the root of a container has for it. Others don't share what that says.
+    pub debug: Option<FileIdentity>,
+}
+
+impl FileKey {
+    /// Whether it is the same file, by whichever debug file it is named.
+    pub(super) fn is_same_file(&self, other: &Self) -> bool {
+        (self.build_id, self.content) == (other.build_id, other.content)
+    }
 }
 
 /// What tells files apart. A build id doesn't: that is what a file says of itself, and in a container anybody may write one that
