@@ -8,7 +8,7 @@ use jvmprof_common::tables::{NO_RULE, PAGE_SHIFT, PackedRule, Page, pack_row};
 
 use super::extents::Extents;
 
-/// Different rules that one file may have: eight such files fill the kernel's table. rustc's library has 600.
+/// Different rules that one file may have: eight such files fill the kernel's table. rustc's library has 700.
 const MAX_FILE_RULES: usize = 2048;
 
 /// The kernel's table of rules: which are there, by how many tables each is used. Number 0 is no rule.
