@@ -147,6 +147,11 @@ impl Target for User<'_> {
     }
 
     #[inline(always)]
+    fn is_called(&mut self, slot: u64, callee: u64) -> bool {
+        is_called(slot, callee) != 0
+    }
+
+    #[inline(always)]
     fn find_code(&mut self, at: u64, _: &Jvm) -> u64 {
         find_code(at)
     }
@@ -331,6 +336,16 @@ extern "C" fn is_search(usual: u64, saved: u64) -> u64 {
     };
     let jvm = known::jvm(scratch);
     u64::from(jvm.is_some_and(|jvm| hotspot::is_search(&mut Heap(copies), jvm, usual, saved)))
+}
+
+/// See [`hotspot::is_called`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn is_called(slot: u64, callee: u64) -> u64 {
+    let Some(copies) = scratch::copies() else {
+        return 0;
+    };
+    u64::from(hotspot::is_called(&mut Heap(copies), slot, callee))
 }
 
 /// The target's heaps, without a stack.

@@ -16,6 +16,15 @@ pub const fn ends_in_call(before: u64) -> bool {
         || (b7 == 0xff && is_call_modrm(b6, 5))
 }
 
+/// Where `call rel32`, which ends at this return address, leads, by the eight bytes before it; 0 if it is no such call.
+#[inline(always)]
+pub const fn direct_callee(before: u64, return_address: u64) -> u64 {
+    if (before >> 24) as u8 != 0xe8 {
+        return 0;
+    }
+    return_address.wrapping_add_signed((before >> 32) as i32 as i64)
+}
+
 /// True if this ModRM byte means `/2` and needs this many bytes of SIB and displacement.
 #[inline(always)]
 const fn is_call_modrm(modrm: u8, following: u8) -> bool {
@@ -60,6 +69,13 @@ mod tests {
         for call in calls {
             assert!(ends_in_call(word(call)), "{call:x?}");
         }
+    }
+
+    #[test]
+    fn a_direct_call_says_where_it_leads() {
+        assert_eq!(direct_callee(word(&[0xe8, 0xf0, 0xff, 0xff, 0xff]), 0x7000), 0x6ff0);
+        assert_eq!(direct_callee(word(&[0xe8, 0x00, 0x10, 0, 0]), 0x7000), 0x8000);
+        assert_eq!(direct_callee(word(&[0xff, 0x90, 1, 2, 3, 4]), 0x7000), 0);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::abi::Stop;
 use crate::frame::{FrameWord, compiled_word};
 use crate::jvm::Jvm;
 use crate::rows::Register;
-use crate::unwind::call::ends_in_call;
+use crate::unwind::call::{direct_callee, ends_in_call};
 
 /// Bytes that an intrinsic pushes, at most.
 const MAX_PUSHED: u64 = 32;
@@ -113,7 +113,10 @@ pub(super) fn step_leaf(
             skip_search(cursor, target, jvm, frame_bytes - 8);
         }
         let left = built.saturating_sub(cursor.pc);
-        if cursor.sp != begin || (left == 0 && !leaf::may_be_unbuilt(target.code())) {
+        let stub = leaf::in_static_call_stub(target.code()).map(|distance| cursor.pc - distance);
+        if stub.is_some_and(|stub| target.is_called(cursor.sp, stub)) {
+            Leaf::AT_ENTRY.to_bits()
+        } else if cursor.sp != begin || (left == 0 && !leaf::may_be_unbuilt(target.code())) {
             Leaf::built(frame_bytes).to_bits()
         } else {
             target.judge_leaf(left, frame_bytes)
@@ -211,6 +214,13 @@ fn skip_search(cursor: &mut Cursor, target: &mut impl Target, jvm: &Jvm, return_
 pub(super) fn is_search(target: &mut impl Target, jvm: &Jvm, usual: u64, saved: u64) -> bool {
     returns_to_java(target, jvm, saved)
         && (leaf::searches_string(target.code()) || !returns_to_java(target, jvm, usual))
+}
+
+/// Whether the return address at `slot` is that of a direct call to `callee`.
+#[inline(always)]
+pub(super) fn is_called(target: &mut impl Target, slot: u64, callee: u64) -> bool {
+    let pc = target.read_u64(slot).unwrap_or(0);
+    direct_callee(target.read_object(pc.wrapping_sub(8)).unwrap_or(0), pc) == callee
 }
 
 /// Whether there is a return address of generated code on the stack.

@@ -145,6 +145,22 @@ fn push_before(code: &Code, at: usize) -> usize {
     if word(code, at - 1) & 0xff == PUSH_RBP { 1 } else { 4 }
 }
 
+/// `mov rbx, imm64`: two of ten bytes.
+const MOV_RBX: u64 = 0xbb48;
+const MOV_RBX_BYTES: usize = 10;
+
+/// How far behind its begin the pc is in what may be a static call's stub: `mov rbx, method`, `jmp adapter` (openjdk
+/// src/hotspot/cpu/x86/compiledIC_x86.cpp, `emit_to_interp_stub`).
+#[inline(always)]
+pub(super) fn in_static_call_stub(code: &Code) -> Option<u64> {
+    let pc = CODE_BEFORE;
+    if word(code, pc) & 0xffff == MOV_RBX && word(code, pc + MOV_RBX_BYTES) & 0xff == JMP {
+        return Some(0);
+    }
+    let is_at_jump = word(code, pc) & 0xff == JMP && word(code, pc - MOV_RBX_BYTES) & 0xffff == MOV_RBX;
+    is_at_jump.then_some(MOV_RBX_BYTES as u64)
+}
+
 /// False if the frame is built at a pc behind the prologue for want of any instruction that [`judge`] looks for there: a byte of
 /// each is at one of few places. That is so for nearly all pcs, and quicker to tell than which instruction it is.
 #[inline(always)]

@@ -77,6 +77,14 @@ pub trait Target: Memory {
         is_search(self, jvm, usual, saved)
     }
 
+    /// [`is_called`], unless the target has a cheaper way to call it.
+    fn is_called(&mut self, slot: u64, callee: u64) -> bool
+    where
+        Self: Sized,
+    {
+        is_called(self, slot, callee)
+    }
+
     /// What code an address belongs to, as [`Code::to_bits`], and loads its header: [`find`], unless the target has a cheaper way
     /// to call it.
     fn find_code(&mut self, at: u64, jvm: &Jvm) -> u64
@@ -279,6 +287,12 @@ pub fn pushed_words(target: &mut impl Target, jvm: &Jvm, pc: u64, usual: u64) ->
 #[inline(always)]
 pub fn is_search(target: &mut impl Target, jvm: &Jvm, usual: u64, saved: u64) -> bool {
     compiled::is_search(target, jvm, usual, saved)
+}
+
+/// Whether the return address at `slot` is that of a direct call to `callee`.
+#[inline(always)]
+pub fn is_called(target: &mut impl Target, slot: u64, callee: u64) -> bool {
+    compiled::is_called(target, slot, callee)
 }
 
 /// A frame of generated code that is no method.

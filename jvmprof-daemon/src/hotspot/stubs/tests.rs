@@ -196,6 +196,28 @@ fn a_c2i_adapter_moves_the_return_address_below_the_arguments() {
 }
 
 #[test]
+fn a_c2i_adapter_that_pushes_the_return_address_has_its_caller_above_the_arguments() {
+    // JDK 25.
+    let found = rows(
+        CodeKind::Adapter,
+        &[
+            JMP_RAX,                         // the i2c entry
+            &[0x4c, 0x8d, 0x6c, 0x24, 0x08], // c2i: lea r13, [rsp + 8]
+            &[0x58],                         // pop rax
+            &[0x48, 0x83, 0xec, 0x40],       // sub rsp, 0x40
+            &[0x50],                         // push rax
+            &[0x48, 0x89, 0x74, 0x24, 0x40], // mov [rsp + 0x40], rsi
+            JMP_RAX,
+        ],
+    );
+    let in_rax = RaRule::Register(Register::RAX);
+    assert_eq!(found[1..3], [by_rsp(8); 2]);
+    assert_eq!(found[3], row(CfaRule::Rsp(0), in_rax, RbpRule::Same));
+    assert_eq!(found[4], row(CfaRule::Rsp(0x40), in_rax, RbpRule::Same));
+    assert_eq!(found[5..], [row(CfaRule::Rsp(0x48), RaRule::AtCfa(-0x48), RbpRule::Same); 2]);
+}
+
+#[test]
 fn an_adapters_saved_stack_pointer_leads_out_of_the_call_that_patches_the_caller() {
     let found = rows(
         CodeKind::Adapter,

@@ -3,7 +3,7 @@
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind};
 use jvmprof_common::rows::Register;
 
-use super::state::{Place, State, Value};
+use super::state::{Base, Place, State, Value};
 
 /// What the kind of code allows beyond the instructions themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,6 +86,7 @@ impl Transfer {
         if self.conventions.calls_compiled
             && value == Value::ReturnAddress
             && let Some(top) = state.place(Register::RSP)
+            && top.base != Base::Entry
         {
             state.set_cfa(top.plus(8));
         }
