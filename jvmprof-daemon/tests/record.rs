@@ -203,7 +203,7 @@ fn what_can_not_be_is_said_and_said_early() {
         (&["record", "-F", "0", "-o", "x.svg"], 64, "0 is not in 1..=20000"),
         (&["record", "--no-such-flag"], 64, "--no-such-flag"),
         (&["inspect", "4194305"], 1, "there is no process 4194305"),
-        (&["daemon", "--remote-store-address", "not an address"], 1, "not an address"),
+        (&["daemon", "--remote-store-address", "not an address"], 64, "not an address"),
     ];
     for (args, code, message) in cases {
         let output = jvmprof().args(args).current_dir(dir.path()).output().unwrap();

@@ -92,7 +92,8 @@ impl Programs {
         }
         follow(&mut ebpf, EXEC, "sched_process_exec")?;
         if let Err(error) = watch_mappings(&mut ebpf) {
-            tracing::warn!(%error, "{UNWATCHED}");
+            tracing::debug!(%error, "new mappings aren't watched");
+            tracing::warn!("{UNWATCHED}");
         }
         let tables = KernelTables::of(&mut ebpf, TableSizes::of_machine())?;
         program::<&mut PerfEvent>(&mut ebpf, SAMPLE)?.load().map_err(program_error(SAMPLE))?;
@@ -297,7 +298,8 @@ fn follow(ebpf: &mut Ebpf, name: &'static str, tracepoint: &str) -> Result<(), S
     Ok(())
 }
 
-/// What it means where the kernel can't: before 5.16, and where it was built without `CONFIG_FUNCTION_TRACER`.
+/// What it means where the kernel can't: before 5.16, where it was built without `CONFIG_FUNCTION_TRACER`, and for whom it asks for
+/// more than `CAP_BPF` and `CAP_PERFMON`.
 const UNWATCHED: &str = "where a process loads a library in the place of another one, stacks of the next tenth of a second may be wrong";
 
 /// Has what is known of a process forgotten when code of files takes the place of other.
