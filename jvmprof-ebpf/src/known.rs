@@ -7,7 +7,7 @@ use aya_ebpf::{macros::map, maps::Array};
 use jvmprof_common::{
     frame::{FrameWord, compiled_delta},
     jvm::{Jvm, mix},
-    tables::{PackedRule, ProcessEntry, Region},
+    tables::{PackedRule, Region},
     unwind::{
         Cursor,
         hotspot::known::{Known, Nmethod},
@@ -46,7 +46,6 @@ impl Place {
 #[repr(C)]
 pub struct Recent {
     regions: [RecentRegion; REGIONS],
-    processes: [RecentProcess; PROCESSES],
     /// The JVM that was sampled last, and its process's epoch.
     jvm: Jvm,
     jvm_epoch: u64,
@@ -58,7 +57,6 @@ pub struct Recent {
 const PLACES: usize = 2048;
 /// A region has an entry for each MiB.
 const REGIONS: usize = 64;
-const PROCESSES: usize = 4;
 /// An nmethod has an entry for each page of its code.
 pub const NMETHODS: usize = 256;
 
@@ -67,31 +65,6 @@ const INTERRUPTED: u64 = 1 << 63;
 #[inline(always)]
 fn key(here: &Cursor) -> u64 {
     here.pc | if here.exact { INTERRUPTED } else { 0 }
-}
-
-/// A process that was sampled lately.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct RecentProcess {
-    tgid: u64,
-    start_ns: u64,
-    /// What [`tables::told`] was.
-    told: u64,
-    entry: ProcessEntry,
-}
-
-/// Brings what is known of a process to `scratch.process`, as [`tables::process`]; false if nothing is.
-#[inline(always)]
-pub fn find_process(scratch: &mut Scratch, tgid: u32, start_ns: u64) -> bool {
-    let told = tables::told();
-    let slot = &mut scratch.recent.processes[tgid as usize & (PROCESSES - 1)];
-    let is_known = slot.tgid == u64::from(tgid) && slot.start_ns == start_ns && slot.told == told;
-    if !is_known {
-        let Some(entry) = tables::process(tgid, start_ns) else { return false };
-        *slot = RecentProcess { tgid: u64::from(tgid), start_ns, told, entry };
-    }
-    scratch.process = slot.entry;
-    true
 }
 
 /// Another sample begins.

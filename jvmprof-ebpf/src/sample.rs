@@ -17,8 +17,9 @@ use jvmprof_common::{
 
 use crate::{
     counters::count,
-    emit, filter, known,
+    emit, filter,
     scratch::{self, Scratch},
+    tables,
     task::Task,
     unwind,
 };
@@ -41,7 +42,8 @@ fn sample(ctx: PerfEventContext) -> u32 {
         return 0;
     };
     // The daemon tells only of processes that are profiled, so that mostly one search does.
-    let is_known = known::find_process(scratch, tgid, start_ns);
+    let process = tables::process(tgid, start_ns);
+    let is_known = process.is_some();
     if !is_known && !filter::is_profiled(tgid) {
         count(Counter::Filtered);
         return 0;
@@ -57,6 +59,7 @@ fn sample(ctx: PerfEventContext) -> u32 {
 
     fill_header(scratch, &ctx, task, start_ns, in_kernel);
     scratch.is_known = u64::from(is_known);
+    scratch.process = process.unwrap_or_default();
     if in_kernel {
         kernel_stack(scratch, &ctx);
         if task.is_kernel_thread() {

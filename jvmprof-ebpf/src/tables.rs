@@ -31,18 +31,6 @@ static RULES: Array<PackedRule> = Array::with_max_entries(1, 0);
 #[map]
 static JVMS: Array<Jvm> = Array::with_max_entries(1, 0);
 
-/// How often the daemon has told of a process, and how often one was forgotten here.
-#[map]
-static TOLD: Array<u32> = Array::with_max_entries(2, 0);
-
-/// What changes with each change of the table of processes. It must be read before what is found there.
-#[inline(always)]
-pub fn told() -> u64 {
-    // SAFETY: the map lends valid pointers to words that others write.
-    let read = |index| TOLD.get_ptr(index).map_or(0, |told| unsafe { core::ptr::read_volatile(told) });
-    u64::from(read(0)) | u64::from(read(1)) << 32
-}
-
 /// What is known of a process; of this very one, not of an earlier one with its pid.
 #[inline(always)]
 pub fn process(tgid: u32, start_ns: u64) -> Option<ProcessEntry> {
@@ -54,13 +42,8 @@ pub fn process(tgid: u32, start_ns: u64) -> Option<ProcessEntry> {
 /// A process replaced its program, or code of it: what is known of it is of the past.
 #[inline(always)]
 pub fn forget(tgid: u32) {
-    if PROCESSES.remove(tgid).is_ok()
-        && let Some(forgotten) = TOLD.get_ptr_mut(1)
-    {
-        // SAFETY: the map lends a valid pointer. Two CPUs at once may add one together: neither had read the sum before its entry
-        // was gone.
-        unsafe { core::ptr::write_volatile(forgotten, core::ptr::read_volatile(forgotten).wrapping_add(1)) };
-    }
+    // An entry that isn't there needs no removal.
+    let _ = PROCESSES.remove(tgid);
 }
 
 /// Whether what is known of a process speaks of code of files between two addresses.

@@ -70,7 +70,6 @@ fn memory_bytes() -> Option<u64> {
 }
 
 const PROCESSES: &str = "PROCESSES";
-const TOLD: &str = "TOLD";
 const REGIONS: &str = "REGIONS";
 const TABLES: &str = "TABLES";
 const PAGES: &str = "PAGES";
@@ -97,9 +96,6 @@ plain!(ProcessEntry, Region, Table, Page, Chunk, PackedRule, Jvm);
 pub struct KernelTables {
     sizes: TableSizes,
     processes: HashMap<MapData, u32, Plain<ProcessEntry>>,
-    told: Array<MapData, u32>,
-    /// How often [`Self::processes`] was changed.
-    changes: u32,
     regions: Array<MapData, Plain<Region>>,
     tables: Array<MapData, Plain<Table>>,
     pages: Array<MapData, Plain<Page>>,
@@ -120,8 +116,6 @@ impl KernelTables {
         Ok(Self {
             sizes,
             processes: take(ebpf, PROCESSES)?,
-            told: take(ebpf, TOLD)?,
-            changes: 0,
             regions: take(ebpf, REGIONS)?,
             tables: take(ebpf, TABLES)?,
             pages: take(ebpf, PAGES)?,
@@ -146,17 +140,7 @@ impl KernelTables {
     /// # Errors
     /// The map is full, or the kernel refused.
     pub fn set_process(&mut self, pid: u32, entry: ProcessEntry) -> Result<(), SamplerError> {
-        let done = self.processes.insert(pid, Plain(entry), 0).map_err(map_error(PROCESSES));
-        self.processes_changed();
-        done
-    }
-
-    /// CPUs that remember a process look again.
-    fn processes_changed(&mut self) {
-        self.changes = self.changes.wrapping_add(1);
-        if let Err(error) = self.told.set(0, self.changes, 0) {
-            tracing::warn!(%error, "the kernel program can't be told that processes have changed");
-        }
+        self.processes.insert(pid, Plain(entry), 0).map_err(map_error(PROCESSES))
     }
 
     /// Forgets a process.
@@ -165,7 +149,6 @@ impl KernelTables {
             Ok(()) | Err(MapError::KeyNotFound | MapError::SyscallError(_)) => {}
             Err(error) => tracing::debug!(pid, %error, "a process can't be removed from the kernel's table"),
         }
-        self.processes_changed();
     }
 
     /// # Errors
