@@ -298,9 +298,8 @@ fn follow(ebpf: &mut Ebpf, name: &'static str, tracepoint: &str) -> Result<(), S
     Ok(())
 }
 
-/// What it means where the kernel can't: before 5.16, where it was built without `CONFIG_FUNCTION_TRACER`, and for whom it asks for
-/// more than `CAP_BPF` and `CAP_PERFMON`.
-const UNWATCHED: &str = "where a process loads a library in the place of another one, stacks of the next tenth of a second may be wrong";
+/// What it means where the kernel doesn't take the program: before 5.16, and where it was built without what fentry programs need.
+const UNWATCHED: &str = "where a process loads a library in the place of another one, stacks of the next tenth of a second may be wrong: this kernel takes no fentry program";
 
 /// Has what is known of a process forgotten when code of files takes the place of other.
 fn watch_mappings(ebpf: &mut Ebpf) -> Result<(), SamplerError> {
