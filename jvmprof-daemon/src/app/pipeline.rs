@@ -383,8 +383,8 @@ impl State {
         self.take_rows(Some(Instant::now() + ROWS_PATIENCE));
     }
 
-    /// Takes in unwind rows that have been read, and resolves what waited for them. `wait`: until all are there.
-    /// Takes over rows that have been read; those that are being read are waited for until then.
+    /// Takes over unwind rows that have been read, and resolves what waited for them. Those that are being read are waited for
+    /// until then.
     fn take_rows(&mut self, until: Option<Instant>) {
         let by_key: HashMap<ProcessKey, &Process> =
             self.table.iter().map(|process| (process.key, process)).collect();

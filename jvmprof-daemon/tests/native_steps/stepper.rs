@@ -27,6 +27,9 @@ pub(crate) struct Stepper {
     child: Child,
     memory: File,
     pending: Option<Signal>,
+    /// The last step was the entry into a handler. A tracer's signal is dropped there: the kernel only takes one where it has
+    /// stopped to deliver one (Linux kernel/signal.c, `signal_setup_done` and `get_signal`).
+    entered: bool,
     /// Mnemonic and length of instructions.
     instructions: RefCell<HashMap<u64, (Mnemonic, u64)>>,
 }
@@ -42,7 +45,7 @@ impl Stepper {
         let pid = Pid::from_raw(child.id().cast_signed());
         assert_eq!(waitpid(pid, Some(WaitPidFlag::__WALL)), Ok(WaitStatus::Stopped(pid, Signal::SIGTRAP)));
         let memory = File::open(format!("/proc/{pid}/mem")).expect("a traced process's memory");
-        Self { child, memory, pending: None, instructions: RefCell::default() }
+        Self { child, memory, pending: None, entered: false, instructions: RefCell::default() }
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -75,6 +78,9 @@ impl Stepper {
     /// Whether a signal would enter its handler now. While it is blocked the kernel keeps it for later, and the next step is the
     /// program's own.
     pub(crate) fn takes_signals(&self) -> bool {
+        if self.entered {
+            return false;
+        }
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("its status");
         let is_among = |field: &str| {
             let signals = status.lines().find_map(|line| line.strip_prefix(field)).expect("its signals");
@@ -116,8 +122,10 @@ impl Stepper {
             _ => return false,
         }
         let now = self.registers();
-        if signal.is_some() {
+        self.entered = signal.is_some();
+        if self.entered {
             *signals += 1;
+            assert!(now.rsp + 128 <= before.rsp, "{signal:?} at {:x} enters its handler", before.rip);
             truth.interrupted(before.rip, before.rsp, self.word(now.rsp), now.rsp + 8);
         } else if mnemonic == Mnemonic::Syscall && before.rax == libc::SYS_rt_sigreturn.cast_unsigned() {
             truth.resumed();
