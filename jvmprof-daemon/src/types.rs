@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+/// For maps that are asked several times a sample. It is seeded, but not made against keys that somebody chooses to collide: for
+/// keys of which each process has maps of its own, or few.
+pub type FastHasher = foldhash::fast::RandomState;
+
 /// An actual virtual address: where something is in a running process (or in the kernel), as a program counter holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Avma(pub u64);

@@ -71,7 +71,7 @@ struct State {
 }
 
 /// How often the rings are emptied, at least. What must be looked at while it is there wakes their reader.
-const RING_INTERVAL: Duration = Duration::from_millis(100);
+const RING_INTERVAL: Duration = Duration::from_millis(250);
 /// When no process has been new for so long there is time to name native functions.
 const CALM: Duration = Duration::from_millis(1500);
 /// How often that is done: many names of one file cost little more than one.

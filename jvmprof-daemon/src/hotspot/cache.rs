@@ -9,11 +9,9 @@ use std::time::Duration;
 use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 
-use super::bytecodes::Expected;
 use super::method::MethodInfo;
 use super::nmethod::{Debug, NmethodId};
-use super::resolve::JavaFrame;
-use crate::types::Avma;
+use crate::types::{Avma, FastHasher};
 
 /// What moka itself keeps per entry, roughly.
 const ENTRY_BYTES: usize = 250;
@@ -21,18 +19,9 @@ const ENTRY_BYTES: usize = 250;
 /// What nobody asks for so long is code of JVMs that have ended, or that has been compiled anew.
 const IDLE: Duration = Duration::from_secs(600);
 
-type Hasher = foldhash::fast::RandomState;
-
 /// Tells JVMs apart: never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct JvmKey(pub(crate) u64);
-
-/// A physical frame of one JVM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum FrameKey {
-    Compiled { jvm: JvmKey, id: NmethodId, pc: Avma },
-    Interpreted { jvm: JvmKey, method: Avma, check: u64, bcp_offset: u32, expected: Expected },
-}
 
 /// A method of one JVM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,45 +34,38 @@ pub(crate) struct MethodKey {
 /// Names and debug information of all JVMs.
 #[derive(Debug)]
 pub struct JavaCache {
-    pub(crate) frames: Cache<FrameKey, Arc<[JavaFrame]>, Hasher>,
-    pub(crate) methods: Cache<MethodKey, Arc<MethodInfo>, Hasher>,
-    pub(crate) nmethods: Cache<(JvmKey, NmethodId), Arc<Debug>, Hasher>,
+    pub(crate) methods: Cache<MethodKey, Arc<MethodInfo>, FastHasher>,
+    pub(crate) nmethods: Cache<(JvmKey, NmethodId), Arc<Debug>, FastHasher>,
 }
 
 impl JavaCache {
-    /// A cache of at most so many bytes: half of them for frames, the rest for what makes new frames cheap.
+    /// A cache of at most so many bytes: half of them for methods, half for debug information. Whole frames are remembered by
+    /// those who ask.
     pub fn new(bytes: u64) -> Self {
-        let frames = |_: &FrameKey, frames: &Arc<[JavaFrame]>| weight(size_of_val(&**frames));
         let methods = |_: &MethodKey, info: &Arc<MethodInfo>| weight(info.size_bytes());
         let nmethods = |_: &(JvmKey, NmethodId), debug: &Arc<Debug>| weight(debug.size_bytes());
         Self {
-            frames: Cache::builder()
-                .max_capacity(bytes / 2)
-                .weigher(frames)
-                .eviction_policy(EvictionPolicy::lru())
-                .time_to_idle(IDLE)
-                .build_with_hasher(Hasher::default()),
             methods: Cache::builder()
-                .max_capacity(bytes / 4)
+                .max_capacity(bytes / 2)
                 .weigher(methods)
                 .eviction_policy(EvictionPolicy::lru())
                 .time_to_idle(IDLE)
-                .build_with_hasher(Hasher::default()),
+                .build_with_hasher(FastHasher::default()),
             nmethods: Cache::builder()
-                .max_capacity(bytes / 4)
+                .max_capacity(bytes / 2)
                 .weigher(nmethods)
                 .eviction_policy(EvictionPolicy::lru())
                 .time_to_idle(IDLE)
-                .build_with_hasher(Hasher::default()),
+                .build_with_hasher(FastHasher::default()),
         }
     }
 
     /// Bytes held, and how many may be.
     pub fn size(&self) -> (u64, u64) {
         let limit = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
-        let limits = [self.frames.policy(), self.methods.policy(), self.nmethods.policy()];
+        let limits = [self.methods.policy(), self.nmethods.policy()];
         (
-            self.frames.weighted_size() + self.methods.weighted_size() + self.nmethods.weighted_size(),
+            self.methods.weighted_size() + self.nmethods.weighted_size(),
             limits.iter().fold(0, |sum, policy| sum + limit(policy.max_capacity())),
         )
     }

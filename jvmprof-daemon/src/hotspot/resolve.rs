@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::attach::Hotspot;
 use super::bytecodes::Expected;
-use super::cache::{FrameKey, JavaCache, MethodKey};
+use super::cache::{JavaCache, MethodKey};
 use super::memory::ProcessMemory;
 use super::method::{MethodInfo, Reading, describe, identify, identify_again};
 use super::nmethod::{Debug, NmethodId};
@@ -74,51 +74,25 @@ pub type Frames = Arc<[JavaFrame]>;
 
 /// What is left to do for a request.
 enum Pending {
-    Compiled {
-        id: NmethodId,
-        debug: Arc<Debug>,
-        scopes: Vec<(Scope, Avma)>,
-    },
-    Interpreted {
-        method: Avma,
-        check: u64,
-        bcp_offset: u32,
-        expected: Expected,
-        /// If the method is known already.
-        info: Option<Arc<MethodInfo>>,
-    },
+    Compiled { id: NmethodId, debug: Arc<Debug>, scopes: Vec<(Scope, Avma)> },
+    Interpreted { method: Avma, check: u64, bcp_offset: u32, expected: Expected },
 }
 
 type Answers = Vec<Option<Result<Frames, Unnamed>>>;
 
 impl<M: ProcessMemory> Hotspot<M> {
-    /// Names the physical frames of a stack. Frames that were named before cost no system call; all others of the stack
+    /// Names the physical frames of a stack. Frames of code that was met before cost no system call; all others of the stack
     /// are read together, in about twelve.
     pub fn resolve(&self, cache: &JavaCache, requests: &[CodeRef]) -> Vec<Result<Frames, Unnamed>> {
-        let mut answers: Answers =
-            requests.iter().map(|request| cache.frames.get(&self.frame_key(request)).map(Ok)).collect();
-        if answers.iter().any(Option::is_none) {
-            let pending = self.pending(cache, requests, &mut answers);
-            self.finish(cache, pending, requests, &mut answers);
+        let mut answers: Answers = vec![None; requests.len()];
+        let pending = self.pending(cache, requests, &mut answers);
+        if !pending.is_empty() {
+            self.finish(cache, pending, &mut answers);
         }
         answers.into_iter().map(|answer| answer.unwrap_or(Err(Unnamed::Unreadable))).collect()
     }
 
-    fn frame_key(&self, request: &CodeRef) -> FrameKey {
-        let jvm = self.key;
-        match *request {
-            CodeRef::Compiled { pc, blob, compile_id, osr } => {
-                FrameKey::Compiled { jvm, id: NmethodId { blob, compile_id, osr }, pc }
-            }
-            CodeRef::Interpreted { method, check, bcp_offset, codelet_pc, leaf } => {
-                let expected = codelet_pc.filter(|_| !leaf).map(|pc| self.templates.expected(pc));
-                let expected = expected.unwrap_or(Expected::Anything);
-                FrameKey::Interpreted { jvm, method, check, bcp_offset, expected }
-            }
-        }
-    }
-
-    /// What each unanswered request needs: for compiled code its debug information, read here.
+    /// Answers what is known, and gives what each other request needs: for compiled code its debug information, read here.
     fn pending(
         &self,
         cache: &JavaCache,
@@ -127,13 +101,23 @@ impl<M: ProcessMemory> Hotspot<M> {
     ) -> BTreeMap<usize, Pending> {
         let mut pending = BTreeMap::new();
         let mut compiled = Vec::new();
-        let open = requests.iter().enumerate().filter(|(index, _)| answers[*index].is_none());
-        for (index, request) in open {
-            match self.frame_key(request) {
-                FrameKey::Compiled { id, pc, .. } => compiled.push((index, id, pc)),
-                FrameKey::Interpreted { method, check, bcp_offset, expected, .. } => {
-                    let info = cache.methods.get(&MethodKey { jvm: self.key, method, check });
-                    pending.insert(index, Pending::Interpreted { method, check, bcp_offset, expected, info });
+        for (index, request) in requests.iter().enumerate() {
+            match *request {
+                CodeRef::Compiled { pc, blob, compile_id, osr } => {
+                    compiled.push((index, NmethodId { blob, compile_id, osr }, pc));
+                }
+                CodeRef::Interpreted { method, check, bcp_offset, codelet_pc, leaf } => {
+                    let expected = codelet_pc.filter(|_| !leaf).map(|pc| self.templates.expected(pc));
+                    let expected = expected.unwrap_or(Expected::Anything);
+                    match cache.methods.get(&MethodKey { jvm: self.key, method, check }) {
+                        Some(info) => {
+                            answers[index] = Some(Ok(self.interpreted_frame(&info, bcp_offset, expected)));
+                        }
+                        None => {
+                            let request = Pending::Interpreted { method, check, bcp_offset, expected };
+                            pending.insert(index, request);
+                        }
+                    }
                 }
             }
         }
@@ -150,11 +134,7 @@ impl<M: ProcessMemory> Hotspot<M> {
                 }
             };
             match self.recalled(cache, &debug, &scopes) {
-                Some(known) => {
-                    let frames = compiled_frames(&scopes, &debug, &known);
-                    self.remember(cache, &requests[index], &frames);
-                    answers[index] = Some(frames);
-                }
+                Some(known) => answers[index] = Some(compiled_frames(&scopes, &debug, &known)),
                 None => _ = pending.insert(index, Pending::Compiled { id, debug, scopes }),
             }
         }
@@ -231,20 +211,8 @@ impl<M: ProcessMemory> Hotspot<M> {
         scopes.iter().map(|(_, method)| recall(*method)).collect()
     }
 
-    fn remember(&self, cache: &JavaCache, request: &CodeRef, frames: &Result<Frames, Unnamed>) {
-        if let Ok(frames) = frames {
-            cache.frames.insert(self.frame_key(request), frames.clone());
-        }
-    }
-
     /// Reads the methods that the pending requests need, and answers them.
-    fn finish(
-        &self,
-        cache: &JavaCache,
-        pending: BTreeMap<usize, Pending>,
-        requests: &[CodeRef],
-        answers: &mut Answers,
-    ) {
+    fn finish(&self, cache: &JavaCache, pending: BTreeMap<usize, Pending>, answers: &mut Answers) {
         let mut methods = Vec::new();
         for request in pending.values() {
             match request {
@@ -253,7 +221,6 @@ impl<M: ProcessMemory> Hotspot<M> {
                     methods.extend(debug.scope_methods(self.encoding));
                 }
                 Pending::Compiled { scopes, .. } => methods.extend(scopes.iter().map(|(_, method)| *method)),
-                Pending::Interpreted { info: Some(_), .. } => {}
                 Pending::Interpreted { method, .. } => methods.push(*method),
             }
         }
@@ -279,12 +246,11 @@ impl<M: ProcessMemory> Hotspot<M> {
                     Some(Err(unnamed)) => Err(*unnamed),
                     None => Err(Unnamed::Unreadable),
                 },
-                Pending::Interpreted { method, check, bcp_offset, expected, info } => {
-                    let info = info.map_or_else(|| same_method(&known, method, check), Ok);
-                    info.map(|info| self.interpreted_frame(&info, bcp_offset, expected))
+                Pending::Interpreted { method, check, bcp_offset, expected } => {
+                    same_method(&known, method, check)
+                        .map(|info| self.interpreted_frame(&info, bcp_offset, expected))
                 }
             };
-            self.remember(cache, &requests[index], &frames);
             answers[index] = Some(frames);
         }
     }

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use super::model::{Batch, Frame, LabelSet, Sample, Series};
 use super::room::{MAX_STACK_BYTES, Room};
+use crate::types::FastHasher;
 
 /// The samples of one window.
 ///
@@ -59,7 +60,7 @@ pub enum Verdict {
     Awaited,
 }
 
-type Stacks<K> = HashMap<StackKey, Counted<K>>;
+type Stacks<K> = HashMap<StackKey, Counted<K>, FastHasher>;
 
 /// What a window that has ended still holds.
 #[derive(Debug)]

@@ -5,7 +5,6 @@ pub mod assets;
 pub mod decode;
 pub mod folded;
 pub mod gzip;
-mod hash;
 pub mod html;
 pub mod merge;
 pub mod model;

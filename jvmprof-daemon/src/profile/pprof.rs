@@ -12,10 +12,10 @@ use prost::Message as _;
 use smallvec::SmallVec;
 
 use super::gzip;
-use super::hash::BuildFastHasher;
 use super::model::{self, Batch, Frame, LabelSet, Series};
 use crate::proto::pprof::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
 use crate::types::BuildId;
+use crate::types::FastHasher;
 
 /// `__name__` of CPU profiles, a name that Parca's page knows.
 pub const PROFILE_NAME: &str = "process_cpu";
@@ -83,14 +83,14 @@ struct Builder<'a> {
     profile: Profile,
     values: Values,
     period: i64,
-    texts: HashMap<TextKey, i64, BuildFastHasher>,
-    strings: HashMap<&'a str, i64, BuildFastHasher>,
-    frames: HashMap<usize, u64, BuildFastHasher>,
-    locations: HashMap<LocationKey, u64, BuildFastHasher>,
-    functions: HashMap<(i64, i64, i64), u64, BuildFastHasher>,
-    mapping_places: HashMap<usize, u64, BuildFastHasher>,
-    mappings: HashMap<&'a model::Mapping, u64, BuildFastHasher>,
-    build_ids: HashMap<BuildId, i64, BuildFastHasher>,
+    texts: HashMap<TextKey, i64, FastHasher>,
+    strings: HashMap<&'a str, i64, FastHasher>,
+    frames: HashMap<usize, u64, FastHasher>,
+    locations: HashMap<LocationKey, u64, FastHasher>,
+    functions: HashMap<(i64, i64, i64), u64, FastHasher>,
+    mapping_places: HashMap<usize, u64, FastHasher>,
+    mappings: HashMap<&'a model::Mapping, u64, FastHasher>,
+    build_ids: HashMap<BuildId, i64, FastHasher>,
 }
 
 impl<'a> Builder<'a> {

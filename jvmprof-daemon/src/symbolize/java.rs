@@ -24,7 +24,7 @@ const LAST_LOOKS: u32 = MANY_LOOKS + 3_000;
 const SELDOM_NS: u64 = 1_000_000_000;
 /// How soon stubs are looked for again: at first they come quickly, and a sample that met an unknown one asks for a look.
 const FIRST_REFRESH_NS: u64 = 20_000_000;
-const LAST_REFRESH_NS: u64 = 10_000_000_000;
+const LAST_REFRESH_NS: u64 = 30_000_000_000;
 const ASKED_REFRESH_NS: u64 = 20_000_000;
 /// The JVM tells its program at the end of its start; looks for it go on for some minutes, and then it has none.
 const MAX_FACT_READS: u32 = 24;

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use super::frames::frame;
 use crate::native::kallsyms::{Kallsyms, KallsymsError};
 use crate::profile::model::{Frame, FrameKind, Mapping};
-use crate::types::{Avma, FileOffset};
+use crate::types::{Avma, FastHasher, FileOffset};
 
 /// Frames remembered; there are not many more places in a kernel that samples hit.
 const MAX_FRAMES: usize = 20_000;
@@ -16,7 +16,7 @@ pub(super) struct KernelFrames {
     /// Read when the first frames are named.
     symbols: OnceLock<Result<Kallsyms, KallsymsError>>,
     mapping: OnceLock<Arc<Mapping>>,
-    frames: HashMap<Avma, Arc<Frame>>,
+    frames: HashMap<Avma, Arc<Frame>, FastHasher>,
     unnamed: Vec<Avma>,
 }
 
@@ -67,7 +67,7 @@ impl KernelFrames {
     }
 
     pub(super) fn forget(&mut self) {
-        self.frames = HashMap::new();
+        self.frames = HashMap::default();
     }
 
     pub(super) fn error(&self) -> Option<String> {

@@ -32,7 +32,7 @@ use crate::native::cache::{FileCache, FileCacheLimits, FileKey};
 use crate::process::{Process, ProcessKey};
 use crate::profile::model::{Frame, Mapping};
 use crate::sampler::{KernelTables, Sample};
-use crate::types::Avma;
+use crate::types::{Avma, FastHasher};
 use crate::unwind::{CodeTables, FileRows};
 pub use counts::{CacheSize, SymbolCounts};
 pub use facts::JvmFacts;
@@ -78,7 +78,7 @@ pub struct Symbolizer {
     names: FunctionNames,
     native: NativeOptions,
     kernel: KernelFrames,
-    processes: HashMap<ProcessKey, ProcessSymbols>,
+    processes: HashMap<ProcessKey, ProcessSymbols, FastHasher>,
     /// `None`: nothing is sampled, only looked at.
     kernel_side: Option<KernelSide>,
     java: JavaCache,
@@ -111,9 +111,9 @@ struct ProcessSymbols {
     told_jit_rows: bool,
     /// Files whose rows are being read.
     awaited: Vec<FileKey>,
-    frames: HashMap<UserFrame, Arc<Frame>>,
+    frames: HashMap<UserFrame, Arc<Frame>, FastHasher>,
     /// Native frames that have got their names, by mapping and address: also of mappings that are gone.
-    named: HashMap<(Arc<Mapping>, Avma), Arc<Frame>>,
+    named: HashMap<(Arc<Mapping>, Avma), Arc<Frame>, FastHasher>,
     frame_bytes: usize,
     modules: Modules,
     rules: Rules,
@@ -131,7 +131,7 @@ impl Symbolizer {
             names: FunctionNames::new(memory.names),
             native: NativeOptions::default(),
             kernel: KernelFrames::default(),
-            processes: HashMap::new(),
+            processes: HashMap::default(),
             kernel_side: None,
             java: JavaCache::new(memory.java),
             jit: JitShared::new(memory.jit),
@@ -314,7 +314,7 @@ impl Symbolizer {
         self.processes.retain(|key, symbols| {
             let alive = is_alive(*key);
             if are_names_old {
-                symbols.named = HashMap::new();
+                symbols.named = HashMap::default();
             }
             symbols.jit.forget_settled();
             if !alive {
@@ -357,7 +357,7 @@ impl Symbolizer {
     /// What native frames are named stays until the window's end: its samples still get their names there.
     fn forget_frames(&mut self) {
         for symbols in self.processes.values_mut() {
-            symbols.frames = HashMap::new();
+            symbols.frames = HashMap::default();
             symbols.frame_bytes = 0;
             symbols.rules = Rules::default();
         }

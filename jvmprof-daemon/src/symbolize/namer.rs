@@ -1,6 +1,6 @@
 //! One sample's stack: walked on where the kernel program stopped, and named.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use jvmprof_common::abi::Stop;
@@ -20,7 +20,7 @@ use crate::native::cache::FileCache;
 use crate::process::{Backing, MappedCode, Process};
 use crate::profile::model::{Frame, FrameKind, Mapping};
 use crate::sampler::Sample;
-use crate::types::Avma;
+use crate::types::{Avma, FastHasher};
 
 /// Java frames that are walked here are those of the code that is there now. That it was there at the time of the sample is
 /// believed for so long; it takes a garbage collection to put other code in its place.
@@ -61,6 +61,12 @@ fn frames_of(sample: &Sample) -> (Vec<UserFrame>, bool) {
     (stack, words.is_empty())
 }
 
+/// What is known of a stack's frames, each in its place, and why some Java frames have no names.
+struct Known {
+    frames: Vec<Option<Arc<Frame>>>,
+    unnamed: HashMap<UserFrame, &'static str>,
+}
+
 fn is_java(frame: &UserFrame) -> bool {
     matches!(frame, UserFrame::Compiled { .. } | UserFrame::Interpreted { .. })
 }
@@ -89,12 +95,12 @@ impl Namer<'_> {
 
     /// Names a stack: what isn't known of its Java frames is read all at once.
     fn name_java(&mut self, symbols: &mut ProcessSymbols, stack: &[UserFrame], frames: &mut Vec<Arc<Frame>>) {
-        let unnamed = self.read_new(symbols, stack);
+        let Known { frames: known, unnamed } = self.read_new(symbols, stack);
         // A compiled frame is being replaced by interpreted ones, which keep what was there before until they are filled.
         let mut is_unpacking = false;
-        for (index, which) in stack.iter().enumerate() {
+        for (index, (which, known)) in stack.iter().zip(known).enumerate() {
             is_unpacking &= matches!(which, UserFrame::Interpreted { .. });
-            let frame = match symbols.frames.get(which) {
+            let frame = match known {
                 _ if is_unpacking => {
                     *self.counts.unnamed.entry(DEOPTIMIZED).or_default() += 1;
                     unknown_java(which, DEOPTIMIZED, symbols.java.attached())
@@ -103,7 +109,7 @@ impl Namer<'_> {
                     *self.counts.unnamed.entry(TOO_LATE).or_default() += 1;
                     unknown_java(which, TOO_LATE, symbols.java.attached())
                 }
-                Some(frame) => Arc::clone(frame),
+                Some(frame) => frame,
                 None if is_java(which) => {
                     let reason = unnamed.get(which).copied().unwrap_or("JVM not readable");
                     *self.counts.unnamed.entry(reason).or_default() += 1;
@@ -117,18 +123,19 @@ impl Namer<'_> {
         }
     }
 
-    /// Reads those of these Java frames that are new; returns why some have no names.
-    fn read_new(
-        &mut self,
-        symbols: &mut ProcessSymbols,
-        stack: &[UserFrame],
-    ) -> HashMap<UserFrame, &'static str> {
-        let new: Vec<UserFrame> = stack
-            .iter()
-            .filter(|frame| is_java(frame) && !symbols.frames.contains_key(frame))
-            .copied()
-            .collect();
+    /// What is known of these frames, once those Java frames among them that are new have been read.
+    fn read_new(&mut self, symbols: &mut ProcessSymbols, stack: &[UserFrame]) -> Known {
+        let mut frames: Vec<Option<Arc<Frame>>> =
+            stack.iter().map(|frame| symbols.frames.get(frame).cloned()).collect();
+        let is_new = |(frame, known): &(&UserFrame, &Option<_>)| known.is_none() && is_java(frame);
+        // Recursion makes many frames of one.
+        let new: HashSet<UserFrame, FastHasher> =
+            stack.iter().zip(&frames).filter(is_new).map(|(frame, _)| *frame).collect();
         let mut unnamed = HashMap::new();
+        if new.is_empty() {
+            return Known { frames, unnamed };
+        }
+        let new: Vec<UserFrame> = new.into_iter().collect();
         let named = symbols.java.attached().map(|java| java.resolve(self.java, &new)).unwrap_or_default();
         for (which, result) in new.iter().zip(named) {
             match result {
@@ -140,7 +147,12 @@ impl Namer<'_> {
                 Err(error) => _ = unnamed.insert(*which, error.reason()),
             }
         }
-        unnamed
+        for (which, known) in stack.iter().zip(&mut frames) {
+            if known.is_none() && is_java(which) {
+                *known = symbols.frames.get(which).cloned();
+            }
+        }
+        Known { frames, unnamed }
     }
 
     /// Walks on where the kernel program could not.

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use serde::Serialize;
 use smallvec::SmallVec;
 
-use super::hash::BuildFastHasher;
 use super::model::How;
+use crate::types::FastHasher;
 
 pub use finish::{Pruned, TopRow, Tree};
 pub use pprof::PprofTreeError;
@@ -117,10 +117,10 @@ pub struct TreeBuilder {
     strings: Vec<Arc<str>>,
     string_ids: HashMap<Arc<str>, u32>,
     functions: Vec<Function>,
-    function_ids: HashMap<Function, u32, BuildFastHasher>,
+    function_ids: HashMap<Function, u32, FastHasher>,
     samples: Vec<FunctionSamples>,
     nodes: Vec<Node>,
-    children: HashMap<(u32, u32), u32, BuildFastHasher>,
+    children: HashMap<(u32, u32), u32, FastHasher>,
     truncated: BTreeMap<u32, u64>,
     stacks: u64,
     max_nodes: usize,

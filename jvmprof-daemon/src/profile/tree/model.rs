@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{NodeKind, Step, TreeBuilder, nameless};
-use crate::profile::hash::BuildFastHasher;
 use crate::profile::model::{Batch, Frame, FrameKind, LabelSet};
+use crate::types::FastHasher;
 
 impl From<FrameKind> for NodeKind {
     fn from(kind: FrameKind) -> Self {
@@ -67,7 +67,7 @@ impl TreeBuilder {
 #[derive(Default)]
 struct FrameSteps {
     /// By the frame's place in memory, which is its identity as long as the batch is borrowed.
-    known: HashMap<*const Frame, Range<usize>, BuildFastHasher>,
+    known: HashMap<*const Frame, Range<usize>, FastHasher>,
     steps: Vec<Step>,
 }
 
