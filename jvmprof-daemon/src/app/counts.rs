@@ -10,6 +10,15 @@ use crate::process::table::TableCounts;
 use crate::sampler::SamplerCounts;
 use crate::symbolize::{CacheSize, Outcome, SymbolCounts};
 
+/// Samples that the kernel program took and that will be in no batch. `dropped`: by rules, once they had arrived.
+pub(super) fn lost(sampler: &SamplerCounts, dropped: u64) -> u64 {
+    sampler.get(Counter::RingBufferFull)
+        + sampler.get(Counter::UnwinderUnavailable)
+        + sampler.shed
+        + sampler.malformed
+        + dropped
+}
+
 /// Everything that was counted since the start.
 #[derive(Clone, Debug)]
 pub struct Counts {
@@ -53,12 +62,7 @@ impl Counts {
     /// Samples that the kernel program took and that will be in no batch; each is counted by its reason in
     /// [`Self::losses`].
     pub fn lost_before_delivery(&self) -> u64 {
-        let sampler = &self.sampler;
-        sampler.get(Counter::RingBufferFull)
-            + sampler.get(Counter::UnwinderUnavailable)
-            + sampler.shed
-            + sampler.malformed
-            + self.targets.dropped
+        lost(&self.sampler, self.targets.dropped)
     }
 
     /// Everything that is missing or incomplete, by name; zeros left out.

@@ -267,8 +267,8 @@ impl Daemon {
 
     /// Notes down what was taken: a daemon that is killed can't tell any more.
     fn note(&mut self) {
-        let counts = self.pipeline.counts();
-        self.delivery.note_taken(counts.sampler.get(Counter::Taken), counts.lost_before_delivery());
+        let (taken, lost) = self.pipeline.taken_and_lost();
+        self.delivery.note_taken(taken, lost);
         self.schedule.noted();
     }
 

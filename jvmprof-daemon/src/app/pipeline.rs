@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use jvmprof_common::abi::Counter;
 use jvmprof_common::frame::UserFrame;
 
 pub use super::counts::Counts;
+use super::counts::lost;
 use super::memory::MemoryLimits;
 use super::targets::{LabelOptions, Owner, Targets};
 use super::waiting::Waiting;
@@ -274,6 +276,13 @@ impl Pipeline {
         self.sampler.counts()
     }
 
+    /// Samples that the kernel program took, and how many of them will be in no batch: a part of [`Self::counts`] that costs
+    /// little.
+    pub fn taken_and_lost(&self) -> (u64, u64) {
+        let sampler = self.sampler.counts();
+        (sampler.get(Counter::Taken), lost(&sampler, self.state.targets.counts().dropped))
+    }
+
     pub fn counts(&mut self) -> Counts {
         Counts {
             sampler: self.sampler.counts(),
@@ -386,6 +395,9 @@ impl State {
     /// Takes over unwind rows that have been read, and resolves what waited for them. Those that are being read are waited for
     /// until then.
     fn take_rows(&mut self, until: Option<Instant>) {
+        if !self.symbolizer.is_loading() {
+            return;
+        }
         let by_key: HashMap<ProcessKey, &Process> =
             self.table.iter().map(|process| (process.key, process)).collect();
         if self.symbolizer.take_rows(|key| by_key.get(&key).copied(), until) {

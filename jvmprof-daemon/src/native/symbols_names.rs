@@ -92,7 +92,7 @@ fn is_known(name: &[u8]) -> bool {
 /// Which names a function has. Means something only to the table that it came from.
 ///
 /// The highest bit is the string table's number, the next one tells an offset in that table from an index of aliases.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct NameRef(u32);
 
 impl NameRef {

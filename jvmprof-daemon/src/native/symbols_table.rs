@@ -6,7 +6,7 @@ use crate::native::symbols_names::{NameRef, Names};
 use crate::types::Svma;
 
 /// A function that a lookup found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SymbolRef {
     pub start: Svma,
     /// In bytes; where the file states none, up to the next symbol or the section's end.

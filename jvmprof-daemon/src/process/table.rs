@@ -272,7 +272,7 @@ impl ProcessTable {
         start_ns: u64,
         comm: &str,
         now_ns: u64,
-        mut addresses: impl Iterator<Item = Avma>,
+        addresses: impl Iterator<Item = Avma>,
     ) -> &Process {
         // Before this process's own are read.
         self.make_room();
@@ -290,8 +290,9 @@ impl ProcessTable {
         if std::mem::take(&mut process.needs_facts) {
             process.read_facts(counts);
         }
-        let mut is_missing = || addresses.any(|address| process.mappings.find(address).is_none());
-        if process.needs_read || (process.next_look_ns <= now_ns && is_missing()) {
+        if process.needs_read
+            || (process.next_look_ns <= now_ns && is_any_outside(&process.mappings, addresses))
+        {
             process.read_mappings(now_ns, counts);
             self.grown += process.mappings.bytes();
         }
@@ -415,6 +416,19 @@ impl Process {
         }
         merged
     }
+}
+
+/// Whether any address lies in no mapping. Those of a stack mostly lie where the one before does.
+fn is_any_outside(mappings: &Mappings, mut addresses: impl Iterator<Item = Avma>) -> bool {
+    let mut last = Avma(0)..Avma(0);
+    addresses.any(|address| {
+        if last.contains(&address) {
+            return false;
+        }
+        let found = mappings.find(address);
+        last = found.map_or(Avma(0)..Avma(0), |mapping| mapping.start..mapping.end);
+        found.is_none()
+    })
 }
 
 /// A mapping as events tell it.

@@ -39,6 +39,8 @@ pub(super) struct Java {
     problem: Option<&'static str>,
     /// That was a HotSpot.
     is_hotspot: bool,
+    /// The version of the process's mappings in which there was no JVM.
+    none_in: Option<u64>,
 }
 
 /// A JVM that is known.
@@ -94,7 +96,7 @@ impl Java {
             self.next_look_ns = now_ns + attached.refresh_ns;
             return attached.refresh(process.pid);
         }
-        if !due || !may_be_jvm(process) {
+        if !due || self.none_in == Some(process.version) || !may_be_jvm(process) {
             return Look::Same;
         }
         self.looks += 1;
@@ -116,6 +118,7 @@ impl Java {
                     return Look::Same;
                 }
                 self.next_look_ns = now_ns + SELDOM_NS;
+                self.none_in = matches!(error, HotspotError::NotHotspot(_)).then_some(process.version);
                 self.is_hotspot = !matches!(error, HotspotError::NotHotspot(_) | HotspotError::Mappings(_));
                 let is_news = self.problem.replace(error.reason()) != Some(error.reason());
                 if !is_news || !self.is_hotspot {

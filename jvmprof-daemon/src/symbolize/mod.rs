@@ -295,8 +295,12 @@ impl Symbolizer {
 
     /// Frames wait for names, or stacks for rows.
     pub fn has_work(&self) -> bool {
-        let is_loading = self.kernel_side.as_ref().is_some_and(|kernel| kernel.loader.is_busy());
-        is_loading || !self.unnamed.is_empty()
+        self.is_loading() || !self.unnamed.is_empty()
+    }
+
+    /// Unwind rows are being read, or wait for [`Self::take_rows`].
+    pub fn is_loading(&self) -> bool {
+        self.kernel_side.as_ref().is_some_and(|kernel| kernel.loader.is_busy())
     }
 
     /// Forgets all other processes.

@@ -12,7 +12,7 @@ use jvmprof_common::unwind::Rule;
 
 use super::SymbolCounts;
 use super::loader::RowsLoader;
-use super::names::{FunctionNames, NativeLines, lines_of};
+use super::names::{FunctionNames, NativeLines, Place, lines_of};
 use crate::native::cache::{FileCache, FileKey, KnownFile, LoadError};
 use crate::native::functions::Functions;
 use crate::native::open::{OpenError, open_in_root, open_regular};
@@ -99,7 +99,7 @@ impl Module {
             return Ok(None);
         };
         let key = self.names_key(process, file, files, names);
-        names.get((key, svma), || {
+        let read = || {
             let (path, places) = (Path::new(&*self.code.path), names.places(process));
             let open = || self.open_again(process, file, files, names);
             let symbol = files.function_name(&key, path, &places, open, svma);
@@ -113,6 +113,16 @@ impl Module {
                 });
             }
             Ok(lines_of(symbol.as_deref(), source))
+        };
+        names.get((key, Place::Address(svma)), || {
+            if names.with_lines {
+                return read();
+            }
+            // All addresses of a function are called the same: it is read and demangled once.
+            match self.symbols(process, files, names)?.lookup(svma) {
+                Some(function) => names.get((key, Place::Function(function)), read),
+                None => Ok(None),
+            }
         })
     }
 

@@ -14,6 +14,7 @@ use crate::native::cache::FileKey;
 use crate::native::debug_files::DebugPlaces;
 use crate::native::demangle::demangle;
 use crate::native::lines::SourceLine;
+use crate::native::symbols::SymbolRef;
 use crate::process::Process;
 use crate::profile::model::Line;
 use crate::types::{BuildId, Svma};
@@ -25,15 +26,30 @@ const LINE_BYTES: usize = 100;
 /// Files that are held open at a time.
 const MAX_HELD: usize = 256;
 
+/// What has a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Place {
+    Address(Svma),
+    Function(SymbolRef),
+}
+
 /// What is at an address, innermost first: one function, and what was inlined into it if that is asked for.
 pub(super) type NativeLines = Arc<[Line]>;
+
+/// A file that is held open.
+#[derive(Debug)]
+struct Held {
+    file: File,
+    /// Since [`FunctionNames::release`] was called last.
+    is_wanted: bool,
+}
 
 /// The cache, and how names are found. `None` is remembered too: most addresses of stripped files have no name.
 #[derive(Debug)]
 pub(super) struct FunctionNames {
-    by_address: Cache<(FileKey, Svma), Option<NativeLines>>,
+    by_place: Cache<(FileKey, Place), Option<NativeLines>>,
     /// Files with functions that wait for their names. A container's are gone with its last process.
-    held: Mutex<HashMap<FileKey, File>>,
+    held: Mutex<HashMap<FileKey, Held>>,
     /// Inlined functions and lines are asked for.
     pub(super) with_lines: bool,
     /// Where debuginfod's files are kept.
@@ -43,18 +59,18 @@ pub(super) struct FunctionNames {
 impl FunctionNames {
     /// `bytes`: its limit.
     pub(super) fn new(bytes: u64) -> Self {
-        let weigh = |_: &(FileKey, Svma), lines: &Option<NativeLines>| {
+        let weigh = |_: &(FileKey, Place), lines: &Option<NativeLines>| {
             let lines = lines.as_deref().unwrap_or_default().iter();
             let text = lines.map(|line| line.name.len() + line.system_name.len() + LINE_BYTES).sum::<usize>();
             u32::try_from(text + ENTRY_BYTES).unwrap_or(u32::MAX)
         };
-        let by_address = Cache::builder().max_capacity(bytes).weigher(weigh).build();
-        Self { by_address, held: Mutex::default(), with_lines: false, downloads: None }
+        let by_place = Cache::builder().max_capacity(bytes).weigher(weigh).build();
+        Self { by_place, held: Mutex::default(), with_lines: false, downloads: None }
     }
 
     /// Bytes held, and how many may be.
     pub(super) fn size(&self) -> (u64, u64) {
-        (self.by_address.weighted_size(), self.by_address.policy().max_capacity().unwrap_or(u64::MAX))
+        (self.by_place.weighted_size(), self.by_place.policy().max_capacity().unwrap_or(u64::MAX))
     }
 
     /// Where debug files of what a process maps may be.
@@ -62,47 +78,50 @@ impl FunctionNames {
         DebugPlaces { process_root: Some(process.root()), host: true, downloads: self.downloads.clone() }
     }
 
-    /// What is known of an address, found out by `find` the first time. Errors aren't remembered.
+    /// What is known of a place, found out by `find` the first time. Errors aren't remembered.
     pub(super) fn get<E>(
         &self,
-        key: (FileKey, Svma),
+        key: (FileKey, Place),
         find: impl FnOnce() -> Result<Option<NativeLines>, E>,
     ) -> Result<Option<NativeLines>, E> {
-        if let Some(known) = self.by_address.get(&key) {
+        if let Some(known) = self.by_place.get(&key) {
             return Ok(known);
         }
         let found = find()?;
-        self.by_address.insert(key, found.clone());
+        self.by_place.insert(key, found.clone());
         Ok(found)
     }
 
     /// Keeps a file open until [`Self::release`], if there is room for it.
     pub(super) fn hold(&self, key: FileKey, open: impl FnOnce() -> Option<File>) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if held.len() < MAX_HELD
-            && !held.contains_key(&key)
+        if let Some(held) = held.get_mut(&key) {
+            held.is_wanted = true;
+        } else if held.len() < MAX_HELD
             && let Some(file) = open()
         {
-            held.insert(key, file);
+            held.insert(key, Held { file, is_wanted: true });
         }
     }
 
     /// The file, if it is held.
     pub(super) fn held(&self, key: &FileKey) -> Option<File> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).get(key)?.try_clone().ok()
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).get(key)?.file.try_clone().ok()
     }
 
-    /// What waited has its name.
+    /// What waited has its name. Files of which more waited since the last call stay open until the next one: they are likely to
+    /// be asked for again, by processes that have them mapped.
     pub(super) fn release(&self) {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.retain(|_, held| std::mem::take(&mut held.is_wanted));
     }
 
     /// Forgets what is known of files with this build id.
     pub(super) fn forget(&self, id: BuildId) {
-        let is_it = |(file, _): &(FileKey, Svma)| file.build_id == Some(id);
-        let keys: Vec<_> = self.by_address.iter().map(|(key, _)| *key).filter(is_it).collect();
+        let is_it = |(file, _): &(FileKey, Place)| file.build_id == Some(id);
+        let keys: Vec<_> = self.by_place.iter().map(|(key, _)| *key).filter(is_it).collect();
         for key in keys {
-            self.by_address.invalidate(&key);
+            self.by_place.invalidate(&key);
         }
     }
 }
@@ -152,14 +171,18 @@ mod tests {
                 lookups += 1;
                 Ok::<_, Infallible>(name.and_then(|name| lines_of(Some(name), Vec::new())))
             };
-            let Ok(named) = names.get((file, Svma(1)), || find(Some("_RNvCs1234_7mycrate3foo")));
+            let Ok(named) =
+                names.get((file, Place::Address(Svma(1))), || find(Some("_RNvCs1234_7mycrate3foo")));
             assert_eq!(named.map(|lines| lines[0].name.to_string()), Some("mycrate::foo".to_owned()));
-            let Ok(unnamed) = names.get((file, Svma(2)), || find(None));
+            let Ok(unnamed) = names.get((file, Place::Address(Svma(2))), || find(None));
             assert!(unnamed.is_none());
         }
         assert_eq!(lookups, 2);
-        assert!(names.get((file, Svma(3)), || Err(())).is_err());
-        assert!(names.get((file, Svma(3)), || Ok::<_, ()>(None)).is_ok(), "an error isn't remembered");
+        assert!(names.get((file, Place::Address(Svma(3))), || Err(())).is_err());
+        assert!(
+            names.get((file, Place::Address(Svma(3))), || Ok::<_, ()>(None)).is_ok(),
+            "an error isn't remembered"
+        );
     }
 
     #[test]

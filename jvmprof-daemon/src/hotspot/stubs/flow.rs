@@ -121,11 +121,11 @@ impl<'c> Flow<'c> {
         self.rows
     }
 
-    /// The first instruction from `offset` on that is known.
-    pub(super) fn next_known(&self, offset: u32) -> u32 {
-        let rest = self.bytes.get(offset as usize..).unwrap_or_default();
-        let ahead = rest.iter().position(|byte| *byte == Byte::Start).unwrap_or(rest.len());
-        offset.saturating_add(ahead as u32)
+    /// The first instruction from `offset` on that is known, or `end` if there is none before it.
+    pub(super) fn next_known(&self, offset: u32, end: u32) -> u32 {
+        let range = self.bytes.get(offset as usize..).unwrap_or_default();
+        let range = &range[..range.len().min(end.saturating_sub(offset) as usize)];
+        range.iter().position(|byte| *byte == Byte::Start).map_or(end, |ahead| offset + ahead as u32)
     }
 
     pub(super) fn take_function(&mut self) -> Option<u32> {

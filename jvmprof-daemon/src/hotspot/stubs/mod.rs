@@ -86,7 +86,7 @@ fn explore_rest(flow: &mut Flow<'_>, base: Avma, kind: CodeKind) {
         } else if kind.has_tables() {
             at + (STUB_ALIGNMENT - (base.0 + u64::from(at)) % STUB_ALIGNMENT) as u32
         } else {
-            flow.next_known(at)
+            flow.next_known(at, u32::MAX)
         };
     }
 }

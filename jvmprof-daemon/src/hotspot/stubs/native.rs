@@ -58,7 +58,7 @@ fn explore_rest(flow: &mut Flow<'_>, base: Svma) {
             true => at,
             false => {
                 let aligned = at + (STUB_ALIGNMENT - (base.0 + u64::from(at)) % STUB_ALIGNMENT) as u32;
-                aligned.min(flow.next_known(at).max(at + 1))
+                flow.next_known(at, aligned).max(at + 1)
             }
         };
     }
