@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 
 use super::UsageError;
 use super::cli::{DAY, DaemonArgs, RemoteStoreArgs, duration};
-use crate::export::delivery::{Delivery, DeliveryCounts, DeliveryOptions, SpoolPlan};
+use crate::export::delivery::{Delivery, DeliveryCounts, DeliveryOptions, SoFar, SpoolPlan};
 use crate::export::parca::{ConfigError, ParcaClient, ParcaOptions, SettingsFile, Token};
 use crate::export::store::{Store, StoreOptions};
 
@@ -75,8 +75,8 @@ pub struct DeliveryArgs {
 ///
 /// # Errors
 /// Flags that don't go together, or can't work; a spool or a store that can't be used.
-pub(super) fn sinks(args: &DaemonArgs, handed_over: u64) -> anyhow::Result<Delivery> {
-    let mut delivery = Delivery::after(handed_over);
+pub(super) fn sinks(args: &DaemonArgs, before: SoFar) -> anyhow::Result<Delivery> {
+    let mut delivery = Delivery::after(before);
     let clients = clients(args)?;
     let max_waiting_bytes = args.memory().outbox / clients.len().max(1);
     for client in clients {
@@ -199,6 +199,7 @@ pub(super) fn log(sink: &str, counts: &DeliveryCounts, message: &'static str) {
         delivered_late = counts.delivered_late,
         ?losses,
         spooled = counts.spooled,
+        left_behind = counts.left_behind,
         waiting = counts.waiting,
         "{message}"
     );
@@ -220,6 +221,17 @@ mod tests {
         let now = since_start(&closed, named("a", counts(2, 10, 0)));
         assert_eq!(now["a"], counts(0, 15, 0));
         assert_eq!(now["b"], counts(0, 1, 0));
+    }
+
+    #[test]
+    fn what_a_replaced_spool_keeps_stays_in_the_books() {
+        let counts = DeliveryCounts { handed_over: 7, delivered: 5, spooled: 2, ..DeliveryCounts::default() };
+        let left = BTreeMap::from([("a".to_owned(), counts.leaving_its_spool())]);
+        // Another one, in which there was something already.
+        let found = DeliveryCounts { found: 9, handed_over: 1, spooled: 10, ..DeliveryCounts::default() };
+        let now = since_start(&left, vec![("a".to_owned(), found)]);
+        assert_eq!((now["a"].found, now["a"].spooled, now["a"].left_behind), (9, 10, 2));
+        assert_eq!(now["a"].unaccounted(), 0);
     }
 
     #[test]
