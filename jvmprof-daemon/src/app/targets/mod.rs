@@ -21,7 +21,7 @@ pub use options::{LabelArgs, LabelOptions, SampleLabel};
 pub use crate::telemetry::TargetCounts;
 
 use super::containers::{Contained, Guests};
-use crate::config::relabel::{is_label_name, relabel};
+use crate::config::relabel::{relabel, retain_public};
 use crate::process::container::{ContainersError, ContainersOptions};
 use crate::process::{Process, ProcessKey};
 use crate::profile::aggregate::Verdict;
@@ -328,7 +328,7 @@ impl Target {
         }
         let kept = relabel(&options.rules, &mut labels);
         let decided = kept.then(|| {
-            labels.retain(|name, value| !name.starts_with("__") && is_label_name(name) && !value.is_empty());
+            retain_public(&mut labels);
             Arc::new(labels)
         });
         if self.decided.len() >= MAX_DECIDED {
