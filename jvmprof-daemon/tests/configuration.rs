@@ -128,13 +128,46 @@ fn a_bad_file_is_refused_before_anything_starts() {
     for expected in [
         format!("{path}:1:13: frequency: \"0\": 0 is not in 1..=20000"),
         format!("{path}:3:1: unknown key \"remote-store-adress\": did you mean \"remote-store-address\"?"),
-        format!("{path}:4:1: relabel-configs[0]: regex \"(\": unclosed group"),
+        format!("{path}:5:1: relabel-configs[0]: regex \"(\": unclosed group"),
         "environment variable JVMPROF_SYMBOLIZE: \"nobody\": must be one of local, server, auto".to_owned(),
     ] {
         assert!(stderr.lines().any(|line| line == expected), "{expected} isn't in\n{stderr}");
     }
     let missing = dir.path().join("missing.toml");
     assert_eq!(check(&missing, &[]).0.status.code(), Some(64));
+}
+
+#[test]
+fn each_bad_rule_is_told_with_the_line_of_what_is_wrong() {
+    let dir = scratch();
+    let file = dir.path().join("rules.toml");
+    let rules = [
+        (2, "source_labels = ['comm']\naction = 'kep'", "unknown action \"kep\""),
+        (1, "regex = 'a(b'\naction = 'drop'", "regex \"a(b\": unclosed group"),
+        (0, "source_labels = ['comm']", "action replace needs target_label"),
+        (0, "action = 'hashmod'\ntarget_label = 'x'", "action hashmod needs a modulus that isn't 0"),
+        (2, "source_labels = ['comm']\ntarget_label = 'a-b'", "target_label \"a-b\" is no label name"),
+        (1, "source_labels = ['ok', 'a-b']\ntarget_label = 'a'", "source label \"a-b\" is no label name"),
+        (3, "action = 'labeldrop'\nregex = 'a'\nseparator = ','", "action labeldrop takes no separator"),
+        (2, "action = 'drop'\nregexp = 'a'", "unknown field `regexp`"),
+        (2, "action = 'drop'\nsource_labels = 'comm'", "invalid type: string \"comm\", expected a sequence"),
+        (2, "target_label = 'a'\nmodulus = -1", "invalid value"),
+    ];
+    let mut text = String::new();
+    let mut expected = Vec::new();
+    for (nth, (line_in_rule, rule, told)) in rules.iter().enumerate() {
+        let line = text.lines().count() + 1 + line_in_rule;
+        expected.push((format!("{}:{line}:1: relabel-configs[{nth}]: ", file.display()), told));
+        text += &format!("[[relabel-configs]]\n{rule}\n\n");
+    }
+    fs::write(&file, text).unwrap();
+    let (output, stderr) = check(&file, &[]);
+    assert_eq!(output.status.code(), Some(64), "{stderr}");
+    for (place, told) in expected {
+        let is_told = |line: &str| line.strip_prefix(&place).is_some_and(|rest| rest.contains(told));
+        assert!(stderr.lines().any(is_told), "{place}{told} isn't in\n{stderr}");
+    }
+    assert_eq!(stderr.lines().filter(|line| line.contains("rules.toml:")).count(), rules.len(), "{stderr}");
 }
 
 #[test]
@@ -159,6 +192,24 @@ fn what_cannot_work_is_refused_with_the_place_that_says_so() {
             "cannot be used with",
             "1:38: says",
         ),
+        (
+            "frequency = 9\nremote-store-address = '::1:7070'\n",
+            "--remote-store-address: the address",
+            "2:1: says",
+        ),
+        ("collector-address = 'x'\n", "--collector-address: the address", "1:1: says collector-address"),
+        (
+            "remote-store = { address = 'a:1', ca-file = '/nope' }\n",
+            "--remote-store-ca-file: reading the CA certificates /nope",
+            "1:35: says remote-store-ca-file",
+        ),
+        (
+            "remote-store = { address = 'a:1', bearer-token-file = '/nope' }\n",
+            "--remote-store-bearer-token-file: reading the bearer token /nope",
+            "1:35: says remote-store-bearer-token-file",
+        ),
+        ("spool-directory = ''\n", "\"\": must not be empty", "1:19: spool-directory"),
+        ("frequency = [[[[\n", "unclosed array", "1:17"),
         ("log-level = 'foo=bar=baz'\n", "error parsing level filter", "1:13: log-level"),
         ("push-interval = '18446744073709551615'\n", "1day at most", "1:17: push-interval"),
         ("[remote-store.grpc-headers]\n'a(b' = 'c'\n", "can't be the name", "2:9: remote-store-grpc-headers"),
@@ -186,6 +237,37 @@ fn a_good_file_is_told_and_its_secrets_are_not() {
         assert!(stdout.lines().any(|it| it == line), "{line} isn't in\n{stdout}");
     }
     assert!(!stdout.contains("geheim") && !stderr.contains("geheim"));
+}
+
+#[test]
+fn variables_without_a_value_say_nothing_and_misspelt_ones_are_told() {
+    let output = jvmprof()
+        .args(["daemon", "--check-config"])
+        .envs(
+            ["CONFIG", "FREQUENCY", "SPOOL_DIRECTORY", "EXTERNAL_LABELS", "HTTP_ADDRESS"]
+                .map(|name| (format!("JVMPROF_{name}"), "")),
+        )
+        .envs([("JVMPROF_LOG_FORMAT", ""), ("JVMPROF_LOG", ""), ("JVMPROF_REMOTE_STORE_ADDRESS", "")])
+        // A setting, almost one, and a service of Kubernetes that is called jvmprof.
+        .envs([
+            ("JVMPROF_MAX_SERIES", "7"),
+            ("JVMPROF_MAX_SERYES", "8"),
+            ("JVMPROF_SERVICE_HOST", "10.0.0.1"),
+        ])
+        .output()
+        .unwrap();
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{stderr}");
+    assert_eq!(stdout, "max-series = 7 (environment)\nthe configuration is valid\n");
+    assert!(
+        stderr.contains("JVMPROF_MAX_SERYES is no setting: did you mean JVMPROF_MAX_SERIES?"),
+        "{stderr}"
+    );
+    assert!(!stderr.contains("SERVICE_HOST"), "{stderr}");
+    let help = jvmprof().args(["daemon", "--help"]).env("JVMPROF_FREQUENCY", "").output().unwrap();
+    assert!(help.status.success() && String::from_utf8_lossy(&help.stdout).contains("JVMPROF_MAX_SERIES"));
+    let record = jvmprof().args(["record", "--help"]).env("JVMPROF_LOG_FORMAT", "").output().unwrap();
+    assert!(record.status.success());
 }
 
 /// A collector on a free port, and its address.

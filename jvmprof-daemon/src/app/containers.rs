@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::cli::{DAY, duration};
+use super::targets::Labels;
 use crate::process::cgroup::Cgroup;
 use crate::process::container::{
     ContainerCounts, ContainerMetadata, Containers, ContainersError, ContainersOptions, Lookup,
 };
-use crate::profile::model::LabelSet;
 
 /// How containers get their names.
 #[derive(Clone, Debug, Args)]
@@ -140,9 +140,9 @@ impl Contained {
     }
 
     /// Adds its labels.
-    pub(super) fn label(&self, labels: &mut LabelSet) {
+    pub(super) fn label(&self, labels: &mut Labels) {
         if let Some(id) = &self.id {
-            labels.insert("container_id".to_owned(), id.to_string());
+            labels.put("container_id", id);
         }
         if let Lookup::Known(metadata) = &self.lookup {
             label(metadata, labels);
@@ -150,14 +150,14 @@ impl Contained {
     }
 
     /// Adds what only rules see. The names are those of Prometheus.
-    pub(super) fn label_meta(&self, labels: &mut LabelSet) {
+    pub(super) fn label_meta(&self, labels: &mut Labels) {
         if let Lookup::Known(metadata) = &self.lookup {
             meta(metadata, labels);
         }
     }
 }
 
-fn meta(metadata: &ContainerMetadata, labels: &mut LabelSet) {
+fn meta(metadata: &ContainerMetadata, labels: &mut Labels) {
     let ContainerMetadata { namespace, pod, pod_uid, container, image, pod_labels, pod_annotations } =
         metadata;
     for (name, value) in [
@@ -170,26 +170,26 @@ fn meta(metadata: &ContainerMetadata, labels: &mut LabelSet) {
         ("kubernetes_pod_container_image", &image.clone().filter(|_| pod.is_some())),
     ] {
         if let Some(value) = value {
-            labels.insert(format!("__meta_{name}"), value.clone());
+            labels.put(&format!("__meta_{name}"), value);
         }
     }
     for (prefix, pairs) in [("label", pod_labels), ("annotation", pod_annotations)] {
         for (name, value) in pairs {
-            labels.insert(format!("__meta_kubernetes_pod_{prefix}_{}", label_name(name)), value.clone());
+            labels.put(&format!("__meta_kubernetes_pod_{prefix}_{}", label_name(name)), value);
         }
     }
 }
 
-fn label(metadata: &ContainerMetadata, labels: &mut LabelSet) {
+fn label(metadata: &ContainerMetadata, labels: &mut Labels) {
     let ContainerMetadata { namespace, pod, container, pod_labels, pod_annotations, .. } = metadata;
     for (name, value) in [("namespace", namespace), ("pod", pod), ("container", container)] {
         if let Some(value) = value {
-            labels.insert(name.to_owned(), value.clone());
+            labels.put(name, value);
         }
     }
     for (prefix, pairs) in [("pod_label_", pod_labels), ("pod_annotation_", pod_annotations)] {
         for (name, value) in pairs {
-            labels.insert(format!("{prefix}{}", label_name(name)), value.clone());
+            labels.put(&format!("{prefix}{}", label_name(name)), value);
         }
     }
 }
@@ -215,9 +215,9 @@ mod tests {
         };
         let lookup = Lookup::Known(Arc::new(metadata));
         let contained = Contained { id: Some("abc".into()), lookup, generation: 0 };
-        let mut labels = LabelSet::new();
+        let mut labels = Labels::default();
         contained.label(&mut labels);
-        let pairs: Vec<_> = labels.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let pairs: Vec<_> = labels.set.iter().map(|(name, value)| (&**name, &**value)).collect();
         assert_eq!(
             pairs,
             [
@@ -227,9 +227,9 @@ mod tests {
                 ("pod_label_app_kubernetes_io_name", "cart")
             ]
         );
-        let mut labels = LabelSet::new();
+        let mut labels = Labels::default();
         contained.label_meta(&mut labels);
-        let pairs: Vec<_> = labels.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let pairs: Vec<_> = labels.set.iter().map(|(name, value)| (&**name, &**value)).collect();
         assert_eq!(
             pairs,
             [

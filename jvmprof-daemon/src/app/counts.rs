@@ -20,7 +20,7 @@ pub(super) fn lost(sampler: &SamplerCounts, dropped: u64) -> u64 {
 }
 
 /// Everything that was counted since the start.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Counts {
     pub sampler: SamplerCounts,
     pub table: TableCounts,
@@ -67,6 +67,13 @@ impl Counts {
 
     /// Everything that is missing or incomplete, by name; zeros left out.
     pub fn losses(&self) -> BTreeMap<String, u64> {
+        let mut losses = self.all_losses();
+        losses.retain(|_, count| *count > 0);
+        losses
+    }
+
+    /// The same with zeros.
+    fn all_losses(&self) -> BTreeMap<String, u64> {
         let sampler = &self.sampler;
         let mut losses = BTreeMap::from([
             ("ring_buffer_full".to_owned(), sampler.get(Counter::RingBufferFull)),
@@ -76,6 +83,7 @@ impl Counts {
             ("shed".to_owned(), sampler.shed),
             ("malformed_records".to_owned(), sampler.malformed),
             ("process_events_lost".to_owned(), sampler.records_lost),
+            ("malformed_process_events".to_owned(), sampler.malformed_records),
             ("late_events".to_owned(), sampler.late),
             ("unreadable_processes".to_owned(), self.table.unreadable),
             ("mappings_over_limit".to_owned(), self.table.mappings_over_limit),
@@ -87,6 +95,8 @@ impl Counts {
             ("dropped_by_rules".to_owned(), self.dropped()),
             ("over_series_limit".to_owned(), self.over_series_limit),
             ("window_full".to_owned(), self.window_full),
+            ("other_threads".to_owned(), self.targets.other_threads),
+            ("cut_labels".to_owned(), self.targets.cut_labels),
         ]);
         losses.extend(self.symbols.perf_maps.losses());
         for (outcome, count) in &self.outcomes {
@@ -102,12 +112,52 @@ impl Counts {
         for (what, counts) in by_reason {
             losses.extend(counts.iter().map(|(reason, count)| (format!("{what}: {reason}"), *count)));
         }
-        losses.retain(|_, count| *count > 0);
         losses
     }
 
     /// How the kernel program's own walks ended.
     pub fn stops(&self) -> impl Iterator<Item = (Stop, u64)> + '_ {
         Stop::ALL.into_iter().zip(self.sampler.stops)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::export::delivery::Losses;
+
+    const DOCUMENT: &str = include_str!("../../../docs/losses.md");
+
+    /// The names in the document's tables of what is counted.
+    fn documented() -> BTreeSet<String> {
+        let mut names = BTreeSet::new();
+        let mut is_table = false;
+        for line in DOCUMENT.lines() {
+            is_table = line.starts_with("| counted as |") || (is_table && line.starts_with('|'));
+            if let Some(name) =
+                line.strip_prefix("| `").filter(|_| is_table).and_then(|row| row.split('`').next())
+            {
+                assert!(names.insert(name.to_owned()), "{name} is documented twice");
+            }
+        }
+        names
+    }
+
+    #[test]
+    fn the_document_has_each_loss_and_no_other() {
+        let mut counts = Counts::default();
+        counts.symbols.perf_maps.unusable_dumps.insert("REASON", 1);
+        counts.symbols.unusable_files.insert("REASON", 1);
+        counts.symbols.unreadable_jvms.insert("REASON", 1);
+        counts.symbols.unnamed.insert("REASON", 1);
+        let mut counted: BTreeSet<String> = counts.all_losses().into_keys().collect();
+        counted.extend(Losses::default().iter().map(|(name, _)| name.to_owned()));
+        assert_eq!(documented(), counted);
+        // What is cut off has a table of its own.
+        counts.outcomes = BTreeMap::from([(Outcome::Truncated("stack unreadable"), 2)]);
+        assert_eq!(counts.losses()["truncated: stack unreadable"], 2);
+        assert!(DOCUMENT.contains("\n| stack unreadable |"));
     }
 }

@@ -20,7 +20,7 @@ use super::telemetry::Telemetry;
 use super::upload::Uploads;
 use super::{delivery, native};
 use crate::config::Setting;
-use crate::export::delivery::{Delivery, DeliveryCounts};
+use crate::export::delivery::{Delivery, DeliveryCounts, SoFar};
 use crate::native::debuginfod::Debuginfod;
 use crate::process::{heap, priority};
 use crate::profile::model::Batch;
@@ -61,7 +61,7 @@ async fn profile(
     log: LogLimit,
 ) -> anyhow::Result<()> {
     let telemetry = Telemetry::start(&args.telemetry, log)?;
-    let delivery = delivery::sinks(args, 0)?;
+    let delivery = delivery::sinks(args, SoFar::default())?;
     let mut native = native::options(&args.sampling.native)?;
     let uploads = Uploads::start(&args.upload, &args.remote, &mut native)?;
     let debuginfod = native.debuginfod.clone();
@@ -230,9 +230,15 @@ impl Daemon {
         // They may share a spool with those that follow, so these can't be opened before.
         let ended = std::mem::take(&mut self.delivery).finish(CHANGE).await;
         self.closed = delivery::since_start(&self.closed, ended);
-        let opened = delivery::sinks(&args, self.handed_over);
+        let so_far = self.so_far();
+        let opened = delivery::sinks(&args, so_far);
         match opened {
             Ok(sinks) => {
+                if args.delivery.spool_directory != self.args.delivery.spool_directory {
+                    for counts in self.closed.values_mut() {
+                        *counts = counts.leaving_its_spool();
+                    }
+                }
                 self.uploads.change(&args.remote);
                 self.delivery = sinks;
                 let sinks: Vec<_> = self.delivery.counts().into_iter().map(|(sink, _)| sink).collect();
@@ -240,7 +246,7 @@ impl Daemon {
                 Ok(())
             }
             Err(error) => {
-                match delivery::sinks(&self.args, self.handed_over) {
+                match delivery::sinks(&self.args, so_far) {
                     Ok(sinks) => self.delivery = sinks,
                     Err(error) => tracing::error!("profiles are lost until there is a sink: {error:#}"),
                 }
@@ -267,9 +273,14 @@ impl Daemon {
 
     /// Notes down what was taken: a daemon that is killed can't tell any more.
     fn note(&mut self) {
-        let (taken, lost) = self.pipeline.taken_and_lost();
-        self.delivery.note_taken(taken, lost);
+        let SoFar { taken, lost_before, .. } = self.so_far();
+        self.delivery.note_taken(taken, lost_before);
         self.schedule.noted();
+    }
+
+    fn so_far(&self) -> SoFar {
+        let (taken, lost_before) = self.pipeline.taken_and_lost();
+        SoFar { taken, lost_before, handed_over: self.handed_over }
     }
 
     /// Puts a snapshot where scrapes find it.
@@ -319,7 +330,7 @@ impl Daemon {
             delivered = sum(|counts| counts.delivered),
             lost = sum(|counts| counts.losses.total() - counts.losses.possibly_lost),
             possibly_lost = sum(|counts| counts.losses.possibly_lost),
-            spooled = sum(|counts| counts.spooled),
+            spooled = sum(|counts| counts.spooled + counts.left_behind),
             "ended"
         );
     }

@@ -9,8 +9,8 @@ use clap::{Args, ValueEnum};
 
 use super::UsageError;
 use super::cli::{DAY, DaemonArgs, RemoteStoreArgs, duration};
-use crate::export::delivery::{Delivery, DeliveryCounts, DeliveryOptions, SpoolPlan};
-use crate::export::parca::{ParcaClient, ParcaOptions, Token};
+use crate::export::delivery::{Delivery, DeliveryCounts, DeliveryOptions, SoFar, SpoolPlan};
+use crate::export::parca::{ConfigError, ParcaClient, ParcaOptions, SettingsFile, Token};
 use crate::export::store::{Store, StoreOptions};
 
 /// The value of `--spool-directory` for none.
@@ -75,8 +75,8 @@ pub struct DeliveryArgs {
 ///
 /// # Errors
 /// Flags that don't go together, or can't work; a spool or a store that can't be used.
-pub(super) fn sinks(args: &DaemonArgs, handed_over: u64) -> anyhow::Result<Delivery> {
-    let mut delivery = Delivery::after(handed_over);
+pub(super) fn sinks(args: &DaemonArgs, before: SoFar) -> anyhow::Result<Delivery> {
+    let mut delivery = Delivery::after(before);
     let clients = clients(args)?;
     let max_waiting_bytes = args.memory().outbox / clients.len().max(1);
     for client in clients {
@@ -101,22 +101,45 @@ pub(super) fn sinks(args: &DaemonArgs, handed_over: u64) -> anyhow::Result<Deliv
 /// # Errors
 /// Flags that don't go together, or can't work.
 pub(super) fn clients(args: &DaemonArgs) -> Result<Vec<ParcaClient>, UsageError> {
-    let stores = args.remote.remote_store_address.iter().map(|address| parca_options(&args.remote, address));
+    const STORE: &str = "--remote-store-address";
+    const COLLECTOR: &str = "--collector-address";
+    let stores = args.remote.remote_store_address.iter();
+    let stores = stores.map(|address| (STORE, parca_options(&args.remote, address)));
     let collector = args.delivery.collector_address.iter();
-    let collector = collector.map(|address| ParcaOptions { insecure: true, ..ParcaOptions::new(address) });
+    let collector =
+        collector.map(|address| (COLLECTOR, ParcaOptions { insecure: true, ..ParcaOptions::new(address) }));
     let compress = args.delivery.remote_store_compression == CompressionArg::Gzip;
     // By which metrics tell them apart.
     let mut backends = HashSet::new();
     let mut clients = Vec::new();
-    for options in stores.chain(collector) {
-        let is_new = backends.insert(options.backend()?);
+    for (flag, options) in stores.chain(collector) {
+        let refused = |error| UsageError(format!("{}: {error}", flags_of(&error, flag)));
+        let is_new = backends.insert(options.backend().map_err(refused)?);
         if !is_new {
-            let flags = "--remote-store-address or --collector-address";
-            return Err(UsageError(format!("{flags}: the backend {} is named twice", options.address)));
+            let address = options.address;
+            return Err(UsageError(format!("{STORE} or {COLLECTOR}: the backend {address} is named twice")));
         }
-        clients.push(ParcaClient::new(ParcaOptions { compress, ..options })?);
+        clients.push(ParcaClient::new(ParcaOptions { compress, ..options }).map_err(refused)?);
     }
     Ok(clients)
+}
+
+/// Which flags a backend's options come from that can't be. `address`: the one that names it.
+fn flags_of(error: &ConfigError, address: &'static str) -> &'static str {
+    match error {
+        ConfigError::Address { .. } | ConfigError::Proxy { .. } => address,
+        ConfigError::Tls { .. } => {
+            "--remote-store-ca-file, --remote-store-client-cert or --remote-store-client-key"
+        }
+        ConfigError::File { what, .. } => match what {
+            SettingsFile::CaCertificates => "--remote-store-ca-file",
+            SettingsFile::ClientCertificate => "--remote-store-client-cert",
+            SettingsFile::ClientKey => "--remote-store-client-key",
+            SettingsFile::BearerToken => "--remote-store-bearer-token-file",
+        },
+        ConfigError::HeaderName { .. } | ConfigError::HeaderValue { .. } => "--remote-store-grpc-headers",
+        ConfigError::Token { .. } => "--remote-store-bearer-token or --remote-store-bearer-token-file",
+    }
 }
 
 pub(super) fn parca_options(args: &RemoteStoreArgs, address: &str) -> ParcaOptions {
@@ -176,6 +199,7 @@ pub(super) fn log(sink: &str, counts: &DeliveryCounts, message: &'static str) {
         delivered_late = counts.delivered_late,
         ?losses,
         spooled = counts.spooled,
+        left_behind = counts.left_behind,
         waiting = counts.waiting,
         "{message}"
     );
@@ -197,6 +221,17 @@ mod tests {
         let now = since_start(&closed, named("a", counts(2, 10, 0)));
         assert_eq!(now["a"], counts(0, 15, 0));
         assert_eq!(now["b"], counts(0, 1, 0));
+    }
+
+    #[test]
+    fn what_a_replaced_spool_keeps_stays_in_the_books() {
+        let counts = DeliveryCounts { handed_over: 7, delivered: 5, spooled: 2, ..DeliveryCounts::default() };
+        let left = BTreeMap::from([("a".to_owned(), counts.leaving_its_spool())]);
+        // Another one, in which there was something already.
+        let found = DeliveryCounts { found: 9, handed_over: 1, spooled: 10, ..DeliveryCounts::default() };
+        let now = since_start(&left, vec![("a".to_owned(), found)]);
+        assert_eq!((now["a"].found, now["a"].spooled, now["a"].left_behind), (9, 10, 2));
+        assert_eq!(now["a"].unaccounted(), 0);
     }
 
     #[test]

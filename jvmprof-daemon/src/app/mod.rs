@@ -32,7 +32,6 @@ use std::process::ExitCode;
 
 use tracing_subscriber::EnvFilter;
 
-use crate::export::parca::ConfigError;
 use crate::process::heap;
 use crate::telemetry::log::{self, LogLimit};
 use cli::{Cli, Command};
@@ -45,12 +44,6 @@ pub const EXIT_USAGE: u8 = 64;
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct UsageError(String);
-
-impl From<ConfigError> for UsageError {
-    fn from(error: ConfigError) -> Self {
-        Self(error.to_string())
-    }
-}
 
 /// Runs a subcommand to its end.
 pub fn run(loaded: Loaded) -> ExitCode {

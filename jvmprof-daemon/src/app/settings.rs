@@ -9,7 +9,9 @@ use clap::{Args, CommandFactory, FromArgMatches};
 
 use super::cli::{Cli, Command, DaemonArgs};
 use super::{UsageError, daemon, delivery, upload};
-use crate::config::{ConfigError, Resolved, Resolver, Scope, Source, example, with_variables};
+use crate::config::{
+    ConfigError, Resolved, Resolver, Scope, Source, example, with_variables, without_variables,
+};
 use crate::telemetry::log::LogLimit;
 
 /// The daemon's flags are settings.
@@ -77,7 +79,10 @@ pub fn load_from(
     environment: &BTreeMap<OsString, OsString>,
 ) -> Result<Loaded, LoadError> {
     let resolved = Resolver::new(command(), SCOPE).resolve(argv, environment)?;
-    let matches = command().try_get_matches_from(&resolved.argv);
+    // The resolver has looked at variables already. Help is to tell them.
+    let parse = |command: clap::Command| command.try_get_matches_from(&resolved.argv);
+    let matches = parse(without_variables(command(), &resolved))
+        .or_else(|error| if error.use_stderr() { Err(error) } else { parse(command()) });
     let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches)).map_err(|error| {
         let text = error.to_string();
         let told = resolved.with_places(&text);
@@ -104,7 +109,10 @@ pub(super) fn run_daemon(args: &DaemonArgs, resolved: &Resolved, log: LogLimit) 
         print(resolved)?;
         return Ok(());
     }
-    daemon::run(args, &resolved.settings, log)
+    daemon::run(args, &resolved.settings, log).map_err(|error| match error.downcast::<UsageError>() {
+        Ok(UsageError(text)) => UsageError(resolved.with_places(&text)).into(),
+        Err(other) => other,
+    })
 }
 
 /// What [`check`] finds in settings that were read anew, from within the event loop.

@@ -2,7 +2,6 @@
 //!
 //! Tables only group: `address` in `[remote-store]` is `remote-store-address`. Underscores count as dashes.
 
-use std::ops::Range;
 use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
@@ -17,9 +16,37 @@ pub(super) struct Entry {
     pub(super) name: String,
     /// Where the key stands, bytes.
     pub(super) at: usize,
-    /// Its values and where they stand.
-    pub(super) values: Vec<(String, usize)>,
+    pub(super) values: Vec<Written>,
     pub(super) is_list: bool,
+}
+
+/// A value, and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Written {
+    /// As the command line has it.
+    pub(super) text: String,
+    /// Bytes.
+    pub(super) at: usize,
+    /// Of a table: its keys and where they stand.
+    fields: Vec<(String, usize)>,
+}
+
+impl Written {
+    fn new(text: String, spanned: &Spanned<DeValue<'_>>) -> Self {
+        let fields = match spanned.get_ref() {
+            DeValue::Table(table) => {
+                table.keys().map(|key| (key.get_ref().to_string(), key.span().start)).collect()
+            }
+            _ => Vec::new(),
+        };
+        Self { text, at: spanned.span().start, fields }
+    }
+
+    /// The place of one of its fields, or its own.
+    pub(super) fn place_of(&self, field: Option<&str>) -> usize {
+        let named = field.and_then(|field| self.fields.iter().find(|(name, _)| name == field));
+        named.map_or(self.at, |(_, at)| *at)
+    }
 }
 
 /// What a file says, and what is wrong with it.
@@ -117,13 +144,12 @@ impl<'a> Document<'a> {
             return self.problem(at, format!("{name:?} stands in line {line} already"));
         }
         let mut values = Vec::new();
-        let place = |span: Range<usize>| span.start;
         match (spanned.get_ref(), value) {
             (DeValue::Array(spans), Value::Array(elements)) => {
                 for (spanned, element) in spans.iter().zip(elements) {
                     match text_of(element) {
-                        Some(text) => values.push((text, place(spanned.span()))),
-                        None => self.problem(place(spanned.span()), not_a_value(&name, element)),
+                        Some(text) => values.push(Written::new(text, spanned)),
+                        None => self.problem(spanned.span().start, not_a_value(&name, element)),
                     }
                 }
                 self.entries.push(Entry { name, at, values, is_list: true });
@@ -133,18 +159,18 @@ impl<'a> Document<'a> {
                     let key = key.get_ref();
                     let Some(element) = elements.get(key.as_ref()) else { continue };
                     match text_of(element).filter(|_| !element.is_table()) {
-                        Some(text) => values.push((format!("{key}={text}"), place(spanned.span()))),
-                        None => self.problem(place(spanned.span()), not_a_value(&name, element)),
+                        Some(text) => values.push(Written::new(format!("{key}={text}"), spanned)),
+                        None => self.problem(spanned.span().start, not_a_value(&name, element)),
                     }
                 }
                 self.entries.push(Entry { name, at, values, is_list: true });
             }
             _ => match text_of(value) {
                 Some(text) => {
-                    values.push((text, place(spanned.span())));
+                    values.push(Written::new(text, spanned));
                     self.entries.push(Entry { name, at, values, is_list: false });
                 }
-                None => self.problem(place(spanned.span()), not_a_value(&name, value)),
+                None => self.problem(spanned.span().start, not_a_value(&name, value)),
             },
         }
     }

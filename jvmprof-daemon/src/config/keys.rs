@@ -3,11 +3,13 @@
 use std::error::Error as _;
 use std::ffi::OsString;
 
-use clap::builder::{BoolishValueParser, ValueParser};
+use clap::builder::{self, BoolishValueParser, Resettable, ValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Command};
 
 use super::Scope;
+use super::relabel::RuleError;
+use super::resolve::Resolved;
 
 /// Before the name of each variable.
 pub(super) const PREFIX: &str = "JVMPROF_";
@@ -46,6 +48,21 @@ pub fn with_variables(command: Command, scope: &Scope) -> Command {
     })
 }
 
+/// Keeps the parser from looking at variables by itself, for which an empty one would be a value: at none where the resolver
+/// has looked at all of them, else not at empty ones.
+#[must_use]
+pub fn without_variables(command: Command, resolved: &Resolved) -> Command {
+    let has_looked = !resolved.settings.is_empty();
+    let reset = move |arg: Arg| {
+        let is_set = |arg: &Arg| {
+            let value = arg.get_env().and_then(std::env::var_os);
+            value.is_some_and(|value| !value.is_empty())
+        };
+        if !has_looked && is_set(&arg) { arg } else { arg.env(Resettable::<builder::OsStr>::Reset) }
+    };
+    command.mut_args(reset).mut_subcommands(move |subcommand| subcommand.mut_args(reset))
+}
+
 fn switch(arg: Arg) -> Arg {
     arg.action(ArgAction::Set)
         .num_args(0..=1)
@@ -56,6 +73,15 @@ fn switch(arg: Arg) -> Arg {
         .default_missing_value("true")
         .hide_default_value(true)
         .hide_possible_values(true)
+}
+
+/// Why a value is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    /// The reason, and the value unless it is secret.
+    pub(super) text: String,
+    /// The field of a rule that is wrong.
+    pub(super) field: Option<String>,
 }
 
 impl Key {
@@ -100,7 +126,7 @@ impl Key {
     }
 
     /// Why a value is refused; `None` if it isn't. Of a secret the value isn't told.
-    pub(super) fn refusal(&self, value: &str) -> Option<String> {
+    pub(super) fn refusal(&self, value: &str) -> Option<Refusal> {
         let alone = Arg::new("value")
             .long("value")
             .require_equals(true)
@@ -113,7 +139,11 @@ impl Key {
         let why = why(&error);
         // A rule says itself what is wrong with it.
         let is_told = !self.is_secret() && !value.starts_with('{');
-        Some(if is_told { format!("{value:?}: {why}") } else { why })
+        let rule = error.source().and_then(|source| source.downcast_ref::<RuleError>());
+        Some(Refusal {
+            text: if is_told { format!("{value:?}: {why}") } else { why },
+            field: rule.and_then(RuleError::field).map(ToOwned::to_owned),
+        })
     }
 }
 
@@ -123,7 +153,9 @@ fn why(error: &clap::Error) -> String {
         return source.to_string();
     }
     match error.get(ContextKind::ValidValue) {
-        Some(ContextValue::Strings(values)) if error.kind() == ErrorKind::InvalidValue => {
+        Some(ContextValue::Strings(values))
+            if error.kind() == ErrorKind::InvalidValue && !values.is_empty() =>
+        {
             let suggested = match error.get(ContextKind::SuggestedValue) {
                 Some(ContextValue::String(value)) => format!("; did you mean {value:?}?"),
                 _ => String::new(),
@@ -132,6 +164,8 @@ fn why(error: &clap::Error) -> String {
         }
         _ => match error.kind() {
             ErrorKind::InvalidUtf8 => "is not UTF-8".to_owned(),
+            // Of the parser for paths.
+            ErrorKind::InvalidValue => "must not be empty".to_owned(),
             _ => "is not a value for it".to_owned(),
         },
     }

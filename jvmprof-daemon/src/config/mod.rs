@@ -15,7 +15,7 @@ mod tests;
 
 pub use error::{ConfigError, Place, Problem};
 pub use example::example;
-pub use keys::with_variables;
+pub use keys::{with_variables, without_variables};
 pub use resolve::{Resolved, Resolver, Setting, Source};
 
 /// Which flags are settings.

@@ -11,7 +11,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use super::Scope;
 use super::document::{Document, text_of};
 use super::error::{ConfigError, Place, Problem};
-use super::keys::{Key, PREFIX, nearest, variable_of};
+use super::keys::{Key, PREFIX, Refusal, nearest, variable_of};
 
 /// Who said it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -133,6 +133,8 @@ impl Resolver {
         if let Some(path) = &file {
             problems.splice(0..0, self.read_file(path, &mut settings));
         }
+        // Of one mistake a parser may tell a hundred thousand times.
+        problems.dedup();
         if !problems.is_empty() {
             return Err(ConfigError { problems });
         }
@@ -199,7 +201,8 @@ impl Resolver {
             let values = if key.is_list() { list_of(text) } else { Ok(vec![text.to_owned()]) };
             match values {
                 Ok(values) => {
-                    values.iter().filter_map(|value| key.refusal(value)).for_each(&mut refuse);
+                    let refusals = values.iter().filter_map(|value| key.refusal(value));
+                    refusals.for_each(|refusal| refuse(refusal.text));
                     setting.values = values;
                     setting.source = Source::Environment;
                     setting.place = Some(Place::Variable(name.clone()));
@@ -230,18 +233,19 @@ impl Resolver {
             let mut values = entry.values;
             // As in the environment: what has no default is unset by nothing.
             if !key.is_list() && key.defaults().is_empty() {
-                values.retain(|(value, _)| !value.is_empty());
+                values.retain(|value| !value.text.is_empty());
             }
-            for (index, (value, at)) in values.iter().enumerate() {
-                if let Some(why) = key.refusal(value) {
+            for (index, value) in values.iter().enumerate() {
+                if let Some(Refusal { text, field }) = key.refusal(&value.text) {
                     let nth = if entry.is_list { format!("[{index}]") } else { String::new() };
-                    document.problem(*at, format!("{}{nth}: {why}", key.name));
+                    let at = value.place_of(field.as_deref());
+                    document.problem(at, format!("{}{nth}: {text}", key.name));
                 }
             }
             if let Some(setting) = settings.get_mut(&key.name).filter(|it| it.source < Source::File)
                 && !values.is_empty()
             {
-                setting.values = values.into_iter().map(|(value, _)| value).collect();
+                setting.values = values.into_iter().map(|value| value.text).collect();
                 setting.source = Source::File;
                 setting.place = Some(document.place(entry.at));
             }
@@ -336,8 +340,14 @@ fn default(key: &Key, given: &ArgMatches) -> (String, Setting) {
     (key.name.clone(), Setting { source, values, is_secret: key.is_secret(), place: None })
 }
 
-/// A list in one variable: values with commas or line breaks between them, or a TOML array.
+/// A list in one variable: a TOML array, TOML tables with commas between them, or values with commas or line breaks between
+/// them; where they begin with a brace only with line breaks, since braces have commas inside.
 fn list_of(text: &str) -> Result<Vec<String>, String> {
+    if text.trim_start().starts_with('{') {
+        let lines =
+            || text.lines().map(str::trim).filter(|line| !line.is_empty()).map(ToOwned::to_owned).collect();
+        return list_of(&format!("[{text}]")).or_else(|_| Ok(lines()));
+    }
     if !text.trim_start().starts_with('[') {
         let values = text.split([',', '\n']).map(str::trim).filter(|value| !value.is_empty());
         return Ok(values.map(ToOwned::to_owned).collect());

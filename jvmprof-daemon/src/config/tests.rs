@@ -159,6 +159,18 @@ fn tables_group_and_lists_have_many_forms() {
     assert_eq!(rule["rule"]["source_labels"][1].as_str(), Some("b"));
     let (args, _) = serve(&with_file("[[rule]]\na = 1\n[[rule]]\na = 2\n", "", &[]).expect("valid"));
     assert_eq!(args.rule, ["{ a = 1 }", "{ a = 2 }"]);
+    for (variable, expected) in [
+        ("{ a = 1, b = 2 }", vec!["{ a = 1, b = 2 }"]),
+        ("{ a = 1, b = 2 }, { c = 3 }", vec!["{ a = 1, b = 2 }", "{ c = 3 }"]),
+        ("{ a = 1, b = 2 }\n{ c = 3 }\n", vec!["{ a = 1, b = 2 }", "{ c = 3 }"]),
+        ("[{ a = 1, b = 2 }, 'x,y']", vec!["{ a = 1, b = 2 }", "x,y"]),
+        // No tables: braces of a glob.
+        ("{a,b}/**", vec!["{a,b}/**"]),
+        ("a, b", vec!["a", "b"]),
+    ] {
+        let (args, _) = serve(&resolve("x serve", &[("JVMPROF_RULE", variable)]).expect("valid"));
+        assert_eq!(args.rule, expected, "{variable}");
+    }
     let list = |text: &str| {
         serve(&resolve("x serve", &[("JVMPROF_STORE_HEADERS", text)]).expect("valid")).0.store_headers
     };

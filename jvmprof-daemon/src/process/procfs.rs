@@ -33,8 +33,8 @@ pub struct Facts {
     pub cgroup: Option<Cgroup>,
 }
 
-/// A command line may be megabytes long.
-const MAX_CMDLINE_BYTES: usize = 4096;
+/// A command line may be megabytes long. A label of it is cut before that, at 1,024 characters.
+pub(crate) const MAX_CMDLINE_BYTES: usize = 4 * 1025;
 
 /// A process could not be read.
 #[derive(Debug, thiserror::Error)]

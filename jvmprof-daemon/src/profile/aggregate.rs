@@ -67,6 +67,8 @@ type Stacks<K> = HashMap<StackKey, Counted<K>, FastHasher>;
 struct Late<K> {
     window: Window,
     held: HashMap<K, Vec<Sample>>,
+    /// That of its time.
+    limit: Option<SeriesLimit>,
 }
 
 #[derive(Debug)]
@@ -194,7 +196,7 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
         }
         self.room.clear();
         if !held.is_empty() {
-            self.late.push(Late { window, held });
+            self.late.push(Late { window, held, limit: self.limit.clone() });
         }
         window.batch(series(by_labels))
     }
@@ -205,7 +207,7 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
         for late in &mut self.late {
             let mut by_labels: HashMap<Arc<LabelSet>, Vec<Sample>> = HashMap::new();
             for (labels, samples) in settle(&mut late.held, &mut labels) {
-                self.over_limit += put(&mut by_labels, self.limit.as_ref(), &labels, samples);
+                self.over_limit += put(&mut by_labels, late.limit.as_ref(), &labels, samples);
             }
             if !by_labels.is_empty() {
                 batches.push(late.window.batch(series(by_labels)));
@@ -420,9 +422,21 @@ mod tests {
         let merged = batch.series.iter().find(|series| series.labels == *rest).expect("there is a rest");
         assert_eq!(merged.samples.iter().map(|sample| sample.count).sum::<u64>(), 4);
         assert_eq!(aggregator.over_limit(), 4);
-        aggregator.add(&labels("3"), 0, vec![stack], false);
+        aggregator.add(&labels("3"), 0, vec![stack.clone()], false);
+        for owner in 1..=4 {
+            aggregator.hold(owner, vec![stack.clone()], false);
+        }
         let batch = aggregator.flush(window(0), |_, _| {}, |_, _| Verdict::Awaited);
         assert_eq!(batch.series[0].labels["pid"], "3", "each window has the whole room");
+        // What comes late too has the limit of its own time.
+        aggregator.set_limit(Some(SeriesLimit { max: 1, rest: labels("another rest") }));
+        let verdict = |owner: u32, _| match owner {
+            4 => Verdict::Dropped,
+            owner => Verdict::Labels(labels(&owner.to_string())),
+        };
+        let late = aggregator.take_late(verdict);
+        assert_eq!((late.len(), late[0].samples(), late[0].series.len()), (1, 3, 3));
+        assert!(late[0].series.iter().any(|series| series.labels == *rest), "{late:?}");
         assert!(aggregator.is_empty());
     }
 }

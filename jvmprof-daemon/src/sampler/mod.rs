@@ -121,6 +121,8 @@ pub struct SamplerCounts {
     pub malformed: u64,
     /// Process records that were dropped since their ring was full, or the queue behind it.
     pub records_lost: u64,
+    /// Process records that could not be parsed.
+    pub malformed_records: u64,
     /// Events that arrived after later ones had been handed on.
     pub late: u64,
     /// Samples that were dropped since too many waited to be named.
@@ -219,7 +221,9 @@ impl Sampler {
 
     fn drain(&mut self) {
         let order = &mut self.order;
-        self.counts.records_lost += self.records.drain(&mut |event| order.push(event));
+        let drained = self.records.drain(&mut |event| order.push(event));
+        self.counts.records_lost += drained.lost;
+        self.counts.malformed_records += drained.malformed;
         self.counts.malformed += self.programs.drain(&mut |event| order.push(event));
     }
 }

@@ -14,6 +14,7 @@ use perf_event_open_sys::bindings::perf_event_header;
 
 use super::SamplerError;
 use super::event::{Event, EventKind, NewMapping, name};
+use super::now_ns;
 use super::waker::Waker;
 use crate::types::{Avma, BuildId, FileOffset};
 
@@ -69,53 +70,86 @@ impl Records {
         Ok(())
     }
 
-    /// Hands on all records and gives how many the kernel had to drop.
-    pub(super) fn drain(&mut self, handle: &mut impl FnMut(Event)) -> u64 {
-        let mut lost = 0;
+    /// Hands on all records.
+    pub(super) fn drain(&mut self, handle: &mut impl FnMut(Event)) -> Drained {
+        let mut drained = Drained::default();
         for ring in self.rings.values_mut() {
             while let Some(record) = ring.sampler.next_record() {
                 let bytes = record.to_contiguous();
-                let mut parser = Parser::new(&*bytes, ring.config.clone());
-                let size = (bytes.len() + size_of::<perf_event_header>()) as u16;
-                let header = perf_event_header { type_: record.ty(), misc: record.misc(), size };
-                match parser.parse_record_with_header(ToEvent, header) {
-                    Ok(Parsed::Event(event)) => handle(event),
-                    Ok(Parsed::Lost { count, time_ns }) => {
-                        lost += count;
-                        handle(Event { time_ns, kind: EventKind::EventsLost });
-                    }
-                    Ok(Parsed::Other) => {}
-                    Err(error) => tracing::warn!(%error, "a perf record can't be read"),
-                }
+                drained.read(&ring.config, (record.ty(), record.misc()), &bytes, handle);
             }
         }
-        lost
+        if drained.malformed > 0 {
+            // What they said isn't known: as if the kernel had dropped them.
+            handle(Event { time_ns: now_ns(), kind: EventKind::EventsLost });
+        }
+        drained
+    }
+}
+
+/// What is missing of the records that were read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Drained {
+    /// Records that the kernel had to drop.
+    pub(super) lost: u64,
+    /// Records that could not be parsed.
+    pub(super) malformed: u64,
+}
+
+impl Drained {
+    /// Hands on a record of this type and `misc`.
+    fn read(
+        &mut self,
+        config: &ParseConfig<Native>,
+        (type_, misc): (u32, u16),
+        bytes: &[u8],
+        handle: &mut impl FnMut(Event),
+    ) {
+        let size = (bytes.len() + size_of::<perf_event_header>()) as u16;
+        let header = perf_event_header { type_, misc, size };
+        match Parser::new(bytes, config.clone()).parse_record_with_header(ToEvent, header) {
+            Ok(Parsed::Event(event)) => handle(event),
+            Ok(Parsed::Lost { count, time_ns }) => {
+                self.lost += count;
+                handle(Event { time_ns, kind: EventKind::EventsLost });
+            }
+            Ok(Parsed::Other) => {}
+            Err(error) => {
+                self.malformed += 1;
+                tracing::warn!(%error, type_, "a perf record can't be parsed");
+            }
+        }
     }
 }
 
 impl Ring {
     fn open(cpu: u32) -> std::io::Result<Self> {
-        let mut builder = Builder::new(Software::DUMMY);
-        builder
-            .any_pid()
-            .one_cpu(cpu as usize)
-            .include_kernel()
-            .mmap(true)
-            .mmap2(true)
-            .build_id(true)
-            .comm(true)
-            .comm_exec(true)
-            .task(true)
-            .sample(SampleFlag::TIME)
-            .sample_id_all(true)
-            .clockid(Clock::MONOTONIC)
-            .sample_period(1)
-            .wakeup_watermark(WAKEUP_BYTES)
-            .enabled(true);
+        let builder = builder(cpu);
         let config = ParseConfig::from(*builder.attrs());
         let sampler = builder.build()?.sampled(RING_BYTES)?;
         Ok(Self { sampler, config })
     }
+}
+
+fn builder(cpu: u32) -> Builder<'static> {
+    let mut builder = Builder::new(Software::DUMMY);
+    builder
+        .any_pid()
+        .one_cpu(cpu as usize)
+        .include_kernel()
+        .mmap(true)
+        .mmap2(true)
+        .build_id(true)
+        .comm(true)
+        .comm_exec(true)
+        .task(true)
+        .sample(SampleFlag::TIME)
+        .sample_id_all(true)
+        .clockid(Clock::MONOTONIC)
+        .sample_period(1)
+        .wakeup_watermark(WAKEUP_BYTES)
+        .enabled(true);
+    builder
 }
 
 #[allow(clippy::large_enum_variant, reason = "handed on at once: a box would cost more")]
@@ -173,5 +207,40 @@ impl Visitor<'_> for ToEvent {
 
     fn visit_lost(self, record: Lost, metadata: RecordMetadata) -> Parsed {
         Parsed::Lost { count: record.lost, time_ns: metadata.sample_id().time().unwrap_or(0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use perf_event_open_sys::bindings::{PERF_RECORD_EXIT, PERF_RECORD_LOST};
+
+    use super::*;
+
+    /// Numbers of 32 and 64 bits as a record has them.
+    fn bytes(words: &[u32], time_ns: u64) -> Vec<u8> {
+        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        bytes.extend(time_ns.to_ne_bytes());
+        bytes
+    }
+
+    #[test]
+    fn records_that_can_not_be_parsed_are_counted_and_the_others_handed_on() {
+        let config = ParseConfig::from(*builder(0).attrs());
+        // pid, ppid, tid, ptid, time (PERF_RECORD_EXIT), and the time of the sample id.
+        let exit = bytes(&[7, 1, 8, 1, 55, 0], 55);
+        let mut drained = Drained::default();
+        let mut events = Vec::new();
+        for length in 0..=exit.len() {
+            let mut handle = |event| events.push(event);
+            drained.read(&config, (PERF_RECORD_EXIT, 0), &exit[..length], &mut handle);
+        }
+        let [Event { time_ns: 55, kind: EventKind::Exit { pid: 7, tid: 8 } }] = events[..] else {
+            panic!("{events:?}")
+        };
+        assert_eq!(drained, Drained { lost: 0, malformed: exit.len() as u64 });
+        let lost = bytes(&[0, 0, 9, 0], 66);
+        drained.read(&config, (PERF_RECORD_LOST, 0), &lost, &mut |event| events.push(event));
+        assert_eq!(drained.lost, 9);
+        assert!(matches!(events[1], Event { time_ns: 66, kind: EventKind::EventsLost }), "{events:?}");
     }
 }

@@ -59,6 +59,10 @@ pub struct TargetCounts {
     pub dropped: u64,
     /// How often the kernel could not be told of a dropped process, which was sampled on.
     pub kernel_drops_refused: u64,
+    /// Samples whose thread is called `[other]`, since too many names of threads were there already.
+    pub other_threads: u64,
+    /// Values of labels that were too long and were cut, in each label set that was made.
+    pub cut_labels: u64,
 }
 
 /// How often is sampled, and what that may cost.

@@ -1,5 +1,5 @@
-//! `cargo xtask soak`: a busy host, a backend that is killed, a daemon that is killed, a disk that is full; in the end every
-//! sample that the kernel program took is in the backend once, or counted as lost.
+//! `cargo xtask soak`: a busy host, a backend that is killed, a daemon that is killed and told to read its settings again, a
+//! disk that is full; in the end every sample that the kernel program took is in the backend once, or counted as lost.
 
 mod books;
 mod host;
@@ -19,7 +19,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use self::books::{Account, Entry, Run, Stored};
+use self::books::{Account, Entry, Run, SETTINGS_LABEL, Stored};
 use self::host::Host;
 use self::kernel::KernelCounts;
 use self::memory::Memory;
@@ -77,6 +77,11 @@ const SCHEDULE: [(f64, Event); 14] = [
     (0.86, Event::BackendStarted),
 ];
 
+/// How often the daemon gets SIGHUP, also while the backend is away and the disk is full.
+const HANGUPS: u32 = 23;
+/// The share of the time in which it does: what the last ones change has to be seen in the backend.
+const HANGUPS_SHARE: f64 = 0.95;
+
 /// For every commit: all that happens in a long one, in little time.
 pub(crate) fn short() -> anyhow::Result<()> {
     main(&Args { minutes: 1.5, jvms: 6, processes: 120, jvmprof: None })
@@ -104,9 +109,14 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
     }
     scene.wait(began + Duration::from_secs_f64(args.minutes * 60.0))?;
     drop(host);
+    let hangups = scene.hangups;
     let (runs, memory) = scene.end()?;
-    let account = Account { runs: &runs, stored: Stored::read(&folder.join("store"))? };
-    let mut wrong = account.settle();
+    let stored = Stored::read(&folder.join("store"))?;
+    let mut wrong = Account { runs: &runs, stored: &stored }.settle();
+    println!("{hangups} times SIGHUP; samples of {} different settings", stored.settings.len());
+    if !stored.settings.contains(&labels_version(hangups)) {
+        wrong.push("no sample has the last settings' label: the soak has not tested SIGHUP".to_owned());
+    }
     let spool_failed = runs.last().and_then(|run| run.noted.total().losses.get("spool_failed").copied());
     if spool_failed.unwrap_or(0) == 0 {
         wrong.push("the full disk was never noticed: the soak has not tested it".to_owned());
@@ -135,12 +145,23 @@ struct Scene {
     daemon: Option<(Process, KernelCounts)>,
     memory: Memory,
     runs: Vec<Run>,
+    /// Times that the daemon got SIGHUP.
+    hangups: u32,
+    /// When the daemon gets it next, and how long after that again; `None`: no more.
+    next_hangup: Option<Instant>,
+    hangup_interval: Duration,
+}
+
+/// Each second SIGHUP finds the settings as they were.
+fn labels_version(hangups: u32) -> String {
+    hangups.div_ceil(2).to_string()
 }
 
 impl Scene {
     fn start(jvmprof: PathBuf, folder: PathBuf, disk: Disk, minutes: f64) -> anyhow::Result<Self> {
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let push_interval = if minutes < MEMORY_MINUTES { "2s" } else { "10s" };
+        let hangup_interval = Duration::from_secs_f64(minutes * 60.0 * HANGUPS_SHARE / f64::from(HANGUPS));
         let mut scene = Self {
             jvmprof,
             folder,
@@ -151,7 +172,11 @@ impl Scene {
             daemon: None,
             memory: Memory::default(),
             runs: Vec::new(),
+            hangups: 0,
+            next_hangup: Some(Instant::now() + hangup_interval),
+            hangup_interval,
         };
+        scene.write_settings()?;
         scene.start_backend()?;
         scene.start_daemon()?;
         Ok(scene)
@@ -185,11 +210,36 @@ impl Scene {
         bail!("the collector doesn't listen on {}", self.address)
     }
 
+    fn settings(&self) -> PathBuf {
+        self.folder.join("jvmprof.toml")
+    }
+
+    /// Other labels with each second SIGHUP, other headers with each fourth: for these the sinks are opened anew.
+    fn write_settings(&self) -> anyhow::Result<()> {
+        let labels = labels_version(self.hangups);
+        let headers = (self.hangups + 1) / 4;
+        let text = format!(
+            "external-labels = {{ {SETTINGS_LABEL} = '{labels}' }}\nremote-store-grpc-headers = {{ version = '{headers}' }}\n"
+        );
+        fs::write(self.settings(), text).context("writing the daemon's settings")
+    }
+
+    /// Has the daemon read its settings again, if it is time to.
+    fn hang_up(&mut self) -> anyhow::Result<()> {
+        let is_due = self.next_hangup.is_some_and(|at| Instant::now() >= at);
+        let Some((daemon, _)) = self.daemon.as_ref().filter(|_| is_due) else { return Ok(()) };
+        self.hangups += 1;
+        self.write_settings()?;
+        daemon.signal(Signal::SIGHUP)?;
+        self.next_hangup = (self.hangups < HANGUPS).then(|| Instant::now() + self.hangup_interval);
+        Ok(())
+    }
+
     fn start_daemon(&mut self) -> anyhow::Result<()> {
         let mut daemon = Command::new(&self.jvmprof);
         daemon.args(["daemon", "--remote-store-insecure", "--remote-store-address"]);
         daemon.arg(self.address.to_string()).args(["--push-interval", self.push_interval]);
-        daemon.arg("--spool-directory").arg(&self.disk.0);
+        daemon.arg("--spool-directory").arg(&self.disk.0).arg("--config").arg(self.settings());
         let log = self.folder.join(format!("daemon-{}.log", self.runs.len() + 1));
         let process = Process::start(&mut daemon, &log)?;
         let counts =
@@ -221,6 +271,7 @@ impl Scene {
             if let Some(backend) = &mut self.backend {
                 backend.check()?;
             }
+            self.hang_up()?;
             sleep(TICK);
         }
         Ok(())
@@ -269,9 +320,13 @@ impl Process {
         }
     }
 
-    fn end(&mut self, signal: Signal) -> anyhow::Result<()> {
+    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         let pid = Pid::from_raw(i32::try_from(self.pid()).context("its pid is out of range")?);
-        kill(pid, signal).with_context(|| format!("sending {signal}"))?;
+        kill(pid, signal).with_context(|| format!("sending {signal}"))
+    }
+
+    fn end(&mut self, signal: Signal) -> anyhow::Result<()> {
+        self.signal(signal)?;
         let status = self.child.wait().context("waiting for it")?;
         if signal == Signal::SIGTERM && !status.success() {
             bail!("a process has ended with {status}; {} tells why", self.log.display());

@@ -87,7 +87,8 @@ fn a_process_can_choose_values_and_no_names_whatever_it_calls_itself() {
     assert_eq!((&*labels["node"], &*labels["meta_node"]), ("host", "host"));
     assert_eq!(labels["pid"], pid.to_string());
     assert!(labels["comm"].starts_with(") R 1 \",__name"), "{}", labels["comm"]);
-    assert!(labels["meta_process_cmdline"].chars().count() <= 1024);
+    assert_eq!(labels["meta_process_cmdline"].chars().count(), 1024);
+    assert_eq!(targets.counts().cut_labels, 1, "what is cut is counted");
     for (name, value) in &*labels {
         let is_own = ["node", "pid", "comm", "executable", "runtime", "container_id", "systemd_unit"]
             .contains(&&**name);

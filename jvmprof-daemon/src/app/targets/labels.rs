@@ -6,42 +6,64 @@ use crate::process::{Process, runtime};
 use crate::profile::model::LabelSet;
 use crate::symbolize::JvmFacts;
 
-/// Characters of a label's value: command lines and paths are anyone's to choose.
+/// Characters of a label's value: command lines and paths are anyone's to choose. Whoever reads values reads more than these
+/// before a limit of its own, so that what is cut is cut here, and counted.
 const MAX_VALUE: usize = 1024;
+
+/// Labels as they are put together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::app) struct Labels {
+    pub(in crate::app) set: LabelSet,
+    /// Values that were too long.
+    pub(super) cut: u64,
+}
+
+impl Labels {
+    /// Adds a label with a value; one without is none.
+    pub(in crate::app) fn put(&mut self, name: &str, value: &str) {
+        if value.is_empty() {
+            return;
+        }
+        let mut chars = value.chars().map(|it| if it.is_control() { ' ' } else { it });
+        let value = chars.by_ref().take(MAX_VALUE).collect();
+        self.cut += u64::from(chars.next().is_some());
+        self.set.insert(name.to_owned(), value);
+    }
+}
 
 /// The labels of a process's series. `jvm`: what is known of it if it is a JVM that can be read; one that can't yet is
 /// known by the file it maps.
 pub fn labels_of(process: &Process, jvm: Option<&JvmFacts>, node: &str) -> LabelSet {
     let mut labels = own_labels(process, jvm);
-    put(&mut labels, "node", node);
-    labels
+    labels.put("node", node);
+    labels.set
 }
 
 /// The same without `node`.
-pub(super) fn own_labels(process: &Process, jvm: Option<&JvmFacts>) -> LabelSet {
-    let mut labels = LabelSet::new();
-    put(&mut labels, "pid", &process.pid.to_string());
-    put(&mut labels, "comm", &process.comm);
-    put(&mut labels, "runtime", if jvm.is_some() { "jvm" } else { runtime::runtime(process) });
+pub(super) fn own_labels(process: &Process, jvm: Option<&JvmFacts>) -> Labels {
+    let mut labels = Labels::default();
+    labels.put("pid", &process.pid.to_string());
+    labels.put("comm", &process.comm);
+    labels.put("runtime", if jvm.is_some() { "jvm" } else { runtime::runtime(process) });
     if let Some(executable) = process.executable() {
-        put(&mut labels, "executable", &executable.to_string_lossy());
+        labels.put("executable", &executable.to_string_lossy());
     }
     if let Some(JvmFacts { version, main_class }) = jvm {
-        put(&mut labels, "jvm_version", version);
-        put(&mut labels, "jvm_main_class", main_class.as_deref().unwrap_or_default());
+        labels.put("jvm_version", version);
+        labels.put("jvm_main_class", main_class.as_deref().unwrap_or_default());
     }
     if let Some(cgroup) = process.cgroup() {
-        put(&mut labels, "systemd_unit", cgroup.unit.as_deref().unwrap_or_default());
+        labels.put("systemd_unit", cgroup.unit.as_deref().unwrap_or_default());
         if let Some(container) = &cgroup.container {
-            put(&mut labels, "container_id", &container.id);
+            labels.put("container_id", &container.id);
         }
     }
     labels
 }
 
 /// Adds what rules may also choose by.
-pub(super) fn add_meta(labels: &mut LabelSet, process: &Process, jvm: Option<&JvmFacts>) {
-    let mut meta = |name: &str, value: &str| put(labels, &format!("__meta_{name}"), value);
+pub(super) fn add_meta(labels: &mut Labels, process: &Process, jvm: Option<&JvmFacts>) {
+    let mut meta = |name: &str, value: &str| labels.put(&format!("__meta_{name}"), value);
     meta("process_pid", &process.pid.to_string());
     meta("process_inner_pid", &process.inner_pid().to_string());
     meta("process_comm", &process.comm);
@@ -81,11 +103,26 @@ pub(super) fn add_meta(labels: &mut LabelSet, process: &Process, jvm: Option<&Jv
     }
 }
 
-/// A label with a value; one without is none.
-pub(super) fn put(labels: &mut LabelSet, name: &str, value: &str) {
-    if value.is_empty() {
-        return;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_cut_at_characters_and_counted() {
+        let mut labels = Labels::default();
+        labels.put("whole", &"é".repeat(MAX_VALUE));
+        assert_eq!((labels.set["whole"].chars().count(), labels.cut), (MAX_VALUE, 0));
+        labels.put("cut", &"é".repeat(MAX_VALUE + 1));
+        assert_eq!((labels.set["cut"].chars().count(), labels.cut), (MAX_VALUE, 1));
+        labels.put("none", "");
+        assert!(!labels.set.contains_key("none"));
     }
-    let value = value.chars().take(MAX_VALUE).map(|it| if it.is_control() { ' ' } else { it }).collect();
-    labels.insert(name.to_owned(), value);
+
+    #[test]
+    fn what_is_read_for_a_value_is_longer_than_one_may_be() {
+        // Else it would be cut where nobody counts.
+        let longest = (MAX_VALUE + 1) * char::MAX.len_utf8();
+        assert!(crate::process::container::MAX_VALUE_BYTES >= longest);
+        assert!(crate::process::procfs::MAX_CMDLINE_BYTES >= longest);
+    }
 }

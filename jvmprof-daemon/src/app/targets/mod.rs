@@ -15,13 +15,14 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
+pub(super) use labels::Labels;
 pub use labels::labels_of;
 pub use options::{LabelArgs, LabelOptions, SampleLabel};
 
 pub use crate::telemetry::TargetCounts;
 
 use super::containers::{Contained, Guests};
-use crate::config::relabel::{is_label_name, relabel};
+use crate::config::relabel::{relabel, retain_public};
 use crate::process::container::{ContainersError, ContainersOptions};
 use crate::process::{Process, ProcessKey};
 use crate::profile::aggregate::Verdict;
@@ -57,6 +58,8 @@ pub(super) struct Targets {
     guests: Guests,
     kernel: KernelDrops,
     dropped: u64,
+    /// See [`TargetCounts::cut_labels`].
+    cut_labels: u64,
 }
 
 /// A process, and what was decided of its samples.
@@ -66,7 +69,7 @@ struct Target {
     jvm: Option<Arc<JvmFacts>>,
     container: Contained,
     /// What it has by itself, meta labels included if there are rules.
-    own: LabelSet,
+    own: Labels,
     has_meta: bool,
     /// The rules drop all of its samples; `None`: not asked yet.
     dropped: Option<bool>,
@@ -98,6 +101,7 @@ impl Targets {
             guests,
             kernel: KernelDrops::default(),
             dropped: 0,
+            cut_labels: 0,
         }
     }
 
@@ -187,9 +191,9 @@ impl Targets {
         // Kept while anything is held for it.
         let Some(target) = self.known.get_mut(&owner.process) else {
             let options = self.earlier.get(&owner.generation).unwrap_or(&self.options);
-            let mut labels = LabelSet::new();
-            labels::put(&mut labels, "node", &options.node);
-            return Verdict::Labels(Arc::new(labels));
+            let mut labels = Labels::default();
+            labels.put("node", &options.node);
+            return Verdict::Labels(Arc::new(labels.set));
         };
         if self.guests.look_again(&mut target.container) {
             target.reconsider();
@@ -203,7 +207,7 @@ impl Targets {
     fn decide(&mut self, owner: Owner, samples: u64) -> Verdict {
         let Some(target) = self.known.get_mut(&owner.process) else { return Verdict::Awaited };
         let options = self.earlier.get(&owner.generation).unwrap_or(&self.options);
-        match target.decide(owner, options, &self.names) {
+        match target.decide(owner, options, &self.names, &mut self.cut_labels) {
             Some(labels) => {
                 self.guests.gave_up(&target.container, samples);
                 Verdict::Labels(labels)
@@ -249,6 +253,8 @@ impl Targets {
             without_container_metadata: self.guests.unlabelled(),
             dropped: self.dropped,
             kernel_drops_refused: self.kernel.refused(),
+            other_threads: self.names.others,
+            cut_labels: self.cut_labels,
         }
     }
 }
@@ -259,7 +265,7 @@ impl Target {
             comm: "".into(),
             jvm: None,
             container: guests.meet(process.cgroup()),
-            own: LabelSet::new(),
+            own: Labels::default(),
             has_meta: false,
             dropped: None,
             decided: HashMap::new(),
@@ -269,7 +275,7 @@ impl Target {
     /// Takes in what has become known since.
     fn update(&mut self, process: &Process, jvm: Option<&Arc<JvmFacts>>, needs_meta: bool) {
         let is_same_jvm = self.jvm.as_ref().map(Arc::as_ptr) == jvm.map(Arc::as_ptr);
-        let is_current = !self.own.is_empty() && is_same_jvm && self.comm == process.comm;
+        let is_current = !self.own.set.is_empty() && is_same_jvm && self.comm == process.comm;
         if is_current && self.has_meta == needs_meta {
             return;
         }
@@ -289,16 +295,16 @@ impl Target {
     }
 
     /// All that is known, before rules.
-    fn labels(&self, options: &LabelOptions) -> LabelSet {
+    fn labels(&self, options: &LabelOptions) -> Labels {
         let mut labels = self.own.clone();
         self.container.label(&mut labels);
         if self.has_meta {
             self.container.label_meta(&mut labels);
-            labels::put(&mut labels, "__meta_node", &options.node);
+            labels.put("__meta_node", &options.node);
         }
-        labels::put(&mut labels, "node", &options.node);
+        labels.put("node", &options.node);
         for (name, value) in &options.external {
-            labels.entry(name.clone()).or_insert_with(|| value.clone());
+            labels.set.entry(name.clone()).or_insert_with(|| value.clone());
         }
         labels
     }
@@ -308,12 +314,19 @@ impl Target {
             return dropped;
         }
         let rules = options.rules.get(..rules).unwrap_or_default();
-        let dropped = !rules.is_empty() && !relabel(rules, &mut self.labels(options));
+        let dropped = !rules.is_empty() && !relabel(rules, &mut self.labels(options).set);
         self.dropped = Some(dropped);
         dropped
     }
 
-    fn decide(&mut self, owner: Owner, options: &LabelOptions, names: &ThreadNames) -> Option<Arc<LabelSet>> {
+    /// The labels of an owner's samples; `None`: they are dropped. `cut` counts values that were too long for them.
+    fn decide(
+        &mut self,
+        owner: Owner,
+        options: &LabelOptions,
+        names: &ThreadNames,
+        cut: &mut u64,
+    ) -> Option<Arc<LabelSet>> {
         if let Some(decided) = self.decided.get(&owner) {
             return decided.clone();
         }
@@ -324,11 +337,13 @@ impl Target {
                 SampleLabel::ThreadId => owner.tid.to_string(),
                 SampleLabel::Cpu => owner.cpu.to_string(),
             };
-            labels::put(&mut labels, label.name(), &value);
+            labels.put(label.name(), &value);
         }
+        *cut += labels.cut;
+        let mut labels = labels.set;
         let kept = relabel(&options.rules, &mut labels);
         let decided = kept.then(|| {
-            labels.retain(|name, value| !name.starts_with("__") && is_label_name(name) && !value.is_empty());
+            retain_public(&mut labels);
             Arc::new(labels)
         });
         if self.decided.len() >= MAX_DECIDED {
@@ -344,6 +359,8 @@ impl Target {
 struct ThreadNames {
     numbers: HashMap<Arc<str>, u32>,
     names: Vec<Arc<str>>,
+    /// How often a name was one too many.
+    others: u64,
 }
 
 /// Folded names that are told apart; processes may make up any number of them.
@@ -352,7 +369,7 @@ const MAX_NAMES: usize = 16_384;
 impl Default for ThreadNames {
     /// Number 0 is no name.
     fn default() -> Self {
-        Self { numbers: HashMap::new(), names: vec!["".into()] }
+        Self { numbers: HashMap::new(), names: vec!["".into()], others: 0 }
     }
 }
 
@@ -363,6 +380,7 @@ impl ThreadNames {
             return *number;
         }
         if self.names.len() >= MAX_NAMES {
+            self.others += 1;
             "[other]".clone_into(&mut name);
         }
         let name: Arc<str> = name.into();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 
-use crate::config::relabel::{Action, Rule, is_label_name};
+use crate::config::relabel::{Action, Rule, is_label_name, relabel_kept, retain_public};
 use crate::profile::aggregate::SeriesLimit;
 use crate::profile::model::LabelSet;
 
@@ -102,10 +102,15 @@ impl LabelOptions {
         }
     }
 
-    /// The limit of series, and the series that says so.
+    /// The limit of series, and the series that says so. Rules have kept its samples; they change its labels as those of any
+    /// other.
     pub(in crate::app) fn limit(&self) -> Option<SeriesLimit> {
         let mut rest: LabelSet = self.external.clone();
-        rest.insert("node".to_owned(), self.node.clone());
+        for name in ["node", "__meta_node"] {
+            rest.insert(name.to_owned(), self.node.clone());
+        }
+        relabel_kept(&self.rules, &mut rest);
+        retain_public(&mut rest);
         rest.insert("overflow".to_owned(), "true".to_owned());
         self.max_series.map(|max| SeriesLimit { max, rest: Arc::new(rest) })
     }
@@ -176,6 +181,31 @@ mod tests {
             assert_eq!(options(&[SampleLabel::ThreadName], &[drop, rule, drop]).process_rules(), 1, "{rule}");
         }
         assert_eq!(options(&[SampleLabel::Cpu], &[drop, by_thread, equal, drop]).process_rules(), 4);
+    }
+
+    #[test]
+    fn the_series_of_the_rest_has_the_labels_that_all_have() {
+        let options = |rules: &[&str]| LabelOptions {
+            external: [("cluster".to_owned(), "prod".to_owned())].into(),
+            rules: rules.iter().map(|text| Rule::from_str(text).expect("valid")).collect(),
+            max_series: Some(7),
+            ..LabelOptions::plain("host".to_owned())
+        };
+        let rest = |rules: &[&str]| -> Vec<String> {
+            let limit = options(rules).limit().expect("there is one");
+            limit.rest.iter().map(|(name, value)| format!("{name}={value}")).collect()
+        };
+        assert_eq!(rest(&[]), ["cluster=prod", "node=host", "overflow=true"]);
+        let rules = [
+            // Its samples have been kept.
+            "{ source_labels = ['runtime'], regex = 'jvm', action = 'keep' }",
+            "{ source_labels = ['comm'], regex = '', action = 'drop' }",
+            "{ source_labels = ['__meta_node'], target_label = 'instance' }",
+            "{ source_labels = ['comm'], target_label = 'job' }",
+            "{ target_label = 'team', replacement = 'core' }",
+            "{ regex = 'node|overflow', action = 'labeldrop' }",
+        ];
+        assert_eq!(rest(&rules), ["cluster=prod", "instance=host", "overflow=true", "team=core"]);
     }
 
     #[test]

@@ -221,7 +221,10 @@ fn names_of_threads_are_bounded() {
         names.number(&letters(number));
     }
     assert_eq!(names.number(&letters(0)), first);
+    let before = names.others;
     let other = names.number("one more");
     assert_eq!(names.name(other), "[other]");
     assert_eq!(names.number("yet another"), other);
+    names.number(&letters(1));
+    assert_eq!(names.others, before + 2);
 }

@@ -20,6 +20,18 @@ pub fn relabel(rules: &[Rule], labels: &mut LabelSet) -> bool {
     rules.iter().all(|rule| rule.apply(labels))
 }
 
+/// Applies what the rules do to labels and not what they drop: to a label set that stands for several, which they have kept.
+pub fn relabel_kept(rules: &[Rule], labels: &mut LabelSet) {
+    for rule in rules {
+        let _would_be_kept = rule.apply(labels);
+    }
+}
+
+/// What rules leave: without labels that only they see, empty ones, and names that backends don't take.
+pub fn retain_public(labels: &mut LabelSet) {
+    labels.retain(|name, value| !name.starts_with("__") && is_label_name(name) && !value.is_empty());
+}
+
 /// `[a-zA-Z_][a-zA-Z0-9_]*`: what backends of the Parca family take.
 pub fn is_label_name(name: &str) -> bool {
     let mut bytes = name.bytes();

@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 use serde::Deserialize;
+use toml::de::{DeTable, DeValue};
 
 use super::{go_regex, is_label_name};
 
@@ -79,9 +80,9 @@ pub struct Rule {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
     #[error(
-        "not a rule: {0}; one looks like {{ source_labels = [\"comm\"], regex = \"java\", action = \"keep\" }}"
+        "not a rule: {why}; one looks like {{ source_labels = [\"comm\"], regex = \"java\", action = \"keep\" }}"
     )]
-    Syntax(String),
+    Syntax { why: String, field: Option<String> },
     #[error("unknown action {given:?}: must be one of {}{}", actions(), suggested(.given))]
     Action { given: String },
     #[error("regex {regex:?}: {why}")]
@@ -90,8 +91,48 @@ pub enum RuleError {
     Missing { action: Action, field: &'static str },
     #[error("action {action} takes no {field}")]
     Superfluous { action: Action, field: &'static str },
-    #[error("{field} {value:?} is no label name: letters, digits and _ without a digit in front")]
+    #[error(
+        "{} {value:?} is no label name: letters, digits and _ without a digit in front",
+        described(field)
+    )]
     Name { field: &'static str, value: String },
+}
+
+const SOURCE_LABELS: &str = "source_labels";
+
+/// One of several has the name of one.
+fn described(field: &str) -> &str {
+    if field == SOURCE_LABELS { "source label" } else { field }
+}
+
+impl RuleError {
+    /// The field that is wrong, if one is.
+    pub fn field(&self) -> Option<&str> {
+        match self {
+            Self::Syntax { field, .. } => field.as_deref(),
+            Self::Action { .. } => Some("action"),
+            Self::Regex { .. } => Some("regex"),
+            Self::Missing { .. } => None,
+            Self::Superfluous { field, .. } | Self::Name { field, .. } => Some(field),
+        }
+    }
+
+    fn syntax(line: &str, error: &toml::de::Error) -> Self {
+        Self::Syntax {
+            why: explained(error.message()),
+            field: error.span().and_then(|at| field_at(line, at.start)),
+        }
+    }
+}
+
+/// The field of the rule in a line in which this byte stands.
+fn field_at(line: &str, at: usize) -> Option<String> {
+    let document = DeTable::parse(line).ok()?;
+    let DeValue::Table(rule) = document.get_ref().get(RULE)?.get_ref() else { return None };
+    let mut fields = rule.iter();
+    fields
+        .find(|(key, value)| (key.span().start..value.span().end).contains(&at))
+        .map(|(key, _)| key.get_ref().to_string())
 }
 
 fn actions() -> String {
@@ -134,6 +175,9 @@ struct Written {
     replacement: Option<String>,
 }
 
+/// What a rule is called while it is read.
+const RULE: &str = "rule";
+
 #[derive(Debug, Deserialize)]
 struct Line {
     rule: Written,
@@ -143,8 +187,8 @@ impl FromStr for Rule {
     type Err = RuleError;
 
     fn from_str(text: &str) -> Result<Self, RuleError> {
-        let line: Line = toml::from_str(&format!("rule = {}", text.trim()))
-            .map_err(|error| RuleError::Syntax(explained(error.message())))?;
+        let line = format!("{RULE} = {}", text.trim());
+        let line: Line = toml::from_str(&line).map_err(|error| RuleError::syntax(&line, &error))?;
         Self::check(line.rule)
     }
 }
@@ -215,7 +259,7 @@ impl Written {
             |value: &Option<String>, default: &str| (value.as_deref() == Some(default), value.is_some());
         let with = |name, (default, is_set)| (name, default, is_set);
         [
-            with("source_labels", (false, self.source_labels.is_some())),
+            with(SOURCE_LABELS, (false, self.source_labels.is_some())),
             with("separator", text(&self.separator, DEFAULT_SEPARATOR)),
             with("regex", text(&self.regex, DEFAULT_REGEX)),
             with("modulus", (self.modulus == Some(0), self.modulus.is_some())),
@@ -226,7 +270,7 @@ impl Written {
 
     fn check_names(&self, action: Action, target: &str) -> Result<(), RuleError> {
         if let Some(name) = self.source_labels.iter().flatten().find(|name| !is_label_name(name)) {
-            return Err(RuleError::Name { field: "source label", value: name.clone() });
+            return Err(RuleError::Name { field: SOURCE_LABELS, value: name.clone() });
         }
         let is_template = action == Action::Replace && target.contains('$');
         let is_good = if is_template { is_name_template(target) } else { is_label_name(target) };

@@ -18,6 +18,9 @@ pub struct DeliveryCounts {
     pub losses: Losses,
     /// In the spool now.
     pub spooled: u64,
+    /// In the folder of a spool that settings have replaced by another one: nobody sends them as long as it is so.
+    #[serde(skip)]
+    pub left_behind: u64,
     /// In memory now, on the way to the sink.
     pub waiting: u64,
     /// The part of them in a request without an answer yet.
@@ -108,7 +111,7 @@ impl DeliveryCounts {
     /// What the sums don't tell; anything but 0 is a bug.
     pub fn unaccounted(&self) -> i128 {
         let came = i128::from(self.found) + i128::from(self.handed_over);
-        let went = [self.delivered, self.losses.total(), self.spooled, self.waiting];
+        let went = [self.delivered, self.losses.total(), self.spooled, self.left_behind, self.waiting];
         came - went.into_iter().map(i128::from).sum::<i128>()
     }
 
@@ -116,6 +119,12 @@ impl DeliveryCounts {
     #[must_use]
     pub fn after(&self, closed: &Self) -> Self {
         Self { found: closed.found + self.found.saturating_sub(closed.spooled), ..self.with_earlier(closed) }
+    }
+
+    /// The counts of a sink that is closed and whose spool's folder settings have replaced by another one.
+    #[must_use]
+    pub fn leaving_its_spool(&self) -> Self {
+        Self { left_behind: self.left_behind + self.spooled, spooled: 0, spool_bytes: 0, ..*self }
     }
 
     /// The counts of this run, and those of the ones before it: what was found is part of what they had been handed.
@@ -127,6 +136,7 @@ impl DeliveryCounts {
             delivered_late: earlier.delivered_late + self.delivered_late,
             losses: earlier.losses.plus(&self.losses),
             spooled: self.spooled,
+            left_behind: earlier.left_behind + self.left_behind,
             waiting: self.waiting,
             in_flight: self.in_flight,
             possibly_twice: earlier.possibly_twice + self.possibly_twice,

@@ -39,8 +39,18 @@ pub struct Delivery {
     sinks: Vec<Sink>,
     /// Samples that were handed over while there was no sink.
     without_sink: AtomicU64,
-    /// Samples that the daemon had handed over before these sinks were there.
-    handed_over_before: u64,
+    before: SoFar,
+}
+
+/// What a daemon had done when its sinks were opened: samples since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SoFar {
+    /// That the kernel program has taken.
+    pub taken: u64,
+    /// The part of them that was lost before it could be handed over, and counted.
+    pub lost_before: u64,
+    /// The part of them that was handed over to other sinks.
+    pub handed_over: u64,
 }
 
 /// What counts of samples are listed under that had no sink.
@@ -56,9 +66,9 @@ struct Sink {
 }
 
 impl Delivery {
-    /// No sinks yet, in a daemon that has handed over so many samples to others before.
-    pub fn after(handed_over: u64) -> Self {
-        Self { handed_over_before: handed_over, ..Self::default() }
+    /// No sinks yet, in a daemon that has done this before.
+    pub fn after(before: SoFar) -> Self {
+        Self { before, ..Self::default() }
     }
 
     /// Adds Parca, or a backend that speaks as it does. What an earlier daemon left in its spool is on its way from now on.
@@ -66,7 +76,7 @@ impl Delivery {
     /// # Errors
     /// The spool can't be used.
     pub fn add_remote(&mut self, client: ParcaClient, options: DeliveryOptions) -> Result<(), SpoolError> {
-        let shared = Arc::new(Shared::open(client.address().to_owned(), options, self.handed_over_before)?);
+        let shared = Arc::new(Shared::open(client.address().to_owned(), options, self.before)?);
         let (queue, batches) = mpsc::channel(QUEUED_BATCHES);
         let encode = remote::encode(Arc::clone(&shared), client.max_request_bytes(), batches);
         let send = remote::send(Arc::clone(&shared), client);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use super::SoFar;
 use super::counts::DeliveryCounts;
 use super::ledger::{Entry, Ledger};
 use super::options::{DeliveryOptions, SpoolPlan};
@@ -125,14 +126,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// Opens the spool, if there is to be one, and closes the books of the daemon before. `handed_over_before`: what this
-    /// daemon has handed over to other sinks.
-    pub(super) fn open(
-        name: String,
-        options: DeliveryOptions,
-        handed_over_before: u64,
-    ) -> Result<Self, SpoolError> {
-        let mut state = State { handed_over_before, ..State::default() };
+    /// Opens the spool, if there is to be one, and closes the books of the daemon before. `before`: what this daemon has done.
+    pub(super) fn open(name: String, options: DeliveryOptions, before: SoFar) -> Result<Self, SpoolError> {
+        let SoFar { taken, lost_before, handed_over } = before;
+        let mut state = State { taken, lost_before, handed_over_before: handed_over, ..State::default() };
         let disk = match &options.spool {
             Some(plan) => Some(open_disk(&name, plan, options.send_again, &mut state)?),
             None => None,

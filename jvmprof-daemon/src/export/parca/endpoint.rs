@@ -97,6 +97,26 @@ impl ParcaOptions {
     }
 }
 
+/// What a file is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SettingsFile {
+    CaCertificates,
+    ClientCertificate,
+    ClientKey,
+    BearerToken,
+}
+
+impl fmt::Display for SettingsFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::CaCertificates => "the CA certificates",
+            Self::ClientCertificate => "the client certificate",
+            Self::ClientKey => "the client key",
+            Self::BearerToken => "the bearer token",
+        })
+    }
+}
+
 /// Options that can't work, or files of theirs that can't be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -107,7 +127,7 @@ pub enum ConfigError {
     #[error("setting up TLS for {address}: {source}")]
     Tls { address: String, source: tonic::transport::Error },
     #[error("reading {what} {}: {source}", path.display())]
-    File { what: &'static str, path: PathBuf, source: io::Error },
+    File { what: SettingsFile, path: PathBuf, source: io::Error },
     #[error("{name:?} can't be the name of a gRPC header: {source}")]
     HeaderName { name: String, source: InvalidMetadataKey },
     #[error("the value of the gRPC header {name:?} has characters that can't be sent")]
@@ -121,7 +141,7 @@ pub enum ConfigError {
     Proxy { address: String, scheme: String },
 }
 
-fn read(what: &'static str, path: &PathBuf) -> Result<Vec<u8>, ConfigError> {
+fn read(what: SettingsFile, path: &PathBuf) -> Result<Vec<u8>, ConfigError> {
     fs::read(path).map_err(|source| ConfigError::File { what, path: path.clone(), source })
 }
 
@@ -194,12 +214,12 @@ fn endpoint(options: &ParcaOptions) -> Result<(Endpoint, Url), ConfigError> {
 fn tls(options: &ParcaOptions) -> Result<ClientTlsConfig, ConfigError> {
     let mut tls = ClientTlsConfig::new();
     tls = match &options.ca_file {
-        Some(path) => tls.ca_certificate(Certificate::from_pem(read("the CA certificates", path)?)),
+        Some(path) => tls.ca_certificate(Certificate::from_pem(read(SettingsFile::CaCertificates, path)?)),
         None => tls.with_native_roots(),
     };
     if let Some((certificate, key)) = &options.client_identity {
-        let certificate = read("the client certificate", certificate)?;
-        tls = tls.identity(Identity::from_pem(certificate, read("the client key", key)?));
+        let certificate = read(SettingsFile::ClientCertificate, certificate)?;
+        tls = tls.identity(Identity::from_pem(certificate, read(SettingsFile::ClientKey, key)?));
     }
     Ok(tls)
 }
@@ -243,7 +263,7 @@ pub(super) fn token(options: &ParcaOptions) -> Result<Option<MetadataValue<Ascii
         None => return Ok(None),
         Some(Token::Literal(token)) => token.clone(),
         Some(Token::File(path)) => fs::read_to_string(path).map_err(|source| ConfigError::File {
-            what: "the bearer token",
+            what: SettingsFile::BearerToken,
             path: path.clone(),
             source,
         })?,

@@ -24,7 +24,7 @@ use tonic::transport::Channel;
 use crate::proto::profilestore::WriteRawRequest;
 use crate::proto::profilestore::profile_store_service_client::ProfileStoreServiceClient;
 
-pub use endpoint::{ConfigError, ParcaOptions, Token, check_header};
+pub use endpoint::{ConfigError, ParcaOptions, SettingsFile, Token, check_header};
 pub use outcome::Outcome;
 pub use request::{Request, requests};
 

@@ -26,8 +26,9 @@ use state::{Shared, Wanted};
 const MAX_QUEUED: usize = 1024;
 /// Containers that are remembered; more than that run on no host that was heard of.
 const MAX_KNOWN: usize = 16_384;
-/// Bytes of a name, an image, a label's or an annotation's value; more is cut off.
-pub const MAX_VALUE_BYTES: usize = 1024;
+/// Bytes of a name, an image, a label's or an annotation's value; more is cut off. Whoever makes a label of it cuts before that,
+/// at 1,024 characters.
+pub const MAX_VALUE_BYTES: usize = 4 * 1025;
 
 /// What is known of a container. What its runtime doesn't tell is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

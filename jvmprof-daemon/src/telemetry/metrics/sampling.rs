@@ -77,6 +77,11 @@ pub(super) const METRICS: &[Metric] = &[
         |snapshot, values| values.is(snapshot.sampler.records_lost),
     ),
     Metric::counter(
+        "jvmprof_process_events_malformed",
+        "Process events of the kernel that could not be parsed; every process is read again then",
+        |snapshot, values| values.is(snapshot.sampler.malformed_records),
+    ),
+    Metric::counter(
         "jvmprof_late_events",
         "Events that came after later ones",
         |snapshot, values| values.is(snapshot.sampler.late),

@@ -33,6 +33,16 @@ pub(super) const METRICS: &[Metric] = &[
         |snapshot, values| values.is(snapshot.window_full),
     ),
     Metric::counter(
+        "jvmprof_samples_other_threads",
+        "Samples whose label thread_name is [other], since too many names of threads were there already",
+        |snapshot, values| values.is(snapshot.targets.other_threads),
+    ),
+    Metric::counter(
+        "jvmprof_label_values_cut",
+        "Values that were cut at 1,024 characters, in label sets of processes and their samples as they were made; those that only rules see among them",
+        |snapshot, values| values.is(snapshot.targets.cut_labels),
+    ),
+    Metric::counter(
         "jvmprof_samples_without_container_metadata",
         "Samples of a container that went out without what its runtime knows of it",
         |snapshot, values| values.is(snapshot.targets.without_container_metadata),
