@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use jvmprof_daemon::jitmap::attach::{AttachError, Target, request};
 use jvmprof_daemon::jitmap::budget::Budget;
 use jvmprof_daemon::jitmap::process_map::{ProcessMap, Writer};
+use support::left::remove_left;
 use support::{Workload, compile, jdks, open_to_all, record_json, scratch};
 
 const SOURCE: &str = "public class Spin { public static void main(String[] a) { long s = 0; \
@@ -26,6 +27,7 @@ impl Drop for Java {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+        remove_left(self.0.id());
     }
 }
 
@@ -104,8 +106,6 @@ fn a_jvm_writes_a_map_for_its_own_user_and_nothing_is_left_behind() {
                 assert!(!Path::new(&format!("/tmp/.attach_pid{pid}")).exists());
             }
             assert!(Path::new(&format!("/proc/{pid}")).exists(), "the JVM lives on");
-            drop(java);
-            let _ = fs::remove_file(format!("/tmp/.java_pid{pid}"));
         }
     }
 }
@@ -141,7 +141,6 @@ fn what_is_put_in_the_place_of_a_jvms_socket_is_not_connected_to() {
     fs::rename(&elsewhere, &socket).expect("renamed");
     let (answer, _) = ask(&java, 12_345);
     assert!(matches!(answer, Err(AttachError::OtherSocket { .. })), "{answer:?}");
-    fs::remove_file(&socket).expect("removed");
 }
 
 /// Runs code in anonymous memory, counts SIGQUITs, and has a library called `libjvm.so`.
