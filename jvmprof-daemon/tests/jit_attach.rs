@@ -8,6 +8,7 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -81,7 +82,7 @@ fn ask(java: &Java, user: u32) -> (Result<(), AttachError>, Arc<Mutex<ProcessMap
         // SAFETY: one group is read, which is there. The C library's function would be of all threads.
         let done = unsafe { nix::libc::syscall(nix::libc::SYS_setgroups, 1, &raw const group) };
         assert_eq!((done, other_groups()), (0, vec!["7".to_owned()]));
-        let answer = request(&target, &shared);
+        let answer = request(&target, &shared, &AtomicBool::new(false));
         assert!(user == 0 || other_groups().is_empty(), "it is still in groups of its own");
         answer
     });
@@ -182,6 +183,8 @@ fn only_hotspot_is_sent_the_signal_that_others_take_for_a_dump_request() {
         let output = directory.path().join("out.folded").display().to_string();
         let pid = load.pid().to_string();
         record_json(&["--attach-perfmap", "-F", "199", "-d", "3", "-o", &output, "-p", &pid]);
+        // The recording ends while it waits for a socket that never comes.
+        assert!(!Path::new(&format!("/tmp/.attach_pid{pid}")).exists(), "it is left behind");
         let end = Instant::now() + Duration::from_secs(30);
         while fs::read_to_string(&counted).map_or(true, |text| text.is_empty()) {
             assert!(Instant::now() < end, "the program hasn't ended");
