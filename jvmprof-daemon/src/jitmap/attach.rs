@@ -11,6 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -27,6 +28,8 @@ use crate::sampler::now_ns;
 /// How long a JVM may take to open its socket, and to answer.
 const OPENS_WITHIN: Duration = Duration::from_secs(5);
 const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
+/// Whoever waits for a JVM looks so often whether there is still somebody to wait for.
+const STEP: Duration = Duration::from_millis(20);
 /// Most bytes of an answer that are looked at.
 const MAX_ANSWER: u64 = 4096;
 /// Protocol version 1, the command with its argument, and two arguments that are empty.
@@ -92,10 +95,12 @@ impl Target {
     }
 }
 
-/// Asks one JVM at a time, on a thread of its own.
+/// Asks one JVM at a time, on a thread of its own. When this is dropped, what is under way is given up and cleaned up.
 #[derive(Debug, Default)]
 pub struct PerfMapRequests {
     is_running: Arc<AtomicBool>,
+    is_over: Arc<AtomicBool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl PerfMapRequests {
@@ -104,29 +109,42 @@ impl PerfMapRequests {
         if self.is_running.swap(true, Ordering::AcqRel) {
             return false;
         }
-        let is_running = Arc::clone(&self.is_running);
+        let (is_running, is_over) = (Arc::clone(&self.is_running), Arc::clone(&self.is_over));
         let work = move || {
-            match request(&target, &map) {
+            match request(&target, &map, &is_over) {
                 Ok(()) => tracing::info!(pid = target.pid, "a JVM wrote a perf map"),
                 Err(error) => tracing::warn!(pid = target.pid, %error, "a JVM wrote no perf map"),
             }
             is_running.store(false, Ordering::Release);
         };
-        let started = std::thread::Builder::new().name("jvm-attach".to_owned()).spawn(work);
-        if started.is_err() {
+        let Ok(started) = std::thread::Builder::new().name("jvm-attach".to_owned()).spawn(work) else {
             self.is_running.store(false, Ordering::Release);
+            return false;
+        };
+        // The one before has ended, or is about to.
+        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(started);
+        true
+    }
+}
+
+impl Drop for PerfMapRequests {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
+        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = thread.take() {
+            // A panic there has told itself.
+            let _ = thread.join();
         }
-        started.is_ok()
     }
 }
 
 /// Asks for a map, has it read, and removes it unless there was one before.
 ///
-/// The calling thread runs as the JVM's user afterwards: it should end.
+/// The calling thread runs as the JVM's user afterwards: it should end. `is_over`: the JVM isn't waited for any longer.
 ///
 /// # Errors
 /// The JVM is gone, can't be asked, or refuses.
-pub fn request(target: &Target, map: &Mutex<ProcessMap>) -> Result<(), AttachError> {
+pub fn request(target: &Target, map: &Mutex<ProcessMap>, is_over: &AtomicBool) -> Result<(), AttachError> {
     let pidfd = pidfd_open(target.pid).map_err(target.failed("pidfd_open"))?;
     let is_same = || procfs::facts(target.pid).is_ok_and(|facts| facts.start_ticks == target.start_ticks);
     if !is_same() {
@@ -141,10 +159,10 @@ pub fn request(target: &Target, map: &Mutex<ProcessMap>) -> Result<(), AttachErr
     let stream = match connect(target, &tmp) {
         Ok(stream) => stream,
         // No JVM has opened it: an old one, or none.
-        Err(AttachError::NoSocket { .. } | AttachError::Call { .. }) => wake(target, &pidfd, &tmp)?,
+        Err(AttachError::NoSocket { .. } | AttachError::Call { .. }) => wake(target, &pidfd, &tmp, is_over)?,
         Err(error) => return Err(error),
     };
-    let answered = ask(target, stream);
+    let answered = ask(target, stream, is_over);
     if answered.is_ok() {
         // It is read on when it is gone, by the one that reads all maps.
         let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
@@ -158,14 +176,21 @@ pub fn request(target: &Target, map: &Mutex<ProcessMap>) -> Result<(), AttachErr
     answered
 }
 
-fn ask(target: &Target, mut stream: UnixStream) -> Result<(), AttachError> {
+fn ask(target: &Target, mut stream: UnixStream, is_over: &AtomicBool) -> Result<(), AttachError> {
     let pid = target.pid;
     let failed = |call| move |source| AttachError::Call { call, pid, source };
-    stream.set_read_timeout(Some(ANSWERS_WITHIN)).map_err(failed("setting a timeout"))?;
+    stream.set_read_timeout(Some(STEP)).map_err(failed("setting a timeout"))?;
     stream.set_write_timeout(Some(ANSWERS_WITHIN)).map_err(failed("setting a timeout"))?;
     stream.write_all(REQUEST).map_err(failed("writing"))?;
-    let mut answer = Vec::new();
-    stream.take(MAX_ANSWER).read_to_end(&mut answer).map_err(failed("reading the answer"))?;
+    let (mut stream, mut answer) = (stream.take(MAX_ANSWER), Vec::new());
+    let end = Instant::now() + ANSWERS_WITHIN;
+    // What has come before a timeout is kept.
+    while let Err(error) = stream.read_to_end(&mut answer) {
+        let may_wait = Instant::now() < end && !is_over.load(Ordering::Acquire);
+        if error.kind() != io::ErrorKind::WouldBlock || !may_wait {
+            return Err(failed("reading the answer")(error));
+        }
+    }
     if answer.starts_with(b"0\n") || answer == b"0" {
         return Ok(());
     }
@@ -174,7 +199,12 @@ fn ask(target: &Target, mut stream: UnixStream) -> Result<(), AttachError> {
 }
 
 /// Has the JVM open its socket: a file of its user tells that SIGQUIT isn't meant to print all stacks.
-fn wake(target: &Target, pidfd: &OwnedFd, tmp: &OwnedFd) -> Result<UnixStream, AttachError> {
+fn wake(
+    target: &Target,
+    pidfd: &OwnedFd,
+    tmp: &OwnedFd,
+    is_over: &AtomicBool,
+) -> Result<UnixStream, AttachError> {
     if !handles_sigquit(target.pid) {
         return Err(AttachError::NoHandler { pid: target.pid });
     }
@@ -188,8 +218,10 @@ fn wake(target: &Target, pidfd: &OwnedFd, tmp: &OwnedFd) -> Result<UnixStream, A
         loop {
             match connect(target, tmp) {
                 // One of a JVM that is gone may still be there.
-                Err(AttachError::NoSocket { .. } | AttachError::Call { .. }) if Instant::now() < end => {
-                    std::thread::sleep(Duration::from_millis(20));
+                Err(AttachError::NoSocket { .. } | AttachError::Call { .. })
+                    if Instant::now() < end && !is_over.load(Ordering::Acquire) =>
+                {
+                    std::thread::sleep(STEP);
                 }
                 done => break done,
             }

@@ -1,19 +1,25 @@
-//! A program that generates functions A and B in turn at one address, and what was seen of it.
+//! Recording programs that generate code: one that generates functions A and B in turn at one address, and any other.
 #![allow(dead_code, reason = "each test file uses a part")]
+
+pub(crate) mod shares;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::support::left::Left;
 use crate::support::{compile, record_json, scratch};
+
+/// Folded stacks, root first, and how often each was seen.
+pub(crate) type Folded = Vec<(String, u64)>;
 
 const SOURCE: &str = include_str!("alternate.c");
 
 /// What was found: samples by (who called, what was named).
 pub(crate) struct Seen {
     pub(crate) summary: Value,
-    pub(crate) stacks: Vec<(String, u64)>,
+    pub(crate) stacks: Folded,
 }
 
 impl Seen {
@@ -42,17 +48,23 @@ pub(crate) fn program(directory: &Path) -> PathBuf {
 
 /// Records a command until it ends.
 pub(crate) fn record(what: &str, command: &[&str]) -> Seen {
-    let directory = scratch();
-    let folded = directory.path().join("out.folded");
-    let output = folded.display().to_string();
-    let summary = record_json(&[&["-F", "997", "-o", &output, "--"], command].concat());
-    let text = fs::read_to_string(&folded).expect("a folded profile");
-    let stacks: Vec<(String, u64)> = text
-        .lines()
-        .filter_map(|line| line.rsplit_once(' '))
-        .map(|(stack, count)| (stack.to_owned(), count.parse().expect("a number")))
-        .collect();
+    let (summary, stacks) = record_folded(scratch().path(), "997", command);
     let seen = Seen { summary, stacks };
     println!("{what}: right, wrong, unknown {:?}; {}", seen.judged(), seen.summary["losses"]);
     seen
+}
+
+/// The same for any command, which runs in this folder, sampled so often a second.
+pub(crate) fn record_folded(directory: &Path, frequency: &str, command: &[&str]) -> (Value, Folded) {
+    let (_left, command) = Left::by(directory, command);
+    let output = directory.join("out.folded").display().to_string();
+    let command = command.iter().map(String::as_str);
+    let args: Vec<&str> = ["-F", frequency, "-o", &output, "--"].into_iter().chain(command).collect();
+    let summary = record_json(&args);
+    let text = fs::read_to_string(&output).expect("a folded profile");
+    let parse = |line: &str| {
+        let (stack, count) = line.rsplit_once(' ').expect("a count");
+        (stack.to_owned(), count.parse().expect("a number"))
+    };
+    (summary, text.lines().map(parse).collect())
 }

@@ -1,6 +1,8 @@
 //! What the tests of the command line share. A program that a test needs and that isn't there fails the test by name.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub(crate) mod left;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
@@ -87,7 +89,7 @@ pub(crate) fn compile(dir: &Path, name: &str, source: &str, flags: &[&str]) -> P
     program
 }
 
-/// A program that runs until it is dropped.
+/// A program that runs until it is dropped; what it left for profilers in `/tmp` goes with it.
 pub(crate) struct Workload(Child);
 
 impl Workload {
@@ -105,6 +107,7 @@ impl Drop for Workload {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+        left::remove_left(self.0.id());
     }
 }
 

@@ -16,6 +16,7 @@ use crate::perf::{self, Comparison};
 use crate::run::{run, shown};
 use crate::{build, paths};
 
+mod alternate;
 mod jvm;
 
 #[derive(Debug, clap::Args)]
@@ -26,6 +27,15 @@ pub(crate) struct Args {
     /// Only what it costs to read perf maps and unwind rows
     #[arg(long, conflicts_with_all = ["jvm", "json"])]
     files: bool,
+    /// Only who names code right that is generated in turn at one address: jvmprof, perf, profile-bee
+    #[arg(long, conflicts_with_all = ["jvm", "files", "json"])]
+    jit_alternate: bool,
+    /// The program to measure [default: a release build of this checkout]
+    #[arg(long, value_name = "PATH")]
+    jvmprof: Option<PathBuf>,
+    /// The program of profile-bee [default: the one on PATH, if there is one]
+    #[arg(long, requires = "jit_alternate", value_name = "PATH")]
+    profile_bee: Option<PathBuf>,
     /// Stack depths to measure, in frames
     #[arg(long, value_delimiter = ',', default_value = "20,100,1000", value_name = "FRAMES")]
     depths: Vec<u32>,
@@ -107,9 +117,15 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
     if !nix::unistd::geteuid().is_root() {
         bail!("measuring loads kernel programs: run it as root");
     }
-    let jvmprof = build::release()?;
+    let jvmprof = match &args.jvmprof {
+        Some(program) => program.clone(),
+        None => build::release()?,
+    };
     let folder = paths::target().join("bench");
     fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    if args.jit_alternate {
+        return alternate::compare(&jvmprof, args.profile_bee.as_deref(), &folder);
+    }
     let jvms = jvm::costs(&jvmprof, 3 * args.seconds, &folder)?;
     let depths = if args.jvm { &[][..] } else { &args.depths };
     let recurse = compile("recurse", &folder)?;

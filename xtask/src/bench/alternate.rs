@@ -1,0 +1,225 @@
+//! Who names generated code right: a program that generates functions A and B in turn at one address, seen by jvmprof, by
+//! perf, and by profile-bee where that is there.
+//!
+//! A is only called by `run_a` and B by `run_b`, so each stack tells what was really there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, bail};
+
+use super::Summary;
+use crate::packages::on_path;
+use crate::paths;
+use crate::run::{output, run, shown};
+
+/// Samples a second: several of each turn.
+const FREQUENCY: &str = "997";
+/// What the program writes, how many milliseconds A and B run in each turn, how many turns: three seconds in all.
+const RUNS: [[&str; 4]; 3] =
+    [["perfmap", "300", "100", "8"], ["perfmap", "30", "10", "75"], ["jitdump", "30", "10", "75"]];
+const PROFILE_BEE: &str = "profile-bee";
+
+/// What a profiler said of the samples in generated code.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Verdict {
+    right: u64,
+    /// A was called B or the other way around.
+    wrong: u64,
+    unnamed: u64,
+    /// It said of so many itself that the name may be wrong, if it says such a thing.
+    ambiguous: Option<u64>,
+}
+
+impl Verdict {
+    /// By stacks with the root first.
+    fn of<'a>(stacks: impl Iterator<Item = (Vec<&'a str>, u64)>) -> Self {
+        let mut verdict = Self::default();
+        for (frames, count) in stacks {
+            let Some(at) = frames.iter().position(|frame| ["run_a", "run_b"].contains(frame)) else {
+                continue;
+            };
+            // `run` calls the generated code, and it calls nothing.
+            let [inner @ .., leaf] = &frames[at..] else { continue };
+            if inner.last() != Some(&"run") {
+                continue;
+            }
+            match (frames[at], *leaf) {
+                ("run_a", "jit_a") | ("run_b", "jit_b") => verdict.right += count,
+                (_, "jit_a" | "jit_b") => verdict.wrong += count,
+                (_, leaf) if leaf.contains("unknown") || leaf.starts_with("0x") => verdict.unnamed += count,
+                _ => {}
+            }
+        }
+        verdict
+    }
+
+    fn print(&self, profiler: &str) {
+        let ambiguous = self.ambiguous.map_or_else(|| "-".to_owned(), |count| count.to_string());
+        let samples = self.right + self.wrong + self.unnamed;
+        println!("  {profiler:<22}{samples:>8}{:>8}{:>9}{ambiguous:>11}", self.wrong, self.unnamed);
+    }
+}
+
+/// Runs all profilers, one after the other, and prints what they said. `profile_bee`: the program, else the one on `PATH`.
+pub(super) fn compare(jvmprof: &Path, profile_bee: Option<&Path>, folder: &Path) -> anyhow::Result<()> {
+    let program = compile(folder)?;
+    let profile_bee =
+        profile_bee.map(Path::to_owned).or_else(|| on_path(PROFILE_BEE).then(|| PROFILE_BEE.into()));
+    for arguments in RUNS {
+        let [file, a, b, _] = arguments;
+        let traced = Traced::new(&program, arguments, folder);
+        let mut verdicts = vec![("jvmprof", by_jvmprof(jvmprof, &traced)?)];
+        verdicts.push(("perf script", by_perf(&traced, false)?));
+        if file == "jitdump" {
+            verdicts.push(("perf inject and script", by_perf(&traced, true)?));
+        }
+        if let Some(profile_bee) = &profile_bee {
+            verdicts.push((PROFILE_BEE, by_profile_bee(profile_bee, &traced)?));
+        }
+        println!("\n{file}: A for {a} ms and B for {b} ms in turn at one address");
+        println!("  {:<22}{:>8}{:>8}{:>9}{:>11}", "", "samples", "wrong", "unnamed", "ambiguous");
+        for (profiler, verdict) in verdicts {
+            verdict.print(profiler);
+        }
+    }
+    if profile_bee.is_none() {
+        println!("\n{PROFILE_BEE} isn't there: `cargo install {PROFILE_BEE}`, or name it by --profile-bee");
+    }
+    Ok(())
+}
+
+fn compile(folder: &Path) -> anyhow::Result<PathBuf> {
+    let program = folder.join("alternate");
+    let source = paths::workspace().join("jvmprof-daemon/tests/jit/alternate.c");
+    let mut gcc = Command::new("gcc");
+    gcc.args([
+        "-O1",
+        "-static",
+        "-fno-omit-frame-pointer",
+        "-fno-inline",
+        "-fno-optimize-sibling-calls",
+        "-o",
+    ]);
+    run(gcc.arg(&program).arg(source)).context("compiling the program (Debian: gcc and libc6-dev)")?;
+    Ok(program)
+}
+
+/// The program as each profiler runs it.
+#[derive(Debug)]
+struct Traced<'a> {
+    command: Vec<String>,
+    folder: &'a Path,
+}
+
+impl<'a> Traced<'a> {
+    fn new(program: &Path, arguments: [&str; 4], folder: &'a Path) -> Self {
+        // Its pid is in the names of the files that it leaves behind.
+        let script = r#"echo $$ > "$0"; exec "$@" > /dev/null"#;
+        let pid = folder.join("pid").display().to_string();
+        let command = ["sh", "-c", script, &pid, &program.display().to_string()].map(str::to_owned);
+        Self { command: command.into_iter().chain(arguments.map(str::to_owned)).collect(), folder }
+    }
+
+    /// Runs a profiler that runs the program, and gives its standard output.
+    fn run(&self, profiler: &mut Command) -> anyhow::Result<Vec<u8>> {
+        profiler.arg("--").args(&self.command).stdin(Stdio::null()).stderr(Stdio::inherit());
+        let line = shown(profiler);
+        eprintln!("$ {line}");
+        let done = profiler.output().with_context(|| format!("starting `{line}`"))?;
+        if !done.status.success() {
+            bail!("`{line}` failed: {}", done.status);
+        }
+        Ok(done.stdout)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Removes what the program wrote in `/tmp`, and what `perf inject` made of it.
+    fn clean_up(&self) -> anyhow::Result<()> {
+        let file = self.file("pid");
+        let pid = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        let pid = pid.trim();
+        let names = [format!("perf-{pid}.map"), format!("jit-{pid}.dump")];
+        let made = format!("jitted-{pid}-");
+        for entry in fs::read_dir("/tmp").context("reading /tmp")?.flatten() {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            if names.iter().any(|it| *it == name) || name.starts_with(&made) {
+                let path = entry.path();
+                fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn by_jvmprof(jvmprof: &Path, traced: &Traced<'_>) -> anyhow::Result<Verdict> {
+    let stacks = traced.file("jvmprof.folded");
+    let mut command = Command::new(jvmprof);
+    let said = traced.run(command.args(["record", "--json", "-F", FREQUENCY, "-o"]).arg(&stacks))?;
+    traced.clean_up()?;
+    let summary: Summary = serde_json::from_slice(&said).context("reading jvmprof's summary")?;
+    let ambiguous = summary.losses.get("ambiguous_jit_frames").copied().unwrap_or(0);
+    Ok(Verdict { ambiguous: Some(ambiguous), ..of_folded(&stacks)? })
+}
+
+fn by_profile_bee(profile_bee: &Path, traced: &Traced<'_>) -> anyhow::Result<Verdict> {
+    let stacks = traced.file("profile-bee.folded");
+    let mut command = Command::new(profile_bee);
+    traced.run(command.args(["--frequency", FREQUENCY, "--output"]).arg(&stacks))?;
+    traced.clean_up()?;
+    of_folded(&stacks)
+}
+
+/// `is_injected`: with the code of the jitdump made part of the recording first, which its documentation asks for.
+fn by_perf(traced: &Traced<'_>, is_injected: bool) -> anyhow::Result<Verdict> {
+    let (recorded, injected) = (traced.file("perf.data"), traced.file("perf.jit.data"));
+    let mut record = Command::new("perf");
+    record.args(["record", "--quiet", "--no-buildid-cache", "-k", "mono", "-F", FREQUENCY]);
+    traced.run(record.args(["--call-graph", "fp", "-o"]).arg(&recorded))?;
+    let mut data = &recorded;
+    if is_injected {
+        run(Command::new("perf").args(["inject", "--jit", "-i"]).arg(&recorded).arg("-o").arg(&injected))?;
+        data = &injected;
+    }
+    let script = output(Command::new("perf").args(["script", "-F", "ip,sym", "-i"]).arg(data))?;
+    traced.clean_up()?;
+    Ok(of_script(&script))
+}
+
+fn of_folded(path: &Path) -> anyhow::Result<Verdict> {
+    let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    let stacks = text.lines().filter_map(|line| {
+        let (stack, count) = line.rsplit_once(' ')?;
+        Some((stack.split(';').collect(), count.parse().ok()?))
+    });
+    Ok(Verdict::of(stacks))
+}
+
+/// The output of `perf script`: a block a sample, with one line a frame, the leaf first.
+fn of_script(script: &str) -> Verdict {
+    let blocks = script.split("\n\n");
+    Verdict::of(blocks.map(|block| {
+        let frames = block.lines().rev().filter_map(|line| Some(line.trim().split_once(' ')?.1));
+        (frames.collect(), 1)
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_judged_by_who_called() {
+        let script = "\n\t 8b jit_b\n\t 16 run\n\t 1d run_a\n\t 1e main\n\n\
+                      \n\t 8b jit_b\n\t 16 run\n\t 1d run_b\n\t 1e main\n\n\
+                      \n\t 8b [unknown]\n\t 16 run\n\t 1d run_b\n\t 1e main\n\n\
+                      \n\t 8b clock_gettime\n\t 16 now\n\t 1d run_b\n\t 1e main\n";
+        let expected = Verdict { right: 1, wrong: 1, unnamed: 1, ambiguous: None };
+        assert_eq!(of_script(script), expected);
+    }
+}
