@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rand::RngExt;
 
 /// How often samples are taken in while there are any.
-const POLL_INTERVAL: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// A window is this much longer or shorter by chance, so that a fleet doesn't push in step.
 const JITTER: f64 = 0.2;
 /// How often it is noted down how many samples were taken, if the sinks have a place for that.

@@ -32,6 +32,9 @@ const MAX_SILENCE: Duration = Duration::from_secs(30);
 /// once, wakes their reader anyway.
 const QUIET: Duration = Duration::from_secs(2);
 const QUIET_INTERVAL: Duration = Duration::from_millis(500);
+/// The rings are emptied at least so often where the kernel program doesn't notice itself that a library has taken another one's
+/// place: until the daemon does, stacks are walked by the rows of the one that is gone.
+const UNWATCHED_INTERVAL: Duration = Duration::from_millis(100);
 /// CPUs come and go seldom.
 const CPU_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -64,8 +67,8 @@ struct Shared {
 }
 
 impl BackgroundSampler {
-    /// Starts sampling; for `prepare` see [`Sampler::start`]. The rings are emptied every `interval`; what waits in the queue
-    /// has `limits`.
+    /// Starts sampling; for `prepare` see [`Sampler::start`]. The rings are emptied every `interval`, where the kernel lets itself
+    /// be watched that seldom; what waits in the queue has `limits`.
     ///
     /// # Errors
     /// What the kernel refused.
@@ -76,6 +79,7 @@ impl BackgroundSampler {
         prepare: impl FnOnce(KernelTables),
     ) -> Result<Self, SamplerError> {
         let sampler = Sampler::start(options, prepare)?;
+        let interval = if sampler.watches_mappings() { interval } else { interval.min(UNWATCHED_INTERVAL) };
         let shared = Arc::new(Shared {
             sampler: Mutex::new(sampler),
             queued_bytes: AtomicUsize::new(0),

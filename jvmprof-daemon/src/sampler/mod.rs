@@ -170,6 +170,11 @@ impl Sampler {
         self.programs.clock()
     }
 
+    /// See [`Programs`]: false where the kernel doesn't take the program for it.
+    fn watches_mappings(&self) -> bool {
+        self.programs.watches_mappings()
+    }
+
     /// What the rings are waited on with.
     fn waker(&self) -> Arc<Waker> {
         Arc::clone(&self.waker)

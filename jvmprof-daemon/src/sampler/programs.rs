@@ -47,6 +47,8 @@ pub(super) struct Programs {
     /// Keeps the tail calls' targets.
     _targets: ProgramArray<MapData>,
     links: BTreeMap<u32, PerfEventLinkId>,
+    /// The kernel program itself notices that a library takes another one's place.
+    watches_mappings: bool,
     clock: Clock,
     frequency: u64,
     logger: Option<EbpfLogger<&'static dyn log::Log>>,
@@ -91,7 +93,8 @@ impl Programs {
             follow(&mut ebpf, FORK, "sched_process_fork")?;
         }
         follow(&mut ebpf, EXEC, "sched_process_exec")?;
-        if let Err(error) = watch_mappings(&mut ebpf) {
+        let watched = watch_mappings(&mut ebpf);
+        if let Err(error) = &watched {
             tracing::debug!(%error, "new mappings aren't watched");
             tracing::warn!("{UNWATCHED}");
         }
@@ -103,6 +106,7 @@ impl Programs {
             _pids: pids,
             _targets: targets,
             links: BTreeMap::new(),
+            watches_mappings: watched.is_ok(),
             clock: Clock::Cycles,
             frequency: u64::from(options.frequency),
             logger,
@@ -112,6 +116,10 @@ impl Programs {
         prepare(tables);
         programs.attach_first(cpus)?;
         Ok(programs)
+    }
+
+    pub(super) fn watches_mappings(&self) -> bool {
+        self.watches_mappings
     }
 
     pub(super) fn clock(&self) -> Clock {
