@@ -122,12 +122,16 @@ struct ProcessSymbols {
     java: Java,
 }
 
+fn file_cache(limits: FileCacheLimits, with_lines: bool) -> Arc<FileCache> {
+    Arc::new(FileCache::new(limits).with_analysis(analyze_native).with_lines(with_lines))
+}
+
 impl Symbolizer {
     pub fn new(memory: &SymbolMemory) -> Self {
         let limits =
             FileCacheLimits { bytes: memory.files, line_bytes: memory.lines, ..FileCacheLimits::default() };
         Self {
-            files: Arc::new(FileCache::new(limits).with_analysis(analyze_native)),
+            files: file_cache(limits, false),
             names: FunctionNames::new(memory.names),
             native: NativeOptions::default(),
             kernel: KernelFrames::default(),
