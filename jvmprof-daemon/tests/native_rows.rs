@@ -89,7 +89,8 @@ fn step_by_row(row: &Row, machine: &Machine) -> Option<Caller> {
     let ra = match row.ra {
         RaRule::AtCfa(offset) => Some(read(cfa, offset)),
         RaRule::AtRsp(offset) => Some(read(machine.rsp, offset)),
-        RaRule::AtRbp(_) | RaRule::Register(_) => panic!("files have no such rows: {row:?}"),
+        RaRule::Register(register) => Some(machine.encoded(register)),
+        RaRule::AtRbp(_) => panic!("frame information has no such rows: {row:?}"),
         RaRule::Undefined => None,
         RaRule::Unsupported => return None,
     };
@@ -328,6 +329,32 @@ fn threads_of_libc_have_their_root_where_its_frames_say() {
     let binary = UnwindRows::load(&elf).expect("unwind rows");
     // The return address of _start's only call.
     assert!(binary.is_root(Svma(elf.header().entry.0 + 0x1f)));
+}
+
+/// libgcc has four such functions; see the tests that execute them.
+#[test]
+fn code_that_removes_frames_has_rows_of_the_frames_before_and_behind() {
+    let (rows, ..) = load("/lib/x86_64-linux-gnu/libgcc_s.so.1");
+    let mut found = 0;
+    for (start, end) in rows.function_ranges() {
+        let all: Vec<Row> = (start.0..end.0).filter_map(|pc| rows.row(Svma(pc))).collect();
+        let has = |is_it: fn(&Row) -> bool| all.iter().any(is_it);
+        if !has(|row| matches!(row.cfa, CfaRule::RegisterPlus { register: rows::Register::RCX, add: 8 })) {
+            continue;
+        }
+        found += 1;
+        assert!(has(|row| matches!((row.cfa, row.ra), (CfaRule::Rbp(16), RaRule::AtRbp(_)))), "{start:x?}");
+        assert!(
+            has(|row| matches!((row.cfa, row.signal), (CfaRule::RbpIndirect { .. }, true))),
+            "{start:x?}"
+        );
+        assert!(has(|row| matches!((row.ra, row.signal), (RaRule::Register(_), true))), "{start:x?}");
+        let mut handed = Vec::new();
+        rows.for_each(&mut |from, to, row| handed.extend((from..to).map(|pc| (pc, row))));
+        handed.retain(|(pc, _)| (start.0..end.0).contains(pc));
+        assert_eq!(handed, (start.0..end.0).zip(all).collect::<Vec<_>>());
+    }
+    assert_eq!(found, 4);
 }
 
 /// What `readelf` shows as the rows of `.eh_frame`: address to columns by name.

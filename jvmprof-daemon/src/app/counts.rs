@@ -30,6 +30,8 @@ pub struct Counts {
     pub over_series_limit: u64,
     /// Samples whose stacks found no room in their window.
     pub window_full: u64,
+    /// Samples that could not wait for what their stacks need, since too many did.
+    pub waiting_full: u64,
     /// Different stacks that wait for their labels now.
     pub held_stacks: u64,
     /// Samples that arrived, by the outcome of their stack; also those that rules dropped afterwards.
@@ -97,6 +99,7 @@ impl Counts {
             ("window_full".to_owned(), self.window_full),
             ("other_threads".to_owned(), self.targets.other_threads),
             ("cut_labels".to_owned(), self.targets.cut_labels),
+            ("waiting_full".to_owned(), self.waiting_full),
         ]);
         losses.extend(self.symbols.perf_maps.losses());
         for (outcome, count) in &self.outcomes {

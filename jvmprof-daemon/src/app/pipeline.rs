@@ -10,7 +10,7 @@ pub use super::counts::Counts;
 use super::counts::lost;
 use super::memory::MemoryLimits;
 use super::targets::{LabelOptions, Owner, Targets};
-use super::waiting::Waiting;
+use super::waiting::{Wait, Waiting};
 use super::windows::Windows;
 pub use super::windows::{ClockCounts, Flushed};
 use crate::process::container::ContainersOptions;
@@ -293,6 +293,7 @@ impl Pipeline {
             held_stacks: self.state.windows.held_stacks() as u64,
             outcomes: self.state.outcomes.clone(),
             window_full: self.state.windows.without_room(),
+            waiting_full: self.state.waiting.without_room(),
             kernel_run_time: self.sampler.run_time(),
             processes: self.state.table.len() as u64,
             waiting: self.state.waiting.len() as u64,
@@ -432,7 +433,7 @@ impl State {
     /// Resolves those of the waiting samples that are chosen.
     fn resolve_waiting(&mut self, is_chosen: impl FnMut(ProcessKey, &Sample) -> bool) {
         for sample in self.waiting.take(is_chosen) {
-            self.take_in(sample, false);
+            self.take_in(sample, Wait::Over);
         }
     }
 
@@ -444,15 +445,15 @@ impl State {
     }
 
     fn sample(&mut self, sample: Sample) {
-        if let Some((key, sample)) = self.take_in(sample, true) {
+        if let Some((key, sample)) = self.take_in(sample, Wait::Possible) {
             for sample in self.waiting.push(key, sample) {
-                self.take_in(sample, false);
+                self.take_in(sample, Wait::WithoutRoom);
             }
         }
     }
 
-    /// Names a sample and adds it to the window. Gives it back if it `may_wait` for unwind rows that are being read.
-    fn take_in(&mut self, sample: Sample, may_wait: bool) -> Option<(ProcessKey, Sample)> {
+    /// Names a sample and adds it to the window. Gives it back if it has to wait for unwind rows that are being read.
+    fn take_in(&mut self, sample: Sample, wait: Wait) -> Option<(ProcessKey, Sample)> {
         let header = &sample.header;
         let now = now_ns();
         let process =
@@ -466,10 +467,13 @@ impl State {
             self.newest = Instant::now();
         }
         self.symbolizer.look(process, &sample, now);
-        if may_wait && self.symbolizer.must_wait(process, &sample, now) {
+        if wait == Wait::Possible && self.symbolizer.must_wait(process, &sample, now) {
             return Some((process.key, sample));
         }
-        let resolved = self.symbolizer.resolve(process, &sample, now);
+        let resolved = match wait {
+            Wait::Possible | Wait::Over => self.symbolizer.resolve(process, &sample, now),
+            Wait::WithoutRoom => self.symbolizer.resolve_early(process, &sample, now),
+        };
         *self.outcomes.entry(resolved.outcome).or_default() += 1;
         let jvm = self.symbolizer.jvm_facts(process.key);
         let owner = self.targets.owner(process.key, &sample);

@@ -123,6 +123,7 @@ impl Telemetry {
             targets: counts.targets,
             over_series_limit: counts.over_series_limit,
             window_full: counts.window_full,
+            waiting_full: counts.waiting_full,
             held_stacks: counts.held_stacks,
             waiting: counts.waiting,
             kernel_run_time: counts.kernel_run_time,

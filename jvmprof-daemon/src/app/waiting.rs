@@ -6,18 +6,30 @@ use crate::process::ProcessKey;
 use crate::sampler::Sample;
 use crate::symbolize::CacheSize;
 
+/// Whether a sample waits for what its stack needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// If something is being read that it needs.
+    Possible,
+    /// It has waited.
+    Over,
+    /// There is no room for it.
+    WithoutRoom,
+}
+
 /// The samples, in the order in which they were taken.
 #[derive(Debug)]
 pub(super) struct Waiting {
     max_bytes: usize,
     samples: VecDeque<(ProcessKey, Sample)>,
     bytes: usize,
+    without_room: u64,
 }
 
 impl Waiting {
     /// `max_bytes`: memory for them.
     pub(super) fn new(max_bytes: usize) -> Self {
-        Self { max_bytes, samples: VecDeque::new(), bytes: 0 }
+        Self { max_bytes, samples: VecDeque::new(), bytes: 0, without_room: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -26,6 +38,11 @@ impl Waiting {
 
     pub(super) fn size(&self) -> CacheSize {
         CacheSize::new("waiting_samples", self.bytes, self.max_bytes)
+    }
+
+    /// Samples for which there was no room any more.
+    pub(super) fn without_room(&self) -> u64 {
+        self.without_room
     }
 
     /// Adds a sample. Returns those for which there is no room any more: their time is over.
@@ -38,6 +55,7 @@ impl Waiting {
             && let Some((_, sample)) = self.samples.pop_front()
         {
             self.bytes -= bytes(&sample);
+            self.without_room += 1;
             over.push(sample);
         }
         over
@@ -66,4 +84,25 @@ impl Waiting {
 
 fn bytes(sample: &Sample) -> usize {
     size_of::<Sample>() + sample.words() * 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_leave_and_are_counted_where_there_is_no_room() {
+        let sample = |pid| {
+            let mut sample = Sample::empty();
+            sample.header.pid = pid;
+            sample
+        };
+        let key = ProcessKey::numbered(1);
+        let mut waiting = Waiting::new(3 * bytes(&sample(0)));
+        let over: Vec<u32> =
+            (0..5).flat_map(|pid| waiting.push(key, sample(pid))).map(|over| over.header.pid).collect();
+        assert_eq!((over, waiting.without_room(), waiting.len()), (vec![0, 1], 2, 3));
+        assert_eq!(waiting.take(|_, _| true).len(), 3);
+        assert!(waiting.push(key, sample(5)).is_empty(), "there is room again");
+    }
 }

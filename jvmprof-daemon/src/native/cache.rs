@@ -160,6 +160,7 @@ pub struct FileCache {
     lines: Cache<FileKey, Loaded<Option<Arc<LineTable>>>>,
     counting: Arc<Counting>,
     analyze: Option<Analyze>,
+    with_lines: bool,
 }
 
 impl FileCache {
@@ -189,13 +190,20 @@ impl FileCache {
                 idle: 10 * idle,
             },
         );
-        Self { limits, known, parts, lines, counting, analyze: None }
+        Self { limits, known, parts, lines, counting, analyze: None, with_lines: false }
     }
 
     /// Rows are found for code without frame information, too.
     #[must_use]
     pub fn with_analysis(mut self, analyze: Analyze) -> Self {
         self.analyze = Some(analyze);
+        self
+    }
+
+    /// Files share lines only if they have the same: [`Self::lines`] are asked for.
+    #[must_use]
+    pub fn with_lines(mut self, asked: bool) -> Self {
+        self.with_lines = asked;
         self
     }
 
@@ -210,7 +218,7 @@ impl FileCache {
             let header = elf::read_header(&source).map_err(|source| elf_error("headers", path, source))?;
             // Without sections that can be read there still are headers.
             let content = match ElfFile::parse(source) {
-                Ok(parsed) => Content::of(&parsed, before),
+                Ok(parsed) => Content::of(&parsed, before, self.with_lines),
                 Err(_) => Content::Of(before.identity),
             };
             unchanged(file, path, before)?;
@@ -362,6 +370,10 @@ impl FileCache {
             load_errors: self.counting.load_errors.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             bytes: self.known.weighted_size() + self.parts.weighted_size() + self.lines.weighted_size(),
         }
+    }
+
+    pub fn limits(&self) -> FileCacheLimits {
+        self.limits
     }
 
     /// Bytes held and their limit: of headers, of symbols and rows, of lines.

@@ -122,6 +122,16 @@ impl Sample {
     }
 }
 
+#[cfg(test)]
+impl Sample {
+    /// For tests that need one, whichever.
+    pub(crate) fn empty() -> Self {
+        let magic = SAMPLE_MAGIC.to_le_bytes();
+        let record: Vec<u8> = magic.into_iter().chain(std::iter::repeat(0)).take(HEADER_BYTES).collect();
+        Self::parse(&record).expect("a record of this version")
+    }
+}
+
 /// A NUL-padded kernel name as text.
 pub(super) fn name(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());

@@ -61,6 +61,9 @@ pub struct Resolved {
     pub pending: bool,
 }
 
+/// Why a stack isn't whole that was walked before what it needs was there.
+const NO_ROOM_TO_WAIT: &str = "no room to wait";
+
 /// Is the stack whole?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Outcome {
@@ -122,12 +125,16 @@ struct ProcessSymbols {
     java: Java,
 }
 
+fn file_cache(limits: FileCacheLimits, with_lines: bool) -> Arc<FileCache> {
+    Arc::new(FileCache::new(limits).with_analysis(analyze_native).with_lines(with_lines))
+}
+
 impl Symbolizer {
     pub fn new(memory: &SymbolMemory) -> Self {
         let limits =
             FileCacheLimits { bytes: memory.files, line_bytes: memory.lines, ..FileCacheLimits::default() };
         Self {
-            files: Arc::new(FileCache::new(limits).with_analysis(analyze_native)),
+            files: file_cache(limits, false),
             names: FunctionNames::new(memory.names),
             native: NativeOptions::default(),
             kernel: KernelFrames::default(),
@@ -178,6 +185,17 @@ impl Symbolizer {
             frames.push(marker(reason));
         }
         Resolved { frames, outcome, pending }
+    }
+
+    /// As [`Self::resolve`], of a sample that should have waited, which is why its stack may not be whole: [`Self::must_wait`].
+    pub fn resolve_early(&mut self, process: &Process, sample: &Sample, now_ns: u64) -> Resolved {
+        let mut resolved = self.resolve(process, sample, now_ns);
+        if let Outcome::Truncated(_) = resolved.outcome {
+            resolved.outcome = Outcome::Truncated(NO_ROOM_TO_WAIT);
+            resolved.frames.pop();
+            resolved.frames.push(marker(NO_ROOM_TO_WAIT));
+        }
+        resolved
     }
 
     /// Looks at what a sample's process has mapped by now.

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::Symbolizer;
 use super::frames::{frame, frame_bytes};
 use super::later::Unnamed;
 use super::modules::Module;
+use super::{Symbolizer, file_cache};
 use crate::native::debuginfod::{Debuginfod, Wanted};
 use crate::native::elf::ElfFile;
 use crate::native::offers::{Offer, Offers};
@@ -48,9 +48,10 @@ impl NativeOptions {
 }
 
 impl Symbolizer {
-    /// How native frames get their names.
+    /// How native frames get their names: before anything is known of a file.
     #[must_use]
     pub fn with_native(mut self, options: NativeOptions) -> Self {
+        self.files = file_cache(self.files.limits(), options.lines);
         self.names.with_lines = options.lines;
         self.names.downloads = options.debuginfod.as_ref().map(|server| server.directory().to_owned());
         self.native = options;

@@ -30,6 +30,7 @@ pub struct Snapshot {
     /// Samples in the series that takes what exceeds the limit of series.
     pub over_series_limit: u64,
     pub window_full: u64,
+    pub waiting_full: u64,
     /// Different stacks that wait for their labels now.
     pub held_stacks: u64,
     /// What each sink is called, and what became of samples that were handed to it.

@@ -111,7 +111,15 @@ impl Library {
     }
 
     pub(crate) fn lines(&self, places: &DebugPlaces, at: Svma) -> Vec<(String, String, u32)> {
-        let cache = FileCache::new(FileCacheLimits::default());
+        self.lines_in(&FileCache::new(FileCacheLimits::default()).with_lines(true), places, at)
+    }
+
+    pub(crate) fn lines_in(
+        &self,
+        cache: &FileCache,
+        places: &DebugPlaces,
+        at: Svma,
+    ) -> Vec<(String, String, u32)> {
         let known = cache.identify(&File::open(&self.path).expect("there"), &self.path).expect("an ELF file");
         let (inside, open) = (Path::new("/opt/lib/liba.so"), || open_regular(&self.path));
         let key = cache.names_key(&known.key, inside, places, open).expect("a key");

@@ -433,6 +433,32 @@ fn a_file_that_differs_from_another_in_one_byte_alone_lends_it_nothing() {
     }
 }
 
+/// The same code with other lines is another file, if lines are asked for.
+#[test]
+fn files_that_differ_in_dwarf_alone_lend_each_other_no_lines() {
+    let library = Library::build(&["-gdwarf-5"]);
+    let at = library.function("hidden");
+    let original = fs::read(&library.path).expect("read");
+    let own = library.lines(&library.places(), at);
+    let elf = parsed(&original);
+    let section = elf.sections().iter().find(|it| it.name == ".debug_line_str").expect("DWARF 5");
+    let start = section.offset.0 as usize;
+    let mut bytes = original.clone();
+    for place in start..start + section.size as usize {
+        if original[place..].starts_with(b"a.c\0") {
+            bytes[place] = b'b';
+        }
+    }
+    // The one that lies comes first.
+    let cache = FileCache::new(FileCacheLimits::default()).with_lines(true);
+    fs::write(&library.path, bytes).expect("written");
+    let lie = library.lines_in(&cache, &library.places(), at);
+    assert!(lie.iter().all(|(_, file, _)| file.ends_with("b.c")), "{lie:?}");
+    fs::write(&library.path, original).expect("written");
+    assert_eq!(library.lines_in(&cache, &library.places(), at), own);
+    assert!(own.iter().all(|(_, file, _)| file.ends_with("a.c")), "{own:?}");
+}
+
 #[test]
 fn shared_dwarf_is_found_by_a_path_that_counts_from_the_debug_file() {
     let library = Library::build(&[]);

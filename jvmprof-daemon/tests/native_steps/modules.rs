@@ -63,6 +63,11 @@ impl Modules {
         format!("{file}+{:x} {}", svma.0, name.unwrap_or_default())
     }
 
+    /// Whether the code is that of libgcc which replaces frames by others.
+    pub(crate) fn removes_frames(&self, pc: u64) -> bool {
+        self.describe(&Cursor { pc, sp: 0, fp: 0, exact: true }).contains("_Unwind_")
+    }
+
     fn load(&mut self, pid: u32) {
         self.modules.clear();
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("its maps");

@@ -30,6 +30,8 @@ pub(crate) struct Stepper {
     /// The last step was the entry into a handler. A tracer's signal is dropped there: the kernel only takes one where it has
     /// stopped to deliver one (Linux kernel/signal.c, `signal_setup_done` and `get_signal`).
     entered: bool,
+    /// The last step was a jump or a return, from there.
+    jumped_from: Option<u64>,
     /// Mnemonic and length of instructions.
     instructions: RefCell<HashMap<u64, (Mnemonic, u64)>>,
 }
@@ -45,7 +47,14 @@ impl Stepper {
         let pid = Pid::from_raw(child.id().cast_signed());
         assert_eq!(waitpid(pid, Some(WaitPidFlag::__WALL)), Ok(WaitStatus::Stopped(pid, Signal::SIGTRAP)));
         let memory = File::open(format!("/proc/{pid}/mem")).expect("a traced process's memory");
-        Self { child, memory, pending: None, entered: false, instructions: RefCell::default() }
+        Self {
+            child,
+            memory,
+            pending: None,
+            entered: false,
+            jumped_from: None,
+            instructions: RefCell::default(),
+        }
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -123,6 +132,8 @@ impl Stepper {
         }
         let now = self.registers();
         self.entered = signal.is_some();
+        let jumps = !self.entered && matches!(mnemonic, Mnemonic::Jmp | Mnemonic::Ret);
+        self.jumped_from = jumps.then_some(before.rip);
         if self.entered {
             *signals += 1;
             assert!(now.rsp + 128 <= before.rsp, "{signal:?} at {:x} enters its handler", before.rip);
@@ -134,6 +145,11 @@ impl Stepper {
         }
         truth.settle(now.rsp);
         true
+    }
+
+    /// Where the last step jumped or returned from, if that is what it did.
+    pub(crate) fn jumped_from(&self) -> Option<u64> {
+        self.jumped_from
     }
 
     pub(crate) fn memory<'a>(&'a self, registers: &'a Registers) -> Stopped<'a> {

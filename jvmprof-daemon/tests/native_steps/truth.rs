@@ -1,5 +1,7 @@
 //! Which frames a thread's stack has, known by having watched every call, return and signal.
 
+use jvmprof_common::unwind::Cursor;
+
 /// A frame that waits for its callee.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Caller {
@@ -9,6 +11,13 @@ pub(crate) struct Caller {
     pub(crate) sp: u64,
     /// By a signal, rather than that it called.
     pub(crate) interrupted: bool,
+}
+
+impl Caller {
+    /// Its registers, as far as they are known.
+    pub(crate) fn cursor(&self) -> Cursor {
+        Cursor { pc: self.pc, sp: self.sp, fp: 0, exact: self.interrupted }
+    }
 }
 
 /// The frames that wait, outermost first.

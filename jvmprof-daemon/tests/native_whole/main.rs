@@ -68,6 +68,16 @@ fn stacks_of_cxx_that_throws_are_whole() {
     check("C++", &build(directory.path(), "g++", &flags, "load.cc"), &[]);
 }
 
+/// Frames are removed without end.
+#[test]
+fn stacks_of_cxx_that_does_nothing_but_throw_are_whole() {
+    for frame_pointer in ["-fomit-frame-pointer", "-fno-omit-frame-pointer"] {
+        let directory = scratch();
+        let flags = ["-O2", frame_pointer, "-pthread", "-s", "-DTHROW_ONLY"];
+        check(&format!("C++ {frame_pointer}"), &build(directory.path(), "g++", &flags, "load.cc"), &[]);
+    }
+}
+
 #[test]
 fn stacks_of_static_musl_are_whole() {
     for strip in ["-g0", "-s"] {
@@ -91,6 +101,18 @@ fn stacks_of_go_are_whole() {
         let directory = scratch();
         check(&format!("go {flags:?}"), &build_go(directory.path(), flags), &[]);
     }
+}
+
+/// Goroutines that call C, which calls Go, and so on.
+#[test]
+fn stacks_of_go_that_c_calls_are_whole() {
+    let directory = scratch();
+    let program = directory.path().join("program");
+    let mut command = Command::new("go");
+    command.args(["build", "-o"]).arg(&program).arg(source("cgo/main.go")).arg(source("cgo/callback.go"));
+    command.env("GOCACHE", directory.path().join("cache")).env("GOFLAGS", "").env("CGO_ENABLED", "1");
+    assert!(command.status().expect("this test runs go").success(), "go build");
+    check("cgo", &program, &[]);
 }
 
 fn build_go(directory: &Path, flags: &[&str]) -> PathBuf {

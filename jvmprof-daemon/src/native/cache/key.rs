@@ -85,23 +85,25 @@ impl FileKey {
 /// says it is the host's libc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Content {
-    /// A hash of all that names and rows are made of but DWARF, with a key that is drawn anew by each process.
+    /// A hash of all that names and rows are made of, and lines if they are asked for, with a key that is drawn anew by each
+    /// process.
     Hash(u64),
     /// Of what has no section headers, or too many bytes.
     Of(FileIdentity),
 }
 
 impl Content {
-    pub(super) fn of<S: ByteSource>(file: &ElfFile<S>, stat: FileStat) -> Self {
-        hash(file).ok().flatten().map_or(Self::Of(stat.identity), Self::Hash)
+    pub(super) fn of<S: ByteSource>(file: &ElfFile<S>, stat: FileStat, with_lines: bool) -> Self {
+        hash(file, with_lines).ok().flatten().map_or(Self::Of(stat.identity), Self::Hash)
     }
 }
 
 /// `None` if it has no section headers, or too many bytes.
-fn hash<S: ByteSource>(file: &ElfFile<S>) -> Result<Option<u64>, ElfError> {
+fn hash<S: ByteSource>(file: &ElfFile<S>, with_lines: bool) -> Result<Option<u64>, ElfError> {
     static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     let headers = read_raw(file.source())?;
-    let kept: Vec<&Section> = file.sections().iter().filter(|section| is_hashed(section)).collect();
+    let kept: Vec<&Section> =
+        file.sections().iter().filter(|it| is_hashed(it) || with_lines && is_dwarf(it)).collect();
     let bytes = kept.iter().fold(0, |sum: u64, section| sum.saturating_add(section.size));
     if headers.sections.is_empty() || bytes > MAX_BYTES {
         return Ok(None);
@@ -128,4 +130,10 @@ fn is_hashed(section: &Section) -> bool {
         .iter()
         .any(|kind| kind.0 == section.kind);
     !section.no_bits && (section.executable || is_kind || SECTIONS.contains(&section.name.as_str()))
+}
+
+/// Whether lines are made of it.
+fn is_dwarf(section: &Section) -> bool {
+    let is_named = |prefix| section.name.starts_with(prefix);
+    !section.no_bits && (is_named(".debug_") || is_named(".zdebug_"))
 }

@@ -3,51 +3,35 @@
 //! glibc's `_dl_runtime_resolve` realigns its stack and keeps the old stack pointer in `rbx`. A walk from frame to frame knows
 //! no `rbx`. But the function that it calls saves it at a place which is a constant away from the stack pointer at the call.
 
-use std::collections::BTreeMap;
-
 use gimli::{EhFrame, FrameDescriptionEntry, RegisterRule, UnwindSection, X86_64};
-use iced_x86::{Decoder, DecoderOptions, Mnemonic, OpKind};
+use iced_x86::Instruction;
 use jvmprof_common::rows::{CfaRule, Register, Row};
 
-use super::{CONTEXT, Kind, Reader, UnwindRows};
+use super::patches::Patch;
+use super::{CONTEXT, Reader, UnwindRows, suspects};
 use crate::native::elf::ElfFile;
 use crate::native::source::ByteSource;
 use crate::types::Svma;
 
 /// `DW_CFA_def_cfa_register`, `rbx` (DWARF 5, 7.24).
 const BY_RBX: [u8; 2] = [0x0d, 0x03];
-/// Longest function that is looked at, how many of a file, and how many calls in all of them: each is evaluated anew.
-const MAX_FUNCTION: u64 = 4 << 10;
-const MAX_FUNCTIONS: usize = 64;
+/// Calls that are looked at in all of a file's functions: each is evaluated anew.
 const MAX_CALLS: usize = 256;
 
 /// Rows that hold at the last byte of a call, where they are looked up for its return address.
-pub(super) fn rows_at_calls<S: ByteSource>(rows: &UnwindRows, file: &ElfFile<S>) -> BTreeMap<u64, Row> {
-    let mut found = BTreeMap::new();
-    if rows.kind != Kind::EhFrame {
-        return found;
-    }
-    let suspects = rows.index.ranges().zip(rows.index.entries()).filter(|(_, entry)| {
-        let length = rows.section.get(*entry..).and_then(|bytes| bytes.first_chunk::<4>());
-        let length = length.map_or(0, |length| u32::from_le_bytes(*length) as usize);
-        let bytes = rows.section.get(*entry..entry.saturating_add(length)).unwrap_or_default();
-        bytes.windows(2).any(|pair| pair == BY_RBX)
-    });
-    let short = suspects.take(MAX_FUNCTIONS).filter(|((start, end), _)| end.0 - start.0 <= MAX_FUNCTION);
-    let calls = short.flat_map(|((start, end), _)| calls(file, start, end));
-    for (last, target) in calls.take(MAX_CALLS) {
-        if let Some(row) = row_at_call(rows, last, target) {
-            found.insert(last.0, row);
-        }
-    }
-    found
+pub(super) fn rows_at_calls<S: ByteSource>(rows: &UnwindRows, file: &ElfFile<S>) -> Vec<Patch> {
+    let functions = suspects::functions(rows, BY_RBX);
+    let code = functions.flat_map(|function| suspects::instructions(file, function));
+    let calls = code.filter(Instruction::is_call_near).take(MAX_CALLS);
+    calls.filter_map(|call| row_at_call(rows, &call)).collect()
 }
 
-fn row_at_call(rows: &UnwindRows, last: Svma, target: Svma) -> Option<Row> {
-    let row = rows.row(last)?;
+fn row_at_call(rows: &UnwindRows, call: &Instruction) -> Option<Patch> {
+    let last = call.next_ip().wrapping_sub(1);
+    let row = rows.row(Svma(last))?;
     let CfaRule::RegisterPlus { register: Register::RBX, add } = row.cfa else { return None };
-    let at = saved_rbx(rows, target)?;
-    Some(Row { cfa: CfaRule::RspIndirect { at, add }, ..row })
+    let at = saved_rbx(rows, Svma(call.near_branch_target()))?;
+    Some((last..call.next_ip(), Row { cfa: CfaRule::RspIndirect { at, add }, ..row }))
 }
 
 /// Where a function saves `rbx`, from its caller's stack pointer: everywhere the same, once it has.
@@ -66,18 +50,4 @@ fn saved_rbx(rows: &UnwindRows, function: Svma) -> Option<i32> {
         }
         None
     })
-}
-
-/// The direct calls of a function: the last byte of each, and where it leads.
-fn calls<S: ByteSource>(file: &ElfFile<S>, start: Svma, end: Svma) -> Vec<(Svma, Svma)> {
-    let holds = |address: u64, size: u64| start.0 >= address && end.0 <= address.saturating_add(size);
-    let section = file.code().into_iter().find(|it| holds(it.address.0, it.size));
-    let Some(section) = section else { return Vec::new() };
-    let piece = file.read_piece(&section, start.0 - section.address.0, end.0 - start.0);
-    let Ok(code) = piece else { return Vec::new() };
-    let decoder = Decoder::with_ip(64, &code, start.0, DecoderOptions::NONE);
-    let calls = decoder
-        .into_iter()
-        .filter(|it| it.mnemonic() == Mnemonic::Call && it.op0_kind() == OpKind::NearBranch64);
-    calls.map(|it| (Svma(it.next_ip() - 1), Svma(it.near_branch_target()))).collect()
 }

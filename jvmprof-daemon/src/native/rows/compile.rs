@@ -46,6 +46,9 @@ pub(super) fn row<'a, S: UnwindSection<Reader<'a>>>(
             Some((X86_64::RSP, offset)) => RaRule::AtRsp(offset),
             _ => RaRule::Unsupported,
         },
+        Some(RegisterRule::Register(register)) => {
+            general(register).map_or(RaRule::Unsupported, RaRule::Register)
+        }
         _ => RaRule::Unsupported,
     };
     Row { cfa, rbp, ra, signal: cie.is_signal_trampoline() }

@@ -6,14 +6,16 @@
 mod callee;
 mod code;
 mod compile;
+mod eh_return;
 mod go;
 mod headerless;
 mod index;
+mod patches;
 mod roots;
 mod spans;
+mod suspects;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use gimli::{BaseAddresses, DebugFrame, EhFrame, LittleEndian, UnwindContext, UnwindSection};
@@ -23,6 +25,7 @@ use crate::native::elf::{ElfError, ElfFile, Section};
 use crate::native::go::GoProgram;
 pub use crate::native::rows::code::Analyze;
 use crate::native::rows::index::Index;
+use crate::native::rows::patches::Patches;
 use crate::native::rows::spans::Spans;
 use crate::native::source::ByteSource;
 use crate::types::Svma;
@@ -46,8 +49,8 @@ pub struct UnwindRows {
     debug: Option<Box<UnwindRows>>,
     /// Of code that has none of that.
     spans: Spans,
-    /// Rows for return addresses alone, by the last byte of their call.
-    at_calls: BTreeMap<u64, Row>,
+    /// In place of some of the section's rows.
+    patches: Patches,
 }
 
 /// Which of the two similar formats the section has.
@@ -82,7 +85,9 @@ impl UnwindRows {
         let is_go = !go.is_empty();
         let mut rows = Self::of_frame_information(file, !is_go)?;
         rows.spans = go;
-        rows.at_calls = callee::rows_at_calls(&rows, file);
+        let mut patches = callee::rows_at_calls(&rows, file);
+        patches.extend(eh_return::rows(&rows, file));
+        rows.patches = Patches::new(patches);
         if let Some(analyze) = analyze.filter(|_| !is_go) {
             let known: Vec<_> = rows.function_ranges().collect();
             rows.spans = code::spans(file, &known, analyze);
@@ -148,8 +153,8 @@ impl UnwindRows {
     ///
     /// For a return address ask at address - 1.
     pub fn row(&self, pc: Svma) -> Option<Row> {
-        if let Some(row) = self.at_calls.get(&pc.0) {
-            return Some(*row);
+        if let Some(row) = self.patches.find(pc) {
+            return Some(row);
         }
         let Some(entry) = self.index.find(pc) else {
             let debug = self.debug.as_ref().and_then(|debug| debug.row(pc));
@@ -227,7 +232,12 @@ impl UnwindRows {
     /// Bytes of memory held.
     pub fn size_bytes(&self) -> usize {
         let debug = self.debug.as_ref().map_or(0, |debug| debug.size_bytes());
-        size_of::<Self>() + self.section.len() + self.index.size_bytes() + self.spans.size_bytes() + debug
+        size_of::<Self>()
+            + self.section.len()
+            + self.index.size_bytes()
+            + self.spans.size_bytes()
+            + self.patches.size_bytes()
+            + debug
     }
 
     fn eh_frame(&self) -> EhFrame<Reader<'_>> {
@@ -253,14 +263,8 @@ impl UnwindRows {
             let Ok(fde) = section.fde_from_offset(&self.bases, offset, S::cie_from_offset) else { return };
             let Ok(mut table) = fde.rows(section, &self.bases, &mut context) else { return };
             while let Ok(Some(row)) = table.next_row() {
-                let (mut start, end) = (row.start_address(), row.end_address());
                 let compiled = compile::row(row, fde.cie(), section);
-                for (last, at_call) in self.at_calls.range(start..end.max(start)) {
-                    handle(start, *last, compiled);
-                    handle(*last, last + 1, *at_call);
-                    start = last + 1;
-                }
-                handle(start, end, compiled);
+                self.patches.apply(row.start_address(), row.end_address(), compiled, handle);
             }
         });
     }

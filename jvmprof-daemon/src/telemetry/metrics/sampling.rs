@@ -115,6 +115,11 @@ pub(super) const METRICS: &[Metric] = &[
         |snapshot, values| values.is(snapshot.waiting),
     ),
     Metric::counter(
+        "jvmprof_samples_waiting_full",
+        "Samples that were walked without the unwind rows they needed, since too many waited for some",
+        |snapshot, values| values.is(snapshot.waiting_full),
+    ),
+    Metric::counter(
         "jvmprof_kernel_program_seconds",
         "Run time of the sampling program on all CPUs; absent where the kernel doesn't measure it",
         |snapshot, values| {

@@ -66,6 +66,10 @@ __attribute__((noinline)) static unsigned long on_the_stack(unsigned bytes, unsi
 static void work(int seed) {
     const std::regex words("([a-z]+)-([0-9]+)");
     for (int x = seed;; x++) {
+#ifdef THROW_ONLY
+        sink += catcher(x);
+        continue;
+#endif
         sink += catcher(x) + deep(200, x) + on_the_stack(1 << 14, x);
         std::map<std::string, int> counts;
         for (int i = 0; i < 200; i++) counts["key" + std::to_string((i * x) % 97)]++;
