@@ -147,8 +147,9 @@ struct Scene {
     runs: Vec<Run>,
     /// Times that the daemon got SIGHUP.
     hangups: u32,
-    /// When the daemon gets it next, and how long after that again; `None`: no more.
+    /// When the daemon gets it next; `None`: no more.
     next_hangup: Option<Instant>,
+    /// How long after that again.
     hangup_interval: Duration,
 }
 
