@@ -82,9 +82,9 @@ pub fn begin_sample(scratch: &mut Scratch) {
 /// The JVM of the process that is sampled.
 #[inline(always)]
 pub fn jvm<'a>(scratch: &Scratch) -> Option<&'a Jvm> {
+    let jvm = &raw const scratch.recent.jvm;
     // SAFETY: it stays as it is until the next sample begins.
-    let jvm = unsafe { &*(&raw const scratch.recent.jvm) };
-    (scratch.process.jvm != 0).then_some(jvm)
+    (scratch.process.jvm != 0).then_some(unsafe { &*jvm })
 }
 
 #[inline(always)]
