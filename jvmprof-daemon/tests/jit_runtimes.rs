@@ -169,10 +169,15 @@ struct TwoFunctions {
     /// What calls them is called so, or has this in its name.
     entry: &'static str,
     names: [&'static str; 2],
+    /// Percent of the samples that may hit code of which the runtime tells nothing.
+    untold: u64,
 }
 
-const IN_WASM: TwoFunctions = TwoFunctions { entry: "array_to_wasm_trampoline", names: ["fib", "mix"] };
-const IN_DOTNET: TwoFunctions = TwoFunctions { entry: "Work.Main", names: ["Work.Fib", "Work.Mix"] };
+const IN_WASM: TwoFunctions =
+    TwoFunctions { entry: "array_to_wasm_trampoline", names: ["fib", "mix"], untold: 0 };
+/// Seen: one sample of 1,585 in code that the map of .NET does not have.
+const IN_DOTNET: TwoFunctions =
+    TwoFunctions { entry: "Work.Main", names: ["Work.Fib", "Work.Mix"], untold: 1 };
 
 impl TwoFunctions {
     fn is_seen(&self, frames: &[String]) -> bool {
@@ -203,7 +208,7 @@ impl TwoFunctions {
         let theirs = spent[0] / (spent[0] + spent[1]);
         println!("{} samples, {all} of both, {} cut: {cut:?}", summary["samples"], count(&cut));
         println!("  {}: {ours:.3} here, {theirs:.3} by the program's clock", self.names[0]);
-        assert_eq!(unknown(&stacks), 0);
+        assert!(unknown(&stacks) * 100 <= self.untold * all, "{} unknown", unknown(&stacks));
         assert!(all > 500, "{stacks:?}");
         // In a function's first instructions its caller is skipped.
         assert!(count(&cut) * 100 <= all, "{cut:?}");
