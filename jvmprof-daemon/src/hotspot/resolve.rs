@@ -69,6 +69,9 @@ pub struct JavaFrame {
     pub how: How,
 }
 
+/// `mov rbx, imm64; jmp rel32` (openjdk src/hotspot/cpu/x86/compiledIC_x86.cpp, `emit_to_interp_stub`).
+const STATIC_CALL_STUB_BYTES: u64 = 15;
+
 /// The methods of one physical frame, innermost first.
 pub type Frames = Arc<[JavaFrame]>;
 
@@ -90,6 +93,32 @@ impl<M: ProcessMemory> Hotspot<M> {
             self.finish(cache, pending, &mut answers);
         }
         answers.into_iter().map(|answer| answer.unwrap_or(Err(Unnamed::Unreadable))).collect()
+    }
+
+    /// Whether a leaf is in the stub of one of its nmethod's own static calls, which that call has entered: code of the caller that
+    /// is no frame, between it and a callee that isn't compiled. Only an nmethod that has been named is known.
+    pub fn is_in_static_call_stub(&self, cache: &JavaCache, leaf: &CodeRef, caller: &CodeRef) -> bool {
+        let place = |code: &CodeRef| match *code {
+            CodeRef::Compiled { pc, blob, compile_id, osr } => {
+                Some((NmethodId { blob, compile_id, osr }, pc))
+            }
+            CodeRef::Interpreted { .. } => None,
+        };
+        let (Some((id, pc)), Some((of, returns_to))) = (place(leaf), place(caller)) else { return false };
+        let behind_all = |debug: Arc<Debug>| {
+            let offset = pc.0.checked_sub(debug.header.code_begin.0).and_then(|it| u32::try_from(it).ok());
+            offset.is_some_and(|offset| scopes::is_behind_all(&debug.pcs, offset))
+        };
+        if id != of || !cache.nmethods.get(&(self.key, id)).is_some_and(behind_all) {
+            return false;
+        }
+        // A method that calls itself may be in its exception handler, which lies there, too.
+        let call = returns_to.0.checked_sub(5).and_then(|at| self.memory.read_bytes(Avma(at), 5));
+        let Some([0xe8, offset @ ..]) = call.as_deref().and_then(<[u8]>::first_chunk::<5>) else {
+            return false;
+        };
+        let called = returns_to.0.wrapping_add_signed(i32::from_le_bytes(*offset).into());
+        pc.0.wrapping_sub(called) < STATIC_CALL_STUB_BYTES
     }
 
     /// Answers what is known, and gives what each other request needs: for compiled code its debug information, read here.

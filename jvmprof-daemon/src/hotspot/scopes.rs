@@ -44,6 +44,11 @@ pub fn find(descs: &[PcDesc], pc_offset: u32) -> Option<PcDesc> {
     descs.get(index).copied()
 }
 
+/// Whether a pc is behind all places with debug information: in the stubs at the end of an nmethod.
+pub fn is_behind_all(descs: &[PcDesc], pc_offset: u32) -> bool {
+    !descs.is_empty() && find(descs, pc_offset).is_none_or(|desc| desc.scope == NO_SCOPE)
+}
+
 /// Decodes the scopes from `desc` outwards.
 ///
 /// # Errors
@@ -113,6 +118,9 @@ mod tests {
         assert_eq!(scope(41), Some(0), "behind the last safepoint only the method itself is sure");
         assert_eq!(scope(u32::MAX), None);
         assert_eq!(find(&[], 3), None);
+        let is_behind_all = |pc| is_behind_all(&descs(), pc);
+        assert_eq!([0, 40, 41, u32::MAX].map(is_behind_all), [false, false, true, true]);
+        assert!(!super::is_behind_all(&[], 3), "a native method's wrapper has no places at all");
     }
 
     #[test]

@@ -201,6 +201,14 @@ impl Attached {
         self.hotspot.resolve(cache, &requests)
     }
 
+    /// Whether the first of these frames, the interrupted one, is none: code of the second, on the way to what that calls.
+    pub(super) fn begins_on_the_way(&self, cache: &JavaCache, frames: &[UserFrame]) -> bool {
+        let [leaf @ UserFrame::Compiled { exact: true, .. }, caller, ..] = frames else { return false };
+        let interpreter = self.jvm().interpreter_start;
+        let pair = code_ref(leaf, interpreter).zip(code_ref(caller, interpreter));
+        pair.is_some_and(|(leaf, caller)| self.hotspot.is_in_static_call_stub(cache, &leaf, &caller))
+    }
+
     /// What HotSpot calls a stub.
     pub(super) fn stub_name(&mut self, pc: Avma, name_at: u64) -> Arc<str> {
         if let Some(name) = self.stubs.name(pc) {

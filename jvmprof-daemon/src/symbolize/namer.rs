@@ -96,9 +96,10 @@ impl Namer<'_> {
     /// Names a stack: what isn't known of its Java frames is read all at once.
     fn name_java(&mut self, symbols: &mut ProcessSymbols, stack: &[UserFrame], frames: &mut Vec<Arc<Frame>>) {
         let Known { frames: known, unnamed } = self.read_new(symbols, stack);
+        let on_the_way = symbols.java.attached().is_some_and(|java| java.begins_on_the_way(self.java, stack));
         // A compiled frame is being replaced by interpreted ones, which keep what was there before until they are filled.
         let mut is_unpacking = false;
-        for (index, (which, known)) in stack.iter().zip(known).enumerate() {
+        for (index, (which, known)) in stack.iter().zip(known).enumerate().skip(usize::from(on_the_way)) {
             is_unpacking &= matches!(which, UserFrame::Interpreted { .. });
             let frame = match known {
                 _ if is_unpacking => {
