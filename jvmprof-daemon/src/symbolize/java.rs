@@ -118,7 +118,9 @@ impl Java {
                     return Look::Same;
                 }
                 self.next_look_ns = now_ns + SELDOM_NS;
-                self.none_in = matches!(error, HotspotError::NotHotspot(_)).then_some(process.version);
+                // A JVM whose maps could not be read is one all the same, and is tried again.
+                let is_none = matches!(error, HotspotError::NotHotspot(_)) && !process.is_jvm();
+                self.none_in = is_none.then_some(process.version);
                 self.is_hotspot = !matches!(error, HotspotError::NotHotspot(_) | HotspotError::Mappings(_));
                 let is_news = self.problem.replace(error.reason()) != Some(error.reason());
                 if !is_news || !self.is_hotspot {
