@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use jvmprof_common::abi::Counter;
-use jvmprof_common::frame::UserFrame;
 
 pub use super::counts::Counts;
 use super::counts::lost;
@@ -24,7 +23,6 @@ use crate::sampler::{
     SamplerError, SamplerOptions, now_ns, period_ns,
 };
 use crate::symbolize::{CacheSize, NativeOptions, Outcome, Symbolizer};
-use crate::types::Avma;
 
 /// What to sample, and what the way may cost.
 #[derive(Clone, Debug)]
@@ -456,8 +454,11 @@ impl State {
     fn take_in(&mut self, sample: Sample, wait: Wait) -> Option<(ProcessKey, Sample)> {
         let header = &sample.header;
         let now = now_ns();
-        let process =
-            self.table.sampled(header.pid, header.start_ns, &sample.comm(), now, looked_up(&sample));
+        let mut known = None;
+        let process = self.table.sampled(header.pid, header.start_ns, &sample.comm(), now, |process| {
+            known = self.symbolizer.known(process, &sample);
+            known.is_none().then(|| sample.addresses())
+        });
         let is_new = !self.targets.knows(process.key);
         if self.targets.drops_unseen(process, header.start_ns) {
             *self.outcomes.entry(Outcome::Unwanted).or_default() += 1;
@@ -467,12 +468,13 @@ impl State {
             self.newest = Instant::now();
         }
         self.symbolizer.look(process, &sample, now);
-        if wait == Wait::Possible && self.symbolizer.must_wait(process, &sample, now) {
-            return Some((process.key, sample));
-        }
-        let resolved = match wait {
-            Wait::Possible | Wait::Over => self.symbolizer.resolve(process, &sample, now),
-            Wait::WithoutRoom => self.symbolizer.resolve_early(process, &sample, now),
+        let resolved = match (known, wait) {
+            (Some(known), _) => known,
+            (None, Wait::Possible) if self.symbolizer.must_wait(process, &sample, now) => {
+                return Some((process.key, sample));
+            }
+            (None, Wait::Possible | Wait::Over) => self.symbolizer.resolve(process, &sample, now),
+            (None, Wait::WithoutRoom) => self.symbolizer.resolve_early(process, &sample, now),
         };
         *self.outcomes.entry(resolved.outcome).or_default() += 1;
         let jvm = self.symbolizer.jvm_facts(process.key);
@@ -487,12 +489,4 @@ impl State {
         self.first_sample.get_or_insert_with(Instant::now);
         None
     }
-}
-
-/// The addresses of a sample's frames that should lie in mappings.
-fn looked_up(sample: &Sample) -> impl Iterator<Item = Avma> + '_ {
-    let mut words = sample.user();
-    std::iter::from_fn(move || UserFrame::take(&mut words))
-        .filter_map(|frame| frame.lookup_address())
-        .map(Avma)
 }

@@ -359,6 +359,21 @@ impl FileCache {
         }
     }
 
+    /// As [`Self::rows`], for whoever makes something else of them at once: they aren't kept, however large they are.
+    ///
+    /// # Errors
+    /// As [`Self::symbols`], but none is remembered.
+    pub fn read_rows(
+        &self,
+        key: &FileKey,
+        path: &Path,
+        open: impl FnOnce() -> Result<File, OpenError>,
+    ) -> Result<UnwindRows, LoadError> {
+        let rows =
+            self.load(key, "unwind rows", path, open, |file| UnwindRows::load_with(file, self.analyze));
+        rows.inspect_err(|error| self.counting.load_error(error))
+    }
+
     pub fn counters(&self) -> CacheCounters {
         self.known.run_pending_tasks();
         self.parts.run_pending_tasks();

@@ -265,14 +265,14 @@ impl ProcessTable {
     }
 
     /// The process that a sample belongs to, read from `/proc` if it is new here, and again (now and then) if one of the
-    /// sample's `addresses` lies in none of its mappings.
-    pub fn sampled(
+    /// sample's `addresses` lies in none of its mappings; none are given where that is known already.
+    pub fn sampled<I: Iterator<Item = Avma>>(
         &mut self,
         pid: u32,
         start_ns: u64,
         comm: &str,
         now_ns: u64,
-        addresses: impl Iterator<Item = Avma>,
+        addresses: impl FnOnce(&Process) -> Option<I>,
     ) -> &Process {
         // Before this process's own are read.
         self.make_room();
@@ -290,9 +290,11 @@ impl ProcessTable {
         if std::mem::take(&mut process.needs_facts) {
             process.read_facts(counts);
         }
-        if process.needs_read
-            || (process.next_look_ns <= now_ns && is_any_outside(&process.mappings, addresses))
-        {
+        let is_outdated = process.needs_read || {
+            let outside = |addresses| is_any_outside(&process.mappings, addresses);
+            addresses(process).is_some_and(|it| process.next_look_ns <= now_ns && outside(it))
+        };
+        if is_outdated {
             process.read_mappings(now_ns, counts);
             self.grown += process.mappings.bytes();
         }
@@ -301,7 +303,8 @@ impl ProcessTable {
 
     /// A process of which `/proc` has been asked: as if it were sampled now.
     pub fn existing(&mut self, pid: u32, facts: &Facts, now_ns: u64) -> &Process {
-        self.sampled(pid, facts.start_ticks * NS_PER_TICK, &facts.comm, now_ns, std::iter::empty())
+        let none = |_: &Process| None::<std::iter::Empty<Avma>>;
+        self.sampled(pid, facts.start_ticks * NS_PER_TICK, &facts.comm, now_ns, none)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Process> {

@@ -1,7 +1,7 @@
 //! Counting equal stacks of equal label sets.
 
 use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -16,7 +16,7 @@ use crate::types::FastHasher;
 /// Memory is bounded: when a window has too many different stacks, further ones are counted as one that says so.
 #[derive(Debug)]
 pub struct Aggregator<K> {
-    series: HashMap<Arc<LabelSet>, Stacks<K>>,
+    series: HashMap<Arc<LabelSet>, Stacks<K>, FastHasher>,
     held: HashMap<K, Stacks<K>>,
     late: Vec<Late<K>>,
     limit: Option<SeriesLimit>,
@@ -80,11 +80,13 @@ struct Counted<K> {
 
 /// A stack, equal to another if it is made of the very same frames.
 #[derive(Debug)]
-struct StackKey(Vec<Arc<Frame>>);
+struct StackKey(Arc<[Arc<Frame>]>);
 
 impl PartialEq for StackKey {
     fn eq(&self, other: &Self) -> bool {
-        self.0.len() == other.0.len() && self.0.iter().zip(&other.0).all(|(a, b)| Arc::ptr_eq(a, b))
+        let are_equal =
+            || self.0.len() == other.0.len() && self.0.iter().zip(&*other.0).all(|(a, b)| Arc::ptr_eq(a, b));
+        Arc::ptr_eq(&self.0, &other.0) || are_equal()
     }
 }
 
@@ -92,7 +94,7 @@ impl Eq for StackKey {}
 
 impl Hash for StackKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        for frame in &self.0 {
+        for frame in &*self.0 {
             state.write_usize(Arc::as_ptr(frame).addr());
         }
     }
@@ -102,7 +104,7 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
     /// An empty window. `limit`: of series for each batch.
     pub fn new(limit: Option<SeriesLimit>) -> Self {
         Self {
-            series: HashMap::new(),
+            series: HashMap::default(),
             held: HashMap::new(),
             late: Vec::new(),
             limit,
@@ -134,19 +136,25 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
     }
 
     /// Counts a stack (leaf first). `pending`: some of its frames may still get names.
-    pub fn add(&mut self, labels: &Arc<LabelSet>, owner: K, frames: Vec<Arc<Frame>>, pending: bool) {
+    pub fn add(
+        &mut self,
+        labels: &Arc<LabelSet>,
+        owner: K,
+        frames: impl Into<Arc<[Arc<Frame>]>>,
+        pending: bool,
+    ) {
         let (labels, over) = room(&self.series, self.limit.as_ref(), labels);
         self.over_limit += u64::from(over);
         let stacks = match self.series.get_mut(labels) {
             Some(stacks) => stacks,
             None => self.series.entry(Arc::clone(labels)).or_default(),
         };
-        count(stacks, &mut self.room, owner, frames, pending);
+        count(stacks, &mut self.room, owner, frames.into(), pending);
     }
 
     /// Counts a stack whose labels the owner will be asked for.
-    pub fn hold(&mut self, owner: K, frames: Vec<Arc<Frame>>, pending: bool) {
-        count(self.held.entry(owner).or_default(), &mut self.room, owner, frames, pending);
+    pub fn hold(&mut self, owner: K, frames: impl Into<Arc<[Arc<Frame>]>>, pending: bool) {
+        count(self.held.entry(owner).or_default(), &mut self.room, owner, frames.into(), pending);
     }
 
     /// Samples since the beginning whose stacks found no room.
@@ -219,8 +227,8 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
 }
 
 /// The labels under which a sample is counted, and whether they aren't its own because there is no room for more.
-fn room<'a, T>(
-    series: &HashMap<Arc<LabelSet>, T>,
+fn room<'a, T, S: BuildHasher>(
+    series: &HashMap<Arc<LabelSet>, T, S>,
     limit: Option<&'a SeriesLimit>,
     labels: &'a Arc<LabelSet>,
 ) -> (&'a Arc<LabelSet>, bool) {
@@ -245,19 +253,20 @@ fn put(
     count
 }
 
-fn count<K>(stacks: &mut Stacks<K>, room: &mut Room, owner: K, frames: Vec<Arc<Frame>>, pending: bool) {
+fn count<K>(stacks: &mut Stacks<K>, room: &mut Room, owner: K, frames: Arc<[Arc<Frame>]>, pending: bool) {
     let key = StackKey(frames);
     if let Some(counted) = stacks.get_mut(&key) {
         counted.count += 1;
         return;
     }
     let has_room = room.take(key.0.len(), size_of::<(StackKey, Counted<K>)>());
-    let (key, pending) = if has_room { (key, pending) } else { (StackKey(vec![room.marker()]), false) };
+    let (key, pending) = if has_room { (key, pending) } else { (StackKey([room.marker()].into()), false) };
     stacks.entry(key).or_insert(Counted { count: 0, owner, pending }).count += 1;
 }
 
 fn finished<K>(stacks: Stacks<K>, finish: &mut impl FnMut(K, &mut [Arc<Frame>])) -> Vec<Sample> {
-    let mut finish = |(StackKey(mut frames), counted): (StackKey, Counted<K>)| {
+    let mut finish = |(StackKey(frames), counted): (StackKey, Counted<K>)| {
+        let mut frames = frames.to_vec();
         if counted.pending {
             finish(counted.owner, &mut frames);
         }

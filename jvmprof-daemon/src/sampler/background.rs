@@ -32,9 +32,10 @@ const MAX_SILENCE: Duration = Duration::from_secs(30);
 /// once, wakes their reader anyway.
 const QUIET: Duration = Duration::from_secs(2);
 const QUIET_INTERVAL: Duration = Duration::from_millis(500);
-/// The rings are emptied at least so often where the kernel program doesn't notice itself that a library has taken another one's
-/// place: until the daemon does, stacks are walked by the rows of the one that is gone.
-const UNWATCHED_INTERVAL: Duration = Duration::from_millis(100);
+/// Where the kernel program doesn't notice itself that a library has taken another one's place, each process record wakes the
+/// reader: until it has been read, stacks are walked by the rows of the library that is gone. It waits for so long since it read
+/// last, which bounds what hosts cost whose processes come and go.
+const UNWATCHED_INTERVAL: Duration = Duration::from_millis(50);
 /// CPUs come and go seldom.
 const CPU_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -64,11 +65,13 @@ struct Shared {
     urgent: Notify,
     arrived: Notify,
     interval: Duration,
+    /// Whether the kernel program notices by itself when code is mapped in place of other code.
+    watches_mappings: bool,
 }
 
 impl BackgroundSampler {
-    /// Starts sampling; for `prepare` see [`Sampler::start`]. The rings are emptied every `interval`, where the kernel lets itself
-    /// be watched that seldom; what waits in the queue has `limits`.
+    /// Starts sampling; for `prepare` see [`Sampler::start`]. The rings are emptied every `interval`, or sooner if a process record
+    /// is there that can't wait; what waits in the queue has `limits`.
     ///
     /// # Errors
     /// What the kernel refused.
@@ -79,7 +82,7 @@ impl BackgroundSampler {
         prepare: impl FnOnce(KernelTables),
     ) -> Result<Self, SamplerError> {
         let sampler = Sampler::start(options, prepare)?;
-        let interval = if sampler.watches_mappings() { interval } else { interval.min(UNWATCHED_INTERVAL) };
+        let watches_mappings = sampler.watches_mappings();
         let shared = Arc::new(Shared {
             sampler: Mutex::new(sampler),
             queued_bytes: AtomicUsize::new(0),
@@ -93,6 +96,7 @@ impl BackgroundSampler {
             urgent: Notify::new(),
             arrived: Notify::new(),
             interval,
+            watches_mappings,
         });
         let (sender, events) = channel();
         let waker = shared.sampler().waker();
@@ -202,9 +206,13 @@ impl Shared {
     fn run(&self, events: &Sender<Event>, waker: &Waker) {
         let mut next_cpu_check = Instant::now() + CPU_CHECK_INTERVAL;
         let mut last_event = Instant::now();
+        let mut polled = Instant::now();
         while !self.stop.load(Ordering::Relaxed) {
             let is_quiet = last_event.elapsed() >= QUIET;
             let woken = waker.wait(if is_quiet { QUIET_INTERVAL.max(self.interval) } else { self.interval });
+            if woken == Woken::Records && !self.watches_mappings {
+                std::thread::sleep(UNWATCHED_INTERVAL.saturating_sub(polled.elapsed()));
+            }
             let is_urgent = woken == Woken::Samples;
             if is_urgent {
                 // Handed on are only events that are complete for sure.
@@ -218,6 +226,7 @@ impl Shared {
             });
             self.end_dropping(events);
             self.polled_ns.store(now_ns(), Ordering::Relaxed);
+            polled = Instant::now();
             if is_urgent {
                 self.urgent.notify_one();
             }

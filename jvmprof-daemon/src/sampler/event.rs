@@ -1,6 +1,7 @@
 //! What the kernel tells: samples and process events.
 
 use jvmprof_common::abi::{FLAG_KERNEL_MODE, SAMPLE_MAGIC, SAMPLE_WORDS, SampleHeader, Stop};
+use jvmprof_common::frame::UserFrame;
 
 use crate::types::{Avma, BuildId, FileOffset};
 
@@ -107,7 +108,19 @@ impl Sample {
         &self.words[usize::from(self.header.kernel_frames) + usize::from(self.header.user_words)..]
     }
 
-    /// Words of all parts together.
+    /// The addresses of the user's frames that should lie in mappings.
+    pub fn addresses(&self) -> impl Iterator<Item = Avma> + '_ {
+        let mut words = self.user();
+        let frames = std::iter::from_fn(move || UserFrame::take(&mut words));
+        frames.filter_map(|frame| frame.lookup_address()).map(Avma)
+    }
+
+    /// The words of all parts, in this order.
+    pub fn all_words(&self) -> &[u64] {
+        &self.words
+    }
+
+    /// How many words all parts have together.
     pub fn words(&self) -> usize {
         self.words.len()
     }

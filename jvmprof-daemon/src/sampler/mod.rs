@@ -31,7 +31,7 @@ pub use event::{Event, EventKind, Sample};
 use order::EventOrder;
 pub use periods::{FrequencyChange, Periods, period_ns};
 use programs::Programs;
-use records::Records;
+use records::{Records, Wake};
 pub use tables::{KernelTables, TableSizes};
 use waker::Waker;
 
@@ -157,10 +157,14 @@ impl Sampler {
     /// Each names the kernel facility that refused.
     pub fn start(options: &SamplerOptions, prepare: impl FnOnce(KernelTables)) -> Result<Self, SamplerError> {
         let cpus = cpus::online()?;
-        // Process records first: a sample's process is known that way.
         let waker = Arc::new(Waker::new().map_err(|source| SamplerError::Thread { source })?);
-        let records = Records::open(&cpus, Arc::clone(&waker))?;
-        let programs = Programs::start(options, &cpus, prepare)?;
+        let (programs, records) = Programs::start(options, &cpus, |tables, watches_mappings| {
+            // Before the first sample: its process is known that way.
+            let wake = if watches_mappings { Wake::Filling } else { Wake::Each };
+            let records = Records::open(&cpus, Arc::clone(&waker), wake)?;
+            prepare(tables);
+            Ok(records)
+        })?;
         waker.add_samples(programs.ring_fd()).map_err(|source| SamplerError::Thread { source })?;
         let order = EventOrder::default();
         Ok(Self { programs, records, order, counts: SamplerCounts::default(), waker })

@@ -63,11 +63,12 @@ impl fmt::Debug for Programs {
 }
 
 impl Programs {
-    pub(super) fn start(
+    /// Between loading and attaching, `prepare` gets the tables and whether new mappings are watched.
+    pub(super) fn start<T>(
         options: &SamplerOptions,
         cpus: &[u32],
-        prepare: impl FnOnce(KernelTables),
-    ) -> Result<Self, SamplerError> {
+        prepare: impl FnOnce(KernelTables, bool) -> Result<T, SamplerError>,
+    ) -> Result<(Self, T), SamplerError> {
         // The verifier's reason without its walk: `doctor --programs` tells that too.
         let mut ebpf = load(options, VerifierLogLevel::STATS)?;
         let stats = enable_stats(Stats::RunTime)
@@ -113,9 +114,9 @@ impl Programs {
             stats,
             ebpf,
         };
-        prepare(tables);
+        let prepared = prepare(tables, programs.watches_mappings)?;
         programs.attach_first(cpus)?;
-        Ok(programs)
+        Ok((programs, prepared))
     }
 
     pub(super) fn watches_mappings(&self) -> bool {

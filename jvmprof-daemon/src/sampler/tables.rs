@@ -1,4 +1,4 @@
-//! The tables that tell the kernel programs of processes and their code: typed writing, one map each.
+//! The tables that tell the kernel programs of processes and their code: typed writing and reading, one map each.
 
 use std::ops::RangeInclusive;
 
@@ -179,6 +179,30 @@ impl KernelTables {
     /// As [`Self::set_region`].
     pub fn set_rule(&mut self, index: u32, rule: PackedRule) -> Result<(), SamplerError> {
         self.rules.set(index, Plain(rule), 0).map_err(map_error(RULES))
+    }
+
+    /// A page as it was set.
+    ///
+    /// # Errors
+    /// As [`Self::set_region`].
+    pub fn page(&self, index: u32) -> Result<Page, SamplerError> {
+        self.pages.get(&index, 0).map(|page| page.0).map_err(map_error(PAGES))
+    }
+
+    /// A chunk as it was set.
+    ///
+    /// # Errors
+    /// As [`Self::set_region`].
+    pub fn chunk(&self, index: u32) -> Result<Chunk, SamplerError> {
+        self.rows.get(&index, 0).map(|rows| rows.0).map_err(map_error(ROWS))
+    }
+
+    /// A rule as it was set.
+    ///
+    /// # Errors
+    /// As [`Self::set_region`].
+    pub fn rule(&self, index: u32) -> Result<PackedRule, SamplerError> {
+        self.rules.get(&index, 0).map(|rule| rule.0).map_err(map_error(RULES))
     }
 
     /// # Errors

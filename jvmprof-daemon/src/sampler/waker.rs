@@ -15,7 +15,7 @@ pub(super) struct Waker(Epoll);
 pub(super) enum Woken {
     /// A sample that is to be looked at at once, or the samples' ring fills up.
     Samples,
-    /// Process records fill their ring.
+    /// Process records fill their ring, or are there: see [`super::records::Wake`].
     Records,
     /// Time is up.
     Nobody,

@@ -39,7 +39,7 @@ impl Symbolizer {
     pub fn explain(&mut self, process: &Process, pc: Avma) -> Option<NativePlace> {
         let code = process.mappings.find(pc)?;
         let symbols = self.processes.entry(process.key).or_default();
-        let rule = modules::rule(process, &mut symbols.modules, &self.files, &mut self.counts, pc);
+        let rule = modules::rule(process, &mut symbols.modules, (&self.files, None), &mut self.counts, pc);
         let (rule, path) = (format!("{rule:?}"), code.path.to_string());
         if code.backing == Backing::Anonymous {
             let name = "generated code".to_owned();

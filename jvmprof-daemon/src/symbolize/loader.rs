@@ -155,7 +155,7 @@ impl RowsLoader {
 }
 
 fn read(files: &FileCache, key: &FileKey, path: &Path, file: File) -> Rows {
-    let rows = match files.rows(key, path, || Ok(file)) {
+    let rows = match files.read_rows(key, path, || Ok(file)) {
         Ok(rows) => Some(rows),
         Err(error) if error.is_of_the_file() => None,
         Err(error) => {
@@ -165,7 +165,7 @@ fn read(files: &FileCache, key: &FileKey, path: &Path, file: File) -> Rows {
     };
     let left_out = rows.as_ref().map_or(0, |rows| rows.over_budget());
     let packed = FileRows::new(|handle| {
-        if let Some(rows) = rows {
+        if let Some(rows) = &rows {
             rows.for_each(handle);
         }
     });

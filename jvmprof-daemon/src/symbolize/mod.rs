@@ -15,6 +15,7 @@ mod modules;
 mod namer;
 mod names;
 mod native;
+mod stacks;
 mod tell;
 mod walk;
 
@@ -49,18 +50,21 @@ use modules::Modules;
 use namer::Namer;
 use names::FunctionNames;
 pub use native::{NativeOptions, Symbolize};
+use stacks::Stacks;
 use walk::Rules;
 
 /// A stack with names.
 #[derive(Clone, Debug)]
 pub struct Resolved {
     /// Leaf first; ends in a marker if the stack isn't whole.
-    pub frames: Vec<Arc<Frame>>,
+    pub frames: Arc<[Arc<Frame>]>,
     pub outcome: Outcome,
     /// Some frames have no name yet that a perf map may still tell: see [`Symbolizer::retry`].
     pub pending: bool,
 }
 
+/// Of the memory for frames, whole stacks take one part in so many.
+const STACKS_PART: usize = 8;
 /// Why a stack isn't whole that was walked before what it needs was there.
 const NO_ROOM_TO_WAIT: &str = "no room to wait";
 
@@ -91,6 +95,9 @@ pub struct Symbolizer {
     cached_bytes: usize,
     /// The limit of the frames of all processes together, soon after it is exceeded.
     max_cached_bytes: usize,
+    /// Of the stacks of all processes, and their limit.
+    stack_bytes: usize,
+    max_stack_bytes: usize,
     /// [`ProcessSymbols::named`] is to be forgotten at the window's end.
     are_names_old: bool,
     counts: SymbolCounts,
@@ -118,6 +125,7 @@ struct ProcessSymbols {
     /// Native frames that have got their names, by mapping and address: also of mappings that are gone.
     named: HashMap<(Arc<Mapping>, Avma), Arc<Frame>, FastHasher>,
     frame_bytes: usize,
+    stacks: Stacks,
     modules: Modules,
     rules: Rules,
     jit: JitNames,
@@ -144,7 +152,9 @@ impl Symbolizer {
             jit: JitShared::new(memory.jit),
             unnamed: Vec::new(),
             cached_bytes: 0,
-            max_cached_bytes: memory.frames,
+            max_cached_bytes: memory.frames - memory.frames / STACKS_PART,
+            stack_bytes: 0,
+            max_stack_bytes: memory.frames / STACKS_PART,
             are_names_old: false,
             counts: SymbolCounts::default(),
             java_frame_types: false,
@@ -184,7 +194,21 @@ impl Symbolizer {
         if let Outcome::Truncated(reason) = outcome {
             frames.push(marker(reason));
         }
+        let stays = !pending && !namer.is_passing && outcome == Outcome::Whole;
+        let frames = Arc::from(frames);
+        if stays {
+            let more = symbols.stacks.keep(process, sample, &frames);
+            self.stack_bytes = self.stack_bytes.saturating_add_signed(more);
+            if self.stack_bytes > self.max_stack_bytes {
+                self.forget_stacks();
+            }
+        }
         Resolved { frames, outcome, pending }
+    }
+
+    /// What [`Self::resolve`] said of a sample with the same stack, if that still holds.
+    pub fn known(&self, process: &Process, sample: &Sample) -> Option<Resolved> {
+        self.processes.get(&process.key)?.stacks.find(process, sample)
     }
 
     /// As [`Self::resolve`], of a sample that should have waited, which is why its stack may not be whole: [`Self::must_wait`].
@@ -192,8 +216,9 @@ impl Symbolizer {
         let mut resolved = self.resolve(process, sample, now_ns);
         if let Outcome::Truncated(_) = resolved.outcome {
             resolved.outcome = Outcome::Truncated(NO_ROOM_TO_WAIT);
-            resolved.frames.pop();
-            resolved.frames.push(marker(NO_ROOM_TO_WAIT));
+            if let Some(last) = Arc::make_mut(&mut resolved.frames).last_mut() {
+                *last = marker(NO_ROOM_TO_WAIT);
+            }
         }
         resolved
     }
@@ -237,7 +262,7 @@ impl Symbolizer {
             files: &self.files,
             names: &self.names,
             java: &self.java,
-            loader: self.kernel_side.as_ref().map(|kernel| &kernel.loader),
+            kernel: self.kernel_side.as_ref(),
             jit: &self.jit,
             unnamed: &mut self.unnamed,
             counts: &mut self.counts,
@@ -247,6 +272,7 @@ impl Symbolizer {
             at_ns: sample.header.time_ns,
             now_ns,
             pending: false,
+            is_passing: false,
             late_from: None,
         };
         (namer, symbols)
@@ -270,6 +296,7 @@ impl Symbolizer {
             let named = std::mem::take(&mut symbols.named);
             let frame_bytes = named.values().map(|frame| frame_bytes(frame)).sum();
             self.cached_bytes = self.cached_bytes - symbols.frame_bytes + frame_bytes;
+            self.stack_bytes -= symbols.stacks.forget();
             *symbols = ProcessSymbols {
                 generation: process.generation,
                 named,
@@ -341,6 +368,7 @@ impl Symbolizer {
             symbols.jit.forget_settled();
             if !alive {
                 self.cached_bytes -= symbols.frame_bytes;
+                self.stack_bytes -= symbols.stacks.forget();
             }
             alive
         });
@@ -362,6 +390,7 @@ impl Symbolizer {
             of("function_names", self.names.size()),
             of("java", self.java.size()),
             CacheSize::new("frames", self.cached_bytes, self.max_cached_bytes),
+            CacheSize::new("stacks", self.stack_bytes, self.max_stack_bytes),
             self.jit.size(),
         ]
     }
@@ -384,8 +413,16 @@ impl Symbolizer {
             symbols.rules = Rules::default();
         }
         self.kernel.forget();
+        self.forget_stacks();
         self.are_names_old = true;
         self.cached_bytes = 0;
         self.counts.frame_cache_resets += 1;
+    }
+
+    fn forget_stacks(&mut self) {
+        for symbols in self.processes.values_mut() {
+            symbols.stacks.forget();
+        }
+        self.stack_bytes = 0;
     }
 }

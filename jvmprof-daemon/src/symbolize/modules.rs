@@ -20,6 +20,7 @@ use crate::native::rows::UnwindRows;
 use crate::process::{Backing, MappedCode, Process, procfs};
 use crate::profile::model::Mapping;
 use crate::types::{Avma, BuildId, Svma};
+use crate::unwind::{CodeTables, RowsKey};
 
 /// The mapped files of one process, by where they are mapped.
 #[derive(Debug, Default)]
@@ -212,11 +213,15 @@ impl Module {
         Some(self.file.as_ref().ok()?.key)
     }
 
-    /// The file's unwind rows, if it has any.
-    pub(super) fn rows(&self, process: &Process, files: &FileCache) -> Option<Arc<UnwindRows>> {
-        let file = self.file.as_ref().ok()?;
+    /// The file's unwind rows.
+    fn rows(
+        &self,
+        process: &Process,
+        file: &KnownFile,
+        files: &FileCache,
+    ) -> Result<Arc<UnwindRows>, LoadError> {
         let path = Path::new(&*self.code.path);
-        files.rows(&file.key, path, || open_again(process, &self.code, files, &file.key)).ok()
+        files.rows(&file.key, path, || open_again(process, &self.code, files, &file.key))
     }
 
     fn svma(&self, file: &KnownFile, address: Avma) -> Option<Svma> {
@@ -233,31 +238,43 @@ impl Module {
         self.is_replaced
     }
 
-    fn rule(&self, process: &Process, files: &FileCache, address: Avma) -> Rule {
+    fn rule(&self, process: &Process, (files, tables): Sources<'_>, address: Avma) -> Rule {
         if self.is_class_data {
             return Rule::Row(Row::AT_CALL);
         }
-        let row = self.file.as_ref().ok().and_then(|file| {
-            let svma = self.svma(file, address)?;
-            self.rows(process, files)?.row(svma)
-        });
+        let place = self.file.as_ref().ok().and_then(|file| Some((file, self.svma(file, address)?)));
+        let Some((file, svma)) = place else { return Rule::FramePointer };
+        let row = match tables.and_then(|tables| tables.row(&RowsKey::File(file.key), svma.0)) {
+            Some(row) => row,
+            None => match self.rows(process, file, files) {
+                Ok(rows) => rows.row(svma),
+                // It has rows, and likely needs them.
+                Err(LoadError::OverLimit { .. }) => return Rule::Unknown,
+                Err(_) => None,
+            },
+        };
         // Code without rows is mostly written by hand or by compilers that keep frame pointers, such as Go's.
         row.map_or(Rule::FramePointer, Rule::Row)
     }
 }
 
+/// Where unwind rows are found: in the kernel's tables if those have them, else in the files.
+pub(super) type Sources<'a> = (&'a FileCache, Option<&'a CodeTables>);
+
 /// The unwind rule of the code at an address.
 pub(super) fn rule(
     process: &Process,
     modules: &mut Modules,
-    files: &FileCache,
+    sources: Sources<'_>,
     counts: &mut SymbolCounts,
     address: Avma,
 ) -> Rule {
     match process.mappings.find(address) {
         None => Rule::Unknown,
         Some(code) if code.backing == Backing::Anonymous => Rule::FramePointer,
-        Some(code) => modules.get(process, &Arc::clone(code), files, counts).rule(process, files, address),
+        Some(code) => {
+            modules.get(process, &Arc::clone(code), sources.0, counts).rule(process, sources, address)
+        }
     }
 }
 

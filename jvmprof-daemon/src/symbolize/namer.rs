@@ -11,10 +11,9 @@ use super::counts::SymbolCounts;
 use super::frames::{frame, frame_bytes, java_frame, stub_frame, unknown_java};
 use super::jit::{Asked, JitShared};
 use super::later::Unnamed;
-use super::loader::RowsLoader;
 use super::modules::Modules;
 use super::names::{FunctionNames, NativeLines};
-use super::{Outcome, ProcessSymbols, modules, walk};
+use super::{KernelSide, Outcome, ProcessSymbols, modules, walk};
 use crate::hotspot::JavaCache;
 use crate::native::cache::FileCache;
 use crate::process::{Backing, MappedCode, Process};
@@ -35,8 +34,8 @@ pub(super) struct Namer<'a> {
     pub(super) files: &'a FileCache,
     pub(super) names: &'a FunctionNames,
     pub(super) java: &'a JavaCache,
-    /// Unwind rows that it reads aren't waited for here.
-    pub(super) loader: Option<&'a RowsLoader>,
+    /// Unwind rows that it has yet to get aren't waited for here.
+    pub(super) kernel: Option<&'a KernelSide>,
     pub(super) jit: &'a JitShared,
     pub(super) unnamed: &'a mut Vec<Unnamed>,
     pub(super) counts: &'a mut SymbolCounts,
@@ -47,6 +46,8 @@ pub(super) struct Namer<'a> {
     pub(super) at_ns: u64,
     pub(super) now_ns: u64,
     pub(super) pending: bool,
+    /// A frame has a name for this sample only.
+    pub(super) is_passing: bool,
     /// From this frame on the stack was walked so long after the sample that other code may be there by now.
     pub(super) late_from: Option<usize>,
 }
@@ -102,19 +103,14 @@ impl Namer<'_> {
         for (index, (which, known)) in stack.iter().zip(known).enumerate().skip(usize::from(on_the_way)) {
             is_unpacking &= matches!(which, UserFrame::Interpreted { .. });
             let frame = match known {
-                _ if is_unpacking => {
-                    *self.counts.unnamed.entry(DEOPTIMIZED).or_default() += 1;
-                    unknown_java(which, DEOPTIMIZED, symbols.java.attached())
-                }
+                _ if is_unpacking => self.unknown(symbols, which, DEOPTIMIZED),
                 _ if is_java(which) && self.late_from.is_some_and(|from| index >= from) => {
-                    *self.counts.unnamed.entry(TOO_LATE).or_default() += 1;
-                    unknown_java(which, TOO_LATE, symbols.java.attached())
+                    self.unknown(symbols, which, TOO_LATE)
                 }
                 Some(frame) => frame,
                 None if is_java(which) => {
                     let reason = unnamed.get(which).copied().unwrap_or("JVM not readable");
-                    *self.counts.unnamed.entry(reason).or_default() += 1;
-                    unknown_java(which, reason, symbols.java.attached())
+                    self.unknown(symbols, which, reason)
                 }
                 None => self.frame(symbols, *which),
             };
@@ -122,6 +118,12 @@ impl Namer<'_> {
                 && frame.lines.first().is_some_and(|line| UNPACKING.contains(&&*line.name));
             frames.push(frame);
         }
+    }
+
+    fn unknown(&mut self, symbols: &ProcessSymbols, which: &UserFrame, reason: &'static str) -> Arc<Frame> {
+        self.is_passing = true;
+        *self.counts.unnamed.entry(reason).or_default() += 1;
+        unknown_java(which, reason, symbols.java.attached())
     }
 
     /// What is known of these frames, once those Java frames among them that are new have been read.
@@ -173,6 +175,7 @@ impl Namer<'_> {
         }
         let process = self.process;
         let (modules, files, counts) = (&mut symbols.modules, self.files, &mut *self.counts);
+        let tables = self.kernel.map(|kernel| &kernel.tables);
         let before = stack.len();
         let java = symbols.java.attached();
         if !matches!(sample.stop, Stop::UnknownProcess) {
@@ -189,11 +192,14 @@ impl Namer<'_> {
             Some(Rule::Row(trampolines.row(u32::try_from(address.0 - code.start.0).ok()?)?))
         };
         let native = |address| {
-            if self.loader.is_some_and(|loader| modules::is_missing(process, modules, loader, address)) {
+            if self
+                .kernel
+                .is_some_and(|kernel| modules::is_missing(process, modules, &kernel.loader, address))
+            {
                 is_missing = true;
                 return Rule::Unknown;
             }
-            modules::rule(process, modules, files, counts, address)
+            modules::rule(process, modules, (files, tables), counts, address)
         };
         let end = walk::finish(sample, java, stack, &mut symbols.rules, native, generated);
         self.counts.perf_maps.ambiguous_stacks += u64::from(is_ambiguous);
@@ -275,6 +281,7 @@ impl Namer<'_> {
 
     /// Remembered by what names it, not by its address: other code may be there later.
     fn jit_frame(&mut self, symbols: &mut ProcessSymbols, code: &MappedCode, address: Avma) -> Arc<Frame> {
+        self.is_passing = true;
         let (process, at_ns, now_ns) = (self.process, self.at_ns, self.now_ns);
         let is_closed_hotspot = symbols.java.is_closed_hotspot();
         let asked = Asked { process, code, address, at_ns, now_ns, is_closed_hotspot };
@@ -317,6 +324,7 @@ impl Namer<'_> {
         reason: &'static str,
         name: &'static str,
     ) -> Arc<Frame> {
+        self.is_passing = true;
         *self.counts.unnamed.entry(reason).or_default() += 1;
         frame(kind, address, mapping, name.into(), name.into())
     }

@@ -159,6 +159,7 @@ impl Symbolizer {
         if arrived.is_empty() {
             return;
         }
+        self.forget_stacks();
         let is_old = |frame: &Frame| {
             let id = frame.mapping.as_ref().and_then(|mapping| mapping.build_id);
             !frame.lines.is_empty() && id.is_some_and(|id| arrived.contains(&id))

@@ -6,6 +6,7 @@
 //! process.
 
 mod extents;
+mod lookup;
 mod pack;
 mod room;
 #[cfg(test)]
@@ -116,6 +117,8 @@ pub struct CodeTables {
 #[derive(Debug)]
 struct FileTable {
     number: u32,
+    /// The number of its first page, of those of its code.
+    first_page: u64,
     room: Room,
     users: u32,
     last_used: Instant,
@@ -364,13 +367,14 @@ impl CodeTables {
         let room = self.room(&rows)?;
         let (number, refused) = (room.numbers.start, rows.refused());
         let packed = rows.renumbered(&self.rules);
+        let first_page = packed.first_page;
         if let Err(error) = self.write(&packed, &room) {
             tracing::warn!(%error, "unwind rows can't be told to the kernel program");
             self.retire(room);
             return None;
         }
         self.counts.refused_rows += refused;
-        Some(FileTable { number, room, users: 0, last_used: Instant::now() })
+        Some(FileTable { number, first_page, room, users: 0, last_used: Instant::now() })
     }
 
     fn write(&mut self, packed: &PackedRows, room: &Room) -> Result<(), SamplerError> {
