@@ -71,7 +71,9 @@ struct State {
 }
 
 /// How often the rings are emptied, at least. What must be looked at while it is there wakes their reader.
-const RING_INTERVAL: Duration = Duration::from_millis(250);
+const RING_INTERVAL: Duration = Duration::from_millis(500);
+/// While unwind rows are being read, samples wait for them: whether they are there is looked at so often.
+const ROWS_INTERVAL: Duration = Duration::from_millis(200);
 /// When no process has been new for so long there is time to name native functions.
 const CALM: Duration = Duration::from_millis(1500);
 /// How often that is done: many names of one file cost little more than one.
@@ -142,7 +144,8 @@ impl Pipeline {
 
     /// When [`Self::poll`] should be called although nothing has happened.
     pub fn due(&self) -> Option<Instant> {
-        self.state.targets.due()
+        let rows = self.state.symbolizer.is_loading().then(|| Instant::now() + ROWS_INTERVAL);
+        [self.state.targets.due(), rows].into_iter().flatten().min()
     }
 
     /// Takes in what happened since the last call, for about `limit` at most. To be called some times a second while it
@@ -160,7 +163,7 @@ impl Pipeline {
                 return true;
             }
         }
-        if self.state.waiting.len() > 0 && self.state.tried.elapsed() >= RING_INTERVAL {
+        if self.state.waiting.len() > 0 && self.state.tried.elapsed() >= ROWS_INTERVAL {
             self.state.resolve_ready();
         }
         if self.state.newest.elapsed() >= CALM && self.state.named.elapsed() >= NAMING_INTERVAL {

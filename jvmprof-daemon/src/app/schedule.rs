@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rand::RngExt;
 
 /// How often samples are taken in while there are any.
-const POLL_INTERVAL: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// A window is this much longer or shorter by chance, so that a fleet doesn't push in step.
 const JITTER: f64 = 0.2;
 /// How often it is noted down how many samples were taken, if the sinks have a place for that.
@@ -40,12 +40,12 @@ impl Schedule {
     /// How long the loop may sleep if nothing wakes it: for `beat` at most, and until `due`. A host on which nothing happens
     /// is left alone.
     pub(super) fn pause(&self, beat: Duration, due: Option<Instant>) -> Duration {
-        if self.has_work {
-            return POLL_INTERVAL;
-        }
         let now = Instant::now();
-        let note = self.is_noteworthy.then_some(self.next_note);
         let until = |end: Instant| end.saturating_duration_since(now);
+        if self.has_work {
+            return due.map_or(POLL_INTERVAL, |due| until(due).min(POLL_INTERVAL));
+        }
+        let note = self.is_noteworthy.then_some(self.next_note);
         [Some(self.window_ends), due, note].into_iter().flatten().map(until).fold(beat, Duration::min)
     }
 

@@ -29,6 +29,8 @@ const BUSY_INTERVAL_NS: u64 = 10 * MS;
 const POLL_INTERVAL_NS: u64 = 25 * MS;
 /// Watches are compared with what the paths lead to this often: a folder may be replaced, or mounted over.
 const REARM_INTERVAL_NS: u64 = 1_000 * MS;
+/// At first: the longer a process is known the less often its folders change.
+const LONGEST_REARM_INTERVAL_NS: u64 = 4_000 * MS;
 /// A turn's reading is followed by a pause this many times as long.
 const PAUSE_FACTOR: u64 = 20;
 /// But the pause is never longer.
@@ -136,6 +138,7 @@ struct Reader {
     /// Watches that may be nobody's any more.
     retired: HashSet<WatchDescriptor>,
     next_rearm_ns: u64,
+    rearm_interval_ns: u64,
 }
 
 impl Reader {
@@ -150,6 +153,7 @@ impl Reader {
             maps: Vec::new(),
             retired: HashSet::new(),
             next_rearm_ns: 0,
+            rearm_interval_ns: REARM_INTERVAL_NS,
         }
     }
 
@@ -159,7 +163,8 @@ impl Reader {
             self.take_events();
             let now = now_ns();
             if now >= self.next_rearm_ns {
-                self.next_rearm_ns = now + REARM_INTERVAL_NS;
+                self.next_rearm_ns = now + self.rearm_interval_ns;
+                self.rearm_interval_ns = (self.rearm_interval_ns * 3 / 2).min(LONGEST_REARM_INTERVAL_NS);
                 self.rearm();
             }
             for map in &mut self.maps {
@@ -187,6 +192,7 @@ impl Reader {
                 next_ns: 0,
             });
             self.next_rearm_ns = 0;
+            self.rearm_interval_ns = REARM_INTERVAL_NS;
         }
         true
     }

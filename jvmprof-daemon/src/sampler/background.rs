@@ -31,7 +31,7 @@ const MAX_SILENCE: Duration = Duration::from_secs(30);
 /// When nothing has happened for so long, the rings are looked at less often: what fills them, or is to be looked at at
 /// once, wakes their reader anyway.
 const QUIET: Duration = Duration::from_secs(2);
-const QUIET_INTERVAL: Duration = Duration::from_millis(500);
+const QUIET_INTERVAL: Duration = Duration::from_secs(1);
 /// Where the kernel program doesn't notice itself that a library has taken another one's place, each process record wakes the
 /// reader: until it has been read, stacks are walked by the rows of the library that is gone. It waits for so long since it read
 /// last, which bounds what hosts cost whose processes come and go.
@@ -44,6 +44,7 @@ const CPU_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 pub struct BackgroundSampler {
     shared: Arc<Shared>,
     events: Receiver<Event>,
+    waker: Arc<Waker>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -100,15 +101,15 @@ impl BackgroundSampler {
         });
         let (sender, events) = channel();
         let waker = shared.sampler().waker();
-        let of_thread = Arc::clone(&shared);
+        let (of_thread, waited_on) = (Arc::clone(&shared), Arc::clone(&waker));
         let thread = std::thread::Builder::new()
             .name("rings".to_owned())
             .spawn(move || {
                 priority::hurry();
-                of_thread.run(&sender, &waker);
+                of_thread.run(&sender, &waited_on);
             })
             .map_err(|source| SamplerError::Thread { source })?;
-        Ok(Self { shared, events, thread: Some(thread) })
+        Ok(Self { shared, events, waker, thread: Some(thread) })
     }
 
     pub fn clock(&self) -> Clock {
@@ -142,6 +143,7 @@ impl BackgroundSampler {
     /// Stops sampling; what was sampled can still be taken.
     pub fn stop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
+        self.waker.call();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

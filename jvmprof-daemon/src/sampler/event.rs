@@ -190,6 +190,20 @@ impl Fields<'_> {
 }
 
 #[cfg(test)]
+impl Sample {
+    /// A sample of these parts, for tests of those that take samples.
+    pub(crate) fn of_parts(kernel: &[u64], user: &[u64], tail: &[u64], stop: Stop) -> Self {
+        let header = SampleHeader {
+            kernel_frames: kernel.len() as u16,
+            user_words: user.len() as u16,
+            tail_words: tail.len() as u16,
+            ..SampleHeader::default()
+        };
+        Self { header, stop, words: [kernel, user, tail].concat().into() }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use jvmprof_common::frame::FrameWord;
 

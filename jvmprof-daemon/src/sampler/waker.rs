@@ -5,10 +5,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 
 /// The samples' ring and the process records' rings of all CPUs, waited on together.
 #[derive(Debug)]
-pub(super) struct Waker(Epoll);
+pub(super) struct Waker {
+    epoll: Epoll,
+    called: EventFd,
+}
 
 /// What woke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,24 +21,34 @@ pub(super) enum Woken {
     Samples,
     /// Process records fill their ring, or are there: see [`super::records::Wake`].
     Records,
-    /// Time is up.
+    /// Time is up, or [`Waker::call`].
     Nobody,
 }
 
 const SAMPLES: u64 = 0;
 const RECORDS: u64 = 1;
+const CALLED: u64 = 2;
 
 impl Waker {
     /// # Errors
     /// The process has no descriptor left.
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Self(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?))
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let called = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        epoll.add(&called, EpollEvent::new(EpollFlags::EPOLLIN, CALLED))?;
+        Ok(Self { epoll, called })
+    }
+
+    /// Ends the wait that is under way, or else the next one.
+    pub(super) fn call(&self) {
+        // A full counter wakes as well.
+        let _ = self.called.write(1);
     }
 
     /// # Errors
     /// As the kernel says.
     pub(super) fn add_samples(&self, ring: impl AsFd) -> io::Result<()> {
-        Ok(self.0.add(ring, EpollEvent::new(EpollFlags::EPOLLIN, SAMPLES))?)
+        Ok(self.epoll.add(ring, EpollEvent::new(EpollFlags::EPOLLIN, SAMPLES))?)
     }
 
     /// # Errors
@@ -42,7 +56,7 @@ impl Waker {
     pub(super) fn add_records(&self, ring: &impl AsRawFd) -> io::Result<()> {
         // SAFETY: the descriptor is open as long as `ring` is borrowed, and is not kept.
         let ring = unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) };
-        Ok(self.0.add(ring, EpollEvent::new(EpollFlags::EPOLLIN, RECORDS))?)
+        Ok(self.epoll.add(ring, EpollEvent::new(EpollFlags::EPOLLIN, RECORDS))?)
     }
 
     /// Waits for `limit` at most.
@@ -50,14 +64,16 @@ impl Waker {
         let mut events = [EpollEvent::empty(); 16];
         let timeout = EpollTimeout::try_from(limit).unwrap_or(EpollTimeout::ZERO);
         // An interrupted wait is a short one.
-        let ready = self.0.wait(&mut events, timeout).unwrap_or(0);
+        let ready = self.epoll.wait(&mut events, timeout).unwrap_or(0);
         let ready = &events[..ready.min(events.len())];
-        if ready.iter().any(|event| event.data() == SAMPLES) {
-            Woken::Samples
-        } else if ready.is_empty() {
-            Woken::Nobody
-        } else {
-            Woken::Records
+        let has = |what| ready.iter().any(|event| event.data() == what);
+        if has(CALLED) {
+            let _ = self.called.read();
+        }
+        match () {
+            () if has(SAMPLES) => Woken::Samples,
+            () if has(RECORDS) => Woken::Records,
+            () => Woken::Nobody,
         }
     }
 }

@@ -197,7 +197,7 @@ impl Symbolizer {
         let stays = !pending && !namer.is_passing && outcome == Outcome::Whole;
         let frames = Arc::from(frames);
         if stays {
-            let more = symbols.stacks.keep(process, sample, &frames);
+            let more = symbols.stacks.keep(process.version, sample, &frames);
             self.stack_bytes = self.stack_bytes.saturating_add_signed(more);
             if self.stack_bytes > self.max_stack_bytes {
                 self.forget_stacks();
@@ -208,7 +208,7 @@ impl Symbolizer {
 
     /// What [`Self::resolve`] said of a sample with the same stack, if that still holds.
     pub fn known(&self, process: &Process, sample: &Sample) -> Option<Resolved> {
-        self.processes.get(&process.key)?.stacks.find(process, sample)
+        self.processes.get(&process.key)?.stacks.find(process.version, sample)
     }
 
     /// As [`Self::resolve`], of a sample that should have waited, which is why its stack may not be whole: [`Self::must_wait`].

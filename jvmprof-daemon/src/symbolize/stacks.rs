@@ -9,7 +9,6 @@ use std::sync::Arc;
 use jvmprof_common::abi::Stop;
 
 use super::{Outcome, Resolved};
-use crate::process::Process;
 use crate::profile::model::Frame;
 use crate::sampler::Sample;
 use crate::types::FastHasher;
@@ -43,8 +42,8 @@ fn is_walked(sample: &Sample) -> bool {
 
 impl Stacks {
     /// The frames of a stack like this.
-    pub(super) fn find(&self, process: &Process, sample: &Sample) -> Option<Resolved> {
-        if !is_walked(sample) || self.version != process.version {
+    pub(super) fn find(&self, version: u64, sample: &Sample) -> Option<Resolved> {
+        if !is_walked(sample) || self.version != version {
             return None;
         }
         let kept = self.by_words.get(sample.all_words())?;
@@ -53,18 +52,18 @@ impl Stacks {
     }
 
     /// Keeps a stack whose names stay. Returns how many bytes more are kept than before, which may be fewer.
-    pub(super) fn keep(&mut self, process: &Process, sample: &Sample, frames: &Arc<[Arc<Frame>]>) -> isize {
+    pub(super) fn keep(&mut self, version: u64, sample: &Sample, frames: &Arc<[Arc<Frame>]>) -> isize {
         let before = self.bytes;
-        if self.version != process.version {
-            *self = Self { version: process.version, ..Self::default() };
+        if self.version != version {
+            *self = Self { version, ..Self::default() };
         }
         if is_walked(sample) && sample.words() <= MAX_WORDS {
             self.bytes += STACK_BYTES + 8 * (sample.words() + frames.len());
             let (kernel_frames, stop) = (sample.header.kernel_frames, sample.stop);
             let kept = Kept { kernel_frames, stop, frames: Arc::clone(frames) };
             // In place of one that only differs in what the words don't tell.
-            if self.by_words.insert(sample.all_words().into(), kept).is_some() {
-                self.bytes -= STACK_BYTES + 8 * (sample.words() + frames.len());
+            if let Some(old) = self.by_words.insert(sample.all_words().into(), kept) {
+                self.bytes -= STACK_BYTES + 8 * (sample.words() + old.frames.len());
             }
         }
         self.bytes as isize - before as isize
@@ -73,5 +72,73 @@ impl Stacks {
     /// Forgets them. Returns how many bytes they took.
     pub(super) fn forget(&mut self) -> usize {
         std::mem::take(self).bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::model::FrameKind;
+
+    fn frames(count: usize) -> Arc<[Arc<Frame>]> {
+        let frame = Frame { kind: FrameKind::Native, address: None, mapping: None, lines: Vec::new() };
+        vec![Arc::new(frame); count].into()
+    }
+
+    fn found(stacks: &Stacks, version: u64, sample: &Sample) -> Option<usize> {
+        stacks.find(version, sample).map(|resolved| resolved.frames.len())
+    }
+
+    #[test]
+    fn a_stack_is_found_by_all_of_its_words_and_in_the_same_mappings_only() {
+        let mut stacks = Stacks::default();
+        let sample = Sample::of_parts(&[1, 2], &[3, 4, 5], &[], Stop::Root);
+        assert_eq!(found(&stacks, 7, &sample), None);
+        let bytes = stacks.keep(7, &sample, &frames(5));
+        assert!(bytes > 80, "{bytes} bytes for five words and five frames");
+        assert_eq!(found(&stacks, 7, &sample), Some(5));
+        for other in [
+            Sample::of_parts(&[1, 2], &[3, 4, 6], &[], Stop::Root),
+            Sample::of_parts(&[1, 2], &[3, 4], &[], Stop::Root),
+            Sample::of_parts(&[1], &[2, 3, 4, 5], &[], Stop::Root),
+            Sample::of_parts(&[1, 2], &[3, 4, 5], &[], Stop::NoMemory),
+            Sample::of_parts(&[1, 2], &[3, 4, 5], &[], Stop::UnknownCode),
+            Sample::of_parts(&[1, 2], &[3, 4], &[5], Stop::Root),
+        ] {
+            assert_eq!(found(&stacks, 7, &other), None, "{other:?}");
+        }
+        assert_eq!(found(&stacks, 8, &sample), None);
+        assert_eq!(stacks.keep(8, &sample, &frames(4)), bytes - 8, "those of other mappings are gone");
+        assert_eq!((found(&stacks, 8, &sample), found(&stacks, 7, &sample)), (Some(4), None));
+        assert_eq!(stacks.forget() as isize, bytes - 8);
+        assert_eq!(found(&stacks, 8, &sample), None);
+    }
+
+    #[test]
+    fn what_the_daemon_walked_on_and_what_is_very_long_is_not_kept() {
+        let mut stacks = Stacks::default();
+        let long = vec![9; MAX_WORDS + 1];
+        for sample in [
+            Sample::of_parts(&[], &[1, 2], &[3], Stop::Root),
+            Sample::of_parts(&[], &[1, 2], &[], Stop::UnknownStub),
+            Sample::of_parts(&[], &[1, 2], &[], Stop::DepthReached),
+            Sample::of_parts(&[], &long, &[], Stop::Root),
+        ] {
+            assert_eq!(stacks.keep(1, &sample, &frames(2)), 0, "{:?}", sample.stop);
+            assert_eq!(found(&stacks, 1, &sample), None);
+        }
+    }
+
+    #[test]
+    fn a_stack_that_differs_in_what_its_words_do_not_tell_takes_the_others_place() {
+        let mut stacks = Stacks::default();
+        let (first, second) = (
+            Sample::of_parts(&[1], &[2], &[], Stop::Root),
+            Sample::of_parts(&[1, 2], &[], &[], Stop::NoMemory),
+        );
+        let bytes = stacks.keep(1, &first, &frames(2));
+        assert_eq!(stacks.keep(1, &second, &frames(2)), 0);
+        assert_eq!((found(&stacks, 1, &first), found(&stacks, 1, &second)), (None, Some(2)));
+        assert_eq!(stacks.forget() as isize, bytes);
     }
 }

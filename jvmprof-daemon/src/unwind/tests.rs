@@ -1,8 +1,13 @@
 //! The kernel's own tables, of which little is used. Needs root, as loading the kernel programs does.
 
+use std::fs::File;
+
 use jvmprof_common::rows::{CfaRule, Row};
 
 use super::*;
+use crate::native::elf::ElfFile;
+use crate::native::rows::UnwindRows;
+use crate::native::source::RegularFile;
 use crate::sampler::{Sampler, SamplerOptions};
 
 /// Rows of two chunks fill the table.
@@ -115,4 +120,40 @@ fn a_file_with_too_many_rules_takes_no_room_and_others_rules_leave_with_them() {
         assert_eq!((small.tables.counts().rules, small.tables.counts().tables), (rules.into(), 1), "{turn}");
         wait_for_grace();
     }
+}
+
+#[test]
+fn rows_of_a_real_file_are_read_back_as_they_were_told() {
+    let own = std::env::current_exe().expect("a test has a program");
+    let file = File::open(own).expect("the file is readable");
+    let elf = ElfFile::parse(RegularFile::new(&file).expect("a regular file")).expect("an ELF file");
+    let rows = UnwindRows::load(&elf).expect("unwind rows");
+    let mut spans = Vec::new();
+    let packed = FileRows::new(|handle| {
+        rows.for_each(&mut |start, end, row| {
+            handle(start, end, row);
+            spans.push((start, end, row));
+        });
+    });
+    let mut small = small();
+    let sizes = small.tables.kernel.sizes();
+    small.tables.chunks = Extents::new(0..sizes.rows / CHUNK_ROWS as u32);
+    // Not at the begin of the tables.
+    small.tables.add_file(FIRST, with_offsets((0..300).map(|n| 8 * n)));
+    small.tables.add_file(SECOND, packed);
+    assert!(spans.len() > 10_000, "{} rows", spans.len());
+    let step = spans.len() / 2_000;
+    for (start, end, row) in spans.iter().step_by(step) {
+        let expected = PackedRule::pack(row).unpack();
+        for address in [*start, end - 1] {
+            assert_eq!(small.tables.row(&SECOND, address), Some(Some(expected)), "{address:#x}");
+        }
+    }
+    let (first, last) = (spans[0].0, spans[spans.len() - 1].1);
+    for outside in [0, first - 1, last, last + (1 << 20), u64::MAX] {
+        assert_eq!(small.tables.row(&SECOND, outside), Some(None), "{outside:#x}");
+    }
+    assert_eq!(small.tables.row(&RowsKey::Trampolines(3), first), None);
+    let of_first = small.tables.row(&FIRST, 17 * 4096 + 1).flatten();
+    assert_eq!(of_first.map(|row| row.cfa), Some(CfaRule::Rsp(8 * 17)));
 }
