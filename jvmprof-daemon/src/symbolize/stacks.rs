@@ -108,7 +108,7 @@ mod tests {
             assert_eq!(found(&stacks, 7, &other), None, "{other:?}");
         }
         assert_eq!(found(&stacks, 8, &sample), None);
-        assert_eq!(stacks.keep(8, &sample, &frames(4)), bytes - 8, "those of other mappings are gone");
+        assert_eq!(stacks.keep(8, &sample, &frames(4)), -8, "those of other mappings are gone");
         assert_eq!((found(&stacks, 8, &sample), found(&stacks, 7, &sample)), (Some(4), None));
         assert_eq!(stacks.forget() as isize, bytes - 8);
         assert_eq!(found(&stacks, 8, &sample), None);
