@@ -105,7 +105,7 @@ mod tests {
                 ("`file_headers`, `file_symbols_and_rows`", symbols.files),
                 ("`function_names`", symbols.names),
                 ("`java`", symbols.java),
-                ("`frames`", symbols.frames as u64),
+                ("`frames`, `stacks`", symbols.frames as u64),
                 ("`jit_maps`", symbols.jit as u64),
                 ("`file_lines`", symbols.lines),
                 ("`mappings`", limits.mappings as u64),
