@@ -16,7 +16,7 @@ use jvmprof_daemon::jitmap::attach::{AttachError, Target, request};
 use jvmprof_daemon::jitmap::budget::Budget;
 use jvmprof_daemon::jitmap::process_map::{ProcessMap, Writer};
 use support::left::remove_left;
-use support::{Workload, compile, jdks, open_to_all, record_json, scratch};
+use support::{Workload, compile, jdks, jvmprof, open_to_all, scratch};
 
 const SOURCE: &str = "public class Spin { public static void main(String[] a) { long s = 0; \
     for (long i = 0; ; i++) { s += step(i); if (s == 42) System.out.println(s); } } \
@@ -70,6 +70,14 @@ fn other_groups() -> Vec<String> {
 
 /// Asks on a thread of its own, which becomes the JVM's user.
 fn ask(java: &Java, user: u32) -> (Result<(), AttachError>, Arc<Mutex<ProcessMap>>) {
+    ask_while(java, user, AtomicBool::new(false))
+}
+
+fn ask_while(
+    java: &Java,
+    user: u32,
+    is_over: AtomicBool,
+) -> (Result<(), AttachError>, Arc<Mutex<ProcessMap>>) {
     let pid = java.0.id();
     let root = Path::new("/proc").join(pid.to_string()).join("root");
     let places = vec![(root, format!("/tmp/perf-{pid}.map").into())];
@@ -82,7 +90,7 @@ fn ask(java: &Java, user: u32) -> (Result<(), AttachError>, Arc<Mutex<ProcessMap
         // SAFETY: one group is read, which is there. The C library's function would be of all threads.
         let done = unsafe { nix::libc::syscall(nix::libc::SYS_setgroups, 1, &raw const group) };
         assert_eq!((done, other_groups()), (0, vec!["7".to_owned()]));
-        let answer = request(&target, &shared, &AtomicBool::new(false));
+        let answer = request(&target, &shared, &is_over);
         assert!(user == 0 || other_groups().is_empty(), "it is still in groups of its own");
         answer
     });
@@ -123,6 +131,21 @@ fn a_jvm_that_sigquit_would_end_is_left_alone() {
 }
 
 #[test]
+fn a_jvm_that_nobody_waits_for_is_sent_no_signal() {
+    let (_, home) = jdks().into_iter().find(|(feature, _)| *feature == 17).expect("a JDK 17");
+    let directory = scratch();
+    open_to_all(directory.path());
+    let java = java(&home, directory.path(), 0, &[]);
+    let (answer, _) = ask_while(&java, 0, AtomicBool::new(true));
+    assert!(matches!(answer, Err(AttachError::GivenUp { .. })), "{answer:?}");
+    let pid = java.0.id();
+    // The socket would be the answer to a signal.
+    for left in [format!("/tmp/.attach_pid{pid}"), format!("/tmp/.java_pid{pid}")] {
+        assert!(!Path::new(&left).exists(), "{left}");
+    }
+}
+
+#[test]
 fn what_is_put_in_the_place_of_a_jvms_socket_is_not_connected_to() {
     let (_, home) = jdks().into_iter().find(|(feature, _)| *feature == 17).expect("a JDK 17");
     let directory = scratch();
@@ -158,10 +181,10 @@ static void handler(int signal) { (void)signal; count++; }
 int main(int argc, char **argv) {
     unsigned char text[] = {0x55, 0x48, 0x89, 0xe5, 0xb9, 0, 0, 0x40, 0, 0xff, 0xc9, 0x75, 0xfc, 0x5d, 0xc3};
     signal(SIGQUIT, handler);
-    if (argc != 3 || !dlopen(argv[1], RTLD_NOW)) return 1;
+    if (argc != 4 || !dlopen(argv[1], RTLD_NOW)) return 1;
     unsigned char *code = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memcpy(code, text, sizeof text);
-    for (time_t end = time(NULL) + 5; time(NULL) < end;) ((void (*)(void))code)();
+    for (time_t end = time(NULL) + atoi(argv[3]); time(NULL) < end;) ((void (*)(void))code)();
     FILE *out = fopen(argv[2], "w");
     fprintf(out, "%d", count);
     return fclose(out);
@@ -171,26 +194,48 @@ int main(int argc, char **argv) {
 const MARKED: &str = "unsigned long gHotSpotVMStructs = 1;";
 const UNMARKED: &str = "int J9_CreateJavaVM(void) { return 1; }";
 
+/// Records a program that has such a library; gives what was logged, and how many SIGQUITs came.
+fn signals(library: &str, seconds: u32) -> (String, u32) {
+    let directory = scratch();
+    let program = compile(directory.path(), "program", OTHER_JVM, &["-O1", "-ldl"]);
+    let library =
+        compile(directory.path(), "libjvm.so", library, &["-shared", "-fPIC"]).display().to_string();
+    let counted = directory.path().join("count");
+    let lives = (seconds + 2).to_string();
+    let load = Workload::start(&program, &[&library, &counted.display().to_string(), &lives]);
+    let output = directory.path().join("out.folded").display().to_string();
+    let (pid, seconds) = (load.pid().to_string(), seconds.to_string());
+    let mut recording = jvmprof();
+    recording.args(["record", "--attach-perfmap", "-F", "199", "-d", &seconds, "-o", &output, "-p", &pid]);
+    let done = recording.output().expect("the binary runs");
+    let log = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.success(), "{log}");
+    assert!(!Path::new(&format!("/tmp/.attach_pid{pid}")).exists(), "it is left behind");
+    let end = Instant::now() + Duration::from_secs(30);
+    while fs::read_to_string(&counted).map_or(true, |text| text.is_empty()) {
+        assert!(Instant::now() < end, "the program hasn't ended");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let count = fs::read_to_string(&counted).expect("read").parse().expect("a number");
+    (log, count)
+}
+
 #[test]
 fn only_hotspot_is_sent_the_signal_that_others_take_for_a_dump_request() {
-    for (source, is_sent) in [(UNMARKED, false), (MARKED, true)] {
-        let directory = scratch();
-        let program = compile(directory.path(), "program", OTHER_JVM, &["-O1", "-ldl"]);
-        let library = compile(directory.path(), "libjvm.so", source, &["-shared", "-fPIC"]);
-        let counted = directory.path().join("count");
-        let arguments = [library.display().to_string(), counted.display().to_string()];
-        let load = Workload::start(&program, &[&arguments[0], &arguments[1]]);
-        let output = directory.path().join("out.folded").display().to_string();
-        let pid = load.pid().to_string();
-        record_json(&["--attach-perfmap", "-F", "199", "-d", "3", "-o", &output, "-p", &pid]);
-        // The recording ends while it waits for a socket that never comes.
-        assert!(!Path::new(&format!("/tmp/.attach_pid{pid}")).exists(), "it is left behind");
-        let end = Instant::now() + Duration::from_secs(30);
-        while fs::read_to_string(&counted).map_or(true, |text| text.is_empty()) {
-            assert!(Instant::now() < end, "the program hasn't ended");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let count: u32 = fs::read_to_string(&counted).expect("read").parse().expect("a number");
-        assert_eq!(count > 0, is_sent, "{source}: {count} signals");
-    }
+    let (_, count) = signals(UNMARKED, 3);
+    assert_eq!(count, 0);
+}
+
+#[test]
+fn a_recording_that_ends_while_it_waits_for_a_jvm_has_nothing_to_say_of_it() {
+    let (log, count) = signals(MARKED, 3);
+    assert_eq!(count, 1);
+    assert!(!log.contains("perf map") && !log.contains("socket"), "{log}");
+}
+
+#[test]
+fn a_jvm_that_opens_no_socket_is_told_of_and_left_alone_for_a_while() {
+    let (log, count) = signals(MARKED, 9);
+    assert_eq!(count, 1);
+    assert_eq!(log.matches("opened no socket").count(), 1, "{log}");
 }

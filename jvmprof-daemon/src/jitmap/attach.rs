@@ -58,6 +58,8 @@ pub enum AttachError {
     NoSocket { pid: u32 },
     #[error("the JVM of process {pid} refused: {answer}")]
     Refused { pid: u32, answer: String },
+    #[error("the JVM of process {pid} isn't waited for any longer")]
+    GivenUp { pid: u32 },
 }
 
 /// The JVM that is asked.
@@ -113,6 +115,8 @@ impl PerfMapRequests {
         let work = move || {
             match request(&target, &map, &is_over) {
                 Ok(()) => tracing::info!(pid = target.pid, "a JVM wrote a perf map"),
+                // Nothing is wrong with the JVM: who asked has ended.
+                Err(error @ AttachError::GivenUp { .. }) => tracing::debug!(%error, "no perf map"),
                 Err(error) => tracing::warn!(pid = target.pid, %error, "a JVM wrote no perf map"),
             }
             is_running.store(false, Ordering::Release);
@@ -143,7 +147,7 @@ impl Drop for PerfMapRequests {
 /// The calling thread runs as the JVM's user afterwards: it should end. `is_over`: the JVM isn't waited for any longer.
 ///
 /// # Errors
-/// The JVM is gone, can't be asked, or refuses.
+/// The JVM is gone, can't be asked, or refuses; or `is_over` before it has answered.
 pub fn request(target: &Target, map: &Mutex<ProcessMap>, is_over: &AtomicBool) -> Result<(), AttachError> {
     let pidfd = pidfd_open(target.pid).map_err(target.failed("pidfd_open"))?;
     let is_same = || procfs::facts(target.pid).is_ok_and(|facts| facts.start_ticks == target.start_ticks);
@@ -186,9 +190,11 @@ fn ask(target: &Target, mut stream: UnixStream, is_over: &AtomicBool) -> Result<
     let end = Instant::now() + ANSWERS_WITHIN;
     // What has come before a timeout is kept.
     while let Err(error) = stream.read_to_end(&mut answer) {
-        let may_wait = Instant::now() < end && !is_over.load(Ordering::Acquire);
-        if error.kind() != io::ErrorKind::WouldBlock || !may_wait {
+        if error.kind() != io::ErrorKind::WouldBlock || Instant::now() >= end {
             return Err(failed("reading the answer")(error));
+        }
+        if is_over.load(Ordering::Acquire) {
+            return Err(AttachError::GivenUp { pid });
         }
     }
     if answer.starts_with(b"0\n") || answer == b"0" {
@@ -205,8 +211,12 @@ fn wake(
     tmp: &OwnedFd,
     is_over: &AtomicBool,
 ) -> Result<UnixStream, AttachError> {
-    if !handles_sigquit(target.pid) {
-        return Err(AttachError::NoHandler { pid: target.pid });
+    let pid = target.pid;
+    if !handles_sigquit(pid) {
+        return Err(AttachError::NoHandler { pid });
+    }
+    if is_over.load(Ordering::Acquire) {
+        return Err(AttachError::GivenUp { pid });
     }
     let name = format!(".attach_pid{}", target.inner_pid);
     let flags = OFlag::O_CREAT | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -218,9 +228,10 @@ fn wake(
         loop {
             match connect(target, tmp) {
                 // One of a JVM that is gone may still be there.
-                Err(AttachError::NoSocket { .. } | AttachError::Call { .. })
-                    if Instant::now() < end && !is_over.load(Ordering::Acquire) =>
-                {
+                Err(AttachError::NoSocket { .. } | AttachError::Call { .. }) if Instant::now() < end => {
+                    if is_over.load(Ordering::Acquire) {
+                        break Err(AttachError::GivenUp { pid });
+                    }
                     std::thread::sleep(STEP);
                 }
                 done => break done,
