@@ -38,7 +38,7 @@ pub(crate) fn compare(
     let seconds = seconds.to_string();
     let data = folder.join("perf.data");
     let mut perf = Command::new("perf");
-    perf.args(["record", "--quiet", "-F", "99", "-g", "-p", &pid, "-o"]).arg(&data);
+    perf.args(["record", "--quiet", "--no-buildid", "-F", "99", "-g", "-p", &pid, "-o"]).arg(&data);
     perf.args(["--", "sleep", &seconds]).stdin(Stdio::null());
     let line = shown(&perf);
     eprintln!("$ {line} &");

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
 
-use super::Summary;
+use super::{Load, Summary};
 use crate::packages::on_path;
 use crate::paths;
 use crate::run::{output, run, shown};
@@ -134,6 +134,12 @@ impl<'a> Traced<'a> {
         Ok(done.stdout)
     }
 
+    /// Runs the program in many more turns than anybody looks at it.
+    fn start_for_long(&self) -> anyhow::Result<Load> {
+        let [program, arguments @ .., _turns] = &self.command[..] else { bail!("there is no program") };
+        Load::start(Command::new(program).args(arguments).arg("1000000"))
+    }
+
     fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
@@ -167,10 +173,15 @@ fn by_jvmprof(jvmprof: &Path, traced: &Traced<'_>) -> anyhow::Result<Verdict> {
     Ok(Verdict { ambiguous: Some(ambiguous), ..of_folded(&stacks)? })
 }
 
+/// It looks for names when it ends, and a program that it has started itself is gone by then: this one runs on.
 fn by_profile_bee(profile_bee: &Path, traced: &Traced<'_>) -> anyhow::Result<Verdict> {
     let stacks = traced.file("profile-bee.folded");
+    let load = traced.start_for_long()?;
     let mut command = Command::new(profile_bee);
-    traced.run(command.args(["--frequency", FREQUENCY, "--output"]).arg(&stacks))?;
+    command.args(["--frequency", FREQUENCY, "--time", "3000", "--pid", &load.pid().to_string(), "--output"]);
+    // What it does is told there, too.
+    output(command.arg(&stacks))?;
+    drop(load);
     traced.clean_up()?;
     of_folded(&stacks)
 }
@@ -179,7 +190,8 @@ fn by_profile_bee(profile_bee: &Path, traced: &Traced<'_>) -> anyhow::Result<Ver
 fn by_perf(traced: &Traced<'_>, is_injected: bool) -> anyhow::Result<Verdict> {
     let (recorded, injected) = (traced.file("perf.data"), traced.file("perf.jit.data"));
     let mut record = Command::new("perf");
-    record.args(["record", "--quiet", "--no-buildid-cache", "-k", "mono", "-F", FREQUENCY]);
+    // Without build ids: perf 6.1 is ended by a check of its own when it collects them on kernel 6.18.
+    record.args(["record", "--quiet", "--no-buildid", "-k", "mono", "-F", FREQUENCY]);
     traced.run(record.args(["--call-graph", "fp", "-o"]).arg(&recorded))?;
     let mut data = &recorded;
     if is_injected {
