@@ -17,6 +17,7 @@ impl Register {
     pub const RBX: Self = Self(3);
     pub const RSP: Self = Self(4);
     pub const RBP: Self = Self(5);
+    pub const R9: Self = Self(9);
     pub const R13: Self = Self(13);
     pub const R15: Self = Self(15);
 }
@@ -36,6 +37,9 @@ pub enum CfaRule {
     RspIndirect { at: i32, add: i32 },
     /// `*(rbp + at) + add`: functions that realign their stack.
     RbpIndirect { at: i32, add: i32 },
+    /// `*(rsp + 8 * index + at) + add`: assembly that keeps its caller's stack pointer behind an array. The register is
+    /// known of the interrupted frame only.
+    RspIndexed { index: Register, at: i32, add: i32 },
     /// In a register: generated code that remembers its caller's stack pointer. Known of the interrupted frame only.
     Register(Register),
     /// A register and something: assembly, and functions that realign their stack. Known of the interrupted frame only.

@@ -148,6 +148,8 @@ const CFA_REGISTER: u32 = 6;
 const CFA_OTHER_STACK: u32 = 7;
 const CFA_GOROUTINE: u32 = 8;
 const CFA_REGISTER_PLUS: u32 = 9;
+/// The register in the low byte, the offset above it.
+const CFA_RSP_INDEXED: u32 = 10;
 const RBP_SAME: u32 = 1;
 const RBP_AT_CFA: u32 = 2;
 const RBP_AT_RSP: u32 = 3;
@@ -185,11 +187,14 @@ impl PackedRule {
             CfaRule::Plt { index_pushed } => (CFA_PLT, i32::from(index_pushed), 0),
             CfaRule::RspIndirect { at, add } => (CFA_RSP_INDIRECT, at, add),
             CfaRule::RbpIndirect { at, add } => (CFA_RBP_INDIRECT, at, add),
+            CfaRule::RspIndexed { index, at, add } if at << 8 >> 8 == at => {
+                (CFA_RSP_INDEXED, i32::from(index.0) | at << 8, add)
+            }
             CfaRule::Register(register) => (CFA_REGISTER, i32::from(register.0), 0),
             CfaRule::RegisterPlus { register, add } => (CFA_REGISTER_PLUS, i32::from(register.0), add),
             CfaRule::OtherStack(offset) => (CFA_OTHER_STACK, offset, 0),
             CfaRule::Goroutine { tls, current } => (CFA_GOROUTINE, tls, i32::from(current)),
-            CfaRule::Unsupported => (0, 0, 0),
+            CfaRule::RspIndexed { .. } | CfaRule::Unsupported => (0, 0, 0),
         };
         let (cfa_kind, add) = match i16::try_from(add) {
             Ok(add) => (cfa_kind, add),
@@ -232,6 +237,9 @@ impl Rules for PackedRule {
             CFA_PLT => CfaRule::Plt { index_pushed: self.cfa as u8 },
             CFA_RSP_INDIRECT => CfaRule::RspIndirect { at: self.cfa, add },
             CFA_RBP_INDIRECT => CfaRule::RbpIndirect { at: self.cfa, add },
+            CFA_RSP_INDEXED => {
+                CfaRule::RspIndexed { index: Register(self.cfa as u8), at: self.cfa >> 8, add }
+            }
             CFA_REGISTER => CfaRule::Register(Register(self.cfa as u8)),
             CFA_REGISTER_PLUS => CfaRule::RegisterPlus { register: Register(self.cfa as u8), add },
             CFA_OTHER_STACK => CfaRule::OtherStack(self.cfa),
@@ -282,6 +290,7 @@ mod tests {
             CfaRule::Plt { index_pushed: 11 },
             CfaRule::RspIndirect { at: -8, add: 8 },
             CfaRule::RbpIndirect { at: -8, add: -16 },
+            CfaRule::RspIndexed { index: Register::R9, at: -8, add: 8 },
             CfaRule::Register(Register::R13),
             CfaRule::RegisterPlus { register: Register::RBX, add: 24 },
             CfaRule::OtherStack(16),
@@ -316,8 +325,13 @@ mod tests {
                 }
             }
         }
-        let too_far = Row { cfa: CfaRule::RbpIndirect { at: 0, add: 1 << 20 }, ..Row::AT_CALL };
-        assert_eq!(PackedRule::pack(&too_far).unpack().cfa, CfaRule::Unsupported);
+        for too_far in [
+            CfaRule::RbpIndirect { at: 0, add: 1 << 20 },
+            CfaRule::RspIndexed { index: Register::R9, at: 1 << 23, add: 0 },
+        ] {
+            let row = Row { cfa: too_far, ..Row::AT_CALL };
+            assert_eq!(PackedRule::pack(&row).unpack().cfa, CfaRule::Unsupported);
+        }
     }
 
     #[test]

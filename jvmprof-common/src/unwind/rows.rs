@@ -2,7 +2,7 @@
 
 use super::{Cursor, Memory, is_code_address};
 use crate::abi::Stop;
-use crate::rows::{CfaRule, GO_G_M, GO_G_SCHED, RaRule, RbpRule, Rules};
+use crate::rows::{CfaRule, GO_G_M, GO_G_SCHED, RaRule, RbpRule, Register, Rules};
 
 /// Moves the cursor to the caller by a row.
 ///
@@ -35,7 +35,7 @@ pub fn step(cursor: &mut Cursor, row: &impl Rules, memory: &mut impl Memory) -> 
         RaRule::AtCfa(offset) => read(memory, add(cfa, offset))?,
         RaRule::AtRsp(offset) => read(memory, add(here.sp, offset))?,
         RaRule::AtRbp(offset) => read(memory, add(here.fp, offset))?,
-        RaRule::Register(register) => memory.register(register).ok_or(Stop::UnsupportedRule)?,
+        RaRule::Register(holder) => register(memory, holder)?,
         RaRule::Undefined | RaRule::Unsupported => return Err(Stop::UnsupportedRule),
     };
     let fp = match row.rbp() {
@@ -62,21 +62,31 @@ pub fn step(cursor: &mut Cursor, row: &impl Rules, memory: &mut impl Memory) -> 
 
 #[inline(always)]
 fn cfa(here: &Cursor, rule: CfaRule, memory: &mut impl Memory) -> Result<u64, Stop> {
-    Ok(match rule {
-        CfaRule::Rsp(offset) => add(here.sp, offset),
-        CfaRule::Rbp(offset) | CfaRule::OtherStack(offset) => add(here.fp, offset),
+    // One place in the program reads it, wherever it is.
+    let (at, offset) = match rule {
+        CfaRule::RspIndirect { at, add: offset } => (add(here.sp, at), offset),
+        CfaRule::RbpIndirect { at, add: offset } => (add(here.fp, at), offset),
+        CfaRule::RspIndexed { index, at, add: offset } => {
+            (add(here.sp, at).wrapping_add(register(memory, index)? << 3), offset)
+        }
+        CfaRule::Rsp(offset) => return Ok(add(here.sp, offset)),
+        CfaRule::Rbp(offset) | CfaRule::OtherStack(offset) => return Ok(add(here.fp, offset)),
         CfaRule::Plt { index_pushed } => {
-            here.sp + 8 + if here.pc & 15 >= u64::from(index_pushed) { 8 } else { 0 }
+            return Ok(here.sp + 8 + if here.pc & 15 >= u64::from(index_pushed) { 8 } else { 0 });
         }
-        CfaRule::RspIndirect { at, add: offset } => add(read(memory, add(here.sp, at))?, offset),
-        CfaRule::RbpIndirect { at, add: offset } => add(read(memory, add(here.fp, at))?, offset),
-        CfaRule::Register(register) => memory.register(register).ok_or(Stop::UnsupportedRule)?,
-        CfaRule::RegisterPlus { register, add: offset } => {
-            add(memory.register(register).ok_or(Stop::UnsupportedRule)?, offset)
+        CfaRule::Register(holder) => return register(memory, holder),
+        CfaRule::RegisterPlus { register: holder, add: offset } => {
+            return Ok(add(register(memory, holder)?, offset));
         }
-        CfaRule::Goroutine { tls, current } => gobuf(tls, current, memory)?,
+        CfaRule::Goroutine { tls, current } => return gobuf(tls, current, memory),
         CfaRule::Unsupported => return Err(Stop::UnsupportedRule),
-    })
+    };
+    Ok(add(read(memory, at)?, offset))
+}
+
+#[inline(always)]
+fn register(memory: &mut impl Memory, register: Register) -> Result<u64, Stop> {
+    memory.register(register).ok_or(Stop::UnsupportedRule)
 }
 
 /// Where the registers of the goroutine are that this thread has left for its system stack.
@@ -176,6 +186,32 @@ mod tests {
         let mut cursor = Cursor { sp: 0x9000, ..HERE };
         step(&mut cursor, &row, &mut Stack(vec![0, 0, 0xbeef, RA])).expect("the frame is there");
         assert_eq!(cursor, Cursor { pc: RA, sp: 0x7020, fp: 0xbeef, exact: false });
+    }
+
+    /// A stack, and `r9` of the frame that was interrupted.
+    struct Interrupted(Stack, Option<u64>);
+
+    impl Memory for Interrupted {
+        fn read_u64(&mut self, address: u64) -> Option<u64> {
+            self.0.read_u64(address)
+        }
+
+        fn register(&self, register: Register) -> Option<u64> {
+            self.1.filter(|_| register == Register::R9)
+        }
+    }
+
+    #[test]
+    fn a_stack_pointer_behind_an_array_is_found_by_its_length() {
+        let cfa = CfaRule::RspIndexed { index: Register::R9, at: 8, add: 8 };
+        let row = Row { cfa, rbp: RbpRule::AtCfa(-24), ..Row::AT_CALL };
+        let stack = || Stack(vec![1, 2, 3, 0x7030, 0xbeef, 4, RA]);
+        let mut cursor = HERE;
+        step(&mut cursor, &row, &mut Interrupted(stack(), Some(2))).expect("the row fits the stack");
+        assert_eq!(cursor, Cursor { pc: RA, sp: 0x7038, fp: 0xbeef, exact: false });
+        // What r9 was in a frame that has called is not known.
+        let mut cursor = HERE;
+        assert_eq!(step(&mut cursor, &row, &mut Interrupted(stack(), None)), Err(Stop::UnsupportedRule));
     }
 
     /// A thread of Go at `TLS`, its `g`, `m` and current goroutine below.

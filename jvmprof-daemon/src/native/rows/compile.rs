@@ -103,6 +103,16 @@ fn cfa_expression(operations: &[Op]) -> CfaRule {
                 _ => CfaRule::Unsupported,
             }
         }
+        // openssl crypto/bn/asm/x86_64-mont.pl.
+        [
+            Op::Register(X86_64::RSP, at),
+            Op::Register(index, 0),
+            Op::Constant(8),
+            Op::Multiply,
+            Op::Plus,
+            Op::Deref,
+            Op::Add(add),
+        ] => general(index).map_or(CfaRule::Unsupported, |index| CfaRule::RspIndexed { index, at, add }),
         // binutils bfd/elf64-x86-64.c, elf_x86_64_eh_frame_lazy_plt and its variants.
         [
             Op::Register(X86_64::RSP, 8),
@@ -138,6 +148,7 @@ enum Op {
     And,
     GreaterOrEqual,
     ShiftLeft,
+    Multiply,
     Plus,
     Other,
 }
@@ -172,6 +183,7 @@ impl From<Operation<Reader<'_>>> for Op {
             Operation::And => Self::And,
             Operation::Ge => Self::GreaterOrEqual,
             Operation::Shl => Self::ShiftLeft,
+            Operation::Mul => Self::Multiply,
             Operation::Plus => Self::Plus,
             _ => Self::Other,
         }
