@@ -16,7 +16,7 @@ use jvmprof_daemon::jitmap::attach::{AttachError, Target, request};
 use jvmprof_daemon::jitmap::budget::Budget;
 use jvmprof_daemon::jitmap::process_map::{ProcessMap, Writer};
 use support::left::remove_left;
-use support::{Workload, compile, jdks, jvmprof, open_to_all, scratch};
+use support::{Workload, compile, jdks, jvmprof, open_to_all, record_json, scratch};
 
 const SOURCE: &str = "public class Spin { public static void main(String[] a) { long s = 0; \
     for (long i = 0; ; i++) { s += step(i); if (s == 42) System.out.println(s); } } \
@@ -194,6 +194,8 @@ int main(int argc, char **argv) {
 const MARKED: &str = "unsigned long gHotSpotVMStructs = 1;";
 const UNMARKED: &str = "int J9_CreateJavaVM(void) { return 1; }";
 
+const WARNING: &str = "a JVM wrote no perf map";
+
 /// Records a program that has such a library; gives what was logged, and how many SIGQUITs came.
 fn signals(library: &str, seconds: u32) -> (String, u32) {
     let directory = scratch();
@@ -230,12 +232,39 @@ fn only_hotspot_is_sent_the_signal_that_others_take_for_a_dump_request() {
 fn a_recording_that_ends_while_it_waits_for_a_jvm_has_nothing_to_say_of_it() {
     let (log, count) = signals(MARKED, 3);
     assert_eq!(count, 1);
-    assert!(!log.contains("perf map") && !log.contains("socket"), "{log}");
+    assert!(!log.contains(WARNING), "{log}");
 }
 
 #[test]
 fn a_jvm_that_opens_no_socket_is_told_of_and_left_alone_for_a_while() {
     let (log, count) = signals(MARKED, 9);
     assert_eq!(count, 1);
-    assert_eq!(log.matches("opened no socket").count(), 1, "{log}");
+    assert_eq!((log.matches(WARNING).count(), log.matches("opened no socket").count()), (1, 1), "{log}");
+}
+
+/// OpenJ9 writes a map of its own.
+#[test]
+fn a_jvm_that_is_no_hotspot_is_named_by_the_map_that_it_writes() {
+    let directory = scratch();
+    let program = compile(directory.path(), "program", OTHER_JVM, &["-O1", "-ldl"]);
+    let library = compile(directory.path(), "libjvm.so", UNMARKED, &["-shared", "-fPIC"]);
+    let counted = directory.path().join("count").display().to_string();
+    let load = Workload::start(&program, &[&library.display().to_string(), &counted, "30"]);
+    let pid = load.pid().to_string();
+    let end = Instant::now() + Duration::from_secs(20);
+    let code = loop {
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        match maps.lines().find(|line| line.contains(" rwxp ")) {
+            Some(line) => break line.split('-').next().expect("an address").to_owned(),
+            None => assert!(Instant::now() < end, "no code in {maps}"),
+        }
+    };
+    let map = format!("/tmp/perf-{pid}.map");
+    fs::write(map, format!("{code} 1000 com/acme/Order.total([I)J_hot\n")).expect("written");
+    let output = directory.path().join("out.folded").display().to_string();
+    let summary = record_json(&["-F", "499", "-d", "2", "-o", &output, "-p", &pid]);
+    let stacks = fs::read_to_string(output).expect("a profile");
+    let named = stacks.lines().filter(|line| line.contains("com/acme/Order.total")).count();
+    assert!(named > 0 && !stacks.contains("[unknown Java"), "{stacks}");
+    assert_eq!(summary["losses"]["unknown_jit_frames"].as_u64().unwrap_or(0), 0, "{summary}");
 }

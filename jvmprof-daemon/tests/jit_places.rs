@@ -9,6 +9,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use jit::{Seen, program, record};
+use jvmprof_daemon::profile::decode::{DecodeLimits, decode};
+use support::record_json;
 use tempfile::TempDir;
 
 /// A folder that is there also where `/tmp` is another one.
@@ -70,6 +72,44 @@ fn a_map_in_a_container_is_found() {
     let name = format!("jvmprof-test-{}", std::process::id());
     let bundle = bundle.path().display().to_string();
     assert_right(&record("runc", &["runc", "run", "--bundle", &bundle, &name]));
+}
+
+/// As of a program in a container whose map somebody else writes for the host's tools.
+#[test]
+fn a_map_by_the_hosts_pid_in_the_hosts_tmp_is_found() {
+    let directory = outside_tmp();
+    let program = program(directory.path()).display().to_string();
+    let inside = format!("mount -t tmpfs none /tmp; exec {program} silent 30 10 75");
+    let script = format!(
+        "unshare --pid --mount --fork sh -c '{inside}' &
+        until [ \"$(readlink /proc/$pid/exe)\" = {program} ]; do sleep 0.02; pid=$(pgrep -P $!); done
+        echo 200000000 1000 told_outside > /tmp/perf-$pid.map; wait; rm /tmp/perf-$pid.map"
+    );
+    let seen = record("the host's", &["sh", "-c", &script]);
+    assert!(seen.count("run_a", ";told_outside") > 50, "{:?}", seen.stacks);
+}
+
+#[test]
+fn names_lose_their_writers_markup_which_profiles_have_beside() {
+    const RAW: &str = "JS:*handle /srv/app.js:12:3";
+    let directory = outside_tmp();
+    let program = program(directory.path());
+    let told = format!("(sleep 0.3; echo '200000000 1000 {RAW}' > /tmp/perf-$$.map) &");
+    let script = format!("{told} exec {} silent 30 10 50", program.display());
+    let (_left, command) = support::left::Left::by(directory.path(), &["sh", "-c", &script]);
+    let output = directory.path().join("out.pb.gz").display().to_string();
+    let options = ["-F", "499", "-o", &output, "--"];
+    let arguments: Vec<&str> = options.into_iter().chain(command.iter().map(String::as_str)).collect();
+    record_json(&arguments);
+    let pprof = decode(&fs::read(&output).expect("a profile"), DecodeLimits::default()).expect("a profile");
+    let text = |index: i64| pprof.string_table[usize::try_from(index).expect("an index")].as_str();
+    let function = pprof.function.iter().find(|function| text(function.system_name) == RAW);
+    let function = function.unwrap_or_else(|| panic!("{:?}", pprof.string_table));
+    assert_eq!((text(function.name), text(function.filename)), ("handle", "/srv/app.js"));
+    let lines = pprof.location.iter().flat_map(|location| &location.line);
+    let lines: Vec<i64> =
+        lines.filter(|line| line.function_id == function.id).map(|line| line.line).collect();
+    assert!(!lines.is_empty() && lines.iter().all(|line| *line == 12), "{lines:?}");
 }
 
 #[test]

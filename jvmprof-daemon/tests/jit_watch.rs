@@ -104,6 +104,59 @@ fn maps_are_seen_where_tmp_is_a_link_though_another_place_is_watched() {
     await_name(&map, 0x2000, "second");
 }
 
+/// Has a system call fail on this thread and those that it starts from now on.
+fn refuse(call: i64) {
+    use nix::libc::{
+        BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, EMFILE, PR_SET_NO_NEW_PRIVS,
+        PR_SET_SECCOMP, SECCOMP_MODE_FILTER, SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO, prctl, sock_filter,
+        sock_fprog,
+    };
+    let number = u32::try_from(call).expect("a number");
+    let step = |code, jf, k| sock_filter { code: u16::try_from(code).expect("16 bits"), jt: 0, jf, k };
+    let mut filter = [
+        step(BPF_LD | BPF_W | BPF_ABS, 0, 0),
+        step(BPF_JMP | BPF_JEQ | BPF_K, 1, number),
+        step(BPF_RET | BPF_K, 0, SECCOMP_RET_ERRNO | EMFILE.cast_unsigned()),
+        step(BPF_RET | BPF_K, 0, SECCOMP_RET_ALLOW),
+    ];
+    let program = sock_fprog { len: 4, filter: filter.as_mut_ptr() };
+    // SAFETY: the kernel copies the filter, which outlives the calls.
+    let done = unsafe {
+        (
+            prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
+            prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &raw const program),
+        )
+    };
+    assert_eq!(done, (0, 0), "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn maps_are_read_where_nothing_tells_of_their_changes() {
+    for call in [nix::libc::SYS_inotify_init1, nix::libc::SYS_inotify_add_watch] {
+        let root = tempfile::tempdir().expect("a root");
+        let tmp = root.path().join("tmp");
+        let path = tmp.join("perf-1.map");
+        fs::create_dir(&tmp).expect("a folder");
+        let map = watched(root.path());
+        let work = || {
+            refuse(call);
+            let watcher = Watcher::default();
+            watcher.watch(&map).expect("a thread");
+            std::thread::sleep(Duration::from_millis(100));
+            append(&path, "1000 10 first\n");
+            await_name(&map, 0x1000, "first");
+            append(&path, "2000 10 second\n");
+            await_name(&map, 0x2000, "second");
+            let new = tmp.join("new");
+            fs::write(&new, "3000 10 replaced\n").expect("written");
+            fs::rename(&new, &path).expect("renamed");
+            await_name(&map, 0x3000, "replaced");
+            drop(watcher);
+        };
+        std::thread::scope(|scope| scope.spawn(work).join().expect("no panic"));
+    }
+}
+
 /// Eight functions in turn at each address: no more than are remembered of it.
 fn place(index: u64) -> u64 {
     0x1000 + index / 8 * 16

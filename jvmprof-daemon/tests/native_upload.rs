@@ -331,7 +331,7 @@ impl Parca {
         };
         let end = Instant::now() + Duration::from_secs(60);
         while Command::new("curl")
-            .args(["-s", "-f", "-o", "/dev/null", &format!("{}/health", parca.address)])
+            .args(["-s", "-f", "-o", "/dev/null", &format!("{}/metrics", parca.address)])
             .status()
             .is_ok_and(|status| !status.success())
         {

@@ -299,3 +299,33 @@ fn sighup_changes_the_frequency_and_profiles_say_so() {
     daemon.until("sampling otherwise", |daemon| (daemon.metrics()[CURRENT] - 49.0).abs() < 0.5);
     profiles_tell_both_frequencies(daemon);
 }
+
+/// The samples of code without frame pointers wait for what its runtime has still to tell.
+#[test]
+fn samples_without_room_to_wait_are_told_of_by_metrics_and_profiles() {
+    use jvmprof_daemon::export::store::{Store, TimeRange};
+    use jvmprof_daemon::profile::decode::{DecodeLimits, decode};
+    let daemon = Daemon::start(&[], &["--max-memory", "32", "-F", "997", "--max-cpu", "0"], &[]);
+    daemon.until_ready();
+    let flags = ["-O1", "-static", "-fno-omit-frame-pointer", "-fno-inline"];
+    let program = compile(daemon.dir.path(), "alternate", include_str!("jit/alternate.c"), &flags);
+    // Each sample has a copy of the stack, which begins with what the program was started with.
+    let large = format!("LARGE={}", "x".repeat(100_000));
+    let command = [&large, program.to_str().unwrap(), "late", "600000", "10", "1"];
+    let load = Workload::start(Path::new("/usr/bin/env"), &command);
+    let truncated = "jvmprof_stacks_total{outcome=\"no room to wait\"}";
+    daemon.until("full", |daemon| daemon.metrics().get(truncated).is_some_and(|stacks| *stacks > 100.0));
+    let metrics = daemon.metrics();
+    assert!(sum(&metrics, "jvmprof_samples_waiting_full_total") >= 100.0, "{metrics:?}");
+    let waiting = metrics["jvmprof_cache_bytes{cache=\"waiting_samples\"}"];
+    assert!(waiting <= metrics["jvmprof_cache_limit_bytes{cache=\"waiting_samples\"}"], "{metrics:?}");
+    drop(load);
+    let dir = Rc::clone(&daemon.dir);
+    daemon.end();
+    let store = Store::open_for_reading(&dir.path().join("store")).unwrap();
+    let is_told = store.profiles(TimeRange::ALL, &[]).iter().any(|profile| {
+        let pprof = decode(&store.read(profile).unwrap(), DecodeLimits::default()).unwrap();
+        pprof.string_table.iter().any(|text| text == "[truncated: no room to wait]")
+    });
+    assert!(is_told, "no profile says so");
+}

@@ -293,7 +293,7 @@ fn parca(binary: &str, dir: &Path) -> (Killed, String) {
     parca.stdout(Stdio::null()).stderr(File::create(dir.join("parca.log")).unwrap());
     let process = Killed(parca.spawn().unwrap_or_else(|error| panic!("{binary}: {error}")));
     let started = Instant::now();
-    let health = ["-s", "-f", "-o", "/dev/null", &format!("http://{address}/health")].map(str::to_owned);
+    let health = ["-s", "-f", "-o", "/dev/null", &format!("http://{address}/metrics")].map(str::to_owned);
     while !Command::new("curl").args(&health).status().is_ok_and(|status| status.success()) {
         assert!(started.elapsed() < Duration::from_secs(60), "Parca doesn't become healthy");
         std::thread::sleep(Duration::from_millis(200));

@@ -5,6 +5,7 @@
 mod churn;
 mod class_files;
 mod hostile;
+mod own_map;
 mod real;
 mod snapshot;
 #[path = "../support/mod.rs"]

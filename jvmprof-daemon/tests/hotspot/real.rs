@@ -24,7 +24,7 @@ use crate::support::{jdks, scratch};
 pub(crate) struct Jvm(pub(crate) Child);
 
 impl Jvm {
-    fn start(home: &Path, args: &[&str]) -> Self {
+    pub(crate) fn start(home: &Path, args: &[&str]) -> Self {
         let mut java = Command::new(home.join("bin/java"));
         let mut child = java.args(args).stdout(Stdio::piped()).spawn().expect("the JDK has a java");
         let mut line = String::new();
@@ -33,7 +33,7 @@ impl Jvm {
         Self(child)
     }
 
-    fn attach(&self) -> Hotspot<LiveMemory> {
+    pub(crate) fn attach(&self) -> Hotspot<LiveMemory> {
         let pid = self.0.id();
         Hotspot::attach(&images(pid).unwrap(), LiveMemory::new(pid)).unwrap()
     }
@@ -59,7 +59,7 @@ pub(crate) fn shared_folder() -> tempfile::TempDir {
 }
 
 /// Compiles the program.
-fn classes(flags: &[&str]) -> tempfile::TempDir {
+pub(crate) fn classes(flags: &[&str]) -> tempfile::TempDir {
     let folder = shared_folder();
     let source = folder.path().join("Names.java");
     fs::write(&source, SOURCE).unwrap();
