@@ -2,6 +2,7 @@
 //! be whole that isn't. Needs root and gcc.
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
+mod hostile;
 #[path = "../support/mod.rs"]
 mod support;
 
