@@ -100,8 +100,11 @@ fn main() {
     let (before, thread) = (cpu(UsageWho::RUSAGE_SELF), cpu(UsageWho::RUSAGE_THREAD));
     let begin = Instant::now();
     let file = writer.get_mut();
+    let mut grown = 0;
     for index in ENTRIES..ENTRIES + LINES_A_SECOND * SECONDS {
-        file.write_all(line(index).as_bytes()).expect("written");
+        let line = line(index);
+        grown += line.len() as u64;
+        file.write_all(line.as_bytes()).expect("written");
         let due =
             Duration::from_secs(1) * u32::try_from(index - ENTRIES).unwrap_or(0) / LINES_A_SECOND as u32;
         if let Some(early) = due.checked_sub(begin.elapsed()) {
@@ -113,7 +116,7 @@ fn main() {
     let reader = (cpu(UsageWho::RUSAGE_SELF) - before).saturating_sub(own);
     let after = map.lock().expect("a lock").map().counters();
     println!(
-        "{} lines in {SECONDS} s: {:.2} % of a CPU, {} bytes read, {} MB of memory, {} lines refused",
+        "{} lines in {SECONDS} s: {:.2} % of a CPU, {} bytes read of {grown} written, {} MB of memory, {} lines refused",
         after.entries - counters.entries,
         reader.as_secs_f64() * 100.0 / SECONDS as f64,
         after.bytes_read - counters.bytes_read,
