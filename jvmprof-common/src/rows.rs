@@ -89,6 +89,9 @@ pub enum RaRule {
     AtRbp(i32),
     /// In a register: generated code that took it off the stack. Known of the interrupted frame only.
     Register(Register),
+    /// Behind the system call that makes a thread: the eight bytes at `CFA - 8`; but where `rax` is zero, this is the new thread,
+    /// which has none. Known of the interrupted frame only.
+    BehindClone,
     /// There is none: this frame is the root of its thread's stack (`_start`, `clone3`).
     Undefined,
     /// Something that these rules can't express.

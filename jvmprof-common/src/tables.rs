@@ -160,6 +160,7 @@ const RA_AT_RSP: u32 = 2;
 const RA_AT_RBP: u32 = 3;
 const RA_REGISTER: u32 = 4;
 const RA_UNDEFINED: u32 = 5;
+const RA_BEHIND_CLONE: u32 = 6;
 const SIGNAL: u32 = 1 << 12;
 
 impl PackedRule {
@@ -213,6 +214,7 @@ impl PackedRule {
             RaRule::AtRsp(offset) => (RA_AT_RSP, offset),
             RaRule::AtRbp(offset) => (RA_AT_RBP, offset),
             RaRule::Register(register) => (RA_REGISTER, i32::from(register.0)),
+            RaRule::BehindClone => (RA_BEHIND_CLONE, 0),
             RaRule::Undefined => (RA_UNDEFINED, 0),
             RaRule::Unsupported => (0, 0),
         };
@@ -267,6 +269,7 @@ impl Rules for PackedRule {
             RA_AT_RSP => RaRule::AtRsp(self.ra),
             RA_AT_RBP => RaRule::AtRbp(self.ra),
             RA_REGISTER => RaRule::Register(Register(self.ra as u8)),
+            RA_BEHIND_CLONE => RaRule::BehindClone,
             RA_UNDEFINED => RaRule::Undefined,
             _ => RaRule::Unsupported,
         }
@@ -310,6 +313,7 @@ mod tests {
             RaRule::AtRsp(i32::MAX),
             RaRule::AtRbp(i32::MIN),
             RaRule::Register(Register::RAX),
+            RaRule::BehindClone,
             RaRule::Undefined,
             RaRule::Unsupported,
         ];

@@ -19,6 +19,11 @@ pub fn step(cursor: &mut Cursor, row: &impl Rules, memory: &mut impl Memory) -> 
     if let RaRule::Undefined = ra {
         return Err(Stop::Root);
     }
+    if let RaRule::BehindClone = ra
+        && register(memory, Register::RAX)? == 0
+    {
+        return Err(Stop::Root);
+    }
     let rule = row.cfa();
     let cfa = cfa(&here, rule, memory)?;
     // Interpreted code that was handed an argument too many has popped more than its caller's stack pointer says. A
@@ -33,6 +38,7 @@ pub fn step(cursor: &mut Cursor, row: &impl Rules, memory: &mut impl Memory) -> 
     }
     let return_address = match ra {
         RaRule::AtCfa(offset) => read(memory, add(cfa, offset))?,
+        RaRule::BehindClone => read(memory, add(cfa, -8))?,
         RaRule::AtRsp(offset) => read(memory, add(here.sp, offset))?,
         RaRule::AtRbp(offset) => read(memory, add(here.fp, offset))?,
         RaRule::Register(holder) => register(memory, holder)?,
@@ -188,7 +194,7 @@ mod tests {
         assert_eq!(cursor, Cursor { pc: RA, sp: 0x7020, fp: 0xbeef, exact: false });
     }
 
-    /// A stack, and `r9` of the frame that was interrupted.
+    /// A stack, and `r9` or `rax` of the frame that was interrupted.
     struct Interrupted(Stack, Option<u64>);
 
     impl Memory for Interrupted {
@@ -197,7 +203,7 @@ mod tests {
         }
 
         fn register(&self, register: Register) -> Option<u64> {
-            self.1.filter(|_| register == Register::R9)
+            self.1.filter(|_| [Register::R9, Register::RAX].contains(&register))
         }
     }
 
@@ -212,6 +218,18 @@ mod tests {
         // What r9 was in a frame that has called is not known.
         let mut cursor = HERE;
         assert_eq!(step(&mut cursor, &row, &mut Interrupted(stack(), None)), Err(Stop::UnsupportedRule));
+    }
+
+    #[test]
+    fn behind_the_system_call_that_makes_a_thread_only_the_parent_has_a_caller() {
+        let row = Row { ra: RaRule::BehindClone, ..Row::AT_CALL };
+        let stepped = |rax| {
+            let mut cursor = HERE;
+            step(&mut cursor, &row, &mut Interrupted(Stack(vec![RA]), rax)).map(|()| cursor.pc)
+        };
+        assert_eq!(stepped(Some(4711)), Ok(RA));
+        assert_eq!(stepped(Some(0)), Err(Stop::Root));
+        assert_eq!(stepped(None), Err(Stop::UnsupportedRule));
     }
 
     /// A thread of Go at `TLS`, its `g`, `m` and current goroutine below.

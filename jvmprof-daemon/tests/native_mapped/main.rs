@@ -166,6 +166,21 @@ fn a_program_without_section_headers_is_walked_by_its_eh_frame() {
     assert!(deep * 10 >= recorded.all() * 9, "{deep}: {:?}", recorded.stacks);
 }
 
+/// glibc has no frame information of the instructions behind its system call, from where the parent returns and the child goes on.
+#[test]
+fn threads_that_begin_all_the_time_have_whole_stacks_in_parent_and_child() {
+    let directory = scratch();
+    let recorded = Recorded::of_load(&build(directory.path(), "threads", "threads.c", &["-g0", "-pthread"]));
+    let count = |function: &str| {
+        recorded.count(|stack| {
+            stack.iter().any(|frame| frame == function)
+                && stack.iter().any(|frame| frame.starts_with("clone"))
+        })
+    };
+    assert!(count("main") > 20 && count("ret_from_fork") > 0, "{:?}", recorded.stacks);
+    assert!(recorded.whole() * 100 >= recorded.all() * 99, "{}: {:?}", recorded.summary, recorded.stacks);
+}
+
 #[test]
 fn a_zero_in_rbp_makes_no_stack_whole() {
     let directory = scratch();

@@ -4,6 +4,7 @@
 //! needs. `.eh_frame_hdr` isn't used: it is missing in static files, and says nothing of where functions end.
 
 mod callee;
+mod clone;
 mod code;
 mod compile;
 mod eh_return;
@@ -92,6 +93,7 @@ impl UnwindRows {
             let known: Vec<_> = rows.function_ranges().collect();
             rows.spans = code::spans(file, &known, analyze);
         }
+        rows.spans.add(clone::rows(&rows, file));
         Ok(rows)
     }
 

@@ -66,7 +66,7 @@ fn thread(code: &[u8], base: u64, behind: u64) -> Option<Known> {
     None
 }
 
-fn clears_rbp(instruction: &Instruction) -> bool {
+pub(super) fn clears_rbp(instruction: &Instruction) -> bool {
     let is_rbp = |register| matches!(register, Register::EBP | Register::RBP);
     instruction.mnemonic() == Mnemonic::Xor
         && is_rbp(instruction.op0_register())

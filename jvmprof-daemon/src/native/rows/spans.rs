@@ -79,6 +79,18 @@ impl Spans {
         })
     }
 
+    /// Adds rows between those that are there.
+    pub(super) fn add(&mut self, rows: Vec<(u64, u64, Row)>) {
+        if rows.is_empty() {
+            return;
+        }
+        let mut all: Vec<_> = self.iter().chain(rows).collect();
+        all.sort_by_key(|(start, ..)| *start);
+        *self = Self::default();
+        all.into_iter().for_each(|(start, end, row)| self.push(start, end, row));
+        self.finish();
+    }
+
     /// No more are pushed.
     pub(super) fn finish(&mut self) {
         self.by_row = HashMap::new();
@@ -120,5 +132,9 @@ mod tests {
         }
         let all: Vec<_> = spans.iter().collect();
         assert_eq!(all, [pushed[0], pushed[1], pushed[2], (0x140, 0x150, row(24))]);
+        spans.add(vec![(0x80, 0x90, row(32)), (0x122, 0x130, row(40))]);
+        let found = [0x80, 0x90, 0x100, 0x121, 0x122, 0x12f, 0x130].map(|at| spans.find(Svma(at)));
+        let expected = [Some(32), None, Some(8), None, Some(40), Some(40), Some(8)];
+        assert_eq!(found, expected.map(|offset| offset.map(row)));
     }
 }

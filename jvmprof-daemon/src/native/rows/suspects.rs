@@ -22,7 +22,8 @@ pub(super) fn functions<const N: usize>(
     let entries = rows.index.ranges().zip(rows.index.entries()).filter(|_| rows.kind == Kind::EhFrame);
     let suspects = entries.filter(move |(_, entry)| {
         let length = rows.section.get(*entry..).and_then(|bytes| bytes.first_chunk::<4>());
-        let length = length.map_or(0, |length| u32::from_le_bytes(*length) as usize);
+        // The length doesn't count itself.
+        let length = length.map_or(0, |length| u32::from_le_bytes(*length) as usize + 4);
         let bytes = rows.section.get(*entry..entry.saturating_add(length)).unwrap_or_default();
         bytes.windows(N).any(|window| window == cfa_instructions)
     });
