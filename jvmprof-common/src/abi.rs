@@ -180,11 +180,11 @@ pub enum Counter {
     /// Not taken: the process is in [`DROPPED_PIDS`].
     Dropped = 8,
     /// Walks of user stacks, by how they ended: this index plus the [`Stop`].
-    StopBase = 12,
+    StopBase = 16,
 }
 
 impl Counter {
-    pub const LEN: u32 = 32;
+    pub const LEN: u32 = 48;
     /// All but [`Counter::StopBase`].
     pub const ALL: [Self; 9] = [
         Self::Taken,

@@ -44,6 +44,8 @@ fn sample(ctx: PerfEventContext) -> u32 {
     // The daemon tells only of processes that are profiled, so that mostly one search does.
     let process = tables::process(tgid, start_ns);
     let is_known = process.is_some();
+    // At once: kept for later, words of an entry that isn't there are read as they are, which kernels before 6.3 refuse.
+    scratch.process = process.unwrap_or_default();
     if !is_known && !filter::is_profiled(tgid) {
         count(Counter::Filtered);
         return 0;
@@ -59,7 +61,6 @@ fn sample(ctx: PerfEventContext) -> u32 {
 
     fill_header(scratch, &ctx, task, start_ns, in_kernel);
     scratch.is_known = u64::from(is_known);
-    scratch.process = process.unwrap_or_default();
     if in_kernel {
         kernel_stack(scratch, &ctx);
         if task.is_kernel_thread() {
