@@ -103,10 +103,12 @@ pub enum Stop {
     Frozen = 14,
     /// The process is ending or replacing its program: it has no user memory any more.
     NoMemory = 15,
+    /// A virtual thread's frames go on in the Java heap, where the collector is moving them.
+    FrozenMoving = 16,
 }
 
 impl Stop {
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::KernelThread,
         Self::ChainEnded,
         Self::FramePointerInvalid,
@@ -123,6 +125,7 @@ impl Stop {
         Self::UnknownStub,
         Self::Frozen,
         Self::NoMemory,
+        Self::FrozenMoving,
     ];
 
     /// The reason with this discriminant.
@@ -149,6 +152,7 @@ impl Stop {
             Self::UnknownStub => "unknown JVM stub",
             Self::NoMemory => "no user memory",
             Self::Frozen => "virtual thread's frames in the heap",
+            Self::FrozenMoving => "virtual thread's frames being moved",
         }
     }
 }
@@ -180,7 +184,7 @@ pub enum Counter {
 }
 
 impl Counter {
-    pub const LEN: u32 = 32;
+    pub const LEN: u32 = 48;
     /// All but [`Counter::StopBase`].
     pub const ALL: [Self; 9] = [
         Self::Taken,
@@ -209,6 +213,8 @@ impl Counter {
         }
     }
 }
+
+const _: () = assert!(Counter::StopBase as usize + Stop::ALL.len() <= Counter::LEN as usize);
 
 /// Kernel field offsets and switches that the daemon sets before it loads the object, by the names of the globals.
 pub mod globals {
@@ -263,7 +269,6 @@ mod tests {
             assert_eq!(stop as usize, value);
         }
         assert_eq!(Stop::from_u8(Stop::ALL.len() as u8), None);
-        assert!((Counter::StopBase as usize + Stop::ALL.len()) <= Counter::LEN as usize);
     }
 
     #[test]

@@ -85,6 +85,43 @@ pub struct Layout {
     pub reserved: [u16; 3],
 }
 
+/// How references within the Java heap are followed. Collectors that move objects while threads run leave references to where
+/// an object was; what they keep of its new place leads on.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Collector {
+    /// [`Collector::STOPS`] and the following.
+    pub kind: u16,
+    /// Fields of what ZGC knows of a page whose objects move (openjdk src/hotspot/share/gc/z/zForwarding.hpp): its begin,
+    /// how objects are aligned, and the length of its hash table, which lies behind these `forwarding_bytes`.
+    pub forwarding_start: u16,
+    pub forwarding_alignment: u16,
+    pub forwarding_length: u16,
+    pub forwarding_bytes: u16,
+    /// Bytes that an entry of the following tables stands for, as a power of two.
+    pub granule_shift: u16,
+    /// Zero.
+    pub reserved: [u16; 2],
+    /// Address of the mask of colors: good ones ([`Collector::Z`]), bad ones ([`Collector::X`]).
+    pub mask_at: u64,
+    /// The bits of an address that are an offset within the heap, and what its other bits are.
+    pub offset_mask: u64,
+    pub base: u64,
+    /// Tables of pages whose objects move: of the young generation or the only one, and of the old one.
+    pub young: u64,
+    pub old: u64,
+}
+
+impl Collector {
+    /// Moves objects only while it stops all threads that run Java code.
+    pub const STOPS: u16 = 0;
+    /// The generational ZGC.
+    pub const Z: u16 = 1;
+    /// The ZGC without generations (JDK 11 to 23), whose sources were `gc/x` at last.
+    pub const X: u16 = 2;
+    pub const SHENANDOAH: u16 = 3;
+}
+
 /// Where the heap keeps the frames of virtual threads that aren't on a stack: `jdk.internal.vm.StackChunk`. All 0 where they
 /// can't be walked.
 #[repr(C)]
@@ -114,6 +151,7 @@ pub struct Chunks {
     pub stack: u16,
     /// Zero.
     pub reserved: [u16; 2],
+    pub collector: Collector,
 }
 
 /// One JVM.
@@ -151,7 +189,11 @@ pub struct Jvm {
 
 const _: () =
     assert!(size_of::<Layout>() == 32 * size_of::<u16>(), "no padding: the daemon writes its bytes");
-const _: () = assert!(size_of::<Chunks>() == 3 * 8 + 12 * 2, "no padding: the daemon writes its bytes");
+const _: () = assert!(size_of::<Collector>() == 8 * 2 + 5 * 8, "no padding: the daemon writes its bytes");
+const _: () = assert!(
+    size_of::<Chunks>() == 3 * 8 + 12 * 2 + size_of::<Collector>(),
+    "no padding: the daemon writes its bytes"
+);
 const _: () = assert!(
     size_of::<Jvm>()
         == 11 * 8 + MAX_HEAPS * size_of::<Heap>() + 2 * 4 + size_of::<Layout>() + size_of::<Chunks>(),

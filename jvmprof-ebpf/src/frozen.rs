@@ -28,8 +28,9 @@ fn frozen(ctx: PerfEventContext) -> u32 {
             finish(scratch, &ctx, Stop::DepthReached as u64);
             return 0;
         }
-        if walk_frozen() != WALKED {
-            finish(scratch, &ctx, Stop::Frozen as u64);
+        let stop = walk_frozen();
+        if stop != WALKED {
+            finish(scratch, &ctx, stop);
             return 0;
         }
         if scratch.frozen.entry == 0 {

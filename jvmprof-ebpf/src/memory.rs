@@ -12,7 +12,7 @@ use jvmprof_common::{
         Memory, Source,
         hotspot::{
             self, CODE_BYTES, CODE_WORDS, Code, HEADER_BYTES, HEADER_WORDS, SHORT_HEADER_BYTES, Target,
-            frozen, known::Nmethod, leaf,
+            frozen, known::Nmethod, leaf, references,
         },
         memory::{Veil, WINDOW_BYTES, WINDOW_WORDS},
     },
@@ -177,6 +177,11 @@ impl Target for User<'_> {
     }
 
     #[inline(always)]
+    fn follow(&mut self, slot: u64, is_root: bool, _: &Jvm) -> u64 {
+        follow(slot, u64::from(is_root))
+    }
+
+    #[inline(always)]
     fn identify_method(&mut self, method: u64, is_entered: bool, _: &Jvm) -> Option<MethodIdentity> {
         if identify_method(method, u64::from(is_entered)) == 0 {
             return None;
@@ -316,6 +321,32 @@ extern "C" fn chunk_bounds(chunk: u64) -> u64 {
     frozen::chunk_bounds(&mut Heap(copies), jvm, chunk)
 }
 
+/// See [`references::follow`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn follow(slot: u64, is_root: u64) -> u64 {
+    let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
+        return references::UNKNOWN;
+    };
+    let Some(jvm) = known::jvm(scratch) else {
+        return references::UNKNOWN;
+    };
+    references::follow(&mut Heap(copies), jvm, slot, is_root != 0)
+}
+
+/// See [`references::new_place`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn new_place(table: u64, object: u64) -> u64 {
+    let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
+        return references::UNDECIDED;
+    };
+    let Some(jvm) = known::jvm(scratch) else {
+        return references::UNDECIDED;
+    };
+    references::new_place(&mut Heap(copies), jvm, table, object)
+}
+
 /// See [`leaf::judge`].
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -388,6 +419,16 @@ impl Target for Heap {
     fn code(&self) -> &[u64; CODE_WORDS] {
         // SAFETY: the code stays as it is until it is loaded again.
         unsafe { &(*self.0).code }
+    }
+
+    #[inline(always)]
+    fn follow(&mut self, slot: u64, is_root: bool, _: &Jvm) -> u64 {
+        follow(slot, u64::from(is_root))
+    }
+
+    #[inline(always)]
+    fn new_place(&mut self, table: u64, object: u64, _: &Jvm) -> u64 {
+        new_place(table, object)
     }
 
     #[inline(always)]

@@ -6,6 +6,7 @@
 
 use jvmprof_common::jvm::{Chunks, Layout};
 
+use super::collector::CollectorFields;
 use super::flags::FlagFields;
 use super::layout::Lookup;
 use super::memory::{ProcessMemory, field};
@@ -19,8 +20,6 @@ const MAX_CLASSES: u64 = 256;
 /// Bytes of a list of fields, at most; that of a `StackChunk` has 60.
 const MAX_FIELD_BYTES: u32 = 4096;
 const MAX_NAME: usize = 64;
-/// Collectors that move objects while threads run: what a field refers to may be an old copy.
-const CONCURRENT: [&str; 2] = ["UseZGC", "UseShenandoahGC"];
 
 /// Where a JVM keeps what is needed.
 #[derive(Clone, Debug)]
@@ -36,6 +35,7 @@ pub(crate) struct ChunkFields {
     klass_coding: Coding,
     oop_coding: Coding,
     optional: Optional,
+    collector: CollectorFields,
     flags: FlagFields,
 }
 
@@ -102,6 +102,7 @@ impl ChunkFields {
                 generic: bit("generic")?,
                 contended: bit("contended")?,
             },
+            collector: CollectorFields::new(lookup),
             flags: FlagFields::new(lookup).ok()?,
         })
     }
@@ -113,10 +114,9 @@ impl ChunkFields {
         encoding: Encoding,
         memory: &impl ProcessMemory,
     ) -> Option<Chunks> {
-        let is_set = |name: &str| self.flags.value_of(name, memory).as_deref() == Some("true");
-        if CONCURRENT.into_iter().any(is_set) {
-            return None;
-        }
+        let flag = |name: &str| self.flags.value_of(name, memory);
+        let is_set = |name: &str| flag(name).as_deref() == Some("true");
+        let collector = self.collector.read(flag, memory)?;
         let [chunk, continuation] = self.find([CHUNK, CONTINUATION], layout, memory);
         let (chunk, continuation) = (chunk?, continuation?);
         let of_chunk = self.offsets(chunk, ["parent", "size", "sp"], layout, encoding, memory)?;
@@ -145,6 +145,7 @@ impl ChunkFields {
             // share/oops/instanceStackChunkKlass.hpp, `offset_of_stack`.
             stack: chunk.instance_bytes,
             reserved: [0; 2],
+            collector,
         })
     }
 

@@ -7,6 +7,7 @@ mod attach;
 mod bytecodes;
 mod cache;
 mod chunks;
+mod collector;
 pub mod command;
 mod continuation;
 pub mod error;

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::native::cache::{FileCache, FileKey};
 use crate::native::open::OpenError;
+use crate::native::rows::UnwindRows;
 use crate::process::priority;
 use crate::unwind::FileRows;
 
@@ -163,7 +164,7 @@ fn read(files: &FileCache, key: &FileKey, path: &Path, file: File) -> Rows {
             return None;
         }
     };
-    let left_out = rows.as_ref().map_or(0, |rows| rows.over_budget());
+    let left_out = rows.as_ref().map_or(0, UnwindRows::over_budget);
     let packed = FileRows::new(|handle| {
         if let Some(rows) = &rows {
             rows.for_each(handle);

@@ -168,7 +168,7 @@ impl Namer<'_> {
         match sample.stop {
             // Without user memory there is no user stack.
             Stop::KernelThread | Stop::NoMemory | Stop::Root => return Outcome::Whole,
-            Stop::DepthReached | Stop::Not64Bit | Stop::Frozen => {
+            Stop::DepthReached | Stop::Not64Bit | Stop::Frozen | Stop::FrozenMoving => {
                 return Outcome::Truncated(sample.stop.as_str());
             }
             _ => {}

@@ -6,9 +6,10 @@
 //! stack, except that what points to an interpreted frame, or from it, is a distance in words from where it stands
 //! (share/runtime/stackChunkFrameStream.inline.hpp).
 //!
-//! The thread that is walked is the one that was interrupted, so nobody else changes its chunks; a collector moves them only
-//! where it stops all threads, which is what the daemon makes sure of before it says how chunks look.
+//! The thread that is walked is the one that was interrupted, so nobody else changes its chunks, but for a collector, which may
+//! move them meanwhile ([`super::references`]). It changes neither return addresses nor what identifies methods.
 
+use super::references::{self, UNKNOWN};
 use super::{Code, Cursor, Target, Words, compiled, frame_bytes, interpreted, pointer};
 use crate::abi::Stop;
 use crate::frame::FrameWord;
@@ -46,7 +47,7 @@ pub struct Frozen {
 /// Goes behind the return barrier, which the cursor's frame is: to the youngest chunk, for [`arrive`].
 ///
 /// # Errors
-/// [`Stop::Frozen`] for anything that isn't as it should be.
+/// [`Stop::Frozen`] for anything that isn't as it should be, [`Stop::FrozenMoving`].
 #[inline(always)]
 pub fn enter(cursor: &Cursor, target: &mut impl Target, jvm: &Jvm, frozen: &mut Frozen) -> Result<u64, Stop> {
     let bytes = jvm.layout.cont_entry_bytes;
@@ -63,6 +64,9 @@ pub fn enter(cursor: &Cursor, target: &mut impl Target, jvm: &Jvm, frozen: &mut 
         let return_address = target.read_u64(entry + u64::from(bytes) + 8).ok_or(Stop::Frozen)?;
         if return_address >= jvm.code_start && return_address < jvm.code_end {
             let chunk = target.youngest_chunk(entry, jvm);
+            if chunk == UNKNOWN {
+                return Err(Stop::FrozenMoving);
+            }
             if chunk != 0 {
                 frozen.entry = entry;
                 return Ok(chunk);
@@ -74,28 +78,32 @@ pub fn enter(cursor: &Cursor, target: &mut impl Target, jvm: &Jvm, frozen: &mut 
     Err(Stop::Frozen)
 }
 
-/// The youngest chunk of the continuation whose `ContinuationEntry` may be here; 0 if it isn't, or has none.
+/// The youngest chunk of the continuation whose `ContinuationEntry` may be here; 0 if it isn't, or has none; [`UNKNOWN`].
 #[inline(always)]
 pub fn youngest_chunk(target: &mut impl Target, jvm: &Jvm, entry: u64) -> u64 {
     let chunk = tail(target, jvm, entry + ENTRY_CONT[0]);
     if chunk == 0 { tail(target, jvm, entry + ENTRY_CONT[1]) } else { chunk }
 }
 
-/// The youngest chunk of the continuation that a slot refers to; 0 if it refers to none.
+/// The youngest chunk of the continuation that a slot refers to; 0 if it refers to none; [`UNKNOWN`].
 #[inline(always)]
 fn tail(target: &mut impl Target, jvm: &Jvm, slot: u64) -> u64 {
-    let continuation = target.read_u64(slot).unwrap_or(0);
-    if continuation == 0 {
-        return 0;
+    let continuation = target.follow(slot, true, jvm);
+    // The entry refers to a chunk, too, whose field at this place would be another.
+    if continuation == 0 || continuation == UNKNOWN || is_chunk(target, jvm, continuation) {
+        return continuation & UNKNOWN;
     }
-    let chunk = reference(target, jvm, continuation, jvm.chunks.cont_tail);
+    let chunk = target.follow(continuation.wrapping_add(u64::from(jvm.chunks.cont_tail)), false, jvm);
+    if chunk == UNKNOWN || references::may_have_moved(target, jvm, continuation) {
+        return UNKNOWN;
+    }
     if is_chunk(target, jvm, chunk) { chunk } else { 0 }
 }
 
 /// Goes to the first frame of this chunk or, if it has none, of those behind it; behind the last one to the carrier's stack.
 ///
 /// # Errors
-/// [`Stop::Frozen`] for anything that isn't as it should be.
+/// [`Stop::Frozen`] for anything that isn't as it should be, [`Stop::FrozenMoving`].
 #[inline(always)]
 pub fn arrive(
     cursor: &mut Cursor,
@@ -108,6 +116,9 @@ pub fn arrive(
     let mut chunk = first;
     let mut turn = 0;
     while turn < MAX_EMPTY {
+        if chunk == UNKNOWN {
+            return Err(Stop::FrozenMoving);
+        }
         if chunk == 0 {
             let fp = frozen.entry + u64::from(jvm.layout.cont_entry_bytes);
             *cursor = Cursor { pc: jvm.cont_entry_return_pc, sp: frozen.entry, fp, exact: false };
@@ -127,7 +138,7 @@ pub fn arrive(
             let fp = target.read_u64(sp - 16).ok_or(Stop::Frozen)?;
             return at(cursor, jvm, pc, sp, fp, sp - 16);
         }
-        chunk = reference(target, jvm, chunk, chunks.parent);
+        chunk = parent(target, jvm, chunk);
         turn += 1;
     }
     Err(Stop::Frozen)
@@ -197,10 +208,15 @@ pub fn step(
     }
 }
 
-/// The chunk behind the one that is walked; 0 if there is none.
+/// The chunk behind the one that is walked; 0 if there is none; [`UNKNOWN`].
 #[inline(always)]
 pub fn next_chunk(target: &mut impl Target, jvm: &Jvm, frozen: &Frozen) -> u64 {
-    reference(target, jvm, frozen.chunk, jvm.chunks.parent)
+    parent(target, jvm, frozen.chunk)
+}
+
+#[inline(always)]
+fn parent(target: &mut impl Target, jvm: &Jvm, chunk: u64) -> u64 {
+    target.follow(chunk.wrapping_add(u64::from(jvm.chunks.parent)), false, jvm)
 }
 
 /// Leaves a frame of fixed size. True if it was the chunk's last, which returns nowhere.
@@ -254,18 +270,6 @@ fn step_interpreted(
     }
     at(cursor, jvm, return_address, sp, caller_fp, fp)?;
     Ok(false)
-}
-
-/// The object that a field refers to; 0 for none.
-#[inline(always)]
-fn reference(target: &mut impl Target, jvm: &Jvm, object: u64, field: u16) -> u64 {
-    let chunks = &jvm.chunks;
-    let value = target.read_object(object.wrapping_add(u64::from(field))).unwrap_or(0);
-    if chunks.oops_are_narrow == 0 {
-        return value;
-    }
-    let narrow = value & 0xffff_ffff;
-    if narrow == 0 { 0 } else { chunks.oop_base.wrapping_add(narrow << (chunks.oop_shift & 7)) }
 }
 
 #[inline(always)]

@@ -10,6 +10,7 @@ mod interpreted;
 pub mod known;
 pub mod leaf;
 pub mod pushed;
+pub mod references;
 
 use super::{Cursor, Memory, is_code_address};
 use crate::abi::{MAX_FRAME_WORDS, Stop};
@@ -125,6 +126,22 @@ pub trait Target: Memory {
         Self: Sized,
     {
         frozen::chunk_bounds(self, jvm, chunk)
+    }
+
+    /// [`references::follow`], unless the target has a cheaper way to call it.
+    fn follow(&mut self, slot: u64, is_root: bool, jvm: &Jvm) -> u64
+    where
+        Self: Sized,
+    {
+        references::follow(self, jvm, slot, is_root)
+    }
+
+    /// [`references::new_place`], unless the target has a cheaper way to call it.
+    fn new_place(&mut self, table: u64, object: u64, jvm: &Jvm) -> u64
+    where
+        Self: Sized,
+    {
+        references::new_place(self, jvm, table, object)
     }
 
     /// Brings the nmethod that was met at this address before, if one was, to `into`.
