@@ -167,6 +167,11 @@ impl Target for User<'_> {
     }
 
     #[inline(always)]
+    fn spilled(&mut self, pc: u64, _: &Jvm) -> u64 {
+        spilled(pc)
+    }
+
+    #[inline(always)]
     fn youngest_chunk(&mut self, entry: u64, _: &Jvm) -> u64 {
         youngest_chunk(entry)
     }
@@ -257,6 +262,17 @@ extern "C" fn pushed_arguments(pc: u64) -> u64 {
         return 0;
     };
     hotspot::pushed_arguments(&mut Heap(copies), pc)
+}
+
+/// See [`hotspot::spilled::below`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn spilled(pc: u64) -> u64 {
+    let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
+        return 0;
+    };
+    let jvm = known::jvm(scratch);
+    jvm.map_or(0, |jvm| hotspot::spilled::below(&mut Heap(copies), jvm, pc))
 }
 
 /// See [`hotspot::pushed_words`].

@@ -26,11 +26,17 @@ pub(super) fn step(
     blob: u64,
     words: &mut Words,
 ) -> Result<(), Stop> {
-    let bytes = describe(cursor, target, jvm, blob, words)?;
+    let (bytes, is_own_pc) = describe(cursor, target, jvm, blob, words)?;
+    // What a deoptimized frame's pc was is its own.
+    if !is_own_pc {
+        return leave(cursor, target, bytes);
+    }
+    let bytes = bytes + target.spilled(cursor.pc, jvm);
+    remember(blob, Leaf::built(bytes).to_bits(), words);
     leave(cursor, target, bytes)
 }
 
-/// Says what frame that is, and how many bytes it has.
+/// Says what frame that is, how many bytes it has, and whether its pc isn't the one of a deoptimized frame's handler.
 #[inline(always)]
 pub(super) fn describe(
     cursor: &Cursor,
@@ -38,7 +44,7 @@ pub(super) fn describe(
     jvm: &Jvm,
     blob: u64,
     words: &mut Words,
-) -> Result<u64, Stop> {
+) -> Result<(u64, bool), Stop> {
     let layout = &jvm.layout;
     let is_offset = layout.deopt_is_offset != 0;
     let mut pc = cursor.pc;
@@ -57,11 +63,7 @@ pub(super) fn describe(
     if bytes == 0 {
         return Err(Stop::UnknownStub);
     }
-    // What a deoptimized frame's pc was is its own.
-    if pc == cursor.pc {
-        remember(blob, Leaf::built(bytes).to_bits(), words);
-    }
-    Ok(bytes)
+    Ok((bytes, pc == cursor.pc))
 }
 
 /// Brings what the frames of the nmethod whose header is loaded are judged by to `words`.

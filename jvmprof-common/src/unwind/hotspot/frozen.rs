@@ -191,7 +191,8 @@ pub fn step(
     match Code::from_bits(target.find_code(cursor.pc - 1, jvm)) {
         Ok(Code::Interpreter) => step_interpreted(cursor, target, jvm, frozen, words),
         Ok(Code::Nmethod { blob }) => {
-            let bytes = compiled::describe(cursor, target, jvm, blob, words).map_err(|_| Stop::Frozen)?;
+            let described = compiled::describe(cursor, target, jvm, blob, words);
+            let (bytes, _) = described.map_err(|_| Stop::Frozen)?;
             step_fixed(cursor, target, jvm, frozen, bytes)
         }
         // A safepoint in whose stub the thread was preempted.

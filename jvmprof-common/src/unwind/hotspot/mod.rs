@@ -11,6 +11,7 @@ pub mod known;
 pub mod leaf;
 pub mod pushed;
 pub mod references;
+pub mod spilled;
 
 use super::{Cursor, Memory, is_code_address};
 use crate::abi::{MAX_FRAME_WORDS, Stop};
@@ -110,6 +111,15 @@ pub trait Target: Memory {
         Self: Sized,
     {
         pushed_words(self, jvm, pc, usual)
+    }
+
+    /// Bytes below the frame of compiled code at a return address: [`spilled::below`], unless the target has a cheaper way to call
+    /// it.
+    fn spilled(&mut self, pc: u64, jvm: &Jvm) -> u64
+    where
+        Self: Sized,
+    {
+        spilled::below(self, jvm, pc)
     }
 
     /// [`frozen::youngest_chunk`], unless the target has a cheaper way to call it.

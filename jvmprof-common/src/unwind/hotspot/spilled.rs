@@ -1,0 +1,115 @@
+//! Registers that C2's code keeps below its frame while it calls a collector's barrier.
+//!
+//! The slow paths of barriers (ZGC's; from JDK 24 on G1's, too) lie behind the method's code, lower the stack pointer for the
+//! registers that are in use, and call the JVM (openjdk src/hotspot/cpu/x86/gc/shared/barrierSetAssembler_x86.cpp,
+//! `SaveLiveRegisters`):
+//!
+//! ```text
+//! sub rsp, n  mov [rsp + ...], reg  ...  call  [mov ref, rax]  mov reg, [rsp + ...]  vzeroupper  ...  add rsp, n  jmp back
+//! ```
+//!
+//! What lies behind the call says how far the frame is away. No other code ends in `add rsp` and `jmp`: an epilogue pops rbp
+//! in between.
+
+use super::Target;
+use crate::jvm::Jvm;
+use crate::unwind::call::direct_callee;
+
+/// Instructions between the call and `add rsp`, at most: half of the registers that there are, with 512-bit vectors.
+const MAX_RESTORED: u32 = 40;
+/// Bytes for all of them, at most.
+const MAX_BYTES: u64 = 4096;
+/// `call rax` and `call r10`, in the highest bytes of a word.
+const CALL_RAX: u64 = 0xd0ff;
+const CALL_R10: u64 = 0xd2_ff41;
+/// `add rsp, imm8` and `add rsp, imm32`.
+const ADD_SHORT: u64 = 0xc4_8348;
+const ADD_LONG: u64 = 0xc4_8148;
+const JMP: u64 = 0xe9;
+const JMP_SHORT: u64 = 0xeb;
+
+/// Bytes below the frame of the compiled code that has called something and continues at `pc`; 0 if there are none.
+#[inline(always)]
+pub fn below(target: &mut impl Target, jvm: &Jvm, pc: u64) -> u64 {
+    let Some(before) = target.read_object(pc.wrapping_sub(8)) else { return 0 };
+    if !leaves_java(before, pc, jvm) {
+        return 0;
+    }
+    let mut at = pc;
+    let mut turn = 0;
+    while turn < MAX_RESTORED {
+        let Some(word) = target.read_object(at) else { return 0 };
+        let length = restoring(word);
+        if length == 0 {
+            break;
+        }
+        at += length;
+        turn += 1;
+    }
+    let Some(add) = target.read_object(at) else { return 0 };
+    let (bytes, length) = match add & 0xff_ffff {
+        ADD_SHORT => (add >> 24 & 0xff, 4),
+        ADD_LONG => (add >> 24 & 0xffff_ffff, 7),
+        _ => return 0,
+    };
+    let Some(behind) = target.read_object(at + length) else { return 0 };
+    let is_jump = behind & 0xff == JMP || behind & 0xff == JMP_SHORT;
+    // The stack pointer is a multiple of 16 at calls, before and behind.
+    if is_jump && bytes & 15 == 0 && bytes <= MAX_BYTES && (length == 7 || bytes < 0x80) { bytes } else { 0 }
+}
+
+/// Whether the call that ends at `pc`, by the eight bytes before it, leads out of the code cache: directly or, where that is too
+/// far, by a register.
+#[inline(always)]
+fn leaves_java(before: u64, pc: u64, jvm: &Jvm) -> bool {
+    let callee = direct_callee(before, pc);
+    let is_far = before >> 48 == CALL_RAX || before >> 40 == CALL_R10;
+    is_far || callee != 0 && !(callee >= jvm.code_start && callee < jvm.code_end)
+}
+
+/// The length of an instruction that brings a register back, or a result to where it belongs: the first one of these bytes; 0
+/// if it is another.
+#[inline(always)]
+pub fn restoring(word: u64) -> u64 {
+    let byte = |at: u32| word >> (8 * at) & 0xff;
+    // mov r64, r64: 48 to 4d, 89 or 8b.
+    let is_mov = byte(0) & 0xf8 == 0x48 && (byte(1) == 0x8b || byte(1) == 0x89);
+    if is_mov && byte(2) >= 0xc0 {
+        return 3;
+    }
+    if word & 0xff_ffff == VZEROUPPER {
+        return 3;
+    }
+    let is_vector = |opcode: u64| opcode == 0x6f || opcode == 0x7e;
+    // Where the ModRM byte is.
+    let modrm = if is_mov && byte(1) == 0x8b {
+        2
+    } else if byte(0) == 0xc5 && is_vector(byte(2)) {
+        3
+    } else if byte(0) == 0xf3 && byte(1) == 0x0f && is_vector(byte(2)) {
+        3
+    } else if byte(0) == 0xc4 && (is_vector(byte(3)) || byte(3) == KMOV) {
+        4
+    } else if byte(0) == 0xf3 && byte(1) & 0xf0 == 0x40 && byte(2) == 0x0f && is_vector(byte(3)) {
+        4
+    } else if byte(0) == 0x62 && is_vector(byte(4)) {
+        5
+    } else {
+        return 0;
+    };
+    // [rsp], [rsp + disp8], [rsp + disp32].
+    if byte(modrm) & 7 != 4 || byte(modrm + 1) != 0x24 {
+        return 0;
+    }
+    let displacement = match byte(modrm) >> 6 {
+        0 => 0,
+        1 => 1,
+        2 => 4,
+        _ => return 0,
+    };
+    u64::from(modrm) + 2 + displacement
+}
+
+const VZEROUPPER: u64 = 0x77_f8c5;
+/// `kmovq k, m64`.
+const KMOV: u64 = 0x90;
