@@ -211,9 +211,10 @@ impl Shared {
         let mut polled = Instant::now();
         while !self.stop.load(Ordering::Relaxed) {
             let is_quiet = last_event.elapsed() >= QUIET;
-            let woken = waker.wait(if is_quiet { QUIET_INTERVAL.max(self.interval) } else { self.interval });
+            let mut woken =
+                waker.wait(if is_quiet { QUIET_INTERVAL.max(self.interval) } else { self.interval });
             if woken == Woken::Records && !self.watches_mappings {
-                std::thread::sleep(UNWATCHED_INTERVAL.saturating_sub(polled.elapsed()));
+                woken = waker.wait_for_samples(UNWATCHED_INTERVAL.saturating_sub(polled.elapsed()));
             }
             let is_urgent = woken == Woken::Samples;
             if is_urgent {

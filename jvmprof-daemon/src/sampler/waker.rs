@@ -10,7 +10,9 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 /// The samples' ring and the process records' rings of all CPUs, waited on together.
 #[derive(Debug)]
 pub(super) struct Waker {
-    epoll: Epoll,
+    all: Epoll,
+    /// Without process records.
+    urgent: Epoll,
     called: EventFd,
 }
 
@@ -33,10 +35,13 @@ impl Waker {
     /// # Errors
     /// The process has no descriptor left.
     pub(super) fn new() -> io::Result<Self> {
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let all = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let urgent = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let called = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        epoll.add(&called, EpollEvent::new(EpollFlags::EPOLLIN, CALLED))?;
-        Ok(Self { epoll, called })
+        for epoll in [&all, &urgent] {
+            epoll.add(&called, EpollEvent::new(EpollFlags::EPOLLIN, CALLED))?;
+        }
+        Ok(Self { all, urgent, called })
     }
 
     /// Ends the wait that is under way, or else the next one.
@@ -48,7 +53,10 @@ impl Waker {
     /// # Errors
     /// As the kernel says.
     pub(super) fn add_samples(&self, ring: impl AsFd) -> io::Result<()> {
-        Ok(self.epoll.add(ring, EpollEvent::new(EpollFlags::EPOLLIN, SAMPLES))?)
+        for epoll in [&self.all, &self.urgent] {
+            epoll.add(&ring, EpollEvent::new(EpollFlags::EPOLLIN, SAMPLES))?;
+        }
+        Ok(())
     }
 
     /// # Errors
@@ -56,15 +64,24 @@ impl Waker {
     pub(super) fn add_records(&self, ring: &impl AsRawFd) -> io::Result<()> {
         // SAFETY: the descriptor is open as long as `ring` is borrowed, and is not kept.
         let ring = unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) };
-        Ok(self.epoll.add(ring, EpollEvent::new(EpollFlags::EPOLLIN, RECORDS))?)
+        Ok(self.all.add(ring, EpollEvent::new(EpollFlags::EPOLLIN, RECORDS))?)
     }
 
     /// Waits for `limit` at most.
     pub(super) fn wait(&self, limit: Duration) -> Woken {
+        self.wait_on(&self.all, limit)
+    }
+
+    /// As [`Self::wait`], whatever process records there are.
+    pub(super) fn wait_for_samples(&self, limit: Duration) -> Woken {
+        self.wait_on(&self.urgent, limit)
+    }
+
+    fn wait_on(&self, epoll: &Epoll, limit: Duration) -> Woken {
         let mut events = [EpollEvent::empty(); 16];
         let timeout = EpollTimeout::try_from(limit).unwrap_or(EpollTimeout::ZERO);
         // An interrupted wait is a short one.
-        let ready = self.epoll.wait(&mut events, timeout).unwrap_or(0);
+        let ready = epoll.wait(&mut events, timeout).unwrap_or(0);
         let ready = &events[..ready.min(events.len())];
         let has = |what| ready.iter().any(|event| event.data() == what);
         if has(CALLED) {
