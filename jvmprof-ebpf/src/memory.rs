@@ -167,7 +167,7 @@ impl Target for User<'_> {
     }
 
     #[inline(always)]
-    fn spilled(&mut self, pc: u64, _: &Jvm) -> u64 {
+    fn spilled(&mut self, pc: u64) -> u64 {
         spilled(pc)
     }
 
@@ -268,11 +268,10 @@ extern "C" fn pushed_arguments(pc: u64) -> u64 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn spilled(pc: u64) -> u64 {
-    let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
+    let Some(copies) = scratch::copies() else {
         return 0;
     };
-    let jvm = known::jvm(scratch);
-    jvm.map_or(0, |jvm| hotspot::spilled::below(&mut Heap(copies), jvm, pc))
+    hotspot::spilled::below(&mut Heap(copies), pc)
 }
 
 /// See [`hotspot::pushed_words`].

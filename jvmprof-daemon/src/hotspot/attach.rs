@@ -18,6 +18,7 @@ use super::layout::{self, Lookup};
 use super::memory::ProcessMemory;
 use super::method::MethodFields;
 use super::nmethod::{Compiled, NmethodFields};
+use super::unloads::Unloads;
 use super::unsigned5::Encoding;
 use super::version::Version;
 use super::vmstructs::VmStructs;
@@ -43,6 +44,9 @@ pub struct Hotspot<M> {
     /// `None` if this JVM doesn't say where debug information is.
     pub(crate) nmethod_fields: Option<NmethodFields>,
     pub(crate) fact_fields: FactFields,
+    /// Where it counts them; `None` if it doesn't.
+    pub(crate) unloaded_classes: Option<Avma>,
+    pub(crate) unloads: Unloads,
     /// `None` once it is known how virtual threads' frames are kept, or that this can't be known.
     chunk_fields: Option<ChunkFields>,
 }
@@ -92,6 +96,8 @@ impl<M: ProcessMemory> Hotspot<M> {
             method_fields: MethodFields::new(lookup, &layout, encoding)?,
             nmethod_fields: NmethodFields::new(lookup, &layout).ok(),
             fact_fields: FactFields::new(lookup),
+            unloaded_classes: None,
+            unloads: Unloads::default(),
             chunk_fields: ChunkFields::new(lookup),
         };
         hotspot.refresh()?;
@@ -148,8 +154,9 @@ impl<M: ProcessMemory> Hotspot<M> {
         }
         self.find_landmarks(&heaps)?;
         if self.jvm.loaded_classes == 0 {
-            let found = self.fact_fields.loaded_classes(&self.memory);
-            self.jvm.loaded_classes = found.map_or(0, |address| address.0);
+            let found = self.fact_fields.classes(&self.memory);
+            self.jvm.loaded_classes = found.map_or(0, |classes| classes.loaded.0);
+            self.unloaded_classes = found.map(|classes| classes.unloaded);
         }
         if self.derives_continuations() && self.jvm.cont_entry_return_pc == 0 {
             self.derive_continuations()?;

@@ -2,8 +2,8 @@
 //!
 //! What the launcher understands: openjdk src/java.base/share/native/libjli/java.c, `ParseArguments` and
 //! `IsWhiteSpaceOption`. What the JVM keeps of it: the counter `sun.rt.javaCommand`, laid out as
-//! src/hotspot/share/runtime/perfMemory.hpp (`PerfDataPrologue`, `PerfDataEntry`) says. Another counter among those tells how many
-//! classes it has loaded.
+//! src/hotspot/share/runtime/perfMemory.hpp (`PerfDataPrologue`, `PerfDataEntry`) says. Two others among those tell how many
+//! classes it has loaded and unloaded.
 
 use std::ops::Range;
 
@@ -17,6 +17,7 @@ const MAX_PERF_BYTES: u64 = 4 << 20;
 const MAX_ENTRIES: u32 = 65_536;
 const COMMAND: &[u8] = b"sun.rt.javaCommand\0";
 const LOADED_CLASSES: &[u8] = b"java.cls.loadedClasses\0";
+const UNLOADED_CLASSES: &[u8] = b"java.cls.unloadedClasses\0";
 /// `PerfDataPrologue::magic`, as it stands in memory.
 const MAGIC: u32 = 0xc0c0_feca;
 /// Options whose value is the next argument.
@@ -85,6 +86,13 @@ fn without_module(name: &str) -> String {
     name.rsplit('/').next().unwrap_or(name).to_owned()
 }
 
+/// Where a JVM counts its classes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClassCounters {
+    pub(crate) loaded: Avma,
+    pub(crate) unloaded: Avma,
+}
+
 /// Where the performance counters are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PerfFields {
@@ -120,12 +128,15 @@ impl PerfFields {
         Some(text).filter(|text| !text.is_empty())
     }
 
-    /// Where the JVM counts the classes that it has loaded, as a `jlong`. `None` as above.
-    pub(crate) fn loaded_classes(&self, memory: &impl ProcessMemory) -> Option<Avma> {
+    /// Where the JVM counts the classes that it has loaded, and those that it has unloaded, as `jlong`s. `None` as above.
+    pub(crate) fn classes(&self, memory: &impl ProcessMemory) -> Option<ClassCounters> {
         let (start, bytes) = self.counters(memory)?;
-        let value = self.find(&bytes, LOADED_CLASSES)?;
-        let address = start.0 + value.start as u64;
-        (value.len() >= size_of::<u64>() && address.is_multiple_of(8)).then_some(Avma(address))
+        let counter = |name| {
+            let value = self.find(&bytes, name)?;
+            let address = start.0 + value.start as u64;
+            (value.len() >= size_of::<u64>() && address.is_multiple_of(8)).then_some(Avma(address))
+        };
+        Some(ClassCounters { loaded: counter(LOADED_CLASSES)?, unloaded: counter(UNLOADED_CLASSES)? })
     }
 
     /// All counters, and their address.

@@ -2,7 +2,7 @@
 
 use super::attach::Hotspot;
 use super::cache::JavaCache;
-use super::command::{self, PerfFields};
+use super::command::{self, ClassCounters, PerfFields};
 use super::error::HotspotError;
 use super::flags::{Flag, FlagFields};
 use super::heap::Blob;
@@ -44,9 +44,9 @@ impl FactFields {
 }
 
 impl FactFields {
-    /// Where the JVM counts the classes that it has loaded; `None` while it starts, and with `-XX:-UsePerfData`.
-    pub(crate) fn loaded_classes(&self, memory: &impl ProcessMemory) -> Option<Avma> {
-        self.perf?.loaded_classes(memory)
+    /// Where the JVM counts its classes; `None` while it starts, and with `-XX:-UsePerfData`.
+    pub(crate) fn classes(&self, memory: &impl ProcessMemory) -> Option<ClassCounters> {
+        self.perf?.classes(memory)
     }
 }
 

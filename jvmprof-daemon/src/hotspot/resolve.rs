@@ -10,6 +10,7 @@ use super::memory::ProcessMemory;
 use super::method::{MethodInfo, Reading, describe, identify, identify_again};
 use super::nmethod::{Debug, NmethodId};
 use super::scopes::{self, Scope};
+use super::unloads::Times;
 use super::unnamed::Unnamed;
 use crate::types::Avma;
 
@@ -84,13 +85,23 @@ enum Pending {
 type Answers = Vec<Option<Result<Frames, Unnamed>>>;
 
 impl<M: ProcessMemory> Hotspot<M> {
+    /// As [`Self::resolve_as_of`], of a JVM that stands still.
+    pub fn resolve(&self, cache: &JavaCache, requests: &[CodeRef]) -> Vec<Result<Frames, Unnamed>> {
+        self.resolve_as_of(cache, requests, Times::STOPPED)
+    }
+
     /// Names the physical frames of a stack. Frames of code that was met before cost no system call; all others of the stack
     /// are read together, in about twelve.
-    pub fn resolve(&self, cache: &JavaCache, requests: &[CodeRef]) -> Vec<Result<Frames, Unnamed>> {
+    pub fn resolve_as_of(
+        &self,
+        cache: &JavaCache,
+        requests: &[CodeRef],
+        times: Times,
+    ) -> Vec<Result<Frames, Unnamed>> {
         let mut answers: Answers = vec![None; requests.len()];
         let pending = self.pending(cache, requests, &mut answers);
         if !pending.is_empty() {
-            self.finish(cache, pending, &mut answers);
+            self.finish(cache, pending, times, &mut answers);
         }
         answers.into_iter().map(|answer| answer.unwrap_or(Err(Unnamed::Unreadable))).collect()
     }
@@ -241,7 +252,13 @@ impl<M: ProcessMemory> Hotspot<M> {
     }
 
     /// Reads the methods that the pending requests need, and answers them.
-    fn finish(&self, cache: &JavaCache, pending: BTreeMap<usize, Pending>, answers: &mut Answers) {
+    fn finish(
+        &self,
+        cache: &JavaCache,
+        pending: BTreeMap<usize, Pending>,
+        times: Times,
+        answers: &mut Answers,
+    ) {
         let mut methods = Vec::new();
         for request in pending.values() {
             match request {
@@ -255,7 +272,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         }
         methods.sort_unstable();
         methods.dedup();
-        let known = self.methods(cache, &methods);
+        let (known, too_late) = self.methods(cache, &methods, times);
         // Debug information that was read earlier says nothing of methods that are read now.
         let alive = self.still_alive(cache, &pending);
         for (index, request) in pending {
@@ -275,6 +292,8 @@ impl<M: ProcessMemory> Hotspot<M> {
                     Some(Err(unnamed)) => Err(*unnamed),
                     None => Err(Unnamed::Unreadable),
                 },
+                // Of compiled code it is known that it is still there, and its classes with it.
+                Pending::Interpreted { method, .. } if too_late.contains(&method) => Err(Unnamed::TooLate),
                 Pending::Interpreted { method, check, bcp_offset, expected } => {
                     same_method(&known, method, check)
                         .map(|info| self.interpreted_frame(&info, bcp_offset, expected))
@@ -314,8 +333,9 @@ impl<M: ProcessMemory> Hotspot<M> {
         debugs.into_iter().zip(headers).map(|((id, debug), bytes)| (id, check(id, debug, bytes))).collect()
     }
 
-    /// Who is at these addresses now, and what they are called. What is new is read, checked and remembered.
-    fn methods(&self, cache: &JavaCache, methods: &[Avma]) -> Methods {
+    /// Who is at these addresses now, and what they are called. What is new is read, checked and remembered; unless classes were
+    /// unloaded since the sample was taken: those methods are given, too.
+    fn methods(&self, cache: &JavaCache, methods: &[Avma], times: Times) -> (Methods, BTreeSet<Avma>) {
         let layout = &self.jvm.layout;
         let mut known = Methods::new();
         let mut new = Vec::new();
@@ -333,26 +353,33 @@ impl<M: ProcessMemory> Hotspot<M> {
             }
         }
         if new.is_empty() {
-            return known;
+            return (known, BTreeSet::new());
         }
         let (before, readings): (Vec<_>, Vec<Reading>) =
             new.into_iter().map(|(method, identity, reading)| ((method, identity), reading)).unzip();
         let described = describe(readings, &self.method_fields, layout, &self.memory);
         let readings: Vec<&Reading> = described.iter().flatten().map(|(reading, _)| reading).collect();
         let mut after = identify_again(&readings, layout, &self.memory).into_iter();
+        let unloaded = self.unloaded_classes.and_then(|counter| self.memory.read_u64(counter));
+        let is_sure = self.unloads.is_as_sampled(unloaded, times);
+        let mut too_late = BTreeSet::new();
         for ((method, identity), described) in before.into_iter().zip(described) {
             let found = described.and_then(|(_, info)| {
                 if after.next().flatten() != Some(identity) {
                     return Err(Unnamed::Changed);
                 }
                 let info = Arc::new(info);
-                let key = MethodKey { jvm: self.key, method, check: identity.check };
-                cache.methods.insert(key, info.clone());
+                if is_sure {
+                    let key = MethodKey { jvm: self.key, method, check: identity.check };
+                    cache.methods.insert(key, info.clone());
+                } else {
+                    too_late.insert(method);
+                }
                 Ok((identity.check, info))
             });
             known.insert(method, found);
         }
-        known
+        (known, too_late)
     }
 
     fn interpreted_frame(&self, info: &MethodInfo, bcp_offset: u32, expected: Expected) -> Frames {

@@ -12,6 +12,8 @@ pub enum Unnamed {
     CodeUnloaded,
     /// Another method has taken the method's place.
     MethodReplaced,
+    /// Classes were unloaded since the sample was taken: the method's may be one of them.
+    TooLate,
     /// Something changed between the first and the last read.
     Changed,
     /// The pc lies outside the compiled method.
@@ -34,6 +36,7 @@ impl Unnamed {
             Self::CodeReplaced => "code was replaced",
             Self::CodeUnloaded => "code was unloaded",
             Self::MethodReplaced => "method was replaced",
+            Self::TooLate => "read too late",
             Self::Changed => "changed while read",
             Self::OutsideCode => "pc outside its code",
             Self::DebugInfo => "bad debug information",

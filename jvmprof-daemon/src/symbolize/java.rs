@@ -9,7 +9,7 @@ use jvmprof_common::jvm::Jvm;
 use super::facts::JvmFacts;
 use crate::hotspot::stubs::StubRows;
 use crate::hotspot::{
-    CodeRef, Hotspot, HotspotError, JavaCache, JavaFrame, LiveMemory, ProcessMemory, Unnamed, images,
+    CodeRef, Hotspot, HotspotError, JavaCache, JavaFrame, LiveMemory, ProcessMemory, Times, Unnamed, images,
 };
 use crate::process::{Backing, Process};
 use crate::types::Avma;
@@ -197,10 +197,11 @@ impl Attached {
         &self,
         cache: &JavaCache,
         frames: &[UserFrame],
+        times: Times,
     ) -> Vec<Result<Arc<[JavaFrame]>, Unnamed>> {
         let interpreter = self.jvm().interpreter_start;
         let requests: Vec<CodeRef> = frames.iter().filter_map(|frame| code_ref(frame, interpreter)).collect();
-        self.hotspot.resolve(cache, &requests)
+        self.hotspot.resolve_as_of(cache, &requests, times)
     }
 
     /// Whether the first of these frames, the interrupted one, is none: code of the second, on the way to what that calls.

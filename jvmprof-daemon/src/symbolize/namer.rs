@@ -14,7 +14,7 @@ use super::later::Unnamed;
 use super::modules::Modules;
 use super::names::{FunctionNames, NativeLines};
 use super::{KernelSide, Outcome, ProcessSymbols, modules, walk};
-use crate::hotspot::JavaCache;
+use crate::hotspot::{JavaCache, Times};
 use crate::native::cache::FileCache;
 use crate::process::{Backing, MappedCode, Process};
 use crate::profile::model::{Frame, FrameKind, Mapping};
@@ -139,7 +139,9 @@ impl Namer<'_> {
             return Known { frames, unnamed };
         }
         let new: Vec<UserFrame> = new.into_iter().collect();
-        let named = symbols.java.attached().map(|java| java.resolve(self.java, &new)).unwrap_or_default();
+        let times = Times { sampled_ns: self.at_ns, now_ns: self.now_ns };
+        let named =
+            symbols.java.attached().map(|java| java.resolve(self.java, &new, times)).unwrap_or_default();
         for (which, result) in new.iter().zip(named) {
             match result {
                 Ok(methods) => {

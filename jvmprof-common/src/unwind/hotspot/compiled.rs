@@ -31,7 +31,7 @@ pub(super) fn step(
     if !is_own_pc {
         return leave(cursor, target, bytes);
     }
-    let bytes = bytes + target.spilled(cursor.pc, jvm);
+    let bytes = bytes + target.spilled(cursor.pc);
     remember(blob, Leaf::built(bytes).to_bits(), words);
     leave(cursor, target, bytes)
 }

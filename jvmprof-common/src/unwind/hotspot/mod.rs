@@ -115,11 +115,11 @@ pub trait Target: Memory {
 
     /// Bytes below the frame of compiled code at a return address: [`spilled::below`], unless the target has a cheaper way to call
     /// it.
-    fn spilled(&mut self, pc: u64, jvm: &Jvm) -> u64
+    fn spilled(&mut self, pc: u64) -> u64
     where
         Self: Sized,
     {
-        spilled::below(self, jvm, pc)
+        spilled::below(self, pc)
     }
 
     /// [`frozen::youngest_chunk`], unless the target has a cheaper way to call it.

@@ -1,7 +1,7 @@
 //! Registers that C2's code keeps below its frame while it calls a collector's barrier.
 //!
 //! The slow paths of barriers (ZGC's; from JDK 24 on G1's, too) lie behind the method's code, lower the stack pointer for the
-//! registers that are in use, and call the JVM (openjdk src/hotspot/cpu/x86/gc/shared/barrierSetAssembler_x86.cpp,
+//! registers that are in use, and call the JVM, directly or by a stub (openjdk src/hotspot/cpu/x86/gc/shared/barrierSetAssembler_x86.cpp,
 //! `SaveLiveRegisters`):
 //!
 //! ```text
@@ -12,16 +12,11 @@
 //! in between.
 
 use super::Target;
-use crate::jvm::Jvm;
-use crate::unwind::call::direct_callee;
 
 /// Instructions between the call and `add rsp`, at most: half of the registers that there are, with 512-bit vectors.
 const MAX_RESTORED: u32 = 40;
 /// Bytes for all of them, at most.
 const MAX_BYTES: u64 = 4096;
-/// `call rax` and `call r10`, in the highest bytes of a word.
-const CALL_RAX: u64 = 0xd0ff;
-const CALL_R10: u64 = 0xd2_ff41;
 /// `add rsp, imm8` and `add rsp, imm32`.
 const ADD_SHORT: u64 = 0xc4_8348;
 const ADD_LONG: u64 = 0xc4_8148;
@@ -30,11 +25,7 @@ const JMP_SHORT: u64 = 0xeb;
 
 /// Bytes below the frame of the compiled code that has called something and continues at `pc`; 0 if there are none.
 #[inline(always)]
-pub fn below(target: &mut impl Target, jvm: &Jvm, pc: u64) -> u64 {
-    let Some(before) = target.read_object(pc.wrapping_sub(8)) else { return 0 };
-    if !leaves_java(before, pc, jvm) {
-        return 0;
-    }
+pub fn below(target: &mut impl Target, pc: u64) -> u64 {
     let mut at = pc;
     let mut turn = 0;
     while turn < MAX_RESTORED {
@@ -58,15 +49,6 @@ pub fn below(target: &mut impl Target, jvm: &Jvm, pc: u64) -> u64 {
     if is_jump && bytes & 15 == 0 && bytes <= MAX_BYTES && (length == 7 || bytes < 0x80) { bytes } else { 0 }
 }
 
-/// Whether the call that ends at `pc`, by the eight bytes before it, leads out of the code cache: directly or, where that is too
-/// far, by a register.
-#[inline(always)]
-fn leaves_java(before: u64, pc: u64, jvm: &Jvm) -> bool {
-    let callee = direct_callee(before, pc);
-    let is_far = before >> 48 == CALL_RAX || before >> 40 == CALL_R10;
-    is_far || callee != 0 && !(callee >= jvm.code_start && callee < jvm.code_end)
-}
-
 /// The length of an instruction that brings a register back, or a result to where it belongs: the first one of these bytes; 0
 /// if it is another.
 #[inline(always)]
@@ -81,16 +63,17 @@ pub fn restoring(word: u64) -> u64 {
         return 3;
     }
     let is_vector = |opcode: u64| opcode == 0x6f || opcode == 0x7e;
+    // By prefix: none, VEX of two bytes, SSE's, VEX of three, SSE's with REX, EVEX.
+    let is_sse = byte(0) == 0xf3;
+    let is_short = is_vector(byte(2)) && (byte(0) == 0xc5 || is_sse && byte(1) == 0x0f);
+    let is_long = byte(0) == 0xc4 && (is_vector(byte(3)) || byte(3) == KMOV)
+        || is_sse && byte(1) & 0xf0 == 0x40 && byte(2) == 0x0f && is_vector(byte(3));
     // Where the ModRM byte is.
     let modrm = if is_mov && byte(1) == 0x8b {
         2
-    } else if byte(0) == 0xc5 && is_vector(byte(2)) {
+    } else if is_short {
         3
-    } else if byte(0) == 0xf3 && byte(1) == 0x0f && is_vector(byte(2)) {
-        3
-    } else if byte(0) == 0xc4 && (is_vector(byte(3)) || byte(3) == KMOV) {
-        4
-    } else if byte(0) == 0xf3 && byte(1) & 0xf0 == 0x40 && byte(2) == 0x0f && is_vector(byte(3)) {
+    } else if is_long {
         4
     } else if byte(0) == 0x62 && is_vector(byte(4)) {
         5

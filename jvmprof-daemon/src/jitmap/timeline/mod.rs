@@ -24,7 +24,7 @@ use room::reserve;
 const PIECE_BYTES: usize = 40;
 /// Versions of one piece that are remembered below the newest. Also bounds the work of an entry that lies over many
 /// pieces: after so many of them, the pieces have nothing left that tells them apart, and are merged.
-const MAX_OLDER: usize = 16;
+const MAX_OLDER: usize = 64;
 
 /// When an entry's code came to be, in nanoseconds of `CLOCK_MONOTONIC`: after `after_ns`, and not later than `since_ns`.
 ///

@@ -1,0 +1,66 @@
+//! Were classes unloaded since a sample was taken?
+//!
+//! A method that an interpreted frame names is read later than the frame was sampled. If its class was unloaded in between, most
+//! of what leads to its names may still stand in freed memory, while another class's names stand where its own were: symbols
+//! are freed one by one, and reused at once. A JVM counts the classes that it unloads before it frees anything of them (openjdk
+//! src/hotspot/share/services/classLoadingService.cpp, `notify_class_unloaded`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What is read this soon is believed: to unload a class takes a garbage collection. ns.
+const SOON_NS: u64 = 30_000_000;
+
+/// When it was sampled what is read now, and what time it is: `CLOCK_MONOTONIC`, ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    pub sampled_ns: u64,
+    pub now_ns: u64,
+}
+
+impl Times {
+    /// Nothing happens between sample and reading: for a process that is stopped, or an image of one.
+    pub const STOPPED: Self = Self { sampled_ns: 0, now_ns: 0 };
+}
+
+/// The JVM's counter, as it was seen last.
+#[derive(Debug, Default)]
+pub(crate) struct Unloads {
+    count: AtomicU64,
+    /// When it was first seen to be that.
+    since_ns: AtomicU64,
+}
+
+impl Unloads {
+    /// Whether what has just been read is what was there when it was sampled, as far as the JVM's `count` tells, which was read
+    /// behind it. A JVM that doesn't count is believed.
+    pub(crate) fn is_as_sampled(&self, count: Option<u64>, times: Times) -> bool {
+        let Some(count) = count else { return true };
+        if self.count.swap(count, Ordering::Relaxed) != count {
+            self.since_ns.store(times.now_ns, Ordering::Relaxed);
+        }
+        // As long as none was ever unloaded it doesn't matter since when that is known.
+        let is_same = count == 0 || self.since_ns.load(Ordering::Relaxed) <= times.sampled_ns;
+        is_same || times.now_ns.saturating_sub(times.sampled_ns) <= SOON_NS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_late_is_believed_if_no_class_was_unloaded_since() {
+        let unloads = Unloads::default();
+        let at = |count: u64, sampled_ms: u64, now_ms: u64| {
+            let times = Times { sampled_ns: sampled_ms * 1_000_000, now_ns: now_ms * 1_000_000 };
+            unloads.is_as_sampled(Some(count), times)
+        };
+        assert!(at(0, 0, 500), "a JVM that starts has unloaded none");
+        assert!(!at(3, 500, 600), "three since");
+        assert!(at(3, 580, 601), "soon enough");
+        assert!(at(3, 600, 900));
+        assert!(!at(3, 599, 900), "nobody knows whether it was before or behind");
+        assert!(!at(4, 900, 1_000));
+        assert!(unloads.is_as_sampled(None, Times { sampled_ns: 0, now_ns: 1 << 40 }));
+    }
+}
