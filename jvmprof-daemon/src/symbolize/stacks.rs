@@ -82,7 +82,8 @@ mod tests {
 
     fn frames(count: usize) -> Arc<[Arc<Frame>]> {
         let frame = Frame { kind: FrameKind::Native, address: None, mapping: None, lines: Vec::new() };
-        vec![Arc::new(frame); count].into()
+        let frame = Arc::new(frame);
+        std::iter::repeat_n(frame, count).collect()
     }
 
     fn found(stacks: &Stacks, version: u64, sample: &Sample) -> Option<usize> {
