@@ -9,13 +9,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use aya::maps::{Map, MapData, MapInfo, PerCpuArray};
+use jvmprof_common::abi::Counter;
 
 /// The name that the kernel programs give it.
 const MAP: &str = "COUNTERS";
-/// One CPU's counters: `Counter::LEN` of them.
-type Counters = [u64; 32];
-/// `Counter::Taken`: samples of processes that are profiled.
-const TAKEN: usize = 0;
+/// One CPU's counters.
+type Counters = [u64; Counter::LEN as usize];
 /// How long the daemon may take to load its programs.
 const START: Duration = Duration::from_secs(120);
 
@@ -40,7 +39,7 @@ impl KernelCounts {
     /// Samples that were taken so far.
     pub(super) fn taken(&self) -> anyhow::Result<u64> {
         let of_cpus = self.0.get(&0, 0).context("reading the kernel program's counters")?;
-        Ok(of_cpus.iter().map(|counters| counters[TAKEN]).sum())
+        Ok(of_cpus.iter().map(|counters| counters[Counter::Taken as usize]).sum())
     }
 }
 
