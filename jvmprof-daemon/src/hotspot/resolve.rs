@@ -123,13 +123,27 @@ impl<M: ProcessMemory> Hotspot<M> {
         if id != of || !cache.nmethods.get(&(self.key, id)).is_some_and(behind_all) {
             return false;
         }
-        // A method that calls itself may be in its exception handler, which lies there, too.
+        // A method that calls itself may be in its exception handler, which lies there, too. The call may lead elsewhere by now,
+        // the stub still looks like one.
+        if self.looks_like_static_call_stub(pc) {
+            return true;
+        }
         let call = returns_to.0.checked_sub(5).and_then(|at| self.memory.read_bytes(Avma(at), 5));
         let Some([0xe8, offset @ ..]) = call.as_deref().and_then(<[u8]>::first_chunk::<5>) else {
             return false;
         };
         let called = returns_to.0.wrapping_add_signed(i32::from_le_bytes(*offset).into());
         pc.0.wrapping_sub(called) < STATIC_CALL_STUB_BYTES
+    }
+
+    /// Whether an instruction is one of the two of a static call's stub.
+    fn looks_like_static_call_stub(&self, pc: Avma) -> bool {
+        const JMP_AT: u64 = 10;
+        let is_stub = |begin: u64| {
+            let code = self.memory.read_bytes(Avma(begin), STATIC_CALL_STUB_BYTES as usize);
+            code.is_some_and(|code| code.starts_with(&[0x48, 0xbb]) && code[JMP_AT as usize] == 0xe9)
+        };
+        [0, JMP_AT].into_iter().filter_map(|at| pc.0.checked_sub(at)).any(is_stub)
     }
 
     /// Answers what is known, and gives what each other request needs: for compiled code its debug information, read here.
