@@ -87,6 +87,20 @@ fn a_command_that_ends_at_once_ends_the_recording() {
     assert!(summary["duration_ms"].as_u64().unwrap() < 20_000, "{summary}");
 }
 
+/// The kernel's own figure of the peak goes on with that of the program that was there before.
+#[test]
+fn the_memory_of_what_started_it_is_not_its_own() {
+    let run = "import os, sys\nmemory = b'x' * (400 << 20)\nos.execv(sys.argv[1], sys.argv[1:])";
+    let out = std::process::Command::new("python3")
+        .args(["-c", run, env!("CARGO_BIN_EXE_jvmprof"), "record", "--json", "--", "true"])
+        .output()
+        .expect("this test runs python3");
+    let error = String::from_utf8_lossy(&out.stderr);
+    let summary: serde_json::Value = serde_json::from_slice(&out.stdout).expect(&error);
+    let peak = summary["daemon"]["peak_rss_bytes"].as_u64().expect("bytes");
+    assert!((10 << 20..300 << 20).contains(&peak), "{peak} bytes: {summary}");
+}
+
 #[test]
 fn go_pprof_agrees_with_the_folded_stacks() {
     let dir = scratch();
@@ -212,6 +226,22 @@ fn what_can_not_be_is_said_and_said_early() {
         assert!(stderr.contains(message), "{args:?}: {stderr}");
     }
     assert!(fs::read_dir(dir.path()).unwrap().next().is_none(), "nothing was left behind");
+}
+
+/// As with `jvmprof inspect PID | head -1`.
+#[test]
+fn who_reads_may_have_had_enough() {
+    let pid = std::process::id().to_string();
+    for args in [&["inspect", &pid][..], &["doctor"], &["record", "--json", "--", "true"]] {
+        let mut command = jvmprof();
+        let mut child = command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let ended = child.wait_with_output().unwrap();
+        let error = String::from_utf8_lossy(&ended.stderr);
+        assert!(!error.contains("panicked") && !error.contains("Broken pipe"), "{args:?}: {error}");
+        // What `doctor` says depends on the host.
+        assert!(ended.status.success() || args == ["doctor"], "{args:?}: {error}");
+    }
 }
 
 #[test]

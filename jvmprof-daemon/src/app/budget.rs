@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::pipeline::Pipeline;
-use crate::telemetry::{Budget, SelfUsage};
+use crate::telemetry::{Budget, cpu_time};
 use jvmprof_common::abi::Counter;
 
 /// What the daemon may cost.
@@ -189,7 +189,7 @@ fn cost(pipeline: &mut Pipeline) -> Duration {
         Some((nanoseconds, _)) => nanoseconds,
         None => pipeline.sampler_counts().get(Counter::Taken) * ASSUMED_NS_A_SAMPLE,
     };
-    SelfUsage::brief().cpu + Duration::from_nanos(kernel_ns)
+    cpu_time() + Duration::from_nanos(kernel_ns)
 }
 
 #[cfg(test)]

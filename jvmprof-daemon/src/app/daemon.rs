@@ -338,7 +338,7 @@ impl Daemon {
 
 fn log_window(pipeline: &mut Pipeline, batch: &Batch) {
     let counts = pipeline.counts();
-    let usage = SelfUsage::brief();
+    let usage = SelfUsage::now();
     tracing::info!(
         samples = batch.samples(),
         series = batch.series.len(),

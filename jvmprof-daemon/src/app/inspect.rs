@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::cli::InspectArgs;
 use super::jvm::{CodeReport, JvmReport, Reader};
+use super::print_out;
 use super::sampling::node_name;
 use super::targets::labels_of;
 use crate::hotspot::HotspotError;
@@ -73,9 +74,9 @@ pub(super) fn run(args: &InspectArgs) -> anyhow::Result<()> {
         args.pc.map(Avma),
     );
     if args.json {
-        println!("{}", serde_json::to_string(&report).context("cannot encode the report")?);
+        print_out(&(serde_json::to_string(&report).context("cannot encode the report")? + "\n"))?;
     } else {
-        print!("{report}");
+        print_out(&report.to_string())?;
     }
     Ok(())
 }

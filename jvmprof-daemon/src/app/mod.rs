@@ -28,6 +28,7 @@ mod upload;
 mod waiting;
 mod windows;
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use tracing_subscriber::EnvFilter;
@@ -63,6 +64,15 @@ pub fn run(loaded: Loaded) -> ExitCode {
             eprintln!("jvmprof: {}", explain(error.as_ref()));
             if error.is::<UsageError>() { EXIT_USAGE.into() } else { ExitCode::FAILURE }
         }
+    }
+}
+
+/// Writes a report to standard output. That its reader has had enough, as `head` has, is no error.
+fn print_out(report: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(report.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
     }
 }
 

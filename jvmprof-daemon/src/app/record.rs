@@ -18,11 +18,12 @@ use super::exec_gate;
 use super::native;
 use super::output::Output;
 use super::pipeline::{Counts, Pipeline};
+use super::print_out;
 use super::sampling::{node_name, options};
 use super::signals::Shutdown;
 use super::top::{TopRow, top};
 use crate::profile::model::Batch;
-use crate::telemetry::SelfUsage;
+use crate::telemetry::{SelfUsage, cpu_time};
 
 /// How often samples are taken in, and for how long at most before signals and time are looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -96,7 +97,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
         }
         pipeline.poll(POLL_LIMIT);
         if pipeline.samples() > 0 {
-            startup_cpu.get_or_insert_with(|| SelfUsage::brief().cpu);
+            startup_cpu.get_or_insert_with(cpu_time);
         }
         progress.show(began.elapsed(), pipeline.samples());
         if Instant::now() >= next_target_check {
@@ -138,7 +139,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
     }
     let summary = Summary::new(&batch, &counts, &pipeline, written, startup_cpu);
     if args.json {
-        println!("{}", serde_json::to_string(&summary)?);
+        print_out(&(serde_json::to_string(&summary)? + "\n"))?;
     } else {
         summary.print();
     }
@@ -259,7 +260,7 @@ impl Summary {
         startup_cpu: Option<Duration>,
     ) -> Self {
         let (run_time_ns, run_count) = counts.kernel_run_time.unwrap_or((0, 0));
-        let usage = SelfUsage::brief();
+        let usage = SelfUsage::now();
         let milliseconds = |duration: Duration| duration.as_secs_f64() * 1e3;
         Self {
             samples: counts.samples(),

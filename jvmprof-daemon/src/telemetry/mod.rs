@@ -11,5 +11,5 @@ mod process;
 mod snapshot;
 
 pub use board::{Board, HANG};
-pub use process::{HostCpu, SelfUsage};
+pub use process::{HostCpu, SelfUsage, cpu_time};
 pub use snapshot::{Budget, Snapshot, TargetCounts};

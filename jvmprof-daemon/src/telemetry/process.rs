@@ -13,6 +13,8 @@ use procfs::{CurrentSI, KernelStats};
 pub struct SelfUsage {
     /// User and system time of all threads.
     pub cpu: Duration,
+    /// The most that was ever resident of this program; 0 if `/proc` doesn't tell. Not `getrusage`'s, which
+    /// goes on with that of whatever executed this program.
     pub peak_rss_bytes: u64,
     /// Now; 0 if `/proc` doesn't tell.
     pub rss_bytes: u64,
@@ -24,38 +26,31 @@ pub struct SelfUsage {
 }
 
 impl SelfUsage {
-    /// CPU time and peak memory alone: one system call.
-    pub fn brief() -> Self {
-        getrusage(UsageWho::RUSAGE_SELF).map_or_else(
-            |_| Self::default(),
-            |usage| {
-                let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
-                Self {
-                    cpu: Duration::from_micros(u64::try_from(micros).unwrap_or(0)),
-                    // The kernel tells KiB.
-                    peak_rss_bytes: u64::try_from(usage.max_rss()).unwrap_or(0) * 1024,
-                    ..Self::default()
-                }
-            },
-        )
-    }
-
     /// All of it. What `/proc` doesn't tell is zero.
     pub fn now() -> Self {
-        let brief = Self::brief();
-        let Ok(stat) = procfs::process::Process::myself().and_then(|myself| myself.stat()) else {
-            return brief;
-        };
-        let limit = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE);
-        Self {
-            rss_bytes: stat.rss * procfs::page_size(),
-            threads: u64::try_from(stat.num_threads).unwrap_or(0),
-            open_files: fs::read_dir("/proc/self/fd").map_or(0, |list| list.count() as u64),
-            max_open_files: limit.map_or(0, |(soft, _)| soft),
-            started: started(stat.starttime),
-            ..brief
+        let mut usage = Self { cpu: cpu_time(), ..Self::default() };
+        let Ok(myself) = procfs::process::Process::myself() else { return usage };
+        if let Ok(status) = myself.status() {
+            usage.peak_rss_bytes = status.vmhwm.unwrap_or(0) * 1024;
         }
+        if let Ok(stat) = myself.stat() {
+            usage.rss_bytes = stat.rss * procfs::page_size();
+            usage.threads = u64::try_from(stat.num_threads).unwrap_or(0);
+            usage.started = started(stat.starttime);
+        }
+        let limit = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE);
+        usage.max_open_files = limit.map_or(0, |(soft, _)| soft);
+        usage.open_files = fs::read_dir("/proc/self/fd").map_or(0, |list| list.count() as u64);
+        usage
     }
+}
+
+/// User and system time of all threads of this process: one system call.
+pub fn cpu_time() -> Duration {
+    getrusage(UsageWho::RUSAGE_SELF).map_or(Duration::ZERO, |usage| {
+        let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+        Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+    })
 }
 
 /// Unix time of a start `ticks` after boot. Reckoned back from now, so that it fits the clock as it is set now.

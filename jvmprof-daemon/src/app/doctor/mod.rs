@@ -10,6 +10,7 @@ use std::io::IsTerminal;
 use serde::Serialize;
 
 use super::cli::DoctorArgs;
+use super::print_out;
 use crate::sampler::verifier::{self, ProgramReport};
 use jvms::Jvm;
 
@@ -70,9 +71,9 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let refused = programs.iter().flatten().filter(|program| program.refused.is_some()).count();
     let report = Report { status, checks, programs, jvms: jvms::find() };
     if args.json {
-        println!("{}", serde_json::to_string(&report)?);
+        print_out(&(serde_json::to_string(&report)? + "\n"))?;
     } else {
-        print!("{report}");
+        print_out(&report.to_string())?;
     }
     if status == Status::Missing {
         anyhow::bail!("profiling doesn't work here: see what is marked as missing");
