@@ -88,12 +88,13 @@ fn start_debuginfod(scratch: &Path, port: u16) -> Killed {
     Killed(child)
 }
 
-fn folded(scratch: &Path, program: &Path, flags: &[&str]) -> String {
+/// `urls`: in the variable that gdb and others read.
+fn folded(scratch: &Path, program: &Path, urls: &str, flags: &[&str]) -> String {
     let out = scratch.join("out.folded");
-    let mut arguments = vec!["-F", "499", "-o", text(&out)];
-    arguments.extend(flags);
-    arguments.extend(["--", text(program), "1500"]);
-    support::record_json(&arguments);
+    let mut record = support::jvmprof();
+    record.args(["record", "-F", "499", "-o", text(&out)]).args(flags).args(["--", text(program), "1500"]);
+    let output = record.env("DEBUGINFOD_URLS", urls).output().expect("the binary runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     fs::read_to_string(out).expect("written")
 }
 
@@ -104,17 +105,19 @@ fn a_stripped_program_gets_its_names_from_debuginfod_and_keeps_them_without_it()
     let port = free_port();
     let (url, cache) = (format!("http://127.0.0.1:{port}"), scratch.path().join("cache"));
     let flags = ["--debuginfod-url", &url, "--debuginfod-cache", text(&cache)];
-    let before = folded(scratch.path(), &program, &flags);
+    let before = folded(scratch.path(), &program, "", &flags);
     assert!(!before.contains("in_secret") && before.contains("secret+0x"), "nobody serves yet: {before}");
     let id = build_id(&program);
     let server = start_debuginfod(scratch.path(), port);
     wait_until(Duration::from_secs(30), || asks(port, &format!("/buildid/{id}/debuginfo")));
-    let named = folded(scratch.path(), &program, &flags);
+    let unasked = folded(scratch.path(), &program, "", &flags[2..]);
+    assert!(!unasked.contains("in_secret") && !cache.join(format!("{id}.debug")).exists(), "{unasked}");
+    let named = folded(scratch.path(), &program, "", &flags);
     assert!(named.contains("caller_in_secret;burn_in_secret") && !named.contains("secret+0x"), "{named}");
     assert!(!named.contains("inlined_there"), "lines weren't asked for");
     assert!(cache.join(format!("{id}.debug")).is_file());
     drop(server);
-    let kept = folded(scratch.path(), &program, &[&flags[..], &["--native-lines"]].concat());
+    let kept = folded(scratch.path(), &program, &url, &[&flags[2..], &["--native-lines"]].concat());
     assert!(
         kept.contains("caller_in_secret;burn_in_secret;inlined_there") && !kept.contains("secret+0x"),
         "from the disk: {kept}"

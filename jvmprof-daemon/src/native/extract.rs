@@ -102,7 +102,7 @@ pub fn extract<P: ByteSource, S: ByteSource>(
     let is_dwarf = Contents::of(symbols).dwarf;
     for (index, (section, header)) in symbols.sections().iter().zip(&mut headers).enumerate() {
         if index == sections.names_index || is_kept(symbols, section) {
-            place = place.next_multiple_of(ALIGNMENT);
+            place = aligned(place);
             kept.push((section, place));
             header.sh_offset.set(Le, place);
             place = place.saturating_add(section.size);
@@ -115,7 +115,7 @@ pub fn extract<P: ByteSource, S: ByteSource>(
             }
         }
     }
-    let headers_at = place.next_multiple_of(ALIGNMENT);
+    let headers_at = aligned(place);
     let size = headers_at.saturating_add(size_of_val(&*headers) as u64);
     if size > limit {
         return Err(ExtractError::TooLarge { size, limit });
@@ -139,6 +139,11 @@ pub fn extract<P: ByteSource, S: ByteSource>(
     out.write(bytes_of_slice(&headers))?;
     let hash = out.hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
     Ok(Extracted { size: out.written, hash })
+}
+
+/// The next place for a section. No file has sections at the end of all offsets.
+fn aligned(place: u64) -> u64 {
+    place.checked_next_multiple_of(ALIGNMENT).unwrap_or(u64::MAX)
 }
 
 /// Whether the bytes of a section are needed.

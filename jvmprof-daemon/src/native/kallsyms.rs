@@ -1,16 +1,23 @@
 //! The kernel's own symbols, as `/proc/kallsyms` lists them (`kernel/kallsyms.c`, `s_show`):
-//! `address type name`, and behind a tab the module in brackets. There are about 120,000 functions, in 4 to 5 MB here.
+//! `address type name`, and behind a tab the module in brackets. There are about 60,000 functions, in 2 to 3 MB here, and as many
+//! symbols of the padding before them.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
-use std::sync::{Arc, OnceLock};
 
 use crate::types::Avma;
 
 /// Below this no code of the kernel is: `__START_KERNEL_map`, with the modules, trampolines and BPF programs above it
 /// (Linux `Documentation/arch/x86/x86_64/mm.rst`, the same with five-level page tables and KASLR).
 const CODE_BASE: u64 = 0xffff_ffff_8000_0000;
+/// What the symbol of the padding before a function is called (Linux tools/objtool/elf.c, `elf_create_prefix_symbol`). It holds
+/// code of the function on processors where calls are counted (arch/x86/kernel/callthunks.c).
+const PADDING: &[u8] = b"__pfx_";
+/// In place of such a symbol's name.
+const NO_NAME: u32 = u32::MAX;
+/// Longest padding (Linux arch/Kconfig, `FUNCTION_PADDING_BYTES`), in bytes.
+const MAX_PADDING: u32 = 64;
 /// Longest function that is believed, in bytes: the list has no sizes, and behind the last function of a section there
 /// is a gap.
 const MAX_FUNCTION: u32 = 1 << 20;
@@ -39,23 +46,10 @@ pub struct KernelSymbol<'a> {
     pub name: &'a str,
     /// The module it belongs to (`ext4`; `bpf` for BPF programs); `None` for the kernel proper.
     pub module: Option<&'a str>,
+    /// With the padding before it.
     pub start: Avma,
     /// In bytes, up to the next symbol of any kind.
     pub size: u64,
-}
-
-/// The kernel's symbols, read when first asked for.
-#[derive(Debug, Default)]
-pub struct LazyKallsyms(OnceLock<Result<Kallsyms, Arc<KallsymsError>>>);
-
-impl LazyKallsyms {
-    /// The symbols as of the first call.
-    ///
-    /// # Errors
-    /// What the first call found, see [`Kallsyms::load`].
-    pub fn get(&self) -> Result<&Kallsyms, Arc<KallsymsError>> {
-        self.0.get_or_init(|| Kallsyms::load().map_err(Arc::new)).as_ref().map_err(Arc::clone)
-    }
 }
 
 /// The functions of the running kernel and its modules, as of loading.
@@ -174,8 +168,13 @@ impl Parser {
         };
         let module = module.strip_prefix(b"[").and_then(|m| m.strip_suffix(b"]")).unwrap_or_default();
         let number = self.module_number(module);
-        let data = !matches!(kind, b"t" | b"T" | b"w" | b"W");
-        let offset = if data { 0 } else { self.push_name(name, module)? };
+        let is_padding = name.starts_with(PADDING);
+        let data = is_padding || !matches!(kind, b"t" | b"T" | b"w" | b"W");
+        let offset = match data {
+            true if is_padding => NO_NAME,
+            true => 0,
+            false => self.push_name(name, module)?,
+        };
         let underscores = name.iter().take_while(|byte| **byte == b'_').count();
         self.symbols.push(Symbol {
             start,
@@ -218,15 +217,18 @@ impl Parser {
         self.symbols.sort_unstable();
         self.symbols.dedup_by_key(|symbol| symbol.start);
         let bpf = self.modules.get(&b"bpf"[..]).copied();
-        let mut functions = Vec::with_capacity(self.symbols.len());
+        let mut functions = Vec::with_capacity(self.symbols.iter().filter(|symbol| !symbol.data).count());
         let mut symbols = self.symbols.iter().peekable();
+        let mut padding = None;
         while let Some(symbol) = symbols.next() {
             if symbol.data {
+                padding = (symbol.name == NO_NAME).then_some(symbol.start);
                 continue;
             }
+            let start = padding.take().filter(|start| symbol.start - start <= MAX_PADDING);
             let next = symbols.peek().copied();
             let end = next.map_or(u32::MAX, |next| next.start).min(believed_end(symbol, next, bpf));
-            functions.push(Function { start: symbol.start, end, name: symbol.name });
+            functions.push(Function { start: start.unwrap_or(symbol.start), end, name: symbol.name });
         }
         if functions.is_empty() {
             return Err(KallsymsError::Empty);
@@ -266,6 +268,7 @@ ffffffff81000000 T startup_64
 ffffffff81000040 t helper
 ffffffff81000060 W weak_one
 ffffffff81000080 D some_data
+ffffffff810000f0 T __pfx_last_of_text
 ffffffff81000100 T last_of_text
 ffffffffc0201010 t do_this\t[ext4]
 ffffffffc0200ff0 T first\t[ext4]
@@ -284,6 +287,8 @@ ffffffffc0999999 t
         assert_eq!(at(&symbols, 0xffff_ffff_8100_0000), Some(("startup_64", None)));
         assert_eq!(at(&symbols, 0xffff_ffff_8100_007f), Some(("weak_one", None)));
         assert_eq!(at(&symbols, 0xffff_ffff_8100_0080), None);
+        assert_eq!(at(&symbols, 0xffff_ffff_8100_00ef), None);
+        assert_eq!(at(&symbols, 0xffff_ffff_8100_00f0), Some(("last_of_text", None)));
         assert_eq!(at(&symbols, 0xffff_ffff_8100_0100), Some(("last_of_text", None)));
         assert_eq!(at(&symbols, 0xffff_ffff_8200_0100), None);
         assert_eq!(at(&symbols, 0xffff_ffff_c020_100f), Some(("first", Some("ext4"))));

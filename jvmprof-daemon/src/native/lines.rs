@@ -111,6 +111,10 @@ impl LineTable {
     /// [`ElfError::Dwarf`] where it is malformed; [`ElfError::TooLarge`] where more would be made of it than its size lets
     /// expect.
     pub fn find(&self, address: Svma) -> Result<Vec<SourceLine>, ElfError> {
+        // addr2line counts on from it.
+        if address.0 == u64::MAX {
+            return Ok(Vec::new());
+        }
         let mut guard = self.context.lock().unwrap_or_else(PoisonError::into_inner);
         let (context, units) = &mut *guard;
         units.start_use(address.0, self.made_limit)?;

@@ -8,6 +8,9 @@ use crate::native::kallsyms::{Kallsyms, KallsymsError};
 use crate::profile::model::{Frame, FrameKind, Mapping};
 use crate::types::{Avma, FastHasher, FileOffset};
 
+/// The system calls that replace a program (Linux fs/exec.c), as x86-64's table of system calls names them.
+const EXEC: [&str; 2] = ["__x64_sys_execve", "__x64_sys_execveat"];
+
 /// Frames remembered; there are not many more places in a kernel that samples hit.
 const MAX_FRAMES: usize = 20_000;
 
@@ -53,6 +56,20 @@ impl KernelFrames {
         }
     }
 
+    /// Whether a stack of these return addresses lies in a system call that replaces the program.
+    pub(super) fn is_in_exec(&self, stack: &[u64]) -> bool {
+        let Ok(symbols) = self.symbols() else { return false };
+        // It is called by the first ones.
+        let mut callers = stack.iter().rev().map(|address| Avma(address.saturating_sub(1)));
+        callers.any(|at| symbols.lookup(at).is_some_and(|it| EXEC.contains(&it.name)))
+    }
+
+    fn symbols(&self) -> &Result<Kallsyms, KallsymsError> {
+        self.symbols.get_or_init(|| {
+            Kallsyms::load().inspect_err(|error| tracing::warn!(%error, "kernel frames have no names"))
+        })
+    }
+
     fn mapping(&self) -> &Arc<Mapping> {
         self.mapping.get_or_init(|| {
             Arc::new(Mapping {
@@ -75,10 +92,7 @@ impl KernelFrames {
     }
 
     fn name(&self, address: Avma) -> Arc<Frame> {
-        let symbols = self.symbols.get_or_init(|| {
-            Kallsyms::load().inspect_err(|error| tracing::warn!(%error, "kernel frames have no names"))
-        });
-        let symbol = symbols.as_ref().ok().and_then(|symbols| symbols.lookup(address));
+        let symbol = self.symbols().as_ref().ok().and_then(|symbols| symbols.lookup(address));
         let name: Arc<str> = match symbol {
             Some(symbol) => symbol.name.into(),
             None => "[unknown kernel]".into(),

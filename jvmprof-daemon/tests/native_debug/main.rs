@@ -338,6 +338,22 @@ fn a_file_without_sections_is_extracted_without_sections() {
 }
 
 #[test]
+fn a_section_that_reaches_to_the_end_of_all_offsets_is_too_large_to_be_extracted() {
+    let library = Library::build(&[]);
+    let mut bytes = fs::read(&library.path).expect("read");
+    let word = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+    let headers = usize::try_from(word(&bytes, 40)).expect("an offset");
+    // The symbols: of type 2.
+    let symbols = (headers..bytes.len()).step_by(64).find(|at| bytes[at + 4..at + 8] == [2, 0, 0, 0]);
+    let size_at = symbols.expect("a symbol table") + 32;
+    for size in [u64::MAX, u64::MAX - 6000, 1 << 63] {
+        bytes[size_at..size_at + 8].copy_from_slice(&size.to_le_bytes());
+        let made = extract(&parsed(&bytes), &parsed(&bytes), 1 << 20, &mut Vec::new());
+        assert!(matches!(made, Err(ExtractError::TooLarge { .. })), "{size:#x}: {made:?}");
+    }
+}
+
+#[test]
 fn dwarf_that_dwz_split_is_not_extracted() {
     let library = Library::build(&[]);
     let link = library.file("link");

@@ -187,6 +187,10 @@ fn prepare(
     let before = stat(&offer.file)?;
     let elf = |error| UploadError::Extract(crate::native::extract::ExtractError::Elf(error));
     let program = ElfFile::parse(regular(&offer.file)?).map_err(elf)?;
+    // Under that build id a server would name the whole fleet's frames by it.
+    if program.build_id() != Some(offer.build_id) {
+        return Err(UploadError::OtherBuild);
+    }
     let choice = Choice { program: &program, max_bytes, exported_symbols };
     let own = Contents::of(&program);
     let made = match &offer.debug {

@@ -28,6 +28,8 @@ pub enum UploadError {
     Read(io::Error),
     #[error("the file was written anew while its symbols were read")]
     Changed,
+    #[error("the file has another build id than the one that it was offered by")]
+    OtherBuild,
     #[error("the access token can't be had: {0}")]
     Token(String),
     #[error("a helper thread failed: {0}")]
@@ -72,9 +74,11 @@ impl From<UploadError> for Failure {
             },
             UploadError::Token(_) | UploadError::Thread(_) | UploadError::Instructions => Next::Later,
             UploadError::Extract(ExtractError::Write(_)) => Next::Later,
-            UploadError::Extract(_) | UploadError::Read(_) | UploadError::Changed | UploadError::Ending => {
-                Next::Never
-            }
+            UploadError::Extract(_)
+            | UploadError::Read(_)
+            | UploadError::Changed
+            | UploadError::OtherBuild
+            | UploadError::Ending => Next::Never,
         };
         Self { error, next }
     }

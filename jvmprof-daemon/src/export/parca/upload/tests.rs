@@ -351,6 +351,14 @@ async fn sparse_files_devices_and_texts_are_given_up() {
 }
 
 #[tokio::test]
+async fn a_file_of_another_build_than_the_one_it_is_offered_by_is_not_sent() {
+    let offer = Offer { build_id: BuildId::new(&[1; 20]).unwrap(), ..offer(LIBC) };
+    let server = Scripted::default();
+    let counts = upload(start(&server).await, options(), vec![offer]).await;
+    assert_eq!((counts, &*server.calls()), (UploadCounts { failed: 1, ..ONE }, "should"));
+}
+
+#[tokio::test]
 async fn the_collector_takes_a_file_once() {
     let dir = tempfile::tempdir().unwrap();
     let debuginfo = Debuginfo::open(dir.path(), 64 << 20).unwrap();
