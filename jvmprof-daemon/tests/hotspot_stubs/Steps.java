@@ -70,6 +70,16 @@ public class Steps {
         sink += many(1, 2, 3, 4, 5, 6, 7, "h", 9, 10);
     }
 
+    /** C2 searches with the stack pointer moved: by copies of short strings, and by what it keeps there. */
+    static int find(String in, String what) { return in.indexOf(what); }
+
+    static void searches(int round) {
+        String letters = "abcdefghijklmnopqrstuvwxyz";
+        String what = letters.substring(round % 20, round % 20 + 1 + round % 5);
+        sink += find(letters.substring(round % 13), what) + find("short", what) + find(letters + letters + "#", "z#");
+        sink += find("\u03b1\u03b2" + letters, what) + letters.indexOf("xyz") + (letters + what).indexOf("lmnopqrstu");
+    }
+
     static void crypto() throws Exception {
         CRC32 crc = new CRC32();
         crc.update(BYTES);
@@ -115,6 +125,7 @@ public class Steps {
             exceptions(round);
             crypto();
             strings(round);
+            searches(round);
             sink += descend(20) + cipher.doFinal(BYTES)[3];
             if (!told && System.currentTimeMillis() > until) {
                 told = true;

@@ -17,8 +17,10 @@ use std::time::Duration;
 use support::{jdks, scratch};
 use watch::Watch;
 
-/// How often a JVM's thread is stopped to be executed in steps, and how many: it shall be seen in all that it does.
+/// How often a JVM's thread is stopped to be executed in steps, and how many: it shall be seen in all that it does. Where
+/// these steps saw too little of the code, because the thread happened to be in few places of it, it is stopped again.
 const BURSTS: usize = 40;
+const MOST_BURSTS: usize = 200;
 const STEPS: usize = 10_000;
 
 struct Jvm(Child);
@@ -39,8 +41,8 @@ fn compile(dir: &Path) -> PathBuf {
     dir.to_owned()
 }
 
-/// Runs `Steps` for some milliseconds, and then executes its main thread step by step.
-fn watch(home: &Path, classes: &Path, flags: &[&str], milliseconds: &str) -> Watch {
+/// Runs `Steps` for some milliseconds, and then executes its main thread step by step until `pcs` places were judged.
+fn watch(home: &Path, classes: &Path, flags: &[&str], milliseconds: &str, pcs: usize) -> Watch {
     let mut java = Command::new(home.join("bin/java"));
     java.args(flags).arg("-cp").arg(classes).args(["Steps", milliseconds]);
     let child = java.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
@@ -49,7 +51,10 @@ fn watch(home: &Path, classes: &Path, flags: &[&str], milliseconds: &str) -> Wat
     BufReader::new(jvm.0.stdout.take().unwrap()).read_line(&mut thread).unwrap();
     let thread = thread.trim().parse().unwrap_or_else(|_| panic!("{}: {thread:?}", home.display()));
     let mut watch = Watch::new(jvm.0.id());
-    for _ in 0..BURSTS {
+    for burst in 0..MOST_BURSTS {
+        if burst >= BURSTS && watch.checked_pcs() >= pcs {
+            break;
+        }
         watch.run(thread, STEPS);
         std::thread::sleep(Duration::from_millis(20));
         if !Path::new(&format!("/proc/{}/task/{thread}", jvm.0.id())).is_dir() {
@@ -64,7 +69,7 @@ fn check(name: &str, flags: &[&str], milliseconds: &str, pcs: usize) {
     let classes = compile(dir.path());
     let mut wrong = Vec::new();
     for (feature, home) in jdks() {
-        let watch = watch(&home, &classes, flags, milliseconds);
+        let watch = watch(&home, &classes, flags, milliseconds, pcs);
         eprintln!("JDK {feature} {name}: {}", watch.summary());
         watch.wrong().iter().for_each(|it| eprintln!("  {it}"));
         wrong.extend(watch.wrong().iter().map(|it| format!("JDK {feature} {name}: {it}")));

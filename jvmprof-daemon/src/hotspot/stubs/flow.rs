@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 use jvmprof_common::rows::{Register, Row};
 
+use super::apx;
 use super::state::{State, Value};
 use super::transfer::{Conventions, Transfer, ends_path};
 
@@ -33,12 +34,55 @@ pub(super) enum LocalCalls {
 /// The piece of code that was entered at one place and isn't known yet.
 #[derive(Debug, Default)]
 struct Piece {
-    /// By offset.
-    instructions: BTreeMap<u32, Instruction>,
-    /// Where states are kept: the entry and the targets of jumps.
-    leaders: BTreeSet<u32>,
+    /// With their offsets, which rise once the piece is complete.
+    instructions: Vec<(u32, Instruction)>,
+    /// Where states are kept: the entry and the targets of jumps. They rise once the piece is complete.
+    leaders: Vec<u32>,
     /// Functions that it calls.
     functions: Vec<u32>,
+}
+
+impl Piece {
+    fn sort(&mut self) {
+        self.instructions.sort_unstable_by_key(|(offset, _)| *offset);
+        self.leaders.sort_unstable();
+        self.leaders.dedup();
+    }
+
+    fn position(&self, offset: u32) -> Option<usize> {
+        self.instructions.binary_search_by_key(&offset, |(at, _)| *at).ok()
+    }
+}
+
+/// The row before each instruction, by its offset: neighbours mostly share one.
+#[derive(Debug)]
+struct RowsByOffset {
+    /// By offset: which of `rows` it is.
+    numbers: Vec<u32>,
+    rows: Vec<Option<Row>>,
+}
+
+/// There is no instruction whose row is known.
+const NO_NUMBER: u32 = u32::MAX;
+
+impl RowsByOffset {
+    fn new(bytes: usize) -> Self {
+        Self { numbers: vec![NO_NUMBER; bytes], rows: Vec::new() }
+    }
+
+    fn get(&self, offset: u32) -> Option<Option<Row>> {
+        let number = *self.numbers.get(offset as usize)?;
+        self.rows.get(number as usize).copied()
+    }
+
+    fn set(&mut self, offset: u32, row: Option<Row>) {
+        if self.rows.last() != Some(&row) {
+            self.rows.push(row);
+        }
+        if let Some(number) = self.numbers.get_mut(offset as usize) {
+            *number = self.rows.len() as u32 - 1;
+        }
+    }
 }
 
 /// A piece of code contradicts what is known, so that it was entered by a wrong assumption.
@@ -50,8 +94,7 @@ pub(super) struct Flow<'c> {
     code: &'c [u8],
     base: u64,
     bytes: Vec<Byte>,
-    /// By offset of the instruction.
-    rows: BTreeMap<u32, Option<Row>>,
+    rows: RowsByOffset,
     /// Functions within the range that were called and may not have been looked at.
     functions: Vec<u32>,
     /// Where functions are known to begin: what falls into one behind a call never returned from it.
@@ -75,7 +118,7 @@ impl<'c> Flow<'c> {
             code,
             base,
             bytes: vec![Byte::Free; code.len()],
-            rows: BTreeMap::new(),
+            rows: RowsByOffset::new(code.len()),
             functions: Vec::new(),
             entries: BTreeSet::new(),
             doubts_calls: false,
@@ -108,17 +151,16 @@ impl<'c> Flow<'c> {
         is_same.then(|| state.clone())
     }
 
-    /// The row from each offset on; padding belongs to the code before it.
-    pub(super) fn into_rows(mut self) -> BTreeMap<u32, Option<Row>> {
+    /// The row from each of these offsets on, which rise; padding belongs to the code before it.
+    pub(super) fn into_rows(self) -> impl Iterator<Item = (u32, Option<Row>)> {
         let mut known = true;
-        for (offset, byte) in self.bytes.iter().enumerate() {
-            let free = *byte == Byte::Free;
-            if free && known {
-                self.rows.insert(offset as u32, None);
-            }
-            known = !free && (known || *byte != Byte::Padding);
-        }
-        self.rows
+        self.bytes.into_iter().enumerate().filter_map(move |(offset, byte)| {
+            let free = byte == Byte::Free;
+            let ends = free && known;
+            known = !free && (known || byte != Byte::Padding);
+            let row = if ends { Some(None) } else { self.rows.get(offset as u32) };
+            row.map(|row| (offset as u32, row))
+        })
     }
 
     /// The first instruction from `offset` on that is known, or `end` if there is none before it.
@@ -164,7 +206,10 @@ impl<'c> Flow<'c> {
         let code = self.code.get(offset as usize..)?;
         let mut decoder = Decoder::with_ip(64, code, self.base + u64::from(offset), DecoderOptions::NONE);
         let instruction = decoder.decode();
-        (!instruction.is_invalid()).then_some(instruction)
+        if instruction.is_invalid() {
+            return apx::decode(code, self.base + u64::from(offset));
+        }
+        Some(instruction)
     }
 
     /// Bytes of the padding instruction at `offset`; 0 if it is none.
@@ -190,9 +235,10 @@ impl<'c> Flow<'c> {
         }
         let mut piece = Piece::default();
         let found = self.discover(entry, guessed, &mut piece);
+        piece.sort();
         match found.and_then(|()| self.states(&piece, entry, state, guessed)) {
             Ok(rows) => {
-                self.rows.extend(rows);
+                rows.into_iter().for_each(|(offset, row)| self.rows.set(offset, row));
                 self.functions.extend(piece.functions);
                 Ok(())
             }
@@ -224,7 +270,7 @@ impl<'c> Flow<'c> {
 
     /// Decodes what is reached from `entry`.
     fn discover(&mut self, entry: u32, guessed: bool, piece: &mut Piece) -> Result<(), Contradiction> {
-        piece.leaders.insert(entry);
+        piece.leaders.push(entry);
         // With each: whether a call leads there, which may never return.
         let mut to_do = vec![(entry, false)];
         while let Some((mut at, mut after_call)) = to_do.pop() {
@@ -259,7 +305,7 @@ impl<'c> Flow<'c> {
                 self.bytes[at as usize] = Byte::Start;
                 self.bytes[insides].fill(Byte::Inside);
                 self.note_target(&instruction, next, piece, &mut to_do);
-                piece.instructions.insert(at, instruction);
+                piece.instructions.push((at, instruction));
                 if ends_path(&instruction) {
                     break;
                 }
@@ -288,7 +334,7 @@ impl<'c> Flow<'c> {
             piece.functions.push(target);
             return;
         }
-        piece.leaders.insert(target);
+        piece.leaders.push(target);
         to_do.push((target, false));
     }
 
@@ -307,24 +353,25 @@ impl<'c> Flow<'c> {
         entry: u32,
         state: State,
         guessed: bool,
-    ) -> Result<BTreeMap<u32, Option<Row>>, Contradiction> {
-        let mut states = BTreeMap::from([(entry, state)]);
-        let mut to_do = BTreeSet::from([entry]);
+    ) -> Result<Vec<(u32, Option<Row>)>, Contradiction> {
+        let number = |leader: u32| piece.leaders.binary_search(&leader).ok();
+        let mut states: Vec<Option<State>> = vec![None; piece.leaders.len()];
+        let first = number(entry).ok_or(Contradiction)?;
+        states[first] = Some(state);
+        let mut to_do = BTreeSet::from([first]);
         let mut visits = 0;
         while let Some(leader) = to_do.pop_first() {
             visits += 1;
             if visits > MAX_VISITS * piece.leaders.len() || self.is_exhausted() {
                 return Err(Contradiction);
             }
-            let Some(state) = states.get(&leader).cloned() else { continue };
+            let Some(state) = states[leader].clone() else { continue };
             self.walk(piece, leader, state, &mut |_, _, _| {}, &mut |target, state| {
                 // Other code is known already, with its rows.
-                if !piece.instructions.contains_key(&target) {
-                    return;
-                }
-                let lost = match states.get_mut(&target) {
+                let Some(target) = piece.position(target).and_then(|_| number(target)) else { return };
+                let lost = match &mut states[target] {
                     Some(known) => known.join(state),
-                    None => states.insert(target, state.clone()).is_none(),
+                    none => none.replace(state.clone()).is_none(),
                 };
                 if lost {
                     to_do.insert(target);
@@ -337,15 +384,16 @@ impl<'c> Flow<'c> {
     fn rows_of(
         &mut self,
         piece: &Piece,
-        states: BTreeMap<u32, State>,
+        states: Vec<Option<State>>,
         guessed: bool,
-    ) -> Result<BTreeMap<u32, Option<Row>>, Contradiction> {
-        let mut rows = BTreeMap::new();
+    ) -> Result<Vec<(u32, Option<Row>)>, Contradiction> {
+        let mut rows = Vec::with_capacity(piece.instructions.len());
         let mut indirect = BTreeMap::new();
         let wrong = Cell::new(false);
         let functions = self.calls == LocalCalls::Functions;
-        let known = std::mem::take(&mut self.rows);
-        for (leader, state) in states {
+        let known = std::mem::replace(&mut self.rows, RowsByOffset::new(0));
+        for (leader, state) in states.into_iter().enumerate() {
+            let Some(state) = state else { continue };
             self.walk(
                 piece,
                 leader,
@@ -357,11 +405,11 @@ impl<'c> Flow<'c> {
                     if instruction.flow_control() == FlowControl::IndirectBranch && returns_elsewhere(state) {
                         indirect.insert(offset, state.clone());
                     }
-                    rows.insert(offset, state.row());
+                    rows.push((offset, state.row()));
                 },
                 &mut |target, state| {
                     // Code that was known before says the same, or this isn't how it is entered.
-                    let other = known.get(&target).is_some_and(|row| row.is_some() && *row != state.row());
+                    let other = known.get(target).is_some_and(|row| row.is_some() && row != state.row());
                     wrong.set(wrong.get() || other);
                 },
             );
@@ -374,18 +422,25 @@ impl<'c> Flow<'c> {
         Ok(rows)
     }
 
-    /// Follows the instructions from a leader to the next one or to the path's end: `at` is told of each with the state
-    /// before it, `to` of each place that is led to.
+    /// Follows the instructions from a leader, by its number, to the next one or to the path's end: `at` is told of each with
+    /// the state before it, `to` of each place that is led to.
     fn walk(
         &mut self,
         piece: &Piece,
-        leader: u32,
+        leader: usize,
         mut state: State,
         at: &mut impl FnMut(u32, &Instruction, &State),
         to: &mut impl FnMut(u32, &State),
     ) {
+        let Some(first) = piece.leaders.get(leader).and_then(|leader| piece.position(*leader)) else {
+            return;
+        };
+        // Instructions follow each other without a gap, so that no later leader comes before the next one.
+        let next_leader = piece.leaders.get(leader + 1).copied().unwrap_or(u32::MAX);
         let mut after_call = false;
-        for (&offset, instruction) in piece.instructions.range(leader..) {
+        let following = piece.instructions.iter().skip(first + 1).map(|(offset, _)| *offset);
+        let following = following.chain([u32::MAX]);
+        for (&(offset, ref instruction), known_next) in piece.instructions[first..].iter().zip(following) {
             at(offset, instruction, &state);
             self.budget = self.budget.saturating_sub(1);
             after_call = follows_call(instruction, after_call);
@@ -408,7 +463,7 @@ impl<'c> Flow<'c> {
             if ends_path(instruction) || after_call && self.ends_after_call(next) {
                 return;
             }
-            if piece.leaders.contains(&next) || !piece.instructions.contains_key(&next) {
+            if next >= next_leader || next != known_next {
                 return to(next, &state);
             }
         }

@@ -5,6 +5,7 @@
 //! are exact for each instruction, and hold for JDKs that nobody has seen yet, as long as code is entered the same way.
 //! nmethods aren't looked at here.
 
+mod apx;
 mod flow;
 mod kinds;
 mod native;
@@ -14,8 +15,6 @@ mod transfer;
 
 #[cfg(test)]
 mod tests;
-
-use std::collections::BTreeMap;
 
 use iced_x86::{Mnemonic, OpKind};
 use jvmprof_common::rows::Row;
@@ -140,11 +139,13 @@ fn conventions(kind: CodeKind) -> Conventions {
     }
 }
 
-fn spans(mut rows: BTreeMap<u32, Option<Row>>, base: Avma) -> Vec<Span> {
+fn spans(rows: impl Iterator<Item = (u32, Option<Row>)>, base: Avma) -> Vec<Span> {
     // Padding may come first.
-    rows.entry(0).or_insert(None);
-    let mut spans: Vec<Span> = Vec::new();
+    let mut spans = vec![Span { start: base, row: None }];
     for (offset, row) in rows {
+        if offset == 0 {
+            spans.clear();
+        }
         if spans.last().is_none_or(|last| last.row != row) {
             spans.push(Span { start: Avma(base.0 + u64::from(offset)), row });
         }

@@ -386,6 +386,21 @@ fn entries_are_found_behind_tables() {
     assert_eq!(row_at(&spans, BASE.0 + 49), by_rsp(16));
 }
 
+/// As the JVM's stub that asks the processor what it can do: it keeps its argument in rbp.
+#[test]
+fn registers_that_only_new_processors_have_are_no_end_of_what_is_known() {
+    let r16: &[u8] = &[0xd5, 0x18, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0]; // mov r16, 0
+    let stored: &[u8] = &[0xd5, 0x48, 0x89, 0x06]; // mov [rsi], r16
+    let bytes = code(&[PUSH_RBP, &[0x48, 0x8b, 0xef], r16, stored, &[0x5d], RET]);
+    let spans = analyze(&bytes, BASE, CodeKind::Stub, &[]);
+    let pushed = row(CfaRule::Rsp(16), RaRule::AtCfa(-8), RbpRule::AtCfa(-16));
+    assert_eq!(row_at(&spans, BASE.0), by_rsp(8));
+    for offset in [1, 4, 15, 18] {
+        assert_eq!(row_at(&spans, BASE.0 + offset).map(|row| row.cfa), pushed.map(|row| row.cfa), "{offset}");
+    }
+    assert_eq!(row_at(&spans, BASE.0 + 20), by_rsp(8));
+}
+
 #[test]
 fn code_that_returns_from_elsewhere_was_not_called() {
     // Jumped to with eight bytes on the stack: nothing says so but the addition before the return.
