@@ -7,6 +7,7 @@ use jvmprof_common::jvm::{Jvm, MAX_HEAPS, NO_FIELD};
 
 use super::bytecodes::Templates;
 use super::cache::JvmKey;
+use super::calls::CallFields;
 use super::chunks::ChunkFields;
 use super::continuation;
 use super::error::HotspotError;
@@ -43,6 +44,8 @@ pub struct Hotspot<M> {
     pub(crate) method_fields: MethodFields,
     /// `None` if this JVM doesn't say where debug information is.
     pub(crate) nmethod_fields: Option<NmethodFields>,
+    /// `None` if it doesn't say what bytecodes refer to.
+    pub(crate) call_fields: Option<CallFields>,
     pub(crate) fact_fields: FactFields,
     /// Where it counts them; `None` if it doesn't.
     pub(crate) unloaded_classes: Option<Avma>,
@@ -95,6 +98,7 @@ impl<M: ProcessMemory> Hotspot<M> {
             templates: Templates::default(),
             method_fields: MethodFields::new(lookup, &layout, encoding)?,
             nmethod_fields: NmethodFields::new(lookup, &layout).ok(),
+            call_fields: CallFields::new(lookup),
             fact_fields: FactFields::new(lookup),
             unloaded_classes: None,
             unloads: Unloads::default(),
@@ -170,6 +174,11 @@ impl<M: ProcessMemory> Hotspot<M> {
             self.jvm.chunks = chunks.unwrap_or_default();
         }
         Ok(self.jvm != before)
+    }
+
+    /// True until it has been tried to read how virtual threads' frames are kept in the heap.
+    pub fn awaits_chunks(&self) -> bool {
+        self.chunk_fields.is_some()
     }
 
     /// True once nothing that [`Self::jvm`] holds is still to come.

@@ -9,6 +9,7 @@ use crate::types::Avma;
 
 const WIDE: u8 = 196;
 const BREAKPOINT: u8 = 202;
+const INVOKEDYNAMIC: u8 = 186;
 const INVOKE: std::ops::RangeInclusive<u8> = 182..=186;
 
 /// What must stand at a frame's bytecode index.
@@ -57,6 +58,15 @@ impl Templates {
         match behind.checked_sub(1).and_then(|index| self.codelets.get(index)) {
             Some((_, end, expected)) if at < *end => *expected,
             _ => Expected::Anything,
+        }
+    }
+
+    /// Whether a bytecode, as it stands in memory, calls the method that its operand names; `None` if that isn't to be known.
+    pub(crate) fn is_call(&self, in_memory: u8) -> Option<bool> {
+        let java = self.java_codes.get(usize::from(in_memory)).copied().unwrap_or(in_memory);
+        match java {
+            WIDE | BREAKPOINT | INVOKEDYNAMIC => None,
+            _ => Some(INVOKE.contains(&java)),
         }
     }
 

@@ -105,6 +105,7 @@ fn nmethod(layout: &mut Layout, lookup: Lookup<'_>) -> Result<(), HotspotError> 
     layout.entry_is_offset = u16::from(!lookup.has("nmethod::_verified_entry_point"));
     layout.nmethod_compile_id = lookup.one("nmethod::_compile_id")?;
     layout.nmethod_entry_bci = lookup.one("nmethod::_entry_bci")?;
+    layout.nmethod_level = lookup.one("nmethod::_comp_level")?;
     layout.nmethod_orig_pc = lookup.one("nmethod::_orig_pc_offset")?;
     // Addresses in JDK 9-22 (share/code/compiledMethod.hpp), else offsets from the blob's begin: nmethod.hpp
     // `deopt_handler_begin`. JDK 26 and later have one handler for both kinds of call.

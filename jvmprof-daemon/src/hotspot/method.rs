@@ -463,12 +463,12 @@ fn info(it: &Reading, fields: &MethodFields, layout: &Layout) -> Option<MethodIn
 }
 
 /// JVMS 4.2.2: what a method's name may not hold.
-fn is_method_name(name: &str) -> bool {
+pub(crate) fn is_method_name(name: &str) -> bool {
     let special = matches!(name, "<init>" | "<clinit>");
     !name.is_empty() && (special || !name.contains(['.', ';', '[', '/', '<', '>']))
 }
 
 /// JVMS 4.3.3, roughly.
-fn is_signature(signature: &str) -> bool {
+pub(crate) fn is_signature(signature: &str) -> bool {
     signature.starts_with('(') && signature.rfind(')').is_some_and(|at| at + 1 < signature.len())
 }

@@ -6,6 +6,7 @@
 mod attach;
 mod bytecodes;
 mod cache;
+mod calls;
 mod chunks;
 mod collector;
 pub mod command;
@@ -34,6 +35,7 @@ pub mod vmstructs;
 
 pub use attach::Hotspot;
 pub use cache::JavaCache;
+pub use calls::Called;
 pub use error::HotspotError;
 pub use explain::Explanation;
 pub use flags::{Flag, Origin};

@@ -106,23 +106,22 @@ impl<M: ProcessMemory> Hotspot<M> {
         answers.into_iter().map(|answer| answer.unwrap_or(Err(Unnamed::Unreadable))).collect()
     }
 
-    /// Whether a leaf is in the stub of one of its nmethod's own static calls, which that call has entered: code of the caller that
-    /// is no frame, between it and a callee that isn't compiled. Only an nmethod that has been named is known.
-    pub fn is_in_static_call_stub(&self, cache: &JavaCache, leaf: &CodeRef, caller: &CodeRef) -> bool {
-        let place = |code: &CodeRef| match *code {
-            CodeRef::Compiled { pc, blob, compile_id, osr } => {
-                Some((NmethodId { blob, compile_id, osr }, pc))
-            }
-            CodeRef::Interpreted { .. } => None,
-        };
-        let (Some((id, pc)), Some((of, returns_to))) = (place(leaf), place(caller)) else { return false };
-        let behind_all = |debug: Arc<Debug>| {
-            let offset = pc.0.checked_sub(debug.header.code_begin.0).and_then(|it| u32::try_from(it).ok());
-            offset.is_some_and(|offset| scopes::is_behind_all(&debug.pcs, offset))
-        };
-        if id != of || !cache.nmethods.get(&(self.key, id)).is_some_and(behind_all) {
+    /// Whether a compiled method's pc lies behind all of its code that has debug information, where its stubs and handlers are.
+    /// `None` of an nmethod that hasn't been named, and of what isn't compiled.
+    pub fn is_behind_all(&self, cache: &JavaCache, code: &CodeRef) -> Option<bool> {
+        let CodeRef::Compiled { pc, blob, compile_id, osr } = *code else { return None };
+        let debug = cache.nmethods.get(&(self.key, NmethodId { blob, compile_id, osr }))?;
+        let offset = pc.0.checked_sub(debug.header.code_begin.0).and_then(|it| u32::try_from(it).ok());
+        Some(offset.is_some_and(|offset| scopes::is_behind_all(&debug.pcs, offset)))
+    }
+
+    /// Whether a leaf behind all of its nmethod's code ([`Self::is_behind_all`]) is in the stub of one of that nmethod's own static
+    /// calls, which that call has entered: code of the caller that is no frame, between it and a callee that isn't compiled.
+    pub fn is_in_static_call_stub(&self, leaf: &CodeRef, caller: &CodeRef) -> bool {
+        let (CodeRef::Compiled { pc, .. }, CodeRef::Compiled { pc: returns_to, .. }) = (*leaf, *caller)
+        else {
             return false;
-        }
+        };
         // A method that calls itself may be in its exception handler, which lies there, too. The call may lead elsewhere by now,
         // the stub still looks like one.
         if self.looks_like_static_call_stub(pc) {
@@ -232,7 +231,7 @@ impl<M: ProcessMemory> Hotspot<M> {
     }
 
     /// The methods at a pc and where they are.
-    fn scopes(&self, debug: &Debug, pc: Avma) -> Result<Vec<(Scope, Avma)>, Unnamed> {
+    pub(super) fn scopes(&self, debug: &Debug, pc: Avma) -> Result<Vec<(Scope, Avma)>, Unnamed> {
         // A call may be the last instruction, so that it returns to behind the code.
         if pc < debug.header.code_begin || pc > debug.header.code_end {
             return Err(Unnamed::OutsideCode);

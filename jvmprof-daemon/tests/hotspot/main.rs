@@ -2,6 +2,7 @@
 //! `JVMPROF_TEST_JDKS`.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
 
+mod calls;
 mod churn;
 mod class_files;
 mod hostile;

@@ -38,7 +38,7 @@ impl Jvm {
         Hotspot::attach(&images(pid).unwrap(), LiveMemory::new(pid)).unwrap()
     }
 
-    fn memory(&self) -> LiveMemory {
+    pub(crate) fn memory(&self) -> LiveMemory {
         LiveMemory::new(self.0.id())
     }
 }
@@ -178,7 +178,7 @@ fn without_line_tables_no_line_and_no_file_is_invented() {
 }
 
 /// The target's memory as the unwinder's core reads it.
-struct Words(LiveMemory);
+pub(crate) struct Words(pub(crate) LiveMemory);
 
 impl Memory for Words {
     fn read_u64(&mut self, address: u64) -> Option<u64> {
@@ -187,7 +187,7 @@ impl Memory for Words {
 }
 
 /// A compiled method's `Method`, by what the JVM itself says.
-fn method_of(jvm: &Jvm, structs: &VmStructs, compiled: &Compiled) -> u64 {
+pub(crate) fn method_of(jvm: &Jvm, structs: &VmStructs, compiled: &Compiled) -> u64 {
     let field = ["nmethod::_method", "CompiledMethod::_method"].iter().find_map(|name| structs.offset(name));
     jvm.memory().read_u64(Avma(compiled.blob.0 + field.unwrap())).unwrap()
 }
