@@ -8,29 +8,37 @@ pub const MAX_USER_FRAMES: usize = 1024;
 /// Kernel frames of one sample, at most; the default of `/proc/sys/kernel/perf_event_max_stack`.
 pub const MAX_KERNEL_FRAMES: usize = 127;
 /// Stack words (8 bytes each) copied where the kernel program knows too little of the code to walk: a process it hasn't
-/// been told of yet, a file whose rows aren't in its tables. The daemon walks them.
-pub const MAX_TAIL_WORDS: usize = 4096;
+/// been told of yet, a file whose rows aren't in its tables. The daemon walks them. Programs have frames of 64 KiB.
+pub const MAX_TAIL_WORDS: usize = 12_288;
+/// The same where a quarter of the ring buffer is unread.
+pub const CROWDED_TAIL_WORDS: usize = 4096;
 /// Stack words copied behind a frame whose caller could not be found.
 pub const BROKEN_TAIL_WORDS: usize = 512;
 /// Stack words copied behind a frame whose caller's address is zero.
 pub const END_TAIL_WORDS: usize = 64;
+/// Stack words copied below the stack pointer: what a function may use there (System V ABI AMD64 supplement, 3.2.2), and
+/// where what it has just popped still is.
+pub const RED_ZONE_WORDS: usize = 16;
 /// Words of one frame, at most.
 pub const MAX_FRAME_WORDS: usize = 3;
 /// Words behind a [`SampleHeader`], at most. A power of two, so that an index is bounded by a mask.
-pub const SAMPLE_WORDS: usize = 8192;
+pub const SAMPLE_WORDS: usize = 16_384;
 /// Frames that one kernel program walks before it tail-calls itself. The kernel allows 33 tail calls, of which the first
 /// leads to the interrupted frame's program: 32 * 32 = 1,024 frames above that one.
 pub const FRAMES_PER_PROGRAM: usize = 32;
 
-const _: () = assert!(MAX_KERNEL_FRAMES + MAX_USER_FRAMES * MAX_FRAME_WORDS + MAX_TAIL_WORDS <= SAMPLE_WORDS);
+const _: () = assert!(
+    MAX_KERNEL_FRAMES + MAX_USER_FRAMES * MAX_FRAME_WORDS + MAX_TAIL_WORDS + RED_ZONE_WORDS <= SAMPLE_WORDS
+);
 const _: () = assert!(SAMPLE_WORDS.is_power_of_two());
 const _: () = assert!(FRAMES_PER_PROGRAM * 32 >= MAX_USER_FRAMES);
 
 /// First word of every sample: "jvmprof" and the version of this layout.
-pub const SAMPLE_MAGIC: u64 = u64::from_le_bytes(*b"jvmprof\x02");
+pub const SAMPLE_MAGIC: u64 = u64::from_le_bytes(*b"jvmprof\x03");
 
 /// A sample as it stands in the ring buffer, followed by `kernel_frames` kernel addresses (leaf first), `user_words` frame
-/// words (leaf first, see [`crate::frame::UserFrame`]) and `tail_words` words of stack starting at `tail_sp`.
+/// words (leaf first, see [`crate::frame::UserFrame`]) and `tail_words` words of stack starting `tail_below` bytes
+/// below `tail_sp`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SampleHeader {
@@ -45,7 +53,7 @@ pub struct SampleHeader {
     pub tid: u32,
     /// Name of the thread, NUL-padded.
     pub comm: [u8; 16],
-    /// Stack pointer in the frame whose callee was the last one walked: where the tail begins.
+    /// Stack pointer in the frame whose callee was the last one walked: see `tail_below`.
     pub tail_sp: u64,
     /// Frame pointer (rbp) in that frame.
     pub tail_fp: u64,
@@ -57,7 +65,8 @@ pub struct SampleHeader {
     pub stop: u8,
     /// [`FLAG_KERNEL_MODE`].
     pub flags: u8,
-    pub reserved: u32,
+    /// Bytes of the tail that lie below `tail_sp`.
+    pub tail_below: u32,
     /// General-purpose registers of the interrupted user code, by their numbers in instruction encodings.
     pub registers: [u64; 16],
 }
@@ -240,6 +249,8 @@ pub mod globals {
     pub const VMA_FLAGS: &str = "VMA_FLAGS";
     /// `u32`: offset of `vm_area_struct.vm_file`.
     pub const VMA_FILE: &str = "VMA_FILE";
+    /// `u32`: offset of `vm_unmapped_area_info.length`.
+    pub const AREA_LENGTH: &str = "AREA_LENGTH";
     /// `u32`: 1 if only the processes in [`super::PROFILED_PIDS`] are sampled.
     pub const FILTER: &str = "FILTER";
     /// `u32`: unread bytes in the ring buffer from which on a sample wakes the reader.

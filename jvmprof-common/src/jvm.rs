@@ -81,8 +81,10 @@ pub struct Layout {
     pub thread_cont_entry: u16,
     /// `sizeof(ContinuationEntry)`: its frame's saved frame pointer and return address stand there.
     pub cont_entry_bytes: u16,
+    /// `nmethod::_comp_level`, of which the lowest byte is read.
+    pub nmethod_level: u16,
     /// Zero.
-    pub reserved: [u16; 3],
+    pub reserved: [u16; 2],
 }
 
 /// How references within the Java heap are followed. Collectors that move objects while threads run leave references to where

@@ -120,7 +120,7 @@ fn code_that_is_passed_over_quickly_has_a_built_frame() {
 #[test]
 fn an_on_stack_replacement_of_c1_has_a_second_prologue() {
     for (bytes, sub) in [(0x30, SUB_20), (0x120, SUB_110)] {
-        let rest = [(BODY, built(bytes)), (RET, built(bytes))];
+        let rest = [(BODY, built(bytes)), (RET, ENTRY)];
         let bare = [(BANG, ENTRY), (PUSH, ENTRY), (sub, PUSHED)];
         check(bytes, true, &[&bare[..], &rest].concat());
         check(bytes, true, &[&[(BANG, ENTRY), (BANG, ENTRY)], &bare[..], &rest].concat());
@@ -171,6 +171,22 @@ fn epilogues_with_every_poll() {
             check(bytes, true, &[&epilogue[..], &behind].concat());
         }
         check(16, true, &[&[(POP, built(16))][..], &behind].concat());
+    }
+}
+
+/// `MacroAssembler::reserved_stack_check`, which ends far behind the `pop rbp`.
+#[test]
+fn epilogues_that_check_the_reserved_zone() {
+    // cmp rsp, [r15 + 0x3b8]; jb; as much code as enables the zone; then poll and ret.
+    const CMP: &[u8] = &[0x49, 0x3b, 0xa7, 0xb8, 0x03, 0x00, 0x00];
+    for (bytes, add) in [(0x30, ADD_20), (0x120, ADD_110)] {
+        for poll in &POLLS[..3] {
+            let head = [(add, built(bytes)), (POP, PUSHED), (CMP, ENTRY)];
+            check(bytes, true, &head);
+            let behind: Vec<Step> = poll.iter().chain([&RET]).map(|it| (*it, ENTRY)).collect();
+            check(bytes, true, &behind);
+            check(16, true, &behind);
+        }
     }
 }
 
@@ -234,7 +250,7 @@ fn bodies_that_look_like_frame_code_of_another_size() {
     // add rsp and pop rbp of an inner use of the stack, with another immediate.
     for bytes in [0x40, 0x140] {
         let whole = built(bytes);
-        check(bytes, true, &[(ADD_20, whole), (POP, whole), (RET, whole)]);
+        check(bytes, true, &[(ADD_20, whole), (POP, whole), (RET, ENTRY)]);
         check(bytes, true, &[(SUB_20, whole), (STORE_20, whole), (BODY, whole)]);
     }
 }

@@ -1,7 +1,7 @@
 //! Words that C1's code pushes above its frame, at each instruction of its copy of an array and of its check of a type.
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
-use jvmprof_common::unwind::hotspot::pushed::{BEFORE, ahead, is_in_copy, popped};
+use jvmprof_common::unwind::hotspot::pushed::{BEFORE, BETWEEN, COPY_BYTES, Copy, ahead, copy, popped};
 use jvmprof_common::unwind::hotspot::{CODE_BYTES, CODE_WORDS};
 
 /// One instruction, and the bytes that are pushed before it.
@@ -37,6 +37,42 @@ const COPY: &[Step] = &[
     (BODY, 0),
 ];
 
+/// The same with compact headers (JDK 28), which takes more instructions.
+const LONG_COPY: &[Step] = &[
+    (&[0x48, 0x63, 0xd2], 0),
+    (&[0x4d, 0x63, 0xc0], 0),
+    (&[0x56], 0),
+    (&[0x51], 8),
+    (&[0x48, 0x8b, 0x36], 16),
+    (&[0x48, 0xc1, 0xee, 0x2a], 16),
+    (&[0x48, 0xc1, 0xe6, 0x0a], 16),
+    (&[0x41, 0xba, 0x00, 0x00, 0x00, 0x57], 16),
+    (&[0x49, 0x03, 0xf2], 16),
+    (&[0x48, 0x8b, 0x09], 16),
+    (&[0x48, 0xc1, 0xe9, 0x2a], 16),
+    (&[0x48, 0xc1, 0xe1, 0x0a], 16),
+    (&[0x41, 0xba, 0x00, 0x00, 0x00, 0x57], 16),
+    (&[0x49, 0x03, 0xca], 16),
+    (&[0x48, 0x3b, 0xf1], 16),
+    (&[0x0f, 0x84, 0xa8, 0x00, 0x00, 0x00], 16),
+    (&[0x8b, 0x79, 0x10], 16),
+    (&[0x48, 0x3b, 0x0c, 0x3e], 16),
+    (&[0x0f, 0x84, 0x9b, 0x00, 0x00, 0x00], 16),
+    (&[0x83, 0xff, 0x20], 16),
+    (&[0x0f, 0x85, 0x11, 0x00, 0x00, 0x00], 16),
+    (&[0x56], 16),
+    (&[0x51], 24),
+    (&[0xe8, 0x8d, 0xb1, 0x5e, 0x07], 32),
+    (&[0x59], 32),
+    (&[0x5e], 24),
+    (&[0x85, 0xf6], 16),
+    (&[0x0f, 0x85, 0x81, 0x00, 0x00, 0x00], 16),
+    (&[0x59], 16),
+    (&[0x5e], 8),
+    (&[0x48, 0x89, 0x0c, 0x24], 0),
+    (&[0x4c, 0x89, 0x44, 0x24, 0x08], 0),
+];
+
 /// push rax; push rbx; call; pop rbx; pop rax; test eax, eax; je
 const CHECK: &[Step] = &[
     (BODY, 0),
@@ -60,15 +96,18 @@ fn words(bytes: &[u8]) -> [u64; CODE_WORDS] {
 
 #[test]
 fn each_instruction_shows_what_is_pushed() {
-    for steps in [COPY, CHECK] {
+    for steps in [COPY, LONG_COPY, CHECK] {
         let code = steps.iter().flat_map(|(instruction, _)| instruction.iter().copied());
-        let body = || BODY.iter().copied().cycle().take(CODE_BYTES);
+        let body = || BODY.iter().copied().cycle().take(2 * CODE_BYTES);
         let all: Vec<u8> = body().chain(code).chain(body()).collect();
-        let mut pc = CODE_BYTES;
+        let mut pc = 2 * CODE_BYTES;
         for (instruction, expected) in steps {
             let mut found = ahead(&words(&all[pc..pc + CODE_BYTES]));
-            if found == 0 && is_in_copy(&words(&all[pc - BEFORE..pc - BEFORE + CODE_BYTES])) {
-                found = 16;
+            let windows =
+                [pc - BEFORE, pc - BEFORE - BETWEEN].map(|at| copy(&words(&all[at..at + CODE_BYTES])));
+            let shown = windows.into_iter().find(|window| *window != Copy::Unknown);
+            if found == 0 && shown == Some(Copy::Begun) {
+                found = COPY_BYTES;
             }
             // What isn't pushed yet has no meaning.
             let is_first = *expected == 0 && instruction[0] & 0xf8 == 0x50;

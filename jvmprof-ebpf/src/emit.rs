@@ -5,20 +5,22 @@ use core::mem::offset_of;
 use aya_ebpf::{
     bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
     cty::c_void,
-    helpers::{bpf_ringbuf_output, bpf_ringbuf_query},
+    helpers::{bpf_get_current_task, bpf_ringbuf_output, bpf_ringbuf_query},
     macros::map,
     maps::RingBuf,
     programs::PerfEventContext,
 };
 use aya_log_ebpf::debug;
 use jvmprof_common::abi::{
-    BROKEN_TAIL_WORDS, Counter, END_TAIL_WORDS, MAX_TAIL_WORDS, SAMPLE_WORDS, SampleHeader, Stop,
+    BROKEN_TAIL_WORDS, CROWDED_TAIL_WORDS, Counter, END_TAIL_WORDS, MAX_TAIL_WORDS, RED_ZONE_WORDS,
+    SAMPLE_WORDS, SampleHeader, Stop,
 };
 
 use crate::{
     counters::{count, count_stop},
     globals, memory,
     scratch::{self, Scratch},
+    task::Task,
 };
 
 /// The daemon sets its size.
@@ -38,8 +40,8 @@ pub fn finish(scratch: *mut Scratch, ctx: &PerfEventContext, stop: u64) {
     }
     // SAFETY: as above.
     let scratch = unsafe { &mut *scratch };
-    // What the daemon has to read of the process may be gone soon.
-    let urgent = if scratch.process.jvm == 0 { MUCH } else { MUCH | SOME };
+    // What the daemon has to read of the process may be gone soon; or, once it is told, the next such stack can be walked.
+    let urgent = if scratch.process.jvm == 0 { MUCH } else { MUCH | SOME | 1 << Stop::Frozen as u64 };
     let is_urgent = scratch.is_new != 0 || urgent & 1 << (stop & 63) != 0;
     if globals::log() != 0 {
         debug!(
@@ -84,7 +86,8 @@ const LITTLE: u64 = 1 << Stop::ChainEnded as u64;
 fn tail_words(stop: u64) -> usize {
     let stop = 1 << (stop & 63);
     if MUCH & stop != 0 {
-        MAX_TAIL_WORDS
+        let is_crowded = unread() >= u64::from(globals::wakeup_bytes());
+        if is_crowded { CROWDED_TAIL_WORDS } else { MAX_TAIL_WORDS }
     } else if SOME & stop != 0 {
         BROKEN_TAIL_WORDS
     } else if LITTLE & stop != 0 {
@@ -94,7 +97,7 @@ fn tail_words(stop: u64) -> usize {
     }
 }
 
-/// Copies the stack behind the last frame, page by page, as far as it is readable. A global function: the verifier checks it
+/// Copies the stack behind the last frame, and a little below it, page by page, as far as it is readable. A global function: the verifier checks it
 /// once.
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -103,14 +106,24 @@ extern "C" fn copy_tail(max_words: u64) -> u64 {
         return 0;
     };
     let begin = scratch.used;
-    let mut address = scratch.cursor.sp;
+    let below = (RED_ZONE_WORDS * 8) as u64;
+    let mut address = scratch.cursor.sp.wrapping_sub(below);
     if !address.is_multiple_of(8) {
         return 0;
     }
-    let mut left = max_words as usize * 8;
+    let mut left = max_words as usize * 8 + RED_ZONE_WORDS * 8;
+    // Thread-local data lie at the end of a thread's stack, and behind them whatever was mapped before it.
+    // SAFETY: the helper has no preconditions.
+    let current = Task(unsafe { bpf_get_current_task() });
+    if let Some(thread) = current.thread_pointer()
+        && thread > address
+        && thread - address < left as u64
+    {
+        left = (thread - address) as usize & !7;
+    }
     let mut readable = begin;
-    // MAX_TAIL_WORDS are eight pages, so that the copy touches nine at most.
-    for _ in 0..9 {
+    // Those of MAX_TAIL_WORDS, and one more where the first one isn't touched from its begin on.
+    for _ in 0..=MAX_TAIL_WORDS / 512 {
         let to_page_end = 4096 - (address as usize & 4095);
         let bytes = if left < to_page_end { left } else { to_page_end };
         let at = scratch.used as usize;
@@ -130,8 +143,13 @@ extern "C" fn copy_tail(max_words: u64) -> u64 {
         left -= bytes;
         scratch.used += bytes as u64 / 8;
     }
+    // What is below alone is no stack.
+    if readable - begin <= RED_ZONE_WORDS as u64 {
+        readable = begin;
+    }
     scratch.used = readable;
     scratch.header.tail_words = (readable - begin) as u16;
+    scratch.header.tail_below = below as u32;
     readable - begin
 }
 
@@ -143,14 +161,23 @@ fn emit(scratch: &mut Scratch, is_urgent: bool) {
         return;
     }
     let bytes = (size_of::<SampleHeader>() + words * 8) as u64;
-    let ring = (&raw const SAMPLES).cast_mut().cast::<c_void>();
-    // SAFETY: the map is a ring buffer.
-    let unread = unsafe { bpf_ringbuf_query(ring, u64::from(BPF_RB_AVAIL_DATA)) };
     // The reader looks at the ring in short intervals anyway; waking it for each sample would cost more than the sample.
-    let wakes = is_urgent || unread >= u64::from(globals::wakeup_bytes());
+    let wakes = is_urgent || unread() >= u64::from(globals::wakeup_bytes());
     let flags = if wakes { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
     let record = (&raw mut *scratch).cast::<u8>().wrapping_add(offset_of!(Scratch, header));
     // SAFETY: the header and its words lie together in the scratch memory and are `bytes` long at least.
-    let result = unsafe { bpf_ringbuf_output(ring, record.cast::<c_void>(), bytes, u64::from(flags)) };
+    let result = unsafe { bpf_ringbuf_output(ring(), record.cast::<c_void>(), bytes, u64::from(flags)) };
     count(if result == 0 { Counter::Emitted } else { Counter::RingBufferFull });
+}
+
+#[inline(always)]
+fn ring() -> *mut c_void {
+    (&raw const SAMPLES).cast_mut().cast()
+}
+
+/// Bytes of the ring buffer that wait for the daemon.
+#[inline(always)]
+fn unread() -> u64 {
+    // SAFETY: the map is a ring buffer.
+    unsafe { bpf_ringbuf_query(ring(), u64::from(BPF_RB_AVAIL_DATA)) }
 }

@@ -30,6 +30,10 @@ fn frozen(ctx: PerfEventContext) -> u32 {
         }
         let stop = walk_frozen();
         if stop != WALKED {
+            if scratch.frozen.is_reckoned != 0 {
+                // What was found of that chunk isn't sure any more.
+                (scratch.frames, scratch.used) = (scratch.frozen_from[0], scratch.frozen_from[1]);
+            }
             finish(scratch, &ctx, stop);
             return 0;
         }
@@ -65,6 +69,7 @@ fn walk_one(scratch: &mut Scratch, copies: *mut Copies) -> Result<(), Stop> {
     let next = if scratch.frozen.entry == 0 {
         let chunk = frozen::enter(&cursor, &mut target, jvm, &mut scratch.frozen)?;
         scratch.frozen.at_barrier = 1;
+        scratch.frozen_from = [scratch.frames - 1, scratch.used - STUB_WORDS];
         chunk
     } else {
         let is_last = frozen::step(&mut cursor, &mut target, jvm, &scratch.frozen, &mut scratch.frame)?;
@@ -84,6 +89,7 @@ fn walk_one(scratch: &mut Scratch, copies: *mut Copies) -> Result<(), Stop> {
             scratch.cursor = cursor;
             return Ok(());
         }
+        scratch.frozen.is_reckoned = 0;
         next
     };
     let mut target = user!(scratch, copies, None, jvm.code_start);

@@ -27,6 +27,7 @@ global!(VMA_START, vma_start);
 global!(VMA_END, vma_end);
 global!(VMA_FLAGS, vma_flags);
 global!(VMA_FILE, vma_file);
+global!(AREA_LENGTH, area_length);
 global!(FILTER, filter);
 global!(WAKEUP_BYTES, wakeup_bytes);
 global!(LOG, log);

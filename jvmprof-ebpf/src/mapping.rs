@@ -1,6 +1,11 @@
 //! Code that takes the place of other code: a library that was unloaded, and the next one at the same address.
 
-use aya_ebpf::{EbpfContext, helpers::bpf_probe_read_kernel, macros::fentry, programs::FEntryContext};
+use aya_ebpf::{
+    EbpfContext,
+    helpers::bpf_probe_read_kernel,
+    macros::{fentry, raw_tracepoint},
+    programs::{FEntryContext, RawTracePointContext},
+};
 
 use crate::{globals, tables};
 
@@ -20,6 +25,25 @@ fn new_mapping(ctx: FEntryContext) -> i32 {
     if vma.is_code_of_file()
         && let (Some(start), Some(end)) = (vma.start(), vma.end())
         && tables::has_code_of_files(tgid, start, end)
+    {
+        tables::forget(tgid);
+    }
+    0
+}
+
+/// `vm_unmapped_area(address, info)`: the kernel has found a free place for a new mapping. If the tables speak of code there,
+/// that was unmapped. For kernels that don't take [`new_mapping`]: what is mapped over other code, at an address of the
+/// process's choice, passes it by.
+#[raw_tracepoint(tracepoint = "vm_unmapped_area")]
+fn free_place(ctx: RawTracePointContext) -> i32 {
+    let start = ctx.arg::<u64>(0);
+    let length = ctx.arg::<u64>(1) + u64::from(globals::area_length());
+    let tgid = ctx.tgid();
+    // A place is one of user space; instead of one, there may be an error's number.
+    if start < 1 << 56
+        && let Some(length) = read(length)
+        && length != 0
+        && tables::has_code_of_files(tgid, start, start.wrapping_add(length))
     {
         tables::forget(tgid);
     }
@@ -50,7 +74,12 @@ impl Vma {
 
     #[inline(always)]
     fn read(self, offset: u32) -> Option<u64> {
-        // SAFETY: the helper reads any kernel address without faulting and reports failure.
-        unsafe { bpf_probe_read_kernel((self.0 + u64::from(offset)) as *const u64) }.ok()
+        read(self.0 + u64::from(offset))
     }
+}
+
+#[inline(always)]
+fn read(address: u64) -> Option<u64> {
+    // SAFETY: the helper reads any kernel address without faulting and reports failure.
+    unsafe { bpf_probe_read_kernel(address as *const u64) }.ok()
 }

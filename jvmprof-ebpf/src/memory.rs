@@ -142,8 +142,8 @@ impl Target for User<'_> {
     }
 
     #[inline(always)]
-    fn is_search(&mut self, usual: u64, saved: u64, _: &Jvm) -> bool {
-        is_search(usual, saved) != 0
+    fn is_search(&mut self, usual: u64, saved: u64, pc: u64, _: &Jvm) -> bool {
+        is_search(usual, saved, pc) != 0
     }
 
     #[inline(always)]
@@ -174,6 +174,11 @@ impl Target for User<'_> {
     #[inline(always)]
     fn youngest_chunk(&mut self, entry: u64, _: &Jvm) -> u64 {
         youngest_chunk(entry)
+    }
+
+    #[inline(always)]
+    fn may_end_room(&mut self, begin: u64, entry: u64, _: &Jvm) -> bool {
+        may_end_room(begin, entry) != 0
     }
 
     #[inline(always)]
@@ -323,6 +328,17 @@ extern "C" fn youngest_chunk(entry: u64) -> u64 {
     known::jvm(scratch).map_or(0, |jvm| frozen::youngest_chunk(&mut Heap(copies), jvm, entry))
 }
 
+/// See [`frozen::may_end_room`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn may_end_room(begin: u64, entry: u64) -> u64 {
+    let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
+        return 0;
+    };
+    let may_end = |jvm| frozen::may_end_room(&mut Heap(copies), jvm, begin, entry);
+    u64::from(known::jvm(scratch).is_some_and(may_end))
+}
+
 /// See [`frozen::chunk_bounds`].
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -330,10 +346,8 @@ extern "C" fn chunk_bounds(chunk: u64) -> u64 {
     let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
         return frozen::NO_CHUNK;
     };
-    let Some(jvm) = known::jvm(scratch) else {
-        return frozen::NO_CHUNK;
-    };
-    frozen::chunk_bounds(&mut Heap(copies), jvm, chunk)
+    let bounds = |jvm| frozen::chunk_bounds(&mut Heap(copies), jvm, chunk);
+    known::jvm(scratch).map_or(frozen::NO_CHUNK, bounds)
 }
 
 /// See [`references::follow`].
@@ -343,10 +357,8 @@ extern "C" fn follow(slot: u64, is_root: u64) -> u64 {
     let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
         return references::UNKNOWN;
     };
-    let Some(jvm) = known::jvm(scratch) else {
-        return references::UNKNOWN;
-    };
-    references::follow(&mut Heap(copies), jvm, slot, is_root != 0)
+    let to = |jvm| references::follow(&mut Heap(copies), jvm, slot, is_root != 0);
+    known::jvm(scratch).map_or(references::UNKNOWN, to)
 }
 
 /// See [`references::new_place`].
@@ -376,12 +388,12 @@ extern "C" fn judge_leaf(left: u64, bytes: u64) -> u64 {
 /// See [`hotspot::is_search`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn is_search(usual: u64, saved: u64) -> u64 {
+extern "C" fn is_search(usual: u64, saved: u64, pc: u64) -> u64 {
     let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
         return 0;
     };
     let jvm = known::jvm(scratch);
-    u64::from(jvm.is_some_and(|jvm| hotspot::is_search(&mut Heap(copies), jvm, usual, saved)))
+    u64::from(jvm.is_some_and(|jvm| hotspot::is_search(&mut Heap(copies), jvm, usual, saved, pc)))
 }
 
 /// See [`hotspot::is_called`].

@@ -89,6 +89,7 @@ fn fill_header(scratch: &mut Scratch, ctx: &PerfEventContext, task: Task, start_
     scratch.by_frame_pointer = 0;
     scratch.is_new = 0;
     scratch.frozen.entry = 0;
+    scratch.frozen.is_reckoned = 0;
     let header = &mut scratch.header;
     header.magic = SAMPLE_MAGIC;
     // SAFETY: helpers without arguments.
@@ -105,7 +106,7 @@ fn fill_header(scratch: &mut Scratch, ctx: &PerfEventContext, task: Task, start_
     header.user_words = 0;
     header.tail_words = 0;
     header.flags = if in_kernel { FLAG_KERNEL_MODE } else { 0 };
-    header.reserved = 0;
+    header.tail_below = 0;
 }
 
 #[inline(always)]

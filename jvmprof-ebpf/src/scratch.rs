@@ -47,6 +47,8 @@ pub struct Scratch {
     pub process: ProcessEntry,
     /// Where the walk is in the Java heap, if it is there.
     pub frozen: Frozen,
+    /// Frames and words of the sample before the first one from there.
+    pub frozen_from: [u64; 2],
     /// Where the last frame's code was: most callers are in the same region.
     pub region: Region,
     /// The words of the HotSpot frame in work.

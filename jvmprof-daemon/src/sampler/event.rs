@@ -103,9 +103,14 @@ impl Sample {
         &self.words[begin..begin + usize::from(self.header.user_words)]
     }
 
-    /// The stack from `header.tail_sp` on.
+    /// The stack from [`Self::tail_start`] on.
     pub fn tail(&self) -> &[u64] {
         &self.words[usize::from(self.header.kernel_frames) + usize::from(self.header.user_words)..]
+    }
+
+    /// Where the copied stack begins.
+    pub fn tail_start(&self) -> Avma {
+        Avma(self.header.tail_sp.saturating_sub(self.header.tail_below.into()))
     }
 
     /// The addresses of the user's frames that should lie in mappings.
@@ -168,7 +173,7 @@ fn parse_header(bytes: &[u8]) -> Option<SampleHeader> {
         tail_words: u16::from_le_bytes(fields.take()?),
         stop: fields.take::<1>()?[0],
         flags: fields.take::<1>()?[0],
-        reserved: u32::from_le_bytes(fields.take()?),
+        tail_below: u32::from_le_bytes(fields.take()?),
         registers: {
             let mut registers = [0; 16];
             for register in &mut registers {

@@ -30,6 +30,8 @@ const EXEC: &str = "process_exec";
 /// What each CPU keeps.
 const CPUS: &str = "CPUS";
 const NEW_MAPPING: &str = "new_mapping";
+/// Where the kernel doesn't take that one.
+const FREE_PLACE: &str = "free_place";
 /// The kernel's function that [`NEW_MAPPING`] is called by.
 pub(super) const MAPPED: &str = "perf_event_mmap";
 const RING: &str = "SAMPLES";
@@ -97,7 +99,10 @@ impl Programs {
         let watched = watch_mappings(&mut ebpf);
         if let Err(error) = &watched {
             tracing::debug!(%error, "new mappings aren't watched");
-            tracing::warn!("{UNWATCHED}");
+            match follow(&mut ebpf, FREE_PLACE, "vm_unmapped_area") {
+                Ok(()) => tracing::info!("{HALF_WATCHED}"),
+                Err(error) => tracing::warn!(%error, "{UNWATCHED}"),
+            }
         }
         let tables = KernelTables::of(&mut ebpf, TableSizes::of_machine())?;
         program::<&mut PerfEvent>(&mut ebpf, SAMPLE)?.load().map_err(program_error(SAMPLE))?;
@@ -266,6 +271,7 @@ pub(super) fn load(options: &SamplerOptions, verifier_log: VerifierLogLevel) -> 
     let vma_end = btf.offset_of("vm_area_struct", "vm_end")?;
     let vma_flags = btf.offset_of("vm_area_struct", "vm_flags")?;
     let vma_file = btf.offset_of("vm_area_struct", "vm_file")?;
+    let area_length = btf.offset_of("vm_unmapped_area_info", "length")?;
     drop(btf);
     let filter = u32::from(options.pids.is_some());
     let wakeup_bytes = options.ring_bytes / 4;
@@ -290,6 +296,7 @@ pub(super) fn load(options: &SamplerOptions, verifier_log: VerifierLogLevel) -> 
         .override_global(globals::VMA_END, &vma_end, true)
         .override_global(globals::VMA_FLAGS, &vma_flags, true)
         .override_global(globals::VMA_FILE, &vma_file, true)
+        .override_global(globals::AREA_LENGTH, &area_length, true)
         .override_global(globals::FILTER, &filter, true)
         .override_global(globals::WAKEUP_BYTES, &wakeup_bytes, true)
         .override_global(globals::LOG, &log, true)
@@ -307,8 +314,10 @@ fn follow(ebpf: &mut Ebpf, name: &'static str, tracepoint: &str) -> Result<(), S
     Ok(())
 }
 
-/// What it means where the kernel doesn't take the program: before 5.16, and where it was built without what fentry programs need.
-const UNWATCHED: &str = "where a process loads a library in the place of another one, stacks of the next tenth of a second may be wrong: this kernel takes no fentry program";
+/// What it means where the kernel doesn't take [`NEW_MAPPING`]: before 5.16, and where it was built without what fentry programs need.
+const HALF_WATCHED: &str = "where a process maps code over other code without unmapping that first, stacks of the next twentieth of a second may be wrong: this kernel takes no fentry program";
+/// What it means where it doesn't take [`FREE_PLACE`] either.
+const UNWATCHED: &str = "where a process loads a library in the place of another one, stacks of the next twentieth of a second may be wrong: this kernel takes no fentry program";
 
 /// Has what is known of a process forgotten when code of files takes the place of other.
 fn watch_mappings(ebpf: &mut Ebpf) -> Result<(), SamplerError> {

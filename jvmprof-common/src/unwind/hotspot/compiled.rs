@@ -4,7 +4,7 @@ use super::known::{Known, Nmethod};
 use super::leaf::{self, Leaf, SavedRbp};
 use super::pushed;
 use super::{
-    CODE_BEFORE, Cursor, Target, Words, arrive, code_address, frame_bytes, int, leave, pointer, short,
+    CODE_BEFORE, Cursor, Target, Words, arrive, byte, code_address, frame_bytes, int, leave, pointer, short,
 };
 use crate::abi::Stop;
 use crate::frame::{FrameWord, compiled_word};
@@ -14,6 +14,8 @@ use crate::unwind::call::{direct_callee, ends_in_call};
 
 /// Bytes that an intrinsic pushes, at most.
 const MAX_PUSHED: u64 = 32;
+/// `CompLevel_simple` to `CompLevel_full_profile` (openjdk src/hotspot/share/compiler/compilerDefinitions.hpp).
+const C1_TIERS: core::ops::RangeInclusive<u16> = 1..=3;
 /// What a compiled frame's pc has from its nmethod's begin, at most.
 const MAX_DELTA: u64 = 1 << 28;
 
@@ -87,7 +89,8 @@ pub(super) fn judge(target: &mut impl Target, jvm: &Jvm, blob: u64, words: &mut 
         built: code + complete,
         frame_bytes: frame_bytes(target, layout),
         compile_id: int(target, layout.nmethod_compile_id),
-        is_osr: u32::from(int(target, layout.nmethod_entry_bci) != u32::MAX),
+        is_osr: u16::from(int(target, layout.nmethod_entry_bci) != u32::MAX),
+        is_c1: u16::from(C1_TIERS.contains(&byte(target, layout.nmethod_level))),
     };
 }
 
@@ -99,7 +102,7 @@ pub(super) fn step_leaf(
     jvm: &Jvm,
     words: &mut Words,
 ) -> Result<(), Stop> {
-    let Nmethod { blob, code, entry, built, frame_bytes, compile_id, is_osr } = words.nmethod;
+    let Nmethod { blob, code, entry, built, frame_bytes, compile_id, is_osr, is_c1 } = words.nmethod;
     let word = compiled_word(compile_id, cursor.pc.wrapping_sub(blob), is_osr != 0);
     words.words = [FrameWord::compiled(cursor.pc, true).0, word, 0];
     words.count = 2;
@@ -127,7 +130,9 @@ pub(super) fn step_leaf(
     let state = Leaf::from_bits(bits);
     let mut pc = target.read_u64(cursor.sp + state.return_address).ok_or(Stop::StackUnreadable)?;
     let mut pushed = 0;
-    if is_generated(jvm, pc) && state.return_address == frame_bytes.wrapping_sub(8) && cursor.sp == begin {
+    let is_built = state.return_address == frame_bytes.wrapping_sub(8);
+    // What C2 emits may look like what only C1 does.
+    if is_c1 != 0 && is_generated(jvm, pc) && is_built && cursor.sp == begin {
         pushed = target.pushed_words(cursor.pc, cursor.sp + state.return_address, jvm);
         if pushed != 0 {
             pc = target.read_u64(cursor.sp + state.return_address + pushed).ok_or(Stop::StackUnreadable)?;
@@ -142,8 +147,7 @@ pub(super) fn step_leaf(
         }
         let word = target.read_u64(cursor.sp + state.return_address + pushed);
         pc = word.ok_or(Stop::StackUnreadable)?;
-        let before = if is_generated(jvm, pc) { target.read_object(pc - 8).unwrap_or(0) } else { 0 };
-        if !ends_in_call(before) {
+        if !is_return_to_java(target, jvm, pc) {
             pc = 0;
         }
     }
@@ -176,8 +180,18 @@ pub(super) fn pushed_words(target: &mut impl Target, jvm: &Jvm, pc: u64, usual: 
     }
     let mut pushed = pushed::ahead(target.code());
     if pushed == 0 {
-        let is_in_copy = target.load_code(pc - pushed::BEFORE as u64) && pushed::is_in_copy(target.code());
-        pushed = if is_in_copy { pushed::COPY_BYTES } else { 0 };
+        let mut begin = pc - pushed::BEFORE as u64;
+        let mut copy = pushed::Copy::Unknown;
+        if target.load_code(begin) {
+            copy = pushed::copy(target.code());
+        }
+        if copy == pushed::Copy::Unknown {
+            begin -= pushed::BETWEEN as u64;
+            if target.load_code(begin) {
+                copy = pushed::copy(target.code());
+            }
+        }
+        pushed = if copy == pushed::Copy::Begun { pushed::COPY_BYTES } else { 0 };
     }
     if pushed != 0 && pushed <= MAX_PUSHED && returns_to_java(target, jvm, usual + pushed) {
         pushed
@@ -197,25 +211,43 @@ const MAX_SEARCH_BYTES: u64 = 32 + 4 * 8;
 fn skip_search(cursor: &mut Cursor, target: &mut impl Target, jvm: &Jvm, return_address: u64) {
     let pushed = target.read_u64(cursor.sp).unwrap_or(0);
     let kept = target.register(Register::RCX).unwrap_or(0);
-    let is_below = |saved: u64| {
-        saved.is_multiple_of(16) && saved.wrapping_sub(cursor.sp).wrapping_sub(1) < MAX_SEARCH_BYTES
-    };
-    let saved = match (is_below(pushed), is_below(kept)) {
-        (true, _) => pushed,
-        (false, true) => kept,
-        _ => return,
-    };
-    if target.is_search(cursor.sp + return_address, saved + return_address, jvm) {
-        cursor.sp = saved;
+    let begin = cursor.sp;
+    let is_below =
+        |saved: u64| saved.is_multiple_of(16) && saved.wrapping_sub(begin).wrapping_sub(1) < MAX_SEARCH_BYTES;
+    // Before rcx is on top, copies' addresses are.
+    for saved in [kept, pushed] {
+        if is_below(saved)
+            && target.is_search(cursor.sp + return_address, saved + return_address, cursor.pc, jvm)
+        {
+            cursor.sp = saved;
+            return;
+        }
     }
 }
 
+/// How far around the interrupted instruction the search's own is looked for, from the code that is loaded on: the set-up of a
+/// search takes some 150 bytes, and windows overlap by the bytes that tell the instruction.
+const SEARCH_WINDOWS: [i64; 4] = [61, 122, 183, -61];
+
 /// Whether the frame's return address is in the second of two places: only there is one, or there is one in both while a string
-/// is searched.
+/// is searched. The code around `pc` is loaded, and is so afterwards.
 #[inline(always)]
-pub(super) fn is_search(target: &mut impl Target, jvm: &Jvm, usual: u64, saved: u64) -> bool {
-    returns_to_java(target, jvm, saved)
-        && (leaf::searches_string(target.code()) || !returns_to_java(target, jvm, usual))
+pub(super) fn is_search(target: &mut impl Target, jvm: &Jvm, usual: u64, saved: u64, pc: u64) -> bool {
+    if !returns_to_java(target, jvm, saved) {
+        return false;
+    }
+    if !returns_to_java(target, jvm, usual) || leaf::searches_string(target.code()) {
+        return true;
+    }
+    let begin = pc - CODE_BEFORE as u64;
+    let mut is_search = false;
+    let mut window = 0;
+    while window < SEARCH_WINDOWS.len() && !is_search {
+        let at = begin.wrapping_add_signed(SEARCH_WINDOWS[window]);
+        is_search = target.load_code(at) && leaf::searches_string(target.code());
+        window += 1;
+    }
+    target.load_code(begin) && is_search
 }
 
 /// Whether the return address at `slot` is that of a direct call to `callee`.
@@ -225,11 +257,17 @@ pub(super) fn is_called(target: &mut impl Target, slot: u64, callee: u64) -> boo
     direct_callee(target.read_object(pc.wrapping_sub(8)).unwrap_or(0), pc) == callee
 }
 
-/// Whether there is a return address of generated code on the stack.
+/// Whether there is a return address of generated code on the stack. Those into the interpreter have no call before them.
 #[inline(always)]
 fn returns_to_java(target: &mut impl Target, jvm: &Jvm, slot: u64) -> bool {
     let pc = target.read_u64(slot).unwrap_or(0);
-    is_generated(jvm, pc) && ends_in_call(target.read_object(pc - 8).unwrap_or(0))
+    is_return_to_java(target, jvm, pc)
+}
+
+#[inline(always)]
+fn is_return_to_java(target: &mut impl Target, jvm: &Jvm, pc: u64) -> bool {
+    let is_interpreter = pc > jvm.interpreter_start && pc < jvm.interpreter_end;
+    is_interpreter || is_generated(jvm, pc) && ends_in_call(target.read_object(pc - 8).unwrap_or(0))
 }
 
 #[inline(always)]

@@ -8,13 +8,16 @@
 //!
 //! The thread that is walked is the one that was interrupted, so nobody else changes its chunks, but for a collector, which may
 //! move them meanwhile ([`super::references`]). It changes neither return addresses nor what identifies methods.
+//!
+//! The return barrier itself makes room on the stack for what it is about to bring, and calls the JVM to copy it. The room tells how
+//! many words the chunk had then; what has been copied stays in the chunk, only its index has moved on.
 
 use super::references::{self, UNKNOWN};
 use super::{Code, Cursor, Target, Words, compiled, frame_bytes, interpreted, pointer};
 use crate::abi::Stop;
 use crate::frame::FrameWord;
 use crate::jvm::{Jvm, NO_FIELD};
-use crate::unwind::call::ends_in_call;
+use crate::unwind::call::{direct_callee, ends_in_call};
 use crate::unwind::is_code_address;
 
 /// `ContinuationEntry` lies this far behind the frames on the stack at most, in steps of its alignment: the arguments of the
@@ -24,6 +27,16 @@ const ENTRY_ALIGNMENT: u64 = 16;
 /// `ContinuationEntry::_cont` (openjdk src/hotspot/share/runtime/continuationEntry.hpp): its second field, the third since JDK 25.
 /// Which of them it is shows in what it leads to, a continuation with a chunk.
 const ENTRY_CONT: [u64; 2] = [8, 16];
+/// The room for frames begins this far above the stack pointer at most: the barrier keeps two registers, so that its calls have to
+/// align the stack pointer, and take that back (openjdk src/hotspot/cpu/x86/stubGenerator_x86_64.cpp, `generate_cont_thaw`).
+const KEPT_BYTES: u64 = 24;
+const ADD_RSP_8: u64 = 0x08c4_8348;
+/// It has words for alignments and metadata beside the frames' (share/runtime/continuationFreezeThaw.cpp, `prepare_thaw_internal`).
+const ROOM_EXTRA: u64 = 4;
+/// Steps to find the end of the room: chunks of more than 500 words are brought frame by frame.
+const MAX_ROOM_STEPS: u32 = 320;
+/// `enterSpecial` from where compiled code enters it to where thawed frames return to: 150 bytes on JDK 25.
+const MAX_ENTER_BYTES: u64 = 256;
 /// Empty chunks in a row, at most: one is kept to be filled again.
 const MAX_EMPTY: u32 = 4;
 /// Words of a chunk, at most.
@@ -42,9 +55,14 @@ pub struct Frozen {
     pub end: u64,
     /// 1 until a frozen frame has been found: what is on the stack is the return barrier still.
     pub at_barrier: u64,
+    /// Words of the room on the stack while the JVM brings frames there; else 0.
+    pub room: u64,
+    /// 1 if the chunk's begin was reckoned from the room: its frames, all compiled, must end where it ends.
+    pub is_reckoned: u64,
 }
 
-/// Goes behind the return barrier, which the cursor's frame is: to the youngest chunk, for [`arrive`].
+/// Goes behind the return barrier, which the cursor's frame is: to the youngest chunk, for [`arrive`]; 0 if the frame is of the
+/// stub by which a virtual thread continues.
 ///
 /// # Errors
 /// [`Stop::Frozen`] for anything that isn't as it should be, [`Stop::FrozenMoving`].
@@ -54,9 +72,11 @@ pub fn enter(cursor: &Cursor, target: &mut impl Target, jvm: &Jvm, frozen: &mut 
     if jvm.chunks.klass == 0 || cursor.exact || bytes == NO_FIELD || bytes == 0 {
         return Err(Stop::Frozen);
     }
+    frozen.room = 0;
+    frozen.is_reckoned = 0;
     // What the barrier itself has called is at work on the chunks.
     if ends_in_call(target.read_object(cursor.pc - 8).unwrap_or(0)) {
-        return Err(Stop::Frozen);
+        return enter_thawing(cursor, target, jvm, frozen);
     }
     let mut entry = (cursor.sp + (ENTRY_ALIGNMENT - 1)) & !(ENTRY_ALIGNMENT - 1);
     let mut turn = 0;
@@ -76,6 +96,57 @@ pub fn enter(cursor: &Cursor, target: &mut impl Target, jvm: &Jvm, frozen: &mut 
         turn += 1;
     }
     Err(Stop::Frozen)
+}
+
+/// As [`enter`], where the JVM has been called to bring frames back.
+#[inline(always)]
+fn enter_thawing(
+    cursor: &Cursor,
+    target: &mut impl Target,
+    jvm: &Jvm,
+    frozen: &mut Frozen,
+) -> Result<u64, Stop> {
+    // A thread that continues comes from its entry, and has kept nothing: its frames aren't called from anywhere yet.
+    let is_barrier = target.read_object(cursor.pc).unwrap_or(0) & 0xffff_ffff == ADD_RSP_8;
+    let kept = if is_barrier { KEPT_BYTES } else { 0 };
+    let begin = (cursor.sp + kept + (ENTRY_ALIGNMENT - 1)) & !(ENTRY_ALIGNMENT - 1);
+    let mut entry = begin;
+    let mut turn = 0;
+    while turn < MAX_ROOM_STEPS {
+        let chunk =
+            if target.may_end_room(begin, entry, jvm) { target.youngest_chunk(entry, jvm) } else { 0 };
+        if chunk != 0 && chunk != UNKNOWN {
+            frozen.entry = entry;
+            frozen.room = if is_barrier { (entry - begin) / 8 } else { 0 };
+            return Ok(if is_barrier { chunk } else { 0 });
+        }
+        entry += ENTRY_ALIGNMENT;
+        turn += 1;
+    }
+    Err(Stop::Frozen)
+}
+
+/// Whether the room that begins here may end at an entry. What is in the room is of any age, and may look like one; its frames have
+/// references to continuations, too.
+#[inline(always)]
+pub fn may_end_room(target: &mut impl Target, jvm: &Jvm, begin: u64, entry: u64) -> bool {
+    let from = target.read_u64(entry + u64::from(jvm.layout.cont_entry_bytes) + 8).unwrap_or(0);
+    if from < jvm.code_start || from >= jvm.code_end {
+        return false;
+    }
+    // Behind a call of `enterSpecial`: the interpreter's, or directly to a little before where frames return to in it.
+    let is_interpreter = from > jvm.interpreter_start && from <= jvm.interpreter_end;
+    let callee = direct_callee(target.read_object(from - 8).unwrap_or(0), from);
+    if !is_interpreter && jvm.cont_entry_return_pc.wrapping_sub(callee) >= MAX_ENTER_BYTES {
+        return false;
+    }
+    // The barrier has kept a register at both ends. In its place the lowest frame will have its return address: the barrier, or
+    // behind the call by which `enterSpecial` has brought it back, or has called it.
+    let kept = target.read_u64(begin - 8).unwrap_or(0);
+    let last = target.read_u64(entry - 8).unwrap_or(0);
+    let is_barrier = last >= jvm.return_barrier_start && last < jvm.return_barrier_end;
+    let ahead = jvm.cont_entry_return_pc.wrapping_sub(last).wrapping_add(MAX_ENTER_BYTES);
+    last == kept || is_barrier || ahead < 2 * MAX_ENTER_BYTES
 }
 
 /// The youngest chunk of the continuation whose `ContinuationEntry` may be here; 0 if it isn't, or has none; [`UNKNOWN`].
@@ -129,7 +200,20 @@ pub fn arrive(
         if bounds == NO_CHUNK {
             return Err(Stop::Frozen);
         }
-        let (sp, bottom) = (bounds >> 32, bounds & 0xffff_ffff);
+        let (mut sp, bottom) = (bounds >> 32, bounds & 0xffff_ffff);
+        let room = frozen.room;
+        frozen.room = 0;
+        if room != 0 {
+            // Frames are of an even number of words, but for arguments.
+            let before = bottom.wrapping_sub(room.wrapping_sub(ROOM_EXTRA));
+            if sp != before && sp != before + 1 {
+                if before >= sp {
+                    return Err(Stop::Frozen);
+                }
+                sp = before;
+                frozen.is_reckoned = 1;
+            }
+        }
         if sp < bottom && sp >= u64::from(METADATA_WORDS) {
             let stack = chunk + u64::from(chunks.stack);
             (frozen.chunk, frozen.end) = (chunk, stack + bottom * 8);
@@ -189,6 +273,7 @@ pub fn step(
     words: &mut Words,
 ) -> Result<bool, Stop> {
     match Code::from_bits(target.find_code(cursor.pc - 1, jvm)) {
+        Ok(Code::Interpreter) if frozen.is_reckoned != 0 => Err(Stop::Frozen),
         Ok(Code::Interpreter) => step_interpreted(cursor, target, jvm, frozen, words),
         Ok(Code::Nmethod { blob }) => {
             let described = compiled::describe(cursor, target, jvm, blob, words);
@@ -231,7 +316,7 @@ fn step_fixed(
 ) -> Result<bool, Stop> {
     let sp = cursor.sp + bytes;
     if sp + 8 * u64::from(METADATA_WORDS) >= frozen.end {
-        return Ok(true);
+        return if frozen.is_reckoned == 0 || sp == frozen.end { Ok(true) } else { Err(Stop::Frozen) };
     }
     let fp = target.read_u64(sp - 16).ok_or(Stop::Frozen)?;
     let pc = target.read_u64(sp - 8).ok_or(Stop::Frozen)?;

@@ -92,7 +92,9 @@ pub struct Nmethod {
     pub frame_bytes: u64,
     pub compile_id: u32,
     /// 1 for an on-stack replacement.
-    pub is_osr: u32,
+    pub is_osr: u16,
+    /// 1 for code of C1.
+    pub is_c1: u16,
 }
 
 impl Nmethod {

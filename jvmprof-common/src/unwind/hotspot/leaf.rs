@@ -183,7 +183,9 @@ pub fn may_be_unbuilt(code: &Code) -> bool {
         | store_r10(before2, at([1, 6]))
         | store_r10(before, at([3]))
         | store_r10(here, at([2]))
-        | store_r10(behind, at([1, 4]));
+        | store_r10(behind, at([1, 4]))
+        | has(here, RET, at([0, 6]))
+        | has(behind, RET, at([2, 5]));
     found != 0
 }
 
@@ -214,7 +216,7 @@ const fn splat(byte: u64) -> u64 {
 #[inline(always)]
 fn body(code: &Code, bytes: u64) -> Leaf {
     let pc = CODE_BEFORE;
-    if is_poll_stub(code) || is_behind_leave(code) {
+    if returns(code) || is_poll_stub(code) || is_behind_leave(code) {
         return Leaf::AT_ENTRY;
     }
     if bytes == 16 {
@@ -277,6 +279,20 @@ fn second_prologue(code: &Code, bytes: u64) -> Option<Leaf> {
     }
     let builds = sub.is_at(word(code, at + 1)) || (moves(at + 1) && sub.is_at(word(code, at + 4)));
     (pushes(at) && builds).then_some(Leaf::AT_ENTRY)
+}
+
+/// Whether the pc's `ret` is next, or is it but for a poll: then the return address is on top, however far behind the `pop rbp` is.
+/// Between them may be a check of the reserved zone of the stack (`MacroAssembler::reserved_stack_check`, in methods with
+/// `@ReservedStackAccess` such as those of `ReentrantLock`).
+#[inline(always)]
+fn returns(code: &Code) -> bool {
+    let pc = CODE_BEFORE;
+    let is_ret = |at: usize| word(code, at) & 0xff == RET;
+    let polls = |at: usize| word(code, at) & 0xffff == JA && is_ret(at + 6);
+    is_ret(pc)
+        || polls(pc)
+        || (is_poll(word(code, pc), POLL_SHORT) && polls(pc + 4))
+        || (is_poll(word(code, pc), POLL_LONG) && polls(pc + 7))
 }
 
 const PUSH_RBP: u64 = 0x55;

@@ -72,11 +72,11 @@ pub trait Target: Memory {
     }
 
     /// [`is_search`], unless the target has a cheaper way to call it.
-    fn is_search(&mut self, usual: u64, saved: u64, jvm: &Jvm) -> bool
+    fn is_search(&mut self, usual: u64, saved: u64, pc: u64, jvm: &Jvm) -> bool
     where
         Self: Sized,
     {
-        is_search(self, jvm, usual, saved)
+        is_search(self, jvm, usual, saved, pc)
     }
 
     /// [`is_called`], unless the target has a cheaper way to call it.
@@ -128,6 +128,14 @@ pub trait Target: Memory {
         Self: Sized,
     {
         frozen::youngest_chunk(self, jvm, entry)
+    }
+
+    /// [`frozen::may_end_room`], unless the target has a cheaper way to call it.
+    fn may_end_room(&mut self, begin: u64, entry: u64, jvm: &Jvm) -> bool
+    where
+        Self: Sized,
+    {
+        frozen::may_end_room(self, jvm, begin, entry)
     }
 
     /// [`frozen::chunk_bounds`], unless the target has a cheaper way to call it.
@@ -310,10 +318,10 @@ pub fn pushed_words(target: &mut impl Target, jvm: &Jvm, pc: u64, usual: u64) ->
 }
 
 /// Whether C2's search in strings has moved the stack pointer of the frame whose code is loaded, so that its return address is at
-/// `saved` instead of the `usual` place.
+/// `saved` instead of the `usual` place. `pc`: of the frame, whose code stays loaded.
 #[inline(always)]
-pub fn is_search(target: &mut impl Target, jvm: &Jvm, usual: u64, saved: u64) -> bool {
-    compiled::is_search(target, jvm, usual, saved)
+pub fn is_search(target: &mut impl Target, jvm: &Jvm, usual: u64, saved: u64, pc: u64) -> bool {
+    compiled::is_search(target, jvm, usual, saved, pc)
 }
 
 /// Whether the return address at `slot` is that of a direct call to `callee`.

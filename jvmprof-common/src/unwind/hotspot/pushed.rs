@@ -6,7 +6,7 @@
 //! ```text
 //! push src  push dst  mov src, [src's class]  ...          the copy alone
 //! push sub  push super  call slow_subtype_check  pop  pop
-//! cmp src, 0  jne cont  pop dst  pop src  ...  cont: pop dst  pop src
+//! cmp src, 0  jne cont  pop dst  pop src  ...  cont: pop dst  pop src   (test src, src since JDK 28)
 //! ```
 
 use super::leaf::word;
@@ -24,6 +24,9 @@ const POP: u64 = 0x58;
 const RBP: u64 = 5;
 const RET: u64 = 0xc3;
 const JMP: u64 = 0xe9;
+/// Opcodes of shifts by an `imm8`, and of `mov r, r`: 89 and 8b.
+const SHIFT: u64 = 0xc1;
+const MOV: u64 = 0x89;
 const CALL: u64 = 0xe8;
 const CALL_BYTES: usize = 5;
 /// `jne rel32`: two of six bytes.
@@ -46,9 +49,11 @@ pub fn ahead(code: &Code) -> u64 {
 #[inline(always)]
 pub fn popped(code: &Code, at: usize) -> u64 {
     let (first, mut at) = row(code, at, POP);
-    // cmp r32, 0: 83 f8 + register, 00; with 41 before it for r8 and above.
+    // cmp r32, 0: 83 f8 + register, 00; with 41 before it for r8 and above. test r32, r32: 85 c0 to ff; with 45.
     let compare = word(code, at);
-    if compare & 0xff_f8ff == 0x00_f883 {
+    if compare & 0xc0ff == 0xc085 {
+        at += 2;
+    } else if compare & 0xff_f8ff == 0x00_f883 || compare & 0xc0_ffff == 0xc0_8545 {
         at += 3;
     } else if compare & 0xfff8_ffff == 0x00f8_8341 {
         at += 4;
@@ -60,14 +65,26 @@ pub fn popped(code: &Code, at: usize) -> u64 {
     if second == COPY_BYTES { first + COPY_BYTES } else { first }
 }
 
-/// How many of the bytes that [`is_in_copy`] looks at lie before the pc.
+/// How many of the bytes that [`copy`] looks at lie before the pc.
 pub const BEFORE: usize = CODE_BYTES - 8;
+/// How far apart two such windows are, so that whatever begins a copy lies in one of them.
+pub const BETWEEN: usize = BEFORE - 8;
 
-/// Whether the code before a pc has begun a copy and not ended it; loaded are [`BEFORE`] bytes before it and some behind.
+/// What the code before a pc has last done of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copy {
+    /// It doesn't show: what comes before that may tell.
+    Unknown,
+    Begun,
+    Ended,
+}
+
+/// Whether the code before a pc has begun a copy and not ended it; loaded are [`BEFORE`] bytes before it and some behind. With compact
+/// headers (JDK 28) it takes two windows to see all of one.
 ///
 /// Without any branch, by masks with a bit for each byte: the verifier would follow all of them.
 #[inline(always)]
-pub fn is_in_copy(code: &Code) -> bool {
+pub fn copy(code: &Code) -> Copy {
     let prefix = bytes(code, 0xff, 0x41);
     let load = bytes(code, 0xff, 0x8b);
     let load = load | bytes(code, 0xf0, 0x40) & load >> 1;
@@ -79,9 +96,19 @@ pub fn is_in_copy(code: &Code) -> bool {
         pushes[length - 2] & load >> length & before
     };
     let begins = begins(2) | begins(3) | begins(4);
-    let ends = pops[0] | pops[1] | pops[2] | bytes(code, 0xff, RET) | bytes(code, 0xff, JMP);
+    // As a second byte they are operands: of a shift, of `mov r, r`.
+    let jumps = bytes(code, 0xff, JMP) & !(bytes(code, 0xff, SHIFT) << 1);
+    let returns = bytes(code, 0xff, RET) & !(bytes(code, 0xfd, MOV) << 1);
+    let ends = pops[0] | pops[1] | pops[2] | returns | jumps;
+    let ends = ends & ((1 << BEFORE) - 1);
     // The last one counts.
-    begins > ends & ((1 << BEFORE) - 1)
+    if begins > ends {
+        Copy::Begun
+    } else if ends == 0 {
+        Copy::Unknown
+    } else {
+        Copy::Ended
+    }
 }
 
 /// Where two registers are pushed or popped, by the bytes that takes: 2, 3, 4. `any`: the instruction without its prefix; `rbp`:
