@@ -1,5 +1,6 @@
 //! The executable mappings of one process.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -100,6 +101,22 @@ impl Mappings {
         let behind = self.by_start.partition_point(|mapping| mapping.start <= address);
         let mapping = &self.by_start[behind.checked_sub(1)?];
         mapping.contains(address).then_some(mapping)
+    }
+
+    /// Whether any address lies in no mapping. Those of a stack mostly lie where the one before does.
+    pub fn lack_any(&self, mut addresses: impl Iterator<Item = Avma>) -> bool {
+        // Stacks go to and fro between few mappings: those of the parts of a JVM's code cache, libjvm, libc.
+        let mut met: [Range<Avma>; 4] = std::array::from_fn(|_| Avma(0)..Avma(0));
+        let mut oldest = 0;
+        addresses.any(|address| {
+            if met.iter().any(|mapping| mapping.contains(&address)) {
+                return false;
+            }
+            let Some(mapping) = self.find(address) else { return true };
+            met[oldest] = mapping.start..mapping.end;
+            oldest = (oldest + 1) % met.len();
+            false
+        })
     }
 
     /// Adds a mapping in place of what was there. True if something was.

@@ -125,19 +125,21 @@ const MAX_MAPS_BYTES: u64 = 32 << 20;
 /// Reads a process's executable mappings, the lowest ones if there are too many: see [`Mappings::is_cut`].
 ///
 /// # Errors
-/// It is gone, or may not be read.
+/// It is gone, has given back its memory and waits for its parent, or may not be read.
 pub fn mappings(pid: u32) -> Result<Mappings, ProcfsError> {
     let error = |source: std::io::Error| ProcfsError::new(pid, ProcError::from(source));
     let mut maps =
         BufReader::new(File::open(format!("/proc/{pid}/maps")).map_err(error)?.take(MAX_MAPS_BYTES));
     let (mut mappings, mut line) = (Mappings::default(), Vec::new());
     let mut last: Arc<str> = "".into();
+    let mut has_memory = false;
     loop {
         line.clear();
         // The kernel escapes line breaks of paths.
         if maps.read_until(b'\n', &mut line).map_err(error)? == 0 {
             break;
         }
+        has_memory = true;
         if !is_executable(&line) {
             continue;
         }
@@ -145,6 +147,10 @@ pub fn mappings(pid: u32) -> Result<Mappings, ProcfsError> {
         let parsed =
             MemoryMaps::from_buf_read(line.as_bytes()).map_err(|source| ProcfsError::new(pid, source))?;
         let Some(map) = parsed.iter().next() else { continue };
+        // The kernel does itself what is called there; no event tells of it either.
+        if map.pathname == MMapPath::Vsyscall {
+            continue;
+        }
         let path = path_text(&map.pathname);
         if *path != *last {
             last = path.into();
@@ -162,6 +168,9 @@ pub fn mappings(pid: u32) -> Result<Mappings, ProcfsError> {
             mappings.cut();
             return Ok(mappings);
         }
+    }
+    if !has_memory {
+        return Err(ProcfsError::Gone(pid));
     }
     if maps.get_ref().limit() == 0 {
         mappings.cut();
@@ -249,6 +258,7 @@ mod tests {
             mappings.find(Avma(this_process_is_known as *const () as u64)).expect("this code is mapped");
         assert_eq!(here.backing, Backing::File);
         assert!(mappings.iter().any(|mapping| mapping.backing == Backing::Vdso));
+        assert!(mappings.iter().all(|mapping| &*mapping.path != "[vsyscall]"));
     }
 
     #[test]

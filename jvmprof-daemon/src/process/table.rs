@@ -43,8 +43,10 @@ pub struct Process {
     facts: Option<Facts>,
     /// Its parent's, which is its own until it is moved: for children that are gone before they are looked at.
     inherited_cgroup: Option<Arc<Cgroup>>,
-    /// `CLOCK_MONOTONIC` of the last look at `/proc/PID/maps`; older events are known already.
+    /// `CLOCK_MONOTONIC` of the last look at `/proc/PID/maps` that all was taken from; older events are known already.
     read_ns: u64,
+    /// The same of the last look that only what events had not told was taken from: older events may tell of the same.
+    looked_ns: u64,
     needs_read: bool,
     needs_facts: bool,
     /// An address without a mapping makes the table look again, not more often than this.
@@ -219,10 +221,12 @@ impl ProcessTable {
         if let Some(process) = self.by_pid.get_mut(&pid)
             && time_ns > process.read_ns
         {
-            process.version += 1;
+            let is_known = process.knows(time_ns, &new);
             let before = process.mappings.bytes();
-            if process.mappings.insert(new) {
-                process.generation += 1;
+            let replaces = process.mappings.insert(new);
+            if !is_known {
+                process.version += 1;
+                process.generation += u64::from(replaces);
             }
             // Nobody tells what is unmapped: a process that maps code again and again has less of it than was told.
             if process.mappings.bytes() > MAX_MAPPING_BYTES {
@@ -231,6 +235,22 @@ impl ProcessTable {
             self.grown += process.mappings.bytes().saturating_sub(before);
             self.make_room();
         }
+    }
+
+    /// Whether this takes the place of other code of files, or of code in their place, that is known. Generated code in the
+    /// place of other is the runtime's own business.
+    pub fn takes_a_place(&self, pid: u32, time_ns: u64, new: &MappedCode) -> bool {
+        let Some(process) = self.by_pid.get(&pid).filter(|process| time_ns > process.read_ns) else {
+            return false;
+        };
+        let is_there = |known: &&Arc<MappedCode>| known.start < new.end && new.start < known.end;
+        !process.knows(time_ns, new)
+            && process.mappings.iter().filter(is_there).any(|known| {
+                let is_same = known.path == new.path
+                    && known.build_id == new.build_id
+                    && known.file_offset(new.start) == new.offset;
+                !is_same && (known.backing, new.backing) != (Backing::Anonymous, Backing::Anonymous)
+            })
     }
 
     /// Keeps the limit of all processes together.
@@ -291,8 +311,8 @@ impl ProcessTable {
             process.read_facts(counts);
         }
         let is_outdated = process.needs_read || {
-            let outside = |addresses| is_any_outside(&process.mappings, addresses);
-            addresses(process).is_some_and(|it| process.next_look_ns <= now_ns && outside(it))
+            addresses(process)
+                .is_some_and(|it| process.next_look_ns <= now_ns && process.mappings.lack_any(it))
         };
         if is_outdated {
             process.read_mappings(now_ns, counts);
@@ -354,6 +374,7 @@ fn unreachable_process(pid: u32) -> Process {
         facts: None,
         inherited_cgroup: None,
         read_ns: 0,
+        looked_ns: 0,
         needs_read: false,
         needs_facts: true,
         next_look_ns: 0,
@@ -377,6 +398,14 @@ impl Process {
         }
     }
 
+    /// Whether an event tells of what was read from `/proc` later, which has no build id.
+    fn knows(&self, time_ns: u64, new: &MappedCode) -> bool {
+        time_ns <= self.looked_ns
+            && self.mappings.find(new.start).is_some_and(|known| {
+                known.build_id.is_none() && **known == MappedCode { build_id: None, ..new.clone() }
+            })
+    }
+
     fn forget_mappings(&mut self) {
         self.mappings = Mappings::default();
         self.needs_read = true;
@@ -385,20 +414,28 @@ impl Process {
     }
 
     fn read_mappings(&mut self, now_ns: u64, counts: &mut TableCounts) {
-        self.needs_read = false;
+        let knows_events = !std::mem::take(&mut self.needs_read);
         counts.reads += 1;
         let began = Instant::now();
         let read = procfs::mappings(self.pid);
         // Whoever makes this slow pays for it by being looked at less often.
-        let slow = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX).saturating_mul(LOOK_SHARE);
-        self.next_look_ns = now_ns.saturating_add(slow.max(LOOK_INTERVAL_NS));
+        let taken = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.next_look_ns = now_ns.saturating_add(taken.saturating_mul(LOOK_SHARE).max(LOOK_INTERVAL_NS));
         match read {
             Ok(mappings) => {
                 counts.mappings_over_limit += u64::from(mappings.is_cut());
-                self.mappings = self.with_known_build_ids(&mappings);
+                let mut merged = self.with_known_build_ids(&mappings);
+                if knows_events {
+                    // `/proc` tells of now, and events of up to now are still to come: what they told so far is of the
+                    // sample's time.
+                    self.mappings.iter().for_each(|known| _ = merged.insert((**known).clone()));
+                    self.looked_ns = now_ns.saturating_add(taken);
+                } else {
+                    self.read_ns = now_ns;
+                }
+                self.mappings = merged;
                 self.generation += 1;
                 self.version += 1;
-                self.read_ns = now_ns;
             }
             Err(error) => tracing::debug!(pid = self.pid, %error, "the mappings of a process can't be read"),
         }
@@ -419,19 +456,6 @@ impl Process {
         }
         merged
     }
-}
-
-/// Whether any address lies in no mapping. Those of a stack mostly lie where the one before does.
-fn is_any_outside(mappings: &Mappings, mut addresses: impl Iterator<Item = Avma>) -> bool {
-    let mut last = Avma(0)..Avma(0);
-    addresses.any(|address| {
-        if last.contains(&address) {
-            return false;
-        }
-        let found = mappings.find(address);
-        last = found.map_or(Avma(0)..Avma(0), |mapping| mapping.start..mapping.end);
-        found.is_none()
-    })
 }
 
 /// A mapping as events tell it.

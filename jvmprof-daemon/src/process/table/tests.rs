@@ -41,6 +41,23 @@ fn a_child_begins_with_its_parents_code() {
     assert!(child.mappings.find(Avma(0x9000)).is_none());
 }
 
+/// It has no memory any more, but `/proc/PID/maps` can still be read.
+#[test]
+fn a_process_that_waits_for_its_parent_keeps_what_was_told_of_it() {
+    let mut child = std::process::Command::new("true").spawn().expect("a child");
+    let id = nix::sys::wait::Id::Pid(nix::unistd::Pid::from_raw(child.id().cast_signed()));
+    let flags = nix::sys::wait::WaitPidFlag::WEXITED | nix::sys::wait::WaitPidFlag::WNOWAIT;
+    nix::sys::wait::waitid(id, flags).expect("it ends");
+    let mut table = ProcessTable::default();
+    table.exec(child.id(), "true", 0);
+    table.map(child.id(), 10, code(0x1000, "/bin/true"));
+    let outside = |_: &Process| Some(std::iter::once(Avma(0x9999_0000)));
+    let process = table.sampled(child.id(), 1, "true", u64::MAX / 2, outside);
+    assert!(process.mappings.find(Avma(0x1000)).is_some());
+    assert_eq!(table.counts().reads, 1);
+    child.wait().expect("it has ended");
+}
+
 #[test]
 fn another_start_time_is_another_process() {
     let mut table = ProcessTable::default();
@@ -63,6 +80,48 @@ fn code_replaced_at_its_address_changes_the_generation() {
     assert_eq!(table.sampled(A, 5, "jit", 13, none).generation, before);
     table.map(A, 14, code(0x1000, "/lib/over.so"));
     assert_ne!(table.sampled(A, 5, "jit", 15, none).generation, before);
+}
+
+/// The look at `/proc` is later than the sample: what is there by then may not have been there before.
+#[test]
+fn what_events_told_holds_whatever_an_address_outside_brings() {
+    let pid = std::process::id();
+    let ticks = procfs::facts(pid).expect("a process may read itself").start_ticks;
+    let here = Avma(what_events_told_holds_whatever_an_address_outside_brings as *const () as u64);
+    let page = Avma(here.0 & !0xfff);
+    let mut table = ProcessTable::default();
+    table.exec(pid, "test", 0);
+    // By now there is another file.
+    table.map(pid, 10, code(page.0, "/lib/earlier.so"));
+    let vdso = procfs::mappings(pid).expect("a process may read itself");
+    let vdso = vdso.iter().find(|it| it.backing == Backing::Vdso).expect("it has a vdso").start;
+    let outside = |_: &Process| Some(std::iter::once(vdso));
+    let process = table.sampled(pid, ticks * NS_PER_TICK + 1, "test", u64::MAX / 2, outside);
+    assert!(process.mappings.find(vdso).is_some(), "what no event told is read");
+    assert_eq!(&*process.mappings.find(here).expect("known").path, "/lib/earlier.so");
+    // An event that is older than the look tells of the same, and of its build id.
+    let build_id = BuildId::new(&[7; 20]);
+    let known = process.mappings.find(vdso).expect("known").as_ref().clone();
+    let generation = process.generation;
+    let told = MappedCode { build_id, ..known };
+    assert!(!table.takes_a_place(pid, 15, &told));
+    table.map(pid, 15, told.clone());
+    let process = table.get(pid).expect("known");
+    assert_eq!(process.generation, generation, "nothing has changed");
+    assert_eq!(process.mappings.find(vdso).expect("known").build_id, build_id);
+    let other = MappedCode { build_id: BuildId::new(&[8; 20]), ..told };
+    assert!(table.takes_a_place(pid, 16, &other), "another file");
+    // Nor is an event refused that is older than that look.
+    table.map(pid, 20, code(page.0, "/lib/later.so"));
+    let known = |table: &ProcessTable| {
+        let process = table.get(pid).expect("known");
+        process.mappings.find(here).expect("known").path.clone()
+    };
+    assert_eq!(&*known(&table), "/lib/later.so");
+    // But where events were lost, `/proc` alone tells.
+    table.events_lost();
+    table.sampled(pid, ticks * NS_PER_TICK + 1, "test", u64::MAX / 2, none);
+    assert_eq!(Path::new(&*known(&table)), std::env::current_exe().expect("a name"));
 }
 
 #[test]
