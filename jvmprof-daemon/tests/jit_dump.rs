@@ -1,13 +1,19 @@
 //! jitdumps as files: growing, half-written, collected, cut, of others.
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
+mod support;
+
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use jvmprof_common::rows::CfaRule;
+use jvmprof_daemon::jitmap::budget::Budget;
 use jvmprof_daemon::jitmap::jitdump::{DumpError, HeaderError, JitDump};
+use jvmprof_daemon::jitmap::process_dump::{ProcessDump, marker};
+use jvmprof_daemon::process::{ProcessTable, procfs};
 use jvmprof_daemon::sampler::now_ns;
 use jvmprof_daemon::types::Avma;
 use proptest::collection::vec;
@@ -310,6 +316,75 @@ fn a_writer_that_collects_its_records_is_found_out() {
     std::thread::sleep(Duration::from_millis(150));
     dump.refresh().expect("a good file");
     assert!(dump.is_collecting());
+}
+
+/// Writes a jitdump that ends in the middle of a record, and gives it up: first the mapping, then the file. Each step when it
+/// is told to.
+const QUITTER: &str = r#"
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static void told(void) {
+    char go;
+    if (write(1, "!", 1) != 1 || read(0, &go, 1) != 1)
+        _exit(1);
+}
+
+int main(void) {
+    char path[64];
+    uint32_t text[14] = {0x4A695444, 1, 40, 62, 0, (uint32_t)getpid(), 0, 0, 0, 0, 0, 100, 1, 0};
+    snprintf(path, sizeof path, "jit-%d.dump", (int)getpid());
+    int file = open(path, O_CREAT | O_EXCL | O_RDWR, 0644);
+    void *marker = mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, file, 0);
+    if (marker == MAP_FAILED || write(file, text, sizeof text) != sizeof text)
+        return 1;
+    told();
+    munmap(marker, 4096);
+    told();
+    close(file);
+    told();
+    return 0;
+}
+"#;
+
+#[test]
+fn a_dump_that_its_writer_gives_up_in_the_middle_of_a_record_is_known_to_its_end() {
+    let directory = tempfile::tempdir().expect("a folder");
+    let program = support::compile(directory.path(), "quitter", QUITTER, &[]);
+    let mut child = Command::new(program)
+        .current_dir(directory.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program runs");
+    let (mut go, mut done) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
+    done.read_exact(&mut [0]).expect("the program has begun");
+    let mut table = ProcessTable::new(1 << 20);
+    let facts = procfs::facts(child.id()).expect("the process");
+    let process = table.existing(child.id(), &facts, now_ns());
+    let mark = marker(process).expect("the mapping");
+    let mut dump = ProcessDump::open(process, mark, Budget::new(1 << 20)).expect("a dump");
+    let mut is_known = || {
+        for _ in 0..2 {
+            dump.check(now_ns(), true).expect("readable");
+            std::thread::sleep(Duration::from_millis(110));
+        }
+        dump.check(now_ns(), true).expect("readable");
+        assert!(dump.dump().is_collecting());
+        dump.dump().is_known(u64::MAX)
+    };
+    assert!(!is_known(), "it is mapped and open");
+    go.write_all(b"!").expect("the program waits");
+    done.read_exact(&mut [0]).expect("the program goes on");
+    assert!(!is_known(), "it is open");
+    go.write_all(b"!").expect("the program waits");
+    done.read_exact(&mut [0]).expect("the program goes on");
+    assert!(is_known());
+    go.write_all(b"!").expect("the program waits");
+    assert!(child.wait().expect("a child").success());
 }
 
 #[test]

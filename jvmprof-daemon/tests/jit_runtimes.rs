@@ -15,7 +15,11 @@ use serde_json::Value;
 use support::scratch;
 
 fn record(directory: &Path, command: &[&str]) -> (Value, Stacks) {
-    let (summary, stacks) = record_folded(directory, "499", command);
+    record_at("499", directory, command)
+}
+
+fn record_at(frequency: &str, directory: &Path, command: &[&str]) -> (Value, Stacks) {
+    let (summary, stacks) = record_folded(directory, frequency, command);
     let split = |(stack, count): (String, u64)| (stack.split(';').map(str::to_owned).collect(), count);
     (summary, stacks.into_iter().map(split).collect())
 }
@@ -88,6 +92,29 @@ fn node_is_named_by_its_jitdump_as_by_its_own_profiler() {
 }
 
 /// What `cargo xtask test` has fetched from npm and PyPI.
+/// Deep stacks of code that was generated long before; V8 has told of none of the time since. For so many ms of CPU time.
+const DEEP: &str = "
+function leaf(n) { let h = 7; for (let i = 0; i < 2000; i++) h = Math.imul(h, 31) + i + n | 0; return h; }
+function deeper(n) { return n === 0 ? leaf(n) : deeper(n - 1) + 1 | 0; }
+let sum = 0;
+while (process.cpuUsage().user < 5e6) for (let i = 0; i < 1000; i++) sum = sum + deeper(40) | 0;
+console.error(sum !== 0);
+";
+
+#[test]
+fn however_many_frames_wait_for_what_node_collects_they_all_get_their_names() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let directory = scratch();
+    fs::write(directory.path().join("deep.js"), DEEP).expect("a script");
+    let command = ["node", "--perf-prof", "--perf-prof-delete-file", "deep.js"];
+    let (summary, stacks) = record_at("997", directory.path(), &command);
+    let deep: Stacks = stacks.into_iter().filter(|(frames, _)| has(frames, "deeper")).collect();
+    let frames: u64 = deep.iter().map(|(frames, count)| frames.len() as u64 * count).sum();
+    println!("{frames} frames in stacks of {}, {}", inclusive(&deep, "leaf"), summary["losses"]);
+    assert!(frames > 80_000, "more than there is room for");
+    assert_eq!(unknown(&deep), 0);
+}
+
 fn packages() -> PathBuf {
     let folder = std::env::var("JVMPROF_TEST_PACKAGES");
     PathBuf::from(folder.expect("JVMPROF_TEST_PACKAGES names a folder with packages: run `cargo xtask test`"))

@@ -1,7 +1,8 @@
 //! The jitdump of one process: found by the page of it that the process maps as code, as a mark for profilers.
 
 use std::fs::{self, File};
-use std::path::Path;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::budget::{Budget, Share};
@@ -13,6 +14,8 @@ use crate::process::{MappedCode, Process};
 
 /// Most open files of a process that are looked at.
 const MAX_DESCRIPTORS: usize = 4096;
+/// It is looked at most this often whether a dump has been given up.
+const LOOK_INTERVAL_NS: u64 = 100_000_000;
 
 /// A jitdump that is read.
 #[derive(Debug)]
@@ -20,6 +23,9 @@ pub struct ProcessDump {
     dump: JitDump,
     share: Share,
     pace: Pace,
+    pid: u32,
+    marker: Arc<MappedCode>,
+    next_look_ns: u64,
 }
 
 /// The mapping that tells that a process writes a jitdump: executable, of a file called `jit-PID.dump`.
@@ -32,9 +38,10 @@ impl ProcessDump {
     ///
     /// # Errors
     /// It is gone, no regular file, or may not be read.
-    pub fn open(process: &Process, marker: &MappedCode, budget: Budget) -> Result<Self, OpenError> {
+    pub fn open(process: &Process, marker: &Arc<MappedCode>, budget: Budget) -> Result<Self, OpenError> {
         let dump = JitDump::new(open(process, marker)?, [process.inner_pid(), process.pid]);
-        Ok(Self { dump, share: Share::new(budget), pace: Pace::default() })
+        let (pid, marker) = (process.pid, Arc::clone(marker));
+        Ok(Self { dump, share: Share::new(budget), pace: Pace::default(), pid, marker, next_look_ns: 0 })
     }
 
     /// Reads what is new: a bounded piece, and nothing if the file has cost so much lately that it has to wait: false
@@ -49,13 +56,28 @@ impl ProcessDump {
             return Ok(false);
         }
         let (cpu_ns, read) = (thread_cpu_ns(), self.dump.counters().bytes_read);
+        // Before the last of it is read.
+        let is_given_up = self.is_given_up(now_ns);
         self.dump.set_memory_limit(self.share.limit());
         self.dump.set_read_limit(most.min(MOST_READ));
         let done = self.dump.refresh();
+        if is_given_up {
+            self.dump.writer_has_ended();
+        }
         self.share.set(self.dump.size_bytes());
         let read = self.dump.counters().bytes_read - read;
         self.pace.spend(read, thread_cpu_ns().saturating_sub(cpu_ns));
         done.map(|()| true)
+    }
+
+    /// Whether a dump that says less than it should gets no more: its writer has it neither mapped nor open. (.NET ends it in
+    /// the middle of the record of code that it can't read itself, and goes on with its perf map.)
+    fn is_given_up(&mut self, now_ns: u64) -> bool {
+        if !self.dump.is_collecting() || now_ns < self.next_look_ns {
+            return false;
+        }
+        self.next_look_ns = now_ns + LOOK_INTERVAL_NS;
+        is_unmapped(self.pid, &self.marker) && has_open(self.pid, &self.marker.path) == Some(false)
     }
 
     pub fn dump(&self) -> &JitDump {
@@ -69,8 +91,7 @@ impl ProcessDump {
 
 fn open(process: &Process, marker: &MappedCode) -> Result<File, OpenError> {
     // The very file, deleted or not; that takes CAP_CHECKPOINT_RESTORE. Most writers keep it open, too.
-    let map_file = format!("/proc/{}/map_files/{:x}-{:x}", process.pid, marker.start.0, marker.end.0);
-    if let Ok(file) = open_regular(Path::new(&map_file)) {
+    if let Ok(file) = open_regular(&map_file(process.pid, marker)) {
         return Ok(file);
     }
     match open_descriptor(process.pid, &marker.path) {
@@ -79,15 +100,36 @@ fn open(process: &Process, marker: &MappedCode) -> Result<File, OpenError> {
     }
 }
 
-/// The file of this name that the process has open, deleted or not.
-fn open_descriptor(pid: u32, path: &str) -> Option<File> {
-    let wanted = file_name(path);
+fn map_file(pid: u32, marker: &MappedCode) -> PathBuf {
+    format!("/proc/{pid}/map_files/{:x}-{:x}", marker.start.0, marker.end.0).into()
+}
+
+/// Whether the process has nothing mapped there any more, for sure.
+fn is_unmapped(pid: u32, marker: &MappedCode) -> bool {
+    let path = map_file(pid, marker);
+    // Kernels may have no such folder.
+    let is_told = path.parent().is_some_and(Path::is_dir);
+    is_told && fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+}
+
+/// The links to files of this name that the process has open, deleted or not; `None` if that can't be told.
+fn descriptors(pid: u32, path: &str) -> Option<impl Iterator<Item = PathBuf>> {
+    let wanted = file_name(path).to_owned();
     let links = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten().take(MAX_DESCRIPTORS);
-    let is_wanted = |link: &Path| {
+    let is_wanted = move |link: &PathBuf| {
         let target = fs::read_link(link).ok();
         target.and_then(|target| Some(file_name(target.to_str()?) == wanted)).unwrap_or(false)
     };
-    links.map(|link| link.path()).filter(|link| is_wanted(link)).find_map(|link| open_regular(&link).ok())
+    Some(links.map(|link| link.path()).filter(is_wanted))
+}
+
+fn has_open(pid: u32, path: &str) -> Option<bool> {
+    Some(descriptors(pid, path)?.next().is_some())
+}
+
+/// The file of this name that the process has open.
+fn open_descriptor(pid: u32, path: &str) -> Option<File> {
+    descriptors(pid, path)?.find_map(|link| open_regular(&link).ok())
 }
 
 /// Without what the kernel adds to the name of a deleted file.

@@ -13,6 +13,7 @@ use jvmprof_common::rows::Row;
 use super::counts::CacheSize;
 use super::frames::frame_bytes;
 use super::jit_counts::{JitCounts, Reported};
+use super::jit_waiting::{Place, Waiting, WaitingFrames};
 use crate::jitmap::attach::{PerfMapRequests, Target};
 use crate::jitmap::budget::Budget;
 use crate::jitmap::names::{CodeName, code_name};
@@ -29,8 +30,6 @@ const UNKNOWN_JAVA: &str = "[unknown Java: not in the perf map]";
 const UNKNOWN_JIT: &str = "[jit: unknown]";
 /// Memory for the frames that are remembered of one process, bytes.
 const MAX_FRAME_BYTES: usize = 2 << 20;
-/// Frames of one process that wait for their names.
-const MAX_WAITING: usize = 20_000;
 /// One JVM is asked for a perf map at most this often.
 const REQUEST_INTERVAL_NS: u64 = 60_000_000_000;
 /// While another one is asked.
@@ -78,18 +77,7 @@ pub(super) struct JitNames {
     reported: Reported,
     map_frames: FrameCache,
     dump_frames: FrameCache,
-    waiting: HashMap<(Avma, u64), Waiting>,
-    /// Names of frames that have waited, by the address of the frame, which is kept so that no other takes its place.
-    settled: HashMap<usize, (Arc<Frame>, Arc<Frame>)>,
-}
-
-/// A frame without a name, and how often it was sampled.
-#[derive(Debug)]
-struct Waiting {
-    frame: Arc<Frame>,
-    address: Avma,
-    at_ns: u64,
-    samples: u64,
+    waiting: WaitingFrames,
 }
 
 /// Frames by the entry that names them: another entry at the same address is another frame.
@@ -130,7 +118,7 @@ impl JitNames {
             self.settle(&map, counts, false);
         }
         let turn = map.map().counters().entries;
-        let was_known = self.is_known(&map, at_ns);
+        let was_known = is_known(&map, self.dump.as_ref(), at_ns);
         if was_known {
             let make = |line| Arc::new(frame_of(asked, Some(line)));
             if let Some((named, is_ambiguous)) = self.named(&map, address, at_ns, make) {
@@ -138,11 +126,22 @@ impl JitNames {
                 return Ok(named);
             }
         }
-        drop(map);
-        self.ask_jvm(asked, shared);
         // Between two changes of a perf map all samples of an address have the same name, if it has been read to its end.
         let turn = if self.dump.is_some() || !was_known { at_ns } else { turn };
-        Err(self.wait(asked, turn, counts))
+        let place = Place { address, turn, at_ns };
+        if let Some(frame) = self.waiting.push(place, || Arc::new(frame_of(asked, None))) {
+            drop(map);
+            self.ask_jvm(asked, shared);
+            return Err(frame);
+        }
+        // Without room to wait: by what is known.
+        let make = |line| Arc::new(frame_of(asked, Some(line)));
+        if let Some((named, _)) = self.named(&map, address, at_ns, make) {
+            counts.ambiguous += 1;
+            return Ok(named);
+        }
+        counts.unknown += 1;
+        Ok(Arc::new(frame_of(asked, None)))
     }
 
     /// Whether the process's code may have unwinding information, so that its stacks are walked by [`Self::row`].
@@ -215,8 +214,7 @@ impl JitNames {
 
     /// What has become of a frame that had no name.
     pub(super) fn finished(&self, frame: &Arc<Frame>) -> Option<Arc<Frame>> {
-        let (_, named) = self.settled.get(&Arc::as_ptr(frame).addr())?;
-        Some(Arc::clone(named))
+        self.waiting.settled(frame)
     }
 
     /// Reads what is new, and gives the frames that wait their names: none for good where there is none.
@@ -252,7 +250,7 @@ impl JitNames {
 
     /// Frames that have waited have their names in the profile: the next window begins.
     pub(super) fn forget_settled(&mut self) {
-        self.settled.clear();
+        self.waiting.forget_settled();
     }
 
     /// A JVM whose code has no names may tell them.
@@ -292,11 +290,6 @@ impl JitNames {
         read_dump(&mut self.dump, at_ns, false, counts) || has_read_map
     }
 
-    /// Whether everything has been read that was generated up to this time.
-    fn is_known(&self, map: &ProcessMap, at_ns: u64) -> bool {
-        is_read_up_to(map, at_ns) && self.dump.as_ref().is_none_or(|dump| dump.dump().is_known(at_ns))
-    }
-
     /// The frame by what was there at the time, and whether it may have been something else. A jitdump tells times, a perf
     /// map doesn't.
     fn named(
@@ -316,40 +309,43 @@ impl JitNames {
         Some((self.map_frames.get(map.map().epoch(), &found, address, make), is_ambiguous))
     }
 
-    fn wait(&mut self, asked: Asked<'_>, turn: u64, counts: &mut JitCounts) -> Arc<Frame> {
-        let is_full = self.waiting.len() + self.settled.len() >= MAX_WAITING;
-        if is_full && !self.waiting.contains_key(&(asked.address, turn)) {
-            counts.unknown += 1;
-            return Arc::new(frame_of(asked, None));
-        }
-        let waiting = self.waiting.entry((asked.address, turn)).or_insert_with(|| Waiting {
-            frame: Arc::new(frame_of(asked, None)),
-            address: asked.address,
-            at_ns: asked.at_ns,
-            samples: 0,
-        });
-        waiting.samples += 1;
-        Arc::clone(&waiting.frame)
-    }
-
     /// Names the frames that wait, as far as that can be done. `is_end`: those that can't have no name.
     fn settle(&mut self, map: &ProcessMap, counts: &mut JitCounts, is_end: bool) {
-        let mut waiting = std::mem::take(&mut self.waiting);
-        waiting.retain(|_, waiting| {
-            let Waiting { frame, address, at_ns, samples } = waiting;
-            let make = |line| Arc::new(Frame { lines: vec![line], ..(**frame).clone() });
-            let may_name = is_end || self.is_known(map, *at_ns);
-            let named = if may_name { self.named(map, *address, *at_ns, make) } else { None };
-            let Some((named, is_ambiguous)) = named else {
-                counts.unknown += if is_end { *samples } else { 0 };
-                return !is_end;
-            };
-            counts.ambiguous += if is_ambiguous { *samples } else { 0 };
-            self.settled.insert(Arc::as_ptr(frame).addr(), (Arc::clone(frame), named));
-            false
-        });
-        self.waiting = waiting;
+        let dump = self.dump.as_ref();
+        let ready = self.waiting.take(|waiting| is_end || is_known(map, dump, waiting.last_ns));
+        for waiting in ready {
+            match self.named_all(map, &waiting) {
+                Some((named, is_ambiguous)) => {
+                    counts.ambiguous += if is_ambiguous { waiting.samples } else { 0 };
+                    self.waiting.settle(waiting, named);
+                }
+                None if is_end => counts.unknown += waiting.samples,
+                None => self.waiting.put_back(waiting),
+            }
+        }
     }
+
+    /// The frame of samples that wait together: what is true of the first and of the last is true of those between them.
+    fn named_all(&mut self, map: &ProcessMap, waiting: &Waiting) -> Option<(Arc<Frame>, bool)> {
+        let Waiting { frame, address, first_ns, last_ns, .. } = waiting;
+        let make = |line| Arc::new(Frame { lines: vec![line], ..(**frame).clone() });
+        let first = self.named(map, *address, *first_ns, make);
+        if first_ns == last_ns {
+            return first;
+        }
+        match (first, self.named(map, *address, *last_ns, make)) {
+            (Some((first, is_first_ambiguous)), Some((last, is_last_ambiguous))) => {
+                let is_ambiguous = is_first_ambiguous || is_last_ambiguous || !Arc::ptr_eq(&first, &last);
+                Some((first, is_ambiguous))
+            }
+            (one, other) => one.or(other).map(|(named, _)| (named, true)),
+        }
+    }
+}
+
+/// Whether everything has been read that was generated up to this time.
+fn is_known(map: &ProcessMap, dump: Option<&ProcessDump>, at_ns: u64) -> bool {
+    is_read_up_to(map, at_ns) && dump.is_none_or(|dump| dump.dump().is_known(at_ns))
 }
 
 /// Whether everything has been read of a map that was written up to this time.

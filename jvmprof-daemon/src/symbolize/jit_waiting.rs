@@ -1,0 +1,143 @@
+//! Frames of generated code that wait for their names, until their runtime has told of the time of their samples.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::profile::model::Frame;
+use crate::types::Avma;
+
+/// Frames of one process that wait each for its own time. More of them wait together, those of an address and a while: they
+/// have the name of what was there all the while, or an ambiguous one.
+const MAX_ALONE: usize = 20_000;
+/// All of them.
+const MAX_WAITING: usize = 40_000;
+const WHILE_NS: u64 = 1_000_000_000;
+
+/// What a sample asks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) address: Avma,
+    /// The same for samples that have the same answer.
+    pub(super) turn: u64,
+    pub(super) at_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Turn {
+    Alone(u64),
+    While(u64),
+}
+
+/// A frame without a name, and which samples have it.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) frame: Arc<Frame>,
+    pub(super) address: Avma,
+    pub(super) first_ns: u64,
+    pub(super) last_ns: u64,
+    pub(super) samples: u64,
+    turn: Turn,
+}
+
+/// Those of one process.
+#[derive(Debug, Default)]
+pub(super) struct WaitingFrames {
+    by_turn: HashMap<(Avma, Turn), Waiting>,
+    /// Names of frames that have waited, by the address of the frame, which is kept so that no other takes its place.
+    settled: HashMap<usize, (Arc<Frame>, Arc<Frame>)>,
+}
+
+impl WaitingFrames {
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_turn.is_empty()
+    }
+
+    /// The frame of a sample from now on, until it is settled; `None` if there is no room. `make`: one without a name.
+    pub(super) fn push(&mut self, place: Place, make: impl FnOnce() -> Arc<Frame>) -> Option<Arc<Frame>> {
+        let Place { address, turn, at_ns } = place;
+        let count = self.by_turn.len() + self.settled.len();
+        let mut turn = Turn::Alone(turn);
+        if count >= MAX_ALONE && !self.by_turn.contains_key(&(address, turn)) {
+            turn = Turn::While(at_ns / WHILE_NS);
+        }
+        if count >= MAX_WAITING && !self.by_turn.contains_key(&(address, turn)) {
+            return None;
+        }
+        let waiting = self.by_turn.entry((address, turn)).or_insert_with(|| Waiting {
+            frame: make(),
+            address,
+            first_ns: at_ns,
+            last_ns: at_ns,
+            samples: 0,
+            turn,
+        });
+        waiting.samples += 1;
+        if let Turn::While(_) = turn {
+            waiting.first_ns = waiting.first_ns.min(at_ns);
+            waiting.last_ns = waiting.last_ns.max(at_ns);
+        }
+        Some(Arc::clone(&waiting.frame))
+    }
+
+    /// Those that wait and are chosen: each is to be settled, put back, or has no name for good.
+    pub(super) fn take(&mut self, is_chosen: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
+        self.by_turn.extract_if(|_, waiting| is_chosen(waiting)).map(|(_, waiting)| waiting).collect()
+    }
+
+    pub(super) fn put_back(&mut self, waiting: Waiting) {
+        self.by_turn.insert((waiting.address, waiting.turn), waiting);
+    }
+
+    pub(super) fn settle(&mut self, waiting: Waiting, named: Arc<Frame>) {
+        self.settled.insert(Arc::as_ptr(&waiting.frame).addr(), (waiting.frame, named));
+    }
+
+    /// What has become of a frame that had no name.
+    pub(super) fn settled(&self, frame: &Arc<Frame>) -> Option<Arc<Frame>> {
+        let (_, named) = self.settled.get(&Arc::as_ptr(frame).addr())?;
+        Some(Arc::clone(named))
+    }
+
+    /// Frames that have waited have their names in the profile: the next window begins.
+    pub(super) fn forget_settled(&mut self) {
+        self.settled.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::model::FrameKind;
+
+    fn unnamed() -> Arc<Frame> {
+        Arc::new(Frame { kind: FrameKind::Jit, address: None, mapping: None, lines: Vec::new() })
+    }
+
+    #[test]
+    fn frames_wait_alone_then_together_and_then_not_at_all() {
+        let mut waiting = WaitingFrames::default();
+        let mut push = |address: u64, at_ns: u64| {
+            waiting.push(Place { address: Avma(address), turn: at_ns, at_ns }, unnamed)
+        };
+        let first = push(1, 0).expect("room");
+        assert!(
+            Arc::ptr_eq(&first, &push(1, 0).expect("room"))
+                && !Arc::ptr_eq(&first, &push(1, 1).expect("room"))
+        );
+        for at_ns in 2..MAX_ALONE as u64 {
+            push(1, at_ns).expect("room");
+        }
+        let together = push(2, 5).expect("room");
+        assert!(Arc::ptr_eq(&together, &push(2, WHILE_NS - 1).expect("room")));
+        assert!(Arc::ptr_eq(&together, &push(2, 3).expect("room")));
+        assert!(Arc::ptr_eq(&first, &push(1, 0).expect("it has its place")));
+        for address in 3..=(MAX_WAITING - MAX_ALONE + 1) as u64 {
+            push(address, WHILE_NS).expect("room");
+        }
+        assert!(push(1 << 20, 0).is_none());
+        let of_second = |waiting: &Waiting| waiting.address == Avma(2);
+        let taken = waiting.take(of_second);
+        let [taken] = &taken[..] else { panic!("{taken:?}") };
+        assert_eq!((taken.first_ns, taken.last_ns, taken.samples), (3, WHILE_NS - 1, 3));
+    }
+}
