@@ -1,5 +1,7 @@
 //! From kernel events to batches: the one loop that `record` and `daemon` share.
 
+mod events;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
@@ -13,14 +15,13 @@ use super::waiting::{Wait, Waiting};
 use super::windows::Windows;
 pub use super::windows::{ClockCounts, Flushed};
 use crate::process::container::ContainersOptions;
-use crate::process::table::mapped_code;
 use crate::process::{Process, ProcessKey, ProcessTable};
 use crate::process::{priority, procfs};
 use crate::profile::aggregate::Verdict;
 use crate::profile::model::Batch;
 use crate::sampler::{
-    BackgroundSampler, Clock, Event, EventKind, KernelTables, Periods, QueueLimits, Sample, SamplerCounts,
-    SamplerError, SamplerOptions, now_ns, period_ns,
+    BackgroundSampler, Clock, KernelTables, Periods, QueueLimits, Sample, SamplerCounts, SamplerError,
+    SamplerOptions, now_ns, period_ns,
 };
 use crate::symbolize::{CacheSize, NativeOptions, Outcome, Symbolizer};
 
@@ -189,7 +190,9 @@ impl Pipeline {
         self.sampler.shed_rest();
         self.state.take_rows(Some(end));
         self.state.finish_dumps();
-        self.state.resolve_waiting(|_, _| true);
+        for sample in self.state.waiting.take(|_, _| true) {
+            self.state.take_in(sample, Wait::Ended);
+        }
         self.state.release = true;
     }
 
@@ -225,9 +228,7 @@ impl Pipeline {
             .map(|process| process.pid)
             .collect::<Vec<_>>();
         state.finish_dumps();
-        for pid in ended {
-            state.resolve_waiting(|_, of| of.header.pid == pid);
-        }
+        ended.into_iter().for_each(|pid| state.end_waiting(pid));
         let by_key: HashMap<ProcessKey, &Process> =
             state.table.iter().map(|process| (process.key, process)).collect();
         state.symbolizer.name_rest(|key| by_key.get(&key).copied());
@@ -342,45 +343,6 @@ impl Pipeline {
 }
 
 impl State {
-    fn handle(&mut self, event: Event) {
-        match event.kind {
-            EventKind::Sample(sample) => self.sample(sample),
-            EventKind::Exec { pid, comm } => {
-                self.resolve_waiting(|_, of| of.header.pid == pid);
-                self.table.exec(pid, &comm, event.time_ns);
-                self.targets.ended(pid);
-            }
-            EventKind::ThreadName { pid, tid, comm } => {
-                self.table.thread_name(pid, tid, &comm);
-                self.targets.changed(pid);
-            }
-            EventKind::Fork { pid, parent } => {
-                // An ended process may have had the pid.
-                self.resolve_waiting(|_, of| of.header.pid == pid);
-                self.table.fork(pid, parent);
-            }
-            EventKind::Exit { pid, tid } => {
-                self.table.exit(pid, tid);
-                if pid == tid {
-                    self.targets.ended(pid);
-                }
-            }
-            EventKind::Map { pid, mapping } => {
-                let code = mapped_code(
-                    pid,
-                    mapping.start,
-                    mapping.length,
-                    mapping.offset,
-                    &mapping.path,
-                    mapping.build_id,
-                );
-                self.table.map(pid, event.time_ns, code);
-                self.targets.changed(pid);
-            }
-            EventKind::EventsLost => self.table.events_lost(),
-        }
-    }
-
     /// Tells the kernel program of processes that run already, before it samples them: those that are asked for. Others are
     /// told of when they are sampled, since most of a host's processes never are.
     fn meet(&mut self, pids: Option<&[u32]>) {
@@ -431,7 +393,7 @@ impl State {
         self.resolve_waiting(|key, _| ready.contains(&key));
     }
 
-    /// Resolves those of the waiting samples that are chosen.
+    /// Resolves those of the waiting samples that are chosen, which wait for nothing any more.
     fn resolve_waiting(&mut self, is_chosen: impl FnMut(ProcessKey, &Sample) -> bool) {
         for sample in self.waiting.take(is_chosen) {
             self.take_in(sample, Wait::Over);
@@ -477,6 +439,7 @@ impl State {
                 return Some((process.key, sample));
             }
             (None, Wait::Possible | Wait::Over) => self.symbolizer.resolve(process, &sample, now),
+            (None, Wait::Ended) => self.symbolizer.resolve_last(process, &sample, now),
             (None, Wait::WithoutRoom) => self.symbolizer.resolve_early(process, &sample, now),
         };
         *self.outcomes.entry(resolved.outcome).or_default() += 1;

@@ -64,8 +64,8 @@ mod tests {
         let main = frame(FrameKind::Native, &["main"]);
         let cut = frame(FrameKind::Marker, &["[truncated: x]"]);
         let samples = vec![
-            Sample { frames: vec![leaf.clone(), leaf, main.clone()], count: 3 },
-            Sample { frames: vec![main, cut], count: 1 },
+            Sample { frames: vec![leaf.clone(), leaf, main.clone()].into(), count: 3 },
+            Sample { frames: vec![main, cut].into(), count: 1 },
         ];
         let batch = Batch {
             start: SystemTime::UNIX_EPOCH,

@@ -11,8 +11,10 @@ use crate::symbolize::CacheSize;
 pub(super) enum Wait {
     /// If something is being read that it needs.
     Possible,
-    /// It has waited.
+    /// It has waited for what it needs.
     Over,
+    /// It can't: what its process has mapped is about to change, or nothing more will arrive.
+    Ended,
     /// There is no room for it.
     WithoutRoom,
 }

@@ -97,13 +97,30 @@ struct Counted<K> {
 
 /// A stack, equal to another if it is made of the very same frames.
 #[derive(Debug)]
-struct StackKey(Arc<[Arc<Frame>]>);
+struct StackKey {
+    frames: Arc<[Arc<Frame>]>,
+    /// Of where its frames lie: a table that grows looks at none of them.
+    hash: u64,
+}
+
+impl StackKey {
+    fn new(frames: Arc<[Arc<Frame>]>) -> Self {
+        // 2^64 by the golden ratio, made odd, spreads what is multiplied with it; nobody chooses where frames lie.
+        const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+        let add = |hash: u64, frame: &Arc<Frame>| {
+            (hash.rotate_left(5) ^ Arc::as_ptr(frame).addr() as u64).wrapping_mul(SPREAD)
+        };
+        let hash = frames.iter().fold(0, add);
+        Self { frames, hash }
+    }
+}
 
 impl PartialEq for StackKey {
     fn eq(&self, other: &Self) -> bool {
+        let (own, others) = (&self.frames, &other.frames);
         let are_equal =
-            || self.0.len() == other.0.len() && self.0.iter().zip(&*other.0).all(|(a, b)| Arc::ptr_eq(a, b));
-        Arc::ptr_eq(&self.0, &other.0) || are_equal()
+            || own.len() == others.len() && own.iter().zip(&**others).all(|(a, b)| Arc::ptr_eq(a, b));
+        Arc::ptr_eq(own, others) || self.hash == other.hash && are_equal()
     }
 }
 
@@ -111,9 +128,7 @@ impl Eq for StackKey {}
 
 impl Hash for StackKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        for frame in &*self.0 {
-            state.write_usize(Arc::as_ptr(frame).addr());
-        }
+        state.write_u64(self.hash);
     }
 }
 
@@ -294,21 +309,21 @@ fn put(
 }
 
 fn count<K>(stacks: &mut Stacks<K>, room: &mut Room, owner: K, frames: Arc<[Arc<Frame>]>, pending: bool) {
-    let key = StackKey(frames);
+    let key = StackKey::new(frames);
     if let Some(counted) = stacks.get_mut(&key) {
         counted.count += 1;
         return;
     }
-    let has_room = room.take(key.0.len(), size_of::<(StackKey, Counted<K>)>());
-    let (key, pending) = if has_room { (key, pending) } else { (StackKey([room.marker()].into()), false) };
+    let has_room = room.take(key.frames.len(), size_of::<(StackKey, Counted<K>)>());
+    let (key, pending) =
+        if has_room { (key, pending) } else { (StackKey::new([room.marker()].into()), false) };
     stacks.entry(key).or_insert(Counted { count: 0, owner, pending }).count += 1;
 }
 
 fn finished<K>(stacks: Stacks<K>, finish: &mut impl FnMut(K, &mut [Arc<Frame>])) -> Vec<Sample> {
-    let mut finish = |(StackKey(frames), counted): (StackKey, Counted<K>)| {
-        let mut frames = frames.to_vec();
+    let mut finish = |(StackKey { mut frames, .. }, counted): (StackKey, Counted<K>)| {
         if counted.pending {
-            finish(counted.owner, &mut frames);
+            finish(counted.owner, Arc::make_mut(&mut frames));
         }
         Sample { frames, count: counted.count }
     };

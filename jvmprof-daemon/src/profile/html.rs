@@ -143,7 +143,7 @@ mod tests {
             .collect();
         let series = processes.iter().map(|(comm, pid)| Series {
             labels: [("comm", comm), ("pid", pid)].map(|(k, v)| (k.to_owned(), (*v).to_owned())).into(),
-            samples: vec![Sample { frames: frames.clone(), count: 3 }],
+            samples: vec![Sample { frames: frames.clone().into(), count: 3 }],
         });
         Batch {
             start: UNIX_EPOCH + Duration::from_secs(1_700_000_000),

@@ -88,7 +88,7 @@ pub struct Frame {
 /// A stack and how often it was seen. Leaf first; a stack that isn't whole ends in a marker frame.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    pub frames: Vec<Arc<Frame>>,
+    pub frames: Arc<[Arc<Frame>]>,
     /// Number of samples, > 0.
     pub count: u64,
 }

@@ -42,7 +42,8 @@ pub(crate) fn labels(labels: &[(&str, &str)]) -> LabelSet {
 }
 
 pub(crate) fn series(names: &[(&str, &str)], samples: Vec<(Vec<Arc<Frame>>, u64)>) -> Series {
-    let samples = samples.into_iter().map(|(frames, count)| Sample { frames, count }).collect();
+    let samples =
+        samples.into_iter().map(|(frames, count)| Sample { frames: frames.into(), count }).collect();
     Series { labels: labels(names), samples }
 }
 

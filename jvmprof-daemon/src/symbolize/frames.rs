@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use jvmprof_common::frame::UserFrame;
+use jvmprof_common::jvm::Jvm;
 
 use super::java::{Attached, Java};
 use crate::hotspot::{self, JavaFrame};
@@ -15,15 +16,18 @@ const FRAME_BYTES: usize = 180;
 const LINE_BYTES: usize = 60;
 
 /// The mapping that Java frames lie in.
-fn java_mapping(java: Option<&Attached>) -> Option<Arc<Mapping>> {
-    let jvm = java?.jvm();
-    Some(Arc::new(Mapping {
+pub(super) fn code_mapping(jvm: &Jvm) -> Mapping {
+    Mapping {
         start: Avma(jvm.code_start),
         limit: Avma(jvm.code_end),
         offset: FileOffset(0),
         path: "jvm".into(),
         build_id: None,
-    }))
+    }
+}
+
+fn java_mapping(java: Option<&Attached>) -> Option<Arc<Mapping>> {
+    Some(Arc::clone(java?.mapping()))
 }
 
 /// `types`: names tell how the methods ran.

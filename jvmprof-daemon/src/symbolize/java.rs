@@ -1,18 +1,21 @@
 //! The JVM in a process: found, followed, and asked for names.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use jvmprof_common::frame::UserFrame;
 use jvmprof_common::jvm::Jvm;
 
 use super::facts::JvmFacts;
+use super::frames::code_mapping;
 use crate::hotspot::stubs::StubRows;
 use crate::hotspot::{
-    CodeRef, Hotspot, HotspotError, JavaCache, JavaFrame, LiveMemory, ProcessMemory, Times, Unnamed, images,
+    Called, CodeRef, Hotspot, HotspotError, JavaCache, JavaFrame, LiveMemory, ProcessMemory, Times, Unnamed,
+    images,
 };
 use crate::process::{Backing, Process};
-use crate::types::Avma;
+use crate::profile::model::Mapping;
+use crate::types::{Avma, FastHasher};
 
 /// A JVM that isn't ready yet is looked at again this soon: nothing of it can be walked before.
 const ATTACH_INTERVAL_NS: u64 = 2_000_000;
@@ -21,13 +24,36 @@ const MANY_LOOKS: u32 = 500;
 /// A busy machine takes its time to start a JVM: some more are made in this interval, for a minute.
 const SLOW_INTERVAL_NS: u64 = 20_000_000;
 const LAST_LOOKS: u32 = MANY_LOOKS + 3_000;
+/// A process that has generated code, and no JVM, is looked at so often in that interval, if what it maps changes; then seldom.
+const YOUNG_LOOKS: u32 = 16;
 const SELDOM_NS: u64 = 1_000_000_000;
 /// How soon stubs are looked for again: at first they come quickly, and a sample that met an unknown one asks for a look.
 const FIRST_REFRESH_NS: u64 = 20_000_000;
 const LAST_REFRESH_NS: u64 = 30_000_000_000;
 const ASKED_REFRESH_NS: u64 = 20_000_000;
+/// How soon it is looked for how virtual threads' frames are kept, which shows with the first of them.
+const CHUNKS_REFRESH_NS: u64 = 2_000_000;
 /// The JVM tells its program at the end of its start; looks for it go on for some minutes, and then it has none.
 const MAX_FACT_READS: u32 = 24;
+
+/// What was found out of the youngest Java frames and their callers: true for as long as the frames are remembered.
+#[derive(Debug, Default)]
+pub(super) struct Callers {
+    /// What frames call that were met below an interrupted one.
+    pub(super) calls: HashMap<UserFrame, Called, FastHasher>,
+    /// Interrupted frames of code that called itself, which were in no stub of it.
+    bodies: HashSet<UserFrame, FastHasher>,
+}
+
+impl Callers {
+    /// Memory that they take.
+    pub(super) fn bytes(&self) -> usize {
+        /// Slots in the maps, and the two names that a call has mostly.
+        const CALL_BYTES: usize = 200;
+        const BODY_BYTES: usize = 50;
+        self.calls.len() * CALL_BYTES + self.bodies.len() * BODY_BYTES
+    }
+}
 
 /// What is known of the JVM in a process, if there is one.
 #[derive(Debug, Default)]
@@ -49,6 +75,8 @@ pub(super) struct Attached {
     hotspot: Hotspot<LiveMemory>,
     stubs: StubRows,
     facts: Arc<JvmFacts>,
+    /// What Java frames lie in: one for all of them.
+    mapping: Arc<Mapping>,
     /// How often the facts are still to be read.
     fact_reads: u32,
     refresh_ns: u64,
@@ -84,6 +112,17 @@ impl Java {
         self.attached.as_deref_mut()
     }
 
+    /// A sample met frames of a virtual thread in the heap: what it takes to walk them is looked for soon, if it isn't known.
+    pub(super) fn expect_chunks(&mut self) {
+        if let Some(attached) = &mut self.attached
+            && attached.hotspot.awaits_chunks()
+        {
+            let looked_ns = self.next_look_ns.saturating_sub(attached.refresh_ns);
+            self.next_look_ns = looked_ns + CHUNKS_REFRESH_NS;
+            attached.refresh_ns = CHUNKS_REFRESH_NS;
+        }
+    }
+
     /// Looks for the JVM, or for what is new in it, if it is time to. `is_asked`: a sample met code that isn't known.
     pub(super) fn look(&mut self, process: &Process, now_ns: u64, is_asked: bool) -> Look {
         let due = self.next_look_ns <= now_ns;
@@ -114,13 +153,16 @@ impl Java {
                 Look::Changed
             }
             Err(error) => {
+                tracing::debug!(pid = process.pid, %error, looks = self.looks, "no JVM can be read");
                 if error.is_transient() {
                     return Look::Same;
                 }
-                self.next_look_ns = now_ns + SELDOM_NS;
                 // A JVM whose maps could not be read is one all the same, and is tried again.
                 let is_none = matches!(error, HotspotError::NotHotspot(_)) && !process.is_jvm();
                 self.none_in = is_none.then_some(process.version);
+                // A program that has just begun may be about to load it.
+                let is_young = is_none && self.looks < YOUNG_LOOKS;
+                self.next_look_ns = now_ns + if is_young { SLOW_INTERVAL_NS } else { SELDOM_NS };
                 self.is_hotspot = !matches!(error, HotspotError::NotHotspot(_) | HotspotError::Mappings(_));
                 let is_news = self.problem.replace(error.reason()) != Some(error.reason());
                 if !is_news || !self.is_hotspot {
@@ -147,18 +189,27 @@ impl Attached {
         let (facts, is_final) = JvmFacts::read(&hotspot, pid);
         let fact_reads = if is_final { 0 } else { MAX_FACT_READS };
         let (facts, names) = (Arc::new(facts), HashMap::new());
-        Ok(Self { hotspot, stubs, facts, fact_reads, refresh_ns: FIRST_REFRESH_NS, names })
+        let mapping = Arc::new(code_mapping(hotspot.jvm()));
+        Ok(Self { hotspot, stubs, facts, mapping, fact_reads, refresh_ns: FIRST_REFRESH_NS, names })
     }
 
     fn refresh(&mut self, pid: u32) -> Look {
         self.refresh_facts(pid);
         let jvm = self.hotspot.refresh().unwrap_or(false);
         let stubs = update(&mut self.stubs, &mut self.hotspot).unwrap_or(false);
+        let mapping = code_mapping(self.jvm());
+        if mapping != *self.mapping {
+            self.mapping = Arc::new(mapping);
+        }
         if jvm || stubs { Look::Changed } else { Look::Same }
     }
 
     pub(super) fn jvm(&self) -> &Jvm {
         self.hotspot.jvm()
+    }
+
+    pub(super) fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
     }
 
     /// Another `Arc` once they have changed.
@@ -205,11 +256,34 @@ impl Attached {
     }
 
     /// Whether the first of these frames, the interrupted one, is none: code of the second, on the way to what that calls.
-    pub(super) fn begins_on_the_way(&self, cache: &JavaCache, frames: &[UserFrame]) -> bool {
+    pub(super) fn begins_on_the_way(
+        &self,
+        cache: &JavaCache,
+        frames: &[UserFrame],
+        callers: &mut Callers,
+    ) -> bool {
         let [leaf @ UserFrame::Compiled { exact: true, .. }, caller, ..] = frames else { return false };
+        if !is_same_nmethod(leaf, caller) || callers.bodies.contains(leaf) {
+            return false;
+        }
         let interpreter = self.jvm().interpreter_start;
-        let pair = code_ref(leaf, interpreter).zip(code_ref(caller, interpreter));
-        pair.is_some_and(|(leaf, caller)| self.hotspot.is_in_static_call_stub(cache, &leaf, &caller))
+        let Some((of_leaf, caller)) = code_ref(leaf, interpreter).zip(code_ref(caller, interpreter)) else {
+            return false;
+        };
+        match self.hotspot.is_behind_all(cache, &of_leaf) {
+            Some(true) => self.hotspot.is_in_static_call_stub(&of_leaf, &caller),
+            Some(false) => {
+                callers.bodies.insert(*leaf);
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// What a frame that has a name calls where it waits.
+    pub(super) fn called(&self, cache: &JavaCache, caller: &UserFrame) -> Called {
+        let caller = code_ref(caller, self.jvm().interpreter_start);
+        caller.map_or(Called::Anything, |caller| self.hotspot.called(cache, &caller))
     }
 
     /// What HotSpot calls a stub.
@@ -230,6 +304,14 @@ fn update(stubs: &mut StubRows, hotspot: &mut Hotspot<LiveMemory>) -> Result<boo
     let blobs = hotspot.stub_blobs()?;
     let (codelets, bytes) = hotspot.codelets()?;
     Ok(stubs.update(&blobs, &codelets, Avma(hotspot.jvm().interpreter_start), &bytes))
+}
+
+fn is_same_nmethod(one: &UserFrame, other: &UserFrame) -> bool {
+    let nmethod = |frame: &UserFrame| match *frame {
+        UserFrame::Compiled { blob, compile_id, is_osr, .. } => Some((blob, compile_id, is_osr)),
+        _ => None,
+    };
+    nmethod(one).is_some() && nmethod(one) == nmethod(other)
 }
 
 fn code_ref(frame: &UserFrame, interpreter_start: u64) -> Option<CodeRef> {

@@ -1,12 +1,14 @@
 //! From a sample's addresses to frames with names, by what the process had mapped when it was sampled.
 
 mod counts;
+mod early;
 mod facts;
 mod frames;
 mod inspect;
 mod java;
 mod jit;
 mod jit_counts;
+mod jit_waiting;
 mod kernel;
 mod later;
 mod loader;
@@ -22,6 +24,7 @@ mod walk;
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use jvmprof_common::abi::Stop;
 use jvmprof_common::frame::UserFrame;
@@ -36,10 +39,11 @@ use crate::sampler::{KernelTables, Sample};
 use crate::types::{Avma, FastHasher};
 use crate::unwind::{CodeTables, FileRows};
 pub use counts::{CacheSize, SymbolCounts};
+use early::EarlyRows;
 pub use facts::JvmFacts;
 use frames::{frame_bytes, marker};
 pub use inspect::{ModuleReport, NativePlace};
-use java::{Java, Look};
+use java::{Callers, Java, Look};
 use jit::{JitNames, JitShared};
 pub use jit_counts::JitCounts;
 use kernel::KernelFrames;
@@ -47,7 +51,7 @@ use later::Unnamed;
 use loader::RowsLoader;
 pub use memory::SymbolMemory;
 use modules::Modules;
-use namer::Namer;
+use namer::{Namer, frames_of};
 use names::FunctionNames;
 pub use native::{NativeOptions, Symbolize};
 use stacks::Stacks;
@@ -88,6 +92,7 @@ pub struct Symbolizer {
     processes: HashMap<ProcessKey, ProcessSymbols, FastHasher>,
     /// `None`: nothing is sampled, only looked at.
     kernel_side: Option<KernelSide>,
+    early: EarlyRows,
     java: JavaCache,
     jit: JitShared,
     /// Native frames that wait for their names.
@@ -102,6 +107,15 @@ pub struct Symbolizer {
     are_names_old: bool,
     counts: SymbolCounts,
     java_frame_types: bool,
+}
+
+/// Nothing could be read where the user's stack pointer leads.
+fn has_unreadable_stack(sample: &Sample) -> bool {
+    let is_copied = matches!(
+        sample.stop,
+        Stop::StackUnreadable | Stop::UnknownCode | Stop::UnknownProcess | Stop::RowsMissing
+    );
+    is_copied && sample.tail().is_empty() && frames_of(sample).0.len() == 1
 }
 
 /// What the kernel program is told of code.
@@ -125,6 +139,7 @@ struct ProcessSymbols {
     /// Native frames that have got their names, by mapping and address: also of mappings that are gone.
     named: HashMap<(Arc<Mapping>, Avma), Arc<Frame>, FastHasher>,
     frame_bytes: usize,
+    callers: Callers,
     stacks: Stacks,
     modules: Modules,
     rules: Rules,
@@ -148,6 +163,7 @@ impl Symbolizer {
             kernel: KernelFrames::default(),
             processes: HashMap::default(),
             kernel_side: None,
+            early: EarlyRows::default(),
             java: JavaCache::new(memory.java),
             jit: JitShared::new(memory.jit),
             unnamed: Vec::new(),
@@ -179,6 +195,17 @@ impl Symbolizer {
 
     /// Names a sample's frames and finishes its stack, by what [`Self::look`] saw.
     pub fn resolve(&mut self, process: &Process, sample: &Sample, now_ns: u64) -> Resolved {
+        self.resolve_by(process, sample, now_ns, false)
+    }
+
+    /// As [`Self::resolve`], of a sample that should wait ([`Self::must_wait`]) but can't, since what its process has mapped is
+    /// about to change: unwind rows that are missing are read now, within limits.
+    pub fn resolve_last(&mut self, process: &Process, sample: &Sample, now_ns: u64) -> Resolved {
+        let has_time = self.early.has_time(Instant::now());
+        self.resolve_by(process, sample, now_ns, has_time)
+    }
+
+    fn resolve_by(&mut self, process: &Process, sample: &Sample, now_ns: u64, reads_rows: bool) -> Resolved {
         if self.cached_bytes > self.max_cached_bytes {
             self.forget_frames();
         }
@@ -188,14 +215,22 @@ impl Symbolizer {
             let lookup = if index == 0 { *address } else { address.saturating_sub(1) };
             frames.push(self.kernel.frame(Avma(lookup)));
         }
+        // The stack is gone with the program that it belonged to, and the new one's doesn't begin yet.
+        let is_replaced =
+            sample.in_kernel() && has_unreadable_stack(sample) && self.kernel.is_in_exec(sample.kernel());
         let (mut namer, symbols) = self.namer(process, sample, now_ns);
-        let outcome = namer.user_stack(symbols, sample, &mut frames);
+        namer.reads_rows = reads_rows;
+        let outcome = match is_replaced {
+            true => Outcome::Whole,
+            false => namer.user_stack(symbols, sample, &mut frames),
+        };
         let pending = namer.pending || frames.iter().any(|frame| frame.lines.is_empty());
         if let Outcome::Truncated(reason) = outcome {
             frames.push(marker(reason));
         }
         let stays = !pending && !namer.is_passing && outcome == Outcome::Whole;
         let frames = Arc::from(frames);
+        let reading = namer.reading;
         if stays {
             let more = symbols.stacks.keep(process.version, sample, &frames);
             self.stack_bytes = self.stack_bytes.saturating_add_signed(more);
@@ -203,6 +238,7 @@ impl Symbolizer {
                 self.forget_stacks();
             }
         }
+        self.early.took(reading);
         Resolved { frames, outcome, pending }
     }
 
@@ -211,9 +247,9 @@ impl Symbolizer {
         self.processes.get(&process.key)?.stacks.find(process.version, sample)
     }
 
-    /// As [`Self::resolve`], of a sample that should have waited, which is why its stack may not be whole: [`Self::must_wait`].
+    /// As [`Self::resolve_last`], of a sample that should have waited, which is why its stack may not be whole: [`Self::must_wait`].
     pub fn resolve_early(&mut self, process: &Process, sample: &Sample, now_ns: u64) -> Resolved {
-        let mut resolved = self.resolve(process, sample, now_ns);
+        let mut resolved = self.resolve_last(process, sample, now_ns);
         if let Outcome::Truncated(_) = resolved.outcome {
             resolved.outcome = Outcome::Truncated(NO_ROOM_TO_WAIT);
             if let Some(last) = Arc::make_mut(&mut resolved.frames).last_mut() {
@@ -229,6 +265,11 @@ impl Symbolizer {
             sample.stop,
             Stop::UnknownStub | Stop::UnknownCode | Stop::UnknownProcess | Stop::Frozen
         );
+        if sample.stop == Stop::Frozen
+            && let Some(symbols) = self.processes.get_mut(&process.key)
+        {
+            symbols.java.expect_chunks();
+        }
         self.refresh(process, now_ns, is_asked);
     }
 
@@ -274,6 +315,8 @@ impl Symbolizer {
             pending: false,
             is_passing: false,
             late_from: None,
+            reads_rows: false,
+            reading: Duration::ZERO,
         };
         (namer, symbols)
     }
@@ -409,6 +452,7 @@ impl Symbolizer {
     fn forget_frames(&mut self) {
         for symbols in self.processes.values_mut() {
             symbols.frames = HashMap::default();
+            symbols.callers = Callers::default();
             symbols.frame_bytes = 0;
             symbols.rules = Rules::default();
         }

@@ -11,6 +11,7 @@ use jvmprof_common::rows::Row;
 use jvmprof_common::unwind::Rule;
 
 use super::SymbolCounts;
+use super::early::is_small;
 use super::loader::RowsLoader;
 use super::names::{FunctionNames, NativeLines, Place, lines_of};
 use crate::native::cache::{FileCache, FileKey, KnownFile, LoadError};
@@ -160,9 +161,12 @@ impl Module {
         }
     }
 
-    /// Opens the file once more; `None` if it can't be used, or isn't there any more.
+    /// Opens the file once more; `None` if it can't be used, or isn't there any more: its path may lead to another by now, which
+    /// must not be taken for it.
     pub(super) fn reopen(&self, process: &Process, files: &FileCache, names: &FunctionNames) -> Option<File> {
-        self.open_again(process, self.file.as_ref().ok()?, files, names).ok()
+        let key = &self.file.as_ref().ok()?.key;
+        let opened = self.open_again(process, self.file.as_ref().ok()?, files, names).ok()?;
+        has_key(&opened, &self.code, files, key).then_some(opened)
     }
 
     fn open_again(
@@ -282,6 +286,13 @@ pub(super) fn rule(
 pub(super) fn is_missing(process: &Process, modules: &Modules, loader: &RowsLoader, address: Avma) -> bool {
     let module = process.mappings.find(address).and_then(|code| modules.by_start.get(&code.start));
     module.is_some_and(|module| module.is_replaced || module.key().is_some_and(|key| loader.is_loading(&key)))
+}
+
+/// Whether the unwind rows of the code at an address, which are being read, could as well be read here.
+pub(super) fn is_soon_read(process: &Process, modules: &Modules, address: Avma) -> bool {
+    let module = process.mappings.find(address).and_then(|code| modules.by_start.get(&code.start));
+    let Some(module) = module.filter(|module| !module.is_replaced) else { return false };
+    module.file.as_ref().is_ok_and(|file| is_small(&file.header))
 }
 
 /// The file that holds the code at an address, if Go's linker made it.

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use jvmprof_common::abi::Stop;
 use jvmprof_common::frame::UserFrame;
@@ -26,6 +27,8 @@ use crate::types::{Avma, FastHasher};
 const MAX_DELAY_NS: u64 = 30_000_000;
 const TOO_LATE: &str = "read too late";
 const DEOPTIMIZED: &str = "being deoptimized";
+/// Why a stack ends where the frame that was taken for the caller can't be it.
+const FALSE_CALLER: &str = "caller calls something else";
 /// The stubs that do that (openjdk src/hotspot/share/runtime/deoptimization.cpp, `unpack_frames`).
 const UNPACKING: [&str; 2] = ["[DeoptimizationBlob]", "[UncommonTrapBlob]"];
 
@@ -50,10 +53,14 @@ pub(super) struct Namer<'a> {
     pub(super) is_passing: bool,
     /// From this frame on the stack was walked so long after the sample that other code may be there by now.
     pub(super) late_from: Option<usize>,
+    /// Unwind rows that are being read elsewhere are read here too, if that is soon done.
+    pub(super) reads_rows: bool,
+    /// Time that this took.
+    pub(super) reading: Duration,
 }
 
 /// The frames of a sample that the kernel program walked, and whether their words are well-formed.
-fn frames_of(sample: &Sample) -> (Vec<UserFrame>, bool) {
+pub(super) fn frames_of(sample: &Sample) -> (Vec<UserFrame>, bool) {
     let mut words = sample.user();
     let mut stack = Vec::with_capacity(words.len());
     while let Some(frame) = UserFrame::take(&mut words) {
@@ -84,8 +91,15 @@ impl Namer<'_> {
             true => self.finish(symbols, sample, &mut stack),
             false => Outcome::Truncated("malformed frame"),
         };
-        self.name_java(symbols, &stack, frames);
-        outcome
+        let callers_bytes = symbols.callers.bytes();
+        let is_true = self.name_java(symbols, &stack, frames);
+        let more = symbols.callers.bytes() - callers_bytes;
+        *self.cached += more;
+        symbols.frame_bytes += more;
+        match is_true {
+            true => outcome,
+            false => Outcome::Truncated(FALSE_CALLER),
+        }
     }
 
     /// Reads what the Java frames of a sample are called that the kernel program walked.
@@ -94,12 +108,24 @@ impl Namer<'_> {
         self.read_new(symbols, &stack);
     }
 
-    /// Names a stack: what isn't known of its Java frames is read all at once.
-    fn name_java(&mut self, symbols: &mut ProcessSymbols, stack: &[UserFrame], frames: &mut Vec<Arc<Frame>>) {
+    /// Names a stack: what isn't known of its Java frames is read all at once. False if it ends before its last frame, behind
+    /// one that the next can't have called.
+    fn name_java(
+        &mut self,
+        symbols: &mut ProcessSymbols,
+        stack: &[UserFrame],
+        frames: &mut Vec<Arc<Frame>>,
+    ) -> bool {
         let Known { frames: known, unnamed } = self.read_new(symbols, stack);
-        let on_the_way = symbols.java.attached().is_some_and(|java| java.begins_on_the_way(self.java, stack));
+        let (java, callers) = (symbols.java.attached(), &mut symbols.callers);
+        let on_the_way = java.is_some_and(|java| java.begins_on_the_way(self.java, stack, callers));
         // A compiled frame is being replaced by interpreted ones, which keep what was there before until they are filled.
         let mut is_unpacking = false;
+        let youngest = (usize::from(on_the_way)..stack.len()).find(|index| is_java(&stack[*index]));
+        let is_sure = |index: usize| {
+            known.get(index).is_some_and(Option::is_some) && self.late_from.is_none_or(|from| index < from)
+        };
+        let checked = youngest.filter(|index| is_sure(index + 1));
         for (index, (which, known)) in stack.iter().zip(known).enumerate().skip(usize::from(on_the_way)) {
             is_unpacking &= matches!(which, UserFrame::Interpreted { .. });
             let frame = match known {
@@ -117,7 +143,35 @@ impl Namer<'_> {
             is_unpacking |= matches!(which, UserFrame::Stub { .. })
                 && frame.lines.first().is_some_and(|line| UNPACKING.contains(&&*line.name));
             frames.push(frame);
+            let is_checked = checked == Some(index) && !is_unpacking;
+            if is_checked && self.is_false_caller(symbols, &stack[index..], frames.last()) {
+                tracing::debug!(pid = self.process.pid, stack = ?&stack[index..(index + 2)], "a false caller");
+                return false;
+            }
         }
+        true
+    }
+
+    /// Whether the second of these frames can't have called the first, the youngest of Java's, whose name is known. That one may
+    /// have been interrupted, or have called native code, at any instruction, and where its own frame ends is less certain there
+    /// than of all frames below.
+    fn is_false_caller(
+        &self,
+        symbols: &mut ProcessSymbols,
+        stack: &[UserFrame],
+        callee: Option<&Arc<Frame>>,
+    ) -> bool {
+        let [_, caller, ..] = stack else { return false };
+        let (Some(java), Some(method)) =
+            (symbols.java.attached(), callee.and_then(|frame| frame.lines.last()))
+        else {
+            return false;
+        };
+        if !is_java(caller) || method.how.is_none() {
+            return false;
+        }
+        let called = symbols.callers.calls.entry(*caller).or_insert_with(|| java.called(self.java, caller));
+        !called.may_be(&method.system_name)
     }
 
     fn unknown(&mut self, symbols: &ProcessSymbols, which: &UserFrame, reason: &'static str) -> Arc<Frame> {
@@ -193,17 +247,22 @@ impl Namer<'_> {
             let trampolines = symbols.arenas.at(code.start, code.end)?;
             Some(Rule::Row(trampolines.row(u32::try_from(address.0 - code.start.0).ok()?)?))
         };
+        let (reads_rows, mut reading) = (self.reads_rows, Duration::ZERO);
         let native = |address| {
-            if self
+            let is_read_elsewhere = self
                 .kernel
-                .is_some_and(|kernel| modules::is_missing(process, modules, &kernel.loader, address))
-            {
+                .is_some_and(|kernel| modules::is_missing(process, modules, &kernel.loader, address));
+            if is_read_elsewhere && !(reads_rows && modules::is_soon_read(process, modules, address)) {
                 is_missing = true;
                 return Rule::Unknown;
             }
-            modules::rule(process, modules, (files, tables), counts, address)
+            let began = is_read_elsewhere.then(Instant::now);
+            let rule = modules::rule(process, modules, (files, tables), counts, address);
+            reading += began.map(|began| began.elapsed()).unwrap_or_default();
+            rule
         };
         let end = walk::finish(sample, java, stack, &mut symbols.rules, native, generated);
+        self.reading = reading;
         self.counts.perf_maps.ambiguous_stacks += u64::from(is_ambiguous);
         if stack.len() > before {
             self.counts.finished_by_daemon += 1;

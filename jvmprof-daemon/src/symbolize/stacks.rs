@@ -4,6 +4,7 @@
 //! maps the same code: it reached its root there, and each of its frames has a name that stays.
 
 use std::collections::HashMap;
+use std::hash::BuildHasher as _;
 use std::sync::Arc;
 
 use jvmprof_common::abi::Stop;
@@ -23,12 +24,15 @@ const STACK_BYTES: usize = 96;
 pub(super) struct Stacks {
     /// Of the process's mappings.
     version: u64,
-    by_words: HashMap<Box<[u64]>, Kept, FastHasher>,
+    /// By the hash of their words: of those that have the same, the last one. A table that grows looks at no words.
+    by_hash: HashMap<u64, Kept, FastHasher>,
+    hasher: FastHasher,
     bytes: usize,
 }
 
 #[derive(Debug)]
 struct Kept {
+    words: Box<[u64]>,
     /// What the words alone don't tell: where the user's begin, and what they end at.
     kernel_frames: u16,
     stop: Stop,
@@ -46,8 +50,11 @@ impl Stacks {
         if !is_walked(sample) || self.version != version {
             return None;
         }
-        let kept = self.by_words.get(sample.all_words())?;
-        let is_it = kept.kernel_frames == sample.header.kernel_frames && kept.stop == sample.stop;
+        let words = sample.all_words();
+        let kept = self.by_hash.get(&self.hasher.hash_one(words))?;
+        let is_it = kept.kernel_frames == sample.header.kernel_frames
+            && kept.stop == sample.stop
+            && *kept.words == *words;
         is_it.then(|| Resolved { frames: Arc::clone(&kept.frames), outcome: Outcome::Whole, pending: false })
     }
 
@@ -60,10 +67,11 @@ impl Stacks {
         if is_walked(sample) && sample.words() <= MAX_WORDS {
             self.bytes += STACK_BYTES + 8 * (sample.words() + frames.len());
             let (kernel_frames, stop) = (sample.header.kernel_frames, sample.stop);
-            let kept = Kept { kernel_frames, stop, frames: Arc::clone(frames) };
-            // In place of one that only differs in what the words don't tell.
-            if let Some(old) = self.by_words.insert(sample.all_words().into(), kept) {
-                self.bytes -= STACK_BYTES + 8 * (sample.words() + old.frames.len());
+            let words = sample.all_words();
+            let kept = Kept { words: words.into(), kernel_frames, stop, frames: Arc::clone(frames) };
+            // Mostly in place of one that only differs in what the words don't tell.
+            if let Some(old) = self.by_hash.insert(self.hasher.hash_one(words), kept) {
+                self.bytes -= STACK_BYTES + 8 * (old.words.len() + old.frames.len());
             }
         }
         self.bytes as isize - before as isize

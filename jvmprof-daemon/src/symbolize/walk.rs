@@ -64,7 +64,7 @@ pub(super) fn finish(
     };
     let mut cursor = Cursor { pc, sp: header.tail_sp, fp: header.tail_fp, exact };
     let mut target = Copied {
-        start: header.tail_sp,
+        start: sample.tail_start().0,
         words: sample.tail(),
         registers: (frames.len() == 1).then_some(&header.registers),
         java,

@@ -51,7 +51,7 @@ fn hostile(dir: &std::path::Path) -> Killed {
 
 /// The label sets of what a backend would get.
 fn sent(labels: &LabelSet) -> Vec<Vec<(String, String)>> {
-    let samples = vec![Counted { frames: Vec::new(), count: 1 }];
+    let samples = vec![Counted { frames: [].into(), count: 1 }];
     let series = vec![Series { labels: labels.clone(), samples }];
     let batch = Batch { start: SystemTime::now(), duration: Duration::from_secs(1), period_ns: 1, series };
     let requests = requests(&batch, 1 << 20).expect("it can be encoded");

@@ -97,7 +97,7 @@ fn names_of_processes_are_values_and_nothing_else() {
     let process = table.get(5_000_000).expect("it was told of");
     let labels = labels_of(process, None, "host");
     assert_eq!((&*labels["comm"], &*labels["pid"]), ("x\",pid=\"1\"} {a ", "5000000"));
-    let samples = vec![crate::profile::model::Sample { frames: Vec::new(), count: 1 }];
+    let samples = vec![crate::profile::model::Sample { frames: [].into(), count: 1 }];
     let batch = Batch {
         start: SystemTime::now(),
         duration: Duration::from_secs(1),

@@ -12,9 +12,22 @@ use crate::native::go::GoProgram;
 use crate::native::gopclntab::GoFunction;
 use crate::types::Svma;
 
-/// Where every goroutine and every thread begins. `mcall` leaves its goroutine for good.
-const ROOTS: [&str; 6] =
-    ["runtime.goexit", "runtime.mstart", "runtime.rt0_go", "_rt0_amd64", "_rt0_amd64_linux", "runtime.mcall"];
+/// Where every goroutine and every thread begins. `mcall` leaves its goroutine for good; `gogo` leaves the system stack for
+/// that of another one, of which it isn't a part.
+const ROOTS: [&str; 8] = [
+    "runtime.goexit",
+    "runtime.mstart",
+    "runtime.rt0_go",
+    "_rt0_amd64",
+    "_rt0_amd64_linux",
+    "runtime.mcall",
+    "runtime.gogo",
+    "gogo",
+];
+/// Handlers of signals let the interrupted code call these: what they return to is the interrupted instruction (go
+/// src/runtime/signal_amd64.go, `pushCall` and `preparePanic`).
+const INJECTED: [&str; 3] = ["runtime.asyncPreempt", "runtime.sigpanic", "runtime.sigpanic0"];
+const ENTERS: &str = "runtime.gogo";
 const GROWS_STACK: &str = "runtime.morestack";
 const SWITCHES: &str = "runtime.systemstack";
 const CALLS_C: &str = "runtime.asmcgocall";
@@ -51,8 +64,9 @@ pub(super) fn spans(program: &GoProgram) -> Spans {
             continue;
         }
         let left = leaves_stack(&function, code, growing).map(|(at, row)| (start + at as u64, row));
+        let signal = INJECTED.iter().any(|name| function.is(name));
         ordinary(&function, code, &mut |from, to, row| {
-            let (from, to) = (start + from, start + to);
+            let (from, to, row) = (start + from, start + to, Row { signal, ..row });
             match left {
                 Some((at, _)) if from >= at => {}
                 Some((at, _)) => spans.push(from, to.min(at), row),
@@ -72,7 +86,9 @@ fn leaves_stack(function: &GoFunction<'_>, code: &[u8], growing: Option<Row>) ->
     let switched = || after_switch(code).unwrap_or(0);
     if ROOTS.iter().any(|name| function.is(name)) {
         let root = Row { ra: RaRule::Undefined, ..Row::AT_CALL };
-        return Some((switched(), root));
+        // Since Go 1.17 `runtime.gogo` leaves the switch to `gogo`.
+        let stays = function.is(ENTERS) && after_switch(code).is_none();
+        return (!stays).then(|| (switched(), root));
     }
     // Before Go 1.21 these two have no frame pointer.
     let is_frameless = || Saved::find(function, code).is_none();
@@ -161,12 +177,14 @@ impl Saved {
 const PUSH_RBP: u8 = 0x55;
 const INT3: u8 = 0xcc;
 
-/// Behind the instruction that loads `rsp` from a `gobuf`: `mov rsp, [reg + sched.sp]`, or from there through `rbx`.
+/// Behind the instruction that loads `rsp` from a `gobuf`: `mov rsp, [reg + sched.sp]`, from there through `rbx`, or
+/// `mov rsp, [rbx]`, where `rbx` is the `gobuf`.
 fn after_switch(code: &[u8]) -> Option<usize> {
     let sched = GO_G_SCHED as u8;
     let loads = |bytes: &[u8]| matches!(*bytes, [0x48 | 0x49, 0x8b, modrm, at] if modrm & 0xf8 == 0x60 && at == sched);
     let loaded = code.windows(4).position(loads).map(|at| at + 4);
-    let copied = code.windows(3).position(|bytes| bytes == [0x48, 0x89, 0xdc]).map(|at| at + 3);
+    let through = |bytes: &[u8]| [[0x48, 0x89, 0xdc], [0x48, 0x8b, 0x23]].iter().any(|it| bytes == it);
+    let copied = code.windows(3).position(through).map(|at| at + 3);
     [loaded, copied].into_iter().flatten().min()
 }
 

@@ -180,7 +180,7 @@ fn inlined_calls_become_nodes_below_their_caller_and_lines_are_counted() {
     };
     let root = frame(FrameKind::Native, "/usr/lib/libc.so.6", vec![line("start_thread", None, 0)]);
     let samples = [(20, 5), (21, 9)]
-        .map(|(at, count)| Sample { frames: vec![java(at), Arc::clone(&root)], count })
+        .map(|(at, count)| Sample { frames: vec![java(at), Arc::clone(&root)].into(), count })
         .to_vec();
     let mut builder = TreeBuilder::default();
     builder.add_batch(&batch(samples, &[]), |_| None);
@@ -202,7 +202,7 @@ fn frames_without_symbol_are_one_node_by_file() {
         placed("libx.so+0x2f4"),
         placed("libx.so+x"),
     ];
-    let samples = frames.map(|frame| Sample { frames: vec![frame], count: 1 }).to_vec();
+    let samples = frames.map(|frame| Sample { frames: vec![frame].into(), count: 1 }).to_vec();
     let mut builder = TreeBuilder::default();
     builder.add_batch(&batch(samples, &[]), |_| None);
     let tree = builder.finish(PAGE_NODES);

@@ -1,0 +1,60 @@
+//! What happens to processes, in the order in which it happened.
+
+use super::{State, Wait};
+use crate::process::table::mapped_code;
+use crate::sampler::{Event, EventKind};
+
+impl State {
+    pub(super) fn handle(&mut self, event: Event) {
+        match event.kind {
+            EventKind::Sample(sample) => self.sample(sample),
+            EventKind::Exec { pid, comm } => {
+                self.end_waiting(pid);
+                self.table.exec(pid, &comm, event.time_ns);
+                self.targets.ended(pid);
+            }
+            EventKind::ThreadName { pid, tid, comm } => {
+                self.table.thread_name(pid, tid, &comm);
+                self.targets.changed(pid);
+            }
+            EventKind::Fork { pid, parent } => {
+                // An ended process may have had the pid.
+                self.end_waiting(pid);
+                self.table.fork(pid, parent);
+            }
+            EventKind::Exit { pid, tid } => {
+                self.table.exit(pid, tid);
+                if pid == tid {
+                    self.targets.ended(pid);
+                }
+            }
+            EventKind::Map { pid, mapping } => {
+                let code = mapped_code(
+                    pid,
+                    mapping.start,
+                    mapping.length,
+                    mapping.offset,
+                    &mapping.path,
+                    mapping.build_id,
+                );
+                if self.table.takes_a_place(pid, event.time_ns, &code) {
+                    tracing::debug!(pid, path = &*code.path, start = ?code.start, "code takes the place of other code");
+                    self.end_waiting(pid);
+                }
+                self.table.map(pid, event.time_ns, code);
+                self.targets.changed(pid);
+            }
+            EventKind::EventsLost => self.table.events_lost(),
+        }
+    }
+
+    /// Resolves the samples of a process that wait, since it won't be for long what it was then.
+    pub(super) fn end_waiting(&mut self, pid: u32) {
+        if self.waiting.len() == 0 {
+            return;
+        }
+        for sample in self.waiting.take(|_, of| of.header.pid == pid) {
+            self.take_in(sample, Wait::Ended);
+        }
+    }
+}

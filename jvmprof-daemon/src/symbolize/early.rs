@@ -1,0 +1,70 @@
+//! Unwind rows that a stack needs before the thread that reads them has come to them: what they are for is about to change.
+
+use std::time::{Duration, Instant};
+
+use crate::native::elf::ElfHeader;
+
+/// The most code, in bytes, of files whose rows are read while a stack is walked: a few hundredths of a second. The C library
+/// has 2 MB, a browser 200.
+const MAX_CODE: u64 = 8 << 20;
+/// Meanwhile nothing else is named: in the long run it takes no more than one part in so many of the time,
+const SHARE: u32 = 4;
+/// and at once no more than this.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
+/// Whether there is time for it.
+#[derive(Debug)]
+pub(super) struct EarlyRows {
+    /// Nanoseconds; negative once a file took longer than was left.
+    left: i64,
+    since: Instant,
+}
+
+impl Default for EarlyRows {
+    fn default() -> Self {
+        Self { left: nanoseconds(AT_ONCE), since: Instant::now() }
+    }
+}
+
+impl EarlyRows {
+    pub(super) fn has_time(&mut self, now: Instant) -> bool {
+        let earned = nanoseconds(now.saturating_duration_since(self.since) / SHARE);
+        self.left = self.left.saturating_add(earned).min(nanoseconds(AT_ONCE));
+        self.since = now;
+        self.left > 0
+    }
+
+    pub(super) fn took(&mut self, time: Duration) {
+        self.left = self.left.saturating_sub(nanoseconds(time));
+    }
+}
+
+fn nanoseconds(time: Duration) -> i64 {
+    i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// Whether the rows of a file are read in so little time.
+pub(super) fn is_small(header: &ElfHeader) -> bool {
+    let code = header.segments.iter().filter(|segment| segment.executable);
+    code.fold(0, |sum: u64, segment| sum.saturating_add(segment.memory_size)) <= MAX_CODE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_the_long_run_it_takes_a_part_of_the_time() {
+        let mut early = EarlyRows::default();
+        let mut now = Instant::now();
+        let mut took = Duration::ZERO;
+        for _ in 0..10_000 {
+            now += Duration::from_millis(10);
+            if early.has_time(now) {
+                early.took(Duration::from_millis(50));
+                took += Duration::from_millis(50);
+            }
+        }
+        assert!((Duration::from_secs(25)..Duration::from_secs(28)).contains(&took), "{took:?} of 100 s");
+    }
+}
