@@ -72,7 +72,17 @@ public class Park {
             if (i % 500 == 0) LockSupport.parkNanos(200_000);
         }
     }
+    static long turn(int depth) {
+        if (depth > 0) return turn(depth - 1) + 1;
+        Thread.yield();
+        return 1;
+    }
     public static void main(String[] args) throws Exception {
+        if (args.length > 0 && args[0].equals("turn")) {
+            Runnable turns = () -> { for (;;) sink += turn(60); };
+            for (int i = 0; i < 4; i++) Thread.ofVirtual().start(turns);
+            Thread.sleep(Long.MAX_VALUE);
+        }
         if (args.length > 0) Thread.ofPlatform().daemon().start(Park::litter);
         for (;;) {
             Thread thread = Thread.ofVirtual().start(() -> sink = climb(20, sink));
@@ -247,6 +257,31 @@ fn a_virtual_threads_frames_are_found_while_a_collector_moves_them() {
             .collect()
     };
     frozen(flags, &["Park", "litter"]);
+}
+
+/// A thread that yields all the time is often met while the JVM copies its frames back. What it copies of interpreted ones is cut.
+#[test]
+fn frames_that_are_being_thawed_are_on_their_stack() {
+    let dir = scratch();
+    let classes = compile_java_for(21, dir.path(), "Park", PARK);
+    for (feature, home) in jdks().into_iter().filter(|(feature, _)| *feature >= 21) {
+        let load = start(&home, &classes, &[], &["Park", "turn"]);
+        std::thread::sleep(Duration::from_secs(3));
+        let found = record(dir.path(), &["-p", &load.pid().to_string(), "-d", "4s", "-F", "1999"]);
+        let is_thawing = |stack: &&(String, u64)| stack.0.contains(";thaw<") || stack.0.contains(";thaw ");
+        let thawing: Vec<&(String, u64)> = found.stacks.iter().filter(is_thawing).collect();
+        let count = |wanted: &dyn Fn(&str) -> bool| -> u64 {
+            thawing.iter().filter(|(stack, _)| wanted(stack)).map(|(_, count)| count).sum()
+        };
+        let (all, cut) = (count(&|_| true), count(&|stack| stack.starts_with("[truncated")));
+        let of = format!("JDK {feature}: {all} thawing, {cut} cut");
+        println!("{of}");
+        assert!(all >= 50 && cut * 3 <= all, "{of}: {}", found.summary);
+        for (stack, _) in thawing.iter().filter(|(stack, _)| !stack.starts_with("[truncated")) {
+            let run = ";jdk.internal.vm.Continuation.run;jdk.internal.vm.Continuation.enterSpecial;";
+            assert!(stack.contains(run), "{of}: {stack}");
+        }
+    }
 }
 
 fn frozen(flags: impl Fn(u32) -> Vec<Vec<&'static str>>, program: &[&str]) {

@@ -125,6 +125,7 @@ fn a_line_program_of_nothing_but_rows_is_not_run() {
     let shown = |line: &SourceLine| (line.raw_name.as_deref().map(str::to_owned), line.line);
     let found: Vec<_> = found.iter().map(shown).collect();
     assert_eq!(found, [(None, 6), (Some("leaf".to_owned()), 0)], "what is inlined has the line");
+    assert_eq!(few.find(Svma(u64::MAX)).expect("no lines").len(), 0);
     // addr2line would keep 24 bytes of each byte.
     const ROWS: usize = 8 << 20;
     let many = lines(&dwarf(AT, 1, ROWS), 1 << 30).expect("DWARF");

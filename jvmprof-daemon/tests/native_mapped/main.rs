@@ -1,8 +1,9 @@
 //! Stacks through code that is mapped in unusual ways, or says unusually little of itself: they are whole, and no stack is said to
-//! be whole that isn't. Needs root and gcc.
+//! be whole that isn't. Needs root, gcc and binutils.
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
 mod hostile;
+mod rooted;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -85,6 +86,12 @@ impl Recorded {
     }
 }
 
+/// A daemon that believed what hostile files say would take gigabytes.
+fn assert_small(recorded: &Recorded, what: &str) {
+    let peak = recorded.summary["daemon"]["peak_rss_bytes"].as_u64().expect("bytes");
+    assert!(peak < 200 << 20, "{what}: {peak} bytes");
+}
+
 #[test]
 fn a_library_in_the_place_of_another_is_walked_by_its_own_rows() {
     let directory = scratch();
@@ -113,6 +120,23 @@ fn a_library_in_the_place_of_another_is_walked_by_its_own_rows() {
     assert!(whole * 100 >= all * 97, "{whole} of {all}: {}", recorded.summary);
 }
 
+/// The first samples of each process come before the kernel program knows it, and carry their stack.
+#[test]
+fn large_frames_of_processes_that_are_new_are_walked() {
+    let directory = scratch();
+    let wide = build(directory.path(), "wide", "wide.c", &["-g0"]);
+    let command = format!("for i in $(seq 60); do {}; done", wide.display());
+    let recorded = Recorded::of(&["--", "sh", "-c", &command]);
+    let in_leaf = recorded.count(|stack| stack.iter().any(|frame| frame == "leaf"));
+    let is_whole = |stack: &[String]| {
+        let mut rest = stack.iter();
+        ["_start", "main", "wide", "leaf"].iter().all(|wanted| rest.any(|frame| frame == wanted))
+    };
+    let whole = recorded.count(is_whole);
+    assert!(in_leaf > 200, "{}", recorded.summary);
+    assert!(whole * 1000 >= in_leaf * 995, "{whole} of {in_leaf}: {:?}", recorded.stacks);
+}
+
 #[test]
 fn a_program_that_lies_in_memory_alone_is_walked_as_any_other() {
     let directory = scratch();
@@ -136,6 +160,27 @@ os.execve(memory, ['deep'], {})";
     let copy = shared.path().join("deep");
     fs::copy(program, &copy).expect("/dev/shm takes files");
     Recorded::of_load(&copy).assert_whole(&frames);
+}
+
+#[test]
+fn programs_without_a_dynamic_linker_are_walked_as_any_other() {
+    let directory = scratch();
+    for kind in ["-static", "-static-pie"] {
+        let program = build(directory.path(), "deep", "deep.c", &["-g0", kind]);
+        Recorded::of_load(&program).assert_whole(&["_start", "main", "outer", "middle", "leaf"]);
+    }
+}
+
+/// No file of the host has that code.
+#[test]
+fn code_of_the_vdso_is_walked_and_named() {
+    let directory = scratch();
+    let recorded = Recorded::of_load(&build(directory.path(), "clock", "clock.c", &["-g0"]));
+    // libc's function, and that of the vdso which it calls: one of the two names that it has there.
+    let inside =
+        recorded.count(|stack| stack.windows(3).any(|it| it == ["ask", "clock_gettime", "clock_gettime"]));
+    assert!(recorded.all() > 50 && inside * 2 > recorded.all(), "{inside}: {:?}", recorded.stacks);
+    assert!(recorded.whole() * 100 >= recorded.all() * 99, "{}", recorded.summary);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! each step the whole stack that the unwinder finds is compared with the calls that were watched. Needs gcc, g++, musl-gcc and go.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
 
+mod goroutines;
 mod modules;
 mod stepper;
 mod truth;
@@ -11,8 +12,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use goroutines::{Goroutines, Switch};
+use jvmprof_common::unwind::Cursor;
 use modules::Modules;
-use stepper::Stepper;
+use stepper::{Stepper, What};
 use truth::{Caller, Truth};
 use walk::Walk;
 
@@ -20,6 +23,11 @@ use walk::Walk;
 const STEPS: usize = 150_000;
 /// A signal interrupts the program as often; a prime, so that it hits all kinds of code.
 const SIGNAL_EVERY: usize = 499;
+
+/// Go's handler takes hundreds of steps.
+const SIGNAL_OF_GOROUTINES_EVERY: usize = 4_999;
+/// Steps of goroutines: they take turns all some hundred.
+const GOROUTINE_STEPS: usize = 200_000;
 
 /// Bytes of stack that a program uses at most.
 const MAX_STACK: u64 = 8 << 20;
@@ -83,6 +91,49 @@ fn watch(program: &Path) -> Seen {
             }
         }
     }
+}
+
+/// Executes a Go program from its `main.main` on, through all its goroutines, which take turns on one thread.
+fn watch_goroutines(program: &Path, main: u64, steps: usize) -> (Seen, Goroutines, usize) {
+    let mut unknown = 0;
+    let mut stepper = Stepper::start(program);
+    stepper.run_to(main);
+    let (mut modules, mut seen) = (Modules::default(), Seen::default());
+    // So that the code is known by name.
+    Walk::of(&stepper, &mut modules);
+    let mut truth = Goroutines::at_main(&stepper, |pc| {
+        modules.describe(&Cursor { pc, sp: 0, fp: 0, exact: true }).ends_with(" runtime.goexit")
+    });
+    for step in 1..=steps {
+        seen.steps = step;
+        let callers = truth.callers();
+        seen.deepest = seen.deepest.max(callers.len());
+        let walk = Walk::of(&stepper, &mut modules);
+        seen.frames += walk.len();
+        unknown += usize::from(!truth.is_known());
+        if truth.is_known()
+            && let Err(wrong) = walk.compare(&callers, &modules)
+        {
+            *seen.wrong.entry(wrong).or_default() += 1;
+        }
+        if step % SIGNAL_OF_GOROUTINES_EVERY == 0 && !truth.is_entering() && stepper.takes_signals() {
+            stepper.interrupt();
+        }
+        let Some(step) = stepper.advance() else { break };
+        seen.signals += usize::from(step.what == What::Interrupted);
+        let switch = stepper.has_loaded_rsp(&step).then(|| {
+            let name = |pc| modules.describe(&Cursor { pc, sp: 0, fp: 0, exact: true });
+            let is_end = || truth.innermost().is_some_and(|it| name(it.pc).ends_with(" runtime.goexit1"));
+            match name(step.before.rip).rsplit(' ').next().unwrap_or_default() {
+                "runtime.mcall" if is_end() => Switch::Ends,
+                "runtime.mcall" => Switch::Leaves,
+                "gogo" | "runtime.gogo" => Switch::Enters,
+                _ => Switch::Stays,
+            }
+        });
+        truth.follow(&step, &stepper, switch);
+    }
+    (seen, truth, unknown)
 }
 
 fn source(name: &str) -> PathBuf {
@@ -155,4 +206,32 @@ fn every_step_of_exceptions_leads_to_the_true_callers() {
 #[test]
 fn every_step_of_gos_start_leads_to_the_true_callers() {
     check("go", "steps.go", &["build", "-ldflags=-s -w"], 0.0, |_| false);
+}
+
+/// Goroutines that take turns, whose stacks grow and are copied, that wait for each other, panic and are collected. Each step's
+/// stack is the goroutine's, also while the thread's system stack does something for it.
+#[test]
+fn every_step_of_goroutines_leads_to_the_true_callers() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("program");
+    let mut go = Command::new("go");
+    go.env("GOCACHE", dir.path().join("cache")).env("GOFLAGS", "").env("CGO_ENABLED", "0");
+    go.args(["build", "-o"]).arg(&program).arg(source("goroutines.go"));
+    assert!(go.status().expect("this test runs go").success());
+    let names = Command::new("go").args(["tool", "nm"]).arg(&program).output().expect("this test runs go");
+    let names = String::from_utf8(names.stdout).expect("text");
+    let main = names.lines().find_map(|line| line.trim().strip_suffix(" T main.main")).expect("a symbol");
+    let main = u64::from_str_radix(main, 16).expect("hex");
+    let (seen, truth, unknown) = watch_goroutines(&program, main, GOROUTINE_STEPS);
+    let wrong: usize = seen.wrong.values().sum();
+    println!(
+        "go: {} steps, {} frames compared, {} deep, {} signals, {} switches, {} moves, {unknown} unknown, {wrong} wrong",
+        seen.steps, seen.frames, seen.deepest, seen.signals, truth.switches, truth.moves
+    );
+    let mut list: Vec<_> = seen.wrong.iter().collect();
+    list.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+    list.iter().take(40).for_each(|(at, count)| println!("  {count} {at}"));
+    assert!(truth.switches >= 20 && truth.moves > 0 && seen.signals > 20, "too little of all");
+    assert!(unknown * 50 < seen.steps, "{unknown} steps of goroutines that nobody has watched");
+    assert_eq!(wrong, 0);
 }

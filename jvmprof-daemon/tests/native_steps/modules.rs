@@ -91,7 +91,8 @@ impl Modules {
             };
             let elf = ElfFile::parse(&*image).expect("an ELF file");
             let rows = UnwindRows::load_with(&elf, Some(analyze_native)).expect("rows");
-            let symbols = SymbolTable::load(&elf).expect("symbols");
+            let go = SymbolTable::load_go(&elf).expect("readable");
+            let symbols = go.unwrap_or_else(|| SymbolTable::load(&elf).expect("symbols"));
             let (header, path) = (elf.header().clone(), path.to_owned());
             self.modules.push(Module {
                 start,

@@ -1,7 +1,7 @@
 //! Executes a program instruction by instruction, from its start.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -22,6 +22,25 @@ use super::truth::Truth;
 
 pub(crate) use libc::user_regs_struct as Registers;
 
+/// What an instruction has done to the stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// A signal's handler was entered instead.
+    Interrupted,
+    /// A handler has returned.
+    Resumed,
+    /// A call that returns to this address.
+    Called(u64),
+    Other,
+}
+
+/// One instruction.
+pub(crate) struct Step {
+    pub(crate) before: Registers,
+    pub(crate) now: Registers,
+    pub(crate) what: What,
+}
+
 /// A process that stands still between steps.
 pub(crate) struct Stepper {
     child: Child,
@@ -39,8 +58,8 @@ pub(crate) struct Stepper {
 impl Stepper {
     pub(crate) fn start(program: &Path) -> Self {
         let mut command = Command::new(program);
-        // Nothing of the environment, so that each run does the same.
-        command.env_clear().stdin(Stdio::null()).stdout(Stdio::null());
+        // Nothing of the environment, so that each run does the same. Goroutines take turns on one thread.
+        command.env_clear().env("GOMAXPROCS", "1").stdin(Stdio::null()).stdout(Stdio::null());
         // SAFETY: one system call.
         unsafe { command.pre_exec(|| ptrace::traceme().map_err(Into::into)) };
         let child = command.spawn().expect("the program starts");
@@ -104,10 +123,20 @@ impl Stepper {
         self.pending = self.pending.or(Some(Signal::SIGALRM));
     }
 
-    fn word(&self, address: u64) -> u64 {
+    pub(crate) fn word(&self, address: u64) -> u64 {
+        self.try_word(address).expect("the stack is readable")
+    }
+
+    pub(crate) fn try_word(&self, address: u64) -> Option<u64> {
         let mut bytes = [0; 8];
-        self.memory.read_exact_at(&mut bytes, address).expect("the stack is readable");
-        u64::from_le_bytes(bytes)
+        self.memory.read_exact_at(&mut bytes, address).ok()?;
+        Some(u64::from_le_bytes(bytes))
+    }
+
+    /// Whether a step was `mov rsp, ...`.
+    pub(crate) fn has_loaded_rsp(&self, step: &Step) -> bool {
+        let (mnemonic, _) = self.instruction(step.before.rip);
+        step.what == What::Other && mnemonic == Mnemonic::Mov && step.now.rsp != step.before.rsp
     }
 
     fn instruction(&self, rip: u64) -> (Mnemonic, u64) {
@@ -121,30 +150,87 @@ impl Stepper {
 
     /// One instruction, or the entry into a signal's handler. False once the program has ended.
     pub(crate) fn step(&mut self, truth: &mut Truth, signals: &mut usize) -> bool {
+        let Some(Step { before, now, what }) = self.advance() else { return false };
+        match what {
+            What::Interrupted => {
+                *signals += 1;
+                truth.interrupted(before.rip, before.rsp, self.word(now.rsp), now.rsp + 8);
+            }
+            What::Resumed => truth.resumed(),
+            What::Called(to) => truth.called(to, before.rsp),
+            What::Other => {}
+        }
+        truth.settle(now.rsp);
+        true
+    }
+
+    /// As [`Self::step`], and says what has happened; `None` once the program has ended.
+    pub(crate) fn advance(&mut self) -> Option<Step> {
         let before = self.registers();
         let (mnemonic, length) = self.instruction(before.rip);
         let signal = self.pending.take();
-        ptrace::step(self.process(), signal).expect("it is stopped");
-        match waitpid(self.process(), Some(WaitPidFlag::__WALL)).expect("it is traced") {
-            WaitStatus::Stopped(_, Signal::SIGTRAP) => {}
-            WaitStatus::Stopped(_, signal) => self.pending = Some(signal),
-            _ => return false,
+        let mut delivered = signal;
+        loop {
+            ptrace::step(self.process(), delivered.take()).expect("it is stopped");
+            match waitpid(self.process(), Some(WaitPidFlag::__WALL)).expect("it is traced") {
+                WaitStatus::Stopped(_, Signal::SIGTRAP) => break,
+                WaitStatus::Stopped(_, signal) => {
+                    self.pending = Some(signal);
+                    break;
+                }
+                // It has made a thread.
+                WaitStatus::PtraceEvent(..) => {}
+                _ => return None,
+            }
         }
         let now = self.registers();
         self.entered = signal.is_some();
         let jumps = !self.entered && matches!(mnemonic, Mnemonic::Jmp | Mnemonic::Ret);
         self.jumped_from = jumps.then_some(before.rip);
-        if self.entered {
-            *signals += 1;
-            assert!(now.rsp + 128 <= before.rsp, "{signal:?} at {:x} enters its handler", before.rip);
-            truth.interrupted(before.rip, before.rsp, self.word(now.rsp), now.rsp + 8);
+        let what = if self.entered {
+            What::Interrupted
         } else if mnemonic == Mnemonic::Syscall && before.rax == libc::SYS_rt_sigreturn.cast_unsigned() {
-            truth.resumed();
+            What::Resumed
         } else if mnemonic == Mnemonic::Call && now.rsp + 8 == before.rsp {
-            truth.called(before.rip + length, before.rsp);
+            What::Called(before.rip + length)
+        } else {
+            What::Other
+        };
+        Some(Step { before, now, what })
+    }
+
+    /// Lets it run, all threads of it, until the first one comes to this address; the others stand still from then on.
+    pub(crate) fn run_to(&self, address: u64) {
+        let first = self.process();
+        ptrace::setoptions(first, ptrace::Options::PTRACE_O_TRACECLONE).expect("it is stopped");
+        let place = address as ptrace::AddressType;
+        let code = ptrace::read(first, place).expect("code is readable");
+        // int3
+        ptrace::write(first, place, code & !0xff | 0xcc).expect("code is writable for a tracer");
+        ptrace::cont(first, None).expect("it is stopped");
+        // Not those of other tests' threads.
+        let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
+        let mut threads = HashSet::new();
+        loop {
+            let (thread, signal) = match waitpid(None, Some(flags)).expect("it is traced") {
+                WaitStatus::Stopped(thread, Signal::SIGTRAP) if thread == first => break,
+                WaitStatus::Stopped(thread, Signal::SIGSTOP) => (thread, None),
+                WaitStatus::Stopped(thread, signal) => (thread, Some(signal)),
+                WaitStatus::PtraceEvent(thread, ..) => (thread, None),
+                other => panic!("{other:?}"),
+            };
+            threads.insert(thread);
+            ptrace::cont(thread, signal).expect("it is stopped");
         }
-        truth.settle(now.rsp);
-        true
+        for thread in threads.into_iter().filter(|thread| *thread != first) {
+            // SAFETY: one system call.
+            unsafe { libc::syscall(libc::SYS_tgkill, first.as_raw(), thread.as_raw(), libc::SIGSTOP) };
+            waitpid(thread, Some(WaitPidFlag::__WALL)).expect("it is traced");
+        }
+        ptrace::write(first, place, code).expect("code is writable for a tracer");
+        let mut registers = self.registers();
+        registers.rip = address;
+        ptrace::setregs(first, registers).expect("it is stopped");
     }
 
     /// Where the last step jumped or returned from, if that is what it did.
@@ -160,7 +246,9 @@ impl Stepper {
 impl Drop for Stepper {
     fn drop(&mut self) {
         let _ = self.child.kill();
-        let _ = waitpid(self.process(), Some(WaitPidFlag::__WALL));
+        // The first thread has ended only when all others have been waited for.
+        let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
+        while waitpid(None, Some(flags)).is_ok_and(|it| it.pid() != Some(self.process())) {}
     }
 }
 

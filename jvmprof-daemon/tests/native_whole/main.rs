@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
+use perf::{CallGraph, Load};
 use serde_json::Value;
 use support::{Workload, compile_java_for, jdks, record_json, scratch};
 
@@ -141,18 +142,58 @@ fn stacks_of_a_jvm_under_collection_and_compilation_are_whole() {
     }
 }
 
+/// Functions by themselves and with what they call.
+fn compare_with_perf(directory: &Path, load: &Load<'_>) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    perf::compare(directory, load);
+}
+
 #[test]
 fn functions_of_c_are_those_of_perf() {
     let directory = scratch();
     let flags = ["-O2", "-g", "-fomit-frame-pointer", "-pthread"];
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    perf::compare(directory.path(), &build(directory.path(), "gcc", &flags, "load.c"));
+    compare_with_perf(directory.path(), &Load::of(&build(directory.path(), "gcc", &flags, "load.c")));
 }
 
 #[test]
 fn functions_of_cxx_are_those_of_perf() {
     let directory = scratch();
     let flags = ["-O2", "-g", "-fomit-frame-pointer", "-pthread"];
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    perf::compare(directory.path(), &build(directory.path(), "g++", &flags, "load.cc"));
+    compare_with_perf(directory.path(), &Load::of(&build(directory.path(), "g++", &flags, "load.cc")));
+}
+
+#[test]
+fn functions_of_rust_are_those_of_perf() {
+    let directory = scratch();
+    let flags = ["-O", "-g", "--edition=2021"];
+    compare_with_perf(directory.path(), &Load::of(&build(directory.path(), "rustc", &flags, "load.rs")));
+}
+
+/// Debian's is stripped: its exported functions have names, unless its debug file is installed.
+#[test]
+fn functions_of_cpython_are_those_of_perf() {
+    let source = source("load.py");
+    let arguments = [&*source.to_string_lossy()];
+    let load = Load { arguments: &arguments, ..Load::of(Path::new("/usr/bin/python3")) };
+    compare_with_perf(scratch().path(), &load);
+}
+
+/// perf finds no callers of the code that V8 generates.
+#[test]
+fn functions_of_node_are_those_of_perf() {
+    let source = source("load.js");
+    let arguments = [&*source.to_string_lossy()];
+    let load =
+        Load { arguments: &arguments, last: &[perf::GENERATED], ..Load::of(Path::new("/usr/bin/node")) };
+    compare_with_perf(scratch().path(), &load);
+}
+
+/// perf finds no callers by Go's `.debug_frame`; its frame pointers end where a goroutine's stack grows.
+#[test]
+fn functions_of_go_are_those_of_perf() {
+    let directory = scratch();
+    let program = build_go(directory.path(), &["build"]);
+    let call_graph = CallGraph::FramePointer;
+    let load = Load { call_graph, last: &["runtime.morestack"], ..Load::of(&program) };
+    compare_with_perf(directory.path(), &load);
 }

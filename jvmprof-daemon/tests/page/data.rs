@@ -172,21 +172,21 @@ pub(crate) fn window(
     let mut frames = Frames::new();
     let mut shop = Vec::new();
     for _ in 0..samples {
-        shop.push(Sample { frames: stack(&mut frames, numbers, shape), count: 1 });
+        shop.push(Sample { frames: stack(&mut frames, numbers, shape).into(), count: 1 });
     }
     let recursion: Vec<_> =
         (0..1_000).map(|_| frames.get("com.acme.shop.tax.Rules.evaluate", FrameKind::Java, 42)).collect();
     let count = (samples / 25).max(1) as u64;
-    shop.push(Sample { frames: rooted(&mut frames, recursion), count });
+    shop.push(Sample { frames: rooted(&mut frames, recursion).into(), count });
     let cut = vec![
         frames.get("java.lang.String.hashCode", FrameKind::Java, 12),
         frames.get("[truncated: stack unreadable]", FrameKind::Marker, 0),
     ];
-    shop.push(Sample { frames: cut, count: (samples / 400).max(1) as u64 });
+    shop.push(Sample { frames: cut.into(), count: (samples / 400).max(1) as u64 });
     let postgres =
         ["index_getnext_tid", "ExecScan", "PortalRun", "PostgresMain", "main", "__libc_start_main"];
     let postgres: Vec<_> = postgres.iter().map(|name| frames.get(name, FrameKind::Native, 0)).collect();
-    let postgres = vec![Sample { frames: postgres, count: (samples / 20).max(1) as u64 }];
+    let postgres = vec![Sample { frames: postgres.into(), count: (samples / 20).max(1) as u64 }];
     let series = |comm: &str, pid: &str, runtime: &str, samples| Series {
         labels: [("node", "worker-1"), ("comm", comm), ("pid", pid), ("runtime", runtime)]
             .map(|(name, value)| (name.to_owned(), value.to_owned()))

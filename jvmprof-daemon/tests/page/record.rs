@@ -139,7 +139,7 @@ fn the_largest_tree_stays_responsive() {
     let mut batch =
         window(SystemTime::now(), Duration::from_secs(10), 60_000, Shape::Wide, &mut Numbers::new(3));
     let frames: Vec<_> = (0..4_200).map(|depth| named(&format!("deep{}", depth % 900))).collect();
-    batch.series[0].samples.push(Sample { frames, count: 20_000 });
+    batch.series[0].samples.push(Sample { frames: frames.into(), count: 20_000 });
     let url = write(&batch, &folder.path().join("x.html"));
     let mut browser = Browser::start(1920, 1080);
     let start = Instant::now();
