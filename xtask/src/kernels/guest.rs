@@ -92,9 +92,13 @@ fn java(mode: &Mode) -> anyhow::Result<Java> {
         Recording::Warm => {
             let mut jvm = Running(java.stdout(Stdio::piped()).spawn().context("starting java")?);
             let stdout = jvm.0.stdout.take().context("java's output isn't there")?;
-            let mut lines = BufReader::new(stdout).lines();
-            if !lines.any(|line| line.is_ok_and(|line| line == WARM)) {
-                bail!("java ended before it was warm: {:?}", jvm.0.wait());
+            let mut said = String::new();
+            let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
+            if !lines.any(|line| {
+                said = format!("{said}{line}\n");
+                line == WARM
+            }) {
+                bail!("java ended before it was warm: {:?}\n{said}", jvm.0.wait());
             }
             run(record.args(["-d", "4s", "-p", &jvm.0.id().to_string()]))?
         }
