@@ -9,9 +9,11 @@ pub const MAX_USER_FRAMES: usize = 1024;
 pub const MAX_KERNEL_FRAMES: usize = 127;
 /// Stack words (8 bytes each) copied where the kernel program knows too little of the code to walk: a process it hasn't
 /// been told of yet, a file whose rows aren't in its tables. The daemon walks them. Programs have frames of 64 KiB.
-pub const MAX_TAIL_WORDS: usize = 12_288;
+pub const MAX_TAIL_WORDS: usize = 10_240;
 /// The same where a quarter of the ring buffer is unread.
 pub const CROWDED_TAIL_WORDS: usize = 4096;
+/// Stack words copied of a goroutine that its thread has left for the system stack.
+pub const FAR_WORDS: usize = 2048;
 /// Stack words copied behind a frame whose caller could not be found.
 pub const BROKEN_TAIL_WORDS: usize = 512;
 /// Stack words copied behind a frame whose caller's address is zero.
@@ -19,6 +21,8 @@ pub const END_TAIL_WORDS: usize = 64;
 /// Stack words copied below the stack pointer: what a function may use there (System V ABI AMD64 supplement, 3.2.2), and
 /// where what it has just popped still is.
 pub const RED_ZONE_WORDS: usize = 16;
+/// Words that are copied at a time: a page.
+pub const COPY_WORDS: usize = 512;
 /// Words of one frame, at most.
 pub const MAX_FRAME_WORDS: usize = 3;
 /// Words behind a [`SampleHeader`], at most. A power of two, so that an index is bounded by a mask.
@@ -28,17 +32,23 @@ pub const SAMPLE_WORDS: usize = 16_384;
 pub const FRAMES_PER_PROGRAM: usize = 32;
 
 const _: () = assert!(
-    MAX_KERNEL_FRAMES + MAX_USER_FRAMES * MAX_FRAME_WORDS + MAX_TAIL_WORDS + RED_ZONE_WORDS <= SAMPLE_WORDS
+    MAX_KERNEL_FRAMES
+        + MAX_USER_FRAMES * MAX_FRAME_WORDS
+        + MAX_TAIL_WORDS
+        + RED_ZONE_WORDS
+        + FAR_WORDS
+        + COPY_WORDS
+        <= SAMPLE_WORDS
 );
 const _: () = assert!(SAMPLE_WORDS.is_power_of_two());
 const _: () = assert!(FRAMES_PER_PROGRAM * 32 >= MAX_USER_FRAMES);
 
 /// First word of every sample: "jvmprof" and the version of this layout.
-pub const SAMPLE_MAGIC: u64 = u64::from_le_bytes(*b"jvmprof\x03");
+pub const SAMPLE_MAGIC: u64 = u64::from_le_bytes(*b"jvmprof\x04");
 
 /// A sample as it stands in the ring buffer, followed by `kernel_frames` kernel addresses (leaf first), `user_words` frame
-/// words (leaf first, see [`crate::frame::UserFrame`]) and `tail_words` words of stack starting `tail_below` bytes
-/// below `tail_sp`.
+/// words (leaf first, see [`crate::frame::UserFrame`]), `tail_words` words of stack starting `tail_below` bytes below
+/// `tail_sp`, and `far_words` words of other stretches of memory: each its address, the number of its words, and these.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SampleHeader {
@@ -66,7 +76,10 @@ pub struct SampleHeader {
     /// [`FLAG_KERNEL_MODE`].
     pub flags: u8,
     /// Bytes of the tail that lie below `tail_sp`.
-    pub tail_below: u32,
+    pub tail_below: u16,
+    pub far_words: u16,
+    /// The base of `fs`, where there are other stretches; else zero.
+    pub thread_pointer: u64,
     /// General-purpose registers of the interrupted user code, by their numbers in instruction encodings.
     pub registers: [u64; 16],
 }

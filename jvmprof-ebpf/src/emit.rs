@@ -12,13 +12,13 @@ use aya_ebpf::{
 };
 use aya_log_ebpf::debug;
 use jvmprof_common::abi::{
-    BROKEN_TAIL_WORDS, CROWDED_TAIL_WORDS, Counter, END_TAIL_WORDS, MAX_TAIL_WORDS, RED_ZONE_WORDS,
-    SAMPLE_WORDS, SampleHeader, Stop,
+    BROKEN_TAIL_WORDS, COPY_WORDS, CROWDED_TAIL_WORDS, Counter, END_TAIL_WORDS, MAX_TAIL_WORDS,
+    RED_ZONE_WORDS, SAMPLE_WORDS, SampleHeader, Stop,
 };
 
 use crate::{
     counters::{count, count_stop},
-    globals, memory,
+    globals, goroutine, memory,
     scratch::{self, Scratch},
     task::Task,
 };
@@ -37,6 +37,9 @@ pub fn finish(scratch: *mut Scratch, ctx: &PerfEventContext, stop: u64) {
     let words = tail_words(stop);
     if words != 0 {
         copy_tail(words as u64);
+        if MUCH & 1 << (stop & 63) != 0 {
+            goroutine::copy_left();
+        }
     }
     // SAFETY: as above.
     let scratch = unsafe { &mut *scratch };
@@ -97,41 +100,79 @@ fn tail_words(stop: u64) -> usize {
     }
 }
 
-/// Copies the stack behind the last frame, and a little below it, page by page, as far as it is readable. A global function: the verifier checks it
-/// once.
+/// Copies the stack behind the last frame, and a little below it, as far as it is readable. A global function, as the next
+/// ones: the verifier checks it once.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn copy_tail(max_words: u64) -> u64 {
     let Some(scratch) = scratch::get() else {
         return 0;
     };
-    let begin = scratch.used;
     let below = (RED_ZONE_WORDS * 8) as u64;
-    let mut address = scratch.cursor.sp.wrapping_sub(below);
+    let address = scratch.cursor.sp.wrapping_sub(below);
     if !address.is_multiple_of(8) {
         return 0;
     }
-    let mut left = max_words as usize * 8 + RED_ZONE_WORDS * 8;
+    let mut left = max_words * 8 + below;
     // Thread-local data lie at the end of a thread's stack, and behind them whatever was mapped before it.
     // SAFETY: the helper has no preconditions.
     let current = Task(unsafe { bpf_get_current_task() });
-    if let Some(thread) = current.thread_pointer()
-        && thread > address
-        && thread - address < left as u64
-    {
-        left = (thread - address) as usize & !7;
+    let thread = current.thread_pointer().unwrap_or(0);
+    for end in [thread, goroutine::stack_end(thread)] {
+        if end > address && end - address < left {
+            left = (end - address) & !7;
+        }
     }
+    let begin = scratch.used;
+    let mut words = copy(address, left);
+    // What is below alone is no stack.
+    if words <= RED_ZONE_WORDS as u64 {
+        words = 0;
+        scratch.used = begin;
+    }
+    scratch.header.tail_words = words as u16;
+    scratch.header.tail_below = below as u16;
+    words
+}
+
+/// Copies a stretch behind its address and the number of its words.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn copy_stretch(address: u64, bytes: u64) -> u64 {
+    let Some(scratch) = scratch::get() else {
+        return 0;
+    };
+    let at = scratch.used as usize;
+    if !address.is_multiple_of(8) || at > SAMPLE_WORDS - COPY_WORDS {
+        return 0;
+    }
+    scratch.used += 2;
+    let words = copy(address, bytes);
+    scratch.words[at & (SAMPLE_WORDS - 1)] = address;
+    scratch.words[(at + 1) & (SAMPLE_WORDS - 1)] = words;
+    words
+}
+
+/// Copies a stretch of a stack behind the sample's words, page by page, as far as it is readable: how many words these are.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn copy(mut address: u64, bytes: u64) -> u64 {
+    let Some(scratch) = scratch::get() else {
+        return 0;
+    };
+    let mut left = bytes as usize;
+    let begin = scratch.used;
     let mut readable = begin;
-    // Those of MAX_TAIL_WORDS, and one more where the first one isn't touched from its begin on.
-    for _ in 0..=MAX_TAIL_WORDS / 512 {
+    // The pages of the longest tail, and one more each where the first and the last one aren't copied as a whole.
+    for _ in 0..MAX_TAIL_WORDS / COPY_WORDS + 2 {
         let to_page_end = 4096 - (address as usize & 4095);
         let bytes = if left < to_page_end { left } else { to_page_end };
         let at = scratch.used as usize;
-        if bytes == 0 || at > SAMPLE_WORDS - 512 {
+        if bytes == 0 || at > SAMPLE_WORDS - COPY_WORDS {
             break;
         }
-        let bytes = memory::bounded::<4096>(bytes);
-        // SAFETY: `at` leaves room for 512 words.
+        let bytes = memory::bounded::<{ COPY_WORDS * 8 }>(bytes);
+        // SAFETY: `at` leaves room for as many words.
         let into = unsafe {
             core::slice::from_raw_parts_mut(scratch.words.as_mut_ptr().add(at).cast::<u8>(), bytes)
         };
@@ -143,14 +184,8 @@ extern "C" fn copy_tail(max_words: u64) -> u64 {
         left -= bytes;
         scratch.used += bytes as u64 / 8;
     }
-    // What is below alone is no stack.
-    if readable - begin <= RED_ZONE_WORDS as u64 {
-        readable = begin;
-    }
     scratch.used = readable;
-    scratch.header.tail_words = (readable - begin) as u16;
-    scratch.header.tail_below = below as u32;
-    readable - begin
+    readable.wrapping_sub(begin)
 }
 
 #[inline(always)]

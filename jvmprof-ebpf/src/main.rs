@@ -11,6 +11,7 @@ mod emit;
 mod filter;
 mod frozen;
 mod globals;
+mod goroutine;
 mod known;
 mod mapping;
 mod memory;

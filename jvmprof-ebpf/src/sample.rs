@@ -107,6 +107,8 @@ fn fill_header(scratch: &mut Scratch, ctx: &PerfEventContext, task: Task, start_
     header.tail_words = 0;
     header.flags = if in_kernel { FLAG_KERNEL_MODE } else { 0 };
     header.tail_below = 0;
+    header.far_words = 0;
+    header.thread_pointer = 0;
 }
 
 #[inline(always)]

@@ -83,7 +83,8 @@ impl Sample {
         let stop = Stop::from_u8(header.stop).ok_or(Malformed)?;
         let words = usize::from(header.kernel_frames)
             + usize::from(header.user_words)
-            + usize::from(header.tail_words);
+            + usize::from(header.tail_words)
+            + usize::from(header.far_words);
         if header.magic != SAMPLE_MAGIC || words > SAMPLE_WORDS || rest.len() < words * 8 {
             return Err(Malformed);
         }
@@ -105,7 +106,19 @@ impl Sample {
 
     /// The stack from [`Self::tail_start`] on.
     pub fn tail(&self) -> &[u64] {
-        &self.words[usize::from(self.header.kernel_frames) + usize::from(self.header.user_words)..]
+        let end = self.words.len() - usize::from(self.header.far_words);
+        &self.words[usize::from(self.header.kernel_frames) + usize::from(self.header.user_words)..end]
+    }
+
+    /// Other stretches of the process's memory: where each begins, and its words.
+    pub fn stretches(&self) -> impl Iterator<Item = (Avma, &[u64])> {
+        let mut words = &self.words[self.words.len() - usize::from(self.header.far_words)..];
+        std::iter::from_fn(move || {
+            let [start, length, rest @ ..] = words else { return None };
+            let (stretch, behind) = rest.split_at_checked(usize::try_from(*length).ok()?)?;
+            words = behind;
+            Some((Avma(*start), stretch))
+        })
     }
 
     /// Where the copied stack begins.
@@ -173,7 +186,9 @@ fn parse_header(bytes: &[u8]) -> Option<SampleHeader> {
         tail_words: u16::from_le_bytes(fields.take()?),
         stop: fields.take::<1>()?[0],
         flags: fields.take::<1>()?[0],
-        tail_below: u32::from_le_bytes(fields.take()?),
+        tail_below: u16::from_le_bytes(fields.take()?),
+        far_words: u16::from_le_bytes(fields.take()?),
+        thread_pointer: u64::from_le_bytes(fields.take()?),
         registers: {
             let mut registers = [0; 16];
             for register in &mut registers {

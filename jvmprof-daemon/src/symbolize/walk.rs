@@ -64,8 +64,8 @@ pub(super) fn finish(
     };
     let mut cursor = Cursor { pc, sp: header.tail_sp, fp: header.tail_fp, exact };
     let mut target = Copied {
-        start: sample.tail_start().0,
-        words: sample.tail(),
+        stack: (sample.tail_start(), sample.tail()),
+        sample,
         registers: (frames.len() == 1).then_some(&header.registers),
         java,
         header: [0; HEADER_WORDS],
@@ -136,10 +136,11 @@ impl Code for Known {
     }
 }
 
-/// The copied stack, and the live process for what isn't on it.
+/// What was copied of the memory, and the live process for what wasn't.
 struct Copied<'a> {
-    start: u64,
-    words: &'a [u64],
+    /// Where it begins, and its words.
+    stack: (Avma, &'a [u64]),
+    sample: &'a Sample,
     registers: Option<&'a [u64; 16]>,
     java: Option<&'a Attached>,
     header: [u64; HEADER_WORDS],
@@ -166,16 +167,23 @@ impl Copied<'_> {
 
 impl Memory for Copied<'_> {
     fn read_u64(&mut self, address: u64) -> Option<u64> {
-        let offset = address.checked_sub(self.start)?;
-        if !offset.is_multiple_of(8) {
-            return None;
-        }
-        self.words.get(usize::try_from(offset / 8).ok()?).copied()
+        std::iter::once(self.stack).chain(self.sample.stretches()).find_map(|(start, words)| {
+            let offset = address.checked_sub(start.0).filter(|offset| offset.is_multiple_of(8))?;
+            words.get(usize::try_from(offset / 8).ok()?).copied()
+        })
     }
 
     fn read_object(&mut self, address: u64) -> Option<u64> {
+        if let Some(word) = self.sample.header.thread_pointer.ne(&0).then(|| self.read_u64(address)).flatten()
+        {
+            return Some(word);
+        }
         let mut bytes = [0; 8];
         self.read(address, &mut bytes).then(|| u64::from_le_bytes(bytes))
+    }
+
+    fn thread_pointer(&self) -> Option<u64> {
+        Some(self.sample.header.thread_pointer).filter(|thread| *thread != 0)
     }
 
     fn register(&self, register: Register) -> Option<u64> {
