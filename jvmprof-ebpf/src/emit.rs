@@ -19,7 +19,7 @@ use jvmprof_common::abi::{
 use crate::{
     counters::{count, count_stop},
     globals, goroutine, memory,
-    scratch::{self, Scratch},
+    scratch::{self, MAX_STRETCHES, Scratch, Stretch},
     task::Task,
 };
 
@@ -123,34 +123,45 @@ extern "C" fn copy_tail(max_words: u64) -> u64 {
             left = (end - address) & !7;
         }
     }
-    let begin = scratch.used;
     let mut words = copy(address, left);
     // What is below alone is no stack.
-    if words <= RED_ZONE_WORDS as u64 {
-        words = 0;
-        scratch.used = begin;
+    let is_stack = words > RED_ZONE_WORDS as u64;
+    if let Some(scratch) = scratch::get() {
+        if !is_stack {
+            scratch.used = scratch.used.wrapping_sub(words);
+            words = 0;
+        }
+        scratch.header.tail_words = words as u16;
+        scratch.header.tail_below = below as u16;
     }
-    scratch.header.tail_words = words as u16;
-    scratch.header.tail_below = below as u16;
     words
 }
 
-/// Copies a stretch behind its address and the number of its words.
+/// Copies the first of [`Scratch::stretches`], each behind its address and the number of its words.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn copy_stretch(address: u64, bytes: u64) -> u64 {
-    let Some(scratch) = scratch::get() else {
-        return 0;
-    };
-    let at = scratch.used as usize;
-    if !address.is_multiple_of(8) || at > SAMPLE_WORDS - COPY_WORDS {
-        return 0;
+pub extern "C" fn copy_stretches(count: u64) -> u64 {
+    let mut all = 0;
+    for index in 0..MAX_STRETCHES {
+        let Some(scratch) = scratch::get() else {
+            break;
+        };
+        let at = scratch.used as usize;
+        if index as u64 >= count || at > SAMPLE_WORDS - COPY_WORDS {
+            break;
+        }
+        let Stretch { start, bytes } = scratch.stretches[index];
+        scratch.used += 2;
+        let words = if start.is_multiple_of(8) { copy(start, bytes) } else { 0 };
+        let Some(scratch) = scratch::get() else {
+            break;
+        };
+        scratch.words[at & (SAMPLE_WORDS - 1)] = start;
+        scratch.words[(at + 1) & (SAMPLE_WORDS - 1)] = words;
+        all += 2 + words;
+        scratch.header.far_words = all as u16;
     }
-    scratch.used += 2;
-    let words = copy(address, bytes);
-    scratch.words[at & (SAMPLE_WORDS - 1)] = address;
-    scratch.words[(at + 1) & (SAMPLE_WORDS - 1)] = words;
-    words
+    all
 }
 
 /// Copies a stretch of a stack behind the sample's words, page by page, as far as it is readable: how many words these are.

@@ -9,7 +9,11 @@ use jvmprof_common::{
     rows::{GO_G_M, GO_G_SCHED},
 };
 
-use crate::{emit::copy_stretch, scratch, task::Task};
+use crate::{
+    emit::copy_stretches,
+    scratch::{self, Stretch},
+    task::Task,
+};
 
 /// Where the thread's own memory has `g`, in all programs but those whose C code has such memory, too.
 const TLS: u64 = 8;
@@ -47,11 +51,12 @@ pub fn stack_end(thread: u64) -> u64 {
     }
 }
 
-/// Copies the goroutine that this thread has left for its system stack, and how it is found: that there is none, too. A global
-/// function: the verifier checks it once.
+/// Finds the goroutine that this thread has left for its system stack: what of it is to be copied, and of how it is found (that
+/// there is none, too). How many stretches these are. A global function: the verifier checks it once, and its stack is free again
+/// when they are copied.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn copy_left() -> u64 {
+extern "C" fn find_left() -> u64 {
     let Some(scratch) = scratch::get() else {
         return 0;
     };
@@ -63,10 +68,11 @@ pub extern "C" fn copy_left() -> u64 {
     if g == 0 || word(m + M_SYSTEM) != g {
         return 0;
     }
-    let begin = scratch.used;
-    copy_stretch(thread - TLS, 8);
-    copy_stretch(g + GO_G_M, 8);
-    copy_stretch(m + M_CURRENT[0], M_CURRENT[1] - M_CURRENT[0] + 8);
+    scratch.header.thread_pointer = thread;
+    let stretches = &mut scratch.stretches;
+    stretches[0] = Stretch { start: thread - TLS, bytes: 8 };
+    stretches[1] = Stretch { start: g + GO_G_M, bytes: 8 };
+    stretches[2] = Stretch { start: m + M_CURRENT[0], bytes: M_CURRENT[1] - M_CURRENT[0] + 8 };
     for at in M_CURRENT {
         let left = word(m + at);
         if left != 0 && word(left.wrapping_add(GO_G_M)) == m {
@@ -74,15 +80,21 @@ pub extern "C" fn copy_left() -> u64 {
             let sp = word(registers);
             let rest = word(left + G_STACK_END).wrapping_sub(sp);
             let most = (FAR_WORDS * 8) as u64;
-            copy_stretch(registers, SCHED_WORDS * 8);
-            copy_stretch(sp, if rest < most { rest & !7 } else { most });
-            break;
+            stretches[3] = Stretch { start: registers, bytes: SCHED_WORDS * 8 };
+            stretches[4] = Stretch { start: sp, bytes: if rest < most { rest & !7 } else { most } };
+            return 5;
         }
     }
-    let words = scratch.used.wrapping_sub(begin);
-    scratch.header.far_words = words as u16;
-    scratch.header.thread_pointer = thread;
-    words
+    3
+}
+
+/// Copies the goroutine that this thread has left.
+#[inline(always)]
+pub fn copy_left() {
+    let count = find_left();
+    if count != 0 {
+        copy_stretches(count);
+    }
 }
 
 #[inline(always)]

@@ -31,6 +31,17 @@ fn cpu() -> Option<*mut Cpu> {
     CPUS.get_ptr_mut(unsafe { bpf_get_smp_processor_id() })
 }
 
+/// Stretches of memory that are copied with a sample, at most.
+pub const MAX_STRETCHES: usize = 5;
+
+/// A stretch of the process's memory.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Stretch {
+    pub start: u64,
+    pub bytes: u64,
+}
+
 #[repr(C)]
 pub struct Scratch {
     pub used: u64,
@@ -53,6 +64,8 @@ pub struct Scratch {
     pub region: Region,
     /// The words of the HotSpot frame in work.
     pub frame: Words,
+    /// What is to be copied of the memory beside the stack.
+    pub stretches: [Stretch; MAX_STRETCHES],
     pub veil: Veil,
     /// The rule of the native frame in work.
     pub rule: PackedRule,

@@ -230,6 +230,10 @@ mod tests {
     use super::*;
 
     fn record(kernel: u16, user: u16, tail: u16, words: &[u64]) -> Vec<u8> {
+        record_with_far(kernel, user, tail, 0, words)
+    }
+
+    fn record_with_far(kernel: u16, user: u16, tail: u16, far: u16, words: &[u64]) -> Vec<u8> {
         let mut bytes = Vec::new();
         bytes.extend(SAMPLE_MAGIC.to_le_bytes());
         bytes.extend(7u64.to_le_bytes());
@@ -245,7 +249,9 @@ mod tests {
         }
         bytes.push(Stop::ChainEnded as u8);
         bytes.push(FLAG_KERNEL_MODE);
-        bytes.extend(0u32.to_le_bytes());
+        bytes.extend(0u16.to_le_bytes());
+        bytes.extend(far.to_le_bytes());
+        bytes.extend(0x5000u64.to_le_bytes());
         bytes.extend((0..16u64).flat_map(u64::to_le_bytes));
         assert_eq!(bytes.len(), HEADER_BYTES);
         bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
@@ -266,6 +272,22 @@ mod tests {
             ("worker", Stop::ChainEnded, true)
         );
         assert_eq!((sample.header.pid, sample.header.tid, sample.header.cpu), (9, 10, 1));
+    }
+
+    #[test]
+    fn stretches_end_where_a_length_does_not_fit() {
+        let stretches = |far: &[u64]| -> Vec<(Avma, Vec<u64>)> {
+            let words = [&[1, 2], far].concat();
+            let sample =
+                Sample::parse(&record_with_far(0, 1, 1, far.len() as u16, &words)).expect("a record");
+            assert_eq!((sample.tail(), sample.header.thread_pointer), (&[2][..], 0x5000));
+            sample.stretches().map(|(start, words)| (start, words.to_vec())).collect()
+        };
+        let whole = [(Avma(0x10), vec![7]), (Avma(0x20), vec![]), (Avma(0x30), vec![8, 9])];
+        assert_eq!(stretches(&[0x10, 1, 7, 0x20, 0, 0x30, 2, 8, 9]), whole);
+        assert_eq!(stretches(&[0x10, 1, 7, 0x20, 0, 0x30, 3, 8, 9]), whole[..2]);
+        assert_eq!(stretches(&[0x10, u64::MAX, 7]), []);
+        assert_eq!(stretches(&[0x10]), []);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
 mod perf;
+mod starts;
 #[path = "../support/mod.rs"]
 mod support;
 
