@@ -8,8 +8,9 @@ pub const MAX_USER_FRAMES: usize = 1024;
 /// Kernel frames of one sample, at most; the default of `/proc/sys/kernel/perf_event_max_stack`.
 pub const MAX_KERNEL_FRAMES: usize = 127;
 /// Stack words (8 bytes each) copied where the kernel program knows too little of the code to walk: a process it hasn't
-/// been told of yet, a file whose rows aren't in its tables. The daemon walks them. Programs have frames of 64 KiB.
-pub const MAX_TAIL_WORDS: usize = 10_240;
+/// been told of yet, a file whose rows aren't in its tables. The daemon walks them. Programs have frames of 64 KiB,
+/// Chromium two of them one above the other.
+pub const MAX_TAIL_WORDS: usize = 20_480;
 /// The same where a quarter of the ring buffer is unread.
 pub const CROWDED_TAIL_WORDS: usize = 4096;
 /// Stack words copied of a goroutine that its thread has left for the system stack.
@@ -26,7 +27,7 @@ pub const COPY_WORDS: usize = 512;
 /// Words of one frame, at most.
 pub const MAX_FRAME_WORDS: usize = 3;
 /// Words behind a [`SampleHeader`], at most. A power of two, so that an index is bounded by a mask.
-pub const SAMPLE_WORDS: usize = 16_384;
+pub const SAMPLE_WORDS: usize = 32_768;
 /// Frames that one kernel program walks before it tail-calls itself. The kernel allows 33 tail calls, of which the first
 /// leads to the interrupted frame's program: 32 * 32 = 1,024 frames above that one.
 pub const FRAMES_PER_PROGRAM: usize = 32;
