@@ -82,9 +82,13 @@ struct Stripped {
 
 impl Stripped {
     fn build(name: &str, flags: &[&str]) -> Self {
+        Self::of_code(CODE, name, flags)
+    }
+
+    fn of_code(code: &str, name: &str, flags: &[&str]) -> Self {
         let scratch = support::scratch();
         let flags = [&["-O2", "-Wl,--build-id=sha1"], flags].concat();
-        let code = format!("{CODE}\nconst char *place = \"{}\";\n", scratch.path().display());
+        let code = format!("{code}\nconst char *place = \"{}\";\n", scratch.path().display());
         let program = support::compile(scratch.path(), name, &code, &flags);
         let debug = scratch.path().join(format!("{name}.debug"));
         run("objcopy", &["--only-keep-debug", text(&program), text(&debug)]);
@@ -237,6 +241,20 @@ fn the_collector_names_what_daemons_leave_to_it() {
     // Another daemon of the fleet asks and sends nothing.
     let log = stripped.profile(&address, Some(NOT_WANTED), &["--symbolize", "server"]);
     assert!(!stripped.is_said(&log, UPLOADED), "{log}");
+}
+
+/// The kernel's own code in each process has a build id, and no file.
+#[test]
+fn the_collector_names_code_of_the_vdso_by_what_is_uploaded() {
+    let _alone = alone();
+    let store = support::scratch();
+    let (_collector, address) = collector(store.path());
+    let clock = Stripped::of_code(include_str!("native_mapped/programs/clock.c"), "secret_v", &["-g"]);
+    let log = clock.profile(&address, Some(UPLOADED), &["--symbolize", "server"]);
+    assert!(is_uploaded_from(&log, "[vdso]"), "{log}");
+    let found = names(&collected(&address, "secret_v"));
+    // libc, which has a function of that name, too, is excluded.
+    assert!(found.contains("ask") && found.contains("clock_gettime"), "{found:?}\n{log}");
 }
 
 #[test]
