@@ -103,7 +103,7 @@ fn java(mode: &Mode) -> anyhow::Result<Java> {
             run(record.args(["-d", "4s", "-p", &jvm.0.id().to_string()]))?
         }
         Recording::FromStart => {
-            run(record.args(["-d", "12s", "--"]).arg(java.get_program()).args(java.get_args()))?
+            run(record.args(["-d", "20s", "--"]).arg(java.get_program()).args(java.get_args()))?
         }
     };
     // The JVM writes there too, if it is the recording's.
