@@ -298,7 +298,10 @@ mod tests {
 
     #[test]
     fn the_header_has_no_padding() {
-        assert_eq!(size_of::<SampleHeader>(), 8 * 3 + 4 * 2 + 16 + 8 * 2 + 4 + 2 * 3 + 2 + 4 + 16 * 8);
+        assert_eq!(
+            size_of::<SampleHeader>(),
+            8 * 3 + 4 * 2 + 16 + 8 * 2 + 4 + 2 * 3 + 2 + 2 * 2 + 8 + 16 * 8
+        );
         assert_eq!(size_of::<SampleHeader>() % 8, 0);
     }
 }
