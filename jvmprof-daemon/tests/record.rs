@@ -158,7 +158,7 @@ fn ctrl_c_and_sigterm_write_what_was_collected() {
     for signal in ["INT", "TERM"] {
         let out = dir.path().join(format!("{signal}.folded"));
         let mut recording = jvmprof()
-            .args(["record", "-p", &load.pid().to_string(), "-o"])
+            .args(["record", "-F", "499", "-p", &load.pid().to_string(), "-o"])
             .arg(&out)
             .stderr(Stdio::null())
             .spawn()
