@@ -3,7 +3,7 @@
 //! Keys say which code is meant, not only where it is: a compile id, which a JVM never uses twice, or the check over
 //! what a method is. So an entry is never wrong, it is only not asked for any more.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use moka::policy::EvictionPolicy;
@@ -11,6 +11,8 @@ use moka::sync::Cache;
 
 use super::method::MethodInfo;
 use super::nmethod::{Debug, NmethodId};
+use super::stubs::{Shapes, StubRows};
+use crate::intern::Interner;
 use crate::types::{Avma, FastHasher};
 
 /// What moka itself keeps per entry, roughly.
@@ -36,6 +38,9 @@ pub(crate) struct MethodKey {
 pub struct JavaCache {
     pub(crate) methods: Cache<MethodKey, Arc<MethodInfo>, FastHasher>,
     pub(crate) nmethods: Cache<(JvmKey, NmethodId), Arc<Debug>, FastHasher>,
+    /// Methods of the JDK are the same in all JVMs of its version.
+    infos: Mutex<Interner<MethodInfo>>,
+    shapes: Arc<Shapes>,
 }
 
 impl JavaCache {
@@ -57,7 +62,19 @@ impl JavaCache {
                 .eviction_policy(EvictionPolicy::lru())
                 .time_to_idle(IDLE)
                 .build_with_hasher(FastHasher::default()),
+            infos: Mutex::default(),
+            shapes: Arc::default(),
         }
+    }
+
+    /// Of a JVM that is new.
+    pub(crate) fn stub_rows(&self) -> StubRows {
+        StubRows::sharing(&self.shapes)
+    }
+
+    /// The one of all JVMs' methods that is equal.
+    pub(crate) fn share(&self, info: MethodInfo) -> Arc<MethodInfo> {
+        self.infos.lock().unwrap_or_else(PoisonError::into_inner).share(Arc::new(info))
     }
 
     /// Bytes held, and how many may be.

@@ -9,7 +9,7 @@ const MAX_ENTRIES: usize = 65_536;
 const ESCAPE: u8 = 0xff;
 
 /// A method's line number table.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LineTable {
     /// Bytecode index and line, in the class file's order, which needn't be sorted.
     entries: Box<[(u16, u16)]>,

@@ -25,7 +25,7 @@ const TAG_UTF8: u8 = 1;
 const MAX_CONST_METHOD: usize = 1 << 20;
 
 /// What is kept of a method.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MethodInfo {
     /// `com.acme.Order.total`.
     pub(crate) name: Arc<str>,

@@ -381,7 +381,7 @@ impl<M: ProcessMemory> Hotspot<M> {
                 if after.next().flatten() != Some(identity) {
                     return Err(Unnamed::Changed);
                 }
-                let info = Arc::new(info);
+                let info = cache.share(info);
                 if is_sure {
                     let key = MethodKey { jvm: self.key, method, check: identity.check };
                     cache.methods.insert(key, info.clone());

@@ -5,8 +5,12 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
+use std::ops::Range;
 
+use self::packed::Packed;
 use crate::types::Avma;
+
+mod packed;
 
 /// Below this no code of the kernel is: `__START_KERNEL_map`, with the modules, trampolines and BPF programs above it
 /// (Linux `Documentation/arch/x86/x86_64/mm.rst`, the same with five-level page tables and KASLR).
@@ -41,11 +45,11 @@ pub enum KallsymsError {
 }
 
 /// A function of the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KernelSymbol<'a> {
-    pub name: &'a str,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelSymbol {
+    pub name: String,
     /// The module it belongs to (`ext4`; `bpf` for BPF programs); `None` for the kernel proper.
-    pub module: Option<&'a str>,
+    pub module: Option<String>,
     /// With the padding before it.
     pub start: Avma,
     /// In bytes, up to the next symbol of any kind.
@@ -55,18 +59,8 @@ pub struct KernelSymbol<'a> {
 /// The functions of the running kernel and its modules, as of loading.
 #[derive(Debug)]
 pub struct Kallsyms {
-    /// Disjoint, sorted by start.
-    functions: Box<[Function]>,
-    /// Each `name`, or `name`, tab and module, ended by a line feed.
-    names: Box<str>,
-}
-
-/// Addresses count from [`CODE_BASE`].
-#[derive(Clone, Copy, Debug)]
-struct Function {
-    start: u32,
-    end: u32,
-    name: u32,
+    /// By addresses that count from [`CODE_BASE`]: `name`, or `name`, tab and module.
+    functions: Packed,
 }
 
 impl Kallsyms {
@@ -100,17 +94,27 @@ impl Kallsyms {
     }
 
     /// The function that contains `address`.
-    pub fn lookup(&self, address: Avma) -> Option<KernelSymbol<'_>> {
-        let at = u32::try_from(address.0.checked_sub(CODE_BASE)?).ok()?;
-        let index = self.functions.partition_point(|function| function.start <= at).checked_sub(1)?;
-        let function = self.functions.get(index).filter(|function| at < function.end)?;
-        let (text, _) = self.names.get(function.name as usize..)?.split_once('\n')?;
+    pub fn lookup(&self, address: Avma) -> Option<KernelSymbol> {
+        let found = self.functions.find(u32::try_from(address.0.checked_sub(CODE_BASE)?).ok()?)?;
+        let text = String::from_utf8(found.text).ok()?;
         let (name, module) = match text.split_once('\t') {
-            Some((name, module)) => (name, Some(module)),
+            Some((name, module)) => (name.to_owned(), Some(module.to_owned())),
             None => (text, None),
         };
-        let (start, size) = (CODE_BASE + u64::from(function.start), function.end - function.start);
-        Some(KernelSymbol { name, module, start: Avma(start), size: u64::from(size) })
+        let (start, size) = (CODE_BASE + u64::from(found.range.start), found.range.len() as u64);
+        Some(KernelSymbol { name, module, start: Avma(start), size })
+    }
+
+    /// Where the kernel's own functions of these names are.
+    pub fn places(&self, names: &[&str]) -> Vec<Range<Avma>> {
+        let mut places = Vec::new();
+        let at = |offset: u32| Avma(CODE_BASE + u64::from(offset));
+        self.functions.for_each(|range, text| {
+            if names.iter().any(|name| name.as_bytes() == text) {
+                places.push(at(range.start)..at(range.end));
+            }
+        });
+        places
     }
 
     /// How many functions there are.
@@ -119,12 +123,12 @@ impl Kallsyms {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.functions.is_empty()
+        self.len() == 0
     }
 
     /// Bytes of memory held.
     pub fn size_bytes(&self) -> usize {
-        size_of::<Self>() + size_of_val(&*self.functions) + self.names.len()
+        self.functions.size_bytes()
     }
 }
 
@@ -228,12 +232,17 @@ impl Parser {
             let start = padding.take().filter(|start| symbol.start - start <= MAX_PADDING);
             let next = symbols.peek().copied();
             let end = next.map_or(u32::MAX, |next| next.start).min(believed_end(symbol, next, bpf));
-            functions.push(Function { start: start.unwrap_or(symbol.start), end, name: symbol.name });
+            functions.push((start.unwrap_or(symbol.start)..end, self.name(symbol)));
         }
         if functions.is_empty() {
             return Err(KallsymsError::Empty);
         }
-        Ok(Kallsyms { functions: functions.into(), names: self.names.into() })
+        Ok(Kallsyms { functions: Packed::new(&functions)? })
+    }
+
+    fn name(&self, symbol: &Symbol) -> &[u8] {
+        let behind = self.names.as_bytes().get(symbol.name as usize..).unwrap_or_default();
+        behind.split(|byte| *byte == b'\n').next().unwrap_or_default()
     }
 }
 
@@ -277,24 +286,34 @@ not a line
 ffffffffc0999999 t
 ";
 
-    fn at(symbols: &Kallsyms, address: u64) -> Option<(&str, Option<&str>)> {
+    fn at(symbols: &Kallsyms, address: u64) -> Option<(String, Option<String>)> {
         symbols.lookup(Avma(address)).map(|symbol| (symbol.name, symbol.module))
+    }
+
+    fn of(name: &str, module: Option<&str>) -> Option<(String, Option<String>)> {
+        Some((name.to_owned(), module.map(str::to_owned)))
     }
 
     #[test]
     fn functions_end_at_the_next_symbol_or_at_their_modules_last_page() {
         let symbols = Kallsyms::parse(LIST.as_bytes()).expect("a list");
-        assert_eq!(at(&symbols, 0xffff_ffff_8100_0000), Some(("startup_64", None)));
-        assert_eq!(at(&symbols, 0xffff_ffff_8100_007f), Some(("weak_one", None)));
+        assert_eq!(at(&symbols, 0xffff_ffff_8100_0000), of("startup_64", None));
+        assert_eq!(at(&symbols, 0xffff_ffff_8100_007f), of("weak_one", None));
         assert_eq!(at(&symbols, 0xffff_ffff_8100_0080), None);
         assert_eq!(at(&symbols, 0xffff_ffff_8100_00ef), None);
-        assert_eq!(at(&symbols, 0xffff_ffff_8100_00f0), Some(("last_of_text", None)));
-        assert_eq!(at(&symbols, 0xffff_ffff_8100_0100), Some(("last_of_text", None)));
+        assert_eq!(at(&symbols, 0xffff_ffff_8100_00f0), of("last_of_text", None));
+        assert_eq!(at(&symbols, 0xffff_ffff_8100_0100), of("last_of_text", None));
         assert_eq!(at(&symbols, 0xffff_ffff_8200_0100), None);
-        assert_eq!(at(&symbols, 0xffff_ffff_c020_100f), Some(("first", Some("ext4"))));
-        assert_eq!(at(&symbols, 0xffff_ffff_c020_1fff), Some(("do_this", Some("ext4"))));
+        assert_eq!(at(&symbols, 0xffff_ffff_c020_100f), of("first", Some("ext4")));
+        assert_eq!(at(&symbols, 0xffff_ffff_c020_1fff), of("do_this", Some("ext4")));
         assert_eq!(at(&symbols, 0xffff_ffff_c020_2000), None);
-        assert_eq!(at(&symbols, 0xffff_ffff_c030_6000).map(|(_, module)| module), Some(Some("bpf")));
+        assert_eq!(
+            at(&symbols, 0xffff_ffff_c030_6000).and_then(|(_, module)| module).as_deref(),
+            Some("bpf")
+        );
+        let placed = |names: &[&str]| symbols.places(names).iter().map(|it| it.start.0).collect::<Vec<_>>();
+        assert_eq!(placed(&["helper", "no", "last_of_text"]), [0xffff_ffff_8100_0040, 0xffff_ffff_8100_00f0]);
+        assert_eq!(placed(&["do_this"]), [0; 0], "a module's");
         assert_eq!(at(&symbols, 0xffff_ffff_80ff_ffff), None);
         assert_eq!(at(&symbols, 0), None);
         assert_eq!(at(&symbols, u64::MAX), None);

@@ -124,7 +124,8 @@ impl Java {
     }
 
     /// Looks for the JVM, or for what is new in it, if it is time to. `is_asked`: a sample met code that isn't known.
-    pub(super) fn look(&mut self, process: &Process, now_ns: u64, is_asked: bool) -> Look {
+    /// What JVMs have in common is kept in `cache`.
+    pub(super) fn look(&mut self, process: &Process, now_ns: u64, is_asked: bool, cache: &JavaCache) -> Look {
         let due = self.next_look_ns <= now_ns;
         if let Some(attached) = &mut self.attached {
             let asked = is_asked && now_ns + attached.refresh_ns >= self.next_look_ns + ASKED_REFRESH_NS;
@@ -145,7 +146,7 @@ impl Java {
             _ => SELDOM_NS,
         };
         self.next_look_ns = now_ns + interval;
-        match Attached::new(process.pid) {
+        match Attached::new(process.pid, cache) {
             Ok(attached) => {
                 self.next_look_ns = now_ns + attached.refresh_ns;
                 self.attached = Some(Box::new(attached));
@@ -181,10 +182,10 @@ fn may_be_jvm(process: &Process) -> bool {
 }
 
 impl Attached {
-    fn new(pid: u32) -> Result<Self, HotspotError> {
+    fn new(pid: u32, cache: &JavaCache) -> Result<Self, HotspotError> {
         let images = images(pid).unwrap_or_default();
         let mut hotspot = Hotspot::attach(&images, LiveMemory::new(pid))?;
-        let mut stubs = StubRows::default();
+        let mut stubs = cache.stub_rows();
         update(&mut stubs, &mut hotspot)?;
         let (facts, is_final) = JvmFacts::read(&hotspot, pid);
         let fact_reads = if is_final { 0 } else { MAX_FACT_READS };

@@ -1,6 +1,7 @@
 //! Frames of the kernel.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use super::frames::frame;
@@ -18,6 +19,8 @@ const MAX_FRAMES: usize = 20_000;
 pub(super) struct KernelFrames {
     /// Read when the first frames are named.
     symbols: OnceLock<Result<Kallsyms, KallsymsError>>,
+    /// Where the [`EXEC`] are.
+    exec: OnceLock<Vec<Range<Avma>>>,
     mapping: OnceLock<Arc<Mapping>>,
     frames: HashMap<Avma, Arc<Frame>, FastHasher>,
     unnamed: Vec<Avma>,
@@ -59,9 +62,10 @@ impl KernelFrames {
     /// Whether a stack of these return addresses lies in a system call that replaces the program.
     pub(super) fn is_in_exec(&self, stack: &[u64]) -> bool {
         let Ok(symbols) = self.symbols() else { return false };
+        let exec = self.exec.get_or_init(|| symbols.places(&EXEC));
         // It is called by the first ones.
         let mut callers = stack.iter().rev().map(|address| Avma(address.saturating_sub(1)));
-        callers.any(|at| symbols.lookup(at).is_some_and(|it| EXEC.contains(&it.name)))
+        callers.any(|at| exec.iter().any(|it| it.contains(&at)))
     }
 
     fn symbols(&self) -> &Result<Kallsyms, KallsymsError> {

@@ -349,7 +349,7 @@ impl Symbolizer {
                 ..ProcessSymbols::default()
             };
         }
-        let look = symbols.java.look(process, now_ns, is_asked);
+        let look = symbols.java.look(process, now_ns, is_asked, &self.java);
         if let Look::Unreadable(reason) = look {
             *self.counts.unreadable_jvms.entry(reason).or_default() += 1;
         }

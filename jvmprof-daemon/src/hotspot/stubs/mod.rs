@@ -23,6 +23,7 @@ use self::flow::{Flow, LocalCalls};
 pub use self::kinds::{CodeKind, kind_of_blob, kind_of_codelet};
 pub use self::native::analyze_native;
 use self::state::State;
+pub(crate) use self::table::Shapes;
 pub use self::table::{Coverage, StubRows};
 use self::transfer::Conventions;
 use crate::types::Avma;

@@ -1,52 +1,58 @@
 //! The rows of all generated code of one JVM, kept as its code cache grows.
 
-use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use jvmprof_common::rows::Row;
 
 use super::{CodeKind, Span, analyze, kind_of_blob, kind_of_codelet};
 use crate::hotspot::{Codelet, StubBlob};
+use crate::intern::Interner;
 use crate::types::Avma;
 
 /// Unwind rows of a JVM's stubs, interpreter and adapters.
 #[derive(Debug, Default)]
 pub struct StubRows {
-    /// By first address.
-    pieces: BTreeMap<u64, Piece>,
-    rows: Rows,
+    /// Sorted by first address.
+    pieces: Box<[Piece]>,
+    shapes: Arc<Shapes>,
 }
 
-/// The few different rows that some ten thousand spans have, by number.
-#[derive(Debug, Default)]
-struct Rows {
-    numbers: HashMap<Row, u32>,
-    rows: Vec<Row>,
+/// What the pieces of all JVMs look like: those of one version are the same, wherever they lie.
+pub(crate) type Shapes = Mutex<Interner<Shape>>;
+
+/// One range of code.
+#[derive(Clone, Debug)]
+struct Piece {
+    start: u64,
+    /// Of kind and bytes: code that is the same has the same rows.
+    check: u64,
+    shape: Arc<Shape>,
+}
+
+/// A range of code, wherever it lies.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Shape {
+    name: Arc<str>,
+    bytes: u32,
+    covered_bytes: u32,
+    /// The few different rows that the spans have.
+    rows: Box<[Row]>,
+    spans: Box<[Start]>,
+}
+
+/// Where a row begins to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Start {
+    /// From the begin of its piece.
+    offset: u32,
+    /// Its number among those of the shape; [`NO_ROW`].
+    row: u32,
 }
 
 /// The number of no row.
 const NO_ROW: u32 = u32::MAX;
-
-/// Where a row begins to hold.
-#[derive(Clone, Copy, Debug)]
-struct Start {
-    /// From the begin of its piece.
-    offset: u32,
-    row: u32,
-}
-
-/// One range of code.
-#[derive(Debug)]
-struct Piece {
-    end: u64,
-    name: Arc<str>,
-    /// Of kind and bytes: code that is the same has the same rows.
-    check: u64,
-    spans: Box<[Start]>,
-    covered_bytes: u64,
-}
 
 /// How much of a JVM's generated code has rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,6 +66,11 @@ pub struct Coverage {
 }
 
 impl StubRows {
+    /// No rows yet; those to come share what they can with others of the same `shapes`.
+    pub(crate) fn sharing(shapes: &Arc<Shapes>) -> Self {
+        Self { pieces: Box::default(), shapes: Arc::clone(shapes) }
+    }
+
     /// Takes over what the code cache holds now; only code that is new or has changed is analysed. True if a row changed.
     ///
     /// `blobs`: all blobs that aren't nmethods. `interpreter`: the bytes that hold the code of `codelets`, from
@@ -71,8 +82,6 @@ impl StubRows {
         interpreter_start: Avma,
         interpreter: &[u8],
     ) -> bool {
-        let mut before = std::mem::take(&mut self.pieces);
-        let count = before.len();
         let mut changed = false;
         let blobs = blobs.iter().filter_map(|StubBlob { blob, bytes }| {
             Some((&blob.code, kind_of_blob(&blob.name)?, &blob.name, &**bytes))
@@ -81,41 +90,58 @@ impl StubRows {
             let bytes = part(interpreter, interpreter_start, &codelet.code)?;
             Some((&codelet.code, kind_of_codelet(&codelet.description), &codelet.description, bytes))
         });
+        let mut pieces = Vec::with_capacity(self.pieces.len());
         for (code, kind, name, bytes) in blobs.chain(codelets) {
             let check = check(kind, bytes);
-            let known = before.remove(&code.start.0).filter(|piece| piece.check == check);
+            let known = self.starting_at(code.start.0).filter(|piece| piece.check == check);
             changed |= known.is_none();
-            let piece =
-                known.unwrap_or_else(|| Piece::new(code.start, bytes, kind, name, check, &mut self.rows));
-            self.pieces.insert(code.start.0, piece);
+            let shape = known.map(|piece| Arc::clone(&piece.shape));
+            let shape = shape.unwrap_or_else(|| {
+                let shape = Arc::new(Shape::new(code.start, bytes, kind, name));
+                self.shapes.lock().unwrap_or_else(PoisonError::into_inner).share(shape)
+            });
+            pieces.push(Piece { start: code.start.0, check, shape });
         }
-        changed || self.pieces.len() != count
+        // Of two at one address the one that was read last counts.
+        pieces.reverse();
+        pieces.sort_by_key(|piece| piece.start);
+        pieces.dedup_by_key(|piece| piece.start);
+        changed |= pieces.len() != self.pieces.len();
+        self.pieces = pieces.into();
+        changed
+    }
+
+    fn starting_at(&self, start: u64) -> Option<&Piece> {
+        let index = self.pieces.binary_search_by_key(&start, |piece| piece.start).ok()?;
+        self.pieces.get(index)
+    }
+
+    /// The piece that holds an address.
+    fn piece(&self, pc: Avma) -> Option<&Piece> {
+        let behind = self.pieces.partition_point(|piece| piece.start <= pc.0);
+        self.pieces.get(behind.checked_sub(1)?).filter(|piece| pc.0 < piece.end())
     }
 
     /// The row for code at `pc`; `None` where nothing is known. For a return address ask at address - 1.
     pub fn row(&self, pc: Avma) -> Option<Row> {
-        let (start, piece) = self.pieces.range(..=pc.0).next_back()?;
-        if pc.0 >= piece.end {
-            return None;
-        }
-        let behind = piece.spans.partition_point(|span| start + u64::from(span.offset) <= pc.0);
-        self.rows.get(piece.spans.get(behind.checked_sub(1)?)?.row)
+        let piece = self.piece(pc)?;
+        let behind = piece.shape.spans.partition_point(|span| piece.at(span) <= pc.0);
+        piece.shape.row(piece.shape.spans.get(behind.checked_sub(1)?)?)
     }
 
     /// What HotSpot calls the code at an address: a blob's name, a codelet's description.
     pub fn name(&self, pc: Avma) -> Option<&Arc<str>> {
-        let (_, piece) = self.pieces.range(..=pc.0).next_back()?;
-        (pc.0 < piece.end).then_some(&piece.name)
+        Some(&self.piece(pc)?.shape.name)
     }
 
     /// Hands on all rows in order of their addresses, which count from `base`: first address, first one behind it, row.
     pub fn for_each(&self, base: u64, handle: &mut dyn FnMut(u64, u64, Row)) {
-        for (start, piece) in &self.pieces {
-            let at = |span: &Start| start + u64::from(span.offset);
-            let ends = piece.spans.iter().skip(1).map(at).chain([piece.end]);
-            for (span, end) in piece.spans.iter().zip(ends) {
-                if let Some(row) = self.rows.get(span.row) {
-                    handle(at(span).wrapping_sub(base), end.wrapping_sub(base), row);
+        for piece in &self.pieces {
+            let spans = &piece.shape.spans;
+            let ends = spans.iter().skip(1).map(|span| piece.at(span)).chain([piece.end()]);
+            for (span, end) in spans.iter().zip(ends) {
+                if let Some(row) = piece.shape.row(span) {
+                    handle(piece.at(span).wrapping_sub(base), end.wrapping_sub(base), row);
                 }
             }
         }
@@ -133,52 +159,60 @@ impl StubRows {
                 all.push(span);
             }
         };
-        for (start, piece) in &self.pieces {
-            for span in &piece.spans {
-                add(Span { start: Avma(start + u64::from(span.offset)), row: self.rows.get(span.row) });
+        for piece in &self.pieces {
+            for span in &piece.shape.spans {
+                add(Span { start: Avma(piece.at(span)), row: piece.shape.row(span) });
             }
-            add(Span { start: Avma(piece.end), row: None });
+            add(Span { start: Avma(piece.end()), row: None });
         }
         all
     }
 
     pub fn coverage(&self) -> Coverage {
         let mut sum = Coverage { spans: self.spans().len(), ..Coverage::default() };
-        for (start, piece) in &self.pieces {
-            sum.code_bytes += piece.end - start;
-            sum.covered_bytes += piece.covered_bytes;
+        for piece in &self.pieces {
+            sum.code_bytes += u64::from(piece.shape.bytes);
+            sum.covered_bytes += u64::from(piece.shape.covered_bytes);
         }
         sum
     }
 }
 
-impl Rows {
-    fn number(&mut self, row: Row) -> u32 {
-        *self.numbers.entry(row).or_insert_with(|| {
-            self.rows.push(row);
-            self.rows.len() as u32 - 1
-        })
+impl Piece {
+    fn end(&self) -> u64 {
+        self.start + u64::from(self.shape.bytes)
     }
 
-    fn get(&self, number: u32) -> Option<Row> {
-        self.rows.get(number as usize).copied()
+    fn at(&self, span: &Start) -> u64 {
+        self.start + u64::from(span.offset)
     }
 }
 
-impl Piece {
+impl Shape {
     /// `bytes` are less than 4 GiB: a code cache has 2 GiB at most.
-    fn new(start: Avma, bytes: &[u8], kind: CodeKind, name: &Arc<str>, check: u64, rows: &mut Rows) -> Self {
-        let end = start.0 + bytes.len() as u64;
-        let spans = analyze(bytes, start, kind, &[]);
-        let ends = spans.iter().skip(1).map(|span| span.start.0).chain([end]);
-        let covered = spans.iter().zip(ends).filter(|(span, _)| span.row.is_some());
-        let covered_bytes = covered.map(|(span, end)| end - span.start.0).sum();
+    fn new(start: Avma, bytes: &[u8], kind: CodeKind, name: &Arc<str>) -> Self {
+        let mut rows = Vec::new();
+        let mut number = |row: Row| {
+            let known = rows.iter().position(|known| *known == row);
+            known.unwrap_or_else(|| {
+                rows.push(row);
+                rows.len() - 1
+            }) as u32
+        };
         let compact = |span: &Span| Start {
             offset: span.start.0.wrapping_sub(start.0) as u32,
-            row: span.row.map_or(NO_ROW, |row| rows.number(row)),
+            row: span.row.map_or(NO_ROW, &mut number),
         };
-        let spans = spans.iter().map(compact).collect();
-        Self { end, name: Arc::clone(name), check, spans, covered_bytes }
+        let spans: Box<[Start]> = analyze(bytes, start, kind, &[]).iter().map(compact).collect();
+        let bytes = bytes.len() as u32;
+        let ends = spans.iter().skip(1).map(|span| span.offset).chain([bytes]);
+        let covered = spans.iter().zip(ends).filter(|(span, _)| span.row != NO_ROW);
+        let covered_bytes = covered.map(|(span, end)| end - span.offset).sum();
+        Self { name: Arc::clone(name), bytes, covered_bytes, rows: rows.into(), spans }
+    }
+
+    fn row(&self, span: &Start) -> Option<Row> {
+        self.rows.get(span.row as usize).copied()
     }
 }
 
