@@ -1,7 +1,10 @@
-//! Registers that C2's code keeps below its frame around a call of a collector's barrier.
+//! What compiled code keeps below its frame around a call of a collector's barrier.
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
-use jvmprof_common::unwind::hotspot::spilled::restoring;
+use jvmprof_common::rows::Row;
+use jvmprof_common::unwind::Memory;
+use jvmprof_common::unwind::hotspot::spilled::{below, restoring};
+use jvmprof_common::unwind::hotspot::{CODE_WORDS, Target};
 
 /// As objdump has them: what restores registers, as far as C2 uses them for that, and the length of each is its own.
 const RESTORING: &[&[u8]] = &[
@@ -55,5 +58,71 @@ fn what_brings_a_register_back_is_told_from_what_does_not() {
         for instruction in OTHERS {
             assert_eq!(restoring(word(instruction, behind)), 0, "{instruction:02x?}");
         }
+    }
+}
+
+/// The code behind a call.
+struct Behind(Vec<u8>);
+
+impl Memory for Behind {
+    fn read_u64(&mut self, address: u64) -> Option<u64> {
+        let bytes = self.0.get(usize::try_from(address).ok()?..)?;
+        Some(word(bytes, 0xcc))
+    }
+}
+
+impl Target for Behind {
+    type Row = Row;
+
+    fn read_u8(&mut self, _: u64) -> Option<u8> {
+        None
+    }
+
+    fn load_header(&mut self, _: u64) -> bool {
+        false
+    }
+
+    fn header_word(&self, _: usize) -> u64 {
+        0
+    }
+
+    fn load_code(&mut self, _: u64) -> bool {
+        false
+    }
+
+    fn code(&self) -> &[u64; CODE_WORDS] {
+        &[0; CODE_WORDS]
+    }
+
+    fn stub_row(&mut self, _: u32, _: u64) -> Option<Row> {
+        None
+    }
+}
+
+const ADD_16: &[u8] = &[0x48, 0x83, 0xc4, 0x10];
+const ADD_144: &[u8] = &[0x48, 0x81, 0xc4, 0x90, 0, 0, 0];
+const JMP: &[u8] = &[0xe9, 0, 0, 0, 0];
+const MOV_RSI_RAX: &[u8] = &[0x48, 0x8b, 0xf0];
+const POP_RAX: &[u8] = &[0x58];
+
+#[test]
+fn what_lies_below_a_frame_is_told_by_what_takes_it_off_again() {
+    let cases: &[(&[&[u8]], u64)] = &[
+        // C2.
+        (&[RESTORING[2], RESTORING[3], ADD_144, JMP], 144),
+        (&[RESTORING[0], RESTORING[5], ADD_16, JMP], 16),
+        // C1: the reference is in rax, in another register, and rax is kept besides.
+        (&[ADD_16, JMP], 16),
+        (&[ADD_16, MOV_RSI_RAX, JMP], 16),
+        (&[ADD_16, MOV_RSI_RAX, POP_RAX, JMP], 24),
+        // Epilogues, and code that goes on.
+        (&[ADD_144, &[0x5d], &[0xc3]], 0),
+        (&[ADD_144, &[0x5d], JMP], 0),
+        (&[MOV_RSI_RAX, JMP], 0),
+        (&[POP_RAX, JMP], 0),
+        (&[ADD_16, MOV_RSI_RAX, &[0xc3]], 0),
+    ];
+    for (code, bytes) in cases {
+        assert_eq!(below(&mut Behind(code.concat()), 0), *bytes, "{code:02x?}");
     }
 }

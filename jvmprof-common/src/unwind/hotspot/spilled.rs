@@ -1,11 +1,18 @@
-//! Registers that C2's code keeps below its frame while it calls a collector's barrier.
+//! What compiled code keeps below its frame while it calls a collector's barrier.
 //!
-//! The slow paths of barriers (ZGC's; from JDK 24 on G1's, too) lie behind the method's code, lower the stack pointer for the
+//! C2's keeps registers. The slow paths of barriers (ZGC's; from JDK 24 on G1's, too) lie behind the method's code, lower the stack pointer for the
 //! registers that are in use, and call the JVM, directly or by a stub (openjdk src/hotspot/cpu/x86/gc/shared/barrierSetAssembler_x86.cpp,
 //! `SaveLiveRegisters`):
 //!
 //! ```text
 //! sub rsp, n  mov [rsp + ...], reg  ...  call  [mov ref, rax]  mov reg, [rsp + ...]  vzeroupper  ...  add rsp, n  jmp back
+//! ```
+//!
+//! C1's has the arguments of ZGC's stub there, and rax if it is needed (openjdk
+//! src/hotspot/cpu/x86/gc/z/zBarrierSetAssembler_x86.cpp, `generate_c1_load_barrier_stub`):
+//!
+//! ```text
+//! [push rax]  sub rsp, 16  mov [rsp + ...], reg  ...  call  add rsp, 16  [mov ref, rax]  [pop rax]  jmp back
 //! ```
 //!
 //! What lies behind the call says how far the frame is away. No other code ends in `add rsp` and `jmp`: an epilogue pops rbp
@@ -22,6 +29,7 @@ const ADD_SHORT: u64 = 0xc4_8348;
 const ADD_LONG: u64 = 0xc4_8148;
 const JMP: u64 = 0xe9;
 const JMP_SHORT: u64 = 0xeb;
+const POP_RAX: u64 = 0x58;
 
 /// Bytes below the frame of the compiled code that has called something and continues at `pc`; 0 if there are none.
 #[inline(always)]
@@ -43,10 +51,23 @@ pub fn below(target: &mut impl Target, pc: u64) -> u64 {
         ADD_LONG => (add >> 24 & 0xffff_ffff, 7),
         _ => return 0,
     };
-    let Some(behind) = target.read_object(at + length) else { return 0 };
+    at += length;
+    let Some(mut behind) = target.read_object(at) else { return 0 };
+    if is_mov(behind) {
+        behind >>= 8 * MOV_BYTES;
+    }
+    let mut popped = 0;
+    if behind & 0xff == POP_RAX {
+        popped = 8;
+        behind >>= 8;
+    }
     let is_jump = behind & 0xff == JMP || behind & 0xff == JMP_SHORT;
     // The stack pointer is a multiple of 16 at calls, before and behind.
-    if is_jump && bytes & 15 == 0 && bytes <= MAX_BYTES && (length == 7 || bytes < 0x80) { bytes } else { 0 }
+    if is_jump && bytes & 15 == 0 && bytes <= MAX_BYTES && (length == 7 || bytes < 0x80) {
+        bytes + popped
+    } else {
+        0
+    }
 }
 
 /// The length of an instruction that brings a register back, or a result to where it belongs: the first one of these bytes; 0
@@ -54,10 +75,8 @@ pub fn below(target: &mut impl Target, pc: u64) -> u64 {
 #[inline(always)]
 pub fn restoring(word: u64) -> u64 {
     let byte = |at: u32| word >> (8 * at) & 0xff;
-    // mov r64, r64: 48 to 4d, 89 or 8b.
-    let is_mov = byte(0) & 0xf8 == 0x48 && (byte(1) == 0x8b || byte(1) == 0x89);
-    if is_mov && byte(2) >= 0xc0 {
-        return 3;
+    if is_mov(word) {
+        return MOV_BYTES;
     }
     if word & 0xff_ffff == VZEROUPPER {
         return 3;
@@ -69,7 +88,7 @@ pub fn restoring(word: u64) -> u64 {
     let is_long = byte(0) == 0xc4 && (is_vector(byte(3)) || byte(3) == KMOV)
         || is_sse && byte(1) & 0xf0 == 0x40 && byte(2) == 0x0f && is_vector(byte(3));
     // Where the ModRM byte is.
-    let modrm = if is_mov && byte(1) == 0x8b {
+    let modrm = if byte(0) & 0xf8 == 0x48 && byte(1) == 0x8b {
         2
     } else if is_short {
         3
@@ -93,6 +112,13 @@ pub fn restoring(word: u64) -> u64 {
     u64::from(modrm) + 2 + displacement
 }
 
+/// `mov r64, r64`: 48 to 4d, 89 or 8b.
+#[inline(always)]
+fn is_mov(word: u64) -> bool {
+    word & 0xf8 == 0x48 && matches!(word >> 8 & 0xff, 0x89 | 0x8b) && word >> 16 & 0xff >= 0xc0
+}
+
+const MOV_BYTES: u64 = 3;
 const VZEROUPPER: u64 = 0x77_f8c5;
 /// `kmovq k, m64`.
 const KMOV: u64 = 0x90;
