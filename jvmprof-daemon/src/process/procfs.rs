@@ -122,7 +122,8 @@ pub(super) const MAX_MAPPING_BYTES: usize = 4 << 20;
 /// Bytes of `/proc/PID/maps` that are looked at.
 const MAX_MAPS_BYTES: u64 = 32 << 20;
 
-/// Reads a process's executable mappings, the lowest ones if there are too many: see [`Mappings::is_cut`].
+/// Reads a process's executable mappings, the lowest ones if there are too many: see [`Mappings::is_cut`]. Paths are as the process
+/// sees them, below its own root.
 ///
 /// # Errors
 /// It is gone, has given back its memory and waits for its parent, or may not be read.
@@ -133,6 +134,7 @@ pub fn mappings(pid: u32) -> Result<Mappings, ProcfsError> {
     let (mut mappings, mut line) = (Mappings::default(), Vec::new());
     let mut last: Arc<str> = "".into();
     let mut has_memory = false;
+    let root = root_path(pid);
     loop {
         line.clear();
         // The kernel escapes line breaks of paths.
@@ -151,7 +153,7 @@ pub fn mappings(pid: u32) -> Result<Mappings, ProcfsError> {
         if map.pathname == MMapPath::Vsyscall {
             continue;
         }
-        let path = path_text(&map.pathname);
+        let path = below_root(path_text(&map.pathname), &root);
         if *path != *last {
             last = path.into();
         }
@@ -176,6 +178,21 @@ pub fn mappings(pid: u32) -> Result<Mappings, ProcfsError> {
         mappings.cut();
     }
     Ok(mappings)
+}
+
+/// Where a process's root is in our own file system, without the last slash; empty if it is there, or in another one: then the kernel
+/// tells paths from that one's root on.
+fn root_path(pid: u32) -> String {
+    let path = std::fs::read_link(format!("/proc/{pid}/root")).unwrap_or_default();
+    path.to_string_lossy().trim_end_matches('/').to_owned()
+}
+
+/// What a file's path is for a process that was given another root (`chroot`). What it had mapped before stays as it was.
+fn below_root(path: String, root: &str) -> String {
+    match path.strip_prefix(root) {
+        Some(below) if !root.is_empty() && below.starts_with('/') => below.to_owned(),
+        _ => path,
+    }
 }
 
 /// The file that a process has mapped there, whatever its path leads to by now.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use jvmprof_daemon::native::elf::ElfFile;
 use jvmprof_daemon::native::source::RegularFile;
+use jvmprof_daemon::process::procfs::mappings;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use nix::unistd::mkfifo;
 use tempfile::TempDir;
@@ -66,7 +67,12 @@ impl Root {
 
     /// Starts the program as a container's runtime does, with a `/proc` of its own.
     fn start(&self) -> Workload {
-        let load = Workload::start(&self.contained, &[path_text(&self.path("")), "/opt/deep"]);
+        self.start_by(&self.contained)
+    }
+
+    /// Starts the program by another one, which gives it its root.
+    fn start_by(&self, way: &Path) -> Workload {
+        let load = Workload::start(way, &[path_text(&self.path("")), "/opt/deep"]);
         let executable = format!("/proc/{}/exe", load.pid());
         while !fs::read_link(&executable).expect("it runs").ends_with("opt/deep") {
             std::thread::sleep(Duration::from_millis(10));
@@ -214,6 +220,18 @@ fn a_program_whose_place_somebody_else_took_is_named_by_itself() {
         make(&program);
         assert_named(&record(&[running]), what);
         remove(&program);
+    }
+}
+
+/// `/proc/PID/maps` tells paths as its reader sees them, the kernel's events as the process does: both must mean the same.
+#[test]
+fn paths_of_what_a_process_in_another_root_has_mapped_begin_there() {
+    let root = Root::new(&[]);
+    for way in [&root.contained, Path::new("/usr/sbin/chroot")] {
+        let running = root.start_by(way);
+        let mapped = mappings(running.pid()).expect("it runs");
+        let paths: Vec<&str> = mapped.iter().map(|mapping| &*mapping.path).collect();
+        assert!(paths.contains(&"/opt/deep"), "{way:?}: {paths:?}");
     }
 }
 
