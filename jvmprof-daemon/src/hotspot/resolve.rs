@@ -440,7 +440,7 @@ fn compiled_frames(scopes: &[(Scope, Avma)], debug: &Debug, known: &Methods) -> 
             return Err(Unnamed::BytecodeIndex);
         }
         let mut frame = frame(&info, scope.bci, how);
-        if scope.method.is_none() {
+        if !scope.tells_line(index > 0) {
             frame.line = 0;
         }
         Ok(frame)

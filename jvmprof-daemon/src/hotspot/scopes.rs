@@ -32,6 +32,15 @@ pub struct Scope {
     pub bci: i32,
 }
 
+impl Scope {
+    /// Whether its bytecode index is where the method is; `is_caller`: of one that is inlined into it.
+    ///
+    /// Who calls is past its entry. C2 of JDK 8 says otherwise of some, with `-XX:+DebugNonSafepoints`.
+    pub fn tells_line(&self, is_caller: bool) -> bool {
+        self.method.is_some() && (self.bci >= 0 || !is_caller)
+    }
+}
+
 /// Why debug information can't be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
@@ -108,6 +117,15 @@ mod tests {
         [(-1, 0), (16, 1), (40, 4), (i32::MAX, 0)]
             .map(|(pc_offset, scope)| PcDesc { pc_offset, scope })
             .to_vec()
+    }
+
+    #[test]
+    fn a_method_may_be_at_its_entry_but_has_called_nothing_there() {
+        let scope = |method, bci| Scope { method, bci };
+        assert!(scope(Some(1), ENTRY_BCI).tells_line(false));
+        assert!(!scope(Some(1), ENTRY_BCI).tells_line(true));
+        assert!(scope(Some(1), 0).tells_line(true));
+        assert!(!scope(None, ENTRY_BCI).tells_line(false));
     }
 
     #[test]
