@@ -15,7 +15,7 @@ use gimli::{
 use jvmprof_common::rows::{self, CfaRule, RaRule, RbpRule, Row};
 use jvmprof_daemon::hotspot::stubs::analyze_native;
 use jvmprof_daemon::native::elf::ElfFile;
-use jvmprof_daemon::native::rows::UnwindRows;
+use jvmprof_daemon::native::rows::{SoughtRows, UnwindRows};
 use jvmprof_daemon::native::source::RegularFile;
 use jvmprof_daemon::types::Svma;
 use jvmprof_daemon::unwind::FileRows;
@@ -164,7 +164,7 @@ impl Gimli<'_> {
     }
 }
 
-fn load(path: &str) -> (UnwindRows, Vec<u8>, BaseAddresses) {
+fn load(path: &str) -> (UnwindRows, SoughtRows, Vec<u8>, BaseAddresses) {
     let file = File::open(path).unwrap_or_else(|e| panic!("this test reads {path}: {e}"));
     let elf = ElfFile::parse(RegularFile::new(&file).expect("a regular file")).expect("an ELF file");
     let begin = Instant::now();
@@ -178,11 +178,13 @@ fn load(path: &str) -> (UnwindRows, Vec<u8>, BaseAddresses) {
     let section = elf.section(".eh_frame").expect(".eh_frame");
     let bytes = elf.read(section, 1 << 30).expect("its bytes");
     let bases = BaseAddresses::default().set_eh_frame(section.address.0);
-    (rows, bytes, bases)
+    let sought = SoughtRows::load(&elf).expect("its sections").expect("a table of its functions");
+    (rows, sought, bytes, bases)
 }
 
 fn check_against_gimli(path: &str, least_coverage: f64) {
-    let (rows, bytes, bases) = load(path);
+    let (rows, sought, bytes, bases) = load(path);
+    let mut found = 0u64;
     let section = EhFrame::new(&bytes, LittleEndian);
     let mut context = UnwindContext::new();
     let (mut checked, mut covered, mut total, mut functions) = (0u64, 0u64, 0u64, 0);
@@ -202,6 +204,10 @@ fn check_against_gimli(path: &str, least_coverage: f64) {
                 let row = rows.row(Svma(pc)).unwrap_or_else(|| panic!("no row at {pc:#x} of {path}"));
                 let gimli = Gimli { section, encoding: fde.cie().encoding(), machine: Machine::at(pc) };
                 checked += 1;
+                if let Some(one) = sought.row(Svma(pc)) {
+                    assert_eq!(one, row, "at {pc:#x} of {path}, found by its table");
+                    found += 1;
+                }
                 assert_eq!(row.signal, fde.is_signal_trampoline());
                 let Some(ours) = step_by_row(&row, &gimli.machine) else { continue };
                 let (caller, rsp) = gimli.step(expected);
@@ -213,6 +219,7 @@ fn check_against_gimli(path: &str, least_coverage: f64) {
             }
         }
         let behind = rows.row(Svma(fde.end_address()));
+        assert!(sought.row(Svma(fde.end_address())).is_none_or(|one| Some(one) == behind));
         // glibc has no frame information of the few instructions behind the system call that makes a thread.
         let behind = behind.filter(|row| row.ra != RaRule::BehindClone);
         assert!(behind.is_none() || rows.function_ranges().any(|(start, _)| start.0 == fde.end_address()));
@@ -231,6 +238,8 @@ fn check_against_gimli(path: &str, least_coverage: f64) {
         "{path}: {checked} addresses of {functions} FDEs checked, {:.4} % of code covered",
         coverage * 100.0
     );
+    println!("{path}: {found} of them found by its table of functions");
+    assert!(found * 100 >= checked * 99, "{path}: {found} of {checked} found by its table of functions");
     assert_eq!((rows.functions(), rows.malformed(), rows.over_budget()), (functions, 0, 0));
     assert!(coverage > least_coverage, "{path}: only {coverage} of the code has rows that can be followed");
 }

@@ -113,6 +113,8 @@ impl Pipeline {
             tried: Instant::now(),
             release: false,
         };
+        let no_thread = |source| SamplerError::Thread { source };
+        state.symbolizer.read_ahead().map_err(no_thread)?;
         let mut filled = Ok(());
         let prepare = |mut tables: KernelTables| {
             if let Some(table) = tables.take_dropped() {
@@ -123,7 +125,7 @@ impl Pipeline {
         };
         let limits = QueueLimits { samples: memory.queued_samples, events: memory.queued_events };
         let sampler = BackgroundSampler::start(&options.sampler, RING_INTERVAL, limits, prepare)?;
-        filled.map_err(|source| SamplerError::Thread { source })?;
+        filled.map_err(no_thread)?;
         priority::hurry();
         state.windows.begin();
         Ok(Self { sampler, state, memory: *memory })
@@ -436,7 +438,10 @@ impl State {
         let resolved = match (known, wait) {
             (Some(known), _) => known,
             (None, Wait::Possible) if self.symbolizer.must_wait(process, &sample, now) => {
-                return Some((process.key, sample));
+                match self.symbolizer.resolve_ahead(process, &sample, now) {
+                    Some(resolved) => resolved,
+                    None => return Some((process.key, sample)),
+                }
             }
             (None, Wait::Possible | Wait::Over) => self.symbolizer.resolve(process, &sample, now),
             (None, Wait::Ended) => self.symbolizer.resolve_last(process, &sample, now),

@@ -5,6 +5,7 @@
 
 mod keep;
 mod key;
+mod rows;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -357,21 +358,6 @@ impl FileCache {
             Part::Rows(rows) => Ok(rows),
             Part::Symbols(_) => Err(LoadError::Changed { path: path.into() }),
         }
-    }
-
-    /// As [`Self::rows`], for whoever makes something else of them at once: they aren't kept, however large they are.
-    ///
-    /// # Errors
-    /// As [`Self::symbols`], but none is remembered.
-    pub fn read_rows(
-        &self,
-        key: &FileKey,
-        path: &Path,
-        open: impl FnOnce() -> Result<File, OpenError>,
-    ) -> Result<UnwindRows, LoadError> {
-        let rows =
-            self.load(key, "unwind rows", path, open, |file| UnwindRows::load_with(file, self.analyze));
-        rows.inspect_err(|error| self.counting.load_error(error))
     }
 
     pub fn counters(&self) -> CacheCounters {

@@ -1,8 +1,12 @@
-//! Unwind rows that a stack needs before the thread that reads them has come to them: what they are for is about to change.
+//! What a stack needs before the thread that reads it has come to it: what it is for is about to change, or need not wait.
 
+use std::io;
 use std::time::{Duration, Instant};
 
+use super::{Outcome, Resolved, Symbolizer};
 use crate::native::elf::ElfHeader;
+use crate::process::Process;
+use crate::sampler::Sample;
 
 /// The most code, in bytes, of files whose rows are read while a stack is walked: a few hundredths of a second. The C library
 /// has 2 MB, a browser 200.
@@ -36,6 +40,32 @@ impl EarlyRows {
 
     pub(super) fn took(&mut self, time: Duration) {
         self.left = self.left.saturating_sub(nanoseconds(time));
+    }
+}
+
+impl Symbolizer {
+    /// Reads what all names of the kernel's functions take, before there are samples.
+    ///
+    /// # Errors
+    /// The system has no thread left.
+    pub fn read_ahead(&self) -> io::Result<()> {
+        self.kernel.read_ahead()
+    }
+
+    /// As [`Self::resolve`], of a sample that should wait for unwind rows ([`Self::must_wait`]): those few that it needs may be had at
+    /// once. `None` if its stack isn't whole with them.
+    pub fn resolve_ahead(&mut self, process: &Process, sample: &Sample, now_ns: u64) -> Option<Resolved> {
+        let at_ns = sample.header.time_ns;
+        let symbols = self.processes.get_mut(&process.key)?;
+        let awaits_more = symbols.jit.walkable_until(at_ns, &mut self.counts.perf_maps) < at_ns;
+        if awaits_more || symbols.java.is_awaited(process) || !self.early.has_time(Instant::now()) {
+            return None;
+        }
+        let (mut namer, symbols) = self.namer(process, sample, now_ns);
+        let (_, outcome) = namer.walk(symbols, sample);
+        let reading = namer.reading;
+        self.early.took(reading);
+        (outcome == Outcome::Whole).then(|| self.resolve(process, sample, now_ns))
     }
 }
 

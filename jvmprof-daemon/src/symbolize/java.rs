@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use jvmprof_common::frame::UserFrame;
 use jvmprof_common::jvm::Jvm;
@@ -183,10 +184,13 @@ fn may_be_jvm(process: &Process) -> bool {
 
 impl Attached {
     fn new(pid: u32, cache: &JavaCache) -> Result<Self, HotspotError> {
+        let began = Instant::now();
         let images = images(pid).unwrap_or_default();
         let mut hotspot = Hotspot::attach(&images, LiveMemory::new(pid))?;
         let mut stubs = cache.stub_rows();
+        let attached = began.elapsed();
         update(&mut stubs, &mut hotspot)?;
+        tracing::debug!(pid, ?attached, taken = ?began.elapsed(), "a JVM can be read");
         let (facts, is_final) = JvmFacts::read(&hotspot, pid);
         let fact_reads = if is_final { 0 } else { MAX_FACT_READS };
         let (facts, names) = (Arc::new(facts), HashMap::new());

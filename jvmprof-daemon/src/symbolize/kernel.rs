@@ -1,8 +1,10 @@
 //! Frames of the kernel.
 
 use std::collections::HashMap;
+use std::io;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use super::frames::frame;
 use crate::native::kallsyms::{Kallsyms, KallsymsError};
@@ -15,10 +17,11 @@ const EXEC: [&str; 2] = ["__x64_sys_execve", "__x64_sys_execveat"];
 /// Frames remembered; there are not many more places in a kernel that samples hit.
 const MAX_FRAMES: usize = 20_000;
 
+type Symbols = Result<Kallsyms, KallsymsError>;
+
 #[derive(Debug, Default)]
 pub(super) struct KernelFrames {
-    /// Read when the first frames are named.
-    symbols: OnceLock<Result<Kallsyms, KallsymsError>>,
+    symbols: Arc<OnceLock<Symbols>>,
     /// Where the [`EXEC`] are.
     exec: OnceLock<Vec<Range<Avma>>>,
     mapping: OnceLock<Arc<Mapping>>,
@@ -26,7 +29,25 @@ pub(super) struct KernelFrames {
     unnamed: Vec<Avma>,
 }
 
+fn load() -> Symbols {
+    let began = Instant::now();
+    let symbols = Kallsyms::load();
+    tracing::debug!(taken = ?began.elapsed(), "the kernel's symbols were read");
+    symbols.inspect_err(|error| tracing::warn!(%error, "kernel frames have no names"))
+}
+
 impl KernelFrames {
+    /// Reads the kernel's symbols on a thread of its own: it takes a tenth of a second, in which samples would wait. Without it they are
+    /// read when the first frames are named.
+    ///
+    /// # Errors
+    /// The system has no thread left.
+    pub(super) fn read_ahead(&self) -> io::Result<()> {
+        let symbols = Arc::clone(&self.symbols);
+        let read = move || _ = symbols.get_or_init(load);
+        std::thread::Builder::new().name("kallsyms".to_owned()).spawn(read).map(|_| ())
+    }
+
     /// The frame of an address that was adjusted to the call already; without a name if it is a new one.
     pub(super) fn frame(&mut self, address: Avma) -> Arc<Frame> {
         if let Some(frame) = self.frames.get(&address) {
@@ -68,10 +89,8 @@ impl KernelFrames {
         callers.any(|at| exec.iter().any(|it| it.contains(&at)))
     }
 
-    fn symbols(&self) -> &Result<Kallsyms, KallsymsError> {
-        self.symbols.get_or_init(|| {
-            Kallsyms::load().inspect_err(|error| tracing::warn!(%error, "kernel frames have no names"))
-        })
+    fn symbols(&self) -> &Symbols {
+        self.symbols.get_or_init(load)
     }
 
     fn mapping(&self) -> &Arc<Mapping> {

@@ -156,6 +156,7 @@ impl RowsLoader {
 }
 
 fn read(files: &FileCache, key: &FileKey, path: &Path, file: File) -> Rows {
+    let began = Instant::now();
     let rows = match files.read_rows(key, path, || Ok(file)) {
         Ok(rows) => Some(rows),
         Err(error) if error.is_of_the_file() => None,
@@ -164,12 +165,14 @@ fn read(files: &FileCache, key: &FileKey, path: &Path, file: File) -> Rows {
             return None;
         }
     };
+    let indexed = began.elapsed();
     let left_out = rows.as_ref().map_or(0, UnwindRows::over_budget);
     let packed = FileRows::new(|handle| {
         if let Some(rows) = &rows {
             rows.for_each(handle);
         }
     });
+    tracing::debug!(path = %path.display(), ?indexed, taken = ?began.elapsed(), "unwind rows were read");
     Some(packed.without(left_out))
 }
 

@@ -17,6 +17,7 @@ mod modules;
 mod namer;
 mod names;
 mod native;
+mod sought;
 mod stacks;
 mod tell;
 mod walk;
@@ -54,6 +55,7 @@ use modules::Modules;
 use namer::{Namer, frames_of};
 use names::FunctionNames;
 pub use native::{NativeOptions, Symbolize};
+use sought::Sought;
 use stacks::Stacks;
 use walk::Rules;
 
@@ -93,6 +95,7 @@ pub struct Symbolizer {
     /// `None`: nothing is sampled, only looked at.
     kernel_side: Option<KernelSide>,
     early: EarlyRows,
+    sought: Sought,
     java: JavaCache,
     jit: JitShared,
     /// Native frames that wait for their names.
@@ -164,6 +167,7 @@ impl Symbolizer {
             processes: HashMap::default(),
             kernel_side: None,
             early: EarlyRows::default(),
+            sought: Sought::default(),
             java: JavaCache::new(memory.java),
             jit: JitShared::new(memory.jit),
             unnamed: Vec::new(),
@@ -316,6 +320,7 @@ impl Symbolizer {
             is_passing: false,
             late_from: None,
             reads_rows: false,
+            sought: &mut self.sought,
             reading: Duration::ZERO,
         };
         (namer, symbols)

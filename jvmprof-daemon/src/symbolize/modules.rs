@@ -14,6 +14,7 @@ use super::SymbolCounts;
 use super::early::is_small;
 use super::loader::RowsLoader;
 use super::names::{FunctionNames, NativeLines, Place, lines_of};
+use super::sought::Sought;
 use crate::native::cache::{FileCache, FileKey, KnownFile, LoadError};
 use crate::native::functions::Functions;
 use crate::native::open::{OpenError, open_in_root, open_regular};
@@ -286,6 +287,19 @@ pub(super) fn rule(
 pub(super) fn is_missing(process: &Process, modules: &Modules, loader: &RowsLoader, address: Avma) -> bool {
     let module = process.mappings.find(address).and_then(|code| modules.by_start.get(&code.start));
     module.is_some_and(|module| module.is_replaced || module.key().is_some_and(|key| loader.is_loading(&key)))
+}
+
+/// The row of the code at an address, of a file whose rows are being read, where it can be had at once.
+pub(super) fn sought_row(
+    process: &Process,
+    modules: &Modules,
+    (files, sought): (&FileCache, &mut Sought),
+    address: Avma,
+) -> Option<Row> {
+    let module = modules.by_start.get(&process.mappings.find(address)?.start)?;
+    let file = module.file.as_ref().ok().filter(|_| !module.is_replaced)?;
+    let open = || open_again(process, &module.code, files, &file.key);
+    sought.row(files, file.key, Path::new(&*module.code.path), open, module.svma(file, address)?)
 }
 
 /// Whether the unwind rows of the code at an address, which are being read, could as well be read here.

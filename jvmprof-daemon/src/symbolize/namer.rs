@@ -14,6 +14,7 @@ use super::jit::{Asked, JitShared};
 use super::later::Unnamed;
 use super::modules::Modules;
 use super::names::{FunctionNames, NativeLines};
+use super::sought::Sought;
 use super::{KernelSide, Outcome, ProcessSymbols, modules, walk};
 use crate::hotspot::{JavaCache, Times};
 use crate::native::cache::FileCache;
@@ -55,6 +56,8 @@ pub(super) struct Namer<'a> {
     pub(super) late_from: Option<usize>,
     /// Unwind rows that are being read elsewhere are read here too, if that is soon done.
     pub(super) reads_rows: bool,
+    /// Single ones of those that are being read elsewhere.
+    pub(super) sought: &'a mut Sought,
     /// Time that this took.
     pub(super) reading: Duration,
 }
@@ -86,11 +89,8 @@ impl Namer<'_> {
         sample: &Sample,
         frames: &mut Vec<Arc<Frame>>,
     ) -> Outcome {
-        let (mut stack, is_well_formed) = frames_of(sample);
-        let outcome = match is_well_formed {
-            true => self.finish(symbols, sample, &mut stack),
-            false => Outcome::Truncated("malformed frame"),
-        };
+        let (stack, outcome) = self.walk(symbols, sample);
+        self.counts.finished_by_daemon += u64::from(stack.len() > frames_of(sample).0.len());
         let callers_bytes = symbols.callers.bytes();
         let is_true = self.name_java(symbols, &stack, frames);
         let more = symbols.callers.bytes() - callers_bytes;
@@ -100,6 +100,20 @@ impl Namer<'_> {
             true => outcome,
             false => Outcome::Truncated(FALSE_CALLER),
         }
+    }
+
+    /// The whole stack, as far as it can be walked.
+    pub(super) fn walk(
+        &mut self,
+        symbols: &mut ProcessSymbols,
+        sample: &Sample,
+    ) -> (Vec<UserFrame>, Outcome) {
+        let (mut stack, is_well_formed) = frames_of(sample);
+        let outcome = match is_well_formed {
+            true => self.finish(symbols, sample, &mut stack),
+            false => Outcome::Truncated("malformed frame"),
+        };
+        (stack, outcome)
     }
 
     /// Reads what the Java frames of a sample are called that the kernel program walked.
@@ -231,6 +245,7 @@ impl Namer<'_> {
         }
         let process = self.process;
         let (modules, files, counts) = (&mut symbols.modules, self.files, &mut *self.counts);
+        let sought = &mut *self.sought;
         let tables = self.kernel.map(|kernel| &kernel.tables);
         let before = stack.len();
         let java = symbols.java.attached();
@@ -252,11 +267,18 @@ impl Namer<'_> {
             let is_read_elsewhere = self
                 .kernel
                 .is_some_and(|kernel| modules::is_missing(process, modules, &kernel.loader, address));
-            if is_read_elsewhere && !(reads_rows && modules::is_soon_read(process, modules, address)) {
-                is_missing = true;
-                return Rule::Unknown;
-            }
             let began = is_read_elsewhere.then(Instant::now);
+            if is_read_elsewhere {
+                let sought = modules::sought_row(process, modules, (files, &mut *sought), address);
+                reading += began.map(|began| began.elapsed()).unwrap_or_default();
+                if let Some(row) = sought {
+                    return Rule::Row(row);
+                }
+                if !(reads_rows && modules::is_soon_read(process, modules, address)) {
+                    is_missing = true;
+                    return Rule::Unknown;
+                }
+            }
             let rule = modules::rule(process, modules, (files, tables), counts, address);
             reading += began.map(|began| began.elapsed()).unwrap_or_default();
             rule
@@ -264,9 +286,6 @@ impl Namer<'_> {
         let end = walk::finish(sample, java, stack, &mut symbols.rules, native, generated);
         self.reading = reading;
         self.counts.perf_maps.ambiguous_stacks += u64::from(is_ambiguous);
-        if stack.len() > before {
-            self.counts.finished_by_daemon += 1;
-        }
         if self.now_ns.saturating_sub(sample.header.time_ns) > MAX_DELAY_NS {
             self.late_from = before.checked_sub(1);
         }

@@ -109,6 +109,7 @@ impl Symbolizer {
             if let Some(rows) = rows {
                 kernel.tables.add_file(RowsKey::File(file), rows);
             }
+            self.sought.forget(&file);
             arrived.insert(file);
         }
         if arrived.is_empty() {

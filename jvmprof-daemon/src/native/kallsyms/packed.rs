@@ -14,7 +14,7 @@ use flate2::write::DeflateEncoder;
 
 /// Functions of a block.
 const IN_A_BLOCK: usize = 128;
-/// Start and end of a function before its name.
+/// Where a function is, before the names.
 const BOUNDS_BYTES: usize = 8;
 
 /// Disjoint ranges and a text for each, sorted by start.
@@ -28,7 +28,8 @@ pub(super) struct Packed {
     last: Mutex<Option<(usize, Vec<u8>)>>,
 }
 
-/// Up to [`IN_A_BLOCK`] ranges: start and end of each, four bytes each, then the length of each text, two bytes, then the texts.
+/// Up to [`IN_A_BLOCK`] ranges: how far each one begins behind the one before it, and its length, four bytes each; then the length
+/// of each text, two bytes; then the texts.
 #[derive(Clone, Copy, Debug)]
 struct Block {
     /// Of its first range.
@@ -54,11 +55,14 @@ impl Packed {
     pub(super) fn new<T: Borrow<[u8]>>(entries: &[(Range<u32>, T)]) -> io::Result<Self> {
         let (mut blocks, mut bytes) = (Vec::new(), Vec::new());
         for chunk in entries.chunks(IN_A_BLOCK) {
-            let mut encoder = DeflateEncoder::new(&mut bytes, Compression::best());
+            let start = chunk.first().map_or(0, |(range, _)| range.start);
+            let mut position = start;
+            let mut encoder = DeflateEncoder::new(&mut bytes, Compression::default());
             let text = |text: &T| u16::try_from(text.borrow().len()).unwrap_or(u16::MAX);
             for (range, _) in chunk {
-                encoder.write_all(&range.start.to_le_bytes())?;
-                encoder.write_all(&range.end.to_le_bytes())?;
+                encoder.write_all(&range.start.wrapping_sub(position).to_le_bytes())?;
+                encoder.write_all(&range.end.wrapping_sub(range.start).to_le_bytes())?;
+                position = range.end;
             }
             for (_, name) in chunk {
                 encoder.write_all(&text(name).to_le_bytes())?;
@@ -68,7 +72,6 @@ impl Packed {
             }
             encoder.finish()?;
             let end = u32::try_from(bytes.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
-            let start = chunk.first().map_or(0, |(range, _)| range.start);
             blocks.push(Block { start, count: chunk.len() as u32, end });
         }
         let (blocks, bytes) = (blocks.into(), bytes.into());
@@ -84,7 +87,7 @@ impl Packed {
             *last = Some((index, self.unpack(index)?));
         }
         let (_, bytes) = last.as_ref()?;
-        let mut entries = entries(block.count, bytes);
+        let mut entries = entries(*block, bytes);
         entries
             .find(|(range, _)| range.contains(&at))
             .map(|(range, text)| Entry { range, text: text.to_vec() })
@@ -94,7 +97,7 @@ impl Packed {
     pub(super) fn for_each(&self, mut handle: impl FnMut(Range<u32>, &[u8])) {
         for (index, block) in self.blocks.iter().enumerate() {
             let bytes = self.unpack(index).unwrap_or_default();
-            entries(block.count, &bytes).for_each(|(range, text)| handle(range, text));
+            entries(*block, &bytes).for_each(|(range, text)| handle(range, text));
         }
     }
 
@@ -117,15 +120,17 @@ impl Packed {
     }
 }
 
-fn entries(count: u32, bytes: &[u8]) -> impl Iterator<Item = (Range<u32>, &[u8])> {
-    let count = count as usize;
+fn entries(block: Block, bytes: &[u8]) -> impl Iterator<Item = (Range<u32>, &[u8])> {
+    let (count, mut position) = (block.count as usize, block.start);
     let (bounds, behind) = bytes.split_at_checked(count * BOUNDS_BYTES).unwrap_or_default();
     let (lengths, mut texts) = behind.split_at_checked(count * 2).unwrap_or_default();
     let words = bounds.as_chunks::<4>().0.as_chunks::<2>().0.iter();
-    words.zip(lengths.as_chunks::<2>().0).map_while(move |([start, end], length)| {
+    words.zip(lengths.as_chunks::<2>().0).map_while(move |([gap, bytes], length)| {
         let (text, rest) = texts.split_at_checked(u16::from_le_bytes(*length).into())?;
         texts = rest;
-        Some((u32::from_le_bytes(*start)..u32::from_le_bytes(*end), text))
+        let start = position.wrapping_add(u32::from_le_bytes(*gap));
+        position = start.wrapping_add(u32::from_le_bytes(*bytes));
+        Some((start..position, text))
     })
 }
 

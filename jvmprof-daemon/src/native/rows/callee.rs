@@ -14,7 +14,7 @@ use crate::native::source::ByteSource;
 use crate::types::Svma;
 
 /// `DW_CFA_def_cfa_register`, `rbx` (DWARF 5, 7.24).
-const BY_RBX: [u8; 2] = [0x0d, 0x03];
+pub(super) const BY_RBX: [u8; 2] = [0x0d, 0x03];
 /// Calls that are looked at in all of a file's functions: each is evaluated anew.
 const MAX_CALLS: usize = 256;
 

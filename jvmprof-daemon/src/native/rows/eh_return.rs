@@ -19,7 +19,7 @@ use crate::native::elf::ElfFile;
 use crate::native::source::ByteSource;
 
 /// `DW_CFA_def_cfa`, `rcx`, 8 (DWARF 5, 7.24).
-const BY_RCX: [u8; 3] = [0x0c, 0x02, 0x08];
+pub(super) const BY_RCX: [u8; 3] = [0x0c, 0x02, 0x08];
 /// `rcx` points to the handler's address, which takes the place of a return address.
 const CFA_BY_RCX: CfaRule = CfaRule::RegisterPlus { register: rows::Register::RCX, add: 8 };
 /// What such a function's frame information says of all its code but its beginning and its end.

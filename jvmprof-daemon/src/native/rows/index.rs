@@ -9,9 +9,9 @@ use crate::types::Svma;
 
 /// Longest entry that is evaluated, in bytes: it bounds the time of a lookup. The longest of JDK 17's libjvm has 1,800, that of
 /// rustc 34,000.
-const MAX_ENTRY: usize = 128 << 10;
+pub(super) const MAX_ENTRY: usize = 128 << 10;
 /// Longest CIE that is evaluated, in bytes: it is, for each of its functions. Compilers' have some thirty.
-const MAX_CIE: usize = 4 << 10;
+pub(super) const MAX_CIE: usize = 4 << 10;
 /// Bytes that are evaluated for all rows of a file, for each byte of its section: where functions have 20 bytes and their CIE
 /// 32, it is less than three.
 const WORK_PER_BYTE: usize = 4;

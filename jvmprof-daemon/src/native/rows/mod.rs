@@ -1,7 +1,8 @@
 //! Unwind rows of a file, from its `.eh_frame`, and from `.debug_frame` for functions that lack there.
 //!
 //! Loading makes an index of the functions that have call frame information; a lookup evaluates the one entry that it
-//! needs. `.eh_frame_hdr` isn't used: it is missing in static files, and says nothing of where functions end.
+//! needs. `.eh_frame_hdr` isn't used for that: it is missing in static files, and says nothing of where functions end. It serves while
+//! there is no index: [`SoughtRows`].
 
 mod callee;
 mod clone;
@@ -13,6 +14,7 @@ mod headerless;
 mod index;
 mod patches;
 mod roots;
+mod sought;
 mod spans;
 mod suspects;
 
@@ -27,6 +29,7 @@ use crate::native::go::GoProgram;
 pub use crate::native::rows::code::Analyze;
 use crate::native::rows::index::Index;
 use crate::native::rows::patches::Patches;
+pub use crate::native::rows::sought::SoughtRows;
 use crate::native::rows::spans::Spans;
 use crate::native::source::ByteSource;
 use crate::types::Svma;

@@ -1,0 +1,84 @@
+//! Rows that are looked up by `.eh_frame_hdr`, the sorted table by which programs find their own, while there is no index yet.
+//!
+//! To index the functions of a large library takes a tenth of a second, in which stacks that lead through it would wait. One
+//! function is found at once. What is more than frame information, or in its place, isn't told here: nothing, rather than
+//! something else than [`UnwindRows`] will say.
+
+use std::fmt;
+
+use gimli::{BaseAddresses, EhFrame, EhFrameHdr, EhFrameOffset, LittleEndian, UnwindSection};
+use jvmprof_common::rows::Row;
+
+use super::index::{MAX_CIE, MAX_ENTRY};
+use super::{UnwindRows, callee, eh_return};
+use crate::native::elf::{ElfError, ElfFile};
+use crate::native::source::ByteSource;
+use crate::types::Svma;
+
+/// Largest section that is read for this, in bytes: an SSD's hundredth of a second.
+const MAX_SECTION: u64 = 16 << 20;
+
+/// The frame information of one file, unread.
+pub struct SoughtRows {
+    /// Without an index.
+    rows: UnwindRows,
+    /// `.eh_frame_hdr` (Linux Standard Base 5.0, core, 10.6.2).
+    table: Box<[u8]>,
+}
+
+impl fmt::Debug for SoughtRows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SoughtRows").field("bytes", &self.size_bytes()).finish_non_exhaustive()
+    }
+}
+
+impl SoughtRows {
+    /// `None` of a file that has no such table, is too large, or has another one of its own, as Go's programs do.
+    ///
+    /// # Errors
+    /// A section can't be read.
+    pub fn load<S: ByteSource>(file: &ElfFile<S>) -> Result<Option<Self>, ElfError> {
+        let (Some(frames), Some(table)) = (file.section(".eh_frame"), file.section(".eh_frame_hdr")) else {
+            return Ok(None);
+        };
+        if file.header().is_go || frames.size > MAX_SECTION || table.size > MAX_SECTION {
+            return Ok(None);
+        }
+        let bases = BaseAddresses::default().set_eh_frame_hdr(table.address.0);
+        let address =
+            |name| file.sections().iter().find(|section| section.name == name).map(|it| it.address.0);
+        let bases = bases.set_eh_frame(frames.address.0);
+        let bases = address(".text").map_or(bases.clone(), |text| bases.set_text(text));
+        let bases = address(".got").map_or(bases.clone(), |got| bases.set_got(got));
+        let section = file.read(frames, MAX_SECTION)?.into();
+        let table = file.read(table, MAX_SECTION)?.into();
+        Ok(Some(Self { rows: UnwindRows { bases, section, ..UnwindRows::default() }, table }))
+    }
+
+    /// The row for code at `pc`, where frame information alone decides it.
+    pub fn row(&self, pc: Svma) -> Option<Row> {
+        let bases = &self.rows.bases;
+        let table = EhFrameHdr::new(&self.table, LittleEndian).parse(bases, 8).ok()?;
+        let table = table.table()?;
+        let entry = table.pointer_to_offset(table.lookup(pc.0, bases).ok()?).ok()?;
+        let section = self.rows.eh_frame();
+        let fde = section.fde_from_offset(bases, entry, EhFrame::cie_from_offset).ok()?;
+        let is_usual = fde.entry_len() <= MAX_ENTRY && fde.cie().entry_len() <= MAX_CIE;
+        if !is_usual || !fde.contains(pc.0) || self.may_be_patched(entry, fde.entry_len()) {
+            return None;
+        }
+        self.rows.evaluate(&section, entry, pc)
+    }
+
+    /// Whether other rows may take the place of this entry's.
+    fn may_be_patched(&self, EhFrameOffset(entry): EhFrameOffset, length: usize) -> bool {
+        let bytes = self.rows.section.get(entry..entry.saturating_add(length + 4)).unwrap_or_default();
+        let has = |pattern: &[u8]| bytes.windows(pattern.len()).any(|window| window == pattern);
+        has(&callee::BY_RBX) || has(&eh_return::BY_RCX)
+    }
+
+    /// Bytes of memory held.
+    pub fn size_bytes(&self) -> usize {
+        size_of::<Self>() + self.rows.section.len() + self.table.len()
+    }
+}

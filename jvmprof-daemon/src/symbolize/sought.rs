@@ -1,0 +1,49 @@
+//! Rows of files that are still being read elsewhere, found one by one: so that what needs a few of them needn't wait for all.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::Path;
+
+use jvmprof_common::rows::Row;
+
+use crate::native::cache::{FileCache, FileKey};
+use crate::native::open::OpenError;
+use crate::native::rows::SoughtRows;
+use crate::types::Svma;
+
+/// Bytes of memory for the frame information of all files together. That of a JVM's own library has 2 to 5 MB.
+const MAX_BYTES: usize = 24 << 20;
+
+/// The files, as long as they are being read.
+#[derive(Debug, Default)]
+pub(super) struct Sought {
+    /// `None`: nothing can be found in it like this.
+    files: HashMap<FileKey, Option<SoughtRows>>,
+    bytes: usize,
+}
+
+impl Sought {
+    /// The row for an address of a file. `open` opens the file.
+    pub(super) fn row(
+        &mut self,
+        files: &FileCache,
+        key: FileKey,
+        path: &Path,
+        open: impl FnOnce() -> Result<File, OpenError>,
+        at: Svma,
+    ) -> Option<Row> {
+        if !self.files.contains_key(&key) && self.bytes < MAX_BYTES {
+            // Why it can't be read is counted and logged by those who read it whole.
+            let found = files.sought_rows(&key, path, open).ok().flatten();
+            self.bytes += found.as_ref().map_or(0, SoughtRows::size_bytes);
+            self.files.insert(key, found);
+        }
+        self.files.get(&key)?.as_ref()?.row(at)
+    }
+
+    /// A file's rows have arrived, or won't.
+    pub(super) fn forget(&mut self, key: &FileKey) {
+        let found = self.files.remove(key).flatten();
+        self.bytes -= found.map_or(0, |found| found.size_bytes());
+    }
+}
