@@ -33,7 +33,6 @@ impl Sought {
         at: Svma,
     ) -> Option<Row> {
         if !self.files.contains_key(&key) && self.bytes < MAX_BYTES {
-            // Why it can't be read is counted and logged by those who read it whole.
             let found = files.sought_rows(&key, path, open).ok().flatten();
             self.bytes += found.as_ref().map_or(0, SoughtRows::size_bytes);
             self.files.insert(key, found);

@@ -23,16 +23,17 @@ impl FileCache {
         rows.inspect_err(|error| self.counting.load_error(error))
     }
 
-    /// Those that can be looked up at once, before [`Self::read_rows`] is done; `None` if the file has no table for that.
+    /// Those that can be looked up at once, before [`Self::read_rows`] is done; `None` if the file has no table for that, or it can't be
+    /// read: whoever reads all of them says why.
     ///
     /// # Errors
-    /// As [`Self::read_rows`], which counts them.
+    /// It isn't the file known as `key` any more, or can't be opened.
     pub fn sought_rows(
         &self,
         key: &FileKey,
         path: &Path,
         open: impl FnOnce() -> Result<File, OpenError>,
     ) -> Result<Option<SoughtRows>, LoadError> {
-        self.load(key, "unwind rows", path, open, |file| SoughtRows::load(file))
+        self.load(key, "unwind rows", path, open, |file| Ok(SoughtRows::load(file).ok().flatten()))
     }
 }
