@@ -5,6 +5,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -150,6 +151,15 @@ fn a_full_ring_buffer_is_counted_and_the_rest_goes_on() {
     assert_eq!(samples + lost, taken, "every sample arrived or is counted: {summary}");
 }
 
+/// A recording samples once it has perf events.
+fn wait_until_it_samples(pid: u32) {
+    let is_event = |target: PathBuf| target.to_string_lossy().contains("perf_event");
+    let files = || fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs").flatten();
+    while !files().any(|file| fs::read_link(file.path()).is_ok_and(is_event)) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 #[test]
 fn ctrl_c_and_sigterm_write_what_was_collected() {
     let dir = scratch();
@@ -163,6 +173,7 @@ fn ctrl_c_and_sigterm_write_what_was_collected() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
+        wait_until_it_samples(recording.id());
         std::thread::sleep(Duration::from_secs(2));
         support::signal(recording.id(), signal);
         assert!(recording.wait().unwrap().success());
