@@ -12,7 +12,7 @@ use jvmprof_daemon::native::build_id::from_note_bytes;
 use jvmprof_daemon::native::demangle::demangle;
 use jvmprof_daemon::native::elf::ElfFile;
 use jvmprof_daemon::native::kallsyms::Kallsyms;
-use jvmprof_daemon::native::rows::UnwindRows;
+use jvmprof_daemon::native::rows::{SoughtRows, UnwindRows};
 use jvmprof_daemon::native::source::RegularFile;
 use jvmprof_daemon::types::{Avma, Svma};
 use proptest::collection::vec;
@@ -43,6 +43,30 @@ proptest! {
                 rows.row(Svma(pc));
             }
         }
+    }
+
+    #[test]
+    fn a_table_of_functions_that_says_anything_costs_no_more_than_its_file(
+        changes in vec((any::<bool>(), any::<u32>(), any::<u8>()), 0..20),
+        places in vec(0..0x3_0000u64, 50),
+    ) {
+        let mut bytes = std::fs::read("/lib/x86_64-linux-gnu/libgcc_s.so.1").expect("libgcc");
+        let sections = {
+            let elf = ElfFile::parse(&*bytes).expect("an ELF file");
+            [".eh_frame", ".eh_frame_hdr"].map(|name| {
+                let section = elf.section(name).expect("it is a usual library");
+                (elf.place(section).expect("inside the file").0 as usize, section.size as usize)
+            })
+        };
+        for (in_table, at, byte) in &changes {
+            let (offset, size) = sections[usize::from(*in_table)];
+            bytes[offset + *at as usize % size] = *byte;
+        }
+        let elf = ElfFile::parse(&*bytes).expect("its headers are as they were");
+        let rows = SoughtRows::load(&elf).expect("its sections are there").expect("a table");
+        let found = places.iter().filter(|place| rows.row(Svma(**place)).is_some()).count();
+        prop_assert!(rows.size_bytes() <= bytes.len());
+        prop_assert!(!changes.is_empty() || found > 0, "nothing is found in an unchanged file");
     }
 
     #[test]

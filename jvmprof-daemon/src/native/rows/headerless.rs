@@ -11,7 +11,7 @@ use crate::types::Svma;
 
 /// Version, and how linkers encode the pointer, the number of functions and the table: `DW_EH_PE_pcrel | DW_EH_PE_sdata4`,
 /// `DW_EH_PE_udata4`, `DW_EH_PE_datarel | DW_EH_PE_sdata4`.
-const USUAL: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
+pub(super) const USUAL: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
 
 /// The section's address and bytes, of a file that has no section headers; `None` if it hasn't any.
 ///

@@ -6,9 +6,10 @@
 
 use std::fmt;
 
-use gimli::{BaseAddresses, EhFrame, EhFrameHdr, EhFrameOffset, LittleEndian, UnwindSection};
+use gimli::{BaseAddresses, EhFrame, EhFrameOffset, UnwindSection};
 use jvmprof_common::rows::Row;
 
+use super::headerless::USUAL;
 use super::index::{MAX_CIE, MAX_ENTRY};
 use super::{UnwindRows, callee, eh_return};
 use crate::native::elf::{ElfError, ElfFile};
@@ -22,8 +23,11 @@ const MAX_SECTION: u64 = 16 << 20;
 pub struct SoughtRows {
     /// Without an index.
     rows: UnwindRows,
-    /// `.eh_frame_hdr` (Linux Standard Base 5.0, core, 10.6.2).
+    /// Where `.eh_frame` is.
+    begin: u64,
+    /// `.eh_frame_hdr` (Linux Standard Base 5.0, core, 10.6.2), as linkers write it, and where it is.
     table: Box<[u8]>,
+    table_at: u64,
 }
 
 impl fmt::Debug for SoughtRows {
@@ -44,23 +48,22 @@ impl SoughtRows {
         if file.header().is_go || frames.size > MAX_SECTION || table.size > MAX_SECTION {
             return Ok(None);
         }
-        let bases = BaseAddresses::default().set_eh_frame_hdr(table.address.0);
         let address =
             |name| file.sections().iter().find(|section| section.name == name).map(|it| it.address.0);
-        let bases = bases.set_eh_frame(frames.address.0);
+        let bases = BaseAddresses::default().set_eh_frame(frames.address.0);
         let bases = address(".text").map_or(bases.clone(), |text| bases.set_text(text));
         let bases = address(".got").map_or(bases.clone(), |got| bases.set_got(got));
         let section = file.read(frames, MAX_SECTION)?.into();
-        let table = file.read(table, MAX_SECTION)?.into();
-        Ok(Some(Self { rows: UnwindRows { bases, section, ..UnwindRows::default() }, table }))
+        let (begin, table_at) = (frames.address.0, table.address.0);
+        let table: Box<[u8]> = file.read(table, MAX_SECTION)?.into();
+        let rows = UnwindRows { bases, section, ..UnwindRows::default() };
+        Ok(table.starts_with(&USUAL).then_some(Self { rows, begin, table, table_at }))
     }
 
     /// The row for code at `pc`, where frame information alone decides it.
     pub fn row(&self, pc: Svma) -> Option<Row> {
         let bases = &self.rows.bases;
-        let table = EhFrameHdr::new(&self.table, LittleEndian).parse(bases, 8).ok()?;
-        let table = table.table()?;
-        let entry = table.pointer_to_offset(table.lookup(pc.0, bases).ok()?).ok()?;
+        let entry = self.entry(pc)?;
         let section = self.rows.eh_frame();
         let fde = section.fde_from_offset(bases, entry, EhFrame::cie_from_offset).ok()?;
         let is_usual = fde.entry_len() <= MAX_ENTRY && fde.cie().entry_len() <= MAX_CIE;
@@ -68,6 +71,20 @@ impl SoughtRows {
             return None;
         }
         self.rows.evaluate(&section, entry, pc)
+    }
+
+    /// The entry of the last function that begins at an address or before it, if the table is sorted; else of any.
+    fn entry(&self, pc: Svma) -> Option<EhFrameOffset> {
+        // Version and encodings, where `.eh_frame` is, how many pairs; then a function and its entry each, counted from the table.
+        let words = self.table.as_chunks::<4>().0;
+        let count = u32::from_le_bytes(*words.get(2)?) as usize;
+        let pairs = words.get(3..)?.as_chunks::<2>().0;
+        let pairs = pairs.get(..count.min(pairs.len()))?;
+        let at = |word: [u8; 4]| self.table_at.checked_add_signed(i32::from_le_bytes(word).into());
+        let behind = pairs.partition_point(|[start, _]| at(*start).is_some_and(|start| start <= pc.0));
+        let [_, entry] = pairs.get(behind.checked_sub(1)?)?;
+        let offset = at(*entry)?.checked_sub(self.begin)?;
+        Some(EhFrameOffset(usize::try_from(offset).ok()?))
     }
 
     /// Whether other rows may take the place of this entry's.
