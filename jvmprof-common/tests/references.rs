@@ -1,13 +1,15 @@
 //! Where references of moving collectors lead, over memory as these collectors leave it.
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
+#[macro_use]
+#[path = "support/mod.rs"]
+mod support;
+
 use std::collections::BTreeMap;
 
 use jvmprof_common::jvm::{Chunks, Collector, Jvm};
-use jvmprof_common::rows::Row;
 use jvmprof_common::unwind::Memory;
 use jvmprof_common::unwind::hotspot::references::{UNKNOWN, follow, may_have_moved};
-use jvmprof_common::unwind::hotspot::{CODE_WORDS, Target};
 
 /// Words by address.
 struct Words(BTreeMap<u64, u64>);
@@ -18,33 +20,7 @@ impl Memory for Words {
     }
 }
 
-impl Target for Words {
-    type Row = Row;
-
-    fn read_u8(&mut self, _: u64) -> Option<u8> {
-        None
-    }
-
-    fn load_header(&mut self, _: u64) -> bool {
-        false
-    }
-
-    fn header_word(&self, _: usize) -> u64 {
-        0
-    }
-
-    fn load_code(&mut self, _: u64) -> bool {
-        false
-    }
-
-    fn code(&self) -> &[u64; CODE_WORDS] {
-        &[0; CODE_WORDS]
-    }
-
-    fn stub_row(&mut self, _: u32, _: u64) -> Option<Row> {
-        None
-    }
-}
+only_memory!(Words);
 
 const BASE: u64 = 1 << 42;
 const MASK_AT: u64 = 0x1000;

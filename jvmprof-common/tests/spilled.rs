@@ -1,10 +1,12 @@
 //! What compiled code keeps below its frame around a call of a collector's barrier.
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
-use jvmprof_common::rows::Row;
+#[macro_use]
+#[path = "support/mod.rs"]
+mod support;
+
 use jvmprof_common::unwind::Memory;
 use jvmprof_common::unwind::hotspot::spilled::{below, restoring};
-use jvmprof_common::unwind::hotspot::{CODE_WORDS, Target};
 
 /// As objdump has them: what restores registers, as far as C2 uses them for that, and the length of each is its own.
 const RESTORING: &[&[u8]] = &[
@@ -71,33 +73,7 @@ impl Memory for Behind {
     }
 }
 
-impl Target for Behind {
-    type Row = Row;
-
-    fn read_u8(&mut self, _: u64) -> Option<u8> {
-        None
-    }
-
-    fn load_header(&mut self, _: u64) -> bool {
-        false
-    }
-
-    fn header_word(&self, _: usize) -> u64 {
-        0
-    }
-
-    fn load_code(&mut self, _: u64) -> bool {
-        false
-    }
-
-    fn code(&self) -> &[u64; CODE_WORDS] {
-        &[0; CODE_WORDS]
-    }
-
-    fn stub_row(&mut self, _: u32, _: u64) -> Option<Row> {
-        None
-    }
-}
+only_memory!(Behind);
 
 const ADD_16: &[u8] = &[0x48, 0x83, 0xc4, 0x10];
 const ADD_144: &[u8] = &[0x48, 0x81, 0xc4, 0x90, 0, 0, 0];
