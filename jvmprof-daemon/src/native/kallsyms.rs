@@ -1,6 +1,6 @@
 //! The kernel's own symbols, as `/proc/kallsyms` lists them (`kernel/kallsyms.c`, `s_show`):
-//! `address type name`, and behind a tab the module in brackets. There are about 60,000 functions, in 2 to 3 MB here, and as many
-//! symbols of the padding before them.
+//! `address type name`, and behind a tab the module in brackets. There are about 60,000 functions, in less than a megabyte here, and as
+//! many symbols of the padding before them.
 
 use std::collections::HashMap;
 use std::fs::File;

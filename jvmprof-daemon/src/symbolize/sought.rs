@@ -17,7 +17,7 @@ const MAX_BYTES: usize = 24 << 20;
 /// The files, as long as they are being read.
 #[derive(Debug, Default)]
 pub(super) struct Sought {
-    /// `None`: nothing can be found in it like this.
+    /// `None`: nothing can be found in it like this, or there is no room for it.
     files: HashMap<FileKey, Option<SoughtRows>>,
     bytes: usize,
 }
@@ -32,8 +32,9 @@ impl Sought {
         open: impl FnOnce() -> Result<File, OpenError>,
         at: Svma,
     ) -> Option<Row> {
-        if !self.files.contains_key(&key) && self.bytes < MAX_BYTES {
+        if !self.files.contains_key(&key) {
             let found = files.sought_rows(&key, path, open).ok().flatten();
+            let found = found.filter(|found| self.bytes + found.size_bytes() <= MAX_BYTES);
             self.bytes += found.as_ref().map_or(0, SoughtRows::size_bytes);
             self.files.insert(key, found);
         }

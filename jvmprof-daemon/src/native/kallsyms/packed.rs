@@ -1,7 +1,7 @@
 //! Functions with their names, compressed in blocks.
 //!
 //! A kernel has 60,000 to 200,000 functions, of which a profile names some hundred. Names of neighbours are alike, so that
-//! blocks of a hundred take a third of their size, and one is unpacked within some ten microseconds.
+//! blocks of some hundred take a third of their size, and one is unpacked within some ten microseconds.
 
 use std::borrow::Borrow;
 use std::io::{self, Read as _};

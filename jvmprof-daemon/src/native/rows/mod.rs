@@ -125,11 +125,7 @@ impl UnwindRows {
 
     fn of_section<S: ByteSource>(kind: Kind, file: &ElfFile<S>, section: &Section) -> Result<Self, ElfError> {
         let bytes = file.read(section, MAX_SECTION)?;
-        let address = |name| file.sections().iter().find(|s| s.name == name).map(|s| s.address.0);
-        let mut bases = BaseAddresses::default().set_eh_frame(section.address.0);
-        bases = address(".text").map_or(bases.clone(), |text| bases.set_text(text));
-        bases = address(".got").map_or(bases.clone(), |got| bases.set_got(got));
-        Ok(Self::indexed(kind, bases, bytes.into(), &code_of(file)))
+        Ok(Self::indexed(kind, bases_of(file, section), bytes.into(), &code_of(file)))
     }
 
     fn add_debug(&mut self, mut debug: Self) {
@@ -288,6 +284,14 @@ impl UnwindRows {
             Some(compile::row(row, fde.cie(), section))
         })
     }
+}
+
+/// What addresses in a section of call frame information count from.
+fn bases_of<S: ByteSource>(file: &ElfFile<S>, section: &Section) -> BaseAddresses {
+    let address = |name| file.sections().iter().find(|s| s.name == name).map(|s| s.address.0);
+    let mut bases = BaseAddresses::default().set_eh_frame(section.address.0);
+    bases = address(".text").map_or(bases.clone(), |text| bases.set_text(text));
+    address(".got").map_or(bases.clone(), |got| bases.set_got(got))
 }
 
 /// The addresses of a file's code.

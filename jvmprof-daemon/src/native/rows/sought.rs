@@ -6,25 +6,23 @@
 
 use std::fmt;
 
-use gimli::{BaseAddresses, EhFrame, EhFrameOffset, UnwindSection};
+use gimli::{EhFrame, EhFrameOffset, UnwindSection};
 use jvmprof_common::rows::Row;
 
 use super::headerless::USUAL;
 use super::index::{MAX_CIE, MAX_ENTRY};
-use super::{UnwindRows, callee, eh_return};
+use super::{UnwindRows, bases_of, callee, eh_return};
 use crate::native::elf::{ElfError, ElfFile};
 use crate::native::source::ByteSource;
 use crate::types::Svma;
 
-/// Largest section that is read for this, in bytes: an SSD's hundredth of a second.
-const MAX_SECTION: u64 = 16 << 20;
+/// What is read of a file for this at most, in bytes: an SSD's hundredth of a second.
+const MAX_BYTES: u64 = 16 << 20;
 
 /// The frame information of one file, unread.
 pub struct SoughtRows {
     /// Without an index.
     rows: UnwindRows,
-    /// Where `.eh_frame` is.
-    begin: u64,
     /// `.eh_frame_hdr` (Linux Standard Base 5.0, core, 10.6.2), as linkers write it, and where it is.
     table: Box<[u8]>,
     table_at: u64,
@@ -45,19 +43,14 @@ impl SoughtRows {
         let (Some(frames), Some(table)) = (file.section(".eh_frame"), file.section(".eh_frame_hdr")) else {
             return Ok(None);
         };
-        if file.header().is_go || frames.size > MAX_SECTION || table.size > MAX_SECTION {
+        if file.header().is_go || frames.size.saturating_add(table.size) > MAX_BYTES {
             return Ok(None);
         }
-        let address =
-            |name| file.sections().iter().find(|section| section.name == name).map(|it| it.address.0);
-        let bases = BaseAddresses::default().set_eh_frame(frames.address.0);
-        let bases = address(".text").map_or(bases.clone(), |text| bases.set_text(text));
-        let bases = address(".got").map_or(bases.clone(), |got| bases.set_got(got));
-        let section = file.read(frames, MAX_SECTION)?.into();
-        let (begin, table_at) = (frames.address.0, table.address.0);
-        let table: Box<[u8]> = file.read(table, MAX_SECTION)?.into();
+        let (bases, table_at) = (bases_of(file, frames), table.address.0);
+        let section = file.read(frames, MAX_BYTES)?.into();
+        let table: Box<[u8]> = file.read(table, MAX_BYTES)?.into();
         let rows = UnwindRows { bases, section, ..UnwindRows::default() };
-        Ok(table.starts_with(&USUAL).then_some(Self { rows, begin, table, table_at }))
+        Ok(table.starts_with(&USUAL).then_some(Self { rows, table, table_at }))
     }
 
     /// The row for code at `pc`, where frame information alone decides it.
@@ -83,7 +76,7 @@ impl SoughtRows {
         let at = |word: [u8; 4]| self.table_at.checked_add_signed(i32::from_le_bytes(word).into());
         let behind = pairs.partition_point(|[start, _]| at(*start).is_some_and(|start| start <= pc.0));
         let [_, entry] = pairs.get(behind.checked_sub(1)?)?;
-        let offset = at(*entry)?.checked_sub(self.begin)?;
+        let offset = at(*entry)?.checked_sub(self.rows.bases.eh_frame.section?)?;
         Some(EhFrameOffset(usize::try_from(offset).ok()?))
     }
 
