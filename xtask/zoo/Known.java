@@ -93,9 +93,14 @@ final class Known implements Zoo.Program {
             }
         }
 
+        /**
+         * More than C1 inlines. Behind the loop's poll C1 has debug information at the next call or return only: the caller's,
+         * were this inlined there, and a machine on which C2 comes late would spend half of that time with the wrong name.
+         */
         static long spin(long x) {
             for (long i = x | 1; (i & 0x3fff) != 0; i += 3) {
                 x += i ^ x >>> 3;
+                x ^= x << 13;
             }
             return x;
         }
