@@ -151,8 +151,10 @@ pub struct Chunks {
     pub bottom_is_argsize: u16,
     /// Bytes from the object to its stack.
     pub stack: u16,
+    /// `StackChunk.maxThawingSize`: words of stack that its frames take once they are thawed; 0 where it isn't known.
+    pub max_thawing: u16,
     /// Zero.
-    pub reserved: [u16; 2],
+    pub reserved: u16,
     pub collector: Collector,
 }
 

@@ -30,7 +30,7 @@ fn frozen(ctx: PerfEventContext) -> u32 {
         }
         let stop = walk_frozen();
         if stop != WALKED {
-            if scratch.frozen.is_reckoned != 0 {
+            if scratch.frozen.taken_until != 0 {
                 // What was found of that chunk isn't sure any more.
                 (scratch.frames, scratch.used) = (scratch.frozen_from[0], scratch.frozen_from[1]);
             }
@@ -72,7 +72,7 @@ fn walk_one(scratch: &mut Scratch, copies: *mut Copies) -> Result<(), Stop> {
         scratch.frozen_from = [scratch.frames - 1, scratch.used - STUB_WORDS];
         chunk
     } else {
-        let is_last = frozen::step(&mut cursor, &mut target, jvm, &scratch.frozen, &mut scratch.frame)?;
+        let is_last = frozen::step(&mut cursor, &mut target, jvm, &mut scratch.frozen, &mut scratch.frame)?;
         let next = if is_last { frozen::next_chunk(&mut target, jvm, &scratch.frozen) } else { 0 };
         let [first, second, _] = scratch.frame.words;
         if scratch.frozen.at_barrier != 0 {
@@ -89,7 +89,6 @@ fn walk_one(scratch: &mut Scratch, copies: *mut Copies) -> Result<(), Stop> {
             scratch.cursor = cursor;
             return Ok(());
         }
-        scratch.frozen.is_reckoned = 0;
         next
     };
     let mut target = user!(scratch, copies, None, jvm.code_start);

@@ -12,6 +12,7 @@ mod filter;
 mod frozen;
 mod globals;
 mod goroutine;
+mod heap;
 mod known;
 mod mapping;
 mod memory;

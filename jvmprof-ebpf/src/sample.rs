@@ -89,7 +89,7 @@ fn fill_header(scratch: &mut Scratch, ctx: &PerfEventContext, task: Task, start_
     scratch.by_frame_pointer = 0;
     scratch.is_new = 0;
     scratch.frozen.entry = 0;
-    scratch.frozen.is_reckoned = 0;
+    scratch.frozen.taken_until = 0;
     let header = &mut scratch.header;
     header.magic = SAMPLE_MAGIC;
     // SAFETY: helpers without arguments.

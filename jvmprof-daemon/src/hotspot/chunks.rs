@@ -62,6 +62,15 @@ struct Class {
     instance_bytes: u16,
 }
 
+/// What a class's list of fields says.
+#[derive(Debug, Default)]
+struct Fields {
+    /// Those that the class file has: index of the name in the pool, and offset.
+    own: Vec<(u32, u32)>,
+    /// Offsets of those that the JVM has added.
+    added: Vec<u32>,
+}
+
 impl ChunkFields {
     /// `None` for JVMs without virtual threads, and for those that don't say enough.
     pub(crate) fn new(lookup: Lookup<'_>) -> Option<Self> {
@@ -122,6 +131,7 @@ impl ChunkFields {
         let of_chunk = self.offsets(chunk, ["parent", "size", "sp"], layout, encoding, memory)?;
         let [tail] = self.offsets(continuation, ["tail"], layout, encoding, memory)?;
         let [parent, size, sp] = of_chunk;
+        let max_thawing = self.max_thawing(chunk, encoding, memory);
         // JDK 22 and later keep the index itself.
         let bottom = self.offsets(chunk, ["bottom"], layout, encoding, memory);
         let argsize = || self.offsets(chunk, ["argsize"], layout, encoding, memory);
@@ -144,7 +154,8 @@ impl ChunkFields {
             bottom_is_argsize: is_argsize,
             // share/oops/instanceStackChunkKlass.hpp, `offset_of_stack`.
             stack: chunk.instance_bytes,
-            reserved: [0; 2],
+            max_thawing: max_thawing.unwrap_or_default(),
+            reserved: 0,
             collector,
         })
     }
@@ -203,13 +214,8 @@ impl ChunkFields {
         encoding: Encoding,
         memory: &impl ProcessMemory,
     ) -> Option<[u16; N]> {
-        let words =
-            memory.read_words(&[self.fields, self.constants].map(|offset| Avma(class.klass.0 + offset)));
-        let (list, pool) = (words[0]?, words[1]?);
-        // share/oops/array.hpp: an `int` length, then the bytes.
-        let length = field::u32(&memory.read_bytes(Avma(list), 4)?, 0)?;
-        let bytes = memory.read_bytes(Avma(list + 4), length.min(MAX_FIELD_BYTES) as usize)?;
-        let fields = self.fields(&bytes, encoding)?;
+        let (bytes, pool) = self.field_list(class, memory)?;
+        let fields = self.fields(&bytes, encoding)?.own;
         let slots: Vec<Avma> =
             fields.iter().map(|(name, _)| Avma(pool + self.pool_bytes + u64::from(*name) * 8)).collect();
         let symbols: Vec<u64> =
@@ -226,21 +232,39 @@ impl ChunkFields {
         Some(offsets)
     }
 
-    /// Name index and offset of the fields that the class file has.
-    fn fields(&self, bytes: &[u8], encoding: Encoding) -> Option<Vec<(u32, u32)>> {
+    /// Where `StackChunk.maxThawingSize` is, which the JVM has added. Such fields have no names in the pool, but an order:
+    /// share/runtime/continuationJavaClasses.hpp, `STACKCHUNK_INJECTED_FIELDS` (JDK 21: share/classfile/javaClasses.hpp).
+    fn max_thawing(&self, chunk: Class, encoding: Encoding, memory: &impl ProcessMemory) -> Option<u16> {
+        let (bytes, _) = self.field_list(chunk, memory)?;
+        let [_cont, _flags, _pc, at, ..] = self.fields(&bytes, encoding)?.added[..] else { return None };
+        u16::try_from(at).ok().filter(|at| at.is_multiple_of(4) && *at < chunk.instance_bytes)
+    }
+
+    /// A class's list of fields, and the pool that has their names.
+    fn field_list(&self, class: Class, memory: &impl ProcessMemory) -> Option<(Vec<u8>, u64)> {
+        let words =
+            memory.read_words(&[self.fields, self.constants].map(|offset| Avma(class.klass.0 + offset)));
+        let (list, pool) = (words[0]?, words[1]?);
+        // share/oops/array.hpp: an `int` length, then the bytes.
+        let length = field::u32(&memory.read_bytes(Avma(list), 4)?, 0)?;
+        Some((memory.read_bytes(Avma(list + 4), length.min(MAX_FIELD_BYTES) as usize)?, pool))
+    }
+
+    fn fields(&self, bytes: &[u8], encoding: Encoding) -> Option<Fields> {
         let mut reader = Reader::new(bytes, 0, encoding);
         let own = reader.unsigned()?;
-        let _injected = reader.unsigned()?;
-        let mut fields = Vec::new();
-        for _ in 0..own.min(MAX_FIELD_BYTES) {
+        let injected = reader.unsigned()?;
+        let mut fields = Fields::default();
+        for _ in 0..own.saturating_add(injected).min(MAX_FIELD_BYTES) {
             let (name, _signature, offset) = (reader.unsigned()?, reader.unsigned()?, reader.unsigned()?);
             let (_access, flags) = (reader.unsigned()?, reader.unsigned()?);
             let optional = [self.optional.initialized, self.optional.generic, self.optional.contended];
             for _ in optional.into_iter().filter(|bit| flags & bit != 0) {
                 reader.unsigned()?;
             }
-            if flags & self.optional.injected == 0 {
-                fields.push((name, offset));
+            match flags & self.optional.injected {
+                0 => fields.own.push((name, offset)),
+                _ => fields.added.push(offset),
             }
         }
         Some(fields)

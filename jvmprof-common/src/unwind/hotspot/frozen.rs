@@ -9,8 +9,9 @@
 //! The thread that is walked is the one that was interrupted, so nobody else changes its chunks, but for a collector, which may
 //! move them meanwhile ([`super::references`]). It changes neither return addresses nor what identifies methods.
 //!
-//! The return barrier itself makes room on the stack for what it is about to bring, and calls the JVM to copy it. The room tells how
-//! many words the chunk had then; what has been copied stays in the chunk, only its index has moved on.
+//! The return barrier itself makes room on the stack for what it is about to bring, and calls the JVM to copy it. The room is for as
+//! many words as the chunk had to bring then, and the chunk says how many it still has: the difference is what has been taken off it
+//! since. That stays in the chunk all the same, only its index has moved on.
 
 use super::references::{self, UNKNOWN};
 use super::{Code, Cursor, Target, Words, compiled, frame_bytes, interpreted, pointer};
@@ -57,8 +58,9 @@ pub struct Frozen {
     pub at_barrier: u64,
     /// Words of the room on the stack while the JVM brings frames there; else 0.
     pub room: u64,
-    /// 1 if the chunk's begin was reckoned from the room: its frames, all compiled, must end where it ends.
-    pub is_reckoned: u64,
+    /// Where the chunk says that its frames begin, while those before it are walked, which were taken off; else 0. They are compiled,
+    /// and end there.
+    pub taken_until: u64,
 }
 
 /// Goes behind the return barrier, which the cursor's frame is: to the youngest chunk, for [`arrive`]; 0 if the frame is of the
@@ -73,7 +75,7 @@ pub fn enter(cursor: &Cursor, target: &mut impl Target, jvm: &Jvm, frozen: &mut 
         return Err(Stop::Frozen);
     }
     frozen.room = 0;
-    frozen.is_reckoned = 0;
+    frozen.taken_until = 0;
     // What the barrier itself has called is at work on the chunks.
     if ends_in_call(target.read_object(cursor.pc - 8).unwrap_or(0)) {
         return enter_thawing(cursor, target, jvm, frozen);
@@ -201,21 +203,25 @@ pub fn arrive(
             return Err(Stop::Frozen);
         }
         let (mut sp, bottom) = (bounds >> 32, bounds & 0xffff_ffff);
+        let stack = chunk + u64::from(chunks.stack);
         let room = frozen.room;
         frozen.room = 0;
         if room != 0 {
-            // Frames are of an even number of words, but for arguments.
-            let before = bottom.wrapping_sub(room.wrapping_sub(ROOM_EXTRA));
-            if sp != before && sp != before + 1 {
-                if before >= sp {
-                    return Err(Stop::Frozen);
-                }
-                sp = before;
-                frozen.is_reckoned = 1;
+            let left = match target.left_to_thaw(chunk, jvm) {
+                NOT_SAID => bottom - sp,
+                left => left,
+            };
+            // The room is even. So are the sizes of compiled frames.
+            let taken = room.wrapping_sub(ROOM_EXTRA).wrapping_sub(left) & !1;
+            if taken > sp {
+                return Err(Stop::Frozen);
+            }
+            if taken != 0 {
+                frozen.taken_until = stack + sp * 8;
+                sp -= taken;
             }
         }
         if sp < bottom && sp >= u64::from(METADATA_WORDS) {
-            let stack = chunk + u64::from(chunks.stack);
             (frozen.chunk, frozen.end) = (chunk, stack + bottom * 8);
             let sp = stack + sp * 8;
             let pc = target.read_u64(sp - 8).ok_or(Stop::Frozen)?;
@@ -247,6 +253,18 @@ pub fn chunk_bounds(target: &mut impl Target, jvm: &Jvm, chunk: u64) -> u64 {
     u64::from(sp) << 32 | u64::from(bottom)
 }
 
+/// What [`left_to_thaw`] says where a JVM doesn't say where it counts them.
+pub const NOT_SAID: u64 = u64::MAX;
+
+/// Words of the room that it would take to bring all frames of this chunk; [`NOT_SAID`].
+#[inline(always)]
+pub fn left_to_thaw(target: &mut impl Target, jvm: &Jvm, chunk: u64) -> u64 {
+    match jvm.chunks.max_thawing {
+        0 => NOT_SAID,
+        field => u64::from(int(target, chunk, field)),
+    }
+}
+
 /// Puts the cursor on a frozen frame, whose frame pointer was read from `slot`.
 #[inline(always)]
 fn at(cursor: &mut Cursor, jvm: &Jvm, pc: u64, sp: u64, fp: u64, slot: u64) -> Result<(), Stop> {
@@ -269,11 +287,11 @@ pub fn step(
     cursor: &mut Cursor,
     target: &mut impl Target,
     jvm: &Jvm,
-    frozen: &Frozen,
+    frozen: &mut Frozen,
     words: &mut Words,
 ) -> Result<bool, Stop> {
     match Code::from_bits(target.find_code(cursor.pc - 1, jvm)) {
-        Ok(Code::Interpreter) if frozen.is_reckoned != 0 => Err(Stop::Frozen),
+        Ok(Code::Interpreter) if frozen.taken_until != 0 => Err(Stop::Frozen),
         Ok(Code::Interpreter) => step_interpreted(cursor, target, jvm, frozen, words),
         Ok(Code::Nmethod { blob }) => {
             let described = compiled::describe(cursor, target, jvm, blob, words);
@@ -311,12 +329,18 @@ fn step_fixed(
     cursor: &mut Cursor,
     target: &mut impl Target,
     jvm: &Jvm,
-    frozen: &Frozen,
+    frozen: &mut Frozen,
     bytes: u64,
 ) -> Result<bool, Stop> {
     let sp = cursor.sp + bytes;
+    if sp == frozen.taken_until {
+        frozen.taken_until = 0;
+    }
     if sp + 8 * u64::from(METADATA_WORDS) >= frozen.end {
-        return if frozen.is_reckoned == 0 || sp == frozen.end { Ok(true) } else { Err(Stop::Frozen) };
+        return if frozen.taken_until == 0 { Ok(true) } else { Err(Stop::Frozen) };
+    }
+    if frozen.taken_until != 0 && sp > frozen.taken_until {
+        return Err(Stop::Frozen);
     }
     let fp = target.read_u64(sp - 16).ok_or(Stop::Frozen)?;
     let pc = target.read_u64(sp - 8).ok_or(Stop::Frozen)?;

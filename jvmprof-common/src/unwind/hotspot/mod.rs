@@ -146,6 +146,14 @@ pub trait Target: Memory {
         frozen::chunk_bounds(self, jvm, chunk)
     }
 
+    /// [`frozen::left_to_thaw`], unless the target has a cheaper way to call it.
+    fn left_to_thaw(&mut self, chunk: u64, jvm: &Jvm) -> u64
+    where
+        Self: Sized,
+    {
+        frozen::left_to_thaw(self, jvm, chunk)
+    }
+
     /// [`references::follow`], unless the target has a cheaper way to call it.
     fn follow(&mut self, slot: u64, is_root: bool, jvm: &Jvm) -> u64
     where
