@@ -35,6 +35,10 @@ impl FrameWord {
         Self::tagged(pc, Self::TAG_RETURN, exact)
     }
 
+    /// First word of the frame of `Continuation.enterSpecial` where it isn't known yet where that code is: of a
+    /// [`UserFrame::Stub`] at no address, whose second word is 0.
+    pub const ENTER_SPECIAL: Self = Self::stub(0, false);
+
     /// First word of a [`UserFrame::Compiled`].
     #[inline(always)]
     pub const fn compiled(pc: u64, exact: bool) -> Self {
@@ -149,6 +153,9 @@ pub enum UserFrame {
 }
 
 impl UserFrame {
+    /// See [`FrameWord::ENTER_SPECIAL`].
+    pub const ENTER_SPECIAL: Self = Self::Stub { pc: 0, exact: false, name: 0 };
+
     /// Takes the first frame off a stack's words; `None` at its end or where words are missing.
     pub fn take(words: &mut &[u64]) -> Option<Self> {
         let (&first, rest) = words.split_first()?;
@@ -218,6 +225,8 @@ mod tests {
             u64::MAX,
             FrameWord::stub(0x7f00_0000_3000, false).0,
             0x7f11_1111_1111,
+            FrameWord::ENTER_SPECIAL.0,
+            0,
             FrameWord::exact(0x1000).0,
             FrameWord::return_address(0x2000).0,
         ];
@@ -244,6 +253,7 @@ mod tests {
                     check: u64::MAX
                 },
                 UserFrame::Stub { pc: 0x7f00_0000_3000, exact: false, name: 0x7f11_1111_1111 },
+                UserFrame::ENTER_SPECIAL,
                 UserFrame::Native { pc: 0x1000, exact: true },
                 UserFrame::Native { pc: 0x2000, exact: false },
             ]

@@ -92,8 +92,12 @@ fn walk_one(scratch: &mut Scratch, copies: *mut Copies) -> Result<(), Stop> {
         next
     };
     let mut target = user!(scratch, copies, None, jvm.code_start);
-    frozen::arrive(&mut cursor, &mut target, jvm, &mut scratch.frozen, next)?;
+    let has_left =
+        frozen::arrive(&mut cursor, &mut target, jvm, &mut scratch.frozen, next, &mut scratch.frame)?;
     scratch.cursor = cursor;
+    if has_left {
+        scratch.push_frame();
+    }
     Ok(())
 }
 

@@ -104,6 +104,11 @@ impl<M: ProcessMemory> Hotspot<M> {
             unloads: Unloads::default(),
             chunk_fields: ChunkFields::new(lookup),
         };
+        let is_by_version =
+            hotspot.derives_continuations() && hotspot.version.feature >= continuation::ENTRY_BYTES_SINCE;
+        if is_by_version {
+            hotspot.jvm.layout.cont_entry_bytes = continuation::ENTRY_BYTES;
+        }
         hotspot.refresh()?;
         let (codelets, _) = hotspot.codelets()?;
         hotspot.templates = Templates::new(&codelets);
@@ -165,20 +170,22 @@ impl<M: ProcessMemory> Hotspot<M> {
         if self.derives_continuations() && self.jvm.cont_entry_return_pc == 0 {
             self.derive_continuations()?;
         }
-        // Classes are there before the first thing that could be frozen.
-        if self.jvm.cont_entry_return_pc != 0
-            && let Some(fields) = self.chunk_fields.take()
-        {
+        if let Some(fields) = &self.chunk_fields {
             let chunks = fields.read(&self.jvm.layout, self.encoding, &self.memory);
-            tracing::debug!(?chunks, "frames of virtual threads in the heap");
-            self.jvm.chunks = chunks.unwrap_or_default();
+            // Classes are there before the first thing that could be frozen.
+            if chunks.is_some() || self.jvm.cont_entry_return_pc != 0 {
+                tracing::debug!(?chunks, "frames of virtual threads in the heap");
+                self.jvm.chunks = chunks.unwrap_or_default();
+                self.chunk_fields = None;
+            }
         }
         Ok(self.jvm != before)
     }
 
-    /// True until it has been tried to read how virtual threads' frames are kept in the heap.
-    pub fn awaits_chunks(&self) -> bool {
-        self.chunk_fields.is_some()
+    /// True while something about virtual threads can still be found out: how their frames are kept in the heap, or what of
+    /// their code is made with the first of them.
+    pub fn awaits_virtual_threads(&self) -> bool {
+        self.chunk_fields.is_some() || self.has_continuations() && self.jvm.cont_entry_return_pc == 0
     }
 
     /// True once nothing that [`Self::jvm`] holds is still to come.

@@ -19,6 +19,12 @@ pub(crate) struct EnterSpecial {
     pub(crate) entry_bytes: u16,
 }
 
+/// The same of JDK 21 to 26, of which that code is made with the first virtual thread: share/runtime/continuationEntry.hpp,
+/// `size()`. Whatever is taken for an entry must lead to a `StackChunk`.
+pub(crate) const ENTRY_BYTES: u16 = 64;
+/// The first JDK whose entries have that size.
+pub(crate) const ENTRY_BYTES_SINCE: u32 = 21;
+
 /// `mov [r15 + disp32], rsp`: the thread's new entry is here.
 const STORE_ENTRY: [u8; 3] = [0x49, 0x89, 0xa7];
 /// `mov rbp, rsp; sub rsp, imm8`: the entry is made.

@@ -64,6 +64,26 @@ fn java_line(method: &JavaFrame, types: bool) -> Line {
     }
 }
 
+/// The frame that [`UserFrame::ENTER_SPECIAL`] stands for, as it is named once it is known where its code is: openjdk
+/// src/java.base/share/classes/jdk/internal/vm/Continuation.java.
+pub(super) fn enter_special_frame(java: Option<&Attached>, types: bool) -> Frame {
+    let method = JavaFrame {
+        name: "jdk.internal.vm.Continuation.enterSpecial".into(),
+        system_name: "jdk.internal.vm.Continuation.enterSpecial(Ljdk/internal/vm/Continuation;ZZ)V".into(),
+        file: Some("Continuation.java".into()),
+        line: 0,
+        bci: -1,
+        how: hotspot::How::Native,
+    };
+    let address = java.map(|java| Avma(java.jvm().return_barrier_start));
+    Frame {
+        kind: FrameKind::Java,
+        address,
+        mapping: java_mapping(java),
+        lines: vec![java_line(&method, types)],
+    }
+}
+
 pub(super) fn unknown_java(which: &UserFrame, reason: &str, java: Option<&Attached>) -> Arc<Frame> {
     let name: Arc<str> = format!("[unknown Java: {reason}]").into();
     let line = Line { name: Arc::clone(&name), system_name: name, file: None, line: 0, how: None };

@@ -32,8 +32,8 @@ const SELDOM_NS: u64 = 1_000_000_000;
 const FIRST_REFRESH_NS: u64 = 20_000_000;
 const LAST_REFRESH_NS: u64 = 30_000_000_000;
 const ASKED_REFRESH_NS: u64 = 20_000_000;
-/// How soon it is looked for how virtual threads' frames are kept, which shows with the first of them.
-const CHUNKS_REFRESH_NS: u64 = 2_000_000;
+/// How soon it is looked for what is to be known of virtual threads, some of which shows with the first of them.
+const THREADS_REFRESH_NS: u64 = 2_000_000;
 /// The JVM tells its program at the end of its start; looks for it go on for some minutes, and then it has none.
 const MAX_FACT_READS: u32 = 24;
 
@@ -113,14 +113,14 @@ impl Java {
         self.attached.as_deref_mut()
     }
 
-    /// A sample met frames of a virtual thread in the heap: what it takes to walk them is looked for soon, if it isn't known.
-    pub(super) fn expect_chunks(&mut self) {
+    /// A sample met frames of a virtual thread in the heap: what isn't known of such threads is looked for soon.
+    pub(super) fn expect_virtual_threads(&mut self) {
         if let Some(attached) = &mut self.attached
-            && attached.hotspot.awaits_chunks()
+            && attached.hotspot.awaits_virtual_threads()
         {
             let looked_ns = self.next_look_ns.saturating_sub(attached.refresh_ns);
-            self.next_look_ns = looked_ns + CHUNKS_REFRESH_NS;
-            attached.refresh_ns = CHUNKS_REFRESH_NS;
+            self.next_look_ns = looked_ns + THREADS_REFRESH_NS;
+            attached.refresh_ns = THREADS_REFRESH_NS;
         }
     }
 

@@ -272,7 +272,7 @@ impl Symbolizer {
         if sample.stop == Stop::Frozen
             && let Some(symbols) = self.processes.get_mut(&process.key)
         {
-            symbols.java.expect_chunks();
+            symbols.java.expect_virtual_threads();
         }
         self.refresh(process, now_ns, is_asked);
     }

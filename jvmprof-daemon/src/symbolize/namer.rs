@@ -9,7 +9,7 @@ use jvmprof_common::frame::UserFrame;
 use jvmprof_common::unwind::Rule;
 
 use super::counts::SymbolCounts;
-use super::frames::{frame, frame_bytes, java_frame, stub_frame, unknown_java};
+use super::frames::{enter_special_frame, frame, frame_bytes, java_frame, stub_frame, unknown_java};
 use super::jit::{Asked, JitShared};
 use super::later::Unnamed;
 use super::modules::Modules;
@@ -343,6 +343,12 @@ impl Namer<'_> {
             return Arc::clone(frame);
         }
         let address = Avma(which.lookup_address().unwrap_or(0));
+        if which == UserFrame::ENTER_SPECIAL {
+            symbols.java.expect_virtual_threads();
+            let frame = Arc::new(enter_special_frame(symbols.java.attached(), self.java_frame_types));
+            self.remember(symbols, which, &frame);
+            return frame;
+        }
         if let UserFrame::Stub { name, .. } = which {
             let frame = Arc::new(stub_frame(address, name, &mut symbols.java));
             self.remember(symbols, which, &frame);

@@ -174,6 +174,7 @@ fn tail(target: &mut impl Target, jvm: &Jvm, slot: u64) -> u64 {
 }
 
 /// Goes to the first frame of this chunk or, if it has none, of those behind it; behind the last one to the carrier's stack.
+/// Where it isn't known yet where the code is that frames return to there, `words` say so and that frame is left, too: true.
 ///
 /// # Errors
 /// [`Stop::Frozen`] for anything that isn't as it should be, [`Stop::FrozenMoving`].
@@ -184,7 +185,8 @@ pub fn arrive(
     jvm: &Jvm,
     frozen: &mut Frozen,
     first: u64,
-) -> Result<(), Stop> {
+    words: &mut Words,
+) -> Result<bool, Stop> {
     let chunks = &jvm.chunks;
     let mut chunk = first;
     let mut turn = 0;
@@ -193,10 +195,16 @@ pub fn arrive(
             return Err(Stop::FrozenMoving);
         }
         if chunk == 0 {
-            let fp = frozen.entry + u64::from(jvm.layout.cont_entry_bytes);
-            *cursor = Cursor { pc: jvm.cont_entry_return_pc, sp: frozen.entry, fp, exact: false };
+            let (entry, fp) = (frozen.entry, frozen.entry + u64::from(jvm.layout.cont_entry_bytes));
             frozen.entry = 0;
-            return if is_code_address(cursor.pc) { Ok(()) } else { Err(Stop::Frozen) };
+            if jvm.cont_entry_return_pc != 0 {
+                *cursor = Cursor { pc: jvm.cont_entry_return_pc, sp: entry, fp, exact: false };
+                return if is_code_address(cursor.pc) { Ok(false) } else { Err(Stop::Frozen) };
+            }
+            words.set(FrameWord::ENTER_SPECIAL, 0, 0, 2);
+            let pc = target.read_u64(fp + 8).ok_or(Stop::Frozen)?;
+            *cursor = Cursor { pc, sp: fp + 16, fp: target.read_u64(fp).ok_or(Stop::Frozen)?, exact: false };
+            return if is_code_address(pc) { Ok(true) } else { Err(Stop::Frozen) };
         }
         let bounds = target.chunk_bounds(chunk, jvm);
         if bounds == NO_CHUNK {
@@ -226,7 +234,8 @@ pub fn arrive(
             let sp = stack + sp * 8;
             let pc = target.read_u64(sp - 8).ok_or(Stop::Frozen)?;
             let fp = target.read_u64(sp - 16).ok_or(Stop::Frozen)?;
-            return at(cursor, jvm, pc, sp, fp, sp - 16);
+            at(cursor, jvm, pc, sp, fp, sp - 16)?;
+            return Ok(false);
         }
         chunk = parent(target, jvm, chunk);
         turn += 1;
