@@ -42,6 +42,11 @@ const MAX_ENTER_BYTES: u64 = 256;
 const MAX_EMPTY: u32 = 4;
 /// Words of a chunk, at most.
 const MAX_WORDS: u32 = 1 << 27;
+/// Words by which more may be counted as taken than there were: the room is even, and each interpreted frame may be aligned.
+const MAX_ALIGNMENT: u64 = 2;
+/// What lies between the last expression of an interpreted frame and its callee's return address, at most: the callee's locals that
+/// are no arguments.
+const MAX_CALLEE_WORDS: u32 = 16;
 /// Return address and saved frame pointer of a callee.
 const METADATA_WORDS: u32 = 2;
 
@@ -219,14 +224,20 @@ pub fn arrive(
                 NOT_SAID => bottom - sp,
                 left => left,
             };
-            // The room is even. So are the sizes of compiled frames.
-            let taken = room.wrapping_sub(ROOM_EXTRA).wrapping_sub(left) & !1;
-            if taken > sp {
+            let taken = room.wrapping_sub(ROOM_EXTRA).wrapping_sub(left);
+            if taken > sp + 1 {
                 return Err(Stop::Frozen);
             }
-            if taken != 0 {
-                frozen.taken_until = stack + sp * 8;
-                sp -= taken;
+            if taken > 1 {
+                let own = stack + sp * 8;
+                (frozen.chunk, frozen.end) = (chunk, stack + bottom * 8);
+                if let Some(interpreted) = find_taken(target, jvm, own, taken, stack) {
+                    *cursor = interpreted;
+                    return Ok(false);
+                }
+                // The room is even. So are the sizes of compiled frames.
+                frozen.taken_until = own;
+                sp -= taken & !1;
             }
         }
         if sp < bottom && sp >= u64::from(METADATA_WORDS) {
@@ -241,6 +252,32 @@ pub fn arrive(
         turn += 1;
     }
     Err(Stop::Frozen)
+}
+
+/// The interpreted frame that alone was taken off a chunk, whose frames begin at `own` since. `taken`: words, by the counts of the
+/// chunk and of the room.
+#[inline(always)]
+fn find_taken(target: &mut impl Target, jvm: &Jvm, own: u64, taken: u64, stack: u64) -> Option<Cursor> {
+    // Above its link and its return address its caller's frame begins, for those who walk a chunk.
+    let fp = own - 8 * u64::from(METADATA_WORDS);
+    let sender_sp = target.read_u64(fp - 8 * interpreted::SENDER_SP_SLOT)?;
+    let last_sp = target.read_u64(fp - 8 * interpreted::LAST_SP_SLOT)?;
+    // Each is a distance from the frame pointer: between them is what is counted.
+    if taken.wrapping_sub(sender_sp.wrapping_sub(last_sp)) > MAX_ALIGNMENT {
+        return None;
+    }
+    let mut sp = fp.wrapping_add(last_sp.wrapping_mul(8));
+    let mut turn = 0;
+    while turn < MAX_CALLEE_WORDS && sp >= stack + 16 && sp < fp {
+        let (link, pc) = (target.read_u64(sp - 16)?, target.read_u64(sp - 8)?);
+        let is_interpreted = pc > jvm.interpreter_start && pc <= jvm.interpreter_end;
+        if is_interpreted && (sp - 16).wrapping_add(link.wrapping_mul(8)) == fp {
+            return Some(Cursor { pc, sp, fp, exact: false });
+        }
+        sp -= 8;
+        turn += 1;
+    }
+    None
 }
 
 /// What [`chunk_bounds`] says of what is no chunk.

@@ -8,6 +8,7 @@ use crate::rows::{CfaRule, Register, Rules};
 
 /// Words below the frame pointer.
 pub(super) const SENDER_SP_SLOT: u64 = 1;
+pub(super) const LAST_SP_SLOT: u64 = 2;
 pub(super) const METHOD_SLOT: u64 = 3;
 /// No bytecode lies further from its `ConstMethod`'s begin: a method has at most 65,535 bytes of code.
 const MAX_BCP_OFFSET: u64 = 1 << 17;
