@@ -125,9 +125,9 @@ impl ChunkFields {
     ) -> Option<Chunks> {
         let flag = |name: &str| self.flags.value_of(name, memory);
         let is_set = |name: &str| flag(name).as_deref() == Some("true");
-        let collector = self.collector.read(flag, memory)?;
         let [chunk, continuation] = self.find([CHUNK, CONTINUATION], layout, memory);
         let (chunk, continuation) = (chunk?, continuation?);
+        let collector = self.collector.read(flag, memory)?;
         let of_chunk = self.offsets(chunk, ["parent", "size", "sp"], layout, encoding, memory)?;
         let [tail] = self.offsets(continuation, ["tail"], layout, encoding, memory)?;
         let [parent, size, sp] = of_chunk;

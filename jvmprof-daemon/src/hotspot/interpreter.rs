@@ -98,7 +98,7 @@ impl InterpreterFields {
         let what = "the interpreter";
         let bytes = memory.read_bytes(range.start, len);
         let bytes = bytes.ok_or(HotspotError::Read { what, address: range.start, bytes: len })?;
-        let mut codelets = Vec::new();
+        let (mut codelets, mut descriptions) = (Vec::new(), Vec::new());
         let mut at = 0;
         while at < len && codelets.len() < MAX_CODELETS {
             let header = &bytes[at..];
@@ -112,15 +112,17 @@ impl InterpreterFields {
             let bytecode = field::i32(header, bytecode.into()).unwrap_or(-1);
             let start =
                 (range.start.0 + at as u64 + u64::from(header_bytes)).next_multiple_of(CODE_ALIGNMENT);
+            descriptions.push(Avma(description));
             codelets.push(Codelet {
-                description: memory
-                    .read_c_string(Avma(description), MAX_DESCRIPTION)
-                    .unwrap_or_default()
-                    .into(),
+                description: "".into(),
                 bytecode: u8::try_from(bytecode).ok(),
                 code: Avma(start)..Avma(range.start.0 + end as u64),
             });
             at = end;
+        }
+        let texts = memory.read_c_strings(&descriptions, MAX_DESCRIPTION);
+        for (codelet, text) in codelets.iter_mut().zip(texts) {
+            codelet.description = text.unwrap_or_default().into();
         }
         Ok((codelets, bytes))
     }

@@ -87,6 +87,20 @@ pub trait ProcessMemory {
             .collect()
     }
 
+    /// The C strings at these addresses as [`Self::read_c_string`] reads one, in one batch but for those that lie across pages.
+    fn read_c_strings(&self, addresses: &[Avma], most: usize) -> Vec<Option<String>> {
+        let piece = |at: &Avma| (*at, (most + 1).min((PAGE - at.0 % PAGE) as usize));
+        let pieces = self.read_stretches(&addresses.iter().map(piece).collect::<Vec<_>>());
+        let text = |(at, bytes): (&Avma, Option<Vec<u8>>)| {
+            let bytes = bytes?;
+            match bytes.iter().position(|byte| *byte == 0) {
+                Some(end) => Some(String::from_utf8_lossy(&bytes[..end]).into_owned()),
+                None => self.read_c_string(*at, most),
+            }
+        };
+        addresses.iter().zip(pieces).map(text).collect()
+    }
+
     /// The C string at `address` without its end, lossily as UTF-8; `None` if it is longer than `most` bytes or not
     /// readable.
     fn read_c_string(&self, address: Avma, most: usize) -> Option<String> {
@@ -265,6 +279,17 @@ mod tests {
         assert_eq!(memory.read_c_string(at, 6).as_deref(), Some("a name"));
         assert_eq!(memory.read_c_string(at, 5), None);
         assert_eq!(memory.read_c_string(Avma(16), 5), None);
+        let texts = |most| memory.read_c_strings(&[at, Avma(16), Avma(at.0 + 7)], most);
+        assert_eq!(texts(100), [Some("a name".to_owned()), None, Some("and more".to_owned())]);
+        assert_eq!(texts(6), [Some("a name".to_owned()), None, None]);
+    }
+
+    #[test]
+    fn strings_are_read_across_the_ends_of_pages() {
+        let mut memory = RecordedMemory::default();
+        memory.insert(Avma(0x1ffe), b"ab".to_vec());
+        memory.insert(Avma(0x2000), [&b"cd"[..], &[0; 256]].concat());
+        assert_eq!(memory.read_c_strings(&[Avma(0x1ffe)], 64), [Some("abcd".to_owned())]);
     }
 
     #[test]

@@ -30,7 +30,7 @@ const YOUNG_LOOKS: u32 = 16;
 const SELDOM_NS: u64 = 1_000_000_000;
 /// How soon stubs are looked for again: at first they come quickly, and a sample that met an unknown one asks for a look.
 const FIRST_REFRESH_NS: u64 = 20_000_000;
-const LAST_REFRESH_NS: u64 = 30_000_000_000;
+const LAST_REFRESH_NS: u64 = 300_000_000_000;
 const ASKED_REFRESH_NS: u64 = 20_000_000;
 /// How soon it is looked for what is to be known of virtual threads, some of which shows with the first of them.
 const THREADS_REFRESH_NS: u64 = 2_000_000;
@@ -133,7 +133,7 @@ impl Java {
             if !due && !asked {
                 return Look::Same;
             }
-            attached.refresh_ns = (attached.refresh_ns * 2).min(LAST_REFRESH_NS);
+            attached.refresh_ns = (attached.refresh_ns * 4).min(LAST_REFRESH_NS);
             self.next_look_ns = now_ns + attached.refresh_ns;
             return attached.refresh(process.pid);
         }

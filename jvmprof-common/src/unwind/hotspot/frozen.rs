@@ -225,19 +225,20 @@ pub fn arrive(
                 left => left,
             };
             let taken = room.wrapping_sub(ROOM_EXTRA).wrapping_sub(left);
-            if taken > sp + 1 {
+            // The room is even. So are the sizes of compiled frames.
+            let compiled = taken & !1;
+            if compiled > sp {
                 return Err(Stop::Frozen);
             }
-            if taken > 1 {
+            if compiled != 0 {
                 let own = stack + sp * 8;
                 (frozen.chunk, frozen.end) = (chunk, stack + bottom * 8);
                 if let Some(interpreted) = find_taken(target, jvm, own, taken, stack) {
                     *cursor = interpreted;
                     return Ok(false);
                 }
-                // The room is even. So are the sizes of compiled frames.
                 frozen.taken_until = own;
-                sp -= taken & !1;
+                sp -= compiled;
             }
         }
         if sp < bottom && sp >= u64::from(METADATA_WORDS) {

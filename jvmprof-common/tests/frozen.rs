@@ -1,0 +1,197 @@
+//! Where the frames of a chunk begin while the JVM is bringing them back, over memory as it leaves it.
+#![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
+
+#[macro_use]
+#[path = "support/mod.rs"]
+mod support;
+
+use std::collections::BTreeMap;
+
+use jvmprof_common::abi::Stop;
+use jvmprof_common::frame::FrameWord;
+use jvmprof_common::jvm::{Chunks, Jvm, Layout};
+use jvmprof_common::unwind::hotspot::Words as Frame;
+use jvmprof_common::unwind::hotspot::frozen::{self, Frozen};
+use jvmprof_common::unwind::{Cursor, Memory};
+
+/// Words by address.
+struct Words(BTreeMap<u64, u64>);
+
+impl Memory for Words {
+    fn read_u64(&mut self, address: u64) -> Option<u64> {
+        let word = |address| self.0.get(&address).copied();
+        match address % 8 {
+            0 => word(address),
+            // Two fields of 32 bits in a word.
+            at => word(address - at).map(|word| word >> (at * 8)),
+        }
+    }
+}
+
+only_memory!(Words);
+
+const KLASS: u64 = 0x1234_5678;
+const CHUNK: u64 = 0x7_0000_0000;
+/// Fields of the chunk, and where its words begin.
+const KLASS_AT: u16 = 8;
+const SIZE: u16 = 16;
+const SP: u16 = 20;
+const BOTTOM: u16 = 24;
+const LEFT: u16 = 28;
+const STACK: u16 = 64;
+const WORDS: u64 = 100;
+const ENTRY: u64 = 0x7f00_0000_8000;
+const ENTRY_BYTES: u16 = 64;
+/// Beside what the chunk has to bring the room has four words.
+const EXTRA: u64 = 4;
+const COMPILED: u64 = 0x7f11_0010_0000;
+const INTERPRETED: u64 = 0x7f11_0000_1000;
+const RETURN: u64 = 0x7f11_0020_0000;
+
+fn jvm(return_pc: u64, says_left: bool) -> Jvm {
+    let chunks = Chunks {
+        klass: KLASS,
+        klass_mask: u64::from(u32::MAX),
+        klass_at: KLASS_AT,
+        size: SIZE,
+        sp: SP,
+        bottom: BOTTOM,
+        max_thawing: if says_left { LEFT } else { 0 },
+        stack: STACK,
+        ..Chunks::default()
+    };
+    let layout = Layout { cont_entry_bytes: ENTRY_BYTES, interpreter_bcp_slot: 8, ..Layout::default() };
+    Jvm {
+        code_start: 0x7f11_0000_0000,
+        code_end: 0x7f11_1000_0000,
+        interpreter_start: 0x7f11_0000_0000,
+        interpreter_end: 0x7f11_0001_0000,
+        cont_entry_return_pc: return_pc,
+        layout,
+        chunks,
+        ..Jvm::default()
+    }
+}
+
+fn at(index: u64) -> u64 {
+    CHUNK + u64::from(STACK) + index * 8
+}
+
+/// A chunk whose frames begin at a word, and of which that much is left.
+fn chunk(sp: u64, left: u64) -> Words {
+    let fields = [
+        (u64::from(KLASS_AT), KLASS),
+        (u64::from(SIZE), WORDS | sp << 32),
+        (u64::from(BOTTOM), WORDS | left << 32),
+    ];
+    let mut words: BTreeMap<u64, u64> = (0..WORDS).map(|index| (at(index), 0)).collect();
+    words.extend(fields.map(|(offset, word)| (CHUNK + offset, word)));
+    Words(words)
+}
+
+/// A frame that a compiled method calls begins at this word.
+fn compiled(words: &mut Words, sp: u64) {
+    words.0.insert(at(sp - 1), COMPILED + sp);
+    words.0.insert(at(sp - 2), 0xf000 + sp);
+}
+
+fn arrive(words: &mut Words, jvm: &Jvm, room: u64) -> (Result<Cursor, Stop>, Frozen) {
+    let mut frozen = Frozen { entry: ENTRY, room, ..Frozen::default() };
+    let mut cursor = Cursor::default();
+    let arrived = frozen::arrive(&mut cursor, words, jvm, &mut frozen, CHUNK, &mut Frame::default());
+    (arrived.map(|_| cursor), frozen)
+}
+
+#[test]
+fn what_is_not_being_brought_back_begins_where_the_chunk_says() {
+    for (room, left) in [(0, 0), (40 + EXTRA, 40), (40 + EXTRA, 39)] {
+        let mut words = chunk(60, left);
+        compiled(&mut words, 60);
+        let (cursor, frozen) = arrive(&mut words, &jvm(RETURN, true), room);
+        let expected = Cursor { pc: COMPILED + 60, sp: at(60), fp: 0xf000 + 60, exact: false };
+        assert_eq!(cursor, Ok(expected), "room {room}, left {left}");
+        assert_eq!((frozen.chunk, frozen.end, frozen.taken_until), (CHUNK, at(WORDS), 0));
+    }
+}
+
+/// The chunk counts more than its words: interpreted frames may be aligned once they are on a stack.
+#[test]
+fn a_chunk_that_counts_more_than_its_words_has_lost_none() {
+    let mut words = chunk(60, 46);
+    compiled(&mut words, 60);
+    let (cursor, frozen) = arrive(&mut words, &jvm(RETURN, true), 46 + EXTRA);
+    assert_eq!(cursor.map(|cursor| cursor.sp), Ok(at(60)));
+    assert_eq!(frozen.taken_until, 0);
+}
+
+#[test]
+fn compiled_frames_that_were_taken_off_lie_before_the_others() {
+    for (says_left, left) in [(true, 30), (false, 0)] {
+        let mut words = chunk(70, left);
+        compiled(&mut words, 60);
+        let (cursor, frozen) = arrive(&mut words, &jvm(RETURN, says_left), 40 + EXTRA);
+        assert_eq!(cursor.map(|cursor| (cursor.pc, cursor.sp)), Ok((COMPILED + 60, at(60))));
+        assert_eq!((frozen.taken_until, frozen.end), (at(70), at(WORDS)));
+    }
+}
+
+/// Distances in an interpreted frame count from its frame pointer.
+fn interpreted(words: &mut Words, fp: u64, last_sp: u64, sender_sp: u64, callee_locals: u64) {
+    words.0.insert(at(fp - 1), sender_sp);
+    words.0.insert(at(fp - 2), last_sp.wrapping_sub(fp));
+    let sp = last_sp - callee_locals;
+    words.0.insert(at(sp - 1), INTERPRETED);
+    words.0.insert(at(sp - 2), fp - (sp - 2));
+}
+
+#[test]
+fn an_interpreted_frame_that_was_taken_off_is_found_by_what_it_says_of_itself() {
+    // From word 50 to word 72: 22 words, and those before are its callee's locals.
+    for (left, callee_locals) in [(30, 0), (30, 3), (29, 3)] {
+        let mut words = chunk(70, left);
+        interpreted(&mut words, 68, 50, 4, callee_locals);
+        let (cursor, frozen) = arrive(&mut words, &jvm(RETURN, true), 52 + EXTRA);
+        let expected = Cursor { pc: INTERPRETED, sp: at(50 - callee_locals), fp: at(68), exact: false };
+        assert_eq!(cursor, Ok(expected), "left {left}, {callee_locals} locals");
+        assert_eq!((frozen.chunk, frozen.end, frozen.taken_until), (CHUNK, at(WORDS), 0));
+    }
+}
+
+#[test]
+fn an_interpreted_frame_of_another_length_is_not_believed() {
+    let mut words = chunk(70, 30);
+    interpreted(&mut words, 68, 46, 4, 0);
+    let (cursor, _) = arrive(&mut words, &jvm(RETURN, true), 52 + EXTRA);
+    assert_eq!(cursor, Err(Stop::Frozen));
+}
+
+#[test]
+fn counts_that_cannot_be_end_the_stack() {
+    // More left than there was, more taken off than there is room for.
+    for (sp, left, room) in [(60, 60, 40 + EXTRA), (20, 10, 80 + EXTRA), (60, 40, 2)] {
+        let (cursor, _) = arrive(&mut chunk(sp, left), &jvm(RETURN, true), room);
+        assert_eq!(cursor, Err(Stop::Frozen), "{sp} {left} {room}");
+    }
+}
+
+#[test]
+fn behind_the_last_chunk_is_the_entry_or_its_caller_where_its_code_is_not_known_yet() {
+    let above = ENTRY + u64::from(ENTRY_BYTES);
+    let mut words = Words(BTreeMap::from([(above, 0x7f00_0000_9000), (above + 8, COMPILED)]));
+    let leave = |words: &mut Words, return_pc: u64| {
+        let mut frozen = Frozen { entry: ENTRY, ..Frozen::default() };
+        let (mut cursor, mut frame) = (Cursor::default(), Frame::default());
+        let jvm = jvm(return_pc, true);
+        let has_left = frozen::arrive(&mut cursor, words, &jvm, &mut frozen, 0, &mut frame);
+        assert_eq!(frozen.entry, 0);
+        (has_left, cursor, frame.words[0], frame.count)
+    };
+    let (has_left, cursor, ..) = leave(&mut words, RETURN);
+    assert_eq!(has_left, Ok(false));
+    assert_eq!(cursor, Cursor { pc: RETURN, sp: ENTRY, fp: above, exact: false });
+    let (has_left, cursor, first, count) = leave(&mut words, 0);
+    assert_eq!((has_left, first, count), (Ok(true), FrameWord::ENTER_SPECIAL.0, 2));
+    assert_eq!(cursor, Cursor { pc: COMPILED, sp: above + 16, fp: 0x7f00_0000_9000, exact: false });
+    words.0.remove(&(above + 8));
+    assert_eq!(leave(&mut words, 0).0, Err(Stop::Frozen));
+}
