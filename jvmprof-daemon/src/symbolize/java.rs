@@ -35,7 +35,7 @@ const ASKED_REFRESH_NS: u64 = 20_000_000;
 /// How soon it is looked for what is to be known of virtual threads, some of which shows with the first of them.
 const THREADS_REFRESH_NS: u64 = 2_000_000;
 /// The JVM tells its program at the end of its start; looks for it go on for some minutes, and then it has none.
-const MAX_FACT_READS: u32 = 24;
+const MAX_FACT_READS: u32 = 12;
 
 /// What was found out of the youngest Java frames and their callers: true for as long as the frames are remembered.
 #[derive(Debug, Default)]
@@ -133,7 +133,8 @@ impl Java {
             if !due && !asked {
                 return Look::Same;
             }
-            attached.refresh_ns = (attached.refresh_ns * 4).min(LAST_REFRESH_NS);
+            let factor = if attached.refresh_ns < SELDOM_NS { 2 } else { 4 };
+            attached.refresh_ns = (attached.refresh_ns * factor).min(LAST_REFRESH_NS);
             self.next_look_ns = now_ns + attached.refresh_ns;
             return attached.refresh(process.pid);
         }
