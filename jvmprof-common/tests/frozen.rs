@@ -195,3 +195,65 @@ fn behind_the_last_chunk_is_the_entry_or_its_caller_where_its_code_is_not_known_
     words.0.remove(&(above + 8));
     assert_eq!(leave(&mut words, 0).0, Err(Stop::Frozen));
 }
+
+const CONTINUATION: u64 = 0x7_1000_0000;
+const TAIL: u16 = 16;
+const STUB: u64 = 0x7f11_0030_0000;
+
+/// A thread whose entry leads to a chunk, in the stubs at this instruction, behind these bytes.
+fn in_stubs(before: u64) -> (Words, Jvm) {
+    let mut words = chunk(60, 40);
+    let above = ENTRY + u64::from(ENTRY_BYTES);
+    words.0.extend((0..32).map(|index| (ENTRY - 64 + index * 8, 0)));
+    words.0.extend([(ENTRY + 8, CONTINUATION), (CONTINUATION + u64::from(TAIL), CHUNK)]);
+    words.0.extend([(CONTINUATION + u64::from(KLASS_AT), KLASS + 8), (above + 8, COMPILED)]);
+    words.0.insert(STUB - 8, before);
+    let jvm = jvm(RETURN, true);
+    (words, Jvm { chunks: Chunks { cont_tail: TAIL, ..jvm.chunks }, ..jvm })
+}
+
+#[test]
+fn a_barrier_that_was_interrupted_early_leads_to_the_chunk() {
+    for (kept, before, expected) in
+        [(0, 0, Ok(CHUNK)), (8, 0, Ok(CHUNK)), (24, 0, Ok(CHUNK)), (0, 0x59 << 56, Ok(0))]
+    {
+        let (mut words, jvm) = in_stubs(before);
+        let mut frozen = Frozen { room: 7, taken_until: 7, ..Frozen::default() };
+        let cursor = Cursor { pc: STUB, sp: ENTRY - kept, fp: 0, exact: true };
+        assert_eq!(frozen::enter(&cursor, &mut words, &jvm, &mut frozen), expected, "{kept} bytes kept");
+        assert_eq!((frozen.entry, frozen.room, frozen.taken_until), (ENTRY, 0, 0));
+    }
+}
+
+#[test]
+fn a_barrier_that_has_made_room_is_not_looked_through_for_its_entry() {
+    let (mut words, jvm) = in_stubs(0);
+    let cursor = Cursor { pc: STUB, sp: ENTRY - 64, fp: 0, exact: true };
+    assert_eq!(frozen::enter(&cursor, &mut words, &jvm, &mut Frozen::default()), Err(Stop::Frozen));
+}
+
+#[test]
+fn the_last_instructions_of_the_stubs_go_to_what_was_thawed() {
+    // `sub rsp, 16`, `pop rbp`, `ret`: where the stack pointer is at each.
+    for (code, sp) in [(0xc35d_10ec_8348, 0x1010), (0xc35d, 0x1000), (0xaaaa_aac3, 0x1008)] {
+        let mut words = Words(BTreeMap::from([(STUB, code), (0x1000, 0x2000), (0x1008, COMPILED)]));
+        let mut cursor = Cursor { pc: STUB, sp, fp: 0x2000, exact: true };
+        assert_eq!(frozen::step_thawed(&mut cursor, &mut words), Ok(()));
+        assert_eq!(cursor, Cursor { pc: COMPILED, sp: 0x1010, fp: 0x2000, exact: false });
+    }
+    let mut words = Words(BTreeMap::from([(STUB, 0x50)]));
+    let mut cursor = Cursor { pc: STUB, sp: 0x1000, fp: 0x2000, exact: true };
+    assert_eq!(frozen::step_thawed(&mut cursor, &mut words), Err(Stop::Frozen));
+}
+
+/// The room is searched for its entry: what looks like one before is of another age, and its counts don't fit.
+#[test]
+fn the_end_of_a_room_is_told_by_the_counts_where_its_last_word_does_not() {
+    let (mut words, jvm) = in_stubs(0);
+    words.0.insert(ENTRY + u64::from(ENTRY_BYTES) + 8, 0x7f11_0000_2000);
+    for (room, expected) in [(40 + EXTRA, true), (42 + EXTRA, false), (38 + EXTRA, false)] {
+        let begin = ENTRY - room * 8;
+        words.0.extend([(begin - 8, 1), (ENTRY - 8, 2)]);
+        assert_eq!(frozen::may_end_room(&mut words, &jvm, begin, ENTRY), expected, "{room} words");
+    }
+}

@@ -68,7 +68,8 @@ fn walk_one(scratch: &mut Scratch, copies: *mut Copies) -> Result<(), Stop> {
     let mut target = user!(scratch, copies, None, jvm.code_start);
     let next = if scratch.frozen.entry == 0 {
         let chunk = frozen::enter(&cursor, &mut target, jvm, &mut scratch.frozen)?;
-        scratch.frozen.at_barrier = 1;
+        // The barrier itself runs: its frame is one.
+        scratch.frozen.at_barrier = u64::from(!cursor.exact);
         scratch.frozen_from = [scratch.frames - 1, scratch.used - STUB_WORDS];
         chunk
     } else {

@@ -59,6 +59,21 @@ impl Target for Heap {
     }
 
     #[inline(always)]
+    fn youngest_chunk(&mut self, entry: u64, _: &Jvm) -> u64 {
+        youngest_chunk(entry)
+    }
+
+    #[inline(always)]
+    fn chunk_bounds(&mut self, chunk: u64, _: &Jvm) -> u64 {
+        chunk_bounds(chunk)
+    }
+
+    #[inline(always)]
+    fn left_to_thaw(&mut self, chunk: u64, _: &Jvm) -> u64 {
+        left_to_thaw(chunk)
+    }
+
+    #[inline(always)]
     fn follow(&mut self, slot: u64, is_root: bool, _: &Jvm) -> u64 {
         follow(slot, u64::from(is_root))
     }

@@ -57,6 +57,9 @@ fn leaf(ctx: PerfEventContext) -> u32 {
     }
     known::begin_sample(scratch);
     if let Err(stop) = walk_one(scratch, copies, true) {
+        if stop as u64 == Stop::Frozen as u64 {
+            go_on(&ctx, FROZEN);
+        }
         finish(scratch, &ctx, stop as u64);
         return 0;
     }

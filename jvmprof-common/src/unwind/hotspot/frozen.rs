@@ -25,6 +25,8 @@ use crate::unwind::is_code_address;
 /// lowest frame may be between them.
 const MAX_ENTRY_STEPS: u32 = 16;
 const ENTRY_ALIGNMENT: u64 = 16;
+/// The same where the barrier itself was interrupted before it made room: what it keeps meanwhile.
+const INTERRUPTED_STEPS: u32 = 3;
 /// `ContinuationEntry::_cont` (openjdk src/hotspot/share/runtime/continuationEntry.hpp): its second field, the third since JDK 25.
 /// Which of them it is shows in what it leads to, a continuation with a chunk.
 const ENTRY_CONT: [u64; 2] = [8, 16];
@@ -32,6 +34,9 @@ const ENTRY_CONT: [u64; 2] = [8, 16];
 /// align the stack pointer, and take that back (openjdk src/hotspot/cpu/x86/stubGenerator_x86_64.cpp, `generate_cont_thaw`).
 const KEPT_BYTES: u64 = 24;
 const ADD_RSP_8: u64 = 0x08c4_8348;
+const POP_RCX: u64 = 0x59;
+/// `sub rsp, 16; pop rbp; ret`.
+const SUB_POP_RET: u64 = 0xc35d_10ec_8348;
 /// It has words for alignments and metadata beside the frames' (share/runtime/continuationFreezeThaw.cpp, `prepare_thaw_internal`).
 const ROOM_EXTRA: u64 = 4;
 /// Steps to find the end of the room: chunks of more than 500 words are brought frame by frame.
@@ -76,17 +81,18 @@ pub struct Frozen {
 #[inline(always)]
 pub fn enter(cursor: &Cursor, target: &mut impl Target, jvm: &Jvm, frozen: &mut Frozen) -> Result<u64, Stop> {
     let bytes = jvm.layout.cont_entry_bytes;
-    if jvm.chunks.klass == 0 || cursor.exact || bytes == NO_FIELD || bytes == 0 {
+    if jvm.chunks.klass == 0 || bytes == NO_FIELD || bytes == 0 {
         return Err(Stop::Frozen);
     }
     frozen.room = 0;
     frozen.taken_until = 0;
     // What the barrier itself has called is at work on the chunks.
-    if ends_in_call(target.read_object(cursor.pc - 8).unwrap_or(0)) {
+    let before = target.read_object(cursor.pc - 8).unwrap_or(0);
+    if !cursor.exact && ends_in_call(before) {
         return enter_thawing(cursor, target, jvm, frozen);
     }
     let mut entry = (cursor.sp + (ENTRY_ALIGNMENT - 1)) & !(ENTRY_ALIGNMENT - 1);
-    let mut turn = 0;
+    let mut turn = if cursor.exact { MAX_ENTRY_STEPS - INTERRUPTED_STEPS } else { 0 };
     while turn < MAX_ENTRY_STEPS {
         let return_address = target.read_u64(entry + u64::from(bytes) + 8).ok_or(Stop::Frozen)?;
         if return_address >= jvm.code_start && return_address < jvm.code_end {
@@ -96,13 +102,32 @@ pub fn enter(cursor: &Cursor, target: &mut impl Target, jvm: &Jvm, frozen: &mut 
             }
             if chunk != 0 {
                 frozen.entry = entry;
-                return Ok(chunk);
+                // A thread that continues, and has just taken its return address off the stack.
+                return Ok(if cursor.exact && before >> 56 == POP_RCX { 0 } else { chunk });
             }
         }
         entry += ENTRY_ALIGNMENT;
         turn += 1;
     }
     Err(Stop::Frozen)
+}
+
+/// Leaves the stubs where they go on with what they have brought back, at one of their last instructions: `sub rsp, 16; pop rbp; ret`.
+///
+/// # Errors
+/// [`Stop::Frozen`] anywhere else in them.
+#[inline(always)]
+pub fn step_thawed(cursor: &mut Cursor, target: &mut impl Target) -> Result<(), Stop> {
+    let code = target.read_object(cursor.pc).unwrap_or(0);
+    let (sp, fp) = match code {
+        _ if code & 0xffff_ffff_ffff == SUB_POP_RET => (cursor.sp, target.read_u64(cursor.sp - 16)),
+        _ if code & 0xffff == SUB_POP_RET >> 32 => (cursor.sp + 16, target.read_u64(cursor.sp)),
+        _ if code & 0xff == SUB_POP_RET >> 40 => (cursor.sp + 8, Some(cursor.fp)),
+        _ => return Err(Stop::Frozen),
+    };
+    let (pc, fp) = target.read_u64(sp - 8).zip(fp).ok_or(Stop::Frozen)?;
+    *cursor = Cursor { pc, sp, fp, exact: false };
+    if is_code_address(pc) { Ok(()) } else { Err(Stop::Frozen) }
 }
 
 /// As [`enter`], where the JVM has been called to bring frames back.
@@ -153,7 +178,26 @@ pub fn may_end_room(target: &mut impl Target, jvm: &Jvm, begin: u64, entry: u64)
     let last = target.read_u64(entry - 8).unwrap_or(0);
     let is_barrier = last >= jvm.return_barrier_start && last < jvm.return_barrier_end;
     let ahead = jvm.cont_entry_return_pc.wrapping_sub(last).wrapping_add(MAX_ENTER_BYTES);
-    last == kept || is_barrier || ahead < 2 * MAX_ENTER_BYTES
+    last == kept || is_barrier || ahead < 2 * MAX_ENTER_BYTES || counts_fit(target, jvm, begin, entry)
+}
+
+/// Whether the room is as large as the frames of this entry's chunk take, of which the youngest may have been copied: an interpreted
+/// one, whose locals lie above its return address.
+#[inline(always)]
+fn counts_fit(target: &mut impl Target, jvm: &Jvm, begin: u64, entry: u64) -> bool {
+    let chunk = target.youngest_chunk(entry, jvm);
+    let bounds = if chunk == 0 || chunk == UNKNOWN { NO_CHUNK } else { target.chunk_bounds(chunk, jvm) };
+    if bounds == NO_CHUNK {
+        return false;
+    }
+    let sp = bounds >> 32;
+    let stack = chunk + u64::from(jvm.chunks.stack);
+    let left = target.left_to_thaw(chunk, jvm);
+    let taken = ((entry - begin) / 8).wrapping_sub(ROOM_EXTRA).wrapping_sub(left);
+    if left == NOT_SAID {
+        return false;
+    }
+    taken < 2 || taken & !1 <= sp && find_taken(target, jvm, stack + sp * 8, taken, stack).is_some()
 }
 
 /// The youngest chunk of the continuation whose `ContinuationEntry` may be here; 0 if it isn't, or has none; [`UNKNOWN`].

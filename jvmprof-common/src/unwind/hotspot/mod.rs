@@ -351,7 +351,7 @@ fn stub(
     let name = pointer(target, jvm.layout.blob_name);
     words.set(FrameWord::stub(cursor.pc, cursor.exact), name, 0, 2);
     if at + 1 >= jvm.return_barrier_start && at < jvm.return_barrier_end {
-        return Err(Stop::Frozen);
+        return if cursor.exact { frozen::step_thawed(cursor, target) } else { Err(Stop::Frozen) };
     }
     if let Some(row) = target.stub_row(jvm.table, at) {
         words.known = Known { kind: Known::STUB, blob, word: name, leaf: 0 };
