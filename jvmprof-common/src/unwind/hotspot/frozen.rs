@@ -34,6 +34,7 @@ const ENTRY_CONT: [u64; 2] = [8, 16];
 /// align the stack pointer, and take that back (openjdk src/hotspot/cpu/x86/stubGenerator_x86_64.cpp, `generate_cont_thaw`).
 const KEPT_BYTES: u64 = 24;
 const ADD_RSP_8: u64 = 0x08c4_8348;
+/// `pop rcx`: what the stub begins with by which a thread continues.
 const POP_RCX: u64 = 0x59;
 /// `sub rsp, 16; pop rbp; ret`.
 const SUB_POP_RET: u64 = 0xc35d_10ec_8348;
@@ -120,12 +121,14 @@ pub fn enter(cursor: &Cursor, target: &mut impl Target, jvm: &Jvm, frozen: &mut 
 pub fn step_thawed(cursor: &mut Cursor, target: &mut impl Target) -> Result<(), Stop> {
     let code = target.read_object(cursor.pc).unwrap_or(0);
     let (sp, fp) = match code {
-        _ if code & 0xffff_ffff_ffff == SUB_POP_RET => (cursor.sp, target.read_u64(cursor.sp - 16)),
-        _ if code & 0xffff == SUB_POP_RET >> 32 => (cursor.sp + 16, target.read_u64(cursor.sp)),
-        _ if code & 0xff == SUB_POP_RET >> 40 => (cursor.sp + 8, Some(cursor.fp)),
+        _ if code & 0xffff_ffff_ffff == SUB_POP_RET => {
+            (cursor.sp, target.read_u64(cursor.sp.wrapping_sub(16)))
+        }
+        _ if code & 0xffff == SUB_POP_RET >> 32 => (cursor.sp.wrapping_add(16), target.read_u64(cursor.sp)),
+        _ if code & 0xff == SUB_POP_RET >> 40 => (cursor.sp.wrapping_add(8), Some(cursor.fp)),
         _ => return Err(Stop::Frozen),
     };
-    let (pc, fp) = target.read_u64(sp - 8).zip(fp).ok_or(Stop::Frozen)?;
+    let (pc, fp) = target.read_u64(sp.wrapping_sub(8)).zip(fp).ok_or(Stop::Frozen)?;
     *cursor = Cursor { pc, sp, fp, exact: false };
     if is_code_address(pc) { Ok(()) } else { Err(Stop::Frozen) }
 }
