@@ -80,6 +80,10 @@ impl ProcessDump {
         is_unmapped(self.pid, &self.marker) && has_open(self.pid, &self.marker.path) == Some(false)
     }
 
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
     pub fn dump(&self) -> &JitDump {
         &self.dump
     }

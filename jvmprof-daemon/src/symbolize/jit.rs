@@ -276,7 +276,7 @@ impl JitNames {
         match ProcessDump::open(process, marker, shared.budget.clone()) {
             Ok(dump) => self.dump = Some(dump),
             Err(error) => {
-                *counts.unusable_dumps.entry(error.reason()).or_default() += 1;
+                counts.refuse_dump(process.pid, None, error.reason());
                 tracing::debug!(pid = process.pid, %error, "a jitdump can't be opened");
             }
         }
@@ -362,15 +362,12 @@ fn read_dump(
     counts: &mut JitCounts,
 ) -> bool {
     let dump = dump.as_mut().filter(|dump| dump.dump().checked_ns() <= at_ns && !dump.dump().is_known(at_ns));
-    match dump.map(|dump| dump.check(now_ns(), is_last_chance)) {
-        Some(Err(error)) => {
-            *counts.unusable_dumps.entry(error.reason()).or_default() += 1;
-            tracing::debug!(%error, "a jitdump can't be used");
-            true
-        }
-        Some(Ok(has_read)) => has_read,
-        None => false,
-    }
+    let Some(dump) = dump else { return false };
+    dump.check(now_ns(), is_last_chance).unwrap_or_else(|error| {
+        counts.refuse_dump(dump.pid(), dump.dump().file_id(), error.reason());
+        tracing::debug!(pid = dump.pid(), %error, "a jitdump can't be used");
+        true
+    })
 }
 
 /// The perf map of a process, read as it is written from now on.

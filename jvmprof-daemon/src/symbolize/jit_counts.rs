@@ -1,11 +1,17 @@
 //! What was read of generated code, and what couldn't be named.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::jitmap::jitdump::DumpCounters;
 use crate::jitmap::perf_map::PerfMapCounters;
 use crate::jitmap::process_dump::ProcessDump;
 use crate::jitmap::process_map::{ProcessMap, ProcessMapCounters};
+
+/// Refused files that are remembered, at most.
+const MAX_REFUSED: usize = 1024;
+
+/// A file by device and inode, and the process that maps it.
+type RefusedFile = (u32, (u64, u64));
 
 /// Of all processes, since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,6 +27,9 @@ pub struct JitCounts {
     pub stale: u64,
     /// jitdumps that could not be used, by reason.
     pub unusable_dumps: BTreeMap<&'static str, u64>,
+    /// Those among them that were opened. A process is looked at for samples of before its exec, too, when it has what the new
+    /// program maps.
+    refused_files: BTreeSet<RefusedFile>,
     /// Records of jitdumps that were malformed or beyond the memory limit.
     pub refused_records: u64,
     /// Code whose unwinding information couldn't be used.
@@ -36,6 +45,16 @@ pub struct JitCounts {
 }
 
 impl JitCounts {
+    /// Counts a jitdump that can't be used, each file of a process once. `id`: its device and inode, if it was opened.
+    pub(super) fn refuse_dump(&mut self, pid: u32, id: Option<(u64, u64)>, reason: &'static str) {
+        if self.refused_files.len() >= MAX_REFUSED {
+            self.refused_files.clear();
+        }
+        if id.is_none_or(|id| self.refused_files.insert((pid, id))) {
+            *self.unusable_dumps.entry(reason).or_default() += 1;
+        }
+    }
+
     /// What is missing or uncertain, by name.
     pub fn losses(&self) -> impl Iterator<Item = (String, u64)> {
         let counts = [
@@ -83,5 +102,35 @@ impl Reported {
         counts.unusable += map.unusable - self.map.unusable;
         counts.stale += map.stale - self.map.stale;
         *self = Self { lines, map, dump };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dump_that_cannot_be_used_is_counted_once_for_each_process_that_maps_it() {
+        let mut counts = JitCounts::default();
+        counts.refuse_dump(1, Some((8, 100)), "other process");
+        counts.refuse_dump(1, Some((8, 100)), "other process");
+        counts.refuse_dump(2, Some((8, 100)), "other process");
+        counts.refuse_dump(1, Some((8, 101)), "CPU timestamps");
+        counts.refuse_dump(1, None, "gone");
+        counts.refuse_dump(1, None, "gone");
+        assert_eq!(
+            counts.unusable_dumps,
+            BTreeMap::from([("other process", 2), ("CPU timestamps", 1), ("gone", 2)])
+        );
+    }
+
+    #[test]
+    fn what_is_remembered_of_refused_dumps_is_bounded() {
+        let mut counts = JitCounts::default();
+        for inode in 0..3 * MAX_REFUSED as u64 {
+            counts.refuse_dump(1, Some((8, inode)), "other process");
+        }
+        assert_eq!(counts.unusable_dumps["other process"], 3 * MAX_REFUSED as u64);
+        assert!(counts.refused_files.len() <= MAX_REFUSED);
     }
 }

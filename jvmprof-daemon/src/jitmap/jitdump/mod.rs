@@ -147,6 +147,11 @@ impl JitDump {
         }
     }
 
+    /// Device and inode of the file; `None` if they can't be had.
+    pub fn file_id(&self) -> Option<(u64, u64)> {
+        self.file.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()))
+    }
+
     /// Reads what is new: a bounded piece.
     ///
     /// # Errors
