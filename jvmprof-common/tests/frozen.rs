@@ -11,6 +11,7 @@ use jvmprof_common::abi::Stop;
 use jvmprof_common::frame::FrameWord;
 use jvmprof_common::jvm::{Chunks, Jvm, Layout};
 use jvmprof_common::unwind::hotspot::Words as Frame;
+use jvmprof_common::unwind::hotspot::barrier;
 use jvmprof_common::unwind::hotspot::frozen::{self, Frozen};
 use jvmprof_common::unwind::{Cursor, Memory};
 
@@ -20,11 +21,8 @@ struct Words(BTreeMap<u64, u64>);
 impl Memory for Words {
     fn read_u64(&mut self, address: u64) -> Option<u64> {
         let word = |address| self.0.get(&address).copied();
-        match address % 8 {
-            0 => word(address),
-            // Two fields of 32 bits in a word.
-            at => word(address - at).map(|word| word >> (at * 8)),
-        }
+        // Fields of 32 bits lie two in a word.
+        word(address).or_else(|| word(address & !7).map(|word| word >> (address % 8 * 8)))
     }
 }
 
@@ -200,34 +198,53 @@ const CONTINUATION: u64 = 0x7_1000_0000;
 const TAIL: u16 = 16;
 const STUB: u64 = 0x7f11_0030_0000;
 
-/// A thread whose entry leads to a chunk, in the stubs at this instruction, behind these bytes.
-fn in_stubs(before: u64) -> (Words, Jvm) {
+/// A thread whose entry leads to a chunk, in the stubs, of which these bytes are so far behind the pc.
+fn in_stubs(code: u64, behind: u64) -> (Words, Jvm) {
     let mut words = chunk(60, 40);
     let above = ENTRY + u64::from(ENTRY_BYTES);
     words.0.extend((0..32).map(|index| (ENTRY - 64 + index * 8, 0)));
     words.0.extend([(ENTRY + 8, CONTINUATION), (CONTINUATION + u64::from(TAIL), CHUNK)]);
     words.0.extend([(CONTINUATION + u64::from(KLASS_AT), KLASS + 8), (above + 8, COMPILED)]);
-    words.0.insert(STUB - 8, before);
+    // As unaligned as it is.
+    words.0.extend((0..32).map(|back| (STUB - back, 0x9090_9090_9090_9090)));
+    words.0.insert(STUB - behind, code);
     let jvm = jvm(RETURN, true);
     (words, Jvm { chunks: Chunks { cont_tail: TAIL, ..jvm.chunks }, ..jvm })
 }
 
+const MOV_RSP_ENTRY: u64 = 0xa7_8b49;
+const POP_RCX_MOV_RDI_R15: u64 = 0xff8b_4959;
+
 #[test]
 fn a_barrier_that_was_interrupted_early_leads_to_the_chunk() {
-    for (kept, before, expected) in
-        [(0, 0, Ok(CHUNK)), (8, 0, Ok(CHUNK)), (24, 0, Ok(CHUNK)), (0, 0x59 << 56, Ok(0))]
-    {
-        let (mut words, jvm) = in_stubs(before);
+    // How far behind its first instruction, and what it keeps on the stack there.
+    for (behind, kept) in [(0, 0), (7, 0), (8, 8), (12, 24), (17, 24)] {
+        let (mut words, jvm) = in_stubs(MOV_RSP_ENTRY, behind);
         let mut frozen = Frozen { room: 7, taken_until: 7, ..Frozen::default() };
         let cursor = Cursor { pc: STUB, sp: ENTRY - kept, fp: 0, exact: true };
-        assert_eq!(frozen::enter(&cursor, &mut words, &jvm, &mut frozen), expected, "{kept} bytes kept");
+        assert_eq!(frozen::enter(&cursor, &mut words, &jvm, &mut frozen), Ok(CHUNK), "{behind} bytes");
         assert_eq!((frozen.entry, frozen.room, frozen.taken_until), (ENTRY, 0, 0));
     }
 }
 
 #[test]
-fn a_barrier_that_has_made_room_is_not_looked_through_for_its_entry() {
-    let (mut words, jvm) = in_stubs(0);
+fn a_thread_that_continues_has_its_carriers_stack_until_its_frames_are_there() {
+    let (mut words, jvm) = in_stubs(POP_RCX_MOV_RDI_R15, 1);
+    let mut frozen = Frozen::default();
+    let cursor = Cursor { pc: STUB, sp: ENTRY, fp: 0, exact: true };
+    assert_eq!(frozen::enter(&cursor, &mut words, &jvm, &mut frozen), Ok(0));
+    assert_eq!(frozen.entry, ENTRY);
+}
+
+/// What was thawed refers to its continuation, too, and returns to generated code: it may look like an entry.
+#[test]
+fn a_barrier_that_was_interrupted_elsewhere_has_no_entry() {
+    for (code, behind) in [(MOV_RSP_ENTRY, 1), (0xc35d_10ec_8348_e38b, 1), (POP_RCX_MOV_RDI_R15 & 0xff, 1)] {
+        let (mut words, jvm) = in_stubs(code, behind);
+        let cursor = Cursor { pc: STUB, sp: ENTRY, fp: 0, exact: true };
+        assert_eq!(frozen::enter(&cursor, &mut words, &jvm, &mut Frozen::default()), Err(Stop::Frozen));
+    }
+    let (mut words, jvm) = in_stubs(MOV_RSP_ENTRY, 7);
     let cursor = Cursor { pc: STUB, sp: ENTRY - 64, fp: 0, exact: true };
     assert_eq!(frozen::enter(&cursor, &mut words, &jvm, &mut Frozen::default()), Err(Stop::Frozen));
 }
@@ -238,18 +255,18 @@ fn the_last_instructions_of_the_stubs_go_to_what_was_thawed() {
     for (code, sp) in [(0xc35d_10ec_8348, 0x1010), (0xc35d, 0x1000), (0xaaaa_aac3, 0x1008)] {
         let mut words = Words(BTreeMap::from([(STUB, code), (0x1000, 0x2000), (0x1008, COMPILED)]));
         let mut cursor = Cursor { pc: STUB, sp, fp: 0x2000, exact: true };
-        assert_eq!(frozen::step_thawed(&mut cursor, &mut words), Ok(()));
+        assert_eq!(barrier::step_thawed(&mut cursor, &mut words), Ok(()));
         assert_eq!(cursor, Cursor { pc: COMPILED, sp: 0x1010, fp: 0x2000, exact: false });
     }
     let mut words = Words(BTreeMap::from([(STUB, 0x50)]));
     let mut cursor = Cursor { pc: STUB, sp: 0x1000, fp: 0x2000, exact: true };
-    assert_eq!(frozen::step_thawed(&mut cursor, &mut words), Err(Stop::Frozen));
+    assert_eq!(barrier::step_thawed(&mut cursor, &mut words), Err(Stop::Frozen));
 }
 
 /// The room is searched for its entry: what looks like one before is of another age, and its counts don't fit.
 #[test]
 fn the_end_of_a_room_is_told_by_the_counts_where_its_last_word_does_not() {
-    let (mut words, jvm) = in_stubs(0);
+    let (mut words, jvm) = in_stubs(0, 8);
     words.0.insert(ENTRY + u64::from(ENTRY_BYTES) + 8, 0x7f11_0000_2000);
     for (room, expected) in [(40 + EXTRA, true), (42 + EXTRA, false), (38 + EXTRA, false)] {
         let begin = ENTRY - room * 8;

@@ -34,6 +34,8 @@ const LAST_REFRESH_NS: u64 = 300_000_000_000;
 const ASKED_REFRESH_NS: u64 = 20_000_000;
 /// How soon it is looked for what is to be known of virtual threads, some of which shows with the first of them.
 const THREADS_REFRESH_NS: u64 = 2_000_000;
+/// So often at most: a JVM that never tells must not cost a look with each sample.
+const MAX_THREAD_LOOKS: u32 = 200;
 /// The JVM tells its program at the end of its start; looks for it go on for some minutes, and then it has none.
 const MAX_FACT_READS: u32 = 12;
 
@@ -81,6 +83,8 @@ pub(super) struct Attached {
     /// How often the facts are still to be read.
     fact_reads: u32,
     refresh_ns: u64,
+    /// How often samples of virtual threads have asked for a look.
+    thread_looks: u32,
     names: HashMap<u64, Arc<str>>,
 }
 
@@ -117,7 +121,9 @@ impl Java {
     pub(super) fn expect_virtual_threads(&mut self) {
         if let Some(attached) = &mut self.attached
             && attached.hotspot.awaits_virtual_threads()
+            && attached.thread_looks < MAX_THREAD_LOOKS
         {
+            attached.thread_looks += 1;
             let looked_ns = self.next_look_ns.saturating_sub(attached.refresh_ns);
             self.next_look_ns = looked_ns + THREADS_REFRESH_NS;
             attached.refresh_ns = THREADS_REFRESH_NS;
@@ -196,7 +202,16 @@ impl Attached {
         let fact_reads = if is_final { 0 } else { MAX_FACT_READS };
         let (facts, names) = (Arc::new(facts), HashMap::new());
         let mapping = Arc::new(code_mapping(hotspot.jvm()));
-        Ok(Self { hotspot, stubs, facts, mapping, fact_reads, refresh_ns: FIRST_REFRESH_NS, names })
+        Ok(Self {
+            hotspot,
+            stubs,
+            facts,
+            mapping,
+            fact_reads,
+            refresh_ns: FIRST_REFRESH_NS,
+            thread_looks: 0,
+            names,
+        })
     }
 
     fn refresh(&mut self, pid: u32) -> Look {

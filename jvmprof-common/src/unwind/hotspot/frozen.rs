@@ -14,7 +14,7 @@
 //! since. That stays in the chunk all the same, only its index has moved on.
 
 use super::references::{self, UNKNOWN};
-use super::{Code, Cursor, Target, Words, compiled, frame_bytes, interpreted, pointer};
+use super::{Code, Cursor, Target, Words, barrier, compiled, frame_bytes, interpreted, pointer};
 use crate::abi::Stop;
 use crate::frame::FrameWord;
 use crate::jvm::{Jvm, NO_FIELD};
@@ -34,11 +34,7 @@ const ENTRY_CONT: [u64; 2] = [8, 16];
 /// align the stack pointer, and take that back (openjdk src/hotspot/cpu/x86/stubGenerator_x86_64.cpp, `generate_cont_thaw`).
 const KEPT_BYTES: u64 = 24;
 const ADD_RSP_8: u64 = 0x08c4_8348;
-/// `pop rcx`: what the stub begins with by which a thread continues.
-const POP_RCX: u64 = 0x59;
-/// `sub rsp, 16; pop rbp; ret`.
-const SUB_POP_RET: u64 = 0xc35d_10ec_8348;
-/// It has words for alignments and metadata beside the frames' (share/runtime/continuationFreezeThaw.cpp, `prepare_thaw_internal`).
+/// The room has words for alignments and metadata beside the frames' (share/runtime/continuationFreezeThaw.cpp, `prepare_thaw_internal`).
 const ROOM_EXTRA: u64 = 4;
 /// Steps to find the end of the room: chunks of more than 500 words are brought frame by frame.
 const MAX_ROOM_STEPS: u32 = 320;
@@ -92,6 +88,10 @@ pub fn enter(cursor: &Cursor, target: &mut impl Target, jvm: &Jvm, frozen: &mut 
     if !cursor.exact && ends_in_call(before) {
         return enter_thawing(cursor, target, jvm, frozen);
     }
+    let continues = cursor.exact && barrier::is_behind_pop(target, cursor.pc);
+    if cursor.exact && !continues && !barrier::is_before_room(target, cursor.pc) {
+        return Err(Stop::Frozen);
+    }
     let mut entry = (cursor.sp + (ENTRY_ALIGNMENT - 1)) & !(ENTRY_ALIGNMENT - 1);
     let mut turn = if cursor.exact { MAX_ENTRY_STEPS - INTERRUPTED_STEPS } else { 0 };
     while turn < MAX_ENTRY_STEPS {
@@ -103,34 +103,13 @@ pub fn enter(cursor: &Cursor, target: &mut impl Target, jvm: &Jvm, frozen: &mut 
             }
             if chunk != 0 {
                 frozen.entry = entry;
-                // A thread that continues, and has just taken its return address off the stack.
-                return Ok(if cursor.exact && before >> 56 == POP_RCX { 0 } else { chunk });
+                return Ok(if continues { 0 } else { chunk });
             }
         }
         entry += ENTRY_ALIGNMENT;
         turn += 1;
     }
     Err(Stop::Frozen)
-}
-
-/// Leaves the stubs where they go on with what they have brought back, at one of their last instructions: `sub rsp, 16; pop rbp; ret`.
-///
-/// # Errors
-/// [`Stop::Frozen`] anywhere else in them.
-#[inline(always)]
-pub fn step_thawed(cursor: &mut Cursor, target: &mut impl Target) -> Result<(), Stop> {
-    let code = target.read_object(cursor.pc).unwrap_or(0);
-    let (sp, fp) = match code {
-        _ if code & 0xffff_ffff_ffff == SUB_POP_RET => {
-            (cursor.sp, target.read_u64(cursor.sp.wrapping_sub(16)))
-        }
-        _ if code & 0xffff == SUB_POP_RET >> 32 => (cursor.sp.wrapping_add(16), target.read_u64(cursor.sp)),
-        _ if code & 0xff == SUB_POP_RET >> 40 => (cursor.sp.wrapping_add(8), Some(cursor.fp)),
-        _ => return Err(Stop::Frozen),
-    };
-    let (pc, fp) = target.read_u64(sp.wrapping_sub(8)).zip(fp).ok_or(Stop::Frozen)?;
-    *cursor = Cursor { pc, sp, fp, exact: false };
-    if is_code_address(pc) { Ok(()) } else { Err(Stop::Frozen) }
 }
 
 /// As [`enter`], where the JVM has been called to bring frames back.

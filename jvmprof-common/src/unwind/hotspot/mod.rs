@@ -4,6 +4,7 @@
 //! Compiled frames have a fixed size (openjdk src/hotspot/cpu/x86/frame_x86.inline.hpp, `sender_for_compiled_frame`),
 //! interpreted ones hang on rbp (`sender_for_interpreter_frame`), stubs have rows that the daemon made of their code.
 
+pub mod barrier;
 mod compiled;
 pub mod frozen;
 mod interpreted;
@@ -351,7 +352,7 @@ fn stub(
     let name = pointer(target, jvm.layout.blob_name);
     words.set(FrameWord::stub(cursor.pc, cursor.exact), name, 0, 2);
     if at + 1 >= jvm.return_barrier_start && at < jvm.return_barrier_end {
-        return if cursor.exact { frozen::step_thawed(cursor, target) } else { Err(Stop::Frozen) };
+        return if cursor.exact { barrier::step_thawed(cursor, target) } else { Err(Stop::Frozen) };
     }
     if let Some(row) = target.stub_row(jvm.table, at) {
         words.known = Known { kind: Known::STUB, blob, word: name, leaf: 0 };

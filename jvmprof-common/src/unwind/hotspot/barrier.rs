@@ -1,0 +1,48 @@
+//! The stubs by which frames of a virtual thread come back from the heap, where they themselves were interrupted: openjdk
+//! src/hotspot/cpu/x86/stubGenerator_x86_64.cpp, `generate_cont_thaw`. One continues a thread, one is the return barrier.
+
+use super::{Cursor, Target};
+use crate::abi::Stop;
+use crate::unwind::is_code_address;
+
+/// `pop rcx; mov rdi, r15`: what the stub begins with by which a thread continues.
+const POP_RCX_MOV_RDI_R15: u64 = 0xff8b_4959;
+/// `mov rsp, [r15 + disp32]`: what the barrier begins with.
+const MOV_RSP_ENTRY: u64 = 0xa7_8b49;
+/// `sub rsp, 16; pop rbp; ret`.
+const SUB_POP_RET: u64 = 0xc35d_10ec_8348;
+
+/// Whether a thread that continues has just taken its return address off the stack: the stub's second instruction.
+#[inline(always)]
+pub(super) fn is_behind_pop(target: &mut impl Target, pc: u64) -> bool {
+    let code = target.read_object(pc - 1).unwrap_or(0);
+    code & 0xffff_ffff == POP_RCX_MOV_RDI_R15
+}
+
+/// Whether the return barrier was interrupted before it made room: at its first instruction, which puts the stack pointer at the entry,
+/// or behind one of those that keep two registers there. Behind the room is what of any age may look like an entry.
+#[inline(always)]
+pub(super) fn is_before_room(target: &mut impl Target, pc: u64) -> bool {
+    let mut begins = |bytes: u64| target.read_object(pc - bytes).unwrap_or(0) & 0xff_ffff == MOV_RSP_ENTRY;
+    begins(0) || begins(7) || begins(8) || begins(12) || begins(17)
+}
+
+/// Leaves the stubs where they go on with what they have brought back, at one of their last instructions: `sub rsp, 16; pop rbp; ret`.
+///
+/// # Errors
+/// [`Stop::Frozen`] anywhere else in them.
+#[inline(always)]
+pub fn step_thawed(cursor: &mut Cursor, target: &mut impl Target) -> Result<(), Stop> {
+    let code = target.read_object(cursor.pc).unwrap_or(0);
+    let (sp, fp) = match code {
+        _ if code & 0xffff_ffff_ffff == SUB_POP_RET => {
+            (cursor.sp, target.read_u64(cursor.sp.wrapping_sub(16)))
+        }
+        _ if code & 0xffff == SUB_POP_RET >> 32 => (cursor.sp.wrapping_add(16), target.read_u64(cursor.sp)),
+        _ if code & 0xff == SUB_POP_RET >> 40 => (cursor.sp.wrapping_add(8), Some(cursor.fp)),
+        _ => return Err(Stop::Frozen),
+    };
+    let (pc, fp) = target.read_u64(sp.wrapping_sub(8)).zip(fp).ok_or(Stop::Frozen)?;
+    *cursor = Cursor { pc, sp, fp, exact: false };
+    if is_code_address(pc) { Ok(()) } else { Err(Stop::Frozen) }
+}
