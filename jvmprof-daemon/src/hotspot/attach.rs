@@ -131,9 +131,9 @@ impl<M: ProcessMemory> Hotspot<M> {
 
     /// Reads again what changes while the JVM runs. True if [`Self::jvm`] has changed.
     ///
-    /// Until [`Self::is_complete`] it is worth asking every second. Afterwards only one thing can be missing, and is worth
-    /// asking for when a sample meets the stubs of [`Jvm::return_barrier_start`]: [`Jvm::cont_entry_return_pc`], which
-    /// JDK 19 to 24 get with their first virtual thread.
+    /// Until [`Self::is_complete`] it is worth asking every second. Afterwards only what [`Self::awaits_virtual_threads`] can be
+    /// missing, and is worth asking for when a sample meets the stubs of [`Jvm::return_barrier_start`]:
+    /// [`Jvm::cont_entry_return_pc`] comes with the first virtual thread.
     ///
     /// # Errors
     /// As [`Self::attach`].
