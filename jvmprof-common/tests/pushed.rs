@@ -102,7 +102,8 @@ fn each_instruction_shows_what_is_pushed() {
         let all: Vec<u8> = body().chain(code).chain(body()).collect();
         let mut pc = 2 * CODE_BYTES;
         for (instruction, expected) in steps {
-            let mut found = ahead(&words(&all[pc..pc + CODE_BYTES]));
+            let here = words(&all[pc..pc + CODE_BYTES]);
+            let mut found = ahead(&here, |at| popped(&here, at));
             let windows =
                 [pc - BEFORE, pc - BEFORE - BETWEEN].map(|at| copy(&words(&all[at..at + CODE_BYTES])));
             let shown = windows.into_iter().find(|window| *window != Copy::Unknown);

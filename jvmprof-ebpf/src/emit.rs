@@ -171,33 +171,50 @@ extern "C" fn copy(mut address: u64, bytes: u64) -> u64 {
     let Some(scratch) = scratch::get() else {
         return 0;
     };
-    let mut left = bytes as usize;
+    let mut left = bytes;
     let begin = scratch.used;
     let mut readable = begin;
     // The pages of the longest tail, and one more each where the first and the last one aren't copied as a whole.
     for _ in 0..MAX_TAIL_WORDS / COPY_WORDS + 2 {
-        let to_page_end = 4096 - (address as usize & 4095);
-        let bytes = if left < to_page_end { left } else { to_page_end };
-        let at = scratch.used as usize;
-        if bytes == 0 || at > SAMPLE_WORDS - COPY_WORDS {
+        let copied = copy_page(address, left);
+        let bytes = copied & !IS_READABLE;
+        if bytes == 0 {
             break;
         }
-        let bytes = memory::bounded::<{ COPY_WORDS * 8 }>(bytes);
-        // SAFETY: `at` leaves room for as many words.
-        let into = unsafe {
-            core::slice::from_raw_parts_mut(scratch.words.as_mut_ptr().add(at).cast::<u8>(), bytes)
-        };
-        // Pages that the process hasn't touched yet lie within large frames: they become zeros here.
-        if memory::read(address, into) {
-            readable = scratch.used + bytes as u64 / 8;
+        if copied & IS_READABLE != 0 {
+            readable = scratch.used;
         }
-        address += bytes as u64;
+        address += bytes;
         left -= bytes;
-        scratch.used += bytes as u64 / 8;
     }
     scratch.used = readable;
     readable.wrapping_sub(begin)
 }
+
+/// Copies up to the end of the page: how many bytes these are, and [`IS_READABLE`]; 0 if nothing is left, or no room.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn copy_page(address: u64, left: u64) -> u64 {
+    let Some(scratch) = scratch::get() else {
+        return 0;
+    };
+    let to_page_end = 4096 - (address & 4095);
+    let bytes = if left < to_page_end { left } else { to_page_end };
+    let at = scratch.used as usize;
+    if bytes == 0 || at > SAMPLE_WORDS - COPY_WORDS {
+        return 0;
+    }
+    let bytes = memory::bounded::<{ COPY_WORDS * 8 }>(bytes as usize);
+    // SAFETY: `at` leaves room for as many words.
+    let into =
+        unsafe { core::slice::from_raw_parts_mut(scratch.words.as_mut_ptr().add(at).cast::<u8>(), bytes) };
+    scratch.used += bytes as u64 / 8;
+    // Pages that the process hasn't touched yet lie within large frames: they become zeros here.
+    if memory::read(address, into) { bytes as u64 | IS_READABLE } else { bytes as u64 }
+}
+
+/// What [`copy_page`] has copied wasn't left out.
+const IS_READABLE: u64 = 1 << 32;
 
 #[inline(always)]
 fn emit(scratch: &mut Scratch, is_urgent: bool) {

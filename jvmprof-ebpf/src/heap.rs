@@ -6,15 +6,51 @@ use jvmprof_common::{
     tables::PackedRule,
     unwind::{
         Memory,
-        hotspot::{CODE_WORDS, HEADER_WORDS, Target, frozen, references},
+        hotspot::{CODE_WORDS, HEADER_WORDS, Target, frozen, pushed, references, spilled},
     },
 };
 
 use crate::{
     known,
-    memory::{load_code, load_header},
+    memory::{load_code, load_header, returns_to_java},
     scratch::{self, Copies},
 };
+
+/// What both views of the target call: global functions, which the verifier checks once.
+macro_rules! shared_calls {
+    () => {
+        #[inline(always)]
+        fn returns_to_java(&mut self, slot: u64, _: &Jvm) -> bool {
+            returns_to_java(slot) != 0
+        }
+
+        #[inline(always)]
+        fn find_taken(&mut self, own: u64, taken: u64, stack: u64, _: &Jvm) -> u64 {
+            find_taken(own, taken, stack)
+        }
+
+        #[inline(always)]
+        fn youngest_chunk(&mut self, entry: u64, _: &Jvm) -> u64 {
+            youngest_chunk(entry)
+        }
+
+        #[inline(always)]
+        fn chunk_bounds(&mut self, chunk: u64, _: &Jvm) -> u64 {
+            chunk_bounds(chunk)
+        }
+
+        #[inline(always)]
+        fn left_to_thaw(&mut self, chunk: u64, _: &Jvm) -> u64 {
+            left_to_thaw(chunk)
+        }
+
+        #[inline(always)]
+        fn follow(&mut self, slot: u64, is_root: bool, _: &Jvm) -> u64 {
+            follow(slot, u64::from(is_root))
+        }
+    };
+}
+pub(crate) use shared_calls;
 
 /// The target's heaps, without a stack.
 pub struct Heap(pub *mut Copies);
@@ -29,6 +65,8 @@ impl Memory for Heap {
 
 impl Target for Heap {
     type Row = PackedRule;
+
+    shared_calls!();
 
     #[inline(always)]
     fn read_u8(&mut self, address: u64) -> Option<u8> {
@@ -59,23 +97,23 @@ impl Target for Heap {
     }
 
     #[inline(always)]
-    fn youngest_chunk(&mut self, entry: u64, _: &Jvm) -> u64 {
-        youngest_chunk(entry)
+    fn popped(&self, at: usize) -> u64 {
+        popped(at as u64)
     }
 
     #[inline(always)]
-    fn chunk_bounds(&mut self, chunk: u64, _: &Jvm) -> u64 {
-        chunk_bounds(chunk)
+    fn last_copy(&self) -> u64 {
+        last_copy()
     }
 
     #[inline(always)]
-    fn left_to_thaw(&mut self, chunk: u64, _: &Jvm) -> u64 {
-        left_to_thaw(chunk)
+    fn restoring(&self, word: u64) -> u64 {
+        restoring(word)
     }
 
     #[inline(always)]
-    fn follow(&mut self, slot: u64, is_root: bool, _: &Jvm) -> u64 {
-        follow(slot, u64::from(is_root))
+    fn may_end_room(&mut self, begin: u64, entry: u64, _: &Jvm) -> bool {
+        may_end_room(begin, entry) != 0
     }
 
     #[inline(always)]
@@ -87,6 +125,35 @@ impl Target for Heap {
     fn stub_row(&mut self, _: u32, _: u64) -> Option<PackedRule> {
         None
     }
+}
+
+/// See [`pushed::popped`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn popped(at: u64) -> u64 {
+    let Some(copies) = scratch::copies() else {
+        return 0;
+    };
+    // SAFETY: nobody writes the copies meanwhile.
+    pushed::popped(unsafe { &(*copies).code }, at as usize)
+}
+
+/// See [`pushed::copy`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn last_copy() -> u64 {
+    let Some(copies) = scratch::copies() else {
+        return pushed::Copy::Unknown as u64;
+    };
+    // SAFETY: as above.
+    pushed::copy(unsafe { &(*copies).code }) as u64
+}
+
+/// See [`spilled::restoring`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn restoring(word: u64) -> u64 {
+    spilled::restoring(word)
 }
 
 /// See [`frozen::youngest_chunk`].
@@ -108,6 +175,26 @@ pub extern "C" fn may_end_room(begin: u64, entry: u64) -> u64 {
     };
     let may_end = |jvm| frozen::may_end_room(&mut Heap(copies), jvm, begin, entry);
     u64::from(known::jvm(scratch).is_some_and(may_end))
+}
+
+/// See [`frozen::end_of_room`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn end_of_room(begin: u64) -> u64 {
+    let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
+        return 0;
+    };
+    known::jvm(scratch).map_or(0, |jvm| frozen::end_of_room(&mut Heap(copies), jvm, begin))
+}
+
+/// See [`frozen::find_taken`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn find_taken(own: u64, taken: u64, stack: u64) -> u64 {
+    let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
+        return 0;
+    };
+    known::jvm(scratch).map_or(0, |jvm| frozen::find_taken(&mut Heap(copies), jvm, own, taken, stack))
 }
 
 /// See [`frozen::chunk_bounds`].

@@ -19,7 +19,7 @@ use jvmprof_common::{
 };
 
 use crate::{
-    heap::{Heap, chunk_bounds, follow, left_to_thaw, may_end_room, youngest_chunk},
+    heap::{Heap, chunk_bounds, end_of_room, find_taken, follow, left_to_thaw, shared_calls, youngest_chunk},
     known::{self, NMETHODS, RecentNmethod},
     methods,
     scratch::{self, Copies, KNOWN_WORDS},
@@ -90,6 +90,8 @@ impl Memory for User<'_> {
 
 impl Target for User<'_> {
     type Row = PackedRule;
+
+    shared_calls!();
 
     #[inline(always)]
     fn read_u8(&mut self, address: u64) -> Option<u8> {
@@ -173,28 +175,8 @@ impl Target for User<'_> {
     }
 
     #[inline(always)]
-    fn youngest_chunk(&mut self, entry: u64, _: &Jvm) -> u64 {
-        youngest_chunk(entry)
-    }
-
-    #[inline(always)]
-    fn may_end_room(&mut self, begin: u64, entry: u64, _: &Jvm) -> bool {
-        may_end_room(begin, entry) != 0
-    }
-
-    #[inline(always)]
-    fn chunk_bounds(&mut self, chunk: u64, _: &Jvm) -> u64 {
-        chunk_bounds(chunk)
-    }
-
-    #[inline(always)]
-    fn left_to_thaw(&mut self, chunk: u64, _: &Jvm) -> u64 {
-        left_to_thaw(chunk)
-    }
-
-    #[inline(always)]
-    fn follow(&mut self, slot: u64, is_root: bool, _: &Jvm) -> u64 {
-        follow(slot, u64::from(is_root))
+    fn end_of_room(&mut self, begin: u64, _: &Jvm) -> u64 {
+        end_of_room(begin)
     }
 
     #[inline(always)]
@@ -294,6 +276,17 @@ extern "C" fn pushed_words(pc: u64, usual: u64) -> u64 {
     };
     let jvm = known::jvm(scratch);
     jvm.map_or(0, |jvm| hotspot::pushed_words(&mut Heap(copies), jvm, pc, usual))
+}
+
+/// See [`hotspot::returns_to_java`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn returns_to_java(slot: u64) -> u64 {
+    let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
+        return 0;
+    };
+    let jvm = known::jvm(scratch);
+    u64::from(jvm.is_some_and(|jvm| hotspot::returns_to_java(&mut Heap(copies), jvm, slot)))
 }
 
 /// Brings what identifies a method to the copies; 0 if it can't be read. See [`Target::identify_method`].

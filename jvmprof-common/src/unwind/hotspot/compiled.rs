@@ -2,7 +2,7 @@
 
 use super::known::{Known, Nmethod};
 use super::leaf::{self, Leaf, SavedRbp};
-use super::pushed;
+use super::pushed::{self, Copy};
 use super::{
     CODE_BEFORE, Cursor, Target, Words, arrive, byte, code_address, frame_bytes, int, leave, pointer, short,
 };
@@ -178,22 +178,22 @@ pub(super) fn pushed_words(target: &mut impl Target, jvm: &Jvm, pc: u64, usual: 
     if !others || !target.load_code(pc) {
         return 0;
     }
-    let mut pushed = pushed::ahead(target.code());
+    let mut pushed = pushed::ahead(target.code(), |at| target.popped(at));
     if pushed == 0 {
         let mut begin = pc - pushed::BEFORE as u64;
-        let mut copy = pushed::Copy::Unknown;
+        let mut copy = Copy::Unknown as u64;
         if target.load_code(begin) {
-            copy = pushed::copy(target.code());
+            copy = target.last_copy();
         }
-        if copy == pushed::Copy::Unknown {
+        if copy == Copy::Unknown as u64 {
             begin -= pushed::BETWEEN as u64;
             if target.load_code(begin) {
-                copy = pushed::copy(target.code());
+                copy = target.last_copy();
             }
         }
-        pushed = if copy == pushed::Copy::Begun { pushed::COPY_BYTES } else { 0 };
+        pushed = if copy == Copy::Begun as u64 { pushed::COPY_BYTES } else { 0 };
     }
-    if pushed != 0 && pushed <= MAX_PUSHED && returns_to_java(target, jvm, usual + pushed) {
+    if pushed != 0 && pushed <= MAX_PUSHED && target.returns_to_java(usual + pushed, jvm) {
         pushed
     } else {
         0
@@ -233,10 +233,10 @@ const SEARCH_WINDOWS: [i64; 4] = [61, 122, 183, -61];
 /// is searched. The code around `pc` is loaded, and is so afterwards.
 #[inline(always)]
 pub(super) fn is_search(target: &mut impl Target, jvm: &Jvm, usual: u64, saved: u64, pc: u64) -> bool {
-    if !returns_to_java(target, jvm, saved) {
+    if !target.returns_to_java(saved, jvm) {
         return false;
     }
-    if !returns_to_java(target, jvm, usual) || leaf::searches_string(target.code()) {
+    if !target.returns_to_java(usual, jvm) || leaf::searches_string(target.code()) {
         return true;
     }
     let begin = pc - CODE_BEFORE as u64;
@@ -259,7 +259,7 @@ pub(super) fn is_called(target: &mut impl Target, slot: u64, callee: u64) -> boo
 
 /// Whether there is a return address of generated code on the stack. Those into the interpreter have no call before them.
 #[inline(always)]
-fn returns_to_java(target: &mut impl Target, jvm: &Jvm, slot: u64) -> bool {
+pub(super) fn returns_to_java(target: &mut impl Target, jvm: &Jvm, slot: u64) -> bool {
     let pc = target.read_u64(slot).unwrap_or(0);
     is_return_to_java(target, jvm, pc)
 }

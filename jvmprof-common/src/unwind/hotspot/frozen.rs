@@ -124,20 +124,34 @@ fn enter_thawing(
     let is_barrier = target.read_object(cursor.pc).unwrap_or(0) & 0xffff_ffff == ADD_RSP_8;
     let kept = if is_barrier { KEPT_BYTES } else { 0 };
     let begin = (cursor.sp + kept + (ENTRY_ALIGNMENT - 1)) & !(ENTRY_ALIGNMENT - 1);
+    let entry = target.end_of_room(begin, jvm);
+    if entry == 0 {
+        return Err(Stop::Frozen);
+    }
+    frozen.entry = entry;
+    if !is_barrier {
+        return Ok(0);
+    }
+    frozen.room = (entry - begin) / 8;
+    Ok(target.youngest_chunk(entry, jvm))
+}
+
+/// The entry of a continuation with a chunk that the room which begins here ends at; 0 if there is none.
+#[inline(always)]
+pub fn end_of_room(target: &mut impl Target, jvm: &Jvm, begin: u64) -> u64 {
     let mut entry = begin;
     let mut turn = 0;
     while turn < MAX_ROOM_STEPS {
-        let chunk =
-            if target.may_end_room(begin, entry, jvm) { target.youngest_chunk(entry, jvm) } else { 0 };
-        if chunk != 0 && chunk != UNKNOWN {
-            frozen.entry = entry;
-            frozen.room = if is_barrier { (entry - begin) / 8 } else { 0 };
-            return Ok(if is_barrier { chunk } else { 0 });
+        if target.may_end_room(begin, entry, jvm) {
+            let chunk = target.youngest_chunk(entry, jvm);
+            if chunk != 0 && chunk != UNKNOWN {
+                return entry;
+            }
         }
         entry += ENTRY_ALIGNMENT;
         turn += 1;
     }
-    Err(Stop::Frozen)
+    0
 }
 
 /// Whether the room that begins here may end at an entry. What is in the room is of any age, and may look like one; its frames have
@@ -179,7 +193,7 @@ fn counts_fit(target: &mut impl Target, jvm: &Jvm, begin: u64, entry: u64) -> bo
     if left == NOT_SAID {
         return false;
     }
-    taken < 2 || taken & !1 <= sp && find_taken(target, jvm, stack + sp * 8, taken, stack).is_some()
+    taken < 2 || taken & !1 <= sp && target.find_taken(stack + sp * 8, taken, stack, jvm) != 0
 }
 
 /// The youngest chunk of the continuation whose `ContinuationEntry` may be here; 0 if it isn't, or has none; [`UNKNOWN`].
@@ -259,8 +273,11 @@ pub fn arrive(
             if compiled != 0 {
                 let own = stack + sp * 8;
                 (frozen.chunk, frozen.end) = (chunk, stack + bottom * 8);
-                if let Some(interpreted) = find_taken(target, jvm, own, taken, stack) {
-                    *cursor = interpreted;
+                let taken_sp = target.find_taken(own, taken, stack, jvm);
+                if taken_sp != 0 {
+                    let pc = target.read_u64(taken_sp - 8).ok_or(Stop::Frozen)?;
+                    let fp = own - 8 * u64::from(METADATA_WORDS);
+                    *cursor = Cursor { pc, sp: taken_sp, fp, exact: false };
                     return Ok(false);
                 }
                 frozen.taken_until = own;
@@ -281,30 +298,30 @@ pub fn arrive(
     Err(Stop::Frozen)
 }
 
-/// The interpreted frame that alone was taken off a chunk, whose frames begin at `own` since. `taken`: words, by the counts of the
-/// chunk and of the room.
+/// The stack pointer of the interpreted frame that alone was taken off a chunk, whose frames begin at `own` since; 0 if it isn't such
+/// a frame. Its frame pointer is at `own` less [`METADATA_WORDS`]. `taken`: words, by the counts of the chunk and of the room.
 #[inline(always)]
-fn find_taken(target: &mut impl Target, jvm: &Jvm, own: u64, taken: u64, stack: u64) -> Option<Cursor> {
+pub fn find_taken(target: &mut impl Target, jvm: &Jvm, own: u64, taken: u64, stack: u64) -> u64 {
     // Above its link and its return address its caller's frame begins, for those who walk a chunk.
     let fp = own - 8 * u64::from(METADATA_WORDS);
-    let sender_sp = target.read_u64(fp - 8 * interpreted::SENDER_SP_SLOT)?;
-    let last_sp = target.read_u64(fp - 8 * interpreted::LAST_SP_SLOT)?;
+    let Some(sender_sp) = target.read_u64(fp - 8 * interpreted::SENDER_SP_SLOT) else { return 0 };
+    let Some(last_sp) = target.read_u64(fp - 8 * interpreted::LAST_SP_SLOT) else { return 0 };
     // Each is a distance from the frame pointer: between them is what is counted.
     if taken.wrapping_sub(sender_sp.wrapping_sub(last_sp)) > MAX_ALIGNMENT {
-        return None;
+        return 0;
     }
     let mut sp = fp.wrapping_add(last_sp.wrapping_mul(8));
     let mut turn = 0;
     while turn < MAX_CALLEE_WORDS && sp >= stack + 16 && sp < fp {
-        let (link, pc) = (target.read_u64(sp - 16)?, target.read_u64(sp - 8)?);
+        let (Some(link), Some(pc)) = (target.read_u64(sp - 16), target.read_u64(sp - 8)) else { return 0 };
         let is_interpreted = pc > jvm.interpreter_start && pc <= jvm.interpreter_end;
         if is_interpreted && (sp - 16).wrapping_add(link.wrapping_mul(8)) == fp {
-            return Some(Cursor { pc, sp, fp, exact: false });
+            return sp;
         }
         sp -= 8;
         turn += 1;
     }
-    None
+    0
 }
 
 /// What [`chunk_bounds`] says of what is no chunk.

@@ -18,7 +18,7 @@
 //! SIZE being the frame's size in bytes with the return address. The size is known, so that an immediate that equals it
 //! tells these instructions from others.
 
-use super::{CODE_BEFORE, CODE_BYTES, CODE_WORDS};
+use super::{CODE_BEFORE, CODE_WORDS};
 
 /// Code around a pc, which stands at byte [`CODE_BEFORE`].
 type Code = [u64; CODE_WORDS];
@@ -72,18 +72,25 @@ impl Leaf {
 /// Whether there is a `pcmpestri` around the pc: 66 0f 3a 61, or c4 x3 79 61.
 #[inline(always)]
 pub fn searches_string(code: &Code) -> bool {
-    let byte = |code: &Code, at: usize| (code[at / 8 % CODE_WORDS] >> (at % 8 * 8)) as u8;
-    let mut at = 0;
-    while at + 3 <= CODE_BYTES {
-        let [first, second, third] = [byte(code, at), byte(code, at + 1), byte(code, at + 2)];
-        let is_legacy = first == 0x0f && second == 0x3a;
-        let is_vex = first & 0x1f == 0x03 && second == 0x79;
-        if third == 0x61 && (is_legacy || is_vex) {
-            return true;
-        }
-        at += 1;
+    let legacy = bytes(code, 0xff, 0x0f) & bytes(code, 0xff, 0x3a) >> 1;
+    let vex = bytes(code, 0x1f, 0x03) & bytes(code, 0xff, 0x79) >> 1;
+    (legacy | vex) & bytes(code, 0xff, 0x61) >> 2 != 0
+}
+
+/// A bit for each byte that is `value` under `mask`. A function of its own, since all masks at once don't fit the kernel's stack.
+#[inline(never)]
+pub(super) fn bytes(code: &Code, mask: u64, value: u64) -> u64 {
+    const ONES: u64 = u64::MAX / 0xff;
+    const LOW: u64 = 0x7f * ONES;
+    let mut found = 0;
+    let mut index = 0;
+    while index < CODE_WORDS {
+        let other = code[index] & (mask * ONES) ^ (value * ONES);
+        let zeros = !(((other & LOW) + LOW) | other | LOW);
+        found |= ((zeros >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56) << (index * 8);
+        index += 1;
     }
-    false
+    found
 }
 
 /// The state at the pc whose surroundings are loaded, in a frame of `bytes` (16 or more). `left`: bytes to the end of the

@@ -13,12 +13,14 @@ pub mod leaf;
 pub mod pushed;
 pub mod references;
 pub mod spilled;
+mod target;
 
-use super::{Cursor, Memory, is_code_address};
+pub use target::Target;
+
+use super::{Cursor, is_code_address};
 use crate::abi::{MAX_FRAME_WORDS, Stop};
 use crate::frame::FrameWord;
-use crate::jvm::{Jvm, Layout, MethodIdentity, NO_FIELD, method_identity};
-use crate::rows::Rules;
+use crate::jvm::{Jvm, Layout, NO_FIELD};
 use known::{Known, Nmethod};
 
 /// Bytes of a `CodeBlob` and nmethod header that hold every field of a [`Layout`]. A power of two.
@@ -37,159 +39,6 @@ const MAX_HOPS: u32 = 32;
 const FREE_SEGMENT: u8 = 0xff;
 /// Largest compiled frame, bytes.
 const MAX_FRAME_BYTES: u64 = 1 << 20;
-
-/// The target as this stepper sees it. `load_*` copy a piece of it, which the other functions then read.
-pub trait Target: Memory {
-    type Row: Rules;
-
-    /// The byte at this address.
-    fn read_u8(&mut self, address: u64) -> Option<u8>;
-
-    /// The byte at an address, and the word at another one behind it, in one read if the target has a cheap way. Of a word that isn't
-    /// aligned to 8 the upper half is anything.
-    fn read_pair(&mut self, byte: u64, word: u64) -> Option<(u8, u64)> {
-        Some((self.read_u8(byte)?, self.read_object(word)?))
-    }
-
-    /// Loads the [`HEADER_BYTES`] at this address (or [`SHORT_HEADER_BYTES`], and zeros behind them).
-    fn load_header(&mut self, address: u64) -> bool;
-
-    /// A word of the loaded header; the index is taken modulo [`HEADER_WORDS`].
-    fn header_word(&self, index: usize) -> u64;
-
-    /// Loads the [`CODE_BYTES`] at this address.
-    fn load_code(&mut self, address: u64) -> bool;
-
-    /// The loaded code; the first byte is the lowest of the first word.
-    fn code(&self) -> &[u64; CODE_WORDS];
-
-    /// How far the frame is built at the pc whose surroundings are loaded, as [`leaf::Leaf::to_bits`]: [`leaf::judge`],
-    /// unless the target has a cheaper way to call it.
-    fn judge_leaf(&mut self, left: u64, bytes: u64) -> u64
-    where
-        Self: Sized,
-    {
-        leaf::judge(self.code(), left, bytes).to_bits()
-    }
-
-    /// [`is_search`], unless the target has a cheaper way to call it.
-    fn is_search(&mut self, usual: u64, saved: u64, pc: u64, jvm: &Jvm) -> bool
-    where
-        Self: Sized,
-    {
-        is_search(self, jvm, usual, saved, pc)
-    }
-
-    /// [`is_called`], unless the target has a cheaper way to call it.
-    fn is_called(&mut self, slot: u64, callee: u64) -> bool
-    where
-        Self: Sized,
-    {
-        is_called(self, slot, callee)
-    }
-
-    /// What code an address belongs to, as [`Code::to_bits`], and loads its header: [`find`], unless the target has a cheaper way
-    /// to call it.
-    fn find_code(&mut self, at: u64, jvm: &Jvm) -> u64
-    where
-        Self: Sized,
-    {
-        Code::to_bits(find(at, self, jvm))
-    }
-
-    /// Bytes that the caller of a stub at this pc has pushed for it: [`pushed_arguments`], unless the target has a cheaper way
-    /// to call it.
-    fn pushed_arguments(&mut self, pc: u64) -> u64
-    where
-        Self: Sized,
-    {
-        pushed_arguments(self, pc)
-    }
-
-    /// [`pushed_words`], unless the target has a cheaper way to call it.
-    fn pushed_words(&mut self, pc: u64, usual: u64, jvm: &Jvm) -> u64
-    where
-        Self: Sized,
-    {
-        pushed_words(self, jvm, pc, usual)
-    }
-
-    /// Bytes below the frame of compiled code at a return address: [`spilled::below`], unless the target has a cheaper way to call
-    /// it.
-    fn spilled(&mut self, pc: u64) -> u64
-    where
-        Self: Sized,
-    {
-        spilled::below(self, pc)
-    }
-
-    /// [`frozen::youngest_chunk`], unless the target has a cheaper way to call it.
-    fn youngest_chunk(&mut self, entry: u64, jvm: &Jvm) -> u64
-    where
-        Self: Sized,
-    {
-        frozen::youngest_chunk(self, jvm, entry)
-    }
-
-    /// [`frozen::may_end_room`], unless the target has a cheaper way to call it.
-    fn may_end_room(&mut self, begin: u64, entry: u64, jvm: &Jvm) -> bool
-    where
-        Self: Sized,
-    {
-        frozen::may_end_room(self, jvm, begin, entry)
-    }
-
-    /// [`frozen::chunk_bounds`], unless the target has a cheaper way to call it.
-    fn chunk_bounds(&mut self, chunk: u64, jvm: &Jvm) -> u64
-    where
-        Self: Sized,
-    {
-        frozen::chunk_bounds(self, jvm, chunk)
-    }
-
-    /// [`frozen::left_to_thaw`], unless the target has a cheaper way to call it.
-    fn left_to_thaw(&mut self, chunk: u64, jvm: &Jvm) -> u64
-    where
-        Self: Sized,
-    {
-        frozen::left_to_thaw(self, jvm, chunk)
-    }
-
-    /// [`references::follow`], unless the target has a cheaper way to call it.
-    fn follow(&mut self, slot: u64, is_root: bool, jvm: &Jvm) -> u64
-    where
-        Self: Sized,
-    {
-        references::follow(self, jvm, slot, is_root)
-    }
-
-    /// [`references::new_place`], unless the target has a cheaper way to call it.
-    fn new_place(&mut self, table: u64, object: u64, jvm: &Jvm) -> u64
-    where
-        Self: Sized,
-    {
-        references::new_place(self, jvm, table, object)
-    }
-
-    /// Brings the nmethod that was met at this address before, if one was, to `into`.
-    fn recall_nmethod(&mut self, address: u64, into: &mut Nmethod) -> bool {
-        let _ = (address, into);
-        false
-    }
-
-    /// What identifies the method at this address: [`method_identity`], unless the target remembers it. `is_entered`: it is just
-    /// being entered, and may be an intrinsic, which the JVM makes without loading a class.
-    fn identify_method(&mut self, method: u64, is_entered: bool, jvm: &Jvm) -> Option<MethodIdentity>
-    where
-        Self: Sized,
-    {
-        let _ = is_entered;
-        method_identity(method, &jvm.layout, self)
-    }
-
-    /// The row of generated code at this address, from the JVM's own table.
-    fn stub_row(&mut self, table: u32, address: u64) -> Option<Self::Row>;
-}
 
 /// The words of one frame, see [`crate::frame::UserFrame`].
 #[repr(C)]
@@ -316,7 +165,7 @@ pub fn skip_pushed_arguments(cursor: &mut Cursor, target: &mut impl Target, jvm:
 /// Bytes that the code at a return address takes off the stack at once.
 #[inline(always)]
 pub fn pushed_arguments(target: &mut impl Target, pc: u64) -> u64 {
-    if target.load_code(pc) { pushed::popped(target.code(), 0) } else { 0 }
+    if target.load_code(pc) { target.popped(0) } else { 0 }
 }
 
 /// Bytes that the interrupted code of C1 has pushed above its frame, which is built and whose return address would be at `usual`
@@ -331,6 +180,12 @@ pub fn pushed_words(target: &mut impl Target, jvm: &Jvm, pc: u64, usual: u64) ->
 #[inline(always)]
 pub fn is_search(target: &mut impl Target, jvm: &Jvm, usual: u64, saved: u64, pc: u64) -> bool {
     compiled::is_search(target, jvm, usual, saved, pc)
+}
+
+/// Whether there is a return address of generated code at `slot` on the stack. Those into the interpreter have no call before them.
+#[inline(always)]
+pub fn returns_to_java(target: &mut impl Target, jvm: &Jvm, slot: u64) -> bool {
+    compiled::returns_to_java(target, jvm, slot)
 }
 
 /// Whether the return address at `slot` is that of a direct call to `callee`.

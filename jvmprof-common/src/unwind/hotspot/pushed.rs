@@ -9,7 +9,7 @@
 //! cmp src, 0  jne cont  pop dst  pop src  ...  cont: pop dst  pop src   (test src, src since JDK 28)
 //! ```
 
-use super::leaf::word;
+use super::leaf::{bytes, word};
 use super::{CODE_BYTES, CODE_WORDS};
 
 type Code = [u64; CODE_WORDS];
@@ -34,18 +34,19 @@ const JNE: u64 = 0x850f;
 const JNE_BYTES: usize = 6;
 
 /// Bytes that the code at a pc will take off the stack again, whose bytes are loaded from there on; 0 if it doesn't show.
+/// `popped`: [`popped`] of this code.
 #[inline(always)]
-pub fn ahead(code: &Code) -> u64 {
+pub fn ahead(code: &Code, popped: impl FnOnce(usize) -> u64) -> u64 {
     let (pushes, at) = row(code, 0, PUSH);
     let is_call = word(code, at) & 0xff == CALL;
     if pushes != 0 && !is_call {
         // The second of the copy's two.
         return if pushes == 8 && is_load(word(code, at)) { 8 } else { 0 };
     }
-    popped(code, if is_call { at + CALL_BYTES } else { 0 }).saturating_sub(pushes)
+    popped(if is_call { at + CALL_BYTES } else { 0 }).saturating_sub(pushes)
 }
 
-/// Bytes that code takes off the stack at once.
+/// Bytes that code takes off the stack at once, from this byte on.
 #[inline(always)]
 pub fn popped(code: &Code, at: usize) -> u64 {
     let (first, mut at) = row(code, at, POP);
@@ -118,22 +119,6 @@ const fn two(any: u64, rbp: u64, prefix: u64) -> [u64; 3] {
     let low = any & !rbp;
     let high = prefix & any >> 1;
     [low & low >> 1, low & high >> 1 | high & low >> 2, high & high >> 2]
-}
-
-/// A bit for each byte that is `value` under `mask`. A function of its own, since all masks at once don't fit the kernel's stack.
-#[inline(never)]
-fn bytes(code: &Code, mask: u64, value: u64) -> u64 {
-    const ONES: u64 = u64::MAX / 0xff;
-    const LOW: u64 = 0x7f * ONES;
-    let mut found = 0;
-    let mut index = 0;
-    while index < CODE_WORDS {
-        let other = code[index] & (mask * ONES) ^ (value * ONES);
-        let zeros = !(((other & LOW) + LOW) | other | LOW);
-        found |= ((zeros >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56) << (index * 8);
-        index += 1;
-    }
-    found
 }
 
 /// `mov r, [r + ...]`, with or without a prefix.

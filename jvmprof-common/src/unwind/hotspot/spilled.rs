@@ -38,7 +38,7 @@ pub fn below(target: &mut impl Target, pc: u64) -> u64 {
     let mut turn = 0;
     while turn < MAX_RESTORED {
         let Some(word) = target.read_object(at) else { return 0 };
-        let length = restoring(word);
+        let length = target.restoring(word);
         if length == 0 {
             break;
         }
