@@ -7,6 +7,8 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::ops::Range;
 
+use memchr::memchr;
+
 use self::packed::Packed;
 use crate::types::Avma;
 
@@ -157,8 +159,8 @@ struct Symbol {
 
 impl Parser {
     fn line(&mut self, line: &[u8]) -> Option<()> {
-        let mut fields = line.splitn(3, |byte| *byte == b' ');
-        let (address, kind, rest) = (fields.next()?, fields.next()?, fields.next()?);
+        let (address, rest) = line.split_at_checked(memchr(b' ', line)?)?;
+        let [_, kind, b' ', rest @ ..] = rest else { return None };
         let address = hex(address)?;
         self.lines += 1;
         if address == 0 {
@@ -166,14 +168,14 @@ impl Parser {
         }
         self.addresses += 1;
         let start = u32::try_from(address.checked_sub(CODE_BASE)?).ok()?;
-        let (name, module) = match rest.iter().position(|byte| *byte == b'\t') {
+        let (name, module) = match memchr(b'\t', rest) {
             Some(tab) => (&rest[..tab], rest[tab + 1..].trim_ascii()),
             None => (rest, &b""[..]),
         };
         let module = module.strip_prefix(b"[").and_then(|m| m.strip_suffix(b"]")).unwrap_or_default();
         let number = self.module_number(module);
         let is_padding = name.starts_with(PADDING);
-        let data = is_padding || !matches!(kind, b"t" | b"T" | b"w" | b"W");
+        let data = is_padding || !matches!(kind, b't' | b'T' | b'w' | b'W');
         let offset = match data {
             true if is_padding => NO_NAME,
             true => 0,
@@ -184,7 +186,7 @@ impl Parser {
             start,
             data,
             underscores: underscores.min(255) as u8,
-            not_global: kind != b"T",
+            not_global: *kind != b'T',
             name: offset,
             module: number,
         });
@@ -242,7 +244,7 @@ impl Parser {
 
     fn name(&self, symbol: &Symbol) -> &[u8] {
         let behind = self.names.as_bytes().get(symbol.name as usize..).unwrap_or_default();
-        behind.split(|byte| *byte == b'\n').next().unwrap_or_default()
+        &behind[..memchr(b'\n', behind).unwrap_or(behind.len())]
     }
 }
 

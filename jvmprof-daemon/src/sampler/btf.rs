@@ -6,6 +6,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use memchr::memmem;
+
 /// Where the kernel shows its type information.
 pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 
@@ -89,10 +91,9 @@ impl Btf {
     /// # Errors
     /// There is no such structure or field, or it is a bit field.
     pub fn offset_of(&self, structure: &'static str, field: &'static str) -> Result<u32, BtfError> {
-        self.types
-            .iter()
-            .filter(|at| self.is_aggregate(**at) && self.name(**at) == Some(structure.as_bytes()))
-            .find_map(|at| self.find_field(*at, field, 0))
+        self.named(structure)
+            .filter(|(_, at)| self.is_aggregate(*at))
+            .find_map(|(_, at)| self.find_field(at, field, 0))
             .ok_or(BtfError::NoField { structure, field })
     }
 
@@ -102,8 +103,8 @@ impl Btf {
     /// # Errors
     /// There is no such function.
     pub fn of_function(&self, function: &'static str) -> Result<Vec<u8>, BtfError> {
-        let is_it = |at: &u32| self.is_kind(*at, KIND_FUNC) && self.name(*at) == Some(function.as_bytes());
-        let before = self.types.iter().position(is_it).ok_or(BtfError::NoFunction { function })?;
+        let it = self.named(function).find(|(_, at)| self.is_kind(*at, KIND_FUNC));
+        let (before, _) = it.ok_or(BtfError::NoFunction { function })?;
         let record = |name: u32, kind: u32| [name, kind << 24, 0];
         let types = std::iter::repeat_n(record(0, KIND_FWD), before).chain([record(1, KIND_FUNC)]);
         let names = [b"\0", function.as_bytes(), b"\0"].concat();
@@ -112,6 +113,16 @@ impl Btf {
         let header = [u32::from(MAGIC) | 1 << 16, 24, 0, types_length, types_length, names_length];
         let words = header.into_iter().chain(types.flatten());
         Ok(words.flat_map(u32::to_le_bytes).chain(names).collect())
+    }
+
+    /// The types of this name: how many come before, and the offset of the record.
+    fn named(&self, name: &str) -> impl Iterator<Item = (usize, u32)> {
+        // A hundred thousand numbers are quicker compared than as many names. What ends in the name may share its bytes.
+        let strings = self.bytes.get(self.strings..self.strings_end).unwrap_or_default();
+        let ended = [name.as_bytes(), b"\0"].concat();
+        let places: Vec<u32> = memmem::find_iter(strings, &ended).map(|at| at as u32).collect();
+        let is_it = move |at: u32| self.word(at).is_some_and(|name| places.contains(&name));
+        self.types.iter().copied().enumerate().filter(move |(_, at)| is_it(*at))
     }
 
     fn find_field(&self, at: u32, field: &str, nesting: u32) -> Option<u32> {

@@ -72,7 +72,8 @@ impl Programs {
         prepare: impl FnOnce(KernelTables, bool) -> Result<T, SamplerError>,
     ) -> Result<(Self, T), SamplerError> {
         // The verifier's reason without its walk: `doctor --programs` tells that too.
-        let mut ebpf = load(options, VerifierLogLevel::STATS)?;
+        let btf = Btf::of_running_kernel()?;
+        let mut ebpf = load(options, &btf, VerifierLogLevel::STATS)?;
         let stats = enable_stats(Stats::RunTime)
             .inspect_err(|error| tracing::debug!(%error, "the kernel doesn't measure its programs' run time"))
             .ok();
@@ -96,7 +97,8 @@ impl Programs {
             follow(&mut ebpf, FORK, "sched_process_fork")?;
         }
         follow(&mut ebpf, EXEC, "sched_process_exec")?;
-        let watched = watch_mappings(&mut ebpf);
+        let watched = watch_mappings(&mut ebpf, &btf);
+        drop(btf);
         if let Err(error) = &watched {
             tracing::debug!(%error, "new mappings aren't watched");
             match follow(&mut ebpf, FREE_PLACE, "vm_unmapped_area") {
@@ -258,8 +260,11 @@ impl Programs {
 }
 
 /// Creates the maps and sets the globals; no program is in the kernel yet.
-pub(super) fn load(options: &SamplerOptions, verifier_log: VerifierLogLevel) -> Result<Ebpf, SamplerError> {
-    let btf = Btf::of_running_kernel()?;
+pub(super) fn load(
+    options: &SamplerOptions,
+    btf: &Btf,
+    verifier_log: VerifierLogLevel,
+) -> Result<Ebpf, SamplerError> {
     let task_group_leader = btf.offset_of("task_struct", "group_leader")?;
     let task_start_boottime = btf.offset_of("task_struct", "start_boottime")?;
     let task_flags = btf.offset_of("task_struct", "flags")?;
@@ -272,7 +277,6 @@ pub(super) fn load(options: &SamplerOptions, verifier_log: VerifierLogLevel) -> 
     let vma_flags = btf.offset_of("vm_area_struct", "vm_flags")?;
     let vma_file = btf.offset_of("vm_area_struct", "vm_file")?;
     let area_length = btf.offset_of("vm_unmapped_area_info", "length")?;
-    drop(btf);
     let filter = u32::from(options.pids.is_some());
     let wakeup_bytes = options.ring_bytes / 4;
     let log = u32::from(options.kernel_log);
@@ -320,8 +324,8 @@ const HALF_WATCHED: &str = "where a process maps code over other code without un
 const UNWATCHED: &str = "where a process loads a library in the place of another one, stacks of the next twentieth of a second may be wrong: this kernel takes no fentry program";
 
 /// Has what is known of a process forgotten when code of files takes the place of other.
-fn watch_mappings(ebpf: &mut Ebpf) -> Result<(), SamplerError> {
-    let function = mapped_function()?;
+fn watch_mappings(ebpf: &mut Ebpf, btf: &Btf) -> Result<(), SamplerError> {
+    let function = mapped_function(btf)?;
     let program: &mut FEntry = program(ebpf, NEW_MAPPING)?;
     program.load(MAPPED, &function).map_err(program_error(NEW_MAPPING))?;
     program.attach().map_err(program_error(NEW_MAPPING))?;
@@ -329,8 +333,8 @@ fn watch_mappings(ebpf: &mut Ebpf) -> Result<(), SamplerError> {
 }
 
 /// The kernel's function that [`NEW_MAPPING`] is attached to, as aya wants it described.
-pub(super) fn mapped_function() -> Result<aya::Btf, SamplerError> {
-    let function = Btf::of_running_kernel()?.of_function(MAPPED)?;
+pub(super) fn mapped_function(btf: &Btf) -> Result<aya::Btf, SamplerError> {
+    let function = btf.of_function(MAPPED)?;
     let parsed = aya::Btf::parse(&function, aya::Endianness::Little);
     parsed.map_err(|error| program_error(NEW_MAPPING)(error.into()))
 }

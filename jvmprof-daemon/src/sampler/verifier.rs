@@ -7,6 +7,7 @@ use aya::programs::{Program, ProgramError, ProgramInfo};
 use aya::{Ebpf, VerifierLogLevel};
 use serde::Serialize;
 
+use super::btf::Btf;
 use super::programs::{MAPPED, load, mapped_function};
 use super::{SamplerError, SamplerOptions};
 
@@ -47,20 +48,26 @@ pub struct Refusal {
 /// The object itself can't be loaded: its maps, or the kernel's type information.
 pub fn load_each(options: &SamplerOptions) -> Result<Vec<ProgramReport>, SamplerError> {
     // Without the walk, which for a large program doesn't fit the largest buffer: that would be an error of its own.
-    let mut ebpf = load(options, VerifierLogLevel::STATS)?;
+    let btf = Btf::of_running_kernel()?;
+    let mut ebpf = load(options, &btf, VerifierLogLevel::STATS)?;
     let mut names: Vec<String> = ebpf.programs().map(|(name, _)| name.to_owned()).collect();
     names.sort();
-    names.into_iter().map(|name| report(&mut ebpf, options, name)).collect()
+    names.into_iter().map(|name| report(&mut ebpf, options, &btf, name)).collect()
 }
 
-fn report(ebpf: &mut Ebpf, options: &SamplerOptions, name: String) -> Result<ProgramReport, SamplerError> {
+fn report(
+    ebpf: &mut Ebpf,
+    options: &SamplerOptions,
+    btf: &Btf,
+    name: String,
+) -> Result<ProgramReport, SamplerError> {
     let started = Instant::now();
-    let loaded = load_one(ebpf, &name);
+    let loaded = load_one(ebpf, btf, &name);
     let load_ms = started.elapsed().as_secs_f64() * 1e3;
     let info = ebpf.program(&name).and_then(|program| program.info().ok());
     let refused = match loaded {
         Ok(()) => None,
-        Err(error) => Some(Refusal { log: walk(options, &name)?, error: error.to_string() }),
+        Err(error) => Some(Refusal { log: walk(options, btf, &name)?, error: error.to_string() }),
     };
     Ok(ProgramReport {
         name,
@@ -73,7 +80,7 @@ fn report(ebpf: &mut Ebpf, options: &SamplerOptions, name: String) -> Result<Pro
 }
 
 /// The kinds of programs that need nothing but themselves and the kernel's types.
-fn load_one(ebpf: &mut Ebpf, name: &str) -> Result<(), ProgramError> {
+fn load_one(ebpf: &mut Ebpf, btf: &Btf, name: &str) -> Result<(), ProgramError> {
     match ebpf.program_mut(name) {
         Some(Program::PerfEvent(program)) => program.load(),
         Some(Program::RawTracePoint(program)) => program.load(),
@@ -81,7 +88,7 @@ fn load_one(ebpf: &mut Ebpf, name: &str) -> Result<(), ProgramError> {
         Some(Program::KProbe(program)) => program.load(),
         Some(Program::UProbe(program)) => program.load(),
         Some(Program::FEntry(program)) => {
-            let function = mapped_function().map_err(std::io::Error::other)?;
+            let function = mapped_function(btf).map_err(std::io::Error::other)?;
             program.load(MAPPED, &function)
         }
         _ => Err(ProgramError::UnexpectedProgramType),
@@ -89,9 +96,9 @@ fn load_one(ebpf: &mut Ebpf, name: &str) -> Result<(), ProgramError> {
 }
 
 /// The verifier's walk through a program that it refused.
-fn walk(options: &SamplerOptions, name: &str) -> Result<String, SamplerError> {
-    let mut ebpf = load(options, VerifierLogLevel::DEBUG | VerifierLogLevel::STATS)?;
-    match load_one(&mut ebpf, name) {
+fn walk(options: &SamplerOptions, btf: &Btf, name: &str) -> Result<String, SamplerError> {
+    let mut ebpf = load(options, btf, VerifierLogLevel::DEBUG | VerifierLogLevel::STATS)?;
+    match load_one(&mut ebpf, btf, name) {
         Err(ProgramError::LoadError { verifier_log, .. }) => {
             let log = verifier_log.to_string();
             Ok(log[log.ceil_char_boundary(log.len().saturating_sub(LOG_BYTES))..].to_owned())

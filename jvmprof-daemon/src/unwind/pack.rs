@@ -7,6 +7,7 @@ use jvmprof_common::rows::Row;
 use jvmprof_common::tables::{NO_RULE, PAGE_SHIFT, PackedRule, Page, pack_row};
 
 use super::extents::Extents;
+use crate::types::FastHasher;
 
 /// Different rules that one file may have: eight such files fill the kernel's table. rustc's library has 700.
 const MAX_FILE_RULES: usize = 2048;
@@ -79,7 +80,7 @@ impl Rules {
 #[derive(Debug, Default)]
 struct OwnRules {
     list: Vec<PackedRule>,
-    numbers: HashMap<PackedRule, u16>,
+    numbers: HashMap<PackedRule, u16, FastHasher>,
     are_too_many: bool,
 }
 
@@ -122,7 +123,7 @@ impl FileRows {
             file.rows = PackedRows::default();
         }
         file.rows.finish();
-        file.rules.numbers = HashMap::new();
+        file.rules.numbers = HashMap::default();
         file
     }
 

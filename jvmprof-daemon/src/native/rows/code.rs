@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use jvmprof_common::rows::{CfaRule, RaRule, RbpRule, Row};
+use memchr::memchr2_iter;
 
 use super::{roots, spans::Spans};
 use crate::native::elf::{ElfFile, Section};
@@ -39,8 +40,8 @@ pub(super) fn spans<S: ByteSource>(file: &ElfFile<S>, known: &[(Svma, Svma)], an
     if bytes == 0 {
         return spans;
     }
-    let code = read(file, &sections);
-    let mut entries: Vec<Svma> = calls_into(&holes, &code).into_iter().collect();
+    let sections = within_budget(sections);
+    let mut entries: Vec<Svma> = calls_into(&holes, file, &sections).into_iter().collect();
     entries.push(file.header().entry);
     if let Ok(symbols) = SymbolTable::load(file) {
         entries.extend(symbols.starts());
@@ -48,13 +49,14 @@ pub(super) fn spans<S: ByteSource>(file: &ElfFile<S>, known: &[(Svma, Svma)], an
     entries.sort_unstable();
     entries.dedup();
     for (start, end) in holes {
-        let Some(bytes) = bytes_of(start, end, &code).filter(|bytes| !is_padding(bytes)) else { continue };
-        let mut exact = signal_returns(bytes, start);
-        exact.extend(roots::entry(bytes, start, file.header().entry));
+        let bytes = bytes_of(start, end, file, &sections);
+        let Some(bytes) = bytes.filter(|bytes| !is_padding(bytes)) else { continue };
+        let mut exact = signal_returns(&bytes, start);
+        exact.extend(roots::entry(&bytes, start, file.header().entry));
         exact.sort_unstable_by_key(|(start, ..)| *start);
         let before = |address: u64| entries.partition_point(|entry| entry.0 < address);
         let inside = &entries[before(start)..before(end)];
-        for (start, end, row) in with_exact(analyze(bytes, Svma(start), inside), &exact) {
+        for (start, end, row) in with_exact(analyze(&bytes, Svma(start), inside), &exact) {
             spans.push(start, end, row);
         }
     }
@@ -97,16 +99,15 @@ fn drop_overlaps(sections: &mut Vec<Section>) {
     });
 }
 
-/// The bytes of these sections, each with its address, as far as [`MAX_CODE`] goes; what can't be read is left out.
-fn read<S: ByteSource>(file: &ElfFile<S>, sections: &[Section]) -> Vec<(u64, Vec<u8>)> {
+/// Those of the sections that together have no more than [`MAX_CODE`] bytes.
+fn within_budget(mut sections: Vec<Section>) -> Vec<Section> {
     let mut left = MAX_CODE;
-    let mut code = Vec::new();
-    for section in sections {
-        let Ok(bytes) = file.read(section, left) else { continue };
-        left -= bytes.len() as u64;
-        code.push((section.address.0, bytes));
-    }
-    code
+    sections.retain(|section| {
+        let fits = section.size <= left;
+        left -= if fits { section.size } else { 0 };
+        fits
+    });
+    sections
 }
 
 /// Stretches of a section that no function with frame information covers.
@@ -125,12 +126,11 @@ fn holes(section: &Section, known: &[(Svma, Svma)]) -> Vec<(u64, u64)> {
     holes
 }
 
-/// The code from `start` to `end`, which lies in one section; `None` if that wasn't read.
-fn bytes_of(start: u64, end: u64, code: &[(u64, Vec<u8>)]) -> Option<&[u8]> {
-    let section = code.partition_point(|(base, _)| *base <= start).checked_sub(1)?;
-    let (base, bytes) = code.get(section)?;
-    let from = usize::try_from(start - base).ok()?;
-    bytes.get(from..from.checked_add(usize::try_from(end - start).ok()?)?)
+/// The code from `start` to `end`, which lies in one section; `None` if that can't be read.
+fn bytes_of<S: ByteSource>(start: u64, end: u64, file: &ElfFile<S>, sections: &[Section]) -> Option<Vec<u8>> {
+    let section = sections.partition_point(|section| section.address.0 <= start).checked_sub(1)?;
+    let section = sections.get(section)?;
+    file.read_piece(section, start - section.address.0, end - start).ok()
 }
 
 fn is_padding(bytes: &[u8]) -> bool {
@@ -139,31 +139,50 @@ fn is_padding(bytes: &[u8]) -> bool {
 
 /// Where all code leads into holes: by `call rel32`, or by taking an address, `lea r64, [rip + disp32]`, which is how functions that
 /// are never called directly are found. Tables of jumps lie elsewhere.
-fn calls_into(holes: &[(u64, u64)], code: &[(u64, Vec<u8>)]) -> BTreeSet<Svma> {
+fn calls_into<S: ByteSource>(
+    holes: &[(u64, u64)],
+    file: &ElfFile<S>,
+    sections: &[Section],
+) -> BTreeSet<Svma> {
     let in_hole = |address: u64| {
         let index = holes.partition_point(|(start, _)| *start <= address);
         index.checked_sub(1).is_some_and(|index| address < holes[index].1)
     };
     // No more than the holes have bytes, however often each is called.
     let mut entries = BTreeSet::new();
-    for (base, bytes) in code {
-        for (at, call) in bytes.windows(5).enumerate() {
-            let [first, offset @ ..] = call.first_chunk::<5>().unwrap_or(&[0; 5]);
-            let takes_address = || {
-                let before = at.checked_sub(2).and_then(|from| bytes.get(from..at));
-                first & 0xc7 == 0x05 && matches!(before, Some([0x48 | 0x4c, 0x8d]))
-            };
-            if *first != 0xe8 && !takes_address() {
-                continue;
-            }
-            let next = base + at as u64 + 5;
-            let target = next.wrapping_add_signed(i32::from_le_bytes(*offset).into());
-            if in_hole(target) {
-                entries.insert(Svma(target));
-            }
+    for section in sections {
+        for at in (0..section.size).step_by(PIECE as usize) {
+            // What begins at the end of the piece before may end in this one.
+            let from = at.saturating_sub(LEA_BYTES as u64 - 1);
+            let piece = file.read_piece(section, from, (at + PIECE).min(section.size) - from);
+            let Ok(bytes) = piece else { continue };
+            let base = section.address.0 + from;
+            let targets = memchr2_iter(CALL, LEA, &bytes).filter_map(|at| leads_to(&bytes, at, base));
+            entries.extend(targets.filter(|target| in_hole(*target)).map(Svma));
         }
     }
     entries
+}
+
+/// Bytes of code that are looked at at once.
+const PIECE: u64 = 256 << 10;
+const CALL: u8 = 0xe8;
+const LEA: u8 = 0x8d;
+/// With prefix, ModRM byte and displacement.
+const LEA_BYTES: usize = 7;
+
+/// Where a call or an address in this code leads whose opcode is at `at`. `base`: address of the first byte.
+fn leads_to(code: &[u8], at: usize, base: u64) -> Option<u64> {
+    let displacement = match code[at] {
+        CALL => at + 1,
+        _ => {
+            let is_wide = matches!(code.get(at.checked_sub(1)?)?, 0x48 | 0x4c);
+            // To any register, from rip on.
+            (is_wide && code.get(at + 1)? & 0xc7 == 0x05).then_some(at + 2)?
+        }
+    };
+    let offset = i32::from_le_bytes(*code.get(displacement..)?.first_chunk()?);
+    Some((base + displacement as u64 + 4).wrapping_add_signed(offset.into()))
 }
 
 /// Whether this is what a signal's handler returns to: `mov rax, 15; syscall`, or `mov eax, 15; syscall`.

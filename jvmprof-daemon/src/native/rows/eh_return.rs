@@ -13,6 +13,7 @@ use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAcc
 use jvmprof_common::rows::{self, CfaRule, RaRule, RbpRule, Row};
 
 use super::UnwindRows;
+use super::index::RecentCies;
 use super::patches::Patch;
 use super::suspects::{self, Function};
 use crate::native::elf::ElfFile;
@@ -45,7 +46,7 @@ impl Told {
         let (_, _, entry) = function;
         let mut told = Vec::new();
         let mut push = |start, end, row| told.push((start, end, row));
-        rows.each_row(&rows.eh_frame(), gimli::EhFrameOffset(entry), &mut push);
+        rows.each_row(&rows.eh_frame(), gimli::EhFrameOffset(entry), &mut RecentCies::default(), &mut push);
         Self(told)
     }
 

@@ -201,7 +201,7 @@ impl Iterator for Entries<'_> {
 }
 
 /// The CIEs parsed last. Functions share a few, by turns; keeping all would let a hostile file take much memory.
-struct RecentCies<'a> {
+pub(super) struct RecentCies<'a> {
     cies: [Option<(usize, CommonInformationEntry<Reader<'a>>)>; 8],
     next: usize,
 }
@@ -213,7 +213,7 @@ impl Default for RecentCies<'_> {
 }
 
 impl<'a> RecentCies<'a> {
-    fn get<S: UnwindSection<Reader<'a>>>(
+    pub(super) fn get<S: UnwindSection<Reader<'a>>>(
         &mut self,
         section: &S,
         bases: &BaseAddresses,

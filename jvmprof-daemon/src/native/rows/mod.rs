@@ -27,7 +27,7 @@ use jvmprof_common::rows::Row;
 use crate::native::elf::{ElfError, ElfFile, Section};
 use crate::native::go::GoProgram;
 pub use crate::native::rows::code::Analyze;
-use crate::native::rows::index::Index;
+use crate::native::rows::index::{Index, RecentCies};
 use crate::native::rows::patches::Patches;
 pub use crate::native::rows::sought::SoughtRows;
 use crate::native::rows::spans::Spans;
@@ -171,14 +171,16 @@ impl UnwindRows {
     /// are left out.
     pub fn for_each(&self, handle: &mut dyn FnMut(u64, u64, Row)) {
         let mut spans = self.spans.iter().peekable();
+        let (mut cies, mut debug_cies) = (RecentCies::default(), RecentCies::default());
         for (rows, (start, _), entry) in self.in_order() {
+            let cies = if std::ptr::eq(rows, self) { &mut cies } else { &mut debug_cies };
             while let Some((start, end, row)) = spans.next_if(|(first, ..)| *first < start.0) {
                 handle(start, end, row);
             }
             match rows.kind {
-                Kind::EhFrame => rows.each_row(&rows.eh_frame(), gimli::EhFrameOffset(entry), handle),
+                Kind::EhFrame => rows.each_row(&rows.eh_frame(), gimli::EhFrameOffset(entry), cies, handle),
                 Kind::DebugFrame => {
-                    rows.each_row(&rows.debug_frame(), gimli::DebugFrameOffset(entry), handle);
+                    rows.each_row(&rows.debug_frame(), gimli::DebugFrameOffset(entry), cies, handle);
                 }
             }
         }
@@ -257,11 +259,13 @@ impl UnwindRows {
         &'a self,
         section: &S,
         offset: S::Offset,
+        cies: &mut RecentCies<'a>,
         handle: &mut dyn FnMut(u64, u64, Row),
     ) {
         CONTEXT.with(|context| {
             let Ok(mut context) = context.try_borrow_mut() else { return };
-            let Ok(fde) = section.fde_from_offset(&self.bases, offset, S::cie_from_offset) else { return };
+            let fde = section.fde_from_offset(&self.bases, offset, |s: &S, b, at| cies.get(s, b, at));
+            let Ok(fde) = fde else { return };
             let Ok(mut table) = fde.rows(section, &self.bases, &mut context) else { return };
             while let Ok(Some(row)) = table.next_row() {
                 let compiled = compile::row(row, fde.cie(), section);

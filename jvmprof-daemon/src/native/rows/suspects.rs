@@ -1,6 +1,7 @@
 //! Functions whose frame information has certain instructions: those whose code has to be looked at.
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
+use memchr::memmem;
 
 use super::{Kind, UnwindRows};
 use crate::native::elf::ElfFile;
@@ -20,12 +21,13 @@ pub(super) fn functions<const N: usize>(
     cfa_instructions: [u8; N],
 ) -> impl Iterator<Item = Function> {
     let entries = rows.index.ranges().zip(rows.index.entries()).filter(|_| rows.kind == Kind::EhFrame);
+    let finder = memmem::Finder::new(&cfa_instructions).into_owned();
     let suspects = entries.filter(move |(_, entry)| {
         let length = rows.section.get(*entry..).and_then(|bytes| bytes.first_chunk::<4>());
         // The length doesn't count itself.
         let length = length.map_or(0, |length| u32::from_le_bytes(*length) as usize + 4);
         let bytes = rows.section.get(*entry..entry.saturating_add(length)).unwrap_or_default();
-        bytes.windows(N).any(|window| window == cfa_instructions)
+        finder.find(bytes).is_some()
     });
     let suspects = suspects.take(MAX_FUNCTIONS).map(|((start, end), entry)| (start, end, entry));
     suspects.filter(|(start, end, _)| end.0.saturating_sub(start.0) <= MAX_FUNCTION)
