@@ -56,11 +56,17 @@ fn leaf(ctx: PerfEventContext) -> u32 {
         (*copies).methods.begin_sample();
     }
     known::begin_sample(scratch);
-    if let Err(stop) = walk_one(scratch, copies, true) {
-        if stop as u64 == Stop::Frozen as u64 {
+    let stop = match classify(scratch, copies, true) {
+        Ok(WALKED_KNOWN) => WALKED,
+        Ok(HOTSPOT) => step_java_leaf(),
+        Ok(kind) => step_native_leaf(kind),
+        Err(stop) => stop as u64,
+    };
+    if stop != WALKED {
+        if stop == Stop::Frozen as u64 {
             go_on(&ctx, FROZEN);
         }
-        finish(scratch, &ctx, stop as u64);
+        finish(scratch, &ctx, stop);
         return 0;
     }
     go_on(&ctx, UNWIND);
@@ -105,78 +111,145 @@ pub fn go_on(ctx: &PerfEventContext, program: u32) {
     unsafe { PROGRAMS.tail_call(ctx, program) };
 }
 
-/// What [`walk_caller`] returns where there is a caller; else it is a [`Stop`].
+/// What [`walk_caller`] and the steps return where there is a caller; else it is a [`Stop`].
 pub const WALKED: u64 = 255;
 
-/// [`walk_one`] for frames above the interrupted one. A global function, which the verifier checks once instead of once a
-/// turn of the loop.
+/// A frame above the interrupted one. A global function, as the next ones: the verifier checks it once, instead of once a turn
+/// of the loop, and what follows it as often as paths lead there.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn walk_caller() -> u64 {
     let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
         return Stop::CodeUnreadable as u64;
     };
-    match walk_one(scratch, copies, false) {
-        Ok(()) => WALKED,
+    // What follows works on the scratch memory itself: nothing here may hold it meanwhile.
+    match classify(scratch, copies, false) {
+        Ok(WALKED_KNOWN) => WALKED,
+        Ok(HOTSPOT) => step_java_caller(),
+        Ok(kind) => step_native_caller(kind),
         Err(stop) => stop as u64,
     }
 }
 
-/// Appends the cursor's frame and moves on to its caller.
+/// Finds what the cursor's frame is. A compiled one that is known is appended and left: [`WALKED_KNOWN`].
 #[inline(always)]
-fn walk_one(scratch: &mut Scratch, copies: *mut Copies, is_leaf: bool) -> Result<(), Stop> {
+fn classify(scratch: &mut Scratch, copies: *mut Copies, is_leaf: bool) -> Result<u32, Stop> {
     let here = scratch.cursor;
-    let mut cursor = here;
     // Below a signal handler an interrupted frame has no registers: too seldom to be remembered.
     let is_usual = is_leaf || !here.exact;
-    let mut kind = match is_usual {
+    let kind = match is_usual {
         true if !is_leaf && is_interpreted(scratch, here.pc) => HOTSPOT,
         true => known::recall(scratch, &here),
         false => Place::UNKNOWN,
     };
-    if (kind == Place::COMPILED || kind == Place::STUB) && !is_still_there(scratch, copies, &mut cursor, kind)
-    {
-        kind = Place::UNKNOWN;
+    if kind == Place::COMPILED || kind == Place::STUB {
+        let mut cursor = here;
+        if is_still_there(scratch, copies, &mut cursor, kind) {
+            if kind == Place::STUB {
+                return Ok(kind);
+            }
+            scratch.by_frame_pointer = 0;
+            scratch.push_frame();
+            scratch.callee = here;
+            scratch.cursor = cursor;
+            return Ok(WALKED_KNOWN);
+        }
+    } else if kind != Place::UNKNOWN {
+        return Ok(kind);
     }
-    let is_new = kind == Place::UNKNOWN;
-    if is_new {
-        kind = find(scratch, &here, is_leaf)?;
+    let kind = find(scratch, &here, is_leaf)?;
+    if is_usual && kind == Place::ROWS {
+        known::remember_rule(scratch, &here);
     }
+    Ok(kind)
+}
+
+/// The interrupted frame, of a JVM's code.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn step_java_leaf() -> u64 {
+    step_java(true)
+}
+
+/// The same above it.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn step_java_caller() -> u64 {
+    step_java(false)
+}
+
+#[inline(always)]
+fn step_java(is_leaf: bool) -> u64 {
+    let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
+        return Stop::CodeUnreadable as u64;
+    };
+    let here = scratch.cursor;
+    let mut cursor = here;
     let by_frame_pointer = scratch.by_frame_pointer;
     scratch.by_frame_pointer = 0;
-    let mut stepped = Ok(());
-    if kind == HOTSPOT {
-        // SAFETY: nobody else uses the copies meanwhile; as below.
-        unsafe { (*copies).is_recalled = 0 };
-        stepped = hotspot(scratch, copies, &mut cursor, is_leaf);
-        if unsafe { (*copies).is_recalled } == 0 {
-            known::note_code(scratch);
-        }
-        if is_usual && stepped.is_ok() {
-            known::remember_generated(scratch, &here);
-            if is_leaf {
-                known::remember_nmethod(scratch, &here);
-            }
-        }
-    } else if kind != Place::COMPILED && kind != Place::STUB {
-        scratch.frame.words[0] = FrameWord::native(here.pc, here.exact).0;
-        scratch.frame.count = 1;
-        if is_new && is_usual && kind == Place::ROWS {
-            known::remember_rule(scratch, &here);
+    // SAFETY: nobody else uses the copies meanwhile; as below.
+    unsafe { (*copies).is_recalled = 0 };
+    let stepped = hotspot(scratch, copies, &mut cursor, is_leaf);
+    if unsafe { (*copies).is_recalled } == 0 {
+        known::note_code(scratch);
+    }
+    if (is_leaf || !here.exact) && stepped.is_ok() {
+        known::remember_generated(scratch, &here);
+        if is_leaf {
+            known::remember_nmethod(scratch, &here);
         }
     }
     scratch.push_frame();
-    if kind != Place::COMPILED && kind != HOTSPOT {
-        stepped = native(scratch, copies, &mut cursor, kind, is_leaf);
+    leave(scratch, cursor, stepped, by_frame_pointer)
+}
+
+/// The interrupted frame, of native code or of a stub whose words are made.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn step_native_leaf(kind: u32) -> u64 {
+    step_native(kind, true)
+}
+
+/// The same above it.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn step_native_caller(kind: u32) -> u64 {
+    step_native(kind, false)
+}
+
+#[inline(always)]
+fn step_native(kind: u32, is_leaf: bool) -> u64 {
+    let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
+        return Stop::CodeUnreadable as u64;
+    };
+    let mut cursor = scratch.cursor;
+    let by_frame_pointer = scratch.by_frame_pointer;
+    scratch.by_frame_pointer = 0;
+    if kind != Place::STUB {
+        scratch.frame.words[0] = FrameWord::native(cursor.pc, cursor.exact).0;
+        scratch.frame.count = 1;
     }
-    if stepped.is_err() && by_frame_pointer != 0 {
-        drop_false_frame(scratch);
-        return stepped;
+    scratch.push_frame();
+    let stepped = native(scratch, copies, &mut cursor, kind, is_leaf);
+    leave(scratch, cursor, stepped, by_frame_pointer)
+}
+
+/// Moves on from the frame that was appended to its caller, the cursor, if that was found. `by_frame_pointer`: as the frame itself was.
+#[inline(always)]
+fn leave(scratch: &mut Scratch, cursor: Cursor, stepped: Result<(), Stop>, by_frame_pointer: u64) -> u64 {
+    match stepped {
+        Ok(()) => {
+            scratch.callee = scratch.cursor;
+            scratch.cursor = cursor;
+            WALKED
+        }
+        Err(stop) => {
+            if by_frame_pointer != 0 {
+                drop_false_frame(scratch);
+            }
+            stop as u64
+        }
     }
-    stepped?;
-    scratch.callee = here;
-    scratch.cursor = cursor;
-    Ok(())
 }
 
 /// Kinds of frames beside those of [`Place`].
@@ -184,6 +257,7 @@ const HOTSPOT: u32 = 16;
 const FRAME_POINTER: u32 = 17;
 const ROWS_MISSING: u32 = 18;
 const GENERATED: u32 = 19;
+const WALKED_KNOWN: u32 = 20;
 
 /// Whether a return address is the interpreter's: of nothing in it is anything remembered.
 #[inline(always)]
