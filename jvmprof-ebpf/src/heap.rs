@@ -112,6 +112,11 @@ impl Target for Heap {
     }
 
     #[inline(always)]
+    fn end_within(&mut self, begin: u64, from: u64, _: &Jvm) -> u64 {
+        end_within(begin, from)
+    }
+
+    #[inline(always)]
     fn may_end_room(&mut self, begin: u64, entry: u64, _: &Jvm) -> bool {
         may_end_room(begin, entry) != 0
     }
@@ -185,6 +190,16 @@ pub extern "C" fn end_of_room(begin: u64) -> u64 {
         return 0;
     };
     known::jvm(scratch).map_or(0, |jvm| frozen::end_of_room(&mut Heap(copies), jvm, begin))
+}
+
+/// See [`frozen::end_within`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn end_within(begin: u64, from: u64) -> u64 {
+    let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
+        return 0;
+    };
+    known::jvm(scratch).map_or(0, |jvm| frozen::end_within(&mut Heap(copies), jvm, begin, from))
 }
 
 /// See [`frozen::find_taken`].

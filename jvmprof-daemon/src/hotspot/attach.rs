@@ -278,8 +278,22 @@ impl<M: ProcessMemory> Hotspot<M> {
     /// # Errors
     /// As [`Self::blobs`].
     pub fn stub_blobs(&mut self) -> Result<Vec<StubBlob>, HotspotError> {
-        let blobs = self.blobs()?.into_iter().filter(|blob| !blob.is_nmethod()).collect();
-        Ok(heap::with_code(blobs, &self.memory))
+        let mut heaps = self.heap_fields.heaps(&self.memory)?;
+        // Where methods have heaps of their own the others are next to the interpreter. Only what finds no room there gets into
+        // methods' (share/code/codeCache.cpp, `CodeCache::allocate`).
+        let interpreter = self.jvm.interpreter_start;
+        heaps.sort_by_key(|view| !(view.heap.start..view.heap.end).contains(&interpreter));
+        let mut all: Vec<Blob> = Vec::new();
+        for view in heaps {
+            all.extend(self.heap_fields.blobs(&view, &self.jvm.layout, &mut self.names, &self.memory)?);
+            let last = all.last().map_or(0, |blob| blob.address.0 + blob.bytes);
+            let room = view.heap.end.saturating_sub(last);
+            if last != 0 && room > (view.heap.end - view.heap.start) / 4 && self.has_nmethod_names() {
+                break;
+            }
+        }
+        all.retain(|blob| !blob.is_nmethod());
+        Ok(heap::with_code(all, &self.memory))
     }
 
     /// Every compiled method that is alive, native wrappers included.

@@ -1,6 +1,7 @@
 //! The JVM in a process: found, followed, and asked for names.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -77,6 +78,8 @@ pub(super) struct Java {
 pub(super) struct Attached {
     hotspot: Hotspot<LiveMemory>,
     stubs: StubRows,
+    /// That its rows are among them.
+    interpreter: Range<Avma>,
     facts: Arc<JvmFacts>,
     /// What Java frames lie in: one for all of them.
     mapping: Arc<Mapping>,
@@ -196,15 +199,19 @@ impl Attached {
         let mut hotspot = Hotspot::attach(&images, LiveMemory::new(pid))?;
         let mut stubs = cache.stub_rows();
         let attached = began.elapsed();
-        update(&mut stubs, &mut hotspot)?;
+        let blobs = hotspot.stub_blobs()?;
+        let (codelets, bytes) = hotspot.codelets()?;
+        stubs.update(&blobs, &codelets, interpreter(hotspot.jvm()).start, &bytes);
         tracing::debug!(pid, ?attached, taken = ?began.elapsed(), "a JVM can be read");
         let (facts, is_final) = JvmFacts::read(&hotspot, pid);
         let fact_reads = if is_final { 0 } else { MAX_FACT_READS };
         let (facts, names) = (Arc::new(facts), HashMap::new());
         let mapping = Arc::new(code_mapping(hotspot.jvm()));
+        let interpreter = interpreter(hotspot.jvm());
         Ok(Self {
             hotspot,
             stubs,
+            interpreter,
             facts,
             mapping,
             fact_reads,
@@ -217,12 +224,25 @@ impl Attached {
     fn refresh(&mut self, pid: u32) -> Look {
         self.refresh_facts(pid);
         let jvm = self.hotspot.refresh().unwrap_or(false);
-        let stubs = update(&mut self.stubs, &mut self.hotspot).unwrap_or(false);
+        let stubs = self.update_stubs().unwrap_or(false);
         let mapping = code_mapping(self.jvm());
         if mapping != *self.mapping {
             self.mapping = Arc::new(mapping);
         }
         if jvm || stubs { Look::Changed } else { Look::Same }
+    }
+
+    /// Takes in stubs that are new. True if there are any.
+    fn update_stubs(&mut self) -> Result<bool, HotspotError> {
+        let blobs = self.hotspot.stub_blobs()?;
+        let interpreter = interpreter(self.hotspot.jvm());
+        if interpreter == self.interpreter {
+            return Ok(self.stubs.update_blobs(&blobs, &interpreter));
+        }
+        let (codelets, bytes) = self.hotspot.codelets()?;
+        let changed = self.stubs.update(&blobs, &codelets, interpreter.start, &bytes);
+        self.interpreter = interpreter;
+        Ok(changed)
     }
 
     pub(super) fn jvm(&self) -> &Jvm {
@@ -320,11 +340,9 @@ impl Attached {
     }
 }
 
-/// Takes in stubs that are new. True if there are any.
-fn update(stubs: &mut StubRows, hotspot: &mut Hotspot<LiveMemory>) -> Result<bool, HotspotError> {
-    let blobs = hotspot.stub_blobs()?;
-    let (codelets, bytes) = hotspot.codelets()?;
-    Ok(stubs.update(&blobs, &codelets, Avma(hotspot.jvm().interpreter_start), &bytes))
+/// Where the interpreter's code is.
+fn interpreter(jvm: &Jvm) -> Range<Avma> {
+    Avma(jvm.interpreter_start)..Avma(jvm.interpreter_end)
 }
 
 fn is_same_nmethod(one: &UserFrame, other: &UserFrame) -> bool {

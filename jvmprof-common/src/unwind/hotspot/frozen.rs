@@ -37,7 +37,9 @@ const ADD_RSP_8: u64 = 0x08c4_8348;
 /// The room has words for alignments and metadata beside the frames' (share/runtime/continuationFreezeThaw.cpp, `prepare_thaw_internal`).
 const ROOM_EXTRA: u64 = 4;
 /// Steps to find the end of the room: chunks of more than 500 words are brought frame by frame.
-const MAX_ROOM_STEPS: u32 = 320;
+const MAX_ROOM_STRETCHES: u32 = 20;
+/// How many steps are one stretch.
+const ROOM_STRETCH: u64 = 16;
 /// `enterSpecial` from where compiled code enters it to where thawed frames return to: 150 bytes on JDK 25.
 const MAX_ENTER_BYTES: u64 = 256;
 /// Empty chunks in a row, at most: one is kept to be filled again.
@@ -139,9 +141,25 @@ fn enter_thawing(
 /// The entry of a continuation with a chunk that the room which begins here ends at; 0 if there is none.
 #[inline(always)]
 pub fn end_of_room(target: &mut impl Target, jvm: &Jvm, begin: u64) -> u64 {
-    let mut entry = begin;
+    let mut from = begin;
+    let mut stretch = 0;
+    while stretch < MAX_ROOM_STRETCHES {
+        let entry = target.end_within(begin, from, jvm);
+        if entry != 0 {
+            return entry;
+        }
+        from += ENTRY_ALIGNMENT * ROOM_STRETCH;
+        stretch += 1;
+    }
+    0
+}
+
+/// As [`end_of_room`], in the first [`ROOM_STRETCH`] places from here on.
+#[inline(always)]
+pub fn end_within(target: &mut impl Target, jvm: &Jvm, begin: u64, from: u64) -> u64 {
+    let mut entry = from;
     let mut turn = 0;
-    while turn < MAX_ROOM_STEPS {
+    while turn < ROOM_STRETCH {
         if target.may_end_room(begin, entry, jvm) {
             let chunk = target.youngest_chunk(entry, jvm);
             if chunk != 0 && chunk != UNKNOWN {

@@ -145,6 +145,14 @@ pub trait Target: Memory {
         frozen::end_of_room(self, jvm, begin)
     }
 
+    /// [`frozen::end_within`], unless the target has a cheaper way to call it.
+    fn end_within(&mut self, begin: u64, from: u64, jvm: &Jvm) -> u64
+    where
+        Self: Sized,
+    {
+        frozen::end_within(self, jvm, begin, from)
+    }
+
     /// [`frozen::find_taken`], unless the target has a cheaper way to call it.
     fn find_taken(&mut self, own: u64, taken: u64, stack: u64, jvm: &Jvm) -> u64
     where

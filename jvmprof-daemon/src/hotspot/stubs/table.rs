@@ -51,6 +51,15 @@ struct Start {
     row: u32,
 }
 
+/// Code as it is read: where it is, of which kind, what it is called, its bytes.
+type Code<'a> = (&'a Range<Avma>, CodeKind, &'a Arc<str>, &'a [u8]);
+
+fn code_of(blobs: &[StubBlob]) -> impl Iterator<Item = Code<'_>> {
+    blobs.iter().filter_map(|StubBlob { blob, bytes }| {
+        Some((&blob.code, kind_of_blob(&blob.name)?, &blob.name, &**bytes))
+    })
+}
+
 /// The number of no row.
 const NO_ROW: u32 = u32::MAX;
 
@@ -82,16 +91,24 @@ impl StubRows {
         interpreter_start: Avma,
         interpreter: &[u8],
     ) -> bool {
-        let mut changed = false;
-        let blobs = blobs.iter().filter_map(|StubBlob { blob, bytes }| {
-            Some((&blob.code, kind_of_blob(&blob.name)?, &blob.name, &**bytes))
-        });
         let codelets = codelets.iter().filter_map(|codelet| {
             let bytes = part(interpreter, interpreter_start, &codelet.code)?;
             Some((&codelet.code, kind_of_codelet(&codelet.description), &codelet.description, bytes))
         });
-        let mut pieces = Vec::with_capacity(self.pieces.len());
-        for (code, kind, name, bytes) in blobs.chain(codelets) {
+        self.take(code_of(blobs).chain(codelets), Vec::with_capacity(self.pieces.len()))
+    }
+
+    /// As [`Self::update`] where the interpreter was read before, which doesn't change once it is made: what is in `interpreter` stays.
+    pub fn update_blobs(&mut self, blobs: &[StubBlob], interpreter: &Range<Avma>) -> bool {
+        let is_kept = |piece: &&Piece| interpreter.contains(&Avma(piece.start));
+        let kept = self.pieces.iter().filter(is_kept).cloned().collect();
+        self.take(code_of(blobs), kept)
+    }
+
+    /// `pieces`: those that stay. `code`: of the others.
+    fn take<'a>(&mut self, code: impl Iterator<Item = Code<'a>>, mut pieces: Vec<Piece>) -> bool {
+        let mut changed = false;
+        for (code, kind, name, bytes) in code {
             let check = check(kind, bytes);
             let known = self.starting_at(code.start.0).filter(|piece| piece.check == check);
             changed |= known.is_none();
@@ -269,6 +286,14 @@ mod tests {
         assert_eq!(rows.coverage(), Coverage { code_bytes: 5, covered_bytes: 5, spans: 6 });
         let spans = rows.spans();
         assert!(spans.iter().all(|span| rows.row(span.start) == span.row), "{spans:?}");
+        let stub = blob("g1_pre_barrier_slow", 0x1000, &[0x55, 0x5d, 0xc3]);
+        let interpreter = Avma(0x2000)..Avma(0x2006);
+        assert!(!rows.update_blobs(std::slice::from_ref(&stub), &interpreter));
+        assert!(rows.row(Avma(0x2005)).is_some());
+        assert!(rows.update_blobs(&[stub, blob("jbyte_disjoint", 0x3000, &[0xc3])], &interpreter));
+        assert_eq!(rows.row(Avma(0x3000)), Some(Row::AT_CALL));
+        assert!(rows.update_blobs(&[], &interpreter));
+        assert_eq!((rows.row(Avma(0x1000)), rows.row(Avma(0x2005)).is_some()), (None, true));
         let moved = blob("g1_pre_barrier_slow", 0x1000, &[0xc3]);
         assert!(rows.update(&[moved], &[], Avma(0x2000), &[]));
         assert_eq!(rows.row(Avma(0x1001)), None);
