@@ -288,7 +288,7 @@ impl<M: ProcessMemory> Hotspot<M> {
             all.extend(self.heap_fields.blobs(&view, &self.jvm.layout, &mut self.names, &self.memory)?);
             let last = all.last().map_or(0, |blob| blob.address.0 + blob.bytes);
             let room = view.heap.end.saturating_sub(last);
-            if last != 0 && room > (view.heap.end - view.heap.start) / 4 && self.has_nmethod_names() {
+            if last != 0 && room > (view.heap.end - view.heap.start) / 4 {
                 break;
             }
         }

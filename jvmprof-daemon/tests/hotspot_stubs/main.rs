@@ -14,6 +14,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use jvmprof_daemon::hotspot::stubs::StubRows;
+use jvmprof_daemon::hotspot::{Hotspot, LiveMemory, images};
+use jvmprof_daemon::types::Avma;
 use support::{jdks, scratch};
 use watch::Watch;
 
@@ -41,8 +44,8 @@ fn compile(dir: &Path) -> PathBuf {
     dir.to_owned()
 }
 
-/// Runs `Steps` for some milliseconds, and then executes its main thread step by step until `pcs` places were judged.
-fn watch(home: &Path, classes: &Path, flags: &[&str], milliseconds: &str, pcs: usize) -> Watch {
+/// Runs `Steps` for some milliseconds: the JVM and its main thread.
+fn run(home: &Path, classes: &Path, flags: &[&str], milliseconds: &str) -> (Jvm, i32) {
     let mut java = Command::new(home.join("bin/java"));
     java.args(flags).arg("-cp").arg(classes).args(["Steps", milliseconds]);
     let child = java.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
@@ -50,6 +53,12 @@ fn watch(home: &Path, classes: &Path, flags: &[&str], milliseconds: &str, pcs: u
     let mut thread = String::new();
     BufReader::new(jvm.0.stdout.take().unwrap()).read_line(&mut thread).unwrap();
     let thread = thread.trim().parse().unwrap_or_else(|_| panic!("{}: {thread:?}", home.display()));
+    (jvm, thread)
+}
+
+/// Runs `Steps`, and then executes its main thread step by step until `pcs` places were judged.
+fn watch(home: &Path, classes: &Path, flags: &[&str], milliseconds: &str, pcs: usize) -> Watch {
+    let (mut jvm, thread) = run(home, classes, flags, milliseconds);
     let mut watch = Watch::new(jvm.0.id());
     for burst in 0..MOST_BURSTS {
         if burst >= BURSTS && watch.checked_pcs() >= pcs {
@@ -78,6 +87,38 @@ fn check(name: &str, flags: &[&str], milliseconds: &str, pcs: usize) {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The rows of a JVM's stubs, with what other JVMs have told.
+fn rows_of(jvm: &Jvm, mut rows: StubRows) -> StubRows {
+    let pid = jvm.0.id();
+    let mut hotspot = Hotspot::attach(&images(pid).unwrap(), LiveMemory::new(pid)).expect("a running JVM");
+    let (codelets, interpreter) = hotspot.codelets().unwrap();
+    let start = Avma(hotspot.jvm().interpreter_start);
+    rows.update(&hotspot.stub_blobs().unwrap(), &codelets, start, &interpreter);
+    rows
+}
+
+#[test]
+fn code_that_is_known_from_another_jvm_has_the_rows_that_its_analysis_finds() {
+    let dir = scratch();
+    let classes = compile(dir.path());
+    for (feature, home) in jdks() {
+        for flags in [&["-Xint"][..], &["-XX:+UseSerialGC"]] {
+            // Nothing is compiled any more, so that both ways see the same stubs.
+            let [(first, _), (second, _)] = [(); 2].map(|()| run(&home, &classes, flags, "100"));
+            std::thread::sleep(Duration::from_secs(2));
+            let of_first = rows_of(&first, StubRows::default());
+            let (shared, own) =
+                (rows_of(&second, StubRows::sharing_with(&of_first)), rows_of(&second, StubRows::default()));
+            let [shared, own] = [shared, own].map(|rows| rows.spans());
+            let differ = shared.iter().zip(&own).find(|(one, other)| one != other);
+            assert_eq!(differ, None, "JDK {feature} {flags:?}");
+            assert_eq!(shared.len(), own.len(), "JDK {feature} {flags:?}");
+            assert!(own.len() > 5_000, "JDK {feature} {flags:?}: {} spans", own.len());
+            assert_ne!(of_first.spans()[0].start, own[0].start, "they lie elsewhere");
+        }
+    }
 }
 
 #[test]

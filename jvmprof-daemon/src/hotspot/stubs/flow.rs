@@ -7,6 +7,8 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKi
 use jvmprof_common::rows::{Register, Row};
 
 use super::apx;
+use super::by_offset::RowsByOffset;
+use super::known::Field;
 use super::state::{State, Value};
 use super::transfer::{Conventions, Transfer, ends_path};
 
@@ -40,6 +42,7 @@ struct Piece {
     leaders: Vec<u32>,
     /// Functions that it calls.
     functions: Vec<u32>,
+    fields: Vec<Field>,
 }
 
 impl Piece {
@@ -51,37 +54,6 @@ impl Piece {
 
     fn position(&self, offset: u32) -> Option<usize> {
         self.instructions.binary_search_by_key(&offset, |(at, _)| *at).ok()
-    }
-}
-
-/// The row before each instruction, by its offset: neighbours mostly share one.
-#[derive(Debug)]
-struct RowsByOffset {
-    /// By offset: which of `rows` it is.
-    numbers: Vec<u32>,
-    rows: Vec<Option<Row>>,
-}
-
-/// There is no instruction whose row is known.
-const NO_NUMBER: u32 = u32::MAX;
-
-impl RowsByOffset {
-    fn new(bytes: usize) -> Self {
-        Self { numbers: vec![NO_NUMBER; bytes], rows: Vec::new() }
-    }
-
-    fn get(&self, offset: u32) -> Option<Option<Row>> {
-        let number = *self.numbers.get(offset as usize)?;
-        self.rows.get(number as usize).copied()
-    }
-
-    fn set(&mut self, offset: u32, row: Option<Row>) {
-        if self.rows.last() != Some(&row) {
-            self.rows.push(row);
-        }
-        if let Some(number) = self.numbers.get_mut(offset as usize) {
-            *number = self.rows.len() as u32 - 1;
-        }
     }
 }
 
@@ -105,6 +77,8 @@ pub(super) struct Flow<'c> {
     indirect: BTreeMap<u32, State>,
     calls: LocalCalls,
     transfer: Transfer,
+    /// Bytes of its instructions of which nothing is made.
+    fields: Vec<Field>,
     /// Instructions that may still be looked at.
     budget: usize,
 }
@@ -125,6 +99,7 @@ impl<'c> Flow<'c> {
             indirect: BTreeMap::new(),
             calls,
             transfer: Transfer::new(conventions),
+            fields: Vec::new(),
             budget: usize::MAX,
         }
     }
@@ -132,6 +107,11 @@ impl<'c> Flow<'c> {
     /// Looks at so many instructions at most: code of files may be made to be looked at again and again.
     pub(super) fn set_budget(&mut self, instructions: usize) {
         self.budget = instructions;
+    }
+
+    /// The bytes of all instructions of which nothing is made.
+    pub(super) fn take_fields(&mut self) -> Vec<Field> {
+        std::mem::take(&mut self.fields)
     }
 
     pub(super) fn is_exhausted(&self) -> bool {
@@ -240,6 +220,7 @@ impl<'c> Flow<'c> {
             Ok(rows) => {
                 rows.into_iter().for_each(|(offset, row)| self.rows.set(offset, row));
                 self.functions.extend(piece.functions);
+                self.fields.extend(piece.fields);
                 Ok(())
             }
             Err(contradiction) => {
@@ -305,6 +286,7 @@ impl<'c> Flow<'c> {
                 self.bytes[at as usize] = Byte::Start;
                 self.bytes[insides].fill(Byte::Inside);
                 self.note_target(&instruction, next, piece, &mut to_do);
+                piece.fields.extend(self.field(at, &instruction));
                 piece.instructions.push((at, instruction));
                 if ends_path(&instruction) {
                     break;
@@ -320,6 +302,20 @@ impl<'c> Flow<'c> {
     fn ends_after_call(&self, offset: u32) -> bool {
         let aligned = (self.base + u64::from(offset)).is_multiple_of(ALIGNMENT);
         self.entries.contains(&offset) || self.doubts_calls && aligned
+    }
+
+    fn field(&self, at: u32, instruction: &Instruction) -> Option<Field> {
+        let is_branch = instruction.op0_kind() == OpKind::NearBranch64;
+        let leads_out = is_branch && self.target(instruction).is_none();
+        if !Field::may_be_of(instruction, leads_out) {
+            return None;
+        }
+        let code = self.code.get(at as usize..)?;
+        let mut decoder = Decoder::with_ip(64, code, instruction.ip(), DecoderOptions::NONE);
+        let decoded = decoder.decode();
+        // What that doesn't know may say anything.
+        let is_known = !decoded.is_invalid() && decoded.len() == instruction.len();
+        is_known.then(|| Field::of(at, &decoded, decoder.get_constant_offsets(&decoded), leads_out))?
     }
 
     fn note_target(

@@ -6,8 +6,10 @@
 //! nmethods aren't looked at here.
 
 mod apx;
+mod by_offset;
 mod flow;
 mod kinds;
+mod known;
 mod native;
 mod state;
 mod table;
@@ -21,6 +23,7 @@ use jvmprof_common::rows::Row;
 
 use self::flow::{Flow, LocalCalls};
 pub use self::kinds::{CodeKind, kind_of_blob, kind_of_codelet};
+use self::known::Field;
 pub use self::native::analyze_native;
 use self::state::State;
 pub(crate) use self::table::Shapes;
@@ -43,12 +46,16 @@ const STUB_ALIGNMENT: u64 = 16;
 /// `code`: the range's bytes, which begin at `base`. `seeds`: further addresses where it is entered in the way of its
 /// kind. The result is sorted, begins at `base` and ends where the range ends: the caller ends it.
 pub fn analyze(code: &[u8], base: Avma, kind: CodeKind, seeds: &[Avma]) -> Vec<Span> {
+    analyze_piece(code, base, kind, seeds).0
+}
+
+/// As [`analyze`], with the bytes that it makes nothing of.
+fn analyze_piece(code: &[u8], base: Avma, kind: CodeKind, seeds: &[Avma]) -> (Vec<Span>, Vec<Field>) {
+    let all = |row| (vec![Span { start: base, row }], Vec::new());
     match kind {
-        CodeKind::Frameless => return vec![Span { start: base, row: Some(Row::AT_CALL) }],
-        CodeKind::Continuations => return vec![Span { start: base, row: None }],
-        _ if code.is_empty() || u32::try_from(code.len()).is_err() => {
-            return vec![Span { start: base, row: None }];
-        }
+        CodeKind::Frameless => return all(Some(Row::AT_CALL)),
+        CodeKind::Continuations => return all(None),
+        _ if code.is_empty() || u32::try_from(code.len()).is_err() => return all(None),
         _ => {}
     }
     let mut flow = Flow::new(code, base.0, local_calls(kind), conventions(kind));
@@ -62,7 +69,8 @@ pub fn analyze(code: &[u8], base: Avma, kind: CodeKind, seeds: &[Avma]) -> Vec<S
         explore_functions(&mut flow);
     }
     explore_rest(&mut flow, base, kind);
-    spans(flow.into_rows(), base)
+    let fields = flow.take_fields();
+    (spans(flow.into_rows(), base), fields)
 }
 
 /// Functions that were called from within the range.

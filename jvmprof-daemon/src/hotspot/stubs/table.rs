@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use jvmprof_common::rows::Row;
 
-use super::{CodeKind, Span, analyze, kind_of_blob, kind_of_codelet};
+use super::known::KnownCode;
+use super::{CodeKind, Span, analyze_piece, kind_of_blob, kind_of_codelet};
 use crate::hotspot::{Codelet, StubBlob};
 use crate::intern::Interner;
 use crate::types::Avma;
@@ -20,7 +21,28 @@ pub struct StubRows {
 }
 
 /// What the pieces of all JVMs look like: those of one version are the same, wherever they lie.
-pub(crate) type Shapes = Mutex<Interner<Shape>>;
+#[derive(Debug, Default)]
+pub(crate) struct Shapes(Mutex<AllShapes>);
+
+#[derive(Debug, Default)]
+struct AllShapes {
+    known: KnownCode,
+    shapes: Interner<Shape>,
+}
+
+impl Shapes {
+    /// Of this code, which is analysed unless it was before.
+    fn of(&self, start: Avma, bytes: &[u8], kind: CodeKind, name: &Arc<str>) -> Arc<Shape> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all.known.find(start, bytes, kind, name) {
+            return known;
+        }
+        let (spans, fields) = analyze_piece(bytes, start, kind, &[]);
+        let shape = all.shapes.share(Arc::new(Shape::new(start, bytes.len(), &spans, name)));
+        all.known.remember((start, bytes, kind), name, fields, &shape);
+        shape
+    }
+}
 
 /// One range of code.
 #[derive(Clone, Debug)]
@@ -80,6 +102,12 @@ impl StubRows {
         Self { pieces: Box::default(), shapes: Arc::clone(shapes) }
     }
 
+    /// No rows yet, of a JVM that may have code of this other one.
+    #[must_use]
+    pub fn sharing_with(other: &Self) -> Self {
+        Self::sharing(&other.shapes)
+    }
+
     /// Takes over what the code cache holds now; only code that is new or has changed is analysed. True if a row changed.
     ///
     /// `blobs`: all blobs that aren't nmethods. `interpreter`: the bytes that hold the code of `codelets`, from
@@ -113,10 +141,7 @@ impl StubRows {
             let known = self.starting_at(code.start.0).filter(|piece| piece.check == check);
             changed |= known.is_none();
             let shape = known.map(|piece| Arc::clone(&piece.shape));
-            let shape = shape.unwrap_or_else(|| {
-                let shape = Arc::new(Shape::new(code.start, bytes, kind, name));
-                self.shapes.lock().unwrap_or_else(PoisonError::into_inner).share(shape)
-            });
+            let shape = shape.unwrap_or_else(|| self.shapes.of(code.start, bytes, kind, name));
             pieces.push(Piece { start: code.start.0, check, shape });
         }
         // Of two at one address the one that was read last counts.
@@ -206,8 +231,8 @@ impl Piece {
 }
 
 impl Shape {
-    /// `bytes` are less than 4 GiB: a code cache has 2 GiB at most.
-    fn new(start: Avma, bytes: &[u8], kind: CodeKind, name: &Arc<str>) -> Self {
+    /// `bytes`: less than 4 GiB: a code cache has 2 GiB at most. `spans`: what [`super::analyze`] gives.
+    pub(super) fn new(start: Avma, bytes: usize, spans: &[Span], name: &Arc<str>) -> Self {
         let mut rows = Vec::new();
         let mut number = |row: Row| {
             let known = rows.iter().position(|known| *known == row);
@@ -220,12 +245,17 @@ impl Shape {
             offset: span.start.0.wrapping_sub(start.0) as u32,
             row: span.row.map_or(NO_ROW, &mut number),
         };
-        let spans: Box<[Start]> = analyze(bytes, start, kind, &[]).iter().map(compact).collect();
-        let bytes = bytes.len() as u32;
+        let spans: Box<[Start]> = spans.iter().map(compact).collect();
+        let bytes = bytes as u32;
         let ends = spans.iter().skip(1).map(|span| span.offset).chain([bytes]);
         let covered = spans.iter().zip(ends).filter(|(span, _)| span.row != NO_ROW);
         let covered_bytes = covered.map(|(span, end)| end - span.offset).sum();
         Self { name: Arc::clone(name), bytes, covered_bytes, rows: rows.into(), spans }
+    }
+
+    /// How many it has.
+    pub(super) fn spans(&self) -> usize {
+        self.spans.len()
     }
 
     fn row(&self, span: &Start) -> Option<Row> {

@@ -1,0 +1,271 @@
+//! Code that was analysed before, in another JVM: JVMs of one version make the same stubs, at other addresses.
+//!
+//! What differs are addresses in the code, and how far away what is outside of it lies. The analysis makes nothing of either, as long as
+//! the code begins at an address that is aligned the same: where all other bytes are the same, so are the rows.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::sync::Arc;
+
+use iced_x86::{ConstantOffsets, Instruction, Mnemonic, OpKind};
+
+use super::CodeKind;
+use super::table::Shape;
+use crate::types::Avma;
+
+/// Fields and spans of what is remembered, at most, and as much for each piece: some megabytes. Those of JDK 17 are a tenth.
+const MAX_KNOWN: usize = 1 << 19;
+const PER_PIECE: usize = 16;
+/// Different pieces with the same key that are remembered, at most.
+const MAX_ALIKE: usize = 16;
+/// Alignments up to this show in what is made of code.
+const ALIGNMENT: u64 = 64;
+
+/// Bytes of an instruction that say nothing about frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Field(u32);
+
+/// What such bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// Four bytes: where a jump or call out of the code leads, from the end of the bytes on.
+    Branch,
+    /// Four bytes: where data is, from the instruction's end on.
+    Data,
+    /// Eight bytes.
+    Address,
+}
+
+impl Field {
+    const KIND: u32 = 30;
+
+    fn new(what: What, offset: usize) -> Option<Self> {
+        let offset = u32::try_from(offset).ok().filter(|offset| offset >> Self::KIND == 0)?;
+        Some(Self((what as u32) << Self::KIND | offset))
+    }
+
+    /// The field of an instruction at `at`, if it has one. `leads_out`: it is a branch whose target is outside of the code.
+    pub(super) fn of(
+        at: u32,
+        instruction: &Instruction,
+        offsets: ConstantOffsets,
+        leads_out: bool,
+    ) -> Option<Self> {
+        let behind = |offset: usize| at as usize + offset;
+        if leads_out && offsets.immediate_size() == 4 {
+            return Self::new(What::Branch, behind(offsets.immediate_offset()));
+        }
+        if instruction.is_ip_rel_memory_operand() && offsets.displacement_size() == 4 {
+            return Self::new(What::Data, behind(offsets.displacement_offset()));
+        }
+        let is_address =
+            instruction.mnemonic() == Mnemonic::Mov && instruction.op1_kind() == OpKind::Immediate64;
+        if is_address && offsets.immediate_size() == 8 {
+            return Self::new(What::Address, behind(offsets.immediate_offset()));
+        }
+        None
+    }
+
+    /// Whether an instruction may have one.
+    pub(super) fn may_be_of(instruction: &Instruction, leads_out: bool) -> bool {
+        leads_out || instruction.is_ip_rel_memory_operand() || instruction.op1_kind() == OpKind::Immediate64
+    }
+
+    fn what(self) -> What {
+        match self.0 >> Self::KIND {
+            0 => What::Branch,
+            1 => What::Data,
+            _ => What::Address,
+        }
+    }
+
+    fn offset(self) -> usize {
+        (self.0 & ((1 << Self::KIND) - 1)) as usize
+    }
+
+    fn bytes(self) -> usize {
+        if self.what() == What::Address { 8 } else { 4 }
+    }
+
+    /// Whether it is no branch, or one that leads out of this code.
+    fn leads_out(self, code: &[u8]) -> bool {
+        let displacement = code.get(self.offset()..).and_then(|field| field.first_chunk::<4>());
+        let end = self.offset() as i64 + 4;
+        let target = displacement.map(|bytes| end + i64::from(i32::from_le_bytes(*bytes)));
+        let is_inside = |target: i64| usize::try_from(target).is_ok_and(|target| target < code.len());
+        self.what() != What::Branch || target.is_some_and(|target| !is_inside(target))
+    }
+}
+
+/// What is quickly compared of a piece.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    kind: CodeKind,
+    name: Arc<str>,
+    len: usize,
+    alignment: u64,
+}
+
+impl Key {
+    fn of(start: Avma, bytes: &[u8], kind: CodeKind, name: &Arc<str>) -> Self {
+        Self { kind, name: Arc::clone(name), len: bytes.len(), alignment: start.0 % ALIGNMENT }
+    }
+}
+
+/// A piece of code, apart from its fields.
+#[derive(Debug)]
+struct Known {
+    /// In order of their offsets.
+    fields: Box<[Field]>,
+    /// A hash of all other bytes.
+    rest: u64,
+    shape: Arc<Shape>,
+}
+
+impl Known {
+    fn is(&self, bytes: &[u8], seed: &RandomState) -> bool {
+        self.fields.iter().all(|field| field.leads_out(bytes)) && rest(bytes, &self.fields, seed) == self.rest
+    }
+}
+
+/// Pieces of code of all JVMs.
+#[derive(Debug, Default)]
+pub(super) struct KnownCode {
+    /// Adapters are of few lengths.
+    pieces: HashMap<Key, Vec<Known>>,
+    /// In the unit of [`MAX_KNOWN`].
+    size: usize,
+    /// Drawn anew by each daemon: no process can make code that is taken for another's.
+    seed: RandomState,
+}
+
+impl KnownCode {
+    /// What was made of the same code.
+    pub(super) fn find(
+        &self,
+        start: Avma,
+        bytes: &[u8],
+        kind: CodeKind,
+        name: &Arc<str>,
+    ) -> Option<Arc<Shape>> {
+        let alike = self.pieces.get(&Key::of(start, bytes, kind, name))?;
+        alike.iter().find(|known| known.is(bytes, &self.seed)).map(|known| Arc::clone(&known.shape))
+    }
+
+    /// Remembers what was made of code, whose instructions have these fields.
+    pub(super) fn remember(
+        &mut self,
+        (start, bytes, kind): (Avma, &[u8], CodeKind),
+        name: &Arc<str>,
+        mut fields: Vec<Field>,
+        shape: &Arc<Shape>,
+    ) {
+        let size = fields.len() + shape.spans() + PER_PIECE;
+        if size > MAX_KNOWN {
+            return;
+        }
+        if self.size + size > MAX_KNOWN {
+            *self = Self::default();
+        }
+        fields.sort_unstable_by_key(|field| field.offset());
+        let known =
+            Known { rest: rest(bytes, &fields, &self.seed), fields: fields.into(), shape: Arc::clone(shape) };
+        let alike = self.pieces.entry(Key::of(start, bytes, kind, name)).or_default();
+        if alike.len() < MAX_ALIKE {
+            alike.push(known);
+            self.size += size;
+        }
+    }
+}
+
+/// A hash of the bytes between the fields.
+fn rest(bytes: &[u8], fields: &[Field], seed: &RandomState) -> u64 {
+    let mut hasher = seed.build_hasher();
+    let mut from = 0;
+    for field in fields {
+        let (at, behind) = (field.offset(), field.offset() + field.bytes());
+        hasher.write(bytes.get(from..at).unwrap_or_default());
+        from = behind;
+    }
+    hasher.write(bytes.get(from..).unwrap_or_default());
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hotspot::stubs::analyze_piece;
+
+    const BASE: Avma = Avma(0x7f00_0000_1000);
+
+    /// mov rax, imm64; test [rip + d], eax; push rbp; call out; pop rbp; je back; jmp out
+    fn code(address: u64, data: i32, call: i32, jump: i32) -> Vec<u8> {
+        let mut code = vec![0x48, 0xb8];
+        code.extend(address.to_le_bytes());
+        code.extend([0x85, 0x05]);
+        code.extend(data.to_le_bytes());
+        code.extend([0x55, 0xe8]);
+        code.extend(call.to_le_bytes());
+        code.extend([0x5d, 0x74, 0xf7, 0xe9]);
+        code.extend(jump.to_le_bytes());
+        code
+    }
+
+    fn known(bytes: &[u8]) -> (KnownCode, Arc<Shape>, Arc<str>) {
+        let name: Arc<str> = "a stub".into();
+        let (spans, fields) = analyze_piece(bytes, BASE, CodeKind::Stub, &[]);
+        let shape = Arc::new(Shape::new(BASE, bytes.len(), &spans, &name));
+        let mut known = KnownCode::default();
+        known.remember((BASE, bytes, CodeKind::Stub), &name, fields, &shape);
+        (known, shape, name)
+    }
+
+    #[test]
+    fn code_that_differs_in_addresses_only_is_known() {
+        let (known, shape, name) = known(&code(0x7f11_2233_4455_6677, 0x100, 0x1000, -0x2000));
+        let find = |start: Avma, bytes: &[u8]| known.find(start, bytes, CodeKind::Stub, &name);
+        let is_known =
+            |start: Avma, bytes: &[u8]| find(start, bytes).is_some_and(|it| Arc::ptr_eq(&it, &shape));
+        let elsewhere = Avma(BASE.0 + 0x12_3440);
+        assert!(is_known(elsewhere, &code(1, -7, -0x9000, 0x7777)));
+        // Another alignment, a branch into the code, another instruction, another kind.
+        assert!(!is_known(Avma(elsewhere.0 + 16), &code(1, -7, -0x9000, 0x7777)));
+        assert!(!is_known(elsewhere, &code(1, -7, -4, 0x7777)));
+        let mut other = code(1, -7, -0x9000, 0x7777);
+        other[22] = 0x5b;
+        assert!(!is_known(elsewhere, &other));
+        assert!(known.find(elsewhere, &code(1, -7, -0x9000, 0x7777), CodeKind::Framed, &name).is_none());
+        assert!(!is_known(elsewhere, &code(1, -7, -0x9000, 0x7777)[..27]));
+    }
+
+    #[test]
+    fn no_more_is_remembered_than_has_room() {
+        let (mut known, shape, name) = known(&code(1, 2, 0x1000, -0x2000));
+        let mut bytes = code(1, 2, 0x1000, -0x2000);
+        for number in 0..2 * (MAX_KNOWN / PER_PIECE) {
+            bytes.resize(32 + number / 8, 0);
+            bytes[0] = number as u8;
+            known.remember((BASE, &bytes, CodeKind::Stub), &name, Vec::new(), &shape);
+            let pieces: usize = known.pieces.values().map(Vec::len).sum();
+            assert!(known.size <= MAX_KNOWN && pieces <= MAX_KNOWN / PER_PIECE);
+        }
+        assert!(known.find(BASE, &bytes, CodeKind::Stub, &name).is_some(), "the last one");
+        for number in 0..=2 * MAX_ALIKE {
+            bytes[0] = number as u8;
+            known.remember((BASE, &bytes, CodeKind::Stub), &name, Vec::new(), &shape);
+        }
+        assert!(known.pieces.values().all(|alike| alike.len() <= MAX_ALIKE));
+    }
+
+    #[test]
+    fn what_is_known_is_what_would_be_found() {
+        let first = code(0x7f11_2233_4455_6677, 0x100, 0x1000, -0x2000);
+        let second = code(9, -0x100, 0x55_0000, 0x33_0000);
+        let (known, ..) = known(&first);
+        let start = Avma(BASE.0 + 0x4000);
+        let found = known.find(start, &second, CodeKind::Stub, &"a stub".into()).expect("it is known");
+        let (spans, _) = analyze_piece(&second, start, CodeKind::Stub, &[]);
+        assert_eq!(*found, Shape::new(start, second.len(), &spans, &"a stub".into()));
+        assert!(spans.len() > 2, "{spans:?}");
+    }
+}
