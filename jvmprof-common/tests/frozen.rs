@@ -11,8 +11,8 @@ use jvmprof_common::abi::Stop;
 use jvmprof_common::frame::FrameWord;
 use jvmprof_common::jvm::{Chunks, Jvm, Layout};
 use jvmprof_common::unwind::hotspot::Words as Frame;
-use jvmprof_common::unwind::hotspot::barrier;
 use jvmprof_common::unwind::hotspot::frozen::{self, Frozen};
+use jvmprof_common::unwind::hotspot::{barrier, thawing};
 use jvmprof_common::unwind::{Cursor, Memory};
 
 /// Words by address.
@@ -271,6 +271,6 @@ fn the_end_of_a_room_is_told_by_the_counts_where_its_last_word_does_not() {
     for (room, expected) in [(40 + EXTRA, true), (42 + EXTRA, false), (38 + EXTRA, false)] {
         let begin = ENTRY - room * 8;
         words.0.extend([(begin - 8, 1), (ENTRY - 8, 2)]);
-        assert_eq!(frozen::may_end_room(&mut words, &jvm, begin, ENTRY), expected, "{room} words");
+        assert_eq!(thawing::may_end_room(&mut words, &jvm, begin, ENTRY), expected, "{room} words");
     }
 }

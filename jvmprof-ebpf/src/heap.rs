@@ -6,7 +6,7 @@ use jvmprof_common::{
     tables::PackedRule,
     unwind::{
         Memory,
-        hotspot::{CODE_WORDS, HEADER_WORDS, Target, frozen, pushed, references, spilled},
+        hotspot::{CODE_WORDS, HEADER_WORDS, Target, frozen, pushed, references, spilled, thawing},
     },
 };
 
@@ -171,45 +171,45 @@ pub extern "C" fn youngest_chunk(entry: u64) -> u64 {
     known::jvm(scratch).map_or(0, |jvm| frozen::youngest_chunk(&mut Heap(copies), jvm, entry))
 }
 
-/// See [`frozen::may_end_room`].
+/// See [`thawing::may_end_room`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn may_end_room(begin: u64, entry: u64) -> u64 {
     let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
         return 0;
     };
-    let may_end = |jvm| frozen::may_end_room(&mut Heap(copies), jvm, begin, entry);
+    let may_end = |jvm| thawing::may_end_room(&mut Heap(copies), jvm, begin, entry);
     u64::from(known::jvm(scratch).is_some_and(may_end))
 }
 
-/// See [`frozen::end_of_room`].
+/// See [`thawing::end_of_room`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn end_of_room(begin: u64) -> u64 {
     let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
         return 0;
     };
-    known::jvm(scratch).map_or(0, |jvm| frozen::end_of_room(&mut Heap(copies), jvm, begin))
+    known::jvm(scratch).map_or(0, |jvm| thawing::end_of_room(&mut Heap(copies), jvm, begin))
 }
 
-/// See [`frozen::end_within`].
+/// See [`thawing::end_within`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn end_within(begin: u64, from: u64) -> u64 {
     let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
         return 0;
     };
-    known::jvm(scratch).map_or(0, |jvm| frozen::end_within(&mut Heap(copies), jvm, begin, from))
+    known::jvm(scratch).map_or(0, |jvm| thawing::end_within(&mut Heap(copies), jvm, begin, from))
 }
 
-/// See [`frozen::find_taken`].
+/// See [`thawing::find_taken`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn find_taken(own: u64, taken: u64, stack: u64) -> u64 {
     let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
         return 0;
     };
-    known::jvm(scratch).map_or(0, |jvm| frozen::find_taken(&mut Heap(copies), jvm, own, taken, stack))
+    known::jvm(scratch).map_or(0, |jvm| thawing::find_taken(&mut Heap(copies), jvm, own, taken, stack))
 }
 
 /// See [`frozen::chunk_bounds`].

@@ -14,6 +14,7 @@ pub mod pushed;
 pub mod references;
 pub mod spilled;
 mod target;
+pub mod thawing;
 
 pub use target::Target;
 

@@ -6,7 +6,7 @@
 use super::known::Nmethod;
 use super::{
     CODE_WORDS, Code, find, frozen, is_called, is_search, leaf, pushed, pushed_arguments, pushed_words,
-    references, returns_to_java, spilled,
+    references, returns_to_java, spilled, thawing,
 };
 use crate::jvm::{Jvm, MethodIdentity, method_identity};
 use crate::rows::Rules;
@@ -129,36 +129,36 @@ pub trait Target: Memory {
         frozen::youngest_chunk(self, jvm, entry)
     }
 
-    /// [`frozen::may_end_room`], unless the target has a cheaper way to call it.
+    /// [`thawing::may_end_room`], unless the target has a cheaper way to call it.
     fn may_end_room(&mut self, begin: u64, entry: u64, jvm: &Jvm) -> bool
     where
         Self: Sized,
     {
-        frozen::may_end_room(self, jvm, begin, entry)
+        thawing::may_end_room(self, jvm, begin, entry)
     }
 
-    /// [`frozen::end_of_room`], unless the target has a cheaper way to call it.
+    /// [`thawing::end_of_room`], unless the target has a cheaper way to call it.
     fn end_of_room(&mut self, begin: u64, jvm: &Jvm) -> u64
     where
         Self: Sized,
     {
-        frozen::end_of_room(self, jvm, begin)
+        thawing::end_of_room(self, jvm, begin)
     }
 
-    /// [`frozen::end_within`], unless the target has a cheaper way to call it.
+    /// [`thawing::end_within`], unless the target has a cheaper way to call it.
     fn end_within(&mut self, begin: u64, from: u64, jvm: &Jvm) -> u64
     where
         Self: Sized,
     {
-        frozen::end_within(self, jvm, begin, from)
+        thawing::end_within(self, jvm, begin, from)
     }
 
-    /// [`frozen::find_taken`], unless the target has a cheaper way to call it.
+    /// [`thawing::find_taken`], unless the target has a cheaper way to call it.
     fn find_taken(&mut self, own: u64, taken: u64, stack: u64, jvm: &Jvm) -> u64
     where
         Self: Sized,
     {
-        frozen::find_taken(self, jvm, own, taken, stack)
+        thawing::find_taken(self, jvm, own, taken, stack)
     }
 
     /// [`frozen::chunk_bounds`], unless the target has a cheaper way to call it.
