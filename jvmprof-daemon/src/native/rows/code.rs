@@ -156,7 +156,7 @@ fn calls_into<S: ByteSource>(
             let from = at.saturating_sub(LEA_BYTES as u64 - 1);
             let piece = file.read_piece(section, from, (at + PIECE).min(section.size) - from);
             let Ok(bytes) = piece else { continue };
-            let base = section.address.0 + from;
+            let base = section.address.0.wrapping_add(from);
             let targets = memchr2_iter(CALL, LEA, &bytes).filter_map(|at| leads_to(&bytes, at, base));
             entries.extend(targets.filter(|target| in_hole(*target)).map(Svma));
         }
@@ -182,7 +182,7 @@ fn leads_to(code: &[u8], at: usize, base: u64) -> Option<u64> {
         }
     };
     let offset = i32::from_le_bytes(*code.get(displacement..)?.first_chunk()?);
-    Some((base + displacement as u64 + 4).wrapping_add_signed(offset.into()))
+    Some(base.wrapping_add(displacement as u64 + 4).wrapping_add_signed(offset.into()))
 }
 
 /// Whether this is what a signal's handler returns to: `mov rax, 15; syscall`, or `mov eax, 15; syscall`.
