@@ -44,6 +44,24 @@ const _: () = assert!(
 const _: () = assert!(SAMPLE_WORDS.is_power_of_two());
 const _: () = assert!(FRAMES_PER_PROGRAM * 32 >= MAX_USER_FRAMES);
 
+/// Addresses of the kernel's code that are named at a time.
+pub const KERNEL_NAMES: usize = 16;
+/// Bytes of a name with what stands behind it, at most: a name of 512 bytes, a module's of 56, two numbers (`KSYM_SYMBOL_LEN` without
+/// the build id, include/linux/kallsyms.h).
+pub const KERNEL_NAME_BYTES: usize = 640;
+
+/// The name of an address in the kernel's code.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct KernelName {
+    /// What is to be named; 0: the function that runs the program which names it.
+    pub address: u64,
+    /// Bytes that are used of `text`, with the zero at its end; negative: an error number.
+    pub length: i64,
+    /// As `printk` writes `%pS`: `name+0xoffset/0xsize`, and behind a space the module in brackets.
+    pub text: [u8; KERNEL_NAME_BYTES],
+}
+
 /// First word of every sample: "jvmprof" and the version of this layout.
 pub const SAMPLE_MAGIC: u64 = u64::from_le_bytes(*b"jvmprof\x04");
 
@@ -279,6 +297,12 @@ pub const PROFILED_PIDS: &str = "PROFILED_PIDS";
 /// Map `u32 -> u64`: thread group ids that aren't sampled, with their `start_boottime` in ns, so that another tenant of the pid
 /// isn't meant. Exec removes an entry.
 pub const DROPPED_PIDS: &str = "DROPPED_PIDS";
+
+/// Raw tracepoint program that is run by hand; its first argument says how many of [`NAMES`] it names.
+pub const KERNEL_NAMES_PROGRAM: &str = "kernel_names";
+
+/// Array of one `[KernelName; KERNEL_NAMES]`.
+pub const NAMES: &str = "NAMES";
 
 /// Array of one `u32`: 1 once there was an entry in [`DROPPED_PIDS`].
 pub const DROPS: &str = "DROPS";

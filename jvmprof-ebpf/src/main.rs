@@ -13,6 +13,7 @@ mod frozen;
 mod globals;
 mod goroutine;
 mod heap;
+mod kernel_names;
 mod known;
 mod mapping;
 mod memory;

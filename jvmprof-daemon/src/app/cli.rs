@@ -230,7 +230,7 @@ pub struct SamplingArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Without -p and COMMAND the whole host is profiled. Needs root, or CAP_BPF, CAP_PERFMON, \
-                        CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH and CAP_SYSLOG: see `jvmprof doctor`."
+                        CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH: see `jvmprof doctor`."
 )]
 pub struct RecordArgs {
     /// Profile only this process (repeatable)

@@ -114,7 +114,6 @@ impl Pipeline {
             release: false,
         };
         let no_thread = |source| SamplerError::Thread { source };
-        state.symbolizer.read_ahead().map_err(no_thread)?;
         let mut filled = Ok(());
         let prepare = |mut tables: KernelTables| {
             if let Some(table) = tables.take_dropped() {

@@ -17,7 +17,6 @@ pub mod functions;
 mod go;
 pub mod gopclntab;
 pub(crate) mod http;
-pub mod kallsyms;
 pub mod lines;
 pub mod offers;
 pub mod open;

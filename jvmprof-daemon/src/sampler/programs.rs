@@ -339,7 +339,7 @@ pub(super) fn mapped_function(btf: &Btf) -> Result<aya::Btf, SamplerError> {
     parsed.map_err(|error| program_error(NEW_MAPPING)(error.into()))
 }
 
-fn program<'a, T>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<T, SamplerError>
+pub(super) fn program<'a, T>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<T, SamplerError>
 where
     T: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
 {
@@ -355,7 +355,7 @@ where
     map.try_into().map_err(map_error(name))
 }
 
-fn program_error(program: &'static str) -> impl Fn(ProgramError) -> SamplerError {
+pub(super) fn program_error(program: &'static str) -> impl Fn(ProgramError) -> SamplerError {
     move |source| SamplerError::Program { program, source: Box::new(source) }
 }
 

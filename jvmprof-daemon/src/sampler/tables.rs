@@ -4,11 +4,13 @@ use std::ops::RangeInclusive;
 
 use aya::Pod;
 use aya::maps::{Array, HashMap, MapData, MapError};
+use jvmprof_common::abi::{KERNEL_NAMES, KernelName};
 use jvmprof_common::jvm::Jvm;
 use jvmprof_common::tables::{CHUNK_ROWS, Chunk, MAX_RULES, PackedRule, Page, ProcessEntry, Region, Table};
 
 use super::SamplerError;
 use super::dropped::DroppedProcesses;
+use super::kernel_names::KernelNames;
 use super::programs::{map_error, take};
 
 /// Sizes of the tables, in entries. All but processes take their memory when the programs are loaded.
@@ -80,7 +82,7 @@ const JVMS: &str = "JVMS";
 /// A value as the kernel has it.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-struct Plain<T>(T);
+pub(super) struct Plain<T>(pub(super) T);
 
 macro_rules! plain {
     ($($type:ty),*) => {
@@ -90,7 +92,7 @@ macro_rules! plain {
         )*
     };
 }
-plain!(ProcessEntry, Region, Table, Page, Chunk, PackedRule, Jvm);
+plain!(ProcessEntry, Region, Table, Page, Chunk, PackedRule, Jvm, [KernelName; KERNEL_NAMES]);
 
 /// The tables of loaded kernel programs.
 pub struct KernelTables {
@@ -103,6 +105,7 @@ pub struct KernelTables {
     rules: Array<MapData, Plain<PackedRule>>,
     jvms: Array<MapData, Plain<Jvm>>,
     dropped: Option<DroppedProcesses>,
+    names: Option<KernelNames>,
 }
 
 impl std::fmt::Debug for KernelTables {
@@ -123,12 +126,20 @@ impl KernelTables {
             rules: take(ebpf, RULES)?,
             jvms: take(ebpf, JVMS)?,
             dropped: Some(DroppedProcesses::of(ebpf)?),
+            names: KernelNames::of(ebpf)
+                .inspect_err(|error| tracing::warn!(%error, "kernel frames have no names"))
+                .ok(),
         })
     }
 
     /// The table of processes that aren't sampled, for whom it concerns; `None` the second time.
     pub fn take_dropped(&mut self) -> Option<DroppedProcesses> {
         self.dropped.take()
+    }
+
+    /// Who names the kernel's code; `None` the second time.
+    pub fn take_names(&mut self) -> Option<KernelNames> {
+        self.names.take()
     }
 
     pub fn sizes(&self) -> TableSizes {

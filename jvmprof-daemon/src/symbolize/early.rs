@@ -1,6 +1,5 @@
 //! What a stack needs before the thread that reads it has come to it: what it is for is about to change, or need not wait.
 
-use std::io;
 use std::time::{Duration, Instant};
 
 use super::{Outcome, Resolved, Symbolizer};
@@ -44,14 +43,6 @@ impl EarlyRows {
 }
 
 impl Symbolizer {
-    /// Reads what all names of the kernel's functions take, before there are samples.
-    ///
-    /// # Errors
-    /// The system has no thread left.
-    pub fn read_ahead(&self) -> io::Result<()> {
-        self.kernel.read_ahead()
-    }
-
     /// As [`Self::resolve`], of a sample that should wait for unwind rows ([`Self::must_wait`]): those few that it needs may be had at
     /// once. `None` if its stack isn't whole with them.
     pub fn resolve_ahead(&mut self, process: &Process, sample: &Sample, now_ns: u64) -> Option<Resolved> {

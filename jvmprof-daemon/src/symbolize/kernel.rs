@@ -1,14 +1,11 @@
 //! Frames of the kernel.
 
-use std::collections::HashMap;
-use std::io;
-use std::ops::Range;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 
 use super::frames::frame;
-use crate::native::kallsyms::{Kallsyms, KallsymsError};
 use crate::profile::model::{Frame, FrameKind, Mapping};
+use crate::sampler::KernelNames;
 use crate::types::{Avma, FastHasher, FileOffset};
 
 /// The system calls that replace a program (Linux fs/exec.c), as x86-64's table of system calls names them.
@@ -17,35 +14,29 @@ const EXEC: [&str; 2] = ["__x64_sys_execve", "__x64_sys_execveat"];
 /// Frames remembered; there are not many more places in a kernel that samples hit.
 const MAX_FRAMES: usize = 20_000;
 
-type Symbols = Result<Kallsyms, KallsymsError>;
+/// A function, but for its start.
+#[derive(Debug)]
+struct Function {
+    end: Avma,
+    name: Arc<str>,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct KernelFrames {
-    symbols: Arc<OnceLock<Symbols>>,
-    /// Where the [`EXEC`] are.
-    exec: OnceLock<Vec<Range<Avma>>>,
+    /// `None`: nothing is sampled.
+    names: Option<KernelNames>,
+    error: Option<String>,
+    /// What was met of the kernel's functions, by their starts.
+    functions: BTreeMap<Avma, Function>,
     mapping: OnceLock<Arc<Mapping>>,
     frames: HashMap<Avma, Arc<Frame>, FastHasher>,
     unnamed: Vec<Avma>,
 }
 
-fn load() -> Symbols {
-    let began = Instant::now();
-    let symbols = Kallsyms::load();
-    tracing::debug!(taken = ?began.elapsed(), "the kernel's symbols were read");
-    symbols.inspect_err(|error| tracing::warn!(%error, "kernel frames have no names"))
-}
-
 impl KernelFrames {
-    /// Reads the kernel's symbols on a thread of its own: it takes a tenth of a second, in which samples would wait. Without it they are
-    /// read when the first frames are named.
-    ///
-    /// # Errors
-    /// The system has no thread left.
-    pub(super) fn read_ahead(&self) -> io::Result<()> {
-        let symbols = Arc::clone(&self.symbols);
-        let read = move || _ = symbols.get_or_init(load);
-        std::thread::Builder::new().name("kallsyms".to_owned()).spawn(read).map(|_| ())
+    /// Has the kernel asked from now on.
+    pub(super) fn ask(&mut self, names: Option<KernelNames>) {
+        self.names = names;
     }
 
     /// The frame of an address that was adjusted to the call already; without a name if it is a new one.
@@ -66,7 +57,9 @@ impl KernelFrames {
 
     /// Names the frames that are new.
     pub(super) fn name_new(&mut self) {
-        for address in std::mem::take(&mut self.unnamed) {
+        let unnamed = std::mem::take(&mut self.unnamed);
+        self.learn(&unnamed);
+        for address in unnamed {
             let named = self.name(address);
             self.frames.insert(address, named);
         }
@@ -76,21 +69,44 @@ impl KernelFrames {
     pub(super) fn named(&mut self, address: Avma) -> Arc<Frame> {
         match self.frames.get(&address) {
             Some(frame) if !frame.lines.is_empty() => Arc::clone(frame),
-            _ => self.name(address),
+            _ => {
+                self.learn(&[address]);
+                self.name(address)
+            }
         }
     }
 
     /// Whether a stack of these return addresses lies in a system call that replaces the program.
-    pub(super) fn is_in_exec(&self, stack: &[u64]) -> bool {
-        let Ok(symbols) = self.symbols() else { return false };
-        let exec = self.exec.get_or_init(|| symbols.places(&EXEC));
+    pub(super) fn is_in_exec(&mut self, stack: &[u64]) -> bool {
         // It is called by the first ones.
-        let mut callers = stack.iter().rev().map(|address| Avma(address.saturating_sub(1)));
-        callers.any(|at| exec.iter().any(|it| it.contains(&at)))
+        let callers: Vec<_> = stack.iter().rev().map(|address| Avma(address.saturating_sub(1))).collect();
+        self.learn(&callers);
+        callers.iter().any(|at| self.function(*at).is_some_and(|it| EXEC.contains(&&*it.name)))
     }
 
-    fn symbols(&self) -> &Symbols {
-        self.symbols.get_or_init(load)
+    fn function(&self, address: Avma) -> Option<&Function> {
+        let (_, function) = self.functions.range(..=address).next_back()?;
+        (address < function.end).then_some(function)
+    }
+
+    /// Asks the kernel for the functions of these addresses, unless they are known.
+    fn learn(&mut self, addresses: &[Avma]) {
+        let unknown: Vec<_> = addresses.iter().copied().filter(|at| self.function(*at).is_none()).collect();
+        let Some(names) = &mut self.names else { return };
+        let named = match names.name(&unknown) {
+            Ok(named) => named,
+            Err(error) => {
+                if self.error.is_none() {
+                    tracing::warn!(%error, "kernel frames have no names");
+                }
+                self.error = Some(error.to_string());
+                return;
+            }
+        };
+        for symbol in named.into_iter().flatten() {
+            let end = Avma(symbol.start.0 + symbol.size);
+            self.functions.insert(symbol.start, Function { end, name: symbol.name.into() });
+        }
     }
 
     fn mapping(&self) -> &Arc<Mapping> {
@@ -108,18 +124,16 @@ impl KernelFrames {
 
     pub(super) fn forget(&mut self) {
         self.frames = HashMap::default();
+        self.functions = BTreeMap::new();
     }
 
     pub(super) fn error(&self) -> Option<String> {
-        self.symbols.get()?.as_ref().err().map(ToString::to_string)
+        self.error.clone()
     }
 
     fn name(&self, address: Avma) -> Arc<Frame> {
-        let symbol = self.symbols().as_ref().ok().and_then(|symbols| symbols.lookup(address));
-        let name: Arc<str> = match symbol {
-            Some(symbol) => symbol.name.into(),
-            None => "[unknown kernel]".into(),
-        };
+        let function = self.function(address);
+        let name = function.map_or_else(|| "[unknown kernel]".into(), |it| Arc::clone(&it.name));
         frame(FrameKind::Kernel, address, Some(Arc::clone(self.mapping())), Arc::clone(&name), name)
     }
 }

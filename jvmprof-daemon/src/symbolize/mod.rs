@@ -330,7 +330,8 @@ impl Symbolizer {
     ///
     /// # Errors
     /// The system has no thread left.
-    pub fn fill(&mut self, tables: KernelTables) -> io::Result<()> {
+    pub fn fill(&mut self, mut tables: KernelTables) -> io::Result<()> {
+        self.kernel.ask(tables.take_names());
         let loader = RowsLoader::start(Arc::clone(&self.files))?;
         self.kernel_side = Some(KernelSide { tables: CodeTables::new(tables), loader });
         Ok(())

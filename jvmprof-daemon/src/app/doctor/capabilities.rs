@@ -16,7 +16,7 @@ struct Needed {
 
 const CAP_SYS_ADMIN: u32 = 21;
 
-const NEEDED: [Needed; 6] = [
+const NEEDED: [Needed; 5] = [
     Needed {
         number: 39,
         name: "CAP_BPF",
@@ -44,13 +44,6 @@ const NEEDED: [Needed; 6] = [
         purpose: "reading other users' programs and perf maps",
         without: Status::Degraded,
         or: Some(1),
-    },
-    Needed {
-        number: 34,
-        name: "CAP_SYSLOG",
-        purpose: "names of kernel functions",
-        without: Status::Degraded,
-        or: Some(CAP_SYS_ADMIN),
     },
     Needed {
         number: 40,

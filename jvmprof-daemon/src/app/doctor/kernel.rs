@@ -7,9 +7,8 @@ use procfs::sys::kernel::Version;
 
 use super::{Check, Status};
 use crate::app::explain;
-use crate::native::kallsyms::Kallsyms;
 use crate::sampler::btf::{Btf, VMLINUX};
-use crate::sampler::{Clock, Sampler, SamplerOptions};
+use crate::sampler::{Clock, KernelTables, Sampler, SamplerOptions};
 
 /// `bpf_task_pt_regs` and `bpf_get_current_task_btf` are there from here on.
 const OLDEST: (u8, u8) = (5, 15);
@@ -18,18 +17,21 @@ const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 /// Checks that change nothing.
 pub(super) fn host_checks() -> Vec<Check> {
-    vec![version(), btf(), lockdown(), pid_namespace(), kernel_symbols()]
+    vec![version(), btf(), lockdown(), pid_namespace()]
 }
 
 /// Tries the real thing.
 pub(super) fn sampling_checks() -> Vec<Check> {
-    match Sampler::start(&idle(), drop) {
+    let mut names = None;
+    match Sampler::start(&idle(), |tables| names = Some(kernel_names(tables))) {
         Ok(sampler) => {
             let clock = match sampler.clock() {
                 Clock::Cycles => "hardware cycles",
                 Clock::CpuClock => "cpu-clock (no hardware cycles here, as in most virtual machines)",
             };
-            vec![Check::ok("sampling", format!("the kernel programs load and attach; clock: {clock}"))]
+            let sampling =
+                Check::ok("sampling", format!("the kernel programs load and attach; clock: {clock}"));
+            names.into_iter().chain([sampling]).collect()
         }
         Err(error) => {
             let fix = "see the items above; the kernel's log (dmesg) may say more";
@@ -102,12 +104,25 @@ fn pid_namespace() -> Check {
     }
 }
 
-fn kernel_symbols() -> Check {
+/// Whether the kernel names its own functions.
+fn kernel_names(mut tables: KernelTables) -> Check {
     let name = "kernel symbols";
-    match Kallsyms::load() {
-        Ok(symbols) => Check::ok(name, format!("{} functions", symbols.len())),
+    match tables.take_names().map(|mut names| names.own_caller()).transpose() {
+        Ok(Some(Some(caller))) => Check::ok(name, format!("the kernel tells them: {caller}")),
+        Ok(Some(None)) => Check::new(
+            name,
+            Status::Degraded,
+            "the kernel knows none",
+            "use a kernel built with CONFIG_KALLSYMS=y, as those of all distributions are",
+        ),
+        Ok(None) => Check::new(
+            name,
+            Status::Degraded,
+            "the kernel program for them can't be loaded",
+            "the log above says why; kernel frames are [unknown kernel] meanwhile",
+        ),
         Err(error) => {
-            let fix = "give CAP_SYSLOG, or set sysctl kernel.kptr_restrict=0";
+            let fix = "kernel frames are [unknown kernel] meanwhile";
             Check::new(name, Status::Degraded, error.to_string(), fix)
         }
     }
