@@ -33,8 +33,8 @@ const MAX_SILENCE: Duration = Duration::from_secs(30);
 const QUIET: Duration = Duration::from_secs(2);
 const QUIET_INTERVAL: Duration = Duration::from_secs(1);
 /// Where the kernel program doesn't notice itself that a library has taken another one's place, each process record wakes the
-/// reader: until it has been read, stacks are walked by the rows of the library that is gone. It waits for so long since it read
-/// last, which bounds what hosts cost whose processes come and go.
+/// reader: until it has been read, stacks are walked by the rows of the library that is gone. It reads so long after the first one, when
+/// those that came with it are there: a program's start is some ten records within a few milliseconds.
 const UNWATCHED_INTERVAL: Duration = Duration::from_millis(50);
 /// CPUs come and go seldom.
 const CPU_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -43,7 +43,10 @@ const CPU_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct BackgroundSampler {
     shared: Arc<Shared>,
-    events: Receiver<Event>,
+    /// What one emptying of the rings brought.
+    events: Receiver<Vec<Event>>,
+    /// Of these, what hasn't been taken.
+    rest: std::vec::IntoIter<Event>,
     waker: Arc<Waker>,
     thread: Option<JoinHandle<()>>,
 }
@@ -109,7 +112,7 @@ impl BackgroundSampler {
                 of_thread.run(&sender, &waited_on);
             })
             .map_err(|source| SamplerError::Thread { source })?;
-        Ok(Self { shared, events, waker, thread: Some(thread) })
+        Ok(Self { shared, events, waker, rest: Vec::new().into_iter(), thread: Some(thread) })
     }
 
     pub fn clock(&self) -> Clock {
@@ -132,8 +135,11 @@ impl BackgroundSampler {
     }
 
     /// The next event, if one is waiting.
-    pub fn next(&self) -> Option<Event> {
-        let event = self.events.try_recv().ok()?;
+    pub fn next(&mut self) -> Option<Event> {
+        if self.rest.len() == 0 {
+            self.rest = self.events.try_recv().ok()?.into_iter();
+        }
+        let event = self.rest.next()?;
         let is_sample = matches!(event.kind, EventKind::Sample(_));
         let queued = if is_sample { &self.shared.queued_bytes } else { &self.shared.event_bytes };
         queued.fetch_sub(bytes(&event), Ordering::Relaxed);
@@ -152,7 +158,7 @@ impl BackgroundSampler {
     }
 
     /// Lets go of what waits to be taken: its samples are counted as shed.
-    pub fn shed_rest(&self) {
+    pub fn shed_rest(&mut self) {
         while let Some(event) = self.next() {
             if matches!(event.kind, EventKind::Sample(_)) {
                 self.shared.shed.fetch_add(1, Ordering::Relaxed);
@@ -205,16 +211,15 @@ impl Drop for BackgroundSampler {
 }
 
 impl Shared {
-    fn run(&self, events: &Sender<Event>, waker: &Waker) {
+    fn run(&self, events: &Sender<Vec<Event>>, waker: &Waker) {
         let mut next_cpu_check = Instant::now() + CPU_CHECK_INTERVAL;
         let mut last_event = Instant::now();
-        let mut polled = Instant::now();
         while !self.stop.load(Ordering::Relaxed) {
             let is_quiet = last_event.elapsed() >= QUIET;
             let mut woken =
                 waker.wait(if is_quiet { QUIET_INTERVAL.max(self.interval) } else { self.interval });
             if woken == Woken::Records && !self.watches_mappings {
-                woken = waker.wait_for_samples(UNWATCHED_INTERVAL.saturating_sub(polled.elapsed()));
+                woken = waker.wait_for_samples(UNWATCHED_INTERVAL);
             }
             let is_urgent = woken == Woken::Samples;
             if is_urgent {
@@ -222,14 +227,15 @@ impl Shared {
                 std::thread::sleep(SETTLE + Duration::from_micros(200));
             }
             let mut sampler = self.sampler();
-            let mut has_happened = false;
-            sampler.poll(&mut |event| {
-                has_happened = true;
-                self.queue(event, events);
-            });
-            self.end_dropping(events);
+            let mut batch = Vec::new();
+            sampler.poll(&mut |event| self.queue(event, &mut batch));
+            self.end_dropping(&mut batch);
+            let has_happened = !batch.is_empty();
+            if has_happened {
+                // The receiver only goes away with the profiler.
+                let _ = events.send(batch);
+            }
             self.polled_ns.store(now_ns(), Ordering::Relaxed);
-            polled = Instant::now();
             if is_urgent {
                 self.urgent.notify_one();
             }
@@ -244,10 +250,12 @@ impl Shared {
                 }
             }
         }
-        self.sampler().stop(&mut |event| self.queue(event, events));
+        let mut batch = Vec::new();
+        self.sampler().stop(&mut |event| self.queue(event, &mut batch));
+        let _ = events.send(batch);
     }
 
-    fn queue(&self, event: Event, events: &Sender<Event>) {
+    fn queue(&self, event: Event, batch: &mut Vec<Event>) {
         let bytes = bytes(&event);
         if matches!(event.kind, EventKind::Sample(_)) {
             if self.queued_bytes.load(Ordering::Relaxed) + bytes > self.limits.samples {
@@ -261,29 +269,28 @@ impl Shared {
             if is_full && matches!(event.kind, EventKind::Map { .. }) {
                 self.dropped.fetch_add(1, Ordering::Relaxed);
                 if !self.is_dropping.swap(true, Ordering::Relaxed) {
-                    self.tell_lost(events);
+                    self.tell_lost(batch);
                 }
                 return;
             }
             self.event_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
-        // The receiver only goes away with the profiler.
-        let _ = events.send(event);
+        batch.push(event);
     }
 
     /// Ends a stretch in which events were dropped, once there is room again: what is read of processes from then on has
     /// all that was dropped.
-    fn end_dropping(&self, events: &Sender<Event>) {
+    fn end_dropping(&self, batch: &mut Vec<Event>) {
         let has_room = self.event_bytes.load(Ordering::Relaxed) < self.limits.events / 2;
         if has_room && self.is_dropping.swap(false, Ordering::Relaxed) {
-            self.tell_lost(events);
+            self.tell_lost(batch);
         }
     }
 
-    fn tell_lost(&self, events: &Sender<Event>) {
+    fn tell_lost(&self, batch: &mut Vec<Event>) {
         let event = Event { time_ns: now_ns(), kind: EventKind::EventsLost };
         self.event_bytes.fetch_add(bytes(&event), Ordering::Relaxed);
-        let _ = events.send(event);
+        batch.push(event);
     }
 
     /// A thread that panicked left counters at worst.
