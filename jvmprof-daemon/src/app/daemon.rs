@@ -203,9 +203,6 @@ impl Daemon {
         self.windows += 1;
         self.telemetry.log_suppressed();
         heap::give_back();
-        if self.windows == 1 {
-            heap::let_go_of_code();
-        }
         done
     }
 

@@ -6,17 +6,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use moka::policy::EvictionPolicy;
-use moka::sync::Cache;
-
 use super::method::MethodInfo;
 use super::nmethod::{Debug, NmethodId};
 use super::stubs::{Shapes, StubRows};
+use crate::generations::Generations;
 use crate::intern::Interner;
-use crate::types::{Avma, FastHasher};
-
-/// What moka itself keeps per entry, roughly.
-const ENTRY_BYTES: usize = 250;
+use crate::types::Avma;
 
 /// What nobody asks for so long is code of JVMs that have ended, or that has been compiled anew.
 const IDLE: Duration = Duration::from_secs(600);
@@ -36,8 +31,8 @@ pub(crate) struct MethodKey {
 /// Names and debug information of all JVMs.
 #[derive(Debug)]
 pub struct JavaCache {
-    pub(crate) methods: Cache<MethodKey, Arc<MethodInfo>, FastHasher>,
-    pub(crate) nmethods: Cache<(JvmKey, NmethodId), Arc<Debug>, FastHasher>,
+    pub(crate) methods: Generations<MethodKey, Arc<MethodInfo>>,
+    pub(crate) nmethods: Generations<(JvmKey, NmethodId), Arc<Debug>>,
     /// Methods of the JDK are the same in all JVMs of its version.
     infos: Mutex<Interner<MethodInfo>>,
     shapes: Arc<Shapes>,
@@ -47,21 +42,9 @@ impl JavaCache {
     /// A cache of at most so many bytes: half of them for methods, half for debug information. Whole frames are remembered by
     /// those who ask.
     pub fn new(bytes: u64) -> Self {
-        let methods = |_: &MethodKey, info: &Arc<MethodInfo>| weight(info.size_bytes());
-        let nmethods = |_: &(JvmKey, NmethodId), debug: &Arc<Debug>| weight(debug.size_bytes());
         Self {
-            methods: Cache::builder()
-                .max_capacity(bytes / 2)
-                .weigher(methods)
-                .eviction_policy(EvictionPolicy::lru())
-                .time_to_idle(IDLE)
-                .build_with_hasher(FastHasher::default()),
-            nmethods: Cache::builder()
-                .max_capacity(bytes / 2)
-                .weigher(nmethods)
-                .eviction_policy(EvictionPolicy::lru())
-                .time_to_idle(IDLE)
-                .build_with_hasher(FastHasher::default()),
+            methods: Generations::new(bytes / 2, IDLE, |info: &Arc<MethodInfo>| info.size_bytes()),
+            nmethods: Generations::new(bytes / 2, IDLE, |debug: &Arc<Debug>| debug.size_bytes()),
             infos: Mutex::default(),
             shapes: Arc::default(),
         }
@@ -79,12 +62,14 @@ impl JavaCache {
 
     /// Bytes held, and how many may be.
     pub fn size(&self) -> (u64, u64) {
-        let limit = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
-        let limits = [self.methods.policy(), self.nmethods.policy()];
-        (
-            self.methods.weighted_size() + self.nmethods.weighted_size(),
-            limits.iter().fold(0, |sum, policy| sum + limit(policy.max_capacity())),
-        )
+        let (methods, nmethods) = (self.methods.size(), self.nmethods.size());
+        (methods.0 + nmethods.0, methods.1 + nmethods.1)
+    }
+
+    /// Forgets what nobody has asked for long. To be called now and then.
+    pub fn age(&self) {
+        self.methods.turn_if_due();
+        self.nmethods.turn_if_due();
     }
 }
 
@@ -92,8 +77,4 @@ impl Default for JavaCache {
     fn default() -> Self {
         Self::new(32 << 20)
     }
-}
-
-fn weight(bytes: usize) -> u32 {
-    u32::try_from(bytes + ENTRY_BYTES).unwrap_or(u32::MAX)
 }

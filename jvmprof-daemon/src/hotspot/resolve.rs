@@ -336,10 +336,7 @@ impl<M: ProcessMemory> Hotspot<M> {
             if now != debug.header {
                 return Err(Unnamed::Changed);
             }
-            let key = (self.key, id);
-            if !cache.nmethods.contains_key(&key) {
-                cache.nmethods.insert(key, debug.clone());
-            }
+            cache.nmethods.insert((self.key, id), debug.clone());
             Ok(())
         };
         let headers = self.memory.read_stretches(&places);

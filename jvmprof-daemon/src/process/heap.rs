@@ -1,10 +1,8 @@
-//! How memory is given back: by the allocator, and of the program's own code.
+//! How the allocator gives memory back.
 //!
 //! glibc keeps what is freed: each thread has a heap of its own that others can't use, and a large block that was freed once
 //! makes it take such blocks from the heap ever after. Reading a program's unwind rows and encoding a window take some
 //! megabytes for a moment, on threads that come and go, which left the daemon with twice the memory that it used.
-
-use procfs::process::{MMPermissions, MMapPath};
 
 /// Larger blocks are mapped by themselves, and go back to the system when they are freed. Without it the threshold rises with
 /// each one, to 32 MiB.
@@ -38,34 +36,6 @@ pub fn give_back() {
         if free >= WORTH_A_LOOK {
             // SAFETY: as above.
             unsafe { libc::malloc_trim(0) };
-        }
-    }
-}
-
-/// Lets go of the program's own code: half of what a start runs isn't run again, and stays mapped else. What runs next is mapped
-/// again, from the page cache, by some hundred faults of a microsecond each.
-pub fn let_go_of_code() {
-    let own = || {
-        let process = procfs::process::Process::myself().ok()?;
-        let program = process.exe().ok()?;
-        let mappings = process.maps().ok()?;
-        Some((program, mappings))
-    };
-    let Some((program, mappings)) = own() else { return };
-    for mapping in &mappings {
-        let is_code = mapping.pathname == MMapPath::Path(program.clone())
-            && mapping.perms.contains(MMPermissions::EXECUTE | MMPermissions::PRIVATE)
-            && !mapping.perms.contains(MMPermissions::WRITE);
-        let (Ok(start), Ok(bytes)) =
-            (usize::try_from(mapping.address.0), usize::try_from(mapping.address.1 - mapping.address.0))
-        else {
-            continue;
-        };
-        if is_code {
-            // SAFETY: code of the file that nothing has written to: the pages come back as they were. The mapping is the program's
-            // own, which nobody unmaps.
-            let result = unsafe { libc::madvise(start as *mut libc::c_void, bytes, libc::MADV_DONTNEED) };
-            tracing::debug!(bytes, result, "the program's own code was let go of");
         }
     }
 }

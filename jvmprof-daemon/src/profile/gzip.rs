@@ -89,8 +89,9 @@ mod tests {
     #[test]
     fn one_file_after_the_other_is_whole_and_knows_nothing_of_the_others() {
         // Noise, which grows when it is packed.
-        let noise: Vec<u8> =
-            (0..70_000u32).map(|at| (at.wrapping_mul(2_654_435_761).rotate_left(at % 32) >> 24) as u8).collect();
+        let noise: Vec<u8> = (0..70_000u32)
+            .map(|at| (at.wrapping_mul(2_654_435_761).rotate_left(at % 32) >> 24) as u8)
+            .collect();
         let mut compressor = Compressor::default();
         for bytes in [&noise[..], b"", b"a profile", &noise[..1000], &[7; 200_000]] {
             let packed = compressor.compress(bytes).unwrap();

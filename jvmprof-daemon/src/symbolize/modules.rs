@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use jvmprof_common::rows::Row;
 use jvmprof_common::unwind::Rule;
+use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::SymbolCounts;
 use super::early::is_small;
@@ -395,16 +396,16 @@ fn open_again(
     })
 }
 
-/// The vdso, which is the same in every 64-bit process, as a file.
+/// The vdso, which is the same in every 64-bit process, as a file: one for all, so that it is known again.
 fn vdso() -> io::Result<File> {
-    static IMAGE: OnceLock<Result<Vec<u8>, io::ErrorKind>> = OnceLock::new();
-    let image = IMAGE
-        .get_or_init(|| read_vdso().map_err(|error| error.kind()))
-        .as_ref()
-        .map_err(|kind| io::Error::from(*kind))?;
-    let mut file = tempfile::tempfile()?;
-    file.write_all(image)?;
-    file.rewind()?;
+    static IMAGE: OnceLock<Result<File, io::ErrorKind>> = OnceLock::new();
+    let image = IMAGE.get_or_init(|| vdso_file().map_err(|error| error.kind()));
+    image.as_ref().map_err(|kind| io::Error::from(*kind))?.try_clone()
+}
+
+fn vdso_file() -> io::Result<File> {
+    let mut file = File::from(memfd_create("vdso", MFdFlags::MFD_CLOEXEC)?);
+    file.write_all(&read_vdso()?)?;
     Ok(file)
 }
 

@@ -10,7 +10,8 @@ use super::runtimes::value;
 use super::{ContainerMetadata, ContainersOptions};
 use crate::proto::cri::runtime_service_client::RuntimeServiceClient;
 use crate::proto::cri::{
-    Container, ContainerFilter, ListContainersRequest, ListPodSandboxRequest, PodSandbox, PodSandboxFilter,
+    Container, ContainerFilter, ImageSpec, ListContainersRequest, ListPodSandboxRequest, PodSandbox,
+    PodSandboxFilter,
 };
 
 /// An answer's size: a pod's annotations may take 256 KiB (Kubernetes `TotalAnnotationSizeLimitB`), and a container has its
@@ -69,9 +70,7 @@ fn metadata(
     let mut known = ContainerMetadata::default();
     if let Some(mut container) = container {
         known.container = container.metadata.and_then(|metadata| value(metadata.name));
-        known.image = container
-            .image
-            .and_then(|image| value(image.user_specified_image).or_else(|| value(image.image)));
+        known.image = image(container.image.unwrap_or_default(), container.image_ref);
         // Should the pod have left the runtime's list already, the kubelet told the container of it as well.
         let mut told = |name: &str| container.labels.remove(name).and_then(value);
         known.namespace = told(NAMESPACE);
@@ -91,6 +90,19 @@ fn metadata(
         known.pod_annotations = allowed(pod.annotations, &options.pod_annotations);
     }
     known
+}
+
+/// What says most to a reader. CRI-O lists what a kubelet resolved, a bare id, and keeps the image's name in the reference
+/// alone (`registry.example/shop/cart@sha256:...`).
+fn image(image: ImageSpec, reference: String) -> Option<String> {
+    let names = [image.user_specified_image, image.image, reference].map(value);
+    let named = names.iter().flatten().find(|name| !is_image_id(name)).cloned();
+    named.or_else(|| names.into_iter().flatten().next())
+}
+
+fn is_image_id(name: &str) -> bool {
+    let digits = name.strip_prefix("sha256:").unwrap_or(name);
+    digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// The labels by which a kubelet, and cri-dockerd after it, tells a runtime whose container it is
@@ -113,4 +125,33 @@ pub(super) fn allowed(all: HashMap<String, String>, names: &BTreeSet<String>) ->
         .filter(|(name, _)| matches(name))
         .filter_map(|(name, text)| Some((name, value(text)?)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "e1646d8088d06fb9420e536fdda0fccd71a3aa5212ccb107b9289613e935603c";
+
+    #[test]
+    fn an_image_has_a_name_where_the_runtime_tells_one() {
+        let id = format!("sha256:{ID}");
+        let digest = format!("localhost/jvm@{id}");
+        for (written, resolved, reference, expected) in [
+            // containerd, told by a kubelet
+            ("shop:1", &*id, &*id, Some("shop:1")),
+            ("", "docker.io/library/shop:1", &id, Some("docker.io/library/shop:1")),
+            // CRI-O 1.37, likewise
+            ("", ID, &digest, Some(&*digest)),
+            ("", &digest, &digest, Some(&digest)),
+            ("", "localhost/jvm:1", &digest, Some("localhost/jvm:1")),
+            // An image that has lost its names.
+            ("", ID, &id, Some(ID)),
+            ("", "", &id, Some(&id)),
+            ("", "", "", None),
+        ] {
+            let spec = ImageSpec { image: resolved.to_owned(), user_specified_image: written.to_owned() };
+            assert_eq!(image(spec, reference.to_owned()).as_deref(), expected, "{resolved}");
+        }
+    }
 }
