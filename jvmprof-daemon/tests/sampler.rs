@@ -75,7 +75,7 @@ fn what_is_let_go_of_at_the_end_is_counted() {
     sampler.shed_rest();
     let counts = sampler.counts();
     assert_eq!((counts.shed, sampler.queued_bytes()), (counts.get(Counter::Emitted), 0));
-    assert!(sampler.next().is_none());
+    assert!(sampler.take().is_none());
 }
 
 #[test]

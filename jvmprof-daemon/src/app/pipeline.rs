@@ -157,7 +157,7 @@ impl Pipeline {
         self.state.targets.look_again();
         self.state.take_rows(None);
         let mut has_happened = false;
-        while let Some(event) = self.sampler.next() {
+        while let Some(event) = self.sampler.take() {
             self.state.handle(event);
             has_happened = true;
             if Instant::now() >= end {
@@ -184,7 +184,7 @@ impl Pipeline {
         let end = Instant::now() + patience;
         self.sampler.stop();
         while Instant::now() < end
-            && let Some(event) = self.sampler.next()
+            && let Some(event) = self.sampler.take()
         {
             self.state.handle(event);
         }

@@ -135,7 +135,7 @@ impl BackgroundSampler {
     }
 
     /// The next event, if one is waiting.
-    pub fn next(&mut self) -> Option<Event> {
+    pub fn take(&mut self) -> Option<Event> {
         if self.rest.len() == 0 {
             self.rest = self.events.try_recv().ok()?.into_iter();
         }
@@ -159,7 +159,7 @@ impl BackgroundSampler {
 
     /// Lets go of what waits to be taken: its samples are counted as shed.
     pub fn shed_rest(&mut self) {
-        while let Some(event) = self.next() {
+        while let Some(event) = self.take() {
             if matches!(event.kind, EventKind::Sample(_)) {
                 self.shared.shed.fetch_add(1, Ordering::Relaxed);
             }

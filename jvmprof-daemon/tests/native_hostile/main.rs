@@ -4,7 +4,6 @@
 mod image;
 mod limits;
 
-use std::fmt::Write;
 use std::fs::File;
 use std::time::{Duration, Instant};
 
