@@ -9,7 +9,6 @@ use std::sync::{Arc, OnceLock};
 
 use jvmprof_common::rows::Row;
 use jvmprof_common::unwind::Rule;
-use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::SymbolCounts;
 use super::early::is_small;
@@ -404,7 +403,7 @@ fn vdso() -> io::Result<File> {
 }
 
 fn vdso_file() -> io::Result<File> {
-    let mut file = File::from(memfd_create("vdso", MFdFlags::MFD_CLOEXEC)?);
+    let mut file = tempfile::tempfile()?;
     file.write_all(&read_vdso()?)?;
     Ok(file)
 }
