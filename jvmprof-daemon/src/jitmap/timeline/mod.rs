@@ -435,7 +435,6 @@ impl Timeline {
         let entry = self.entries.get(piece.entry as usize);
         if !piece.older.entries().is_empty() || entry.is_some_and(|entry| entry.name == Names::NONE) {
             let since_ns = entry.map_or(0, |entry| entry.since_ns);
-            self.retired.reserve_exact(reserve(self.retired.capacity(), self.retired.len(), 1));
             self.retired.push_back((since_ns, start));
         }
         self.older_bytes += piece.older.size_bytes();

@@ -7,17 +7,19 @@ use super::names::Names;
 use super::{Entry, PIECE_BYTES, Since, Timeline};
 
 impl Timeline {
-    /// False if an entry with a name of so many bytes would take more than `limit`, also without what can be dropped.
+    /// False if an entry with a name of so many bytes would take more than `limit`, also without what can be dropped. Else
+    /// there is room for what is retired as it is put there.
     pub(super) fn make_room(&mut self, start: u64, size: u32, name_bytes: usize, limit: usize) -> bool {
         let limit = limit.min(u32::MAX as usize);
         let covered = self.pieces.range(start..start + u64::from(size)).count();
+        // So many pieces are put there at most: those covered, the gaps, and what splitting leaves.
+        let left = 2 * covered + 3;
         let no_room = |it: &Self| {
             // An entry splits one piece in two at each end at most, and their histories with them; each piece that it
             // covers, and each gap between them, becomes one of its own.
             let pieces =
                 2 * (PIECE_BYTES + Older::MAX_BYTES) + (covered + 1) * (PIECE_BYTES + Older::ONE_BYTES);
-            let retired =
-                growth(it.retired.capacity(), it.retired.len(), covered + 3) * size_of::<(u64, u64)>();
+            let retired = growth(it.retired.capacity(), it.retired.len(), left) * size_of::<(u64, u64)>();
             let entries = growth(it.entries.capacity(), it.entries.len(), 1) * size_of::<Entry>();
             it.size_bytes() + pieces + retired + entries + it.names.growth(name_bytes) > limit
         };
@@ -25,15 +27,16 @@ impl Timeline {
         if is_sparse && self.since_compaction > self.entries.len() / 8 {
             self.compact();
         }
-        if !no_room(self) {
-            return true;
-        }
         // Copying everything pays only after as much was written again as an eighth of it.
-        if self.since_compaction > self.entries.len() / 8 {
+        if no_room(self) && self.since_compaction > self.entries.len() / 8 {
             self.drop_history();
             self.compact();
         }
-        !no_room(self)
+        if no_room(self) {
+            return false;
+        }
+        self.retired.reserve_exact(reserve(self.retired.capacity(), self.retired.len(), left));
+        true
     }
 
     /// Takes away whatever touches the addresses, as a whole, so that memory doesn't grow by splitting.
