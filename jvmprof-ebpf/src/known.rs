@@ -235,7 +235,7 @@ pub fn find_region(scratch: &mut Scratch, address: u64) -> bool {
 #[map]
 static SEEN: Array<[u64; SEEN_CODE]> = Array::with_max_entries(1, 0);
 /// A power of two.
-const SEEN_CODE: usize = 8192;
+const SEEN_CODE: usize = 65536;
 
 /// Notes the Java code of the frame in work: the daemon reads what it is called while it is there, once.
 #[inline(always)]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use super::waker::{Waker, Woken};
+use super::waker::Waker;
 use super::{
     Clock, Event, EventKind, FrequencyChange, KernelTables, SETTLE, Sampler, SamplerCounts, SamplerError,
     SamplerOptions, now_ns,
@@ -32,10 +32,6 @@ const MAX_SILENCE: Duration = Duration::from_secs(30);
 /// once, wakes their reader anyway.
 const QUIET: Duration = Duration::from_secs(2);
 const QUIET_INTERVAL: Duration = Duration::from_secs(1);
-/// Where the kernel program doesn't notice itself that a library has taken another one's place, each process record wakes the
-/// reader: until it has been read, stacks are walked by the rows of the library that is gone. It reads so long after the first one, when
-/// those that came with it are there: a program's start is some ten records within a few milliseconds.
-const UNWATCHED_INTERVAL: Duration = Duration::from_millis(50);
 /// CPUs come and go seldom.
 const CPU_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -69,8 +65,6 @@ struct Shared {
     urgent: Notify,
     arrived: Notify,
     interval: Duration,
-    /// Whether the kernel program notices by itself when code is mapped in place of other code.
-    watches_mappings: bool,
 }
 
 impl BackgroundSampler {
@@ -86,7 +80,6 @@ impl BackgroundSampler {
         prepare: impl FnOnce(KernelTables),
     ) -> Result<Self, SamplerError> {
         let sampler = Sampler::start(options, prepare)?;
-        let watches_mappings = sampler.watches_mappings();
         let shared = Arc::new(Shared {
             sampler: Mutex::new(sampler),
             queued_bytes: AtomicUsize::new(0),
@@ -100,7 +93,6 @@ impl BackgroundSampler {
             urgent: Notify::new(),
             arrived: Notify::new(),
             interval,
-            watches_mappings,
         });
         let (sender, events) = channel();
         let waker = shared.sampler().waker();
@@ -216,12 +208,8 @@ impl Shared {
         let mut last_event = Instant::now();
         while !self.stop.load(Ordering::Relaxed) {
             let is_quiet = last_event.elapsed() >= QUIET;
-            let mut woken =
-                waker.wait(if is_quiet { QUIET_INTERVAL.max(self.interval) } else { self.interval });
-            if woken == Woken::Records && !self.watches_mappings {
-                woken = waker.wait_for_samples(UNWATCHED_INTERVAL);
-            }
-            let is_urgent = woken == Woken::Samples;
+            let limit = if is_quiet { QUIET_INTERVAL.max(self.interval) } else { self.interval };
+            let is_urgent = waker.wait(limit);
             if is_urgent {
                 // Handed on are only events that are complete for sure.
                 std::thread::sleep(SETTLE + Duration::from_micros(200));

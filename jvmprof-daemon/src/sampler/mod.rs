@@ -33,7 +33,7 @@ pub use kernel_names::{KernelNames, KernelSymbol};
 use order::EventOrder;
 pub use periods::{FrequencyChange, Periods, period_ns};
 use programs::Programs;
-use records::{Records, Wake};
+use records::Records;
 pub use tables::{KernelTables, TableSizes};
 use waker::Waker;
 
@@ -160,10 +160,9 @@ impl Sampler {
     pub fn start(options: &SamplerOptions, prepare: impl FnOnce(KernelTables)) -> Result<Self, SamplerError> {
         let cpus = cpus::online()?;
         let waker = Arc::new(Waker::new().map_err(|source| SamplerError::Thread { source })?);
-        let (programs, records) = Programs::start(options, &cpus, |tables, watches_mappings| {
+        let (programs, records) = Programs::start(options, &cpus, |tables| {
             // Before the first sample: its process is known that way.
-            let wake = if watches_mappings { Wake::Filling } else { Wake::Each };
-            let records = Records::open(&cpus, Arc::clone(&waker), wake)?;
+            let records = Records::open(&cpus, Arc::clone(&waker))?;
             prepare(tables);
             Ok(records)
         })?;
@@ -174,11 +173,6 @@ impl Sampler {
 
     pub fn clock(&self) -> Clock {
         self.programs.clock()
-    }
-
-    /// See [`Programs`]: false where the kernel doesn't take the program for it.
-    fn watches_mappings(&self) -> bool {
-        self.programs.watches_mappings()
     }
 
     /// What the rings are waited on with.

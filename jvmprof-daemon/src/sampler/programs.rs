@@ -49,8 +49,6 @@ pub(super) struct Programs {
     /// Keeps the tail calls' targets.
     _targets: ProgramArray<MapData>,
     links: BTreeMap<u32, PerfEventLinkId>,
-    /// The kernel program itself notices that a library takes another one's place.
-    watches_mappings: bool,
     clock: Clock,
     frequency: u64,
     logger: Option<EbpfLogger<&'static dyn log::Log>>,
@@ -65,11 +63,11 @@ impl fmt::Debug for Programs {
 }
 
 impl Programs {
-    /// Between loading and attaching, `prepare` gets the tables and whether new mappings are watched.
+    /// Between loading and attaching, `prepare` gets the tables.
     pub(super) fn start<T>(
         options: &SamplerOptions,
         cpus: &[u32],
-        prepare: impl FnOnce(KernelTables, bool) -> Result<T, SamplerError>,
+        prepare: impl FnOnce(KernelTables) -> Result<T, SamplerError>,
     ) -> Result<(Self, T), SamplerError> {
         // The verifier's reason without its walk: `doctor --programs` tells that too.
         let btf = Btf::of_running_kernel()?;
@@ -114,20 +112,15 @@ impl Programs {
             _pids: pids,
             _targets: targets,
             links: BTreeMap::new(),
-            watches_mappings: watched.is_ok(),
             clock: Clock::Cycles,
             frequency: u64::from(options.frequency),
             logger,
             stats,
             ebpf,
         };
-        let prepared = prepare(tables, programs.watches_mappings)?;
+        let prepared = prepare(tables)?;
         programs.attach_first(cpus)?;
         Ok((programs, prepared))
-    }
-
-    pub(super) fn watches_mappings(&self) -> bool {
-        self.watches_mappings
     }
 
     pub(super) fn clock(&self) -> Clock {
@@ -319,9 +312,9 @@ fn follow(ebpf: &mut Ebpf, name: &'static str, tracepoint: &str) -> Result<(), S
 }
 
 /// What it means where the kernel doesn't take [`NEW_MAPPING`]: before 5.16, and where it was built without what fentry programs need.
-const HALF_WATCHED: &str = "where a process maps code over other code without unmapping that first, stacks of the next twentieth of a second may be wrong: this kernel takes no fentry program";
+const HALF_WATCHED: &str = "where a process maps code over other code without unmapping that first, stacks of the next half second end there: this kernel takes no fentry program";
 /// What it means where it doesn't take [`FREE_PLACE`] either.
-const UNWATCHED: &str = "where a process loads a library in the place of another one, stacks of the next twentieth of a second may be wrong: this kernel takes no fentry program";
+const UNWATCHED: &str = "where a process loads a library in the place of another one, stacks of the next half second end there: this kernel takes no fentry program";
 
 /// Has what is known of a process forgotten when code of files takes the place of other.
 fn watch_mappings(ebpf: &mut Ebpf, btf: &Btf) -> Result<(), SamplerError> {

@@ -23,31 +23,11 @@ const RING_BYTES: usize = 256 << 10;
 /// `PERF_RECORD_MISC_COMM_EXEC` of include/uapi/linux/perf_event.h: the name changed by exec.
 const MISC_COMM_EXEC: u16 = 1 << 13;
 
-/// When a ring wakes its reader.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wake {
-    /// As it fills up.
-    Filling,
-    /// With each record.
-    Each,
-}
-
-impl Wake {
-    /// After so many bytes.
-    fn watermark(self) -> usize {
-        match self {
-            Self::Filling => RING_BYTES / 4,
-            Self::Each => 1,
-        }
-    }
-}
-
 /// The rings of all CPUs.
 pub(super) struct Records {
     rings: BTreeMap<u32, Ring>,
     /// Where rings are waited on.
     waker: Arc<Waker>,
-    wake: Wake,
 }
 
 struct Ring {
@@ -62,8 +42,8 @@ impl fmt::Debug for Records {
 }
 
 impl Records {
-    pub(super) fn open(cpus: &[u32], waker: Arc<Waker>, wake: Wake) -> Result<Self, SamplerError> {
-        let mut records = Self { rings: BTreeMap::new(), waker, wake };
+    pub(super) fn open(cpus: &[u32], waker: Arc<Waker>) -> Result<Self, SamplerError> {
+        let mut records = Self { rings: BTreeMap::new(), waker };
         records.follow(cpus)?;
         Ok(records)
     }
@@ -78,7 +58,7 @@ impl Records {
         for &cpu in cpus {
             if let Entry::Vacant(entry) = self.rings.entry(cpu) {
                 let failed = |source| SamplerError::PerfEvent { event: "process records", cpu, source };
-                let ring = Ring::open(cpu, self.wake).map_err(failed)?;
+                let ring = Ring::open(cpu).map_err(failed)?;
                 // A ring that is closed is no longer waited on.
                 self.waker.add_records(&ring.sampler).map_err(failed)?;
                 entry.insert(ring);
@@ -140,15 +120,15 @@ impl Drained {
 }
 
 impl Ring {
-    fn open(cpu: u32, wake: Wake) -> std::io::Result<Self> {
-        let builder = builder(cpu, wake);
+    fn open(cpu: u32) -> std::io::Result<Self> {
+        let builder = builder(cpu);
         let config = ParseConfig::from(*builder.attrs());
         let sampler = builder.build()?.sampled(RING_BYTES)?;
         Ok(Self { sampler, config })
     }
 }
 
-fn builder(cpu: u32, wake: Wake) -> Builder<'static> {
+fn builder(cpu: u32) -> Builder<'static> {
     let mut builder = Builder::new(Software::DUMMY);
     builder
         .any_pid()
@@ -164,7 +144,7 @@ fn builder(cpu: u32, wake: Wake) -> Builder<'static> {
         .sample_id_all(true)
         .clockid(Clock::MONOTONIC)
         .sample_period(1)
-        .wakeup_watermark(wake.watermark())
+        .wakeup_watermark(RING_BYTES / 4)
         .enabled(true);
     builder
 }
@@ -242,7 +222,7 @@ mod tests {
 
     #[test]
     fn records_that_can_not_be_parsed_are_counted_and_the_others_handed_on() {
-        let config = ParseConfig::from(*builder(0, Wake::Each).attrs());
+        let config = ParseConfig::from(*builder(0).attrs());
         // pid, ppid, tid, ptid, time (PERF_RECORD_EXIT), and the time of the sample id.
         let exit = bytes(&[7, 1, 8, 1, 55, 0], 55);
         let mut drained = Drained::default();

@@ -10,21 +10,8 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 /// The samples' ring and the process records' rings of all CPUs, waited on together.
 #[derive(Debug)]
 pub(super) struct Waker {
-    all: Epoll,
-    /// Without process records.
-    urgent: Epoll,
+    rings: Epoll,
     called: EventFd,
-}
-
-/// What woke.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Woken {
-    /// A sample that is to be looked at at once, or the samples' ring fills up.
-    Samples,
-    /// Process records fill their ring, or are there: see [`super::records::Wake`].
-    Records,
-    /// Time is up, or [`Waker::call`].
-    Nobody,
 }
 
 const SAMPLES: u64 = 0;
@@ -35,13 +22,10 @@ impl Waker {
     /// # Errors
     /// The process has no descriptor left.
     pub(super) fn new() -> io::Result<Self> {
-        let all = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        let urgent = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let rings = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let called = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        for epoll in [&all, &urgent] {
-            epoll.add(&called, EpollEvent::new(EpollFlags::EPOLLIN, CALLED))?;
-        }
-        Ok(Self { all, urgent, called })
+        rings.add(&called, EpollEvent::new(EpollFlags::EPOLLIN, CALLED))?;
+        Ok(Self { rings, called })
     }
 
     /// Ends the wait that is under way, or else the next one.
@@ -53,10 +37,7 @@ impl Waker {
     /// # Errors
     /// As the kernel says.
     pub(super) fn add_samples(&self, ring: impl AsFd) -> io::Result<()> {
-        for epoll in [&self.all, &self.urgent] {
-            epoll.add(&ring, EpollEvent::new(EpollFlags::EPOLLIN, SAMPLES))?;
-        }
-        Ok(())
+        Ok(self.rings.add(ring, EpollEvent::new(EpollFlags::EPOLLIN, SAMPLES))?)
     }
 
     /// # Errors
@@ -64,33 +45,20 @@ impl Waker {
     pub(super) fn add_records(&self, ring: &impl AsRawFd) -> io::Result<()> {
         // SAFETY: the descriptor is open as long as `ring` is borrowed, and is not kept.
         let ring = unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) };
-        Ok(self.all.add(ring, EpollEvent::new(EpollFlags::EPOLLIN, RECORDS))?)
+        Ok(self.rings.add(ring, EpollEvent::new(EpollFlags::EPOLLIN, RECORDS))?)
     }
 
-    /// Waits for `limit` at most.
-    pub(super) fn wait(&self, limit: Duration) -> Woken {
-        self.wait_on(&self.all, limit)
-    }
-
-    /// As [`Self::wait`], whatever process records there are.
-    pub(super) fn wait_for_samples(&self, limit: Duration) -> Woken {
-        self.wait_on(&self.urgent, limit)
-    }
-
-    fn wait_on(&self, epoll: &Epoll, limit: Duration) -> Woken {
+    /// Waits for `limit` at most. True if what woke is a sample that is to be looked at at once, or the samples' ring fills up.
+    pub(super) fn wait(&self, limit: Duration) -> bool {
         let mut events = [EpollEvent::empty(); 16];
         let timeout = EpollTimeout::try_from(limit).unwrap_or(EpollTimeout::ZERO);
         // An interrupted wait is a short one.
-        let ready = epoll.wait(&mut events, timeout).unwrap_or(0);
+        let ready = self.rings.wait(&mut events, timeout).unwrap_or(0);
         let ready = &events[..ready.min(events.len())];
         let has = |what| ready.iter().any(|event| event.data() == what);
         if has(CALLED) {
             let _ = self.called.read();
         }
-        match () {
-            () if has(SAMPLES) => Woken::Samples,
-            () if has(RECORDS) => Woken::Records,
-            () => Woken::Nobody,
-        }
+        has(SAMPLES)
     }
 }

@@ -17,6 +17,7 @@ mod modules;
 mod namer;
 mod names;
 mod native;
+mod replaced;
 mod sought;
 mod stacks;
 mod tell;
@@ -55,6 +56,7 @@ use modules::Modules;
 use namer::{Namer, frames_of};
 use names::FunctionNames;
 pub use native::{NativeOptions, Symbolize};
+use replaced::Replaced;
 use sought::Sought;
 use stacks::Stacks;
 use walk::Rules;
@@ -148,6 +150,7 @@ struct ProcessSymbols {
     rules: Rules,
     jit: JitNames,
     arenas: Arenas,
+    replaced: Replaced,
     java: Java,
 }
 
@@ -351,6 +354,7 @@ impl Symbolizer {
                 named,
                 frame_bytes,
                 jit: std::mem::take(&mut symbols.jit),
+                replaced: std::mem::take(&mut symbols.replaced),
                 java: std::mem::take(&mut symbols.java),
                 ..ProcessSymbols::default()
             };

@@ -14,6 +14,7 @@ use super::jit::{Asked, JitShared};
 use super::later::Unnamed;
 use super::modules::Modules;
 use super::names::{FunctionNames, NativeLines};
+use super::replaced::REPLACED;
 use super::sought::Sought;
 use super::{KernelSide, Outcome, ProcessSymbols, modules, walk};
 use crate::hotspot::{JavaCache, Times};
@@ -109,6 +110,10 @@ impl Namer<'_> {
         sample: &Sample,
     ) -> (Vec<UserFrame>, Outcome) {
         let (mut stack, is_well_formed) = frames_of(sample);
+        if let Some(believed) = symbols.replaced.believed(&stack, self.at_ns) {
+            stack.truncate(believed);
+            return (stack, Outcome::Truncated(REPLACED));
+        }
         let outcome = match is_well_formed {
             true => self.finish(symbols, sample, &mut stack),
             false => Outcome::Truncated("malformed frame"),

@@ -10,9 +10,17 @@ use super::{ProcessSymbols, Symbolizer};
 use crate::hotspot::LiveMemory;
 use crate::jitmap::trampolines::Trampolines;
 use crate::process::{Backing, MappedCode, Process, ProcessKey};
+use crate::sampler::now_ns;
 use crate::unwind::{CodeRegion, FileRows, RegionCode, RowsKey};
 
 impl Symbolizer {
+    /// A process has mapped code over other code that the kernel program may have been told of.
+    pub fn replaced(&mut self, key: ProcessKey, code: &MappedCode, mapped_ns: u64) {
+        if let Some(symbols) = self.processes.get_mut(&key) {
+            symbols.replaced.add(code.start..code.end, mapped_ns);
+        }
+    }
+
     /// Brings the kernel's tables up to what the process has mapped.
     pub(super) fn tell(&mut self, process: &Process) {
         let Some(start_ns) = process.start_ns() else { return };
@@ -36,6 +44,7 @@ impl Symbolizer {
         }
         if let Some(kernel) = &mut self.kernel_side {
             kernel.tables.tell(process.key, process.pid, start_ns, &regions);
+            symbols.replaced.told(now_ns());
         }
         self.processes.insert(process.key, symbols);
     }

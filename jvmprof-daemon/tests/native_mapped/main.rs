@@ -120,6 +120,38 @@ fn a_library_in_the_place_of_another_is_walked_by_its_own_rows() {
     assert!(whole * 100 >= all * 97, "{whole} of {all}: {}", recorded.summary);
 }
 
+/// The kernel doesn't choose the place: not every kernel lets the kernel program notice, and stacks may end in such code until the
+/// daemon has told of it. None goes on by the rows of what was there before.
+#[test]
+fn code_that_is_mapped_over_other_code_is_never_walked_by_the_others_rows() {
+    let directory = scratch();
+    for (name, frame) in [("a", "40"), ("b", "200")] {
+        let (name_flag, frame_flag) = (format!("-DNAME={name}"), format!("-DFRAME={frame}"));
+        let flags = ["-g0", "-fPIC", "-shared", "-nostdlib", "-Wl,-e,work", "-Wl,--build-id"];
+        let flags = [&flags[..], &[&name_flag, &frame_flag]].concat();
+        build(directory.path(), &format!("{name}.so"), "unlinked.c", &flags);
+    }
+    let over = build(directory.path(), "over", "over.c", &["-g0"]);
+    let command = format!("cd {} && exec {} 4 1500", directory.path().display(), over.display());
+    let recorded = Recorded::of(&["--", "sh", "-c", &command]);
+    let has = |stack: &[String], name: &str| stack.iter().any(|frame| frame == name);
+    for (own, other) in [("a", "b"), ("b", "a")] {
+        let (leaf, middle) = (format!("leaf_{own}"), format!("middle_{own}"));
+        let is_in = |stack: &[String]| has(stack, &leaf) || has(stack, &middle);
+        let right = recorded.count(|stack| is_in(stack) && has(stack, &format!("in_{own}")));
+        // What ends there is cut off at the first frame of this code.
+        let ends = |stack: &[String]| stack[0].contains("code mapped over other code") && stack.len() == 2;
+        let wrong = recorded.count(|stack| {
+            let is_right = has(stack, &format!("in_{own}")) && !has(stack, &format!("in_{other}"));
+            is_in(stack) && !is_right && !ends(stack)
+        });
+        assert!(right > 500, "{right} in {own}.so: {}", recorded.summary);
+        assert_eq!(wrong, 0, "stacks through {own}.so: {:?}", recorded.stacks);
+    }
+    let (whole, all) = (recorded.whole(), recorded.all());
+    assert!(whole * 100 >= all * 55, "{whole} of {all}: {}", recorded.summary);
+}
+
 /// The first samples of each process come before the kernel program knows it, and carry their stack.
 #[test]
 fn large_frames_of_processes_that_are_new_are_walked() {

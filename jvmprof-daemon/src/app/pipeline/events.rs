@@ -40,6 +40,9 @@ impl State {
                 if self.table.takes_a_place(pid, event.time_ns, &code) {
                     tracing::debug!(pid, path = &*code.path, start = ?code.start, "code takes the place of other code");
                     self.end_waiting(pid);
+                    if let Some(process) = self.table.get(pid) {
+                        self.symbolizer.replaced(process.key, &code, event.time_ns);
+                    }
                 }
                 self.table.map(pid, event.time_ns, code);
                 self.targets.changed(pid);

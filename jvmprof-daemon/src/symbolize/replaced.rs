@@ -1,0 +1,114 @@
+//! Code that was mapped over other code while the kernel program still went by the other's unwind rows.
+//!
+//! Where the kernel calls it at each new mapping, the kernel program notices by itself. Elsewhere it only learns of what is mapped
+//! at an address of the process's choice when the daemon has read of it. Stacks that it walked through such code by then end there.
+
+use std::ops::Range;
+
+use jvmprof_common::frame::UserFrame;
+
+use crate::sampler::SETTLE;
+use crate::types::Avma;
+
+/// Why such a stack isn't whole.
+pub(super) const REPLACED: &str = "code mapped over other code";
+
+/// So many places are told apart; a process that maps code over code all the time loses more of its stacks.
+const MAX_PLACES: usize = 32;
+/// Samples don't wait longer than a window for what they need.
+const KEPT_NS: u64 = 60_000_000_000;
+
+/// What was mapped over other code in one process lately.
+#[derive(Debug, Default)]
+pub(super) struct Replaced(Vec<Place>);
+
+#[derive(Debug)]
+struct Place {
+    code: Range<Avma>,
+    /// `CLOCK_MONOTONIC` in ns: when it was mapped, and when the kernel program knew.
+    mapped_ns: u64,
+    told_ns: Option<u64>,
+}
+
+impl Replaced {
+    /// Code was mapped over other code.
+    pub(super) fn add(&mut self, code: Range<Avma>, mapped_ns: u64) {
+        self.0.retain(|place| place.told_ns.is_none_or(|told| told + KEPT_NS > mapped_ns));
+        let is_full = self.0.len() == MAX_PLACES;
+        match self.0.last_mut() {
+            Some(last) if is_full => {
+                last.code = last.code.start.min(code.start)..last.code.end.max(code.end);
+                last.told_ns = None;
+            }
+            _ => self.0.push(Place { code, mapped_ns, told_ns: None }),
+        }
+    }
+
+    /// The kernel program has been told of all of it.
+    pub(super) fn told(&mut self, now_ns: u64) {
+        self.0.iter_mut().for_each(|place| _ = place.told_ns.get_or_insert(now_ns));
+    }
+
+    /// How many frames are believed of a stack that the kernel program walked at that time; `None`: all.
+    pub(super) fn believed(&self, stack: &[UserFrame], at_ns: u64) -> Option<usize> {
+        if self.0.is_empty() {
+            return None;
+        }
+        // A sample's time is told a moment after the tables were asked.
+        let settle_ns = SETTLE.as_nanos() as u64;
+        let is_then = |place: &&Place| {
+            at_ns >= place.mapped_ns && place.told_ns.is_none_or(|told| at_ns <= told + settle_ns)
+        };
+        let is_in = |frame: &UserFrame| {
+            let address = Avma(frame.lookup_address().unwrap_or(0));
+            self.0.iter().filter(is_then).any(|place| place.code.contains(&address))
+        };
+        let believed = stack.iter().position(is_in)? + 1;
+        (believed < stack.len()).then_some(believed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stack(addresses: &[u64]) -> Vec<UserFrame> {
+        addresses.iter().map(|pc| UserFrame::Native { pc: *pc, exact: true }).collect()
+    }
+
+    fn place(start: u64) -> Range<Avma> {
+        Avma(start)..Avma(start + 0x1000)
+    }
+
+    #[test]
+    fn callers_of_such_code_are_believed_once_the_kernel_program_knows_of_it() {
+        let mut replaced = Replaced::default();
+        let through = stack(&[0x5010, 0x8010, 0x8020, 0x9010]);
+        assert_eq!(replaced.believed(&through, 1_000_000_000), None);
+        replaced.add(place(0x8000), 1_000_000_000);
+        assert_eq!(replaced.believed(&through, 999_999_999), None, "the other code was there");
+        assert_eq!(replaced.believed(&through, 1_000_000_000), Some(2));
+        assert_eq!(replaced.believed(&stack(&[0x5010, 0x8010]), 1_000_000_000), None, "nothing comes of it");
+        assert_eq!(replaced.believed(&stack(&[0x5010, 0x7010, 0x9010]), 1_000_000_000), None);
+        replaced.told(1_400_000_000);
+        assert_eq!(replaced.believed(&through, 1_401_000_000), Some(2), "the tables were asked before");
+        assert_eq!(replaced.believed(&through, 1_403_000_000), None);
+        assert_eq!(replaced.believed(&through, 1_200_000_000), Some(2), "a sample that comes late");
+    }
+
+    #[test]
+    fn what_is_mapped_over_code_without_end_takes_no_more_memory() {
+        let mut replaced = Replaced::default();
+        for round in 0..1000u64 {
+            replaced.add(place(0x10_0000 + round * 0x1000), 1_000_000_000 + round);
+        }
+        assert_eq!(replaced.0.len(), MAX_PLACES);
+        for round in 0..1000u64 {
+            let through = stack(&[0x10_0010 + round * 0x1000, 0x5010]);
+            assert_eq!(replaced.believed(&through, 2_000_000_000), Some(1), "{round}");
+        }
+        replaced.told(2_000_000_000);
+        replaced.add(place(0x8000), 2_000_000_000 + KEPT_NS);
+        assert_eq!(replaced.0.len(), 1, "no sample is so late");
+    }
+}
