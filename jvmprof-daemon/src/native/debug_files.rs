@@ -8,6 +8,7 @@
 //! The process's own root comes first, then the host's. What is found is believed only with the right build id or CRC.
 
 use std::fs::File;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::native::cache::{FileKey, FileStat};
@@ -71,9 +72,9 @@ struct DebugLink {
 }
 
 impl DebugPlaces {
-    /// The places in the process's root alone, if that isn't the host's.
+    /// The places in the process's root alone, if that is there and isn't the host's.
     pub(crate) fn of_container(&self) -> Option<Self> {
-        let root = self.process_root.clone().filter(|root| !is_hosts(root))?;
+        let root = self.process_root.clone().filter(|root| is_another(root))?;
         Some(Self { process_root: Some(root), ..Self::default() })
     }
 
@@ -146,9 +147,18 @@ impl DebugPlaces {
 
 /// Whether a process has the host's root directory for its own.
 fn is_hosts(root: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt as _;
-    let identity = |path: &Path| path.metadata().map(|root| (root.dev(), root.ino())).ok();
     identity(root).is_some_and(|root| Some(root) == identity(Path::new("/")))
+}
+
+/// Whether it has another one. A process that is gone has none.
+fn is_another(root: &Path) -> bool {
+    identity(root).is_some_and(|root| Some(root) != identity(Path::new("/")))
+}
+
+/// Device and inode.
+fn identity(root: &Path) -> Option<(u64, u64)> {
+    let root = root.metadata().ok()?;
+    Some((root.dev(), root.ino()))
 }
 
 fn open_checked(

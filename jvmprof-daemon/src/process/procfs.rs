@@ -88,20 +88,47 @@ pub fn facts(pid: u32) -> Result<Facts, ProcfsError> {
     let error = |source| ProcfsError::new(pid, source);
     let process = open(pid)?;
     let stat = process.stat().map_err(error)?;
-    let status = process.status().map_err(error)?;
-    let inner_pid =
-        status.nspid.and_then(|pids| pids.last().copied()).and_then(|pid| u32::try_from(pid).ok());
+    let status = Status::read(&process).map_err(error)?;
     Ok(Facts {
         start_ticks: stat.starttime,
         comm: stat.comm,
         executable: process.exe().ok(),
-        inner_pid: inner_pid.unwrap_or(pid),
-        uid: status.euid,
-        gid: status.egid,
+        inner_pid: status.inner_pid.unwrap_or(pid),
+        uid: status.uid,
+        gid: status.gid,
         parent: u32::try_from(stat.ppid).unwrap_or(0),
         cmdline: cmdline(pid),
         cgroup: Cgroup::read(pid).ok(),
     })
+}
+
+/// Of `/proc/PID/status`, which has sixty lines: reading all of them cost more than all other facts of a process.
+#[derive(Debug, PartialEq, Eq)]
+struct Status {
+    /// In its innermost pid namespace; `None` where the kernel has no such namespaces.
+    inner_pid: Option<u32>,
+    /// Effective.
+    uid: u32,
+    gid: u32,
+}
+
+impl Status {
+    fn read(process: &Process) -> Result<Self, ProcError> {
+        let mut text = String::new();
+        process.open_relative("status")?.read_to_string(&mut text)?;
+        Self::parse(&text).ok_or_else(|| ProcError::Other("status tells no user and group".to_owned()))
+    }
+
+    /// Lines of `NAME:` and numbers with tabs between them (man 5 proc_pid_status). A process's name has no line breaks there.
+    fn parse(text: &str) -> Option<Self> {
+        let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"));
+        let effective = |numbers: &str| numbers.split('\t').nth(1)?.parse().ok();
+        Some(Self {
+            inner_pid: line("NSpid").and_then(|pids| pids.split('\t').next_back()?.parse().ok()),
+            uid: effective(line("Uid")?)?,
+            gid: effective(line("Gid")?)?,
+        })
+    }
 }
 
 /// Empty if it can't be read: the other facts are worth more than this one.
@@ -268,6 +295,9 @@ mod tests {
         assert!(facts.start_ticks > 0);
         assert!(facts.cmdline.starts_with(&*std::env::args().next().expect("a program has a name")));
         assert_eq!(facts.parent, std::os::unix::process::parent_id());
+        assert_eq!(facts.uid, nix::unistd::geteuid().as_raw());
+        assert_eq!(facts.gid, nix::unistd::getegid().as_raw());
+        assert_eq!(facts.inner_pid, pid);
         assert_eq!(facts.cgroup, Cgroup::read(pid).ok());
         assert_eq!(facts.executable, std::env::current_exe().ok());
         let mappings = mappings(pid).expect("a process may read itself");
@@ -276,6 +306,18 @@ mod tests {
         assert_eq!(here.backing, Backing::File);
         assert!(mappings.iter().any(|mapping| mapping.backing == Backing::Vdso));
         assert!(mappings.iter().all(|mapping| &*mapping.path != "[vsyscall]"));
+    }
+
+    #[test]
+    fn user_group_and_inner_pid_are_found_among_the_lines_of_a_status() {
+        let text = "Name:\tUid:\\n\t7\t8\nUmask:\t0022\nPid:\t4321\nUid:\t0\t1000\t0\t0\n\
+            Gid:\t5\t2000\t0\t0\nGroups:\t1 2 3 \nNStgid:\t4321\t12\t1\nNSpid:\t4321\t12\t1\nKthread:\t0\n";
+        let status = |text| Status::parse(text).map(|it| (it.inner_pid, it.uid, it.gid));
+        assert_eq!(status(text), Some((Some(1), 1000, 2000)));
+        assert_eq!(status("Uid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\n"), Some((None, 2, 6)));
+        for cut in ["", "Uid:\t1\t2\n", "Uid:\t1\nGid:\t1\t2\n", "Uid:\ta\tb\nGid:\t1\t2\n"] {
+            assert_eq!(status(cut), None, "{cut:?}");
+        }
     }
 
     #[test]

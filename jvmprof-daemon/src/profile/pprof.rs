@@ -26,14 +26,33 @@ const EXECUTABLE_LABEL: &str = "executable";
 /// The profile that is pushed for one series: `samples/count` only, because a backend of the Parca family stores each
 /// sample type as a profile of its own and knows the period. The labels travel beside it.
 pub fn for_push(batch: &Batch, series: &Series) -> Profile {
-    let mut builder = Builder::new(batch, Values::Count);
-    builder.add(series, &[]);
-    builder.finish(main_binary([series]))
+    Pushed::new(batch).of(series)
+}
+
+/// The profiles of a batch's series, as [`for_push`] makes them, one after the other: room that one took is the next one's.
+#[derive(Debug)]
+pub struct Pushed<'a> {
+    batch: &'a Batch,
+    builder: Builder<'a>,
+}
+
+impl<'a> Pushed<'a> {
+    pub fn new(batch: &'a Batch) -> Self {
+        Self { batch, builder: Builder::new(Values::Count) }
+    }
+
+    /// The profile of a series of the batch.
+    pub fn of(&mut self, series: &'a Series) -> Profile {
+        self.builder.begin(self.batch);
+        self.builder.add(series, &[]);
+        self.builder.finish(main_binary([series]))
+    }
 }
 
 /// The profile of all series for a file: `samples/count` and `cpu/nanoseconds`, series labels as sample labels.
 pub fn for_file(batch: &Batch) -> Profile {
-    let mut builder = Builder::new(batch, Values::CountAndTime);
+    let mut builder = Builder::new(Values::CountAndTime);
+    builder.begin(batch);
     for series in &batch.series {
         let labels = builder.labels(&series.labels);
         builder.add(series, &labels);
@@ -55,7 +74,7 @@ pub fn total(profile: &Profile) -> u64 {
     first.fold(0, |sum, value| sum.saturating_add(u64::try_from(*value).unwrap_or(0)))
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Values {
     Count,
     CountAndTime,
@@ -79,6 +98,7 @@ type TextKey = (usize, usize);
 type LocationKey = (u64, u64, SmallVec<[(u64, u32); 4]>);
 
 /// Pointers are good keys here because the batch that owns what they point to is borrowed as long as the builder lives.
+#[derive(Debug)]
 struct Builder<'a> {
     profile: Profile,
     values: Values,
@@ -94,11 +114,11 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(batch: &Batch, values: Values) -> Self {
-        let mut builder = Self {
+    fn new(values: Values) -> Self {
+        Self {
             profile: Profile::default(),
             values,
-            period: i64::try_from(batch.period_ns).unwrap_or(i64::MAX),
+            period: 0,
             texts: HashMap::default(),
             strings: HashMap::default(),
             frames: HashMap::default(),
@@ -107,21 +127,34 @@ impl<'a> Builder<'a> {
             mapping_places: HashMap::default(),
             mappings: HashMap::default(),
             build_ids: HashMap::default(),
-        };
-        builder.string("");
-        let count = builder.value_type("samples", "count");
-        let time = builder.value_type("cpu", "nanoseconds");
-        builder.profile.sample_type = match values {
+        }
+    }
+
+    /// Begins a profile of the batch.
+    fn begin(&mut self, batch: &Batch) {
+        self.profile = Profile::default();
+        self.period = i64::try_from(batch.period_ns).unwrap_or(i64::MAX);
+        self.texts.clear();
+        self.strings.clear();
+        self.frames.clear();
+        self.locations.clear();
+        self.functions.clear();
+        self.mapping_places.clear();
+        self.mappings.clear();
+        self.build_ids.clear();
+        self.string("");
+        let count = self.value_type("samples", "count");
+        let time = self.value_type("cpu", "nanoseconds");
+        self.profile.sample_type = match self.values {
             Values::Count => vec![count],
             Values::CountAndTime => vec![count, time],
         };
-        builder.profile.period_type = Some(time);
-        builder.profile.period = builder.period;
+        self.profile.period_type = Some(time);
+        self.profile.period = self.period;
         let since_epoch = batch.start.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        builder.profile.time_nanos = nanos(since_epoch);
+        self.profile.time_nanos = nanos(since_epoch);
         // Zero would make it a profile of another type for Parca: only a delta has a duration.
-        builder.profile.duration_nanos = nanos(batch.duration).max(1);
-        builder
+        self.profile.duration_nanos = nanos(batch.duration).max(1);
     }
 
     fn value_type(&mut self, kind: &'static str, unit: &'static str) -> ValueType {
@@ -264,11 +297,12 @@ impl<'a> Builder<'a> {
         })
     }
 
-    fn finish(mut self, main_binary: Option<&str>) -> Profile {
+    /// Ends the profile.
+    fn finish(&mut self, main_binary: Option<&str>) -> Profile {
         if let Some(at) = self.main_mapping(main_binary) {
             put_first(&mut self.profile, at);
         }
-        self.profile
+        std::mem::take(&mut self.profile)
     }
 
     /// Where the main binary's mapping is: pprof's tools take the first one for it.

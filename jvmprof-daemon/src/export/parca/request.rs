@@ -9,6 +9,7 @@ use crate::export::store::NAME_LABEL;
 use crate::profile::gzip::Compressor;
 use crate::profile::model::{Batch, Series};
 use crate::profile::pprof;
+use crate::proto::pprof::Profile;
 use crate::proto::profilestore::{Label, LabelSet, RawProfileSeries, RawSample, WriteRawRequest};
 
 /// A request and what it holds.
@@ -86,10 +87,10 @@ impl Request {
 pub fn requests(batch: &Batch, max_bytes: usize) -> io::Result<Vec<Request>> {
     let mut requests: Vec<Request> = Vec::new();
     let mut room = 0;
-    let mut compressor = Compressor::default();
+    let (mut profiles, mut compressor) = (pprof::Pushed::new(batch), Compressor::default());
     let created = batch.start + batch.duration;
     for series in batch.series.iter().filter(|series| !series.samples.is_empty()) {
-        let encoded = encode(batch, series, &mut compressor)?;
+        let encoded = encode(series, &profiles.of(series), &mut compressor)?;
         // Tag and length of the series in the request: at most 6 bytes below 2 GiB.
         let bytes = encoded.encoded_len() + 6;
         let samples = series.samples.iter().map(|sample| sample.count).sum::<u64>();
@@ -110,11 +111,11 @@ pub fn requests(batch: &Batch, max_bytes: usize) -> io::Result<Vec<Request>> {
     Ok(requests)
 }
 
-fn encode(batch: &Batch, series: &Series, compressor: &mut Compressor) -> io::Result<RawProfileSeries> {
+fn encode(series: &Series, profile: &Profile, compressor: &mut Compressor) -> io::Result<RawProfileSeries> {
     let name = Label { name: NAME_LABEL.to_owned(), value: pprof::PROFILE_NAME.to_owned() };
     let labels = series.labels.iter().filter(|(name, _)| *name != NAME_LABEL);
     let labels = labels.map(|(name, value)| Label { name: name.clone(), value: value.clone() });
-    let raw_profile = compressor.compress(&pprof::for_push(batch, series).encode_to_vec())?.into();
+    let raw_profile = compressor.compress(&profile.encode_to_vec())?.into();
     Ok(RawProfileSeries {
         labels: Some(LabelSet { labels: std::iter::once(name).chain(labels).collect() }),
         samples: vec![RawSample { raw_profile, executable_info: Vec::new() }],
