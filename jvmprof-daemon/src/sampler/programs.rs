@@ -312,9 +312,9 @@ fn follow(ebpf: &mut Ebpf, name: &'static str, tracepoint: &str) -> Result<(), S
 }
 
 /// What it means where the kernel doesn't take [`NEW_MAPPING`]: before 5.16, and where it was built without what fentry programs need.
-const HALF_WATCHED: &str = "where a process maps code over other code without unmapping that first, stacks of the next half second end there: this kernel takes no fentry program";
+const HALF_WATCHED: &str = "where a process maps code over other code without unmapping that first, stacks of the next second end there: this kernel takes no fentry program";
 /// What it means where it doesn't take [`FREE_PLACE`] either.
-const UNWATCHED: &str = "where a process loads a library in the place of another one, stacks of the next half second end there: this kernel takes no fentry program";
+const UNWATCHED: &str = "where a process loads a library in the place of another one, stacks of the next second end there: this kernel takes no fentry program";
 
 /// Has what is known of a process forgotten when code of files takes the place of other.
 fn watch_mappings(ebpf: &mut Ebpf, btf: &Btf) -> Result<(), SamplerError> {
