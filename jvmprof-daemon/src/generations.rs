@@ -73,6 +73,20 @@ impl<K: Eq + Hash, V: Clone> Generations<K, V> {
         }
     }
 
+    /// Forgets each entry whose key isn't to be kept.
+    pub(crate) fn retain(&self, keep: impl Fn(&K) -> bool) {
+        let mut inner = self.lock();
+        let Inner { young, old, .. } = &mut *inner;
+        for generation in [young, old] {
+            let Generation { entries, bytes } = generation;
+            entries.retain(|key, value| {
+                let kept = keep(key);
+                *bytes -= if kept { 0 } else { self.bytes(value) };
+                kept
+            });
+        }
+    }
+
     /// Forgets what nobody has asked for long. To be called now and then.
     pub(crate) fn turn_if_due(&self) {
         let mut inner = self.lock();
@@ -144,6 +158,18 @@ mod tests {
         cache.insert(2, 5000);
         cache.insert(1, 600);
         assert_eq!((cache.get(&1), cache.get(&2)), (Some(500), None), "the first one is kept");
+    }
+
+    #[test]
+    fn what_is_not_to_be_kept_goes_from_both_generations() {
+        let cache = of(20);
+        for number in 0..15 {
+            cache.insert(number, number);
+        }
+        cache.retain(|number| number % 5 == 0);
+        let left: Vec<u32> = (0..15).filter_map(|number| cache.get(&number)).collect();
+        assert_eq!(left, [0, 5, 10]);
+        assert_eq!(cache.size().0, 3 * (ENTRY + 100) as u64);
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::native::debug_files::DebugPlaces;
 use crate::native::elf::{self, ElfError, ElfFile, ElfHeader};
 use crate::native::functions::Functions;
 use crate::native::lines::{LineTable, SourceLine};
-use crate::native::open::OpenError;
+use crate::native::open::{FoundFile, OpenError};
 use crate::native::rows::{Analyze, UnwindRows};
 use crate::native::source::RegularFile;
 use crate::types::{BuildId, Svma};
@@ -226,6 +226,20 @@ impl FileCache {
             let key = FileKey { build_id: header.build_id, content, debug: None };
             Ok(Arc::new(KnownFile { key, header }))
         })
+    }
+
+    /// As [`Self::identify`], of a file that is opened only if it is new, as few of those are that a process maps.
+    ///
+    /// # Errors
+    /// As [`Self::identify`].
+    pub fn identify_found(&self, found: &FoundFile, path: &Path) -> Result<Arc<KnownFile>, LoadError> {
+        match self.known.get(&stat(found.handle(), path)?) {
+            Some(known) => {
+                self.counting.hits.fetch_add(1, Ordering::Relaxed);
+                known
+            }
+            None => self.identify(&found.open()?, path),
+        }
     }
 
     /// The key for names and lines of the file known as `key`, which is another one where a container has a debug file of its

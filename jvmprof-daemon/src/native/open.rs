@@ -46,9 +46,48 @@ impl OpenError {
 /// # Errors
 /// [`OpenError::NotRegular`] without ever having opened what is there, [`OpenError::Open`] else.
 pub fn open_regular(path: &Path) -> Result<File, OpenError> {
+    find_regular(path)?.open()
+}
+
+/// A regular file that isn't open for reading yet.
+#[derive(Debug)]
+pub struct FoundFile {
+    handle: File,
+    path: PathBuf,
+}
+
+impl FoundFile {
+    /// A regular file that was opened before. `path`: for messages.
+    pub fn of(handle: File, path: PathBuf) -> Self {
+        Self { handle, path }
+    }
+
+    /// Opens it for reading.
+    ///
+    /// # Errors
+    /// [`OpenError::Open`].
+    pub fn open(&self) -> Result<File, OpenError> {
+        // The descriptor's own link leads to the very file that was looked at, whatever the path means by now.
+        let link = format!("/proc/self/fd/{}", self.handle.as_raw_fd());
+        let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let file = open(link.as_str(), flags, Mode::empty());
+        file.map(File::from).map_err(|errno| failed(&self.path, errno.into()))
+    }
+
+    /// What can be asked for its metadata, and for nothing else.
+    pub fn handle(&self) -> &File {
+        &self.handle
+    }
+}
+
+/// As [`open_regular`], without opening it.
+///
+/// # Errors
+/// As [`open_regular`].
+pub fn find_regular(path: &Path) -> Result<FoundFile, OpenError> {
     // O_PATH opens nothing: no FIFO waits, no device is started.
     let handle = open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty());
-    reopen(handle.map_err(|errno| failed(path, errno.into()))?, path)
+    found(handle.map_err(|errno| failed(path, errno.into()))?, path)
 }
 
 /// Opens `relative` below the directory `root` (a process's `/proc/PID/root`) if it is a regular file.
@@ -59,7 +98,15 @@ pub fn open_regular(path: &Path) -> Result<File, OpenError> {
 /// # Errors
 /// As [`open_regular`].
 pub fn open_in_root(root: &Path, relative: &Path) -> Result<File, OpenError> {
-    open_in(root, relative, OFlag::O_NOFOLLOW)
+    find_in_root(root, relative)?.open()
+}
+
+/// As [`open_in_root`], without opening it.
+///
+/// # Errors
+/// As [`open_regular`].
+pub fn find_in_root(root: &Path, relative: &Path) -> Result<FoundFile, OpenError> {
+    find_in(root, relative, OFlag::O_NOFOLLOW)
 }
 
 /// Opens the directory `relative` below the directory `root`, as the process whose root that is would find it: each link
@@ -77,12 +124,12 @@ pub fn open_folder_in_root(root: &Path, relative: &Path) -> Result<OwnedFd, Open
 /// # Errors
 /// As [`open_regular`].
 pub fn open_below_root(root: &Path, relative: &Path) -> Result<File, OpenError> {
-    open_in(root, relative, OFlag::empty())
+    find_in(root, relative, OFlag::empty())?.open()
 }
 
-fn open_in(root: &Path, relative: &Path, more: OFlag) -> Result<File, OpenError> {
+fn find_in(root: &Path, relative: &Path, more: OFlag) -> Result<FoundFile, OpenError> {
     let shown = root.join(relative.strip_prefix("/").unwrap_or(relative));
-    reopen(resolve(root, relative, more)?, &shown)
+    found(resolve(root, relative, more)?, &shown)
 }
 
 fn resolve(root: &Path, relative: &Path, more: OFlag) -> Result<OwnedFd, OpenError> {
@@ -109,17 +156,13 @@ pub fn open_in_root_owned(root: &Path, relative: &Path, owner: u32) -> Result<Fi
     Ok(file)
 }
 
-fn reopen(handle: OwnedFd, path: &Path) -> Result<File, OpenError> {
+fn found(handle: OwnedFd, path: &Path) -> Result<FoundFile, OpenError> {
     let handle = File::from(handle);
     let metadata = handle.metadata().map_err(|source| failed(path, source))?;
-    if !metadata.is_file() {
-        return Err(OpenError::NotRegular { path: path.into() });
+    match metadata.is_file() {
+        true => Ok(FoundFile { handle, path: path.into() }),
+        false => Err(OpenError::NotRegular { path: path.into() }),
     }
-    // The descriptor's own link leads to the very file that was just looked at, whatever the path means by now.
-    let link = format!("/proc/self/fd/{}", handle.as_raw_fd());
-    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-    let file = open(link.as_str(), flags, Mode::empty()).map_err(|errno| failed(path, errno.into()))?;
-    Ok(File::from(file))
 }
 
 fn failed(path: &Path, source: io::Error) -> OpenError {

@@ -404,6 +404,7 @@ impl Symbolizer {
     /// Forgets all other processes.
     pub fn retain(&mut self, is_alive: impl Fn(ProcessKey) -> bool) {
         self.java.age();
+        self.names.age();
         if let Some(kernel) = &mut self.kernel_side {
             kernel.tables.retain(&is_alive);
             for key in kernel.tables.lacking() {

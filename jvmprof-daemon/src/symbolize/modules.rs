@@ -17,7 +17,7 @@ use super::names::{FunctionNames, NativeLines, Place, lines_of};
 use super::sought::Sought;
 use crate::native::cache::{FileCache, FileKey, KnownFile, LoadError};
 use crate::native::functions::Functions;
-use crate::native::open::{OpenError, open_in_root, open_regular};
+use crate::native::open::{FoundFile, OpenError, find_in_root, find_regular};
 use crate::native::rows::UnwindRows;
 use crate::process::{Backing, MappedCode, Process, procfs};
 use crate::profile::model::Mapping;
@@ -78,7 +78,7 @@ impl Module {
             path: Arc::clone(&code.path),
             build_id,
         };
-        let opened = || open(process, code, |_| true);
+        let opened = || find(process, code, |_| true)?.open();
         let is_class_data = file.is_err() && opened().is_ok_and(|file| is_class_data(&file));
         let is_replaced = file.is_err() && is_replaced(process, code, files);
         let (code, mapping) = (Arc::clone(code), Arc::new(mapping));
@@ -117,13 +117,14 @@ impl Module {
             }
             Ok(lines_of(symbol.as_deref(), source))
         };
-        names.get((key, Place::Address(svma)), || {
+        let number = names.number(&key);
+        names.get((number, Place::Address(svma)), || {
             if names.with_lines {
                 return read();
             }
             // All addresses of a function are called the same: it is read and demangled once.
             match self.symbols(process, files, names)?.lookup(svma) {
-                Some(function) => names.get((key, Place::Function(function)), read),
+                Some(function) => names.get((number, Place::Function(function)), read),
                 None => Ok(None),
             }
         })
@@ -167,7 +168,8 @@ impl Module {
     pub(super) fn reopen(&self, process: &Process, files: &FileCache, names: &FunctionNames) -> Option<File> {
         let key = &self.file.as_ref().ok()?.key;
         let opened = self.open_again(process, self.file.as_ref().ok()?, files, names).ok()?;
-        has_key(&opened, &self.code, files, key).then_some(opened)
+        let known = files.identify(&opened, Path::new(&*self.code.path)).ok()?;
+        (known.key == *key).then_some(opened)
     }
 
     fn open_again(
@@ -184,8 +186,8 @@ impl Module {
     pub(super) fn hold(&self, process: &Process, files: &FileCache, names: &FunctionNames) {
         let Ok(file) = &self.file else { return };
         names.hold(file.key, || {
-            let opened = open_again(process, &self.code, files, &file.key).ok()?;
-            has_key(&opened, &self.code, files, &file.key).then_some(opened)
+            let found = find_again(process, &self.code, files, &file.key).ok()?;
+            has_key(&found, &self.code, files, &file.key).then(|| found.open().ok())?
         });
     }
 
@@ -328,9 +330,8 @@ fn is_class_data(file: &File) -> bool {
 }
 
 fn identify(process: &Process, code: &MappedCode, files: &FileCache) -> Result<Arc<KnownFile>, LoadError> {
-    let file = open(process, code, |file| has_build_id(file, code, files))?;
     let path = Path::new(&*code.path);
-    let known = files.identify(&file, path)?;
+    let known = files.identify_found(&find(process, code, |file| has_build_id(file, code, files))?, path)?;
     let is_other = |wanted: BuildId| known.header.build_id != Some(wanted);
     if code.build_id.is_some_and(is_other) {
         return Err(LoadError::Changed { path: path.into() });
@@ -339,67 +340,82 @@ fn identify(process: &Process, code: &MappedCode, files: &FileCache) -> Result<A
 }
 
 /// Whether a file has the build id that the kernel saw when it was mapped. Without one any has.
-fn has_build_id(file: &File, code: &MappedCode, files: &FileCache) -> bool {
+fn has_build_id(file: &FoundFile, code: &MappedCode, files: &FileCache) -> bool {
     code.build_id.is_none_or(|wanted| {
-        let known = files.identify(file, Path::new(&*code.path));
+        let known = files.identify_found(file, Path::new(&*code.path));
         known.is_ok_and(|known| known.header.build_id == Some(wanted))
     })
 }
 
-fn has_key(file: &File, code: &MappedCode, files: &FileCache, key: &FileKey) -> bool {
-    files.identify(file, Path::new(&*code.path)).is_ok_and(|known| known.key == *key)
+fn has_key(file: &FoundFile, code: &MappedCode, files: &FileCache, key: &FileKey) -> bool {
+    files.identify_found(file, Path::new(&*code.path)).is_ok_and(|known| known.key == *key)
 }
 
 /// Whether another file is mapped there by now: libraries come and go, and the event that tells of this one is on its way.
 fn is_replaced(process: &Process, code: &MappedCode, files: &FileCache) -> bool {
     code.backing == Backing::File
-        && open_mapped(process, code).is_ok_and(|file| !has_build_id(&file, code, files))
+        && find_mapped(process, code).is_ok_and(|file| !has_build_id(&file, code, files))
 }
 
-/// Opens what is mapped: the mapping itself where that is allowed (also for a deleted file) and `is_it`, else the path in the
+/// Finds what is mapped: the mapping itself where that is allowed (also for a deleted file) and `is_it`, else the path in the
 /// process's own file system. A process that is gone leaves the path in ours, which is the same file if it has the
 /// build id that the kernel saw.
-fn open(process: &Process, code: &MappedCode, is_it: impl FnOnce(&File) -> bool) -> Result<File, OpenError> {
+fn find(
+    process: &Process,
+    code: &MappedCode,
+    is_it: impl FnOnce(&FoundFile) -> bool,
+) -> Result<FoundFile, OpenError> {
     if code.backing == Backing::Vdso {
         return vdso().map_err(|source| OpenError::Open { path: "[vdso]".into(), source });
     }
-    if let Ok(file) = open_mapped(process, code)
+    if let Ok(file) = find_mapped(process, code)
         && is_it(&file)
     {
         return Ok(file);
     }
     let path = PathBuf::from(code.path.strip_suffix(" (deleted)").unwrap_or(&code.path));
-    match open_in_root(&process.root(), &path) {
-        Err(_) if code.build_id.is_some() && !Path::new(&process.root()).exists() => open_regular(&path),
-        opened => opened,
+    match find_in_root(&process.root(), &path) {
+        Err(_) if code.build_id.is_some() && !Path::new(&process.root()).exists() => find_regular(&path),
+        found => found,
     }
 }
 
-/// Opens what is mapped at this very place now.
-fn open_mapped(process: &Process, code: &MappedCode) -> Result<File, OpenError> {
-    open_regular(&procfs::map_file(process.pid, code.start, code.end))
+/// Finds what is mapped at this very place now.
+fn find_mapped(process: &Process, code: &MappedCode) -> Result<FoundFile, OpenError> {
+    find_regular(&procfs::map_file(process.pid, code.start, code.end))
 }
 
-/// As [`open`], for a file that has been identified, so that whatever another path leads to is recognized: its process may
+/// As [`find`], for a file that has been identified, so that whatever another path leads to is recognized: its process may
 /// have ended since, and its root with it.
+fn find_again(
+    process: &Process,
+    code: &MappedCode,
+    files: &FileCache,
+    key: &FileKey,
+) -> Result<FoundFile, OpenError> {
+    let found = find(process, code, |file| has_key(file, code, files, key));
+    found.or_else(|error| match Path::new(&process.root()).exists() {
+        true => Err(error),
+        false => find_regular(Path::new(&*code.path)),
+    })
+}
+
+/// As [`find_again`], and opens it.
 fn open_again(
     process: &Process,
     code: &MappedCode,
     files: &FileCache,
     key: &FileKey,
 ) -> Result<File, OpenError> {
-    let opened = open(process, code, |file| has_key(file, code, files, key));
-    opened.or_else(|error| match Path::new(&process.root()).exists() {
-        true => Err(error),
-        false => open_regular(Path::new(&*code.path)),
-    })
+    find_again(process, code, files, key)?.open()
 }
 
 /// The vdso, which is the same in every 64-bit process, as a file: one for all, so that it is known again.
-fn vdso() -> io::Result<File> {
+fn vdso() -> io::Result<FoundFile> {
     static IMAGE: OnceLock<Result<File, io::ErrorKind>> = OnceLock::new();
     let image = IMAGE.get_or_init(|| vdso_file().map_err(|error| error.kind()));
-    image.as_ref().map_err(|kind| io::Error::from(*kind))?.try_clone()
+    let file = image.as_ref().map_err(|kind| io::Error::from(*kind))?.try_clone()?;
+    Ok(FoundFile::of(file, "[vdso]".into()))
 }
 
 fn vdso_file() -> io::Result<File> {

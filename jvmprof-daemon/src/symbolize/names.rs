@@ -6,10 +6,11 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use moka::sync::Cache;
-
+use crate::generations::Generations;
 use crate::native::cache::FileKey;
 use crate::native::debug_files::DebugPlaces;
 use crate::native::demangle::demangle;
@@ -19,10 +20,10 @@ use crate::process::Process;
 use crate::profile::model::Line;
 use crate::types::{BuildId, Svma};
 
-/// Bytes that an entry takes beside its lines.
-const ENTRY_BYTES: usize = 250;
-/// Bytes that a line takes beside its text.
-const LINE_BYTES: usize = 100;
+/// Bytes that a line takes beside its text: itself, and the counts of its two texts.
+const LINE_BYTES: usize = size_of::<Line>() + 4 * size_of::<usize>();
+/// How long a name stays that nobody asks for.
+const IDLE: Duration = Duration::from_secs(20 * 60);
 /// Files that are held open at a time.
 const MAX_HELD: usize = 256;
 
@@ -36,6 +37,9 @@ pub(super) enum Place {
 /// What is at an address, innermost first: one function, and what was inlined into it if that is asked for.
 pub(super) type NativeLines = Arc<[Line]>;
 
+/// A file in a key. Numbers are given once: what was kept under the one that a file had before is found no more.
+type FileNumber = u64;
+
 /// A file that is held open.
 #[derive(Debug)]
 struct Held {
@@ -47,7 +51,10 @@ struct Held {
 /// The cache, and how names are found. `None` is remembered too: most addresses of stripped files have no name.
 #[derive(Debug)]
 pub(super) struct FunctionNames {
-    by_place: Cache<(FileKey, Place), Option<NativeLines>>,
+    by_place: Generations<(FileNumber, Place), Option<NativeLines>>,
+    /// Short for keys of 200 bytes, which each address would have to hold and compare.
+    numbers: Generations<FileKey, FileNumber>,
+    next_number: AtomicU64,
     /// Files with functions that wait for their names. A container's are gone with its last process.
     held: Mutex<HashMap<FileKey, Held>>,
     /// Inlined functions and lines are asked for.
@@ -59,18 +66,30 @@ pub(super) struct FunctionNames {
 impl FunctionNames {
     /// `bytes`: its limit.
     pub(super) fn new(bytes: u64) -> Self {
-        let weigh = |_: &(FileKey, Place), lines: &Option<NativeLines>| {
+        let weight = |lines: &Option<NativeLines>| {
             let lines = lines.as_deref().unwrap_or_default().iter();
-            let text = lines.map(|line| line.name.len() + line.system_name.len() + LINE_BYTES).sum::<usize>();
-            u32::try_from(text + ENTRY_BYTES).unwrap_or(u32::MAX)
+            lines.map(|line| line.name.len() + line.system_name.len() + LINE_BYTES).sum()
         };
-        let by_place = Cache::builder().max_capacity(bytes).weigher(weigh).build();
-        Self { by_place, held: Mutex::default(), with_lines: false, downloads: None }
+        Self {
+            by_place: Generations::new(bytes - bytes / 16, IDLE, weight),
+            numbers: Generations::new(bytes / 16, IDLE, |_| 0),
+            next_number: AtomicU64::new(0),
+            held: Mutex::default(),
+            with_lines: false,
+            downloads: None,
+        }
     }
 
     /// Bytes held, and how many may be.
     pub(super) fn size(&self) -> (u64, u64) {
-        (self.by_place.weighted_size(), self.by_place.policy().max_capacity().unwrap_or(u64::MAX))
+        let (places, numbers) = (self.by_place.size(), self.numbers.size());
+        (places.0 + numbers.0, places.1 + numbers.1)
+    }
+
+    /// Forgets what nobody has asked for long. To be called now and then.
+    pub(super) fn age(&self) {
+        self.by_place.turn_if_due();
+        self.numbers.turn_if_due();
     }
 
     /// Where debug files of what a process maps may be.
@@ -78,10 +97,20 @@ impl FunctionNames {
         DebugPlaces { process_root: Some(process.root()), host: true, downloads: self.downloads.clone() }
     }
 
-    /// What is known of a place, found out by `find` the first time. Errors aren't remembered.
+    /// What a file is called in keys.
+    pub(super) fn number(&self, file: &FileKey) -> FileNumber {
+        self.numbers.get(file).unwrap_or_else(|| {
+            let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+            self.numbers.insert(*file, number);
+            number
+        })
+    }
+
+    /// What is known of a place in the file that has this [`Self::number`], found out by `find` the first time. Errors aren't
+    /// remembered.
     pub(super) fn get<E>(
         &self,
-        key: (FileKey, Place),
+        key: (FileNumber, Place),
         find: impl FnOnce() -> Result<Option<NativeLines>, E>,
     ) -> Result<Option<NativeLines>, E> {
         if let Some(known) = self.by_place.get(&key) {
@@ -116,13 +145,9 @@ impl FunctionNames {
         held.retain(|_, held| std::mem::take(&mut held.is_wanted));
     }
 
-    /// Forgets what is known of files with this build id.
+    /// Forgets what is known of files with this build id: they get other numbers.
     pub(super) fn forget(&self, id: BuildId) {
-        let is_it = |(file, _): &(FileKey, Place)| file.build_id == Some(id);
-        let keys: Vec<_> = self.by_place.iter().map(|(key, _)| *key).filter(is_it).collect();
-        for key in keys {
-            self.by_place.invalidate(&key);
-        }
+        self.numbers.retain(|file| file.build_id != Some(id));
     }
 }
 
@@ -165,6 +190,7 @@ mod tests {
     fn an_address_is_looked_up_once_also_without_a_name() {
         let names = FunctionNames::new(1 << 20);
         let file = FileKey { build_id: None, content: Content::Hash(1), debug: None };
+        let number = names.number(&file);
         let mut lookups = 0;
         for _ in 0..3 {
             let mut find = |name: Option<&str>| {
@@ -172,17 +198,31 @@ mod tests {
                 Ok::<_, Infallible>(name.and_then(|name| lines_of(Some(name), Vec::new())))
             };
             let Ok(named) =
-                names.get((file, Place::Address(Svma(1))), || find(Some("_RNvCs1234_7mycrate3foo")));
+                names.get((number, Place::Address(Svma(1))), || find(Some("_RNvCs1234_7mycrate3foo")));
             assert_eq!(named.map(|lines| lines[0].name.to_string()), Some("mycrate::foo".to_owned()));
-            let Ok(unnamed) = names.get((file, Place::Address(Svma(2))), || find(None));
+            let Ok(unnamed) = names.get((number, Place::Address(Svma(2))), || find(None));
             assert!(unnamed.is_none());
         }
         assert_eq!(lookups, 2);
-        assert!(names.get((file, Place::Address(Svma(3))), || Err(())).is_err());
+        assert!(names.get((number, Place::Address(Svma(3))), || Err(())).is_err());
         assert!(
-            names.get((file, Place::Address(Svma(3))), || Ok::<_, ()>(None)).is_ok(),
+            names.get((number, Place::Address(Svma(3))), || Ok::<_, ()>(None)).is_ok(),
             "an error isn't remembered"
         );
+    }
+
+    #[test]
+    fn a_forgotten_file_has_another_number_and_others_keep_theirs() {
+        let names = FunctionNames::new(1 << 20);
+        let file =
+            |id: u8| FileKey { build_id: BuildId::new(&[id; 20]), content: Content::Hash(7), debug: None };
+        let (first, second) = (names.number(&file(1)), names.number(&file(2)));
+        assert_ne!(first, second);
+        assert_eq!((names.number(&file(1)), names.number(&file(2))), (first, second));
+        names.forget(file(1).build_id.expect("20 bytes are an id"));
+        let anew = names.number(&file(1));
+        assert!(anew != first && anew != second, "{anew}");
+        assert_eq!(names.number(&file(2)), second);
     }
 
     #[test]
