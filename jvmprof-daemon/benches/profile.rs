@@ -28,7 +28,7 @@ fn line(number: u64) -> Line {
         format!("com.acme.package{}.Class{}.method{number}", number % 17, number % 93).into();
     let system_name = format!("{name}(Ljava/util/List;IJ)Ljava/lang/Object;").into();
     let file = Some(format!("Class{}.java", number % 93).into());
-    Line { name, system_name, file, line: (number % 900) as u32 + 1, how: None }
+    Line { system_name, file, line: (number % 900) as u32 + 1, ..Line::named(name) }
 }
 
 fn process(pid: u64) -> Series {

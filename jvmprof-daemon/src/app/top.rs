@@ -48,14 +48,8 @@ mod tests {
     use crate::profile::model::{Frame, LabelSet, Line, Sample, Series};
 
     fn frame(kind: FrameKind, names: &[&str]) -> Arc<Frame> {
-        let line = |name: &&str| Line {
-            name: (*name).into(),
-            system_name: (*name).into(),
-            file: None,
-            line: 0,
-            how: None,
-        };
-        Arc::new(Frame { kind, address: None, mapping: None, lines: names.iter().map(line).collect() })
+        let lines = names.iter().map(|name| Line::named(*name)).collect();
+        Arc::new(Frame { kind, address: None, mapping: None, lines })
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub struct JavaFrame {
     pub file: Option<Arc<str>>,
     /// 0 if unknown.
     pub line: u32,
-    /// Bytecode index; -1 while the method is being entered, and for native methods.
+    /// Bytecode index; -1 while the method is being entered, for native methods, and where it isn't sure.
     pub bci: i32,
     pub how: How,
 }
@@ -397,16 +397,15 @@ impl<M: ProcessMemory> Hotspot<M> {
             return [frame(info, scopes::ENTRY_BCI, How::Native)].into();
         }
         let bci = bcp_offset.checked_sub(info.code_offset).and_then(|bci| u16::try_from(bci).ok());
-        let at = bci.and_then(|bci| Some((bci, *info.code.get(usize::from(bci))?)));
         // The method is sure, where in it may not be: the pointer isn't set yet, or belongs to something else.
-        let (bci, sure) = match at {
-            Some((bci, code)) => (i32::from(bci), self.templates.fits(expected, code)),
-            None => (scopes::ENTRY_BCI, false),
+        let is_sure = |bci: &u16| {
+            let code = info.code.get(usize::from(*bci));
+            code.is_some_and(|code| self.templates.fits(expected, *code))
         };
-        let mut frame = frame(info, bci, How::Interpreted);
-        if !sure {
-            frame.line = 0;
-        }
+        let frame = match bci.filter(is_sure) {
+            Some(bci) => frame(info, bci.into(), How::Interpreted),
+            None => JavaFrame { line: 0, ..frame(info, scopes::ENTRY_BCI, How::Interpreted) },
+        };
         [frame].into()
     }
 }

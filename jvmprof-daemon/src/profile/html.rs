@@ -136,9 +136,8 @@ mod tests {
         let frames: Vec<_> = names
             .iter()
             .map(|&name| {
-                let line =
-                    Line { name: name.into(), system_name: name.into(), file: None, line: 0, how: None };
-                Arc::new(Frame { kind: FrameKind::Native, address: None, mapping: None, lines: vec![line] })
+                let lines = vec![Line::named(name)];
+                Arc::new(Frame { kind: FrameKind::Native, address: None, mapping: None, lines })
             })
             .collect();
         let series = processes.iter().map(|(comm, pid)| Series {

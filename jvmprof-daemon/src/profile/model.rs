@@ -70,8 +70,18 @@ pub struct Line {
     pub file: Option<Arc<str>>,
     /// 1-based; 0 if unknown.
     pub line: u32,
+    /// Index of the bytecode in a Java method whose class file tells no line for it.
+    pub bci: Option<u16>,
     /// `None` for what isn't a Java method, or where nothing tells.
     pub how: Option<How>,
+}
+
+impl Line {
+    /// One of which nothing but its name is known.
+    pub fn named(name: impl Into<Arc<str>>) -> Self {
+        let name = name.into();
+        Self { system_name: Arc::clone(&name), name, file: None, line: 0, bci: None, how: None }
+    }
 }
 
 /// One physical frame: pprof's `Location`.

@@ -87,6 +87,12 @@ fn main_binary<'a>(series: impl IntoIterator<Item = &'a Series>) -> Option<&'a s
     names.all(|name| name == first).then_some(first)
 }
 
+/// A place in the class file where the source's isn't known: pprof has no other field that tools don't take for part of the
+/// method's identity. Counted from 1 as columns are, since 0 stands for none.
+fn column(line: &model::Line) -> u32 {
+    line.bci.map_or(0, |bci| u32::from(bci) + 1)
+}
+
 fn nanos(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
@@ -94,8 +100,8 @@ fn nanos(duration: Duration) -> i64 {
 /// A string by its place in memory: the model shares them, so that most are found without reading them.
 type TextKey = (usize, usize);
 
-/// A location as numbers: mapping id, address, and the function id and line of each line.
-type LocationKey = (u64, u64, SmallVec<[(u64, u32); 4]>);
+/// A location as numbers: mapping id, address, and the function id, line and column of each line.
+type LocationKey = (u64, u64, SmallVec<[(u64, u32, u32); 4]>);
 
 /// Pointers are good keys here because the batch that owns what they point to is borrowed as long as the builder lives.
 #[derive(Debug)]
@@ -207,7 +213,7 @@ impl<'a> Builder<'a> {
             return *id;
         }
         let mapping_id = frame.mapping.as_ref().map_or(0, |mapping| self.mapping(mapping));
-        let lines = frame.lines.iter().map(|line| (self.function(line), line.line)).collect();
+        let lines = frame.lines.iter().map(|line| (self.function(line), line.line, column(line))).collect();
         let key: LocationKey = (mapping_id, frame.address.map_or(0, |address| address.0), lines);
         let id = match self.locations.get(&key) {
             Some(id) => *id,
@@ -220,7 +226,11 @@ impl<'a> Builder<'a> {
     fn new_location(&mut self, key: LocationKey, frame: &Frame) -> u64 {
         let id = self.profile.location.len() as u64 + 1;
         let (mapping_id, address, lines) = &key;
-        let line = |&(function_id, line): &(u64, u32)| Line { function_id, line: line.into(), column: 0 };
+        let line = |&(function_id, line, column): &(u64, u32, u32)| Line {
+            function_id,
+            line: line.into(),
+            column: column.into(),
+        };
         self.profile.location.push(Location {
             id,
             mapping_id: *mapping_id,

@@ -23,7 +23,7 @@ pub(super) struct Room {
 
 impl Room {
     pub(super) fn new(max_bytes: usize) -> Self {
-        let line = Line { name: NO_ROOM.into(), system_name: NO_ROOM.into(), file: None, line: 0, how: None };
+        let line = Line::named(NO_ROOM);
         let marker =
             Arc::new(Frame { kind: FrameKind::Marker, address: None, mapping: None, lines: vec![line] });
         Self { max_bytes, bytes: 0, marker, refused: 0 }

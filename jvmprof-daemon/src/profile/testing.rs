@@ -8,7 +8,7 @@ use crate::types::{Avma, BuildId, FileOffset};
 
 pub(crate) fn line(name: &str, number: u32) -> Line {
     let file = (number != 0).then(|| "Order.java".into());
-    Line { name: name.into(), system_name: name.into(), file, line: number, how: None }
+    Line { file, line: number, ..Line::named(name) }
 }
 
 pub(crate) fn frame(kind: FrameKind, name: &str) -> Arc<Frame> {

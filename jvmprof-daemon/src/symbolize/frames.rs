@@ -60,6 +60,7 @@ fn java_line(method: &JavaFrame, types: bool) -> Line {
         system_name: Arc::clone(&method.system_name),
         file: method.file.clone(),
         line: method.line,
+        bci: u16::try_from(method.bci).ok().filter(|_| method.line == 0),
         how: Some(how),
     }
 }
@@ -86,7 +87,7 @@ pub(super) fn enter_special_frame(java: Option<&Attached>, types: bool) -> Frame
 
 pub(super) fn unknown_java(which: &UserFrame, reason: &str, java: Option<&Attached>) -> Arc<Frame> {
     let name: Arc<str> = format!("[unknown Java: {reason}]").into();
-    let line = Line { name: Arc::clone(&name), system_name: name, file: None, line: 0, how: None };
+    let line = Line::named(name);
     let (address, mapping) = (which.lookup_address().map(Avma), java_mapping(java));
     Arc::new(Frame { kind: FrameKind::Java, address, mapping, lines: vec![line] })
 }
@@ -95,7 +96,7 @@ pub(super) fn stub_frame(address: Avma, name_at: u64, java: &mut Java) -> Frame 
     let name = java.attached_mut().map(|java| java.stub_name(address, name_at));
     let name: Arc<str> = name.map_or_else(|| "[JVM stub]".into(), |name| format!("[{name}]").into());
     let mapping = java_mapping(java.attached());
-    let line = Line { name: Arc::clone(&name), system_name: name, file: None, line: 0, how: None };
+    let line = Line::named(name);
     Frame { kind: FrameKind::Java, address: Some(address), mapping, lines: vec![line] }
 }
 
@@ -106,7 +107,7 @@ pub(super) fn frame(
     name: Arc<str>,
     system_name: Arc<str>,
 ) -> Arc<Frame> {
-    let line = Line { name, system_name, file: None, line: 0, how: None };
+    let line = Line { system_name, ..Line::named(name) };
     Arc::new(Frame { kind, address: Some(address), mapping, lines: vec![line] })
 }
 
@@ -118,7 +119,7 @@ pub(super) fn offset_frame(unnamed: &Frame) -> Arc<Frame> {
         format!("{file}+{offset:#x}")
     });
     let name: Arc<str> = place.unwrap_or_else(|| "[unknown: no mapping]".to_owned()).into();
-    let line = Line { name: Arc::clone(&name), system_name: name, file: None, line: 0, how: None };
+    let line = Line::named(name);
     Arc::new(Frame { lines: vec![line], ..unnamed.clone() })
 }
 
@@ -131,7 +132,7 @@ pub(super) fn frame_bytes(frame: &Frame) -> usize {
 /// The root of a stack that isn't whole, so that no flame graph hides it.
 pub(super) fn marker(reason: &str) -> Arc<Frame> {
     let name: Arc<str> = format!("[truncated: {reason}]").into();
-    let line = Line { name: Arc::clone(&name), system_name: name, file: None, line: 0, how: None };
+    let line = Line::named(name);
     Arc::new(Frame { kind: FrameKind::Marker, address: None, mapping: None, lines: vec![line] })
 }
 
@@ -163,5 +164,22 @@ mod tests {
             names(true),
             ["com.acme.Order.total_[i]", "com.acme.Order.total_[1]", "com.acme.Order.total_[0]"]
         );
+    }
+
+    #[test]
+    fn a_method_without_a_line_there_keeps_its_bytecode_index_if_that_is_sure() {
+        let at = |line, bci| {
+            let method = JavaFrame {
+                name: "A.a".into(),
+                system_name: "A.a()V".into(),
+                file: None,
+                line,
+                bci,
+                how: hotspot::How::Inlined,
+            };
+            java_line(&method, false).bci
+        };
+        assert_eq!((at(0, 0), at(0, 65_535)), (Some(0), Some(65_535)));
+        assert_eq!((at(7, 3), at(0, -1)), (None, None));
     }
 }

@@ -411,7 +411,7 @@ fn line(found: &Found<'_>, address: Avma) -> Line {
     };
     let raw: Arc<str> = found.name.into();
     let name = if *name == *raw { Arc::clone(&raw) } else { name.into() };
-    Line { name, system_name: raw, file, line, how: None }
+    Line { system_name: raw, file, line, ..Line::named(name) }
 }
 
 /// A frame of generated code, with this line or as unknown.
@@ -429,12 +429,6 @@ fn frame_of(asked: Asked<'_>, line: Option<Line>) -> Frame {
         path: path.into(),
         build_id: None,
     };
-    let line = line.unwrap_or_else(|| Line {
-        name: unknown.into(),
-        system_name: unknown.into(),
-        file: None,
-        line: 0,
-        how: None,
-    });
+    let line = line.unwrap_or_else(|| Line::named(unknown));
     Frame { kind, address: Some(address), mapping: Some(Arc::new(mapping)), lines: vec![line] }
 }

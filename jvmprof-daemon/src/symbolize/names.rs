@@ -176,7 +176,7 @@ pub(super) fn lines_of(symbol: Option<&str>, source: Vec<SourceLine>) -> Option<
 fn line_of(raw: &str, name: Option<Arc<str>>) -> Line {
     let system_name: Arc<str> = raw.into();
     let name = name.or_else(|| demangle(raw).map(Arc::from)).unwrap_or_else(|| Arc::clone(&system_name));
-    Line { name, system_name, file: None, line: 0, how: None }
+    Line { system_name, ..Line::named(name) }
 }
 
 #[cfg(test)]

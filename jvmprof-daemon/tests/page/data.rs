@@ -135,11 +135,9 @@ impl Frames {
                 address: (kind != FrameKind::Marker).then_some(Avma(0x7f00_0000_0010 + 16 * next)),
                 mapping: mapping.clone(),
                 lines: vec![Line {
-                    name: name.into(),
-                    system_name: name.into(),
                     file: (kind == FrameKind::Java).then(|| source(name).into()),
                     line,
-                    how: None,
+                    ..Line::named(name)
                 }],
             })
         });

@@ -168,7 +168,7 @@ fn the_largest_tree_stays_responsive() {
 }
 
 fn named(name: &str) -> Arc<Frame> {
-    let line = Line { name: name.into(), system_name: name.into(), file: None, line: 0, how: None };
+    let line = Line::named(name);
     Arc::new(Frame { kind: FrameKind::Java, address: None, mapping: None, lines: vec![line] })
 }
 

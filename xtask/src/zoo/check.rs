@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::classes::Classes;
-use super::classfile::{Class, Instruction, Invoke, Method};
+use super::classfile::{Class, Instruction, Invoke, Method, Place};
 use super::profile::{Code, Frame, JavaMethod, Stack, is_generated};
 use super::upcalls;
 
@@ -31,7 +31,7 @@ pub(super) enum Verdict {
     Right,
     /// There is no class file to check by: the JVM made the class.
     Unchecked,
-    /// The method has lines, and the frame has none.
+    /// The frame has no line although the method has lines, or no bytecode index either.
     LineMissing,
     Wrong(Wrong),
 }
@@ -144,7 +144,11 @@ impl Checker {
             let found = methods.iter().any(|method| method.has_line(frame.line));
             return if found { Verdict::Right } else { Verdict::Wrong(Wrong::Line) };
         }
-        if methods.iter().all(|method| method.has_lines()) { Verdict::LineMissing } else { Verdict::Right }
+        let is_placed = methods.iter().any(|method| match method.has_lines() {
+            true => false,
+            false => method.is_native || frame.bci.is_some(),
+        });
+        if is_placed { Verdict::Right } else { Verdict::LineMissing }
     }
 
     fn edge(&self, caller: &Rc<Frame>, callee: &Rc<Frame>, through_native: bool) -> Verdict {
@@ -153,21 +157,26 @@ impl Checker {
             return *known;
         }
         let verdict = match (caller.java(), callee.java()) {
-            (Some(from), Some(to)) => self.judge_edge(from, caller.line, to, through_native),
+            (Some(from), Some(to)) => self.judge_edge(from, caller, to, through_native),
             _ => Verdict::Right,
         };
         self.edges.borrow_mut().insert(key, verdict);
         verdict
     }
 
-    fn judge_edge(&self, from: &JavaMethod, line: u32, to: &JavaMethod, through_native: bool) -> Verdict {
+    fn judge_edge(
+        &self,
+        from: &JavaMethod,
+        caller: &Frame,
+        to: &JavaMethod,
+        through_native: bool,
+    ) -> Verdict {
         let versions = self.classes.get(&from.class);
         let mut methods = find(&versions, from).peekable();
         if methods.peek().is_none() {
             // Said by the frame's own verdict.
             return Verdict::Unchecked;
         }
-        let line = (line != 0).then_some(line);
         let reaches = methods.any(|method| {
             if method.is_native {
                 return upcalls::from_native(from, to);
@@ -175,8 +184,12 @@ impl Checker {
             if upcalls::from_method(from, to) {
                 return true;
             }
-            let line = line.filter(|line| method.has_line(*line));
-            method.instructions_of(line).any(|instruction| {
+            let place = match caller.bci {
+                Some(bci) => Place::Bytecode(bci),
+                None if method.has_line(caller.line) => Place::Line(caller.line),
+                None => Place::Anywhere,
+            };
+            method.instructions_at(place).any(|instruction| {
                 (!through_native && self.calls(from, instruction, to))
                     || upcalls::from_instruction(&self.classes, instruction, to)
             })

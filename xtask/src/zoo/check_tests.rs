@@ -95,6 +95,17 @@ fn missing_lines_are_counted_and_never_invented() {
 }
 
 #[test]
+fn a_bytecode_index_stands_for_a_line_and_must_be_the_calls_own() {
+    let calls = |bci: u32| {
+        let caller = Frame { bci: Some(bci), ..caller(0) };
+        wrongs([java(BASE, "work", INT, 11), caller])
+    };
+    let fitting: Vec<u32> = (0..100).filter(|bci| calls(*bci).is_empty()).collect();
+    assert!(!fitting.is_empty() && fitting.len() < 3, "{fitting:?}");
+    assert_eq!(calls(fitting[0] + 1), [(Wrong::Edge, 0)]);
+}
+
+#[test]
 fn names_of_no_class_and_no_method_are_found() {
     assert_eq!(wrongs([java("test/Edge", "work", INT, 11)]), [(Wrong::Name, 0)]);
     // One class with another's method.

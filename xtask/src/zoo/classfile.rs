@@ -32,6 +32,15 @@ pub(super) struct Method {
     instructions: Vec<(u32, Instruction)>,
 }
 
+/// Where in a method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Anywhere,
+    Line(u32),
+    /// By its index.
+    Bytecode(u32),
+}
+
 /// An instruction that can lead to other Java code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Instruction {
@@ -114,9 +123,13 @@ impl Method {
         self.lines.iter().any(|(_, of)| *of == line)
     }
 
-    /// The instructions of a line; all of them for `None`.
-    pub(super) fn instructions_of(&self, line: Option<u32>) -> impl Iterator<Item = &Instruction> {
-        let here = move |bci: u32| line.is_none() || self.line_of(bci) == line;
+    /// The instructions of a place.
+    pub(super) fn instructions_at(&self, place: Place) -> impl Iterator<Item = &Instruction> {
+        let here = move |bci: u32| match place {
+            Place::Anywhere => true,
+            Place::Line(line) => self.line_of(bci) == Some(line),
+            Place::Bytecode(at) => bci == at,
+        };
         self.instructions.iter().filter(move |(bci, _)| here(*bci)).map(|(_, instruction)| instruction)
     }
 

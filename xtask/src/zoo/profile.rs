@@ -25,6 +25,8 @@ pub(super) struct Frame {
     pub(super) code: Code,
     /// 0 if there is none.
     pub(super) line: u32,
+    /// Bytecode index, where there is no line.
+    pub(super) bci: Option<u32>,
     /// The last component of its source file; empty if there is none.
     pub(super) file: String,
     /// Inlined into the next frame.
@@ -76,8 +78,9 @@ impl Frame {
     pub(super) fn shown(&self) -> String {
         match &self.code {
             Code::Java(method) => {
-                let Frame { file, line, .. } = self;
-                format!("{}.{}{} {file}:{line}", method.class, method.name, method.descriptor)
+                let Frame { file, line, bci, .. } = self;
+                let at = bci.map(|bci| format!(" @ bci {bci}")).unwrap_or_default();
+                format!("{}.{}{} {file}:{line}{at}", method.class, method.name, method.descriptor)
             }
             Code::Stub(name) => format!("stub {name}"),
             Code::Native(name) => format!("native {name}"),
@@ -181,6 +184,7 @@ pub(super) fn stacks(profile: &pprof::Profile) -> Vec<Stack> {
             Rc::new(Frame {
                 code: classify(mapping, name(|f| f.name), name(|f| f.system_name)),
                 line: u32::try_from(line.line).unwrap_or(0),
+                bci: u32::try_from(line.column).ok().and_then(|column| column.checked_sub(1)),
                 file: name(|f| f.filename).rsplit('/').next().unwrap_or_default().to_owned(),
                 is_inlined: index + 1 < location.line.len(),
                 is_jvm_code: mapping == JVM,
@@ -192,6 +196,7 @@ pub(super) fn stacks(profile: &pprof::Profile) -> Vec<Stack> {
             return vec![Rc::new(Frame {
                 code,
                 line: 0,
+                bci: None,
                 file: String::new(),
                 is_inlined: false,
                 is_jvm_code,

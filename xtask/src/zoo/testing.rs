@@ -8,12 +8,12 @@ use super::profile::{Code, Frame, JavaMethod, Stack};
 pub(super) fn java(class: &str, name: &str, descriptor: &str, line: u32) -> Frame {
     let method =
         JavaMethod { class: class.to_owned(), name: name.to_owned(), descriptor: descriptor.to_owned() };
-    Frame { code: Code::Java(method), line, file: String::new(), is_inlined: false, is_jvm_code: true }
+    Frame { code: Code::Java(method), line, is_jvm_code: true, ..other(Code::Unknown(String::new())) }
 }
 
 /// Any other frame.
 pub(super) fn other(code: Code) -> Frame {
-    Frame { code, line: 0, file: String::new(), is_inlined: false, is_jvm_code: false }
+    Frame { code, line: 0, bci: None, file: String::new(), is_inlined: false, is_jvm_code: false }
 }
 
 /// A stack, leaf first.

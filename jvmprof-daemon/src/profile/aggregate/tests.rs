@@ -3,7 +3,7 @@ use crate::profile::model::{FrameKind, Line};
 use crate::profile::room::NO_ROOM;
 
 fn frame(name: &str) -> Arc<Frame> {
-    let line = Line { name: name.into(), system_name: name.into(), file: None, line: 0, how: None };
+    let line = Line::named(name);
     Arc::new(Frame { kind: FrameKind::Native, address: None, mapping: None, lines: vec![line] })
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::profile::decode::{DecodeLimits, decode};
-use crate::profile::model::{Frame, FrameKind};
+use crate::profile::model::{Frame, FrameKind, Line};
 use crate::profile::pprof::{for_file, for_push, to_bytes, total};
 use crate::profile::testing::{batch, frame, inlined, line, located, mapping, series};
 use crate::proto::pprof::Profile;
@@ -82,6 +82,17 @@ fn inlined_functions_are_lines_of_one_location_innermost_first() {
         .map(|line| text(&profile, profile.function[line.function_id as usize - 1].name))
         .collect();
     assert_eq!(names, ["com.acme.Order.price", "com.acme.Order.total"]);
+}
+
+#[test]
+fn a_bytecode_index_is_a_column_counted_from_one() {
+    let jvm = mapping("jvm", 0x7000_0000);
+    let at = |bci| located(&jvm, 0x7000_0100, vec![Line { bci, ..line("A.a", 0) }]);
+    let batch = batch(vec![series(&[], vec![(vec![at(None), at(Some(0)), at(Some(7))], 1)])]);
+    let profile = for_push(&batch, &batch.series[0]);
+    let places: Vec<_> = profile.location.iter().map(|at| (at.line[0].line, at.line[0].column)).collect();
+    assert_eq!(places, [(0, 0), (0, 1), (0, 8)]);
+    assert_eq!(profile.function.len(), 1, "it is one method all the same");
 }
 
 #[test]

@@ -147,7 +147,7 @@ fn depth_is_bounded() {
 }
 
 fn line(name: &str, file: Option<&str>, line: u32) -> Line {
-    Line { name: name.into(), system_name: name.into(), file: file.map(Into::into), line, how: None }
+    Line { file: file.map(Into::into), line, ..Line::named(name) }
 }
 
 fn frame(kind: FrameKind, mapping: &str, lines: Vec<Line>) -> Arc<Frame> {
