@@ -2,6 +2,7 @@
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
 use jvmprof_common::unwind::hotspot::leaf::{Leaf, SavedRbp, judge, may_be_unbuilt, searches_string};
+use jvmprof_common::unwind::hotspot::prologue::{Begin, begin};
 use jvmprof_common::unwind::hotspot::{CODE_BEFORE, CODE_BYTES, CODE_WORDS};
 
 const ENTRY: Leaf = Leaf::AT_ENTRY;
@@ -48,8 +49,20 @@ const TEST_RIP: &[u8] = &[0x85, 0x05, 0x10, 0x20, 0x30, 0xff];
 // JDK 8, polling page out of reach: mov r10, imm64
 const MOV_R10: &[u8] = &[0x49, 0xba, 0x00, 0x50, 0xc3, 0x12, 0x4f, 0x7f, 0x00, 0x00];
 
-const POLLS: [&[&[u8]]; 6] =
-    [&[], &[CMP_SHORT, JA], &[CMP_LONG, JA], &[LOAD_R10, TEST_R10], &[TEST_RIP], &[MOV_R10, TEST_R10]];
+// Graal on JDK 11: mov rcx, [r15 + disp32]; test [rcx], eax
+const LOAD_RCX: &[u8] = &[0x49, 0x8b, 0x8f, 0x08, 0x01, 0x00, 0x00];
+const TEST_RCX: &[u8] = &[0x85, 0x01];
+const VZEROUPPER: &[u8] = &[0xc5, 0xf8, 0x77];
+
+const POLLS: [&[&[u8]]; 7] = [
+    &[],
+    &[CMP_SHORT, JA],
+    &[CMP_LONG, JA],
+    &[LOAD_R10, TEST_R10],
+    &[TEST_RIP],
+    &[MOV_R10, TEST_R10],
+    &[LOAD_RCX, TEST_RCX],
+];
 
 /// The bytes around `pc` of some code, with another method's instructions before and behind it.
 fn around(code: &[u8], pc: usize) -> [u64; CODE_WORDS] {
@@ -86,6 +99,7 @@ fn code_that_is_passed_over_quickly_has_a_built_frame() {
     let known: Vec<&[u8]> =
         [PUSH, MOV_RBP_RSP, SUB_20, ADD_20, POP, RET, CMP_SHORT, JA, LOAD_R10, TEST_R10, TEST_RIP]
             .into_iter()
+            .chain([LOAD_RCX, TEST_RCX, VZEROUPPER])
             .chain([
                 BANG,
                 MOV_R10,
@@ -129,6 +143,57 @@ fn an_on_stack_replacement_of_c1_has_a_second_prologue() {
     }
     // Of another size it is no prologue of this method.
     check(0x40, true, &[(BANG, built(0x40)), (PUSH, built(0x40)), (SUB_20, built(0x40))]);
+}
+
+#[test]
+fn graal_takes_its_frame_off_at_once() {
+    // mov rbp, [rsp + SIZE - 16]; add rsp, SIZE - 8
+    const LOAD_20: &[u8] = &[0x48, 0x8b, 0x6c, 0x24, 0x20];
+    const ADD_28: &[u8] = &[0x48, 0x83, 0xc4, 0x28];
+    const LOAD_110: &[u8] = &[0x48, 0x8b, 0xac, 0x24, 0x10, 0x01, 0x00, 0x00];
+    const ADD_118: &[u8] = &[0x48, 0x81, 0xc4, 0x18, 0x01, 0x00, 0x00];
+    const LOAD_0: &[u8] = &[0x48, 0x8b, 0x2c, 0x24];
+    const ADD_8: &[u8] = &[0x48, 0x83, 0xc4, 0x08];
+    for (bytes, load, add) in [(0x10, LOAD_0, ADD_8), (0x30, LOAD_20, ADD_28), (0x120, LOAD_110, ADD_118)] {
+        for poll in POLLS {
+            let begin: [Step; 3] = [(BODY, built(bytes)), (load, built(bytes)), (add, built(bytes))];
+            let end = poll.iter().map(|instruction| (*instruction, ENTRY));
+            let end: Vec<Step> =
+                end.chain([(VZEROUPPER, ENTRY), (RET, ENTRY), (BODY, built(bytes))]).collect();
+            check(bytes, true, &[&begin[..], &end].concat());
+        }
+    }
+}
+
+#[test]
+fn a_frame_without_a_place_for_rbp_is_told_by_its_prologue() {
+    const SUB_28: &[u8] = &[0x48, 0x83, 0xec, 0x28];
+    let of = |bytes, instructions: &[&[u8]]| begin(&around(&instructions.concat(), CODE_BEFORE), bytes);
+    let told = |built, saves_rbp| Begin::Frame { built, saves_rbp };
+    assert_eq!(of(0x30, &[SUB_28, STORE_20]), told(9, true));
+    assert_eq!(of(0x30, &[BANG, SUB_28, STORE_20, BODY]), told(16, true));
+    assert_eq!(of(0x30, &[BANG, BANG, SUB_28_LONG, BARRIER, BARRIER_JNE, STORE_20]), told(40, true));
+    assert_eq!(of(0x120, &[SUB_118_LONG, STORE_110]), told(15, true));
+    assert_eq!(of(0x10, &[SUB_8_LONG, STORE_0]), told(11, true));
+    assert_eq!(of(0x30, &[BANG, SUB_28, BODY]), told(11, false));
+    // Of other prologues, and of a frame of another size, nothing is told.
+    for other in
+        [&[PUSH, SUB_20][..], &[BANG, PUSH, MOV_RBP_RSP, SUB_20], &[BODY], &[SUB_118_LONG, STORE_110]]
+    {
+        assert_eq!(of(0x30, other), Begin::Other, "{other:02x?}");
+    }
+}
+
+#[test]
+fn code_that_begins_with_a_long_nop_and_builds_nothing_has_no_frame() {
+    const NOP: &[u8] = &[0x0f, 0x1f, 0x44, 0x00, 0x00];
+    const SUB_8: &[u8] = &[0x48, 0x83, 0xec, 0x08];
+    let of = |instructions: &[&[u8]]| begin(&around(&instructions.concat(), CODE_BEFORE), 0x10);
+    assert_eq!(of(&[NOP, BODY]), Begin::NoFrame);
+    assert_eq!(of(&[NOP, LOAD_RCX, TEST_RCX, VZEROUPPER, RET]), Begin::NoFrame);
+    assert_eq!(of(&[NOP, PUSH, MOV_RBP_RSP]), Begin::Other);
+    assert_eq!(of(&[NOP, SUB_8, STORE_0]), Begin::Frame { built: 13, saves_rbp: true });
+    assert_eq!(of(&[BANG, NOP, BODY]), Begin::Other);
 }
 
 #[test]

@@ -7,13 +7,19 @@ pub(super) struct Mode {
     flags: &'static [&'static str],
     /// The first JDK that has these flags.
     since: u32,
+    /// The last one.
+    until: u32,
 }
 
 const fn mode(name: &'static str, flags: &'static [&'static str], since: u32) -> Mode {
-    Mode { name, flags, since }
+    Mode { name, flags, since, until: u32::MAX }
 }
 
 const UNLOCK: &str = "-XX:+UnlockExperimentalVMOptions";
+
+/// Compiled by Graal in C2's place: these JDKs have it with them (JEP 317, removed by JEP 410).
+const GRAAL: Mode =
+    Mode { until: 16, ..mode("graal", &[UNLOCK, "-XX:+EnableJVMCI", "-XX:+UseJVMCICompiler"], 10) };
 
 /// All modes. A JDK that lacks a collector is asked, see [`super::jdks::Jdk::takes`].
 pub(super) const MODES: &[Mode] = &[
@@ -39,6 +45,7 @@ pub(super) const MODES: &[Mode] = &[
     mode("nocds", &["-Xshare:off"], 8),
     mode("fp", &["-XX:+PreserveFramePointer"], 8),
     mode("smallcode", &["-XX:ReservedCodeCacheSize=8m", "-XX:-SegmentedCodeCache"], 9),
+    GRAAL,
 ];
 
 impl Mode {
@@ -49,13 +56,13 @@ impl Mode {
 
     /// The flags for a JDK, if it has them.
     pub(super) fn flags(&self, feature: u32) -> Option<&'static [&'static str]> {
-        (feature >= self.since).then_some(self.flags)
+        (self.since..=self.until).contains(&feature).then_some(self.flags)
     }
 
     /// Whether shares of time are told by HotSpot's own rule. C1 polls for safepoints at a loop's end, and the rule gives what
-    /// the loop does behind the poll to the next place, which may be the caller's.
+    /// the loop does behind the poll to the next place, which may be the caller's. Graal leaves no safepoint in counted loops.
     pub(super) fn tells_time(&self) -> bool {
-        self.name != "c1"
+        !matches!(self.name, "c1" | "graal")
     }
 
     /// Whether a program can run for long: without a collector, what allocates much can't.
@@ -76,6 +83,8 @@ mod tests {
         let z = Mode::named("z").expect("it is there");
         assert_eq!(z.flags(8), None);
         assert!(z.flags(17).is_some_and(|flags| flags.contains(&"-XX:+UseZGC")));
+        let graal = Mode::named("graal").expect("it is there");
+        assert_eq!([8, 11, 16, 17].map(|jdk| graal.flags(jdk).is_some()), [false, true, true, false]);
         let epsilon = Mode::named("epsilon").expect("it is there");
         assert!(epsilon.allows("Known") && !epsilon.allows("Garbage"));
     }

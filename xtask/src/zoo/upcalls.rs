@@ -16,8 +16,20 @@ pub(super) fn from_instruction(classes: &Classes, instruction: &Instruction, to:
 
 /// Whether the JVM may call `to` from any place of `from`.
 pub(super) fn from_method(from: &JavaMethod, to: &JavaMethod) -> bool {
-    registers_finalizer(from, to) || leaves_continuation(from, to)
+    registers_finalizer(from, to) || leaves_continuation(from, to) || precedes_compilation(to)
 }
+
+/// A method that is to be compiled is met anywhere: when it is entered, or goes on with a loop. Then classes of its signature are
+/// loaded (openjdk src/hotspot/share/compiler/compileBroker.cpp, `CompileBroker::compile_method`), and a compiler that is written
+/// in Java may be asked for the tier (openjdk jdk-11 src/hotspot/share/jvmci/jvmciRuntime.cpp, `adjust_comp_level`).
+fn precedes_compilation(to: &JavaMethod) -> bool {
+    is_class_loading(to) || (to.class == JVMCI_RUNTIME && to.name == "adjustCompilationLevel")
+}
+
+/// By which the JVM uses a compiler that is written in Java.
+const JVMCI_RUNTIME: &str = "jdk/vm/ci/hotspot/HotSpotJVMCIRuntime";
+/// What such a compiler uses of the JVM.
+const JVMCI: &str = "jdk/vm/ci/";
 
 /// Whether a native method may call `to`.
 pub(super) fn from_native(from: &JavaMethod, to: &JavaMethod) -> bool {
@@ -28,6 +40,10 @@ pub(super) fn from_native(from: &JavaMethod, to: &JavaMethod) -> bool {
         || finds_native_code(to)
         || converts_text(to)
     {
+        return true;
+    }
+    // The JVM makes the compiler's objects for its classes, methods and constants (openjdk src/hotspot/share/jvmci/jvmciEnv.cpp).
+    if from.class.starts_with(JVMCI) && to.class.starts_with(JVMCI) {
         return true;
     }
     match (from.class.as_str(), from.name.as_str()) {
@@ -91,10 +107,17 @@ pub(super) fn is_root(classes: &Classes, method: &JavaMethod) -> bool {
                 // A virtual thread's own first frame; what carries it lies below.
                 ("jdk/internal/vm/Continuation", "enterSpecial"),
                 ("jdk/internal/vm/VMSupport", "serializePropertiesToByteArray"),
+                // Threads of a compiler that is written in Java.
+                (JVMCI_RUNTIME, "compileMethod"),
+                (JVMCI_RUNTIME, "runtime"),
+                (JVMCI_RUNTIME, "bootstrapFinished"),
+                ("jdk/vm/ci/runtime/JVMCI", "getRuntime"),
             ];
             // The launcher asks its helper, and looks classes up.
             roots.contains(&(class, name))
                 || class == "sun/launcher/LauncherHelper"
+                // What is to be compiled becomes an object of the compiler's.
+                || (class.starts_with(JVMCI) && name == "fromMetaspace")
                 || is_class_loading(method)
         }
     }

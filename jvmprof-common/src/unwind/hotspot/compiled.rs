@@ -2,6 +2,7 @@
 
 use super::known::{Known, Nmethod};
 use super::leaf::{self, Leaf, SavedRbp};
+use super::prologue::{self, Begin};
 use super::pushed::{self, Copy};
 use super::{
     CODE_BEFORE, Cursor, Target, Words, arrive, byte, code_address, frame_bytes, int, leave, pointer, short,
@@ -19,7 +20,8 @@ const C1_TIERS: core::ops::RangeInclusive<u16> = 1..=3;
 /// What a compiled frame's pc has from its nmethod's begin, at most.
 const MAX_DELTA: u64 = 1 << 28;
 
-/// Leaves a frame that was left by a call: it is built.
+/// Leaves a frame that was left by a call, so that it is built; or by a signal, as up to JDK 15 at each poll for safepoints, also
+/// those behind the end of the frame.
 #[inline(always)]
 pub(super) fn step(
     cursor: &mut Cursor,
@@ -33,9 +35,27 @@ pub(super) fn step(
     if !is_own_pc {
         return leave(cursor, target, bytes);
     }
-    let bytes = bytes + target.spilled(cursor.pc);
-    remember(blob, Leaf::built(bytes).to_bits(), words);
-    leave(cursor, target, bytes)
+    let bits = if !cursor.exact {
+        Leaf::built(bytes + target.spilled(cursor.pc)).to_bits()
+    } else if target.load_code(cursor.pc - CODE_BEFORE as u64) {
+        target.judge_leaf(0, bytes)
+    } else {
+        return Err(Stop::CodeUnreadable);
+    };
+    remember(blob, bits, words);
+    let state = Leaf::from_bits(bits);
+    let pc = target.read_u64(cursor.sp + state.return_address).ok_or(Stop::StackUnreadable)?;
+    leave_to(cursor, target, state, pc)
+}
+
+/// Goes to the caller at `pc`.
+#[inline(always)]
+fn leave_to(cursor: &mut Cursor, target: &mut impl Target, state: Leaf, pc: u64) -> Result<(), Stop> {
+    let fp = match state.rbp {
+        SavedRbp::InRegister => cursor.fp,
+        SavedRbp::AtSp(offset) => target.read_u64(cursor.sp + offset).ok_or(Stop::StackUnreadable)?,
+    };
+    arrive(cursor, pc, cursor.sp + state.return_address + 8, fp)
 }
 
 /// Says what frame that is, how many bytes it has, and whether its pc isn't the one of a deoptimized frame's handler.
@@ -79,7 +99,8 @@ pub(super) fn judge(target: &mut impl Target, jvm: &Jvm, blob: u64, words: &mut 
     };
     // -1: the compiler didn't say.
     let complete = if complete < 0 { 0 } else { complete as u64 };
-    words.nmethod = Nmethod {
+    let is_c1 = C1_TIERS.contains(&byte(target, layout.nmethod_level));
+    let mut nmethod = Nmethod {
         blob,
         code,
         entry: match layout.entry_is_offset {
@@ -90,8 +111,21 @@ pub(super) fn judge(target: &mut impl Target, jvm: &Jvm, blob: u64, words: &mut 
         frame_bytes: frame_bytes(target, layout),
         compile_id: int(target, layout.nmethod_compile_id),
         is_osr: u16::from(int(target, layout.nmethod_entry_bci) != u32::MAX),
-        is_c1: u16::from(C1_TIERS.contains(&byte(target, layout.nmethod_level))),
+        traits: if is_c1 { Nmethod::C1 } else { 0 },
     };
+    if !is_c1 && nmethod.frame_bytes != 0 && target.load_code(nmethod.entry) {
+        match prologue::begin(target.code(), nmethod.frame_bytes) {
+            Begin::Other => {}
+            Begin::NoFrame => nmethod.frame_bytes = 0,
+            Begin::Frame { built, saves_rbp } => {
+                nmethod.built = nmethod.built.max(nmethod.entry + built);
+                if !saves_rbp {
+                    nmethod.traits |= Nmethod::SAVES_NO_RBP;
+                }
+            }
+        }
+    }
+    words.nmethod = nmethod;
 }
 
 /// The interrupted frame, of the nmethod in `words`.
@@ -102,13 +136,13 @@ pub(super) fn step_leaf(
     jvm: &Jvm,
     words: &mut Words,
 ) -> Result<(), Stop> {
-    let Nmethod { blob, code, entry, built, frame_bytes, compile_id, is_osr, is_c1 } = words.nmethod;
+    let Nmethod { blob, code, entry, built, frame_bytes, compile_id, is_osr, traits } = words.nmethod;
     let word = compiled_word(compile_id, cursor.pc.wrapping_sub(blob), is_osr != 0);
     words.words = [FrameWord::compiled(cursor.pc, true).0, word, 0];
     words.count = 2;
     let begin = cursor.sp;
     let bits = if cursor.pc < entry || cursor.pc == code || frame_bytes == 0 {
-        // The class check of an unverified entry point, or a method handle intrinsic, which has no frame at all.
+        // The class check of an unverified entry point; or a method handle intrinsic or another method that has no frame at all.
         Leaf::AT_ENTRY.to_bits()
     } else {
         if !target.load_code(cursor.pc - CODE_BEFORE as u64) {
@@ -127,12 +161,13 @@ pub(super) fn step_leaf(
             target.judge_leaf(left, frame_bytes)
         }
     };
+    let bits = if traits & Nmethod::SAVES_NO_RBP != 0 { Leaf::with_rbp_in_register(bits) } else { bits };
     let state = Leaf::from_bits(bits);
     let mut pc = target.read_u64(cursor.sp + state.return_address).ok_or(Stop::StackUnreadable)?;
     let mut pushed = 0;
     let is_built = state.return_address == frame_bytes.wrapping_sub(8);
     // What C2 emits may look like what only C1 does.
-    if is_c1 != 0 && is_generated(jvm, pc) && is_built && cursor.sp == begin {
+    if traits & Nmethod::C1 != 0 && is_generated(jvm, pc) && is_built && cursor.sp == begin {
         pushed = target.pushed_words(cursor.pc, cursor.sp + state.return_address, jvm);
         if pushed != 0 {
             pc = target.read_u64(cursor.sp + state.return_address + pushed).ok_or(Stop::StackUnreadable)?;
@@ -155,11 +190,7 @@ pub(super) fn step_leaf(
         remember(blob, bits, words);
     }
     cursor.sp += pushed;
-    let fp = match state.rbp {
-        SavedRbp::InRegister => cursor.fp,
-        SavedRbp::AtSp(offset) => target.read_u64(cursor.sp + offset).ok_or(Stop::StackUnreadable)?,
-    };
-    arrive(cursor, pc, cursor.sp + state.return_address + 8, fp)
+    leave_to(cursor, target, state, pc)
 }
 
 /// See [`super::pushed_words`].

@@ -93,11 +93,16 @@ pub struct Nmethod {
     pub compile_id: u32,
     /// 1 for an on-stack replacement.
     pub is_osr: u16,
-    /// 1 for code of C1.
-    pub is_c1: u16,
+    /// [`Self::C1`], [`Self::SAVES_NO_RBP`].
+    pub traits: u16,
 }
 
 impl Nmethod {
+    /// Code of C1.
+    pub const C1: u16 = 1;
+    /// Its frame has no place for the caller's rbp.
+    pub const SAVES_NO_RBP: u16 = 2;
+
     /// Whether it is still there.
     #[inline(always)]
     pub fn holds(&self, target: &mut impl Target, jvm: &Jvm) -> bool {

@@ -1,27 +1,23 @@
 //! How far an interrupted nmethod's frame is built, by the instructions around the pc.
 //!
-//! Prologues are one of (openjdk src/hotspot/cpu/x86/macroAssembler_x86.cpp `verified_entry`, c1_MacroAssembler_x86.cpp
-//! `build_frame`, sharedRuntime_x86_64.cpp `generate_native_wrapper`)
-//!
-//! ```text
-//! [bang the stack]  push rbp  [mov rbp, rsp]  [sub rsp, SIZE - 16]  [entry barrier]
-//!                   sub rsp, SIZE - 8  mov [rsp + SIZE - 16], rbp
-//! ```
-//!
-//! and epilogues (x86_64.ad `MachEpilogNode`, c1_LIRAssembler_x86.cpp `return_op`)
+//! Prologues are in [`super::prologue`]; epilogues are one of (x86_64.ad `MachEpilogNode`, c1_LIRAssembler_x86.cpp `return_op`)
 //!
 //! ```text
 //! [add rsp, SIZE - 16]  pop rbp  [safepoint poll]  ret
 //! leave  [safepoint poll]  [check for an exception]  ret
+//! mov rbp, [rsp + SIZE - 16]  add rsp, SIZE - 8  [safepoint poll]  [vzeroupper]  ret
 //! ```
+//!
+//! the last one being Graal's (openjdk jdk-11 src/jdk.internal.vm.compiler, `AMD64HotSpotReturnOp`).
 //!
 //! SIZE being the frame's size in bytes with the return address. The size is known, so that an immediate that equals it
 //! tells these instructions from others.
 
+use super::prologue::{prologue, second_prologue};
 use super::{CODE_BEFORE, CODE_WORDS};
 
 /// Code around a pc, which stands at byte [`CODE_BEFORE`].
-type Code = [u64; CODE_WORDS];
+pub(super) type Code = [u64; CODE_WORDS];
 
 /// Where the caller's rbp is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +39,7 @@ impl Leaf {
     /// Nothing is pushed yet, or everything is popped already.
     pub const AT_ENTRY: Self = Self { return_address: 0, rbp: SavedRbp::InRegister };
     /// Only rbp is pushed.
-    const RBP_PUSHED: Self = Self { return_address: 8, rbp: SavedRbp::AtSp(0) };
+    pub(super) const RBP_PUSHED: Self = Self { return_address: 8, rbp: SavedRbp::AtSp(0) };
 
     #[inline(always)]
     pub(super) const fn built(bytes: u64) -> Self {
@@ -58,6 +54,12 @@ impl Leaf {
             SavedRbp::AtSp(offset) => offset | 1,
         };
         self.return_address << 32 | rbp
+    }
+
+    /// Of the bits of a frame that has no place for rbp.
+    #[inline(always)]
+    pub(super) const fn with_rbp_in_register(bits: u64) -> u64 {
+        bits & !FOUR_BYTES
     }
 
     /// The reverse of [`Self::to_bits`]; offsets are multiples of 8.
@@ -100,57 +102,11 @@ pub fn judge(code: &Code, left: u64, bytes: u64) -> Leaf {
     if left > 0 { prologue(code, left, bytes) } else { body(code, bytes) }
 }
 
-/// Bytes that a prologue is searched for the instructions that build the frame.
-const PROLOGUE_BYTES: usize = 32;
-const FOUR_BYTES: u64 = (1 << 32) - 1;
-const FIVE_BYTES: u64 = (1 << 40) - 1;
+pub(super) const FOUR_BYTES: u64 = (1 << 32) - 1;
 /// As many bytes of a word as the longer `add` and `sub` have.
 const SEVEN_BYTES: u64 = (1 << 56) - 1;
 /// No instruction: what a pattern is that can't be.
 const NEVER: u64 = u64::MAX;
-
-/// The state at a pc that lies `left` bytes before the end of the prologue.
-#[inline(always)]
-fn prologue(code: &Code, left: u64, bytes: u64) -> Leaf {
-    let push_first = Adjust::rsp(SUB, bytes - 16);
-    let store_later = Adjust::rsp(SUB, bytes - 8);
-    // mov [rsp + SIZE - 16], rbp
-    let (store_mask, store) = match bytes {
-        16 => (FOUR_BYTES, 0x242c_8948),
-        _ if bytes - 16 < 0x80 => (FIVE_BYTES, 0x246c_8948 | (bytes - 16) << 32),
-        _ => (u64::MAX, 0x24ac_8948 | (bytes - 16) << 32),
-    };
-    let mut ahead = 0;
-    while ahead < PROLOGUE_BYTES {
-        if ahead as u64 >= left {
-            break;
-        }
-        let at = CODE_BEFORE + ahead;
-        let word = word(code, at);
-        if store_later.is_at(word) {
-            return Leaf::AT_ENTRY;
-        }
-        if word & store_mask == store {
-            return Leaf { return_address: bytes - 8, rbp: SavedRbp::InRegister };
-        }
-        if bytes > 16 && push_first.is_at(word) {
-            return if ahead >= push_before(code, at) { Leaf::AT_ENTRY } else { Leaf::RBP_PUSHED };
-        }
-        if bytes == 16 && word & 0xff == PUSH_RBP {
-            return Leaf::AT_ENTRY;
-        }
-        ahead += 1;
-    }
-    // Class initialization checks and the identity hash's fast path stand before the frame; behind it there is no more
-    // than the entry barrier.
-    if left > PROLOGUE_BYTES as u64 { Leaf::AT_ENTRY } else { Leaf::built(bytes) }
-}
-
-/// How many bytes before the `sub` the `push rbp` is: it may be followed by `mov rbp, rsp`.
-#[inline(always)]
-fn push_before(code: &Code, at: usize) -> usize {
-    if word(code, at - 1) & 0xff == PUSH_RBP { 1 } else { 4 }
-}
 
 /// `mov rbx, imm64`: two of ten bytes.
 const MOV_RBX: u64 = 0xbb48;
@@ -177,8 +133,7 @@ pub fn may_be_unbuilt(code: &Code) -> bool {
     let push_or_pop = |word: u64, places| has(word & !splat(PUSH_RBP ^ POP_RBP), PUSH_RBP & POP_RBP, places);
     let leave = |word, places| has(word, LEAVE_CMP & 0xff, places);
     let store_r10 = |word, places| has(word, STORE_R10 >> 16, places);
-    let found = push_or_pop(before2, at([2, 5]))
-        | push_or_pop(before, at([0, 1, 3, 4, 7]))
+    let found = push_or_pop(before, at([4, 7]))
         | push_or_pop(here, at([0, 7]))
         | push_or_pop(behind, at([6]))
         | push_or_pop(behind2, at([5]))
@@ -191,8 +146,9 @@ pub fn may_be_unbuilt(code: &Code) -> bool {
         | store_r10(before, at([3]))
         | store_r10(here, at([2]))
         | store_r10(behind, at([1, 4]))
-        | has(here, RET, at([0, 6]))
-        | has(behind, RET, at([2, 5]));
+        | has(here, RET, at([0, 2, 3, 4, 5, 6, 7]))
+        | has(behind, RET, at([1, 2, 4, 5, 7]))
+        | has(behind2, RET, at([0, 3]));
     found != 0
 }
 
@@ -227,79 +183,49 @@ fn body(code: &Code, bytes: u64) -> Leaf {
         return Leaf::AT_ENTRY;
     }
     if bytes == 16 {
-        return if is_behind_bare_pop(code) { Leaf::AT_ENTRY } else { Leaf::built(bytes) };
+        return Leaf::built(bytes);
     }
     if let Some(state) = second_prologue(code, bytes) {
         return state;
     }
     let add = Adjust::rsp(ADD, bytes - 16);
-    let here = word(code, pc);
-    if here & 0xff == POP_RBP && add.is_before(word(code, pc - 8)) {
+    let before = word(code, pc - 8);
+    if word(code, pc) & 0xff == POP_RBP && add.is_before(before) {
         return Leaf::RBP_PUSHED;
     }
-    // The polls, by the lengths of their instructions:
-    //  17+  cmp rsp, [r15 + disp8 / disp32]  ja stub              4 or 7, 6
-    //  11+  mov r10, [r15 + disp32]          test [r10], eax      7, 3
-    //  8    test [rip + disp32], eax                              6
-    //  8    mov r10, imm64                   test [r10], eax      10, 3
-    if is_behind_pop(code, &add, 0)
-        || (is_behind_pop(code, &add, 4) && is_poll(word(code, pc - 4), POLL_SHORT))
-        || (is_behind_pop(code, &add, 10) && is_poll(word(code, pc - 10), POLL_SHORT))
-        || (is_behind_pop(code, &add, 7) && is_poll(word(code, pc - 7), POLL_LONG))
-        || (is_behind_pop(code, &add, 13) && is_poll(word(code, pc - 13), POLL_LONG))
-        || (is_behind_pop(code, &add, 7) && is_poll(word(code, pc - 7), POLL_LOAD))
-        || (is_behind_pop(code, &add, 10) && is_poll(word(code, pc - 10), POLL_LOAD))
-        || (is_behind_pop(code, &add, 6) && word(code, pc - 6) & 0xffff == POLL_RIP)
-        || (is_behind_pop(code, &add, 10) && word(code, pc - 10) & 0xffff == POLL_IMMEDIATE)
-        || (is_behind_pop(code, &add, 13) && word(code, pc - 13) & 0xffff == POLL_IMMEDIATE)
-    {
-        return Leaf::AT_ENTRY;
-    }
-    Leaf::built(bytes)
+    if add.is_before_pop(before) { Leaf::AT_ENTRY } else { Leaf::built(bytes) }
 }
 
-/// Stretches of the stack that a prologue touches, at most, as far as they are looked at.
-const MAX_BANGS: usize = 3;
-/// `mov [rsp + disp32], eax`: three of seven bytes.
-const BANG: u64 = 0x24_8489;
-const BANG_BYTES: usize = 7;
-/// `mov rbp, rsp`, as HotSpot and as others emit it.
-const MOV_RBP_RSP: [u64; 2] = [0xec_8b48, 0xe5_8948];
-
-/// The state in the second prologue of an on-stack replacement by C1, by which the interpreter enters it: behind the first one, amid
-/// code whose frame is built (openjdk src/hotspot/cpu/x86/c1_LIRAssembler_x86.cpp, `osr_entry`).
-#[inline(always)]
-fn second_prologue(code: &Code, bytes: u64) -> Option<Leaf> {
-    let pc = CODE_BEFORE;
-    let sub = Adjust::rsp(SUB, bytes - 16);
-    let pushes = |at: usize| word(code, at) & 0xff == PUSH_RBP;
-    let moves = |at: usize| MOV_RBP_RSP.contains(&(word(code, at) & 0xff_ffff));
-    if sub.is_at(word(code, pc)) && (pushes(pc - 1) || (pushes(pc - 4) && moves(pc - 3))) {
-        return Some(Leaf::RBP_PUSHED);
-    }
-    if moves(pc) && pushes(pc - 1) && sub.is_at(word(code, pc + 3)) {
-        return Some(Leaf::RBP_PUSHED);
-    }
-    let mut at = pc;
-    while at < pc + MAX_BANGS * BANG_BYTES && is_poll(word(code, at), BANG) {
-        at += BANG_BYTES;
-    }
-    let builds = sub.is_at(word(code, at + 1)) || (moves(at + 1) && sub.is_at(word(code, at + 4)));
-    (pushes(at) && builds).then_some(Leaf::AT_ENTRY)
-}
-
-/// Whether the pc's `ret` is next, or is it but for a poll: then the return address is on top, however far behind the `pop rbp` is.
-/// Between them may be a check of the reserved zone of the stack (`MacroAssembler::reserved_stack_check`, in methods with
-/// `@ReservedStackAccess` such as those of `ReentrantLock`).
+/// Whether the pc's `ret` is next but for a poll and `vzeroupper`, none of which moves the stack pointer: then the return address is on
+/// top, however far behind the `pop rbp` is. Between them may be a check of the reserved zone of the stack
+/// (`MacroAssembler::reserved_stack_check`, in methods with `@ReservedStackAccess` such as those of `ReentrantLock`).
+///
+/// The polls, with the lengths of their instructions:
+///
+/// ```text
+/// 17+  cmp rsp, [r15 + disp8 / disp32]  ja stub              4 or 7, 6
+/// 11+  mov reg, [r15 + disp32]          test [reg], eax      7, 2 or 3
+/// 8    test [rip + disp32], eax                              6
+/// 8    mov r10, imm64                   test [r10], eax      10, 3
+/// ```
 #[inline(always)]
 fn returns(code: &Code) -> bool {
-    let pc = CODE_BEFORE;
-    let is_ret = |at: usize| word(code, at) & 0xff == RET;
-    let polls = |at: usize| word(code, at) & 0xffff == JA && is_ret(at + 6);
-    is_ret(pc)
-        || polls(pc)
-        || (is_poll(word(code, pc), POLL_SHORT) && polls(pc + 4))
-        || (is_poll(word(code, pc), POLL_LONG) && polls(pc + 7))
+    let mut at = CODE_BEFORE;
+    at += match word(code, at) & 0xff_ffff {
+        POLL_SHORT => 4,
+        POLL_LONG => 7,
+        first if first & LOAD_MASK == POLL_LOAD => 7,
+        first if first & 0xffff == POLL_IMMEDIATE => 10,
+        _ => 0,
+    };
+    at += match word(code, at) & 0xff_ffff {
+        second if second & 0xffff == JA || second & 0xffff == POLL_RIP => 6,
+        second if second & TEST_LONG_MASK == TEST_LONG => 3,
+        second if second & TEST_MASK == TEST => 2,
+        _ => 0,
+    };
+    at += if word(code, at) & 0xff_ffff == VZEROUPPER { 3 } else { 0 };
+    word(code, at) & 0xff == RET
 }
 
 const PUSH_RBP: u64 = 0x55;
@@ -307,57 +233,29 @@ const POP_RBP: u64 = 0x5d;
 const RET: u64 = 0xc3;
 /// ModRM bytes of `add rsp, imm` and `sub rsp, imm` (83 /0, 83 /5; 81 /0, 81 /5).
 const ADD: u64 = 0xc4;
-const SUB: u64 = 0xec;
-/// `cmp rsp, [r15 + disp8]`, `cmp rsp, [r15 + disp32]`, `mov r10, [r15 + disp32]`: three bytes.
+pub(super) const SUB: u64 = 0xec;
+/// `cmp rsp, [r15 + disp8]`, `cmp rsp, [r15 + disp32]`: three bytes.
 const POLL_SHORT: u64 = 0x67_3b49;
 const POLL_LONG: u64 = 0xa7_3b49;
-const POLL_LOAD: u64 = 0x97_8b4d;
+/// `mov reg, [r15 + disp32]`: three bytes, but for the register.
+const POLL_LOAD: u64 = 0x87_8b49;
+const LOAD_MASK: u64 = 0xc7_fffb;
 /// `test [rip + disp32], eax`, `mov r10, imm64`: two bytes.
 const POLL_RIP: u64 = 0x0585;
 const POLL_IMMEDIATE: u64 = 0xba49;
-/// `ja rel32`, `test [r10], eax`: two bytes.
+/// `ja rel32`: two bytes.
 const JA: u64 = 0x870f;
-const TEST_R10: u64 = 0x8541;
+/// `test [reg], eax`: two bytes, or three of the registers from r8 on, but for the register.
+const TEST: u64 = 0x0085;
+const TEST_MASK: u64 = 0xf8ff;
+const TEST_LONG: u64 = 0x00_8541;
+const TEST_LONG_MASK: u64 = 0xf8_ffff;
+/// Three bytes.
+const VZEROUPPER: u64 = 0x77_f8c5;
 
 #[inline(always)]
-fn is_poll(word: u64, poll: u64) -> bool {
+pub(super) fn is_poll(word: u64, poll: u64) -> bool {
     word & 0xff_ffff == poll
-}
-
-/// Whether the epilogue's `pop rbp` ends `distance` bytes before the pc.
-#[inline(always)]
-fn is_behind_pop(code: &Code, add: &Adjust, distance: usize) -> bool {
-    add.is_before_pop(word(code, CODE_BEFORE - distance - 8))
-}
-
-/// The same for a frame that needs no `add`: its `pop rbp` is told by what follows it up to the pc and there.
-#[inline(always)]
-fn is_behind_bare_pop(code: &Code) -> bool {
-    let pc = CODE_BEFORE;
-    let here = word(code, pc);
-    let pop_ends = |distance: usize| word(code, pc - distance - 1) & 0xff == POP_RBP;
-    if pop_ends(0) {
-        return here & 0xff == RET
-            || is_poll(here, POLL_SHORT)
-            || is_poll(here, POLL_LONG)
-            || is_poll(here, POLL_LOAD)
-            || here & 0xffff == POLL_RIP
-            || here & 0xffff == POLL_IMMEDIATE;
-    }
-    if here & 0xff == RET {
-        return (pop_ends(10) && is_poll(word(code, pc - 10), POLL_SHORT))
-            || (pop_ends(13) && is_poll(word(code, pc - 13), POLL_LONG))
-            || (pop_ends(10) && is_poll(word(code, pc - 10), POLL_LOAD))
-            || (pop_ends(6) && word(code, pc - 6) & 0xffff == POLL_RIP)
-            || (pop_ends(13) && word(code, pc - 13) & 0xffff == POLL_IMMEDIATE);
-    }
-    if here & 0xffff == JA {
-        return (pop_ends(4) && is_poll(word(code, pc - 4), POLL_SHORT))
-            || (pop_ends(7) && is_poll(word(code, pc - 7), POLL_LONG));
-    }
-    here & 0xffff == TEST_R10
-        && ((pop_ends(7) && is_poll(word(code, pc - 7), POLL_LOAD))
-            || (pop_ends(10) && word(code, pc - 10) & 0xffff == POLL_IMMEDIATE))
 }
 
 /// `leave` with the begin of `cmp qword [r15 + disp8], imm32`, of the same with `imm8`, and of `test [r15 + disp8], 1`.
@@ -417,23 +315,23 @@ fn is_poll_stub(code: &Code) -> bool {
 }
 
 /// `add rsp, size` or `sub rsp, size`, with the shorter and with the longer immediate.
-struct Adjust {
+pub(super) struct Adjust {
     /// Four bytes.
-    short: u64,
+    pub(super) short: u64,
     /// Seven bytes.
     long: u64,
 }
 
 impl Adjust {
     #[inline(always)]
-    fn rsp(modrm: u64, size: u64) -> Self {
+    pub(super) fn rsp(modrm: u64, size: u64) -> Self {
         let short = if size < 0x80 { 0x8348 | modrm << 16 | size << 24 } else { NEVER };
         Self { short, long: 0x8148 | modrm << 16 | size << 24 }
     }
 
     /// Whether a word begins with it.
     #[inline(always)]
-    fn is_at(&self, word: u64) -> bool {
+    pub(super) fn is_at(&self, word: u64) -> bool {
         word & 0xffff_ffff == self.short || word & SEVEN_BYTES == self.long
     }
 

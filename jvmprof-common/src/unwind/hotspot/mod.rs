@@ -10,6 +10,7 @@ pub mod frozen;
 mod interpreted;
 pub mod known;
 pub mod leaf;
+pub mod prologue;
 pub mod pushed;
 pub mod references;
 pub mod spilled;

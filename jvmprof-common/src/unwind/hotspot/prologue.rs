@@ -1,0 +1,174 @@
+//! Prologues of compiled methods: how far one has come, and what it tells of the frame.
+//!
+//! They are one of (openjdk src/hotspot/cpu/x86/macroAssembler_x86.cpp `verified_entry`, c1_MacroAssembler_x86.cpp
+//! `build_frame`, sharedRuntime_x86_64.cpp `generate_native_wrapper`)
+//!
+//! ```text
+//! [bang the stack]  push rbp  [mov rbp, rsp]  [sub rsp, SIZE - 16]  [entry barrier]
+//! [bang the stack]  sub rsp, SIZE - 8  [entry barrier]  mov [rsp + SIZE - 16], rbp
+//! ```
+//!
+//! the second one being C2's and Graal's (openjdk jdk-11 src/jdk.internal.vm.compiler, `AMD64HotSpotBackend.HotSpotFrameContext`),
+//! which leaves out the `mov` in code that neither calls anything nor stops at a safepoint, and often all of it. SIZE is the frame's in bytes with the
+//! return address.
+
+use super::CODE_BEFORE;
+use super::leaf::{Adjust, Code, FOUR_BYTES, Leaf, SUB, SavedRbp, is_poll, word};
+
+const PUSH_RBP: u64 = 0x55;
+const FIVE_BYTES: u64 = (1 << 40) - 1;
+/// Bytes that a prologue is searched for the instructions that build the frame.
+const PROLOGUE_BYTES: usize = 32;
+
+/// The state at a pc that lies `left` bytes before the end of the prologue.
+#[inline(always)]
+pub(super) fn prologue(code: &Code, left: u64, bytes: u64) -> Leaf {
+    let push_first = Adjust::rsp(SUB, bytes - 16);
+    let store_later = Adjust::rsp(SUB, bytes - 8);
+    let store = StoreRbp::above(bytes - 16);
+    let mut ahead = 0;
+    while ahead < PROLOGUE_BYTES {
+        if ahead as u64 >= left {
+            break;
+        }
+        let at = CODE_BEFORE + ahead;
+        let word = word(code, at);
+        if store_later.is_at(word) {
+            return Leaf::AT_ENTRY;
+        }
+        if store.is_at(word) {
+            return Leaf { return_address: bytes - 8, rbp: SavedRbp::InRegister };
+        }
+        if bytes > 16 && push_first.is_at(word) {
+            return if ahead >= push_before(code, at) { Leaf::AT_ENTRY } else { Leaf::RBP_PUSHED };
+        }
+        if bytes == 16 && word & 0xff == PUSH_RBP {
+            return Leaf::AT_ENTRY;
+        }
+        ahead += 1;
+    }
+    // Class initialization checks and the identity hash's fast path stand before the frame; behind it there is no more
+    // than the entry barrier.
+    if left > PROLOGUE_BYTES as u64 { Leaf::AT_ENTRY } else { Leaf::built(bytes) }
+}
+
+/// How many bytes before the `sub` the `push rbp` is: it may be followed by `mov rbp, rsp`.
+#[inline(always)]
+fn push_before(code: &Code, at: usize) -> usize {
+    if word(code, at - 1) & 0xff == PUSH_RBP { 1 } else { 4 }
+}
+
+/// Stretches of the stack that a prologue touches, at most, as far as they are looked at.
+const MAX_BANGS: usize = 3;
+/// `mov [rsp + disp32], eax`: three of seven bytes.
+const BANG: u64 = 0x24_8489;
+const BANG_BYTES: usize = 7;
+/// `mov rbp, rsp`, as HotSpot and as others emit it.
+const MOV_RBP_RSP: [u64; 2] = [0xec_8b48, 0xe5_8948];
+
+/// The state in the second prologue of an on-stack replacement by C1, by which the interpreter enters it: behind the first one, amid
+/// code whose frame is built (openjdk src/hotspot/cpu/x86/c1_LIRAssembler_x86.cpp, `osr_entry`).
+#[inline(always)]
+pub(super) fn second_prologue(code: &Code, bytes: u64) -> Option<Leaf> {
+    let pc = CODE_BEFORE;
+    let sub = Adjust::rsp(SUB, bytes - 16);
+    let pushes = |at: usize| word(code, at) & 0xff == PUSH_RBP;
+    let moves = |at: usize| MOV_RBP_RSP.contains(&(word(code, at) & 0xff_ffff));
+    if sub.is_at(word(code, pc)) && (pushes(pc - 1) || (pushes(pc - 4) && moves(pc - 3))) {
+        return Some(Leaf::RBP_PUSHED);
+    }
+    if moves(pc) && pushes(pc - 1) && sub.is_at(word(code, pc + 3)) {
+        return Some(Leaf::RBP_PUSHED);
+    }
+    let mut at = pc;
+    while at < pc + MAX_BANGS * BANG_BYTES && is_poll(word(code, at), BANG) {
+        at += BANG_BYTES;
+    }
+    let builds = sub.is_at(word(code, at + 1)) || (moves(at + 1) && sub.is_at(word(code, at + 4)));
+    (pushes(at) && builds).then_some(Leaf::AT_ENTRY)
+}
+
+/// What the code at the verified entry point, which is loaded, tells of the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// Nothing.
+    Other,
+    /// There is none, whatever its size is said to be: Graal's code that needs no room begins with what can be patched by a jump.
+    NoFrame,
+    /// It is built in so many bytes from the entry point on.
+    Frame {
+        built: u64,
+        /// Code that neither calls anything nor stops at a safepoint needn't save rbp, and Graal doesn't.
+        saves_rbp: bool,
+    },
+}
+
+/// How far behind the `sub` the instruction that saves rbp is looked for: between them is an entry barrier.
+const STORE_BYTES: usize = 24;
+/// `nop` of five bytes. C1 and native wrappers have it too, where they don't touch the stack first; `push rbp` follows.
+const LONG_NOP: u64 = 0x44_1f0f;
+const LONG_NOP_BYTES: usize = 5;
+
+/// Reads the prologue that stores rbp later; of another one nothing is told. It is for code whose compiler doesn't say where the
+/// frame is complete, as Graal of JDK 11 doesn't, or says it before rbp is stored.
+#[inline(always)]
+pub fn begin(code: &Code, bytes: u64) -> Begin {
+    let sub = Adjust::rsp(SUB, bytes - 8);
+    let mut at = 0;
+    while at < MAX_BANGS * BANG_BYTES && is_poll(word(code, at), BANG) {
+        at += BANG_BYTES;
+    }
+    if is_poll(word(code, at), LONG_NOP) {
+        at += LONG_NOP_BYTES;
+        let next = word(code, at);
+        if at == LONG_NOP_BYTES && next & 0xff != PUSH_RBP && !sub.is_at(next) {
+            return Begin::NoFrame;
+        }
+    }
+    let first = word(code, at);
+    if !sub.is_at(first) {
+        return Begin::Other;
+    }
+    at += if first & FOUR_BYTES == sub.short { 4 } else { 7 };
+    let store = StoreRbp::above(bytes - 16);
+    let mut ahead = 0;
+    while ahead < STORE_BYTES {
+        if store.is_at(word(code, at + ahead)) {
+            return Begin::Frame { built: at as u64 + ahead as u64 + store.bytes(), saves_rbp: true };
+        }
+        ahead += 1;
+    }
+    Begin::Frame { built: at as u64, saves_rbp: false }
+}
+
+/// `mov [rsp + offset], rbp`.
+struct StoreRbp {
+    mask: u64,
+    bits: u64,
+}
+
+impl StoreRbp {
+    #[inline(always)]
+    fn above(offset: u64) -> Self {
+        match offset {
+            0 => Self { mask: FOUR_BYTES, bits: 0x242c_8948 },
+            1..0x80 => Self { mask: FIVE_BYTES, bits: 0x246c_8948 | offset << 32 },
+            _ => Self { mask: u64::MAX, bits: 0x24ac_8948 | offset << 32 },
+        }
+    }
+
+    /// Whether a word begins with it.
+    #[inline(always)]
+    fn is_at(&self, word: u64) -> bool {
+        word & self.mask == self.bits
+    }
+
+    #[inline(always)]
+    fn bytes(&self) -> u64 {
+        match self.mask {
+            FOUR_BYTES => 4,
+            FIVE_BYTES => 5,
+            _ => 8,
+        }
+    }
+}
