@@ -2,7 +2,7 @@
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
 use jvmprof_common::unwind::hotspot::leaf::{Leaf, SavedRbp, judge, may_be_unbuilt, searches_string};
-use jvmprof_common::unwind::hotspot::prologue::{Begin, begin};
+use jvmprof_common::unwind::hotspot::prologue::{self, Begin};
 use jvmprof_common::unwind::hotspot::{CODE_BEFORE, CODE_BYTES, CODE_WORDS};
 
 const ENTRY: Leaf = Leaf::AT_ENTRY;
@@ -165,10 +165,16 @@ fn graal_takes_its_frame_off_at_once() {
     }
 }
 
+/// Of a method that begins with these instructions.
+fn begin(instructions: &[&[u8]], bytes: u64) -> Begin {
+    let code = around(&instructions.concat(), CODE_BEFORE);
+    prologue::begin(&code, bytes, |at| prologue::behind_store(&code, at, bytes))
+}
+
 #[test]
 fn a_frame_without_a_place_for_rbp_is_told_by_its_prologue() {
     const SUB_28: &[u8] = &[0x48, 0x83, 0xec, 0x28];
-    let of = |bytes, instructions: &[&[u8]]| begin(&around(&instructions.concat(), CODE_BEFORE), bytes);
+    let of = |bytes, instructions: &[&[u8]]| begin(instructions, bytes);
     let told = |built, saves_rbp| Begin::Frame { built, saves_rbp };
     assert_eq!(of(0x30, &[SUB_28, STORE_20]), told(9, true));
     assert_eq!(of(0x30, &[BANG, SUB_28, STORE_20, BODY]), told(16, true));
@@ -188,7 +194,7 @@ fn a_frame_without_a_place_for_rbp_is_told_by_its_prologue() {
 fn code_that_begins_with_a_long_nop_and_builds_nothing_has_no_frame() {
     const NOP: &[u8] = &[0x0f, 0x1f, 0x44, 0x00, 0x00];
     const SUB_8: &[u8] = &[0x48, 0x83, 0xec, 0x08];
-    let of = |instructions: &[&[u8]]| begin(&around(&instructions.concat(), CODE_BEFORE), 0x10);
+    let of = |instructions: &[&[u8]]| begin(instructions, 0x10);
     assert_eq!(of(&[NOP, BODY]), Begin::NoFrame);
     assert_eq!(of(&[NOP, LOAD_RCX, TEST_RCX, VZEROUPPER, RET]), Begin::NoFrame);
     assert_eq!(of(&[NOP, PUSH, MOV_RBP_RSP]), Begin::Other);

@@ -12,7 +12,7 @@ use jvmprof_common::{
 
 use crate::{
     known,
-    memory::{load_code, load_header, returns_to_java},
+    memory::{behind_store, judge_body, load_code, load_header, returns_to_java},
     scratch::{self, Copies},
 };
 
@@ -94,6 +94,16 @@ impl Target for Heap {
     fn code(&self) -> &[u64; CODE_WORDS] {
         // SAFETY: the code stays as it is until it is loaded again.
         unsafe { &(*self.0).code }
+    }
+
+    #[inline(always)]
+    fn behind_store(&self, at: usize, bytes: u64) -> u64 {
+        behind_store(at as u64, bytes)
+    }
+
+    #[inline(always)]
+    fn judge_body(&mut self, bytes: u64) -> u64 {
+        judge_body(bytes)
     }
 
     #[inline(always)]

@@ -12,7 +12,9 @@ use jvmprof_common::{
         Memory, Source,
         hotspot::{
             self, CODE_BYTES, CODE_WORDS, Code, HEADER_BYTES, HEADER_WORDS, SHORT_HEADER_BYTES, Target,
-            known::Nmethod, leaf,
+            known::Nmethod,
+            leaf::{self, Leaf},
+            prologue,
         },
         memory::{Veil, WINDOW_BYTES, WINDOW_WORDS},
     },
@@ -142,6 +144,16 @@ impl Target for User<'_> {
     #[inline(always)]
     fn judge_leaf(&mut self, left: u64, bytes: u64) -> u64 {
         judge_leaf(left, bytes)
+    }
+
+    #[inline(always)]
+    fn traits(&mut self, entry: u64, bytes: u64, level: u64) -> u64 {
+        traits(entry, bytes, level)
+    }
+
+    #[inline(always)]
+    fn interrupted(&mut self, pc: u64, bytes: u64) -> u64 {
+        interrupted(pc, bytes)
     }
 
     #[inline(always)]
@@ -321,11 +333,78 @@ extern "C" fn identify_method(method: u64, is_entered: u64) -> u64 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn judge_leaf(left: u64, bytes: u64) -> u64 {
+    if left == 0 {
+        return judge_body(bytes);
+    }
+    prologue::prologue(left, bytes, |ahead| state_before(ahead as u64, bytes)).to_bits()
+}
+
+/// See [`prologue::state_before`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn state_before(ahead: u64, bytes: u64) -> u64 {
+    let Some(copies) = scratch::copies() else {
+        return prologue::OTHER;
+    };
+    // SAFETY: nobody writes the copies meanwhile.
+    prologue::state_before(unsafe { &(*copies).code }, ahead as usize, bytes)
+}
+
+/// See [`leaf::judge_body`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn judge_body(bytes: u64) -> u64 {
     let Some(copies) = scratch::copies() else {
         return 0;
     };
-    // SAFETY: nobody writes the copies meanwhile.
-    leaf::judge(unsafe { &(*copies).code }, left, bytes).to_bits()
+    // SAFETY: as above.
+    let code = unsafe { &(*copies).code };
+    if ends(leaf::behind_first(code) as u64) != 0 {
+        return Leaf::AT_ENTRY.to_bits();
+    }
+    leaf::body(code, bytes).to_bits()
+}
+
+/// See [`leaf::ends`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn ends(at: u64) -> u64 {
+    let Some(copies) = scratch::copies() else {
+        return 0;
+    };
+    // SAFETY: as above.
+    u64::from(leaf::ends(unsafe { &(*copies).code }, at as usize))
+}
+
+/// See [`hotspot::traits`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn traits(entry: u64, bytes: u64, level: u64) -> u64 {
+    let Some(copies) = scratch::copies() else {
+        return 0;
+    };
+    hotspot::traits(&mut Heap(copies), entry, bytes, level)
+}
+
+/// See [`prologue::behind_store`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub extern "C" fn behind_store(at: u64, bytes: u64) -> u64 {
+    let Some(copies) = scratch::copies() else {
+        return 0;
+    };
+    // SAFETY: as above.
+    prologue::behind_store(unsafe { &(*copies).code }, at as usize, bytes)
+}
+
+/// See [`hotspot::interrupted`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn interrupted(pc: u64, bytes: u64) -> u64 {
+    let Some(copies) = scratch::copies() else {
+        return Leaf::built(bytes).to_bits();
+    };
+    hotspot::interrupted(&mut Heap(copies), pc, bytes)
 }
 
 /// See [`hotspot::is_search`].

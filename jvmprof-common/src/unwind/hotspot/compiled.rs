@@ -16,7 +16,7 @@ use crate::unwind::call::{direct_callee, ends_in_call};
 /// Bytes that an intrinsic pushes, at most.
 const MAX_PUSHED: u64 = 32;
 /// `CompLevel_simple` to `CompLevel_full_profile` (openjdk src/hotspot/share/compiler/compilerDefinitions.hpp).
-const C1_TIERS: core::ops::RangeInclusive<u16> = 1..=3;
+const C1_TIERS: core::ops::RangeInclusive<u64> = 1..=3;
 /// What a compiled frame's pc has from its nmethod's begin, at most.
 const MAX_DELTA: u64 = 1 << 28;
 
@@ -35,17 +35,16 @@ pub(super) fn step(
     if !is_own_pc {
         return leave(cursor, target, bytes);
     }
-    let bits = if !cursor.exact {
-        Leaf::built(bytes + target.spilled(cursor.pc)).to_bits()
-    } else if target.load_code(cursor.pc - CODE_BEFORE as u64) {
-        target.judge_leaf(0, bytes)
-    } else {
-        return Err(Stop::CodeUnreadable);
-    };
-    remember(blob, bits, words);
-    let state = Leaf::from_bits(bits);
-    let pc = target.read_u64(cursor.sp + state.return_address).ok_or(Stop::StackUnreadable)?;
-    leave_to(cursor, target, state, pc)
+    if cursor.exact {
+        let bits = target.interrupted(cursor.pc, bytes);
+        remember(blob, bits, words);
+        let state = Leaf::from_bits(bits);
+        let pc = target.read_u64(cursor.sp + state.return_address).ok_or(Stop::StackUnreadable)?;
+        return leave_to(cursor, target, state, pc);
+    }
+    let bytes = bytes + target.spilled(cursor.pc);
+    remember(blob, Leaf::built(bytes).to_bits(), words);
+    leave(cursor, target, bytes)
 }
 
 /// Goes to the caller at `pc`.
@@ -99,33 +98,50 @@ pub(super) fn judge(target: &mut impl Target, jvm: &Jvm, blob: u64, words: &mut 
     };
     // -1: the compiler didn't say.
     let complete = if complete < 0 { 0 } else { complete as u64 };
-    let is_c1 = C1_TIERS.contains(&byte(target, layout.nmethod_level));
-    let mut nmethod = Nmethod {
+    let entry = match layout.entry_is_offset {
+        0 => pointer(target, layout.nmethod_verified_entry),
+        _ => code + u64::from(short(target, layout.nmethod_verified_entry)),
+    };
+    let (bytes, level) = (frame_bytes(target, layout), byte(target, layout.nmethod_level));
+    let compile_id = int(target, layout.nmethod_compile_id);
+    let is_osr = u16::from(int(target, layout.nmethod_entry_bci) != u32::MAX);
+    let begin = target.traits(entry, bytes, level.into());
+    // Without a branch, each side of which the verifier would follow to the frame's end.
+    let all_if = |bit: u16| (begin >> bit.trailing_zeros() & 1).wrapping_neg();
+    let tells_built = all_if(Nmethod::TELLS_BUILT);
+    words.nmethod = Nmethod {
         blob,
         code,
-        entry: match layout.entry_is_offset {
-            0 => pointer(target, layout.nmethod_verified_entry),
-            _ => code + u64::from(short(target, layout.nmethod_verified_entry)),
-        },
-        built: code + complete,
-        frame_bytes: frame_bytes(target, layout),
-        compile_id: int(target, layout.nmethod_compile_id),
-        is_osr: u16::from(int(target, layout.nmethod_entry_bci) != u32::MAX),
-        traits: if is_c1 { Nmethod::C1 } else { 0 },
+        entry,
+        built: (entry + (begin >> TRAIT_BITS)) & tells_built | (code + complete) & !tells_built,
+        frame_bytes: bytes & !all_if(Nmethod::NO_FRAME),
+        compile_id,
+        is_osr,
+        traits: begin as u16 & (Nmethod::C1 | Nmethod::SAVES_NO_RBP),
     };
-    if !is_c1 && nmethod.frame_bytes != 0 && target.load_code(nmethod.entry) {
-        match prologue::begin(target.code(), nmethod.frame_bytes) {
-            Begin::Other => {}
-            Begin::NoFrame => nmethod.frame_bytes = 0,
-            Begin::Frame { built, saves_rbp } => {
-                nmethod.built = nmethod.built.max(nmethod.entry + built);
-                if !saves_rbp {
-                    nmethod.traits |= Nmethod::SAVES_NO_RBP;
-                }
-            }
+}
+
+/// Behind the bits of [`Nmethod::traits`].
+const TRAIT_BITS: u32 = 8;
+
+/// Traits of an nmethod with this entry point, size of its frame and tier; behind their bits where the frame is built, if that is told,
+/// in bytes from the entry point on.
+#[inline(always)]
+pub(super) fn traits(target: &mut impl Target, entry: u64, bytes: u64, level: u64) -> u64 {
+    if C1_TIERS.contains(&level) {
+        return Nmethod::C1.into();
+    }
+    if bytes == 0 || !target.load_code(entry) {
+        return 0;
+    }
+    match prologue::begin(target.code(), bytes, |at| target.behind_store(at, bytes)) {
+        Begin::Other => 0,
+        Begin::NoFrame => Nmethod::NO_FRAME.into(),
+        Begin::Frame { built, saves_rbp } => {
+            let traits = if saves_rbp { 0 } else { Nmethod::SAVES_NO_RBP };
+            u64::from(Nmethod::TELLS_BUILT | traits) | built << TRAIT_BITS
         }
     }
-    words.nmethod = nmethod;
 }
 
 /// The interrupted frame, of the nmethod in `words`.
@@ -161,7 +177,9 @@ pub(super) fn step_leaf(
             target.judge_leaf(left, frame_bytes)
         }
     };
-    let bits = if traits & Nmethod::SAVES_NO_RBP != 0 { Leaf::with_rbp_in_register(bits) } else { bits };
+    // Without a branch, as above.
+    let saves_no_rbp = u64::from(traits >> Nmethod::SAVES_NO_RBP.trailing_zeros() & 1).wrapping_neg();
+    let bits = bits & !(Leaf::RBP_BITS & saves_no_rbp);
     let state = Leaf::from_bits(bits);
     let mut pc = target.read_u64(cursor.sp + state.return_address).ok_or(Stop::StackUnreadable)?;
     let mut pushed = 0;

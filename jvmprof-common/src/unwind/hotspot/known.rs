@@ -93,7 +93,7 @@ pub struct Nmethod {
     pub compile_id: u32,
     /// 1 for an on-stack replacement.
     pub is_osr: u16,
-    /// [`Self::C1`], [`Self::SAVES_NO_RBP`].
+    /// Bits, as [`Self::C1`].
     pub traits: u16,
 }
 
@@ -102,6 +102,10 @@ impl Nmethod {
     pub const C1: u16 = 1;
     /// Its frame has no place for the caller's rbp.
     pub const SAVES_NO_RBP: u16 = 2;
+    /// It has no frame.
+    pub(super) const NO_FRAME: u16 = 4;
+    /// How far its prologue goes is told by its code.
+    pub(super) const TELLS_BUILT: u16 = 8;
 
     /// Whether it is still there.
     #[inline(always)]

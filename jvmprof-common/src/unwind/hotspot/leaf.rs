@@ -13,7 +13,7 @@
 //! SIZE being the frame's size in bytes with the return address. The size is known, so that an immediate that equals it
 //! tells these instructions from others.
 
-use super::prologue::{prologue, second_prologue};
+use super::prologue::{prologue, second_prologue, state_before};
 use super::{CODE_BEFORE, CODE_WORDS};
 
 /// Code around a pc, which stands at byte [`CODE_BEFORE`].
@@ -41,10 +41,14 @@ impl Leaf {
     /// Only rbp is pushed.
     pub(super) const RBP_PUSHED: Self = Self { return_address: 8, rbp: SavedRbp::AtSp(0) };
 
+    /// The whole frame is there.
     #[inline(always)]
-    pub(super) const fn built(bytes: u64) -> Self {
+    pub const fn built(bytes: u64) -> Self {
         Self { return_address: bytes - 8, rbp: SavedRbp::AtSp(bytes - 16) }
     }
+
+    /// Those of [`Self::to_bits`] that are 0 if rbp is in the register.
+    pub(super) const RBP_BITS: u64 = FOUR_BYTES;
 
     /// As one word: offsets fit 31 bits.
     #[inline(always)]
@@ -56,16 +60,10 @@ impl Leaf {
         self.return_address << 32 | rbp
     }
 
-    /// Of the bits of a frame that has no place for rbp.
-    #[inline(always)]
-    pub(super) const fn with_rbp_in_register(bits: u64) -> u64 {
-        bits & !FOUR_BYTES
-    }
-
     /// The reverse of [`Self::to_bits`]; offsets are multiples of 8.
     #[inline(always)]
     pub const fn from_bits(bits: u64) -> Self {
-        let rbp = bits & 0xffff_ffff;
+        let rbp = bits & Self::RBP_BITS;
         let rbp = if rbp == 0 { SavedRbp::InRegister } else { SavedRbp::AtSp(rbp & !1) };
         Self { return_address: bits >> 32, rbp }
     }
@@ -99,7 +97,16 @@ pub(super) fn bytes(code: &Code, mask: u64, value: u64) -> u64 {
 /// prologue, 0 behind it.
 #[inline(always)]
 pub fn judge(code: &Code, left: u64, bytes: u64) -> Leaf {
-    if left > 0 { prologue(code, left, bytes) } else { body(code, bytes) }
+    match left {
+        0 => judge_body(code, bytes),
+        _ => prologue(left, bytes, |ahead| state_before(code, ahead, bytes)),
+    }
+}
+
+/// As [`judge`], behind the prologue.
+#[inline(always)]
+pub fn judge_body(code: &Code, bytes: u64) -> Leaf {
+    if returns(code) { Leaf::AT_ENTRY } else { body(code, bytes) }
 }
 
 pub(super) const FOUR_BYTES: u64 = (1 << 32) - 1;
@@ -175,11 +182,11 @@ const fn splat(byte: u64) -> u64 {
     byte * 0x0101_0101_0101_0101
 }
 
-/// The state at a pc behind the prologue.
+/// The state at a pc behind the prologue that isn't one of those that [`returns`] tells.
 #[inline(always)]
-fn body(code: &Code, bytes: u64) -> Leaf {
+pub fn body(code: &Code, bytes: u64) -> Leaf {
     let pc = CODE_BEFORE;
-    if returns(code) || is_poll_stub(code) || is_behind_leave(code) {
+    if is_poll_stub(code) || is_behind_leave(code) {
         return Leaf::AT_ENTRY;
     }
     if bytes == 16 {
@@ -209,22 +216,39 @@ fn body(code: &Code, bytes: u64) -> Leaf {
 /// 8    mov r10, imm64                   test [r10], eax      10, 3
 /// ```
 #[inline(always)]
-fn returns(code: &Code) -> bool {
-    let mut at = CODE_BEFORE;
-    at += match word(code, at) & 0xff_ffff {
+pub fn returns(code: &Code) -> bool {
+    ends(code, behind_first(code))
+}
+
+/// Where the code goes on behind the first instruction of a poll, if one is at the pc.
+#[inline(always)]
+pub fn behind_first(code: &Code) -> usize {
+    let first = word(code, CODE_BEFORE) & 0xff_ffff;
+    let bytes = match first {
         POLL_SHORT => 4,
         POLL_LONG => 7,
-        first if first & LOAD_MASK == POLL_LOAD => 7,
-        first if first & 0xffff == POLL_IMMEDIATE => 10,
+        _ if first & LOAD_MASK == POLL_LOAD => 7,
+        _ if first & 0xffff == POLL_IMMEDIATE => 10,
         _ => 0,
     };
-    at += match word(code, at) & 0xff_ffff {
-        second if second & 0xffff == JA || second & 0xffff == POLL_RIP => 6,
-        second if second & TEST_LONG_MASK == TEST_LONG => 3,
-        second if second & TEST_MASK == TEST => 2,
-        _ => 0,
+    CODE_BEFORE + bytes
+}
+
+/// Whether there is a `ret` here, or behind the second instruction of a poll and `vzeroupper`.
+#[inline(always)]
+pub fn ends(code: &Code, at: usize) -> bool {
+    let second = word(code, at) & 0xff_ffff;
+    let bytes = if matches!(second & 0xffff, JA | POLL_RIP) {
+        6
+    } else if second & TEST_LONG_MASK == TEST_LONG {
+        3
+    } else if second & TEST_MASK == TEST {
+        2
+    } else {
+        0
     };
-    at += if word(code, at) & 0xff_ffff == VZEROUPPER { 3 } else { 0 };
+    let at = at + bytes;
+    let at = if word(code, at) & 0xff_ffff == VZEROUPPER { at + 3 } else { at };
     word(code, at) & 0xff == RET
 }
 

@@ -177,6 +177,22 @@ pub fn pushed_words(target: &mut impl Target, jvm: &Jvm, pc: u64, usual: u64) ->
     compiled::pushed_words(target, jvm, pc, usual)
 }
 
+/// What the code at its begin tells of an nmethod: see [`Nmethod::traits`].
+#[inline(always)]
+pub fn traits(target: &mut impl Target, entry: u64, bytes: u64, level: u64) -> u64 {
+    compiled::traits(target, entry, bytes, level)
+}
+
+/// How far a compiled frame of `bytes` is built that a signal has interrupted at `pc`, behind its prologue:
+/// [`Leaf::to_bits`](leaf::Leaf::to_bits).
+#[inline(always)]
+pub fn interrupted(target: &mut impl Target, pc: u64, bytes: u64) -> u64 {
+    match target.load_code(pc - CODE_BEFORE as u64) {
+        true => target.judge_body(bytes),
+        false => leaf::Leaf::built(bytes).to_bits(),
+    }
+}
+
 /// Whether C2's search in strings has moved the stack pointer of the frame whose code is loaded, so that its return address is at
 /// `saved` instead of the `usual` place. `pc`: of the frame, whose code stays loaded.
 #[inline(always)]

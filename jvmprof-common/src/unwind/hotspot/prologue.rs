@@ -20,36 +20,46 @@ const FIVE_BYTES: u64 = (1 << 40) - 1;
 /// Bytes that a prologue is searched for the instructions that build the frame.
 const PROLOGUE_BYTES: usize = 32;
 
-/// The state at a pc that lies `left` bytes before the end of the prologue.
+/// The state at a pc that lies `left` bytes before the end of the prologue. `state_before`: the function of that name, for this code
+/// and frame.
 #[inline(always)]
-pub(super) fn prologue(code: &Code, left: u64, bytes: u64) -> Leaf {
-    let push_first = Adjust::rsp(SUB, bytes - 16);
-    let store_later = Adjust::rsp(SUB, bytes - 8);
-    let store = StoreRbp::above(bytes - 16);
+pub fn prologue(left: u64, bytes: u64, state_before: impl Fn(usize) -> u64) -> Leaf {
     let mut ahead = 0;
     while ahead < PROLOGUE_BYTES {
         if ahead as u64 >= left {
             break;
         }
-        let at = CODE_BEFORE + ahead;
-        let word = word(code, at);
-        if store_later.is_at(word) {
-            return Leaf::AT_ENTRY;
-        }
-        if store.is_at(word) {
-            return Leaf { return_address: bytes - 8, rbp: SavedRbp::InRegister };
-        }
-        if bytes > 16 && push_first.is_at(word) {
-            return if ahead >= push_before(code, at) { Leaf::AT_ENTRY } else { Leaf::RBP_PUSHED };
-        }
-        if bytes == 16 && word & 0xff == PUSH_RBP {
-            return Leaf::AT_ENTRY;
+        let state = state_before(ahead);
+        if state != OTHER {
+            return Leaf::from_bits(state);
         }
         ahead += 1;
     }
     // Class initialization checks and the identity hash's fast path stand before the frame; behind it there is no more
     // than the entry barrier.
     if left > PROLOGUE_BYTES as u64 { Leaf::AT_ENTRY } else { Leaf::built(bytes) }
+}
+
+/// What [`state_before`] says of an instruction that doesn't build the frame.
+pub const OTHER: u64 = u64::MAX;
+
+/// The state at the pc, as [`Leaf::to_bits`], if the next instruction that builds the frame is so many bytes ahead.
+#[inline(always)]
+pub fn state_before(code: &Code, ahead: usize, bytes: u64) -> u64 {
+    let at = CODE_BEFORE + ahead;
+    let word = word(code, at);
+    let pushes = bytes == 16 && word & 0xff == PUSH_RBP;
+    if pushes || Adjust::rsp(SUB, bytes - 8).is_at(word) {
+        return Leaf::AT_ENTRY.to_bits();
+    }
+    if StoreRbp::above(bytes - 16).is_at(word) {
+        return Leaf { return_address: bytes - 8, rbp: SavedRbp::InRegister }.to_bits();
+    }
+    if bytes > 16 && Adjust::rsp(SUB, bytes - 16).is_at(word) {
+        let is_pushed = ahead < push_before(code, at);
+        return if is_pushed { Leaf::RBP_PUSHED } else { Leaf::AT_ENTRY }.to_bits();
+    }
+    OTHER
 }
 
 /// How many bytes before the `sub` the `push rbp` is: it may be followed by `mov rbp, rsp`.
@@ -111,8 +121,10 @@ const LONG_NOP_BYTES: usize = 5;
 
 /// Reads the prologue that stores rbp later; of another one nothing is told. It is for code whose compiler doesn't say where the
 /// frame is complete, as Graal of JDK 11 doesn't, or says it before rbp is stored.
+///
+/// `behind_store`: the function of that name, for this code and frame.
 #[inline(always)]
-pub fn begin(code: &Code, bytes: u64) -> Begin {
+pub fn begin(code: &Code, bytes: u64, behind_store: impl FnOnce(usize) -> u64) -> Begin {
     let sub = Adjust::rsp(SUB, bytes - 8);
     let mut at = 0;
     while at < MAX_BANGS * BANG_BYTES && is_poll(word(code, at), BANG) {
@@ -130,15 +142,24 @@ pub fn begin(code: &Code, bytes: u64) -> Begin {
         return Begin::Other;
     }
     at += if first & FOUR_BYTES == sub.short { 4 } else { 7 };
+    match behind_store(at) {
+        0 => Begin::Frame { built: at as u64, saves_rbp: false },
+        built => Begin::Frame { built, saves_rbp: true },
+    }
+}
+
+/// Where the instruction ends that saves rbp, from `at` on; 0 if none does.
+#[inline(always)]
+pub fn behind_store(code: &Code, at: usize, bytes: u64) -> u64 {
     let store = StoreRbp::above(bytes - 16);
     let mut ahead = 0;
     while ahead < STORE_BYTES {
         if store.is_at(word(code, at + ahead)) {
-            return Begin::Frame { built: at as u64 + ahead as u64 + store.bytes(), saves_rbp: true };
+            return (at + ahead) as u64 + store.bytes();
         }
         ahead += 1;
     }
-    Begin::Frame { built: at as u64, saves_rbp: false }
+    0
 }
 
 /// `mov [rsp + offset], rbp`.

@@ -5,8 +5,8 @@
 
 use super::known::Nmethod;
 use super::{
-    CODE_WORDS, Code, find, frozen, is_called, is_search, leaf, pushed, pushed_arguments, pushed_words,
-    references, returns_to_java, spilled, thawing,
+    CODE_WORDS, Code, find, frozen, interrupted, is_called, is_search, leaf, prologue, pushed,
+    pushed_arguments, pushed_words, references, returns_to_java, spilled, thawing, traits,
 };
 use crate::jvm::{Jvm, MethodIdentity, method_identity};
 use crate::rows::Rules;
@@ -44,6 +44,32 @@ pub trait Target: Memory {
         Self: Sized,
     {
         leaf::judge(self.code(), left, bytes).to_bits()
+    }
+
+    /// The same behind the prologue: [`leaf::judge_body`].
+    fn judge_body(&mut self, bytes: u64) -> u64 {
+        leaf::judge_body(self.code(), bytes).to_bits()
+    }
+
+    /// [`traits`], unless the target has a cheaper way to call it.
+    fn traits(&mut self, entry: u64, bytes: u64, level: u64) -> u64
+    where
+        Self: Sized,
+    {
+        traits(self, entry, bytes, level)
+    }
+
+    /// [`prologue::behind_store`] of the loaded code, unless the target has a cheaper way to call it.
+    fn behind_store(&self, at: usize, bytes: u64) -> u64 {
+        prologue::behind_store(self.code(), at, bytes)
+    }
+
+    /// [`interrupted`], unless the target has a cheaper way to call it.
+    fn interrupted(&mut self, pc: u64, bytes: u64) -> u64
+    where
+        Self: Sized,
+    {
+        interrupted(self, pc, bytes)
     }
 
     /// [`is_search`], unless the target has a cheaper way to call it.
