@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use jvmprof_common::abi::Stop;
 use jvmprof_common::frame::{FrameWord, UserFrame};
-use jvmprof_common::rows::{Register, Row};
+use jvmprof_common::rows::{CfaRule, RaRule, RbpRule, Register, Row};
 use jvmprof_common::unwind::hotspot::{
     self, CODE_BYTES, CODE_WORDS, HEADER_BYTES, HEADER_WORDS, SHORT_HEADER_BYTES, Target, Words,
 };
@@ -92,7 +92,10 @@ pub(super) fn finish(
                 (stepped, Rule::Unknown)
             }
             None => {
-                let rule = rule_at(at);
+                let mut rule = rule_at(at);
+                if matches!(rule, Rule::Row(Row::AT_CALL)) && target.is_archived_entry(cursor.pc) {
+                    rule = Rule::Row(AT_INTERPRETER_ENTRY);
+                }
                 (step(&mut cursor, &mut target, &mut Known(rule)), rule)
             }
         };
@@ -128,6 +131,27 @@ fn contains(java: &Attached, address: Avma) -> bool {
     (java.jvm().code_start..java.jvm().code_end).contains(&address.0)
 }
 
+/// Up to JDK 15 methods of archived classes are entered by jumps in the archive, some to adapters, some to the interpreter. The latter
+/// come from an adapter, which has put arguments above the return address and the caller's stack pointer into r13 (openjdk
+/// jdk-11 src/hotspot/share/oops/method.cpp, `Method::link_method`; src/hotspot/cpu/x86/sharedRuntime_x86_64.cpp, `gen_c2i_adapter`).
+const AT_INTERPRETER_ENTRY: Row =
+    Row { cfa: CfaRule::Register(Register::R13), rbp: RbpRule::Same, ra: RaRule::AtRsp(0), signal: false };
+/// `mov r10, imm64`.
+const MOV: [u8; 2] = [0x49, 0xba];
+const MOV_BYTES: usize = 10;
+/// `jmp r10`.
+const JUMP: [u8; 3] = [0x41, 0xff, 0xe2];
+/// What is looked at: as many bytes as the `mov` has before the pc, and both instructions.
+const ARCHIVED_JUMP_BYTES: usize = 2 * MOV_BYTES + JUMP.len();
+
+/// Where a jump through `r10` leads that begins at the pc, or whose second instruction does.
+fn archived_jump(code: &[u8; ARCHIVED_JUMP_BYTES]) -> Option<u64> {
+    [MOV_BYTES, 0].into_iter().find_map(|at| {
+        let immediate = code[at..].strip_prefix(&MOV)?.first_chunk()?;
+        code[at + MOV_BYTES..].starts_with(&JUMP).then_some(u64::from_le_bytes(*immediate))
+    })
+}
+
 struct Known(Rule);
 
 impl Code for Known {
@@ -150,6 +174,15 @@ struct Copied<'a> {
 impl Copied<'_> {
     fn read(&self, address: u64, into: &mut [u8]) -> bool {
         self.java.is_some_and(|java| java.memory().read_into(Avma(address), into))
+    }
+
+    /// Whether the interrupted instruction is a jump of an archive of classes that leads to an entry of the interpreter.
+    fn is_archived_entry(&self, pc: u64) -> bool {
+        let Some(java) = self.java.filter(|_| self.registers.is_some()) else { return false };
+        let mut code = [0; ARCHIVED_JUMP_BYTES];
+        let interpreter = java.jvm().interpreter_start..java.jvm().interpreter_end;
+        self.read(pc.wrapping_sub(MOV_BYTES as u64), &mut code)
+            && archived_jump(&code).is_some_and(|to| interpreter.contains(&to))
     }
 
     fn read_words<const N: usize>(&self, address: u64, bytes: usize) -> Option<[u64; N]> {
@@ -222,5 +255,24 @@ impl Target for Copied<'_> {
 
     fn stub_row(&mut self, _: u32, address: u64) -> Option<Row> {
         self.java?.stubs().row(Avma(address))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jumps_of_an_archive_are_followed_from_both_instructions() {
+        // mov r10, 0x7f9c0060e640; jmp r10
+        let jump = [0x49, 0xba, 0x40, 0xe6, 0x60, 0x00, 0x9c, 0x7f, 0, 0, 0x41, 0xff, 0xe2, 0, 0, 0];
+        let padded: Vec<u8> = [[0; 16], jump, jump].concat();
+        let at = |pc: usize| {
+            let from = pc - MOV_BYTES;
+            archived_jump(padded[from..].first_chunk().expect("there are enough"))
+        };
+        let jumps: Vec<usize> = (MOV_BYTES..32).filter(|pc| at(*pc) == Some(0x7f9c_0060_e640)).collect();
+        assert_eq!(jumps, [16, 16 + MOV_BYTES]);
+        assert!((MOV_BYTES..32).all(|pc| jumps.contains(&pc) || at(pc).is_none()));
     }
 }
