@@ -165,6 +165,17 @@ fn graal_takes_its_frame_off_at_once() {
     }
 }
 
+#[test]
+fn an_index_that_looks_like_a_return_is_none() {
+    // test [rbx + rax * 8], eax; test [r11 + r8 * 8], eax
+    for test in [&[0x85, 0x04, 0xc3][..], &[0x43, 0x85, 0x04, 0xc3], &[0x41, 0x85, 0x04, 0xc3]] {
+        let code = [BODY, test, BODY].concat();
+        for bytes in [0x10, 0x30] {
+            assert_eq!(judge(&around(&code, BODY.len()), 0, bytes), built(bytes), "{test:02x?}");
+        }
+    }
+}
+
 /// Of a method that begins with these instructions.
 fn begin(instructions: &[&[u8]], bytes: u64) -> Begin {
     let code = around(&instructions.concat(), CODE_BEFORE);

@@ -269,11 +269,12 @@ const POLL_RIP: u64 = 0x0585;
 const POLL_IMMEDIATE: u64 = 0xba49;
 /// `ja rel32`: two bytes.
 const JA: u64 = 0x870f;
-/// `test [reg], eax`: two bytes, or three of the registers from r8 on, but for the register.
+/// `test [reg], eax`: two bytes, or three of the registers from r8 on, but for the register. The first four of them only: with others
+/// the instruction may be longer.
 const TEST: u64 = 0x0085;
-const TEST_MASK: u64 = 0xf8ff;
+const TEST_MASK: u64 = 0xfcff;
 const TEST_LONG: u64 = 0x00_8541;
-const TEST_LONG_MASK: u64 = 0xf8_ffff;
+const TEST_LONG_MASK: u64 = 0xfc_ffff;
 /// Three bytes.
 const VZEROUPPER: u64 = 0x77_f8c5;
 
