@@ -98,6 +98,7 @@ pub(super) fn is_root(classes: &Classes, method: &JavaMethod) -> bool {
                 ("java/lang/System", "initPhase3"),
                 ("java/lang/ClassLoader", "getSystemClassLoader"),
                 ("java/lang/ThreadGroup", "add"),
+                ("sun/instrument/InstrumentationImpl", "<init>"),
                 ("sun/instrument/InstrumentationImpl", "loadClassAndCallPremain"),
                 // An agent's jar is added to the class path before anything else.
                 ("jdk/internal/loader/ClassLoaders$AppClassLoader", "appendToClassPathForInstrumentation"),
