@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use jvmprof_common::abi::Stop;
 use jvmprof_common::frame::FrameWord;
 use jvmprof_common::jvm::{Chunks, Jvm, Layout};
+use jvmprof_common::rows::Register;
 use jvmprof_common::unwind::hotspot::Words as Frame;
 use jvmprof_common::unwind::hotspot::frozen::{self, Frozen};
 use jvmprof_common::unwind::hotspot::{barrier, thawing};
@@ -273,4 +274,57 @@ fn the_end_of_a_room_is_told_by_the_counts_where_its_last_word_does_not() {
         words.0.extend([(begin - 8, 1), (ENTRY - 8, 2)]);
         assert_eq!(thawing::may_end_room(&mut words, &jvm, begin, ENTRY), expected, "{room} words");
     }
+}
+
+/// The end of a stub at [`STUB`], with what it has brought at 0x1010, in a register.
+struct End {
+    code: Vec<u8>,
+    register: Register,
+}
+
+impl Memory for End {
+    fn read_u64(&mut self, address: u64) -> Option<u64> {
+        match address {
+            0x1000 => return Some(0x2000),
+            0x1008 => return Some(COMPILED),
+            _ => {}
+        }
+        let from = usize::try_from(address.checked_sub(STUB)?).ok()?;
+        let bytes: Vec<u8> = self.code.get(from..)?.iter().copied().chain([0x90; 8]).take(8).collect();
+        Some(u64::from_le_bytes(bytes.try_into().ok()?))
+    }
+
+    fn register(&self, register: Register) -> Option<u64> {
+        Some(if register == self.register { 0x1010 } else { 7 })
+    }
+}
+
+only_memory!(End);
+
+#[test]
+fn what_was_thawed_is_in_a_register_until_the_stack_pointer_gets_it() {
+    // mov rbx, rax; of the barrier: vmovsd xmm0, [rsp]; add rsp, 16; pop rax
+    const FIRST: &[u8] = &[0x48, 0x8b, 0xd8];
+    const KEPT: [&[u8]; 3] = [&[0xc5, 0xfb, 0x10, 0x04, 0x24], &[0x48, 0x83, 0xc4, 0x10], &[0x58]];
+    const MOVE: &[u8] = &[0x48, 0x8b, 0xe3];
+    const REST: &[u8] = &[0x48, 0x83, 0xec, 0x10, 0x5d, 0xc3];
+    // test rbx, rbx: what follows the barrier's first call, which brings nothing.
+    const OTHER: &[u8] = &[0x48, 0x85, 0xdb];
+    let barrier = [&[FIRST][..], &KEPT, &[MOVE, REST]].concat();
+    let check = |instructions: &[&[u8]], expected: bool| {
+        let code = instructions.concat();
+        let mut pc = 0;
+        for (index, instruction) in instructions.iter().enumerate().take(instructions.len() - 1) {
+            let register = if index == 0 { Register::RAX } else { Register::RBX };
+            let mut cursor = Cursor { pc: STUB + pc as u64, sp: 0x5000, fp: 3, exact: true };
+            let stepped = barrier::step_thawed(&mut cursor, &mut End { code: code.clone(), register });
+            let found = (stepped == Ok(())).then_some(cursor);
+            let thawed = Cursor { pc: COMPILED, sp: 0x1010, fp: 0x2000, exact: false };
+            assert_eq!(found, expected.then_some(thawed), "at {instruction:02x?} of {instructions:02x?}");
+            pc += instruction.len();
+        }
+    };
+    check(&barrier, true);
+    check(&[FIRST, MOVE, REST], true);
+    check(&[&[FIRST][..], &KEPT, &[OTHER, REST]].concat(), false);
 }

@@ -3,6 +3,7 @@
 
 use super::{Cursor, Target};
 use crate::abi::Stop;
+use crate::rows::Register;
 use crate::unwind::is_code_address;
 
 /// `pop rcx; mov rdi, r15`: what the stub begins with by which a thread continues.
@@ -27,7 +28,30 @@ pub(super) fn is_before_room(target: &mut impl Target, pc: u64) -> bool {
     begins(0) || begins(7) || begins(8) || begins(12) || begins(17)
 }
 
-/// Leaves the stubs where they go on with what they have brought back, at one of their last instructions: `sub rsp, 16; pop rbp; ret`.
+/// `mov rbx, rax`, behind the call that has brought frames back; `mov rsp, rbx`: three bytes.
+const MOV_RBX_RAX: u64 = 0xd8_8b48;
+const MOV_RSP_RBX: u64 = 0xe3_8b48;
+/// `add rsp, 16; pop rax; mov rsp, rbx`: the barrier takes back what it kept, by an instruction of five bytes before these.
+const RESTORE: u64 = 0xe38b_4858_10c4_8348;
+
+/// The stack pointer of what was brought back, which is in a register until rsp gets it. `code`: at the pc.
+#[inline(always)]
+fn brought(target: &mut impl Target, pc: u64, code: u64) -> Option<u64> {
+    let mut restores = |from: u64| target.read_object(pc + from).unwrap_or(0) == RESTORE;
+    let is_first = code & 0xff_ffff == MOV_RBX_RAX;
+    let moves = |code: u64| code & 0xff_ffff == MOV_RSP_RBX;
+    if is_first && (moves(code >> 24) || restores(8)) {
+        return target.register(Register::RAX);
+    }
+    let moves_next = moves(code) && code >> 24 & 0xffff_ffff == SUB_POP_RET & 0xffff_ffff;
+    if moves_next || code == RESTORE || code & 0xffff_ffff == RESTORE >> 32 || restores(5) {
+        return target.register(Register::RBX);
+    }
+    None
+}
+
+/// Leaves the stubs where they go on with what they have brought back, at one of their last instructions: those behind the call that did it, and
+/// `sub rsp, 16; pop rbp; ret`.
 ///
 /// # Errors
 /// [`Stop::Frozen`] anywhere else in them.
@@ -40,7 +64,10 @@ pub fn step_thawed(cursor: &mut Cursor, target: &mut impl Target) -> Result<(), 
         }
         _ if code & 0xffff == SUB_POP_RET >> 32 => (cursor.sp.wrapping_add(16), target.read_u64(cursor.sp)),
         _ if code & 0xff == SUB_POP_RET >> 40 => (cursor.sp.wrapping_add(8), Some(cursor.fp)),
-        _ => return Err(Stop::Frozen),
+        _ => {
+            let sp = brought(target, cursor.pc, code).ok_or(Stop::Frozen)?;
+            (sp, target.read_u64(sp.wrapping_sub(16)))
+        }
     };
     let (pc, fp) = target.read_u64(sp.wrapping_sub(8)).zip(fp).ok_or(Stop::Frozen)?;
     *cursor = Cursor { pc, sp, fp, exact: false };
