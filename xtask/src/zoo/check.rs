@@ -181,7 +181,7 @@ impl Checker {
             if method.is_native {
                 return upcalls::from_native(from, to);
             }
-            if upcalls::from_method(from, to) {
+            if upcalls::from_method(from, to) || (through_native && upcalls::precedes_compilation(to)) {
                 return true;
             }
             let place = match caller.bci {

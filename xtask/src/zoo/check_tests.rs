@@ -149,6 +149,16 @@ fn method_handle_code_is_called_from_where_it_is_linked() {
 }
 
 #[test]
+fn classes_of_a_signature_are_loaded_anywhere_and_by_the_jvm_alone() {
+    let load = || java("java/lang/ClassLoader", "loadClass", "(Ljava/lang/String;)Ljava/lang/Class;", 0);
+    // The line has no instruction that refers to a class.
+    let work = || java(BASE, "work", INT, 11);
+    let edge = |frames: Vec<Frame>| wrongs(frames).iter().any(|(wrong, _)| *wrong == Wrong::Edge);
+    assert!(!edge(vec![load(), other(Code::Native("f".to_owned())), work()]));
+    assert!(edge(vec![load(), work()]));
+}
+
+#[test]
 fn native_code_does_not_make_the_calls_of_bytecode() {
     let through = |native: Code| wrongs([java(BASE, "work", INT, 11), other(native), caller(40)]);
     assert_eq!(through(Code::Native("JavaCalls::call".to_owned())), [(Wrong::Edge, 0)]);
