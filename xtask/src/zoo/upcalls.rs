@@ -21,7 +21,8 @@ pub(super) fn from_method(from: &JavaMethod, to: &JavaMethod) -> bool {
 
 /// A method that is to be compiled is met anywhere: when it is entered, or goes on with a loop. Then classes of its signature are
 /// loaded (openjdk src/hotspot/share/compiler/compileBroker.cpp, `CompileBroker::compile_method`), and a compiler that is written
-/// in Java may be asked for the tier; by the JVM itself, whose frames lie between (openjdk jdk-11 src/hotspot/share/jvmci/jvmciRuntime.cpp, `adjust_comp_level`).
+/// in Java may be asked for the tier (openjdk jdk-11 src/hotspot/share/jvmci/jvmciRuntime.cpp, `adjust_comp_level`). Both calls are the
+/// JVM's own, so that its frames lie between.
 pub(super) fn precedes_compilation(to: &JavaMethod) -> bool {
     is_class_loading(to) || (to.class == JVMCI_RUNTIME && to.name == "adjustCompilationLevel")
 }

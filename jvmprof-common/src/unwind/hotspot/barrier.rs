@@ -50,8 +50,8 @@ fn brought(target: &mut impl Target, pc: u64, code: u64) -> Option<u64> {
     None
 }
 
-/// Leaves the stubs where they go on with what they have brought back, at one of their last instructions: those behind the call that did it, and
-/// `sub rsp, 16; pop rbp; ret`.
+/// Leaves the stubs where they go on with what they have brought back, at one of their last instructions: those behind the call
+/// that did it, and `sub rsp, 16; pop rbp; ret`.
 ///
 /// # Errors
 /// [`Stop::Frozen`] anywhere else in them.

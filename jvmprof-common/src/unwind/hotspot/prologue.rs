@@ -9,8 +9,8 @@
 //! ```
 //!
 //! the second one being C2's and Graal's (openjdk jdk-11 src/jdk.internal.vm.compiler, `AMD64HotSpotBackend.HotSpotFrameContext`),
-//! which leaves out the `mov` in code that neither calls anything nor stops at a safepoint, and often all of it. SIZE is the frame's in bytes with the
-//! return address.
+//! which leaves out the `mov` in code that neither calls anything nor stops at a safepoint, and often all of it. SIZE is the frame's
+//! in bytes with the return address.
 
 use super::CODE_BEFORE;
 use super::leaf::{Adjust, Code, FOUR_BYTES, Leaf, SUB, SavedRbp, is_poll, word};
