@@ -1,4 +1,5 @@
-//! Any bytes as a debug file: MiniDebugInfo, inlined functions and lines, and what is extracted to be uploaded.
+//! Any bytes as a debug file: MiniDebugInfo, inlined functions and lines, and what is extracted to
+//! be uploaded.
 #![no_main]
 
 use std::path::Path;

@@ -1,5 +1,6 @@
-//! Any text as a mangled name: demangling is bounded in size, by the fuzzer's limits in time, and in stack: run it under
-//! `ulimit -s 2048`, since the main thread of a fuzz target has more than the daemon's threads.
+//! Any text as a mangled name: demangling is bounded in size, by the fuzzer's limits in time, and
+//! in stack: run it under `ulimit -s 2048`, since the main thread of a fuzz target has more than
+//! the daemon's threads.
 #![no_main]
 
 use jvmprof_daemon::native::demangle::demangle;

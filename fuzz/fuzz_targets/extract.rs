@@ -1,5 +1,5 @@
-//! Any bytes as a program, and others as its debug file: what is sent of them is an ELF file of the program's segments, no larger
-//! than is allowed.
+//! Any bytes as a program, and others as its debug file: what is sent of them is an ELF file of the
+//! program's segments, no larger than is allowed.
 #![no_main]
 
 mod pieces;

@@ -1,7 +1,7 @@
 //! ELF files around bytes that are to be read.
 
-/// A shared object of these sections, none of them code but `.text`, and of one executable segment over everything. Section
-/// `n` lies at `n << 20`.
+/// A shared object of these sections, none of them code but `.text`, and of one executable segment
+/// over everything. Section `n` lies at `n << 20`.
 pub fn of_sections(sections: &[(&str, &[u8])]) -> Vec<u8> {
     const HEADERS: usize = 64 + 56;
     let (mut body, mut names, mut headers) = (Vec::new(), vec![0], Vec::new());

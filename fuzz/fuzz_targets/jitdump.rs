@@ -1,5 +1,5 @@
-//! Any bytes behind a good header as a jitdump that is written in two parts: it gives what it gives when it is read at
-//! once, within its limits, and names only addresses inside of entries.
+//! Any bytes behind a good header as a jitdump that is written in two parts: it gives what it gives
+//! when it is read at once, within its limits, and names only addresses inside of entries.
 #![no_main]
 
 use std::fs::File;

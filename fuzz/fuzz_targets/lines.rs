@@ -1,4 +1,5 @@
-//! Any bytes as the sections of DWARF: what is found takes no more memory than is allowed, and no more stack than a thread has.
+//! Any bytes as the sections of DWARF: what is found takes no more memory than is allowed, and no
+//! more stack than a thread has.
 #![no_main]
 
 mod image;

@@ -1,5 +1,5 @@
-//! Any bytes as an `.eh_frame`: every function that is found is evaluated at its start, middle and end, and all rows of all of them
-//! cost no more than the bytes are worth.
+//! Any bytes as an `.eh_frame`: every function that is found is evaluated at its start, middle and
+//! end, and all rows of all of them cost no more than the bytes are worth.
 #![no_main]
 
 use jvmprof_daemon::native::rows::UnwindRows;

@@ -1,5 +1,5 @@
-//! Any bytes as a compiled method's debug information, a line table and a symbol: each is bounded, and what is decoded
-//! holds together.
+//! Any bytes as a compiled method's debug information, a line table and a symbol: each is bounded,
+//! and what is decoded holds together.
 #![no_main]
 
 use jvmprof_daemon::hotspot::lines::LineTable;

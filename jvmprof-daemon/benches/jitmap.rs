@@ -1,7 +1,8 @@
 //! What a large perf map costs: `cargo bench --bench jitmap`.
 //!
-//! A map of 1,000,000 entries is read, asked as one of 10,000 is, and then grows by 10,000 lines a second, read on by the
-//! thread that does so in the daemon. Not a divan benchmark: what counts is memory, and CPU time over seconds.
+//! A map of 1,000,000 entries is read, asked as one of 10,000 is, and then grows by 10,000 lines a
+//! second, read on by the thread that does so in the daemon. Not a divan benchmark: what counts is
+//! memory, and CPU time over seconds.
 #![allow(clippy::expect_used, reason = "a benchmark ends by its first surprise")]
 
 use std::fs::File;

@@ -1,6 +1,7 @@
 //! What it costs to turn ten seconds of a busy host into pprof, and to merge pprof again.
 //!
-//! `cargo bench --bench profile`: 200 processes, 50 stacks each, 60 frames deep, Java with inlined lines.
+//! `cargo bench --bench profile`: 200 processes, 50 stacks each, 60 frames deep, Java with inlined
+//! lines.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -1,7 +1,7 @@
 //! What unwind rows cost: `cargo bench --bench rows [-- FILE...]`.
 //!
-//! The time from a file's section to the kernel's form of its rows, and how large that is. Not a divan benchmark: what counts is
-//! bytes a row, and time by megabyte of `.eh_frame`.
+//! The time from a file's section to the kernel's form of its rows, and how large that is. Not a
+//! divan benchmark: what counts is bytes a row, and time by megabyte of `.eh_frame`.
 #![allow(clippy::expect_used, reason = "a benchmark ends by its first surprise")]
 
 use std::fs::File;

@@ -1,7 +1,9 @@
-//! A cache that forgets by generations: what was asked for since the last turn, and what was before it.
+//! A cache that forgets by generations: what was asked for since the last turn, and what was before
+//! it.
 //!
-//! It costs an entry no more than its place in a table, where a cache that keeps the order of all uses takes some 250 bytes and a few
-//! hundred nanoseconds for each; what is lost is that order within half of the cache.
+//! It costs an entry no more than its place in a table, where a cache that keeps the order of all
+//! uses takes some 250 bytes and a few hundred nanoseconds for each; what is lost is that order
+//! within half of the cache.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -43,8 +45,8 @@ impl<K, V> std::fmt::Debug for Generations<K, V> {
 }
 
 impl<K: Eq + Hash, V: Clone> Generations<K, V> {
-    /// `bytes`: of both generations together. `idle`: what nobody has asked for so long is gone, and for half of that time it stays if
-    /// there is room. `weight`: what a value takes, in bytes.
+    /// `bytes`: of both generations together. `idle`: what nobody has asked for so long is gone,
+    /// and for half of that time it stays if there is room. `weight`: what a value takes, in bytes.
     pub(crate) fn new(bytes: u64, idle: Duration, weight: fn(&V) -> usize) -> Self {
         let inner =
             Inner { young: Generation::default(), old: Generation::default(), turned: Instant::now() };

@@ -7,8 +7,8 @@ use std::sync::Arc;
 /// How many values are new before it is looked for those that nobody else holds any more, at least.
 const SWEEP_AFTER: usize = 1024;
 
-/// Values that are shared by all who have an equal one. It is looked for those that nobody else holds any more when there are a
-/// quarter more than were held at the last look.
+/// Values that are shared by all who have an equal one. It is looked for those that nobody else
+/// holds any more when there are a quarter more than were held at the last look.
 #[derive(Debug)]
 pub(crate) struct Interner<T> {
     known: HashSet<Arc<T>>,

@@ -1,7 +1,7 @@
 //! The library of the `jvmprof` daemon: from kernel samples to pprof.
 //!
-//! One folder a subject. A folder imports only from `jvmprof-common`, from the shared value types in
-//! [`types`], from `generations` and `intern`, and from folders above it in this list.
+//! One folder a subject. A folder imports only from `jvmprof-common`, from the shared value types
+//! in [`types`], from `generations` and `intern`, and from folders above it in this list.
 
 mod generations;
 mod intern;

@@ -1,16 +1,19 @@
-//! Value types that every room shares: addresses that can't be confused, build ids, process identity.
+//! Value types that every room shares: addresses that can't be confused, build ids, process
+//! identity.
 
 use std::fmt;
 
-/// For maps that are asked several times a sample. It is seeded, but not made against keys that somebody chooses to collide: for
-/// keys of which each process has maps of its own, or few.
+/// For maps that are asked several times a sample. It is seeded, but not made against keys that
+/// somebody chooses to collide: for keys of which each process has maps of its own, or few.
 pub type FastHasher = foldhash::fast::RandomState;
 
-/// An actual virtual address: where something is in a running process (or in the kernel), as a program counter holds it.
+/// An actual virtual address: where something is in a running process (or in the kernel), as a
+/// program counter holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Avma(pub u64);
 
-/// A stated virtual address: what an ELF file's own program headers and symbols speak of (`p_vaddr`, `st_value`).
+/// A stated virtual address: what an ELF file's own program headers and symbols speak of
+/// (`p_vaddr`, `st_value`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Svma(pub u64);
 
@@ -38,7 +41,8 @@ pub struct BuildId {
 }
 
 impl BuildId {
-    /// The build id with these bytes; `None` if there are none or more than the 20 that the kernel and linkers use.
+    /// The build id with these bytes; `None` if there are none or more than the 20 that the kernel
+    /// and linkers use.
     pub fn new(id: &[u8]) -> Option<Self> {
         let mut bytes = [0; 20];
         if id.is_empty() || id.len() > bytes.len() {
@@ -48,7 +52,8 @@ impl BuildId {
         Some(Self { len: id.len() as u8, bytes })
     }
 
-    /// The build id that is written like this: pairs of hexadecimal digits, of either case; `None` for anything else.
+    /// The build id that is written like this: pairs of hexadecimal digits, of either case; `None`
+    /// for anything else.
     pub fn from_hex(text: &str) -> Option<Self> {
         let digit = |byte: &u8| char::from(*byte).to_digit(16).map(|digit| digit as u8);
         let pairs = text.as_bytes().chunks(2);

@@ -1,5 +1,5 @@
-//! JVMs as they are, without any flag: their stacks are whole, named, and true. Needs root and the JDKs of
-//! `JVMPROF_TEST_JDKS`.
+//! JVMs as they are, without any flag: their stacks are whole, named, and true. Needs root and the
+//! JDKs of `JVMPROF_TEST_JDKS`.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;
@@ -12,8 +12,8 @@ use std::time::Duration;
 use serde_json::Value;
 use support::{LOAD, Workload, compile_java, compile_java_for, jdks, record_json, scratch};
 
-/// Loads one class file again and again under new names, each through a loader of its own, so that code and methods of one
-/// take over the addresses of another.
+/// Loads one class file again and again under new names, each through a loader of its own, so that
+/// code and methods of one take over the addresses of another.
 const UNLOAD: &str = r#"
 import java.io.*;
 public class Unload extends ClassLoader {
@@ -46,7 +46,8 @@ public class Unload extends ClassLoader {
 }
 "#;
 
-/// Virtual threads that park deep in their stacks: they go on with a few frames on a stack, the others are in the heap.
+/// Virtual threads that park deep in their stacks: they go on with a few frames on a stack, the
+/// others are in the heap.
 const PARK: &str = r#"
 import java.util.concurrent.locks.LockSupport;
 public class Park {
@@ -160,16 +161,18 @@ fn recursion(flags: &[&str]) {
         std::thread::sleep(Duration::from_secs(3));
         let found = record(dir.path(), &["-p", &load.pid().to_string(), "-d", "3s"]);
         let of = format!("JDK {feature} {flags:?}: {}", found.summary);
-        // Before the kernel knows the JVM, stacks are copied for the daemon to walk, though not as many bytes of them.
+        // Before the kernel knows the JVM, stacks are copied for the daemon to walk, though not as
+        // many bytes of them.
         let early = found.summary["losses"]["truncated: process not yet known"].as_u64().unwrap_or(0);
         assert!(early <= 100, "the JVM is known within a second: {of}");
         assert!(found.samples - early > 50 && found.whole * 100 >= (found.samples - early) * 99, "{of}");
-        // From the main method at most all of them, and at the bottom all but what returned already.
+        // From the main method at most all of them, and at the bottom all but what returned
+        // already.
         let descends = |stack: &str| stack.matches(";Load.descend").count();
         let deep = found.samples_of(|stack| stack.contains(";Load.main;") && descends(stack) == 1001);
         assert!(deep * 10 >= (found.samples - early) * 8, "{of}: {deep} are 1,001 deep");
-        // C2 inlines a recursive call once, and at an instruction between two places with debug information the inlining
-        // of the next one counts.
+        // C2 inlines a recursive call once, and at an instruction between two places with debug
+        // information the inlining of the next one counts.
         assert_eq!(found.samples_of(|stack| descends(stack) > 1002), 0, "{of}");
         assert!(found.samples_of(|stack| descends(stack) == 1002) * 50 <= found.samples, "{of}");
     }
@@ -197,7 +200,8 @@ fn a_jvm_that_lives_for_five_seconds_is_whole_from_its_start() {
         assert_eq!(found.summary["kernel"]["taken"].as_u64().unwrap(), found.samples, "{of}");
         assert!(found.samples > 50 && found.whole * 100 >= found.samples * 95, "{of}");
         let named = found.samples_of(|stack| stack.contains(";Load.main;"));
-        // A debug build takes a second to know a JVM; until then its frames are walked too late to be named.
+        // A debug build takes a second to know a JVM; until then its frames are walked too late to
+        // be named.
         assert!(named * 4 > found.samples, "{of}: {named} of Load.main");
     }
 }
@@ -259,7 +263,8 @@ fn a_virtual_threads_frames_are_found_while_a_collector_moves_them() {
     frozen(flags, &["Park", "litter"]);
 }
 
-/// A thread that yields all the time is often met while the JVM copies its frames back. What it copies of interpreted ones is cut.
+/// A thread that yields all the time is often met while the JVM copies its frames back. What it
+/// copies of interpreted ones is cut.
 #[test]
 fn frames_that_are_being_thawed_are_on_their_stack() {
     let dir = scratch();

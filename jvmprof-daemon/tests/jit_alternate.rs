@@ -1,4 +1,5 @@
-//! A program that generates function A and function B in turn at one address: no sample of A may be called B.
+//! A program that generates function A and function B in turn at one address: no sample of A may be
+//! called B.
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
 mod jit;
@@ -32,7 +33,8 @@ fn a_jitdump_names_every_sample_by_what_was_there() {
 /// The code keeps no frame pointer, and A's frames have another size than B's.
 #[test]
 fn code_without_frame_pointers_is_unwound_by_what_its_jitdump_tells_of_it() {
-    // What is told late is told all at once: no more of it than is remembered of one address, nor more samples than may wait for it.
+    // What is told late is told all at once: no more of it than is remembered of one address, nor
+    // more samples than may wait for it.
     for (mode, a, b, turns) in [("unwound", "30", "10", "75"), ("late", "180", "60", "4")] {
         let seen = alternate(mode, a, b, turns);
         let (right, wrong, unknown) = seen.judged();

@@ -1,4 +1,5 @@
-//! A JVM that is asked for its perf map, as another user in another root's `/tmp`, too. Run by root.
+//! A JVM that is asked for its perf map, as another user in another root's `/tmp`, too. Run by
+//! root.
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
 mod support;
@@ -87,7 +88,8 @@ fn ask_while(
     let shared = Arc::clone(&map);
     let asking = std::thread::spawn(move || {
         let group: nix::libc::gid_t = 7;
-        // SAFETY: one group is read, which is there. The C library's function would be of all threads.
+        // SAFETY: one group is read, which is there. The C library's function would be of all
+        // threads.
         let done = unsafe { nix::libc::syscall(nix::libc::SYS_setgroups, 1, &raw const group) };
         assert_eq!((done, other_groups()), (0, vec!["7".to_owned()]));
         let answer = request(&target, &shared, &is_over);

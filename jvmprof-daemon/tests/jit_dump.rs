@@ -164,7 +164,8 @@ fn told() -> impl Strategy<Value = Vec<(bool, Told)>> {
     vec((any::<bool>(), prop_oneof![2 => load, 1 => moved]), 0..14)
 }
 
-/// Of one place: since when which name, by the place where its code begins and the record that told it.
+/// Of one place: since when which name, by the place where its code begins and the record that told
+/// it.
 type Versions = Vec<(u64, Option<(usize, u64, usize)>)>;
 
 fn write(all: &mut [Versions], place: u64, size: u64, time: u64, code: Option<(usize, u64, usize)>) {
@@ -223,7 +224,8 @@ proptest! {
     }
 }
 
-/// The `.eh_frame` of 64 bytes of code that lower the stack pointer by `frame`, as its writer would have put it behind them.
+/// The `.eh_frame` of 64 bytes of code that lower the stack pointer by `frame`, as its writer would
+/// have put it behind them.
 fn unwinding(time_ns: u64, frame: u8) -> Vec<u8> {
     let cie: [u8; 24] =
         [20, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0x1b, 0x0c, 7, 8, 0x90, 1, 0, 0];
@@ -318,8 +320,8 @@ fn a_writer_that_collects_its_records_is_found_out() {
     assert!(dump.is_collecting());
 }
 
-/// Writes a jitdump that ends in the middle of a record, and gives it up: first the mapping, then the file. Each step when it
-/// is told to.
+/// Writes a jitdump that ends in the middle of a record, and gives it up: first the mapping, then
+/// the file. Each step when it is told to.
 const QUITTER: &str = r#"
 #include <fcntl.h>
 #include <stdint.h>

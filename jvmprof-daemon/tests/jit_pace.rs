@@ -1,5 +1,5 @@
-//! What the files of one process may cost, and whom they are believed of. Asked with times of its own, so that seconds take
-//! none; counted in bytes that are read.
+//! What the files of one process may cost, and whom they are believed of. Asked with times of its
+//! own, so that seconds take none; counted in bytes that are read.
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
 use std::fs::{self, OpenOptions};

@@ -1,4 +1,5 @@
-//! Perf maps where they shouldn't be found easily: in namespaces, of dead processes, and put there by somebody hostile.
+//! Perf maps where they shouldn't be found easily: in namespaces, of dead processes, and put there
+//! by somebody hostile.
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
 mod jit;
@@ -128,8 +129,8 @@ fn a_map_of_an_earlier_process_with_the_same_pid_is_not_believed() {
     assert_eq!(replaced.count("run_a", "shell") + replaced.count("run_b", "shell"), 0);
     assert_eq!(replaced.loss("stale_perf_maps"), 1);
 
-    // What is written while the process is there is believed, though an old map lies before it: once that has been seen,
-    // which takes the longer the busier the machine is.
+    // What is written while the process is there is believed, though an old map lies before it:
+    // once that has been seen, which takes the longer the busier the machine is.
     let appended = prepared(
         "appended",
         "echo 200000000 1000 stale > $map; touch -d '1 hour ago' $map; \

@@ -1,4 +1,5 @@
-//! Real runtimes that write what they generate, into perf maps and jitdumps: node, CPython, wasmtime and .NET.
+//! Real runtimes that write what they generate, into perf maps and jitdumps: node, CPython,
+//! wasmtime and .NET.
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
 mod jit;
@@ -40,11 +41,12 @@ fn unknown(stacks: &Stacks) -> u64 {
 /// One at a time: shares of time are compared with shares of CPU time.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Node's own profiler; not together with `--interpreted-frames-native-stack`, or it may wait for itself for ever: its signal
-/// handler then takes a lock that the thread may hold.
+/// Node's own profiler; not together with `--interpreted-frames-native-stack`, or it may wait for
+/// itself for ever: its signal handler then takes a lock that the thread may hold.
 const CPU_PROF: [&str; 2] = ["--cpu-prof", "--cpu-prof-name=own.cpuprofile"];
 
-/// Runs a script in node, and gives what was seen here and by node's own profiler, if that was asked for.
+/// Runs a script in node, and gives what was seen here and by node's own profiler, if that was
+/// asked for.
 fn node(flags: &[&str], script: &str, args: &[&str]) -> (Stacks, Option<Stacks>) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let directory = scratch();
@@ -56,13 +58,13 @@ fn node(flags: &[&str], script: &str, args: &[&str]) -> (Stacks, Option<Stacks>)
     (stacks, own.map(|own| of_cpu_prof(&own)))
 }
 
-/// Runs three functions that take the same part of the time in each run. `own`: what node's own profiler said of another
-/// run; gives what it said of this one.
+/// Runs three functions that take the same part of the time in each run. `own`: what node's own
+/// profiler said of another run; gives what it said of this one.
 fn small_functions(flags: &[&str], own: Option<Stacks>) -> Stacks {
     let (stacks, seen) = node(flags, include_str!("jit/work.js"), &["5000"]);
     let own = own.or(seen).expect("node's own profile");
-    // Node's profiler knows its first thread only. On a busy machine the stacks of the first moments, before node's unwind
-    // rows have been read, may not reach its begin.
+    // Node's profiler knows its first thread only. On a busy machine the stacks of the first
+    // moments, before node's unwind rows have been read, may not reach its begin.
     let functions = ["primes", "words", "square"];
     let is_first = |frames: &[String]| {
         frames.iter().any(|frame| frame.starts_with("node::Start") || functions.contains(&&**frame))
@@ -91,8 +93,8 @@ fn node_is_named_by_its_jitdump_as_by_its_own_profiler() {
     small_functions(&[CPU_PROF[0], CPU_PROF[1], "--perf-prof"], None);
 }
 
-/// What `cargo xtask test` has fetched from npm and PyPI.
-/// Deep stacks of code that was generated long before; V8 has told of none of the time since. For so many ms of CPU time.
+/// What `cargo xtask test` has fetched from npm and PyPI. Deep stacks of code that was generated
+/// long before; V8 has told of none of the time since. For so many ms of CPU time.
 const DEEP: &str = "
 function leaf(n) { let h = 7; for (let i = 0; i < 2000; i++) h = Math.imul(h, 31) + i + n | 0; return h; }
 function deeper(n) { return n === 0 ? leaf(n) : deeper(n - 1) + 1 | 0; }
@@ -191,7 +193,8 @@ fn python_is_named_by_its_jitdump_and_its_stacks_are_whole() {
     functions_in_python("perf_jit");
 }
 
-/// Two functions, each for a part of the time that is known: one that calls itself and one that loops.
+/// Two functions, each for a part of the time that is known: one that calls itself and one that
+/// loops.
 struct TwoFunctions {
     /// What calls them is called so, or has this in its name.
     entry: &'static str,
@@ -211,7 +214,8 @@ impl TwoFunctions {
         self.names.iter().any(|name| has(frames, name))
     }
 
-    /// From the program's begin through the runtime to one loop, or to calls of one function by itself.
+    /// From the program's begin through the runtime to one loop, or to calls of one function by
+    /// itself.
     fn is_whole(&self, frames: &[String]) -> bool {
         let entry = frames.iter().position(|frame| frame.contains(self.entry));
         let inner = &frames[entry.map_or(frames.len(), |at| at + 1)..];

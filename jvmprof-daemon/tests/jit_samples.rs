@@ -1,5 +1,6 @@
-//! Each sample of a program that generates A and B in turn at one address, judged alone: by who called the code it is known
-//! what was there, and by the counter whether its name was told to be ambiguous. Needs root (or `CAP_BPF`, `CAP_PERFMON`).
+//! Each sample of a program that generates A and B in turn at one address, judged alone: by who
+//! called the code it is known what was there, and by the counter whether its name was told to be
+//! ambiguous. Needs root (or `CAP_BPF`, `CAP_PERFMON`).
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
 mod jit;

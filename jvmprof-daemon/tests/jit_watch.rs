@@ -162,7 +162,8 @@ fn place(index: u64) -> u64 {
     0x1000 + index / 8 * 16
 }
 
-/// Writes lines, some at once and some after a while; returns when it began with each and when it was there.
+/// Writes lines, some at once and some after a while; returns when it began with each and when it
+/// was there.
 fn write_on(path: &Path, first: u64, seconds: u64) -> Vec<(u64, u64)> {
     let mut file = OpenOptions::new().create(true).append(true).open(path).expect("a map");
     let end = Instant::now() + Duration::from_secs(seconds);

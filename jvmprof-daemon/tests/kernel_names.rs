@@ -1,4 +1,5 @@
-//! The names of the running kernel's functions. Needs root, as the profiler itself, and to compare them CAP_SYSLOG; fails without.
+//! The names of the running kernel's functions. Needs root, as the profiler itself, and to compare
+//! them CAP_SYSLOG; fails without.
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
-//! ELF files, whole, cut short, and put there by somebody hostile; and the cache of what is known of them.
+//! ELF files, whole, cut short, and put there by somebody hostile; and the cache of what is known
+//! of them.
 //!
 //! Needs binutils, a C compiler and JDK 17's libjvm.so, and fails where they are missing.
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
@@ -91,7 +92,8 @@ fn code_is_where_its_segment_puts_it() {
     );
 }
 
-/// What rustc and lld link: the code begins within a page that it shares with constants, mapped twice.
+/// What rustc and lld link: the code begins within a page that it shares with constants, mapped
+/// twice.
 #[test]
 fn a_mapping_begins_where_its_codes_page_does() {
     let segment = |offset, address, size, executable| LoadSegment {

@@ -1,4 +1,5 @@
-//! Go programs by their own table: names and rows against what the linker wrote for debuggers. Needs go.
+//! Go programs by their own table: names and rows against what the linker wrote for debuggers.
+//! Needs go.
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
 mod support;
@@ -41,7 +42,8 @@ fn a_stripped_program_has_the_names_of_the_one_that_is_not() {
     let (mut named, mut holes) = (0, 0);
     for at in (text.address.0..text.address.0 + text.size).step_by(4) {
         let (expected, found) = (name(&known, &whole, at), name(&own, &whole, at));
-        // Wrappers for assembly have a suffix that the table leaves out; the linker's own marks aren't in it.
+        // Wrappers for assembly have a suffix that the table leaves out; the linker's own marks
+        // aren't in it.
         let expected = expected.map(|name| name.trim_end_matches(".abi0").to_owned());
         match (found, expected) {
             (None, None) => holes += 1,
@@ -90,13 +92,16 @@ fn rows_of_the_table_are_those_that_debuggers_get() {
                 let code = &image[(text.offset.0 + pc - text.address.0) as usize..];
                 let row = match rows.row(Svma(pc)) {
                     Some(row) => row,
-                    // There, functions reach over the padding behind them. This one takes its return address away.
+                    // There, functions reach over the padding behind them. This one takes its
+                    // return address away.
                     None if code[0] == 0xcc || name.starts_with("syscall.rawVforkSyscall") => continue,
-                    // No stack has frames of a gigabyte, which one function for reflection is prepared for.
+                    // No stack has frames of a gigabyte, which one function for reflection is
+                    // prepared for.
                     None if name.starts_with("runtime.call1073741824") => continue,
                     None => panic!("no row at {pc:#x}, {name}"),
                 };
-                // The last rows there begin before the function's last instructions, `pop rbp; ret`.
+                // The last rows there begin before the function's last instructions, `pop rbp;
+                // ret`.
                 if code[0] == 0x5d && code[1] == 0xc3 && matches!(row.cfa, CfaRule::Rsp(_)) && !row.is_root()
                 {
                     assert_eq!(row.cfa, CfaRule::Rsp(16), "{pc:#x} {name}");

@@ -220,7 +220,8 @@ fn check_against_gimli(path: &str, least_coverage: f64) {
         }
         let behind = rows.row(Svma(fde.end_address()));
         assert!(sought.row(Svma(fde.end_address())).is_none_or(|one| Some(one) == behind));
-        // glibc has no frame information of the few instructions behind the system call that makes a thread.
+        // glibc has no frame information of the few instructions behind the system call that makes
+        // a thread.
         let behind = behind.filter(|row| row.ra != RaRule::BehindClone);
         assert!(behind.is_none() || rows.function_ranges().any(|(start, _)| start.0 == fde.end_address()));
     }
@@ -273,7 +274,8 @@ fn rows_of_other_files_equal_gimlis_evaluation() {
 
 #[test]
 fn rows_of_hand_written_assembly_equal_gimlis_evaluation() {
-    // Some of it finds its frame by rax, r9 or r11: known where it is interrupted, and it calls nothing.
+    // Some of it finds its frame by rax, r9 or r11: known where it is interrupted, and it calls
+    // nothing.
     check_against_gimli("/lib/x86_64-linux-gnu/libcrypto.so.3", 0.9999);
 }
 
@@ -332,7 +334,8 @@ fn entries_of_a_plt_with_endbr64_push_their_index_earlier() {
 #[test]
 fn threads_of_libc_have_their_root_where_its_frames_say() {
     let (rows, ..) = load(LIBC);
-    // Debian's libc has `undefined` return addresses in clone and clone3 and nowhere else; before each the parent returns.
+    // Debian's libc has `undefined` return addresses in clone and clone3 and nowhere else; before
+    // each the parent returns.
     let roots: Vec<_> = rows
         .function_ranges()
         .filter(|(start, end)| (start.0..end.0).any(|pc| rows.is_root(Svma(pc))))
@@ -389,7 +392,8 @@ fn readelf_rows(path: &str) -> BTreeMap<u64, BTreeMap<String, String>> {
             Some(_) if fields.iter().any(|field| field == "CIE") => is_fde = false,
             Some(loc) if is_fde && loc.len() == 16 && fields.len() == columns.len() => {
                 let address = u64::from_str_radix(loc, 16).expect("an address");
-                // readelf shows an instruction that changes nothing as a row of its own; the last one holds.
+                // readelf shows an instruction that changes nothing as a row of its own; the last
+                // one holds.
                 rows.insert(address, columns.iter().cloned().zip(fields).collect());
             }
             _ => {}

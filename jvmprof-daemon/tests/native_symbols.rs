@@ -184,7 +184,8 @@ fn stripped_functions_are_holes_and_take_no_neighbours_name() {
     }
 }
 
-/// What two demanglers spell differently: spaces, and unsigned literals (`(unsigned long)7`, `7ul`).
+/// What two demanglers spell differently: spaces, and unsigned literals (`(unsigned long)7`,
+/// `7ul`).
 fn squeeze(name: &str) -> String {
     let mut squeezed = String::new();
     for c in name.replace("(unsigned long)", "").replace("(unsigned int)", "").chars() {

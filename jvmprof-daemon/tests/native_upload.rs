@@ -1,5 +1,6 @@
-//! Stripped programs get their names from a server that has their debug files: the embedded collector, and Parca itself
-//! where `JVMPROF_TEST_PARCA` names its binary. Needs root, gcc, binutils and curl.
+//! Stripped programs get their names from a server that has their debug files: the embedded
+//! collector, and Parca itself where `JVMPROF_TEST_PARCA` names its binary. Needs root, gcc,
+//! binutils and curl.
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
 mod support;
@@ -33,8 +34,8 @@ __attribute__((noipa)) static void caller_in_secret(unsigned long n) { burn_in_s
 int main(void) { for (;;) caller_in_secret(1000000); }
 "#;
 
-/// Folders of what else runs on a host: whole hosts are profiled, and these tests send nothing of them. The folder of the
-/// tests' own build is another one.
+/// Folders of what else runs on a host: whole hosts are profiled, and these tests send nothing of
+/// them. The folder of the tests' own build is another one.
 const EXCLUDED: [&str; 7] = ["/usr/**", "/lib*/**", "/bin/**", "/sbin/**", "/opt/**", "/root/**", "/home/**"];
 
 /// Each test's daemon sees the programs of the others.
@@ -105,8 +106,8 @@ impl Stripped {
         log.lines().any(|line| line.contains(what) && line.contains(text(&self.program)))
     }
 
-    /// Profiles it until the daemon has said this of its upload (or, for nothing to say, for some windows), and gives its
-    /// log.
+    /// Profiles it until the daemon has said this of its upload (or, for nothing to say, for some
+    /// windows), and gives its log.
     fn profile(&self, address: &str, until: Option<&str>, more: &[&str]) -> String {
         let _workload = Workload::start(&self.program, &[]);
         self.profile_running(address, until, more)
@@ -285,7 +286,8 @@ fn an_excluded_file_never_leaves_the_host() {
     assert!(!names(&collected(&address, "secret_x")).contains("burn_in_secret"));
 }
 
-/// What a package manager does to a program that runs: its mapping's path ends in ` (deleted)` from then on.
+/// What a package manager does to a program that runs: its mapping's path ends in ` (deleted)` from
+/// then on.
 #[test]
 fn an_excluded_file_that_was_replaced_while_it_runs_never_leaves_the_host() {
     let _alone = alone();

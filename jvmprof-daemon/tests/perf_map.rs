@@ -1,7 +1,7 @@
 //! Perf maps as files: growing, cut, replaced, rewritten, and put there by somebody hostile.
 //!
-//! The fixtures are excerpts of what OpenJDK 17.0.15 and 25 wrote on `jcmd PID Compiler.perfmap`, and node 20.20.2 with
-//! `--perf-basic-prof`.
+//! The fixtures are excerpts of what OpenJDK 17.0.15 and 25 wrote on `jcmd PID Compiler.perfmap`,
+//! and node 20.20.2 with `--perf-basic-prof`.
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
 use std::fs::{self, File, OpenOptions};

@@ -1,4 +1,5 @@
-//! `jvmprof record` from its command line to its files, on real processes and JVMs. Needs root, gcc and Go.
+//! `jvmprof record` from its command line to its files, on real processes and JVMs. Needs root, gcc
+//! and Go.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;

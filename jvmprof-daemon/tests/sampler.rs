@@ -1,4 +1,5 @@
-//! The sampler against the running kernel. Needs root (or CAP_BPF, CAP_PERFMON), like the profiler itself.
+//! The sampler against the running kernel. Needs root (or CAP_BPF, CAP_PERFMON), like the profiler
+//! itself.
 
 #![allow(clippy::expect_used, reason = "a test may panic")]
 
@@ -103,7 +104,8 @@ fn a_command_is_seen_from_exec_to_exit_in_order_with_its_samples() {
             EventKind::Sample(sample) if sample.header.pid == pid && sample.comm() == "sh" => {
                 assert!(sample.header.start_ns > 0);
                 assert_ne!(sample.stop, Stop::KernelThread);
-                // The kernel tells of the exit some time before the process runs for the last time, without its memory.
+                // The kernel tells of the exit some time before the process runs for the last time,
+                // without its memory.
                 seen.push(if sample.stop == Stop::NoMemory { "exiting" } else { "sample" });
             }
             EventKind::Exit { pid: of, .. } if *of == pid => seen.push("exit"),

@@ -1,4 +1,5 @@
-//! What a running daemon tells of itself: metrics, health, logs, and the service manager's protocol. Needs root.
+//! What a running daemon tells of itself: metrics, health, logs, and the service manager's
+//! protocol. Needs root.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
 
 mod support;
@@ -191,8 +192,9 @@ fn json_logs_are_objects() {
 
 const CURRENT: &str = "jvmprof_sampling_frequency_hertz{which=\"current\"}";
 
-/// Waits until profiles with the frequency that a daemon has now are stored, ends it, and checks that both it and the 99 Hz
-/// that it began with are told by profiles, and that nothing was lost between the two.
+/// Waits until profiles with the frequency that a daemon has now are stored, ends it, and checks
+/// that both it and the 99 Hz that it began with are told by profiles, and that nothing was lost
+/// between the two.
 fn profiles_tell_both_frequencies(daemon: Daemon) {
     use jvmprof_daemon::export::store::{Store, TimeRange, UnixNanos};
     use jvmprof_daemon::profile::decode::{DecodeLimits, decode};

@@ -53,7 +53,8 @@ struct Running {
     log: PathBuf,
 }
 
-/// Children in the order of their start. They end in the opposite order, also when this value is dropped.
+/// Children in the order of their start. They end in the opposite order, also when this value is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Children {
     logs: PathBuf,
@@ -66,8 +67,8 @@ impl Children {
         Self { logs, running: Vec::new() }
     }
 
-    /// Starts a child in a process group of its own, so that Ctrl-C reaches it through [`Children::stop`] only, in
-    /// order. Returns its pid.
+    /// Starts a child in a process group of its own, so that Ctrl-C reaches it through
+    /// [`Children::stop`] only, in order. Returns its pid.
     ///
     /// # Errors
     /// It can't be started.
@@ -120,7 +121,8 @@ impl Children {
         }
     }
 
-    /// Ends all children, the last started first: the daemon flushes to a collector that is still there.
+    /// Ends all children, the last started first: the daemon flushes to a collector that is still
+    /// there.
     pub(crate) fn stop(&mut self) {
         while let Some(mut running) = self.running.pop() {
             match end(&mut running.child) {

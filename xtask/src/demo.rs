@@ -124,7 +124,8 @@ fn chosen_jdk(args: &Args) -> anyhow::Result<Option<Jdk>> {
     }
 }
 
-/// Starts the demo program; returns what is needed to ask its JVM for perf maps, or `None` if it writes none.
+/// Starts the demo program; returns what is needed to ask its JVM for perf maps, or `None` if it
+/// writes none.
 fn start_jvm(children: &mut Children, jdk: &Jdk, folder: &Path) -> anyhow::Result<Option<Jvm>> {
     let source = paths::workspace().join("xtask/demo/Demo.java");
     let mut java = Command::new(jdk.program("java").context("the JDK has no bin/java")?);

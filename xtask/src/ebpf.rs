@@ -1,8 +1,9 @@
 //! `cargo xtask ebpf`: builds the kernel programs, the same byte for byte in any folder.
 //!
-//! The object is committed, so that building jvmprof needs no bootstrap compiler, no rust-src and no linker for BPF.
-//! The same bytes come out of the same rustc and bpf-linker wherever the checkout, cargo's home and the toolchain
-//! are: paths are remapped here, and `rustc_wrapper` takes them out of the crates' identities.
+//! The object is committed, so that building jvmprof needs no bootstrap compiler, no rust-src and
+//! no linker for BPF. The same bytes come out of the same rustc and bpf-linker wherever the
+//! checkout, cargo's home and the toolchain are: paths are remapped here, and `rustc_wrapper` takes
+//! them out of the crates' identities.
 
 use std::env;
 use std::ffi::OsString;
@@ -108,7 +109,8 @@ fn cargo(command: &str) -> anyhow::Result<Command> {
     cargo.arg("--target-dir").arg(build_folder()).current_dir(&krate);
     // Allows -Z on stable.
     cargo.env("RUSTC_BOOTSTRAP", "1");
-    // Where -Z build-std looks for `core` instead of the sysroot: the toolchain itself is left as it is.
+    // Where -Z build-std looks for `core` instead of the sysroot: the toolchain itself is left as
+    // it is.
     cargo.env("__CARGO_TESTS_ONLY_SRC_ROOT", &library);
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags(&linker, &library)?);
     cargo.env("RUSTC_WRAPPER", env::current_exe().context("finding this binary")?);
@@ -136,7 +138,8 @@ fn flags(linker: &Path, library: &Path) -> anyhow::Result<OsString> {
 
 /// Every folder whose path may get into the object, and what stands there instead.
 ///
-/// LLVM puts the text of source lines into BTF if it can open the file, so nothing may exist at the new names.
+/// LLVM puts the text of source lines into BTF if it can open the file, so nothing may exist at the
+/// new names.
 fn remapped(library: &Path) -> anyhow::Result<Vec<(PathBuf, &'static str)>> {
     let mut folders = vec![(paths::workspace(), "/remapped/jvmprof"), (library.to_owned(), "/remapped/rust")];
     if let Some(home) = paths::cargo_home() {

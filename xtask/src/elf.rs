@@ -9,7 +9,8 @@ fn is_dwarf(name: &[u8]) -> bool {
     [&b".debug_"[..], b".rel.debug_"].iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// The object without its DWARF sections, which are most of it and hold no more than BTF does for the kernel.
+/// The object without its DWARF sections, which are most of it and hold no more than BTF does for
+/// the kernel.
 ///
 /// # Errors
 /// It isn't an ELF file that can be read and written.

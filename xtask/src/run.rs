@@ -32,7 +32,8 @@ pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Standard output of the command, without the blanks at its ends; fails unless the command succeeds.
+/// Standard output of the command, without the blanks at its ends; fails unless the command
+/// succeeds.
 pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
     let line = shown(command);
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("starting `{line}`"))?;

@@ -1,8 +1,9 @@
 //! A rustc wrapper that takes the checkout's path out of the crates' identity.
 //!
-//! cargo hashes the package id into `-C metadata`, and the id of a crate outside the workspace of `jvmprof-ebpf`
-//! (`jvmprof-common`, and `core` built from source) holds its absolute path. From there it gets into symbol names and
-//! BTF, out of reach of `--remap-path-prefix`. Name and version identify these crates just as well.
+//! cargo hashes the package id into `-C metadata`, and the id of a crate outside the workspace of
+//! `jvmprof-ebpf` (`jvmprof-common`, and `core` built from source) holds its absolute path. From
+//! there it gets into symbol names and BTF, out of reach of `--remap-path-prefix`. Name and version
+//! identify these crates just as well.
 
 use std::env;
 use std::ffi::OsString;
@@ -37,8 +38,8 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// The arguments with `-C metadata=` replaced where they compile for the BPF target; build scripts and macros, which
-/// run here, keep cargo's own.
+/// The arguments with `-C metadata=` replaced where they compile for the BPF target; build scripts
+/// and macros, which run here, keep cargo's own.
 fn with_metadata(mut args: Vec<OsString>, metadata: &str) -> Vec<OsString> {
     if args.iter().any(|arg| arg == super::ebpf::TARGET) {
         for arg in &mut args {

@@ -75,7 +75,8 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     }
 
     let mut count = total.get();
-    // A check that failed, or a test binary that died, is no test: it must not close with "0 failed" all the same.
+    // A check that failed, or a test binary that died, is no test: it must not close with "0
+    // failed" all the same.
     if count.failed == 0 {
         count.failed = failures.len() as u64;
     }
@@ -154,7 +155,8 @@ fn find_node_tests(folder: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()
     Ok(())
 }
 
-/// In the dev profile: it builds in half the time of a release, and overflows and debug assertions fail tests.
+/// In the dev profile: it builds in half the time of a release, and overflows and debug assertions
+/// fail tests.
 fn cargo_tests(total: &Cell<Count>, jdks: &str, python: &Path, packages: &Path) -> anyhow::Result<()> {
     let mut tests = cargo(&["test", "--workspace", "--locked", "--no-fail-fast", "--", "--include-ignored"]);
     // These make fixtures, and judge files that are named to them.
@@ -171,7 +173,8 @@ fn zoo_smoke(jdks: &[jdk::Jdk]) -> anyhow::Result<()> {
     zoo::smoke(&needed, &build::fast()?)
 }
 
-/// Runs a test runner, passes its standard output on, and adds up the results that `read` finds in its lines.
+/// Runs a test runner, passes its standard output on, and adds up the results that `read` finds in
+/// its lines.
 fn counted(
     command: &mut Command,
     total: &Cell<Count>,

@@ -1,4 +1,5 @@
-//! What the tests profile that comes from npm and PyPI: each package at one version with one checksum.
+//! What the tests profile that comes from npm and PyPI: each package at one version with one
+//! checksum.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,7 +21,8 @@ pub(crate) fn folder() -> PathBuf {
     env::var_os(TEST_PACKAGES).map_or_else(|| paths::tools().join("test-packages"), PathBuf::from)
 }
 
-/// The folder, with all packages installed: those of npm in `node_modules`, those of PyPI in `python`.
+/// The folder, with all packages installed: those of npm in `node_modules`, those of PyPI in
+/// `python`.
 ///
 /// # Errors
 /// npm or pip fails; a package isn't the one that is meant.

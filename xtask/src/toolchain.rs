@@ -1,9 +1,9 @@
 //! The Rust toolchain and the sources of `core` that the kernel programs are built with.
 //!
-//! The object is the same byte for byte only with exactly one rustc, so this task looks for that one. There is no
-//! `rust-toolchain.toml`: everything else builds with any stable Rust from the workspace's `rust-version` on, and a
-//! pin would force a download on everyone, and fail where rustup's server isn't reached although a stable of the
-//! very same version is installed.
+//! The object is the same byte for byte only with exactly one rustc, so this task looks for that
+//! one. There is no `rust-toolchain.toml`: everything else builds with any stable Rust from the
+//! workspace's `rust-version` on, and a pin would force a download on everyone, and fail where
+//! rustup's server isn't reached although a stable of the very same version is installed.
 
 use std::env;
 use std::ffi::OsStr;
@@ -25,12 +25,14 @@ pub(crate) const RUST_SRC: &str = "JVMPROF_RUST_SRC";
 /// How to call cargo and rustc of version [`RUSTC`].
 #[derive(Debug)]
 pub(crate) struct Toolchain {
-    /// The value of `RUSTUP_TOOLCHAIN` that selects it, or `None` if plain `cargo` and `rustc` are it.
+    /// The value of `RUSTUP_TOOLCHAIN` that selects it, or `None` if plain `cargo` and `rustc` are
+    /// it.
     rustup_name: Option<&'static str>,
 }
 
 impl Toolchain {
-    /// The active toolchain if its version is right, else rustup's one of that version, which is installed if need be.
+    /// The active toolchain if its version is right, else rustup's one of that version, which is
+    /// installed if need be.
     ///
     /// # Errors
     /// No rustc of that version is here and rustup can't install it.
@@ -71,14 +73,15 @@ impl Toolchain {
         version.with_context(|| format!("no version in `{line}`"))
     }
 
-    /// The folder `library/` with the sources of `core`, without symbolic links in its path: the toolchain's own,
-    /// else `$JVMPROF_RUST_SRC`, else what rustup installs.
+    /// The folder `library/` with the sources of `core`, without symbolic links in its path: the
+    /// toolchain's own, else `$JVMPROF_RUST_SRC`, else what rustup installs.
     ///
     /// # Errors
     /// `$JVMPROF_RUST_SRC` doesn't hold them, or they are nowhere and rustup can't install them.
     pub(crate) fn core_sources(&self) -> anyhow::Result<PathBuf> {
         let found = self.find_library()?;
-        // With a link in it, rustc would see two names of the same file: its own and the working directory's.
+        // With a link in it, rustc would see two names of the same file: its own and the working
+        // directory's.
         fs::canonicalize(&found).with_context(|| format!("resolving {}", found.display()))
     }
 

@@ -13,8 +13,8 @@ pub(crate) struct Tool {
     pub(crate) version: &'static str,
 }
 
-/// Links LLVM bitcode of several crates to one BPF object with BTF. 0.10.4 is the last that uses rustc's own libLLVM
-/// for LLVM 22, so that nobody needs an LLVM.
+/// Links LLVM bitcode of several crates to one BPF object with BTF. 0.10.4 is the last that uses
+/// rustc's own libLLVM for LLVM 22, so that nobody needs an LLVM.
 pub(crate) const BPF_LINKER: Tool = Tool { name: "bpf-linker", version: "0.10.4" };
 
 /// Checks licences, bans, sources and advisories of everything in the lock files.
@@ -24,7 +24,8 @@ pub(crate) const CARGO_DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2"
 pub(crate) const CARGO_DEB: Tool = Tool { name: "cargo-deb", version: "3.8.0" };
 
 impl Tool {
-    /// The tool's path: on `PATH` if the version there is right, else installed below the target folder.
+    /// The tool's path: on `PATH` if the version there is right, else installed below the target
+    /// folder.
     ///
     /// # Errors
     /// `cargo install` fails.

@@ -11,15 +11,15 @@ use jvmprof_common::abi::Counter;
 /// What the daemon may cost.
 #[derive(Clone, Debug, Args)]
 pub struct BudgetArgs {
-    /// CPU that the daemon and its kernel program may take over half a minute, in percent of one core (100 is a whole one,
-    /// whatever the host has); beyond it the frequency falls, and rises again when there is room. 0: no limit
-    /// [default: 5 for each CPU of the host]
+    /// CPU that the daemon and its kernel program may take over half a minute, in percent of one
+    /// core (100 is a whole one, whatever the host has); beyond it the frequency falls, and rises
+    /// again when there is room. 0: no limit [default: 5 for each CPU of the host]
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub max_cpu: Option<f64>,
 
-    /// Memory for all that is remembered and all that waits, in MiB: each cache and queue has a share of it, and never more
-    /// than its own limit. The program itself takes some 25 MiB beside it [default: three quarters of the memory limit of
-    /// the daemon's cgroup, if it has one]
+    /// Memory for all that is remembered and all that waits, in MiB: each cache and queue has a
+    /// share of it, and never more than its own limit. The program itself takes some 25 MiB beside
+    /// it [default: three quarters of the memory limit of the daemon's cgroup, if it has one]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(32..=1 << 20))]
     pub max_memory: Option<u64>,
 }
@@ -35,8 +35,8 @@ fn parse_percent(text: &str) -> Result<f64, String> {
 
 /// By default, percent of one core for each CPU: a net below, not a target.
 const PERCENT_A_CPU: f64 = 5.0;
-/// How much time is judged at once. Shorter, and reading the symbols of a program that starts would look like the cost of
-/// sampling it.
+/// How much time is judged at once. Shorter, and reading the symbols of a program that starts would
+/// look like the cost of sampling it.
 const STRETCH: Duration = Duration::from_secs(30);
 /// The frequency doesn't fall below this.
 const MIN_HZ: u32 = 1;
@@ -46,7 +46,8 @@ const AIM: f64 = 0.8;
 const ROOM: f64 = 0.6;
 /// In one step it changes by this factor at most.
 const MAX_STEP: f64 = 4.0;
-/// The kernel program's time a sample where the kernel doesn't measure it, generously (README, "What it costs").
+/// The kernel program's time a sample where the kernel doesn't measure it, generously (README,
+/// "What it costs").
 const ASSUMED_NS_A_SAMPLE: u64 = 20_000;
 
 /// Decides how often to sample.
@@ -65,9 +66,11 @@ impl Controller {
         Self { limit_percent, wanted_hz, current_hz: wanted_hz, used_percent: 0.0, lowered: 0, raised: 0 }
     }
 
-    /// Takes in that `cpu` was used in `elapsed`. Gives the frequency to go on with if it is another one.
+    /// Takes in that `cpu` was used in `elapsed`. Gives the frequency to go on with if it is
+    /// another one.
     ///
-    /// Not all of the CPU depends on the frequency, so a step rarely hits its aim: the next stretch corrects it.
+    /// Not all of the CPU depends on the frequency, so a step rarely hits its aim: the next stretch
+    /// corrects it.
     fn measured(&mut self, cpu: Duration, elapsed: Duration) -> Option<u32> {
         self.used_percent = cpu.as_secs_f64() / elapsed.as_secs_f64().max(1e-3) * 100.0;
         let limit = self.limit_percent?;
@@ -92,8 +95,9 @@ impl Controller {
         Some(next)
     }
 
-    /// Another limit or another wish from now on. Where the budget had lowered the frequency, it stays low as long as there is
-    /// a limit. Gives the frequency to go on with if it is another one.
+    /// Another limit or another wish from now on. Where the budget had lowered the frequency, it
+    /// stays low as long as there is a limit. Gives the frequency to go on with if it is another
+    /// one.
     fn change(&mut self, limit_percent: Option<f64>, wanted_hz: u32) -> Option<u32> {
         let is_lowered = self.current_hz < self.wanted_hz;
         let next =
@@ -140,8 +144,8 @@ impl CpuBudget {
         true
     }
 
-    /// Looks at the cost of a stretch when it is over. True if the frequency was changed: the window should end soon, see
-    /// [`Pipeline::set_frequency`].
+    /// Looks at the cost of a stretch when it is over. True if the frequency was changed: the
+    /// window should end soon, see [`Pipeline::set_frequency`].
     pub(super) fn look(&mut self, pipeline: &mut Pipeline) -> bool {
         if self.cpu == Duration::MAX {
             self.begin(pipeline);

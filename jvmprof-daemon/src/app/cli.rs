@@ -26,7 +26,8 @@ use crate::telemetry::log::LogFormat;
 #[derive(Debug, Parser)]
 #[command(name = "jvmprof", version, about, max_term_width = 100)]
 pub struct Cli {
-    /// What to log: error, warn, info, debug, trace, or filters such as `jvmprof_daemon::symbolize=debug`
+    /// What to log: error, warn, info, debug, trace, or filters such as
+    /// `jvmprof_daemon::symbolize=debug`
     #[arg(long, global = true, env = "JVMPROF_LOG", value_name = "FILTER", value_parser = parse_filter)]
     pub log_level: Option<String>,
 
@@ -112,8 +113,8 @@ impl DaemonArgs {
 /// How to reach the backend. The names are those of parca-agent.
 #[derive(Clone, Debug, Args)]
 pub struct RemoteStoreArgs {
-    /// The backend: http://host:port, https://host:port, or host:port, which means TLS (repeatable: each of them gets
-    /// everything, the token and the headers too)
+    /// The backend: http://host:port, https://host:port, or host:port, which means TLS (repeatable:
+    /// each of them gets everything, the token and the headers too)
     #[arg(long, value_name = "ADDRESS")]
     pub remote_store_address: Vec<String>,
 
@@ -161,7 +162,8 @@ pub struct CollectorArgs {
     #[arg(long, default_value_t = 4096, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
     pub limit_mib: u64,
 
-    /// Disk space for debug files that daemons upload; the oldest leave first, and one may take half of it
+    /// Disk space for debug files that daemons upload; the oldest leave first, and one may take
+    /// half of it
     #[arg(long, default_value_t = 2048, value_name = "MIB", value_parser = clap::value_parser!(u64).range(2..=1 << 30))]
     pub debuginfo_limit_mib: u64,
 }
@@ -205,19 +207,21 @@ pub struct SamplingArgs {
     #[arg(long, default_value_t = 24, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub symbol_cache_mib: u64,
 
-    /// Size of the ring buffer between kernel and daemon, in KiB (rounded up to a power of two) [default: 512 a CPU]
+    /// Size of the ring buffer between kernel and daemon, in KiB (rounded up to a power of two)
+    /// [default: 512 a CPU]
     #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u32).range(4..=1_048_576))]
     pub ring_buffer_kib: Option<u32>,
 
-    /// Append to names of Java methods how they ran: _[0] interpreted, _[1] C1, _[j] C2, _[i] inlined, _[n] native
+    /// Append to names of Java methods how they ran: _[0] interpreted, _[1] C1, _[j] C2, _[i]
+    /// inlined, _[n] native
     #[arg(long)]
     pub java_frame_types: bool,
 
     #[command(flatten)]
     pub native: NativeArgs,
 
-    /// Ask JVMs whose code can't be read for a perf map (JDK 17 and later), at most once a minute each: sends SIGQUIT to
-    /// a JVM that nobody has attached to yet
+    /// Ask JVMs whose code can't be read for a perf map (JDK 17 and later), at most once a minute
+    /// each: sends SIGQUIT to a JVM that nobody has attached to yet
     #[arg(long)]
     pub attach_perfmap: bool,
 
@@ -237,12 +241,13 @@ pub struct RecordArgs {
     #[arg(short, long = "pid", value_name = "PID", conflicts_with = "command")]
     pub pids: Vec<u32>,
 
-    /// How long, such as 10s, 5m or 1500ms [default: until Ctrl-C, or until the command or processes end]
+    /// How long, such as 10s, 5m or 1500ms [default: until Ctrl-C, or until the command or
+    /// processes end]
     #[arg(short, long, value_name = "TIME", value_parser = duration(Duration::from_millis(1)..=365 * DAY))]
     pub duration: Option<Duration>,
 
-    /// Where to write: .pb.gz (pprof), .folded, .svg or .html by its ending (repeatable); without it only the summary
-    /// is printed
+    /// Where to write: .pb.gz (pprof), .folded, .svg or .html by its ending (repeatable); without
+    /// it only the summary is printed
     #[arg(short, long = "output", value_name = "FILE")]
     pub outputs: Vec<PathBuf>,
 
@@ -253,8 +258,8 @@ pub struct RecordArgs {
     #[command(flatten)]
     pub sampling: SamplingArgs,
 
-    /// Start this command and profile it and its children, from its first instruction to its end; it gets SIGTERM if
-    /// the recording ends first
+    /// Start this command and profile it and its children, from its first instruction to its end;
+    /// it gets SIGTERM if the recording ends first
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }

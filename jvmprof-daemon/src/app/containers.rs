@@ -1,4 +1,5 @@
-//! Labels of containers: which process runs in which, and what the host's runtimes tell of it, sooner or later.
+//! Labels of containers: which process runs in which, and what the host's runtimes tell of it,
+//! sooner or later.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -17,8 +18,8 @@ use crate::process::container::{
 /// How containers get their names.
 #[derive(Clone, Debug, Args)]
 pub struct ContainerArgs {
-    /// Socket of the container runtime to ask for pods, CRI or Docker (repeatable) [default: those that are found at the
-    /// usual places]
+    /// Socket of the container runtime to ask for pods, CRI or Docker (repeatable) [default: those
+    /// that are found at the usual places]
     #[arg(long, value_name = "SOCKET", value_parser = absolute)]
     pub container_runtime: Vec<PathBuf>,
 
@@ -31,11 +32,13 @@ pub struct ContainerArgs {
           value_parser = duration(Duration::from_secs(1)..=DAY))]
     pub container_wait: Duration,
 
-    /// Label of pods that becomes a label `pod_label_NAME`; a * at its end stands for any rest (repeatable)
+    /// Label of pods that becomes a label `pod_label_NAME`; a * at its end stands for any rest
+    /// (repeatable)
     #[arg(long, value_name = "NAME")]
     pub pod_label: Vec<String>,
 
-    /// Annotation of pods that becomes a label `pod_annotation_NAME`; a * at its end stands for any rest (repeatable)
+    /// Annotation of pods that becomes a label `pod_annotation_NAME`; a * at its end stands for any
+    /// rest (repeatable)
     #[arg(long, value_name = "NAME")]
     pub pod_annotation: Vec<String>,
 }
@@ -81,7 +84,8 @@ impl Guests {
         Ok(Self { containers: options.map(Containers::start).transpose()?, unlabelled: 0 })
     }
 
-    /// A process that was sampled for the first time, in this cgroup. One whose cgroup isn't known goes without.
+    /// A process that was sampled for the first time, in this cgroup. One whose cgroup isn't known
+    /// goes without.
     pub(super) fn meet(&self, cgroup: Option<&Cgroup>) -> Contained {
         let container = cgroup.and_then(|cgroup| cgroup.container.as_ref());
         let id = container.map(|container| container.id.as_str().into());

@@ -10,7 +10,8 @@ use crate::process::table::TableCounts;
 use crate::sampler::SamplerCounts;
 use crate::symbolize::{CacheSize, Outcome, SymbolCounts};
 
-/// Samples that the kernel program took and that will be in no batch. `dropped`: by rules, once they had arrived.
+/// Samples that the kernel program took and that will be in no batch. `dropped`: by rules, once
+/// they had arrived.
 pub(super) fn lost(sampler: &SamplerCounts, dropped: u64) -> u64 {
     sampler.get(Counter::RingBufferFull)
         + sampler.get(Counter::UnwinderUnavailable)
@@ -34,7 +35,8 @@ pub struct Counts {
     pub waiting_full: u64,
     /// Different stacks that wait for their labels now.
     pub held_stacks: u64,
-    /// Samples that arrived, by the outcome of their stack; also those that rules dropped afterwards.
+    /// Samples that arrived, by the outcome of their stack; also those that rules dropped
+    /// afterwards.
     pub outcomes: BTreeMap<Outcome, u64>,
     /// (nanoseconds, runs) of the kernel programs, where the kernel measures them.
     pub kernel_run_time: Option<(u64, u64)>,
@@ -61,8 +63,8 @@ impl Counts {
         self.targets.dropped + self.sampler.get(Counter::Dropped)
     }
 
-    /// Samples that the kernel program took and that will be in no batch; each is counted by its reason in
-    /// [`Self::losses`].
+    /// Samples that the kernel program took and that will be in no batch; each is counted by its
+    /// reason in [`Self::losses`].
     pub fn lost_before_delivery(&self) -> u64 {
         lost(&self.sampler, self.targets.dropped)
     }

@@ -44,8 +44,8 @@ pub(super) fn run(
     settings: &BTreeMap<String, Setting>,
     log: LogLimit,
 ) -> anyhow::Result<()> {
-    // One thread is enough, and a second one would be woken for each tick: encoding and files go to blocking threads, and
-    // the rings have a thread of their own.
+    // One thread is enough, and a second one would be woken for each tick: encoding and files go to
+    // blocking threads, and the rings have a thread of their own.
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         // Of encoding and of files: nobody waits for them.
@@ -142,7 +142,8 @@ impl Daemon {
                 () = self.pipeline.arrived(), if !self.schedule.has_work() => {}
                 () = sleep(pause) => {}
             }
-            // There may always be something to take in: others on this thread, who deliver what was, have their turn first.
+            // There may always be something to take in: others on this thread, who deliver what
+            // was, have their turn first.
             tokio::task::yield_now().await;
             let has_work = self.pipeline.poll(POLL_LIMIT);
             self.schedule.worked(has_work);
@@ -224,8 +225,9 @@ impl Daemon {
         Ok(())
     }
 
-    /// Has what is sampled from now on go where these settings say, or else where those in force say. What waits for the
-    /// sinks so far has a moment to go there, then it waits in their spools.
+    /// Has what is sampled from now on go where these settings say, or else where those in force
+    /// say. What waits for the sinks so far has a moment to go there, then it waits in their
+    /// spools.
     async fn change_sinks(&mut self, args: Box<DaemonArgs>) -> anyhow::Result<()> {
         // They may share a spool with those that follow, so these can't be opened before.
         let ended = std::mem::take(&mut self.delivery).finish(CHANGE).await;

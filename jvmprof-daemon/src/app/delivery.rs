@@ -49,7 +49,8 @@ pub struct DeliveryArgs {
     #[arg(long, default_value = "at-most-once", value_name = "POLICY")]
     pub delivery: DeliveryArg,
 
-    /// Where profiles wait that can't be pushed now, a folder for each backend in it; `none`: they are lost
+    /// Where profiles wait that can't be pushed now, a folder for each backend in it; `none`: they
+    /// are lost
     #[arg(long, default_value = "/var/lib/jvmprof/spool", value_name = "DIR")]
     pub spool_directory: PathBuf,
 
@@ -62,7 +63,8 @@ pub struct DeliveryArgs {
           value_parser = duration(Duration::from_secs(1)..=3650 * DAY))]
     pub spool_max_age: Duration,
 
-    /// How fast waiting profiles are pushed when the backend is back, beside fresh ones, in KiB a second
+    /// How fast waiting profiles are pushed when the backend is back, beside fresh ones, in KiB a
+    /// second
     #[arg(long, default_value_t = 2048, value_name = "KIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
     pub spool_rate_kib: u64,
 
@@ -175,7 +177,8 @@ fn folder_name(address: &str) -> String {
     format!("{readable}-{:08x}", crc32fast::hash(address.as_bytes()))
 }
 
-/// The counts of sinks since the daemon's start: those of now on top of those of sinks that are closed.
+/// The counts of sinks since the daemon's start: those of now on top of those of sinks that are
+/// closed.
 pub(super) fn since_start(
     closed: &BTreeMap<String, DeliveryCounts>,
     now: Vec<(String, DeliveryCounts)>,

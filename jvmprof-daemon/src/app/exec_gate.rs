@@ -1,7 +1,8 @@
 //! Starting a command that waits for its profiler.
 //!
-//! A command is to be profiled from its first instruction, so its process must exist, and be known to the kernel
-//! programs, before it runs. It is started as this same binary, which waits at a pipe and then becomes the command.
+//! A command is to be profiled from its first instruction, so its process must exist, and be known
+//! to the kernel programs, before it runs. It is started as this same binary, which waits at a pipe
+//! and then becomes the command.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -87,7 +88,8 @@ impl Gate {
 }
 
 fn wait(pipe: RawFd) -> io::Result<()> {
-    // Opened anew, so that the descriptor that was inherited can be closed and the command doesn't get either.
+    // Opened anew, so that the descriptor that was inherited can be closed and the command doesn't
+    // get either.
     let mut opened = File::open(format!("/proc/self/fd/{pipe}"))?;
     close(pipe)?;
     opened.read_exact(&mut [0])

@@ -29,12 +29,14 @@ const MIB: u64 = 1 << 20;
 const LEAST_BUDGET: u64 = 32 * MIB;
 
 impl MemoryLimits {
-    /// The budget of a daemon that may take so much memory: the rest is the program's own, and what the kernel charges it for.
+    /// The budget of a daemon that may take so much memory: the rest is the program's own, and what
+    /// the kernel charges it for.
     pub fn budget_within(limit_bytes: u64) -> u64 {
         (limit_bytes / 4 * 3).max(LEAST_BUDGET)
     }
 
-    /// `symbol_cache_bytes`: what was asked for files' symbols. `budget_bytes`: the sum of all limits, if there is to be one.
+    /// `symbol_cache_bytes`: what was asked for files' symbols. `budget_bytes`: the sum of all
+    /// limits, if there is to be one.
     pub fn new(symbol_cache_bytes: u64, budget_bytes: Option<u64>) -> Self {
         let share = |default: u64, parts: u64| {
             budget_bytes.map_or(default, |budget| default.min(budget / PARTS * parts))

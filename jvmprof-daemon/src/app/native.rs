@@ -21,13 +21,13 @@ const LAST_POLL: Duration = Duration::from_millis(50);
 /// How native frames get their names: the same for `record` and `daemon`.
 #[derive(Clone, Debug, Args)]
 pub struct NativeArgs {
-    /// Show inlined functions and lines of native code where debug information is installed; takes memory, up to 512 MiB
-    /// more
+    /// Show inlined functions and lines of native code where debug information is installed; takes
+    /// memory, up to 512 MiB more
     #[arg(long)]
     pub native_lines: bool,
 
-    /// Fetch debug files that the host hasn't from this debuginfod server, in the background (repeatable)
-    /// [env: DEBUGINFOD_URLS]
+    /// Fetch debug files that the host hasn't from this debuginfod server, in the background
+    /// (repeatable) [env: DEBUGINFOD_URLS]
     #[arg(long, value_name = "URL", value_parser = parse_url)]
     pub debuginfod_url: Vec<Url>,
 
@@ -48,7 +48,8 @@ fn parse_url(text: &str) -> Result<Url, String> {
     }
 }
 
-/// The servers that the variable names; what isn't a URL there is for other programs (`ima:enforcing`).
+/// The servers that the variable names; what isn't a URL there is for other programs
+/// (`ima:enforcing`).
 fn urls_of(variable: &str) -> Vec<Url> {
     variable.split_ascii_whitespace().filter_map(|word| parse_url(word).ok()).collect()
 }

@@ -71,9 +71,11 @@ struct State {
     release: bool,
 }
 
-/// How often the rings are emptied, at least. What must be looked at while it is there wakes their reader.
+/// How often the rings are emptied, at least. What must be looked at while it is there wakes their
+/// reader.
 const RING_INTERVAL: Duration = Duration::from_millis(500);
-/// While unwind rows are being read, samples wait for them: whether they are there is looked at so often.
+/// While unwind rows are being read, samples wait for them: whether they are there is looked at so
+/// often.
 const ROWS_INTERVAL: Duration = Duration::from_millis(200);
 /// When no process has been new for so long there is time to name native functions.
 const CALM: Duration = Duration::from_millis(1500);
@@ -130,7 +132,8 @@ impl Pipeline {
         Ok(Self { sampler, state, memory: *memory })
     }
 
-    /// Resolves when it is time to call [`Self::poll`] before the next turn: what was sampled may be gone soon.
+    /// Resolves when it is time to call [`Self::poll`] before the next turn: what was sampled may
+    /// be gone soon.
     pub async fn urgent(&self) {
         self.sampler.urgent().await;
     }
@@ -150,8 +153,9 @@ impl Pipeline {
         [self.state.targets.due(), rows].into_iter().flatten().min()
     }
 
-    /// Takes in what happened since the last call, for about `limit` at most. To be called some times a second while it
-    /// gives true; else there is nothing to do until [`Self::arrived`] or [`Self::due`].
+    /// Takes in what happened since the last call, for about `limit` at most. To be called some
+    /// times a second while it gives true; else there is nothing to do until [`Self::arrived`] or
+    /// [`Self::due`].
     pub fn poll(&mut self, limit: Duration) -> bool {
         let end = Instant::now() + limit;
         self.state.targets.look_again();
@@ -179,7 +183,8 @@ impl Pipeline {
         self.state.name_new();
     }
 
-    /// Stops sampling and takes in the rest, for about `patience` at most: what has not been looked at by then is shed.
+    /// Stops sampling and takes in the rest, for about `patience` at most: what has not been looked
+    /// at by then is shed.
     pub fn stop(&mut self, patience: Duration) {
         let end = Instant::now() + patience;
         self.sampler.stop();
@@ -197,8 +202,9 @@ impl Pipeline {
         self.state.release = true;
     }
 
-    /// Samples each CPU so often from now on. The next [`Self::flush`] ends the window as of now and leaves what was sampled
-    /// since to the one after it: call it when what is under way has arrived, half a second later.
+    /// Samples each CPU so often from now on. The next [`Self::flush`] ends the window as of now
+    /// and leaves what was sampled since to the one after it: call it when what is under way has
+    /// arrived, half a second later.
     pub fn set_frequency(&mut self, frequency: u32) {
         let (change, result) = self.sampler.set_frequency(frequency);
         self.state.periods.change(change);
@@ -256,7 +262,8 @@ impl Pipeline {
         batches
     }
 
-    /// Batches of earlier windows, made of samples whose labels have become known since, or have been waited for too long.
+    /// Batches of earlier windows, made of samples whose labels have become known since, or have
+    /// been waited for too long.
     pub fn take_late(&mut self) -> Vec<Batch> {
         let state = &mut self.state;
         let release = state.release || state.windows.held_stacks() > MAX_HELD_STACKS;
@@ -264,7 +271,8 @@ impl Pipeline {
         state.windows.take_late(|owner, samples| targets.settle(owner, samples, release))
     }
 
-    /// Labels series otherwise from now on. To be called behind [`Self::flush_all`], so that no window mixes the two.
+    /// Labels series otherwise from now on. To be called behind [`Self::flush_all`], so that no
+    /// window mixes the two.
     pub fn set_labels(&mut self, labels: LabelOptions) {
         self.state.windows.set_limit(labels.limit());
         self.state.targets.set_options(labels);
@@ -279,8 +287,8 @@ impl Pipeline {
         self.sampler.counts()
     }
 
-    /// Samples that the kernel program took, and how many of them will be in no batch: a part of [`Self::counts`] that costs
-    /// little.
+    /// Samples that the kernel program took, and how many of them will be in no batch: a part of
+    /// [`Self::counts`] that costs little.
     pub fn taken_and_lost(&self) -> (u64, u64) {
         let sampler = self.sampler.counts();
         (sampler.get(Counter::Taken), lost(&sampler, self.state.targets.counts().dropped))
@@ -344,8 +352,9 @@ impl Pipeline {
 }
 
 impl State {
-    /// Tells the kernel program of processes that run already, before it samples them: those that are asked for. Others are
-    /// told of when they are sampled, since most of a host's processes never are.
+    /// Tells the kernel program of processes that run already, before it samples them: those that
+    /// are asked for. Others are told of when they are sampled, since most of a host's processes
+    /// never are.
     fn meet(&mut self, pids: Option<&[u32]>) {
         for &pid in pids.unwrap_or_default() {
             // A process that ends in this moment isn't sampled.
@@ -357,8 +366,8 @@ impl State {
         self.take_rows(Some(Instant::now() + ROWS_PATIENCE));
     }
 
-    /// Takes over unwind rows that have been read, and resolves what waited for them. Those that are being read are waited for
-    /// until then.
+    /// Takes over unwind rows that have been read, and resolves what waited for them. Those that
+    /// are being read are waited for until then.
     fn take_rows(&mut self, until: Option<Instant>) {
         if !self.symbolizer.is_loading() {
             return;
@@ -383,7 +392,8 @@ impl State {
         self.tried = Instant::now();
     }
 
-    /// Resolves those samples that wait for what their runtimes have still to tell, by what they have told.
+    /// Resolves those samples that wait for what their runtimes have still to tell, by what they
+    /// have told.
     fn finish_dumps(&mut self) {
         let now = now_ns();
         let keys: HashSet<ProcessKey> = self.waiting.keys().collect();
@@ -416,7 +426,8 @@ impl State {
         }
     }
 
-    /// Names a sample and adds it to the window. Gives it back if it has to wait for unwind rows that are being read.
+    /// Names a sample and adds it to the window. Gives it back if it has to wait for unwind rows
+    /// that are being read.
     fn take_in(&mut self, sample: Sample, wait: Wait) -> Option<(ProcessKey, Sample)> {
         let header = &sample.header;
         let now = now_ns();

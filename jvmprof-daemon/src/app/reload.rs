@@ -10,7 +10,8 @@ use super::cli::{Command, DaemonArgs};
 use super::settings::{self, LoadError, Loaded};
 use crate::config::Setting;
 
-/// Settings that are taken over while the daemon runs. A name that ends in `-` stands for all that begin like this.
+/// Settings that are taken over while the daemon runs. A name that ends in `-` stands for all that
+/// begin like this.
 const CHANGEABLE: &[&str] = &[
     "external-labels",
     "sample-labels",
@@ -74,7 +75,8 @@ impl Reloaded {
         self.concerns(SINKS)
     }
 
-    /// True if one of these settings has changed; a name that ends in `-` stands for all that begin like this.
+    /// True if one of these settings has changed; a name that ends in `-` stands for all that begin
+    /// like this.
     pub(super) fn concerns(&self, names: &[&str]) -> bool {
         self.changed.iter().any(|changed| is_one_of(changed, names))
     }
@@ -94,8 +96,8 @@ impl Reloads {
         }
     }
 
-    /// Reads the settings again. `None` if they are bad or if nothing has changed that can: all stays as it is, and why is
-    /// logged.
+    /// Reads the settings again. `None` if they are bad or if nothing has changed that can: all
+    /// stays as it is, and why is logged.
     pub(super) fn load(&mut self) -> Option<Reloaded> {
         let loaded = settings::load().and_then(|loaded| settings::check_loaded(&loaded).map(|()| loaded));
         match loaded {
@@ -130,7 +132,8 @@ impl InForce {
         Self { files: contents(&settings), settings }
     }
 
-    /// Takes over what can change. Gives the names of settings that have, and of those that have and can't.
+    /// Takes over what can change. Gives the names of settings that have, and of those that have
+    /// and can't.
     fn replace(&mut self, settings: BTreeMap<String, Setting>) -> (Vec<String>, Vec<String>) {
         let files = contents(&settings);
         let is_same = |name: &String, setting: &Setting| {
@@ -147,7 +150,8 @@ impl InForce {
     }
 }
 
-/// What tells one content of a setting's file from another one: a hash, since a key should be in memory no longer than needed.
+/// What tells one content of a setting's file from another one: a hash, since a key should be in
+/// memory no longer than needed.
 fn contents(settings: &BTreeMap<String, Setting>) -> BTreeMap<String, Option<u64>> {
     let hash = |path: &String| {
         let mut hasher = DefaultHasher::new();

@@ -10,7 +10,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const JITTER: f64 = 0.2;
 /// How often it is noted down how many samples were taken, if the sinks have a place for that.
 const NOTE_INTERVAL: Duration = Duration::from_secs(1);
-/// A window whose frequency has changed ends so much later, when what was sampled before has arrived.
+/// A window whose frequency has changed ends so much later, when what was sampled before has
+/// arrived.
 const ARRIVAL: Duration = Duration::from_millis(500);
 
 /// Knows what is due.
@@ -37,8 +38,8 @@ impl Schedule {
         }
     }
 
-    /// How long the loop may sleep if nothing wakes it: for `beat` at most, and until `due`. A host on which nothing happens
-    /// is left alone.
+    /// How long the loop may sleep if nothing wakes it: for `beat` at most, and until `due`. A host
+    /// on which nothing happens is left alone.
     pub(super) fn pause(&self, beat: Duration, due: Option<Instant>) -> Duration {
         let now = Instant::now();
         let until = |end: Instant| end.saturating_duration_since(now);

@@ -1,4 +1,5 @@
-//! Settings of the daemon: from command line, environment and file to arguments, and what can be asked of them.
+//! Settings of the daemon: from command line, environment and file to arguments, and what can be
+//! asked of them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -24,7 +25,8 @@ pub(super) const SCOPE: Scope = Scope {
 /// Where settings come from, and questions about them.
 #[derive(Clone, Debug, Args)]
 pub struct ConfigArgs {
-    /// TOML file with settings: each flag is a key, and each flag's variable and the flag itself override it
+    /// TOML file with settings: each flag is a key, and each flag's variable and the flag itself
+    /// override it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
@@ -128,8 +130,8 @@ pub(super) fn check_loaded(loaded: &Loaded) -> Result<(), LoadError> {
     }
 }
 
-/// Finds what can't work although each flag by itself is right. Connects to nobody and writes nothing. Must be called inside of
-/// a tokio runtime.
+/// Finds what can't work although each flag by itself is right. Connects to nobody and writes
+/// nothing. Must be called inside of a tokio runtime.
 ///
 /// # Errors
 /// The first thing found.

@@ -14,8 +14,8 @@ use crate::telemetry::{Board, HostCpu, SelfUsage, Snapshot};
 /// What the daemon tells of itself.
 #[derive(Clone, Debug, Args)]
 pub struct TelemetryArgs {
-    /// Where to serve /metrics, /healthz and /readyz: 127.0.0.1:7071, say, or unix:/run/jvmprof/http.sock; nothing listens
-    /// without it. Nobody is asked for a password
+    /// Where to serve /metrics, /healthz and /readyz: 127.0.0.1:7071, say, or
+    /// unix:/run/jvmprof/http.sock; nothing listens without it. Nobody is asked for a password
     #[arg(long, value_name = "ADDRESS")]
     pub http_address: Option<HttpAddress>,
 }

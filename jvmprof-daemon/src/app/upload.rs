@@ -85,7 +85,8 @@ impl Uploads {
         Ok(Self(Some(Running { uploader, offers, task, address: address.clone() })))
     }
 
-    /// Uploads where, and with what, these flags say from now on. Another server is offered every file anew.
+    /// Uploads where, and with what, these flags say from now on. Another server is offered every
+    /// file anew.
     pub(super) fn change(&mut self, remote: &RemoteStoreArgs) {
         let Self(Some(running)) = self else { return };
         let Some(address) = remote.remote_store_address.first() else {

@@ -1,4 +1,5 @@
-//! Samples whose stacks wait for unwind rows that are being read, or that a runtime has still to tell.
+//! Samples whose stacks wait for unwind rows that are being read, or that a runtime has still to
+//! tell.
 
 use std::collections::VecDeque;
 

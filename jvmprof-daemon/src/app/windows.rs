@@ -1,8 +1,8 @@
 //! The window that samples are counted in, and its place in time.
 //!
-//! Samples of different periods stand for different amounts of time: each period has a profile of its own. And a window's
-//! place in time is told by the clock as it is set at the window's end, so that a clock that was wrong before doesn't
-//! lead profiles astray.
+//! Samples of different periods stand for different amounts of time: each period has a profile of
+//! its own. And a window's place in time is told by the clock as it is set at the window's end, so
+//! that a clock that was wrong before doesn't lead profiles astray.
 
 use std::collections::BTreeMap;
 use std::hash::Hash;
@@ -161,8 +161,8 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         self.aggregators.values().map(Aggregator::held_stacks).sum()
     }
 
-    /// Samples have another period from now on. The next flush ends the window of the old one, as of now; what has
-    /// the new period already stays for the flush after that.
+    /// Samples have another period from now on. The next flush ends the window of the old one, as
+    /// of now; what has the new period already stays for the flush after that.
     pub(super) fn change_period(&mut self, period_ns: u64) {
         if period_ns != self.period_ns && self.ending.is_none() {
             self.ending = Some((self.period_ns, Clocks::now()));
@@ -170,7 +170,8 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         self.period_ns = period_ns;
     }
 
-    /// Looks at the clocks. True if the host was suspended: what was sampled before should go out as it is.
+    /// Looks at the clocks. True if the host was suspended: what was sampled before should go out
+    /// as it is.
     pub(super) fn look_at_clocks(&mut self) -> bool {
         self.looked_at(Clocks::now())
     }
@@ -198,7 +199,8 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         self.counts
     }
 
-    /// Ends the window and begins the next one. For `finish` and `labels` see [`Aggregator::flush`].
+    /// Ends the window and begins the next one. For `finish` and `labels` see
+    /// [`Aggregator::flush`].
     pub(super) fn flush(
         &mut self,
         finish: impl FnMut(K, &mut [Arc<Frame>]),

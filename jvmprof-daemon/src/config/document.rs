@@ -1,6 +1,7 @@
 //! The file: TOML, flattened to keys.
 //!
-//! Tables only group: `address` in `[remote-store]` is `remote-store-address`. Underscores count as dashes.
+//! Tables only group: `address` in `[remote-store]` is `remote-store-address`. Underscores count as
+//! dashes.
 
 use std::path::Path;
 

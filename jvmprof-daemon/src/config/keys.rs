@@ -31,8 +31,8 @@ pub(super) fn variable_of(flag: &str) -> String {
     format!("{PREFIX}{}", flag.replace('-', "_").to_ascii_uppercase())
 }
 
-/// Gives each setting of the subcommand its variable (for `--help`; [`super::Resolver`] reads it), and makes switches
-/// take a value, so that `--switch=false` takes back what a file says.
+/// Gives each setting of the subcommand its variable (for `--help`; [`super::Resolver`] reads it),
+/// and makes switches take a value, so that `--switch=false` takes back what a file says.
 #[must_use]
 pub fn with_variables(command: Command, scope: &Scope) -> Command {
     command.mut_subcommand(scope.subcommand, |subcommand| {
@@ -48,8 +48,8 @@ pub fn with_variables(command: Command, scope: &Scope) -> Command {
     })
 }
 
-/// Keeps the parser from looking at variables by itself, for which an empty one would be a value: at none where the resolver
-/// has looked at all of them, else not at empty ones.
+/// Keeps the parser from looking at variables by itself, for which an empty one would be a value:
+/// at none where the resolver has looked at all of them, else not at empty ones.
 #[must_use]
 pub fn without_variables(command: Command, resolved: &Resolved) -> Command {
     let has_looked = !resolved.settings.is_empty();
@@ -85,7 +85,8 @@ pub(super) struct Refusal {
 }
 
 impl Key {
-    /// All settings of a command that [`with_variables`] has seen, in the order of their definition; global flags last.
+    /// All settings of a command that [`with_variables`] has seen, in the order of their
+    /// definition; global flags last.
     pub(super) fn all(command: &Command, scope: &Scope) -> Vec<Self> {
         let own = command.find_subcommand(scope.subcommand).into_iter().flat_map(Command::get_arguments);
         own.chain(command.get_arguments().filter(|arg| arg.is_global_set()))

@@ -1,8 +1,10 @@
-//! Settings: the command line, environment variables and a TOML file, all three derived from one definition of flags.
+//! Settings: the command line, environment variables and a TOML file, all three derived from one
+//! definition of flags.
 //!
-//! A flag's long name is its key in the file; `JVMPROF_` and the name in upper case is its variable. What the command line
-//! doesn't say is looked up in the environment, then in the file, and appended to the command line, so that one parser
-//! checks everything and nothing has to be declared twice.
+//! A flag's long name is its key in the file; `JVMPROF_` and the name in upper case is its
+//! variable. What the command line doesn't say is looked up in the environment, then in the file,
+//! and appended to the command line, so that one parser checks everything and nothing has to be
+//! declared twice.
 
 mod document;
 mod error;

@@ -1,4 +1,5 @@
-//! Which value a setting has: the command line before the environment before the file before the default.
+//! Which value a setting has: the command line before the environment before the file before the
+//! default.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -76,7 +77,8 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    /// A message that speaks of flags, with the places of those among them that weren't given as such.
+    /// A message that speaks of flags, with the places of those among them that weren't given as
+    /// such.
     pub fn with_places(&self, message: &str) -> String {
         let is_named = |name: &str| {
             let flag = format!("--{name}");
@@ -258,8 +260,8 @@ impl Resolver {
         document.problems
     }
 
-    /// Of two settings that exclude each other the one that is said more explicitly counts; if both are said in the same
-    /// place, the parser refuses.
+    /// Of two settings that exclude each other the one that is said more explicitly counts; if both
+    /// are said in the same place, the parser refuses.
     fn drop_overruled(&self, settings: &mut BTreeMap<String, Setting>) {
         let Some(subcommand) = self.command.find_subcommand(self.scope.subcommand) else { return };
         let mut overruled = BTreeSet::new();
@@ -297,7 +299,8 @@ impl Resolver {
         argv
     }
 
-    /// Service links of Kubernetes and others' variables begin with the prefix, too: only what is almost a name is told.
+    /// Service links of Kubernetes and others' variables begin with the prefix, too: only what is
+    /// almost a name is told.
     fn suspicious(&self, environment: &BTreeMap<OsString, OsString>) -> Vec<String> {
         let known: Vec<&str> =
             self.keys.iter().flat_map(|key| &key.variables).map(|name| &name[PREFIX.len()..]).collect();
@@ -340,8 +343,9 @@ fn default(key: &Key, given: &ArgMatches) -> (String, Setting) {
     (key.name.clone(), Setting { source, values, is_secret: key.is_secret(), place: None })
 }
 
-/// A list in one variable: a TOML array, TOML tables with commas between them, or values with commas or line breaks between
-/// them; where they begin with a brace only with line breaks, since braces have commas inside.
+/// A list in one variable: a TOML array, TOML tables with commas between them, or values with
+/// commas or line breaks between them; where they begin with a brace only with line breaks, since
+/// braces have commas inside.
 fn list_of(text: &str) -> Result<Vec<String>, String> {
     if text.trim_start().starts_with('{') {
         let lines =

@@ -1,5 +1,6 @@
-//! Serving HTTP and gRPC to whoever connects, without being exhausted by it: bounded are the number of connections, the time
-//! until a request's headers are there, the time in which nothing moves, and the streams of a connection.
+//! Serving HTTP and gRPC to whoever connects, without being exhausted by it: bounded are the number
+//! of connections, the time until a request's headers are there, the time in which nothing moves,
+//! and the streams of a connection.
 
 mod open;
 
@@ -21,16 +22,17 @@ use open::{Activity, OpenConnections};
 /// What all clients together may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenerLimits {
-    /// Open at the same time; for a further one another one is closed, or it is itself, and counted.
+    /// Open at the same time; for a further one another one is closed, or it is itself, and
+    /// counted.
     pub connections: usize,
     pub when_full: WhenFull,
     /// Only HTTP/1.1 is spoken.
     pub http1_only: bool,
-    /// From the first byte of an HTTP/1 request to the end of its headers, and from the beginning of any connection to the end
-    /// of the first one's.
+    /// From the first byte of an HTTP/1 request to the end of its headers, and from the beginning
+    /// of any connection to the end of the first one's.
     pub header_time: Duration,
-    /// A connection on which nothing is read, or nothing can be written, for so long is closed. HTTP/2 clients that live
-    /// answer pings, so theirs stay.
+    /// A connection on which nothing is read, or nothing can be written, for so long is closed.
+    /// HTTP/2 clients that live answer pings, so theirs stay.
     pub idle_time: Duration,
     /// Headers of a request, bytes; 8 KiB at least.
     pub header_bytes: usize,
@@ -45,7 +47,8 @@ pub struct ListenerLimits {
 pub enum WhenFull {
     /// It is closed: what others are sending may not be lost.
     Refuse,
-    /// The one that has been quiet for the longest time is closed: who holds connections open keeps nobody out.
+    /// The one that has been quiet for the longest time is closed: who holds connections open keeps
+    /// nobody out.
     CloseQuietest,
 }
 
@@ -64,8 +67,8 @@ impl Default for ListenerLimits {
     }
 }
 
-/// Serves until `shutdown` is ready, then finishes the requests that have begun. `refused` counts connections that were closed
-/// because there was one too many.
+/// Serves until `shutdown` is ready, then finishes the requests that have begun. `refused` counts
+/// connections that were closed because there was one too many.
 pub async fn serve<L: Listener>(
     mut listener: L,
     router: Router,

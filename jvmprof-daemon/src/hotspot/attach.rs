@@ -70,7 +70,8 @@ impl<M: ProcessMemory> Hotspot<M> {
     /// Finds the JVM among the images of a process.
     ///
     /// # Errors
-    /// [`HotspotError::is_transient`] while the JVM starts; else why it isn't a JVM that can be read.
+    /// [`HotspotError::is_transient`] while the JVM starts; else why it isn't a JVM that can be
+    /// read.
     pub fn attach(images: &[Image], memory: M) -> Result<Self, HotspotError> {
         let (image, structs) = VmStructs::read(images, &memory)?;
         let lookup = Lookup(&structs);
@@ -131,15 +132,16 @@ impl<M: ProcessMemory> Hotspot<M> {
 
     /// Reads again what changes while the JVM runs. True if [`Self::jvm`] has changed.
     ///
-    /// Until [`Self::is_complete`] it is worth asking every second. Afterwards only what [`Self::awaits_virtual_threads`] can be
-    /// missing, and is worth asking for when a sample meets the stubs of [`Jvm::return_barrier_start`]:
-    /// [`Jvm::cont_entry_return_pc`] comes with the first virtual thread.
+    /// Until [`Self::is_complete`] it is worth asking every second. Afterwards only what
+    /// [`Self::awaits_virtual_threads`] can be missing, and is worth asking for when a sample meets
+    /// the stubs of [`Jvm::return_barrier_start`]: [`Jvm::cont_entry_return_pc`] comes with the
+    /// first virtual thread.
     ///
     /// # Errors
     /// As [`Self::attach`].
     pub fn refresh(&mut self) -> Result<bool, HotspotError> {
-        // The first thread is listed when the heaps, the stubs and the interpreter are made, and before any Java code
-        // runs: share/runtime/threads.cpp, `Threads::create_vm`.
+        // The first thread is listed when the heaps, the stubs and the interpreter are made, and
+        // before any Java code runs: share/runtime/threads.cpp, `Threads::create_vm`.
         let threads = self.memory.read_u64(self.statics.threads).unwrap_or_default();
         if threads & 0xffff_ffff == 0 {
             return Err(HotspotError::NotReady("its first thread isn't running"));
@@ -182,8 +184,8 @@ impl<M: ProcessMemory> Hotspot<M> {
         Ok(self.jvm != before)
     }
 
-    /// True while something about virtual threads can still be found out: how their frames are kept in the heap, or what of
-    /// their code is made with the first of them.
+    /// True while something about virtual threads can still be found out: how their frames are kept
+    /// in the heap, or what of their code is made with the first of them.
     pub fn awaits_virtual_threads(&self) -> bool {
         self.chunk_fields.is_some() || self.has_continuations() && self.jvm.cont_entry_return_pc == 0
     }
@@ -235,7 +237,8 @@ impl<M: ProcessMemory> Hotspot<M> {
             .unwrap_or(Avma(start)..Avma(end))
     }
 
-    /// Finds what is told by blobs: the names of nmethods, the stubs that end a continuation's stack, and `call_stub`.
+    /// Finds what is told by blobs: the names of nmethods, the stubs that end a continuation's
+    /// stack, and `call_stub`.
     fn find_landmarks(&mut self, heaps: &[HeapView]) -> Result<(), HotspotError> {
         if self.is_complete() {
             return Ok(());
@@ -273,14 +276,15 @@ impl<M: ProcessMemory> Hotspot<M> {
         Ok(all)
     }
 
-    /// Blobs that aren't a method's code, with their instructions: the interpreter, stubs, adapters.
+    /// Blobs that aren't a method's code, with their instructions: the interpreter, stubs,
+    /// adapters.
     ///
     /// # Errors
     /// As [`Self::blobs`].
     pub fn stub_blobs(&mut self) -> Result<Vec<StubBlob>, HotspotError> {
         let mut heaps = self.heap_fields.heaps(&self.memory)?;
-        // Where methods have heaps of their own the others are next to the interpreter. Only what finds no room there gets into
-        // methods' (share/code/codeCache.cpp, `CodeCache::allocate`).
+        // Where methods have heaps of their own the others are next to the interpreter. Only what
+        // finds no room there gets into methods' (share/code/codeCache.cpp, `CodeCache::allocate`).
         let interpreter = self.jvm.interpreter_start;
         heaps.sort_by_key(|view| !(view.heap.start..view.heap.end).contains(&interpreter));
         let mut all: Vec<Blob> = Vec::new();

@@ -1,8 +1,8 @@
-//! Which bytecode a piece of the interpreter belongs to: checks that an interpreted frame is where its bytecode pointer
-//! says.
+//! Which bytecode a piece of the interpreter belongs to: checks that an interpreted frame is where
+//! its bytecode pointer says.
 //!
-//! The interpreter rewrites bytecodes into faster ones whose numbers differ by JDK; their names, which the codelets bear,
-//! don't: openjdk src/hotspot/share/interpreter/bytecodes.cpp.
+//! The interpreter rewrites bytecodes into faster ones whose numbers differ by JDK; their names,
+//! which the codelets bear, don't: openjdk src/hotspot/share/interpreter/bytecodes.cpp.
 
 use super::interpreter::Codelet;
 use crate::types::Avma;
@@ -51,7 +51,8 @@ impl Templates {
         Self { codelets: by_address.into(), java_codes: java_codes.into() }
     }
 
-    /// What the code at this address is for. A return address may lie right behind its codelet's last instruction.
+    /// What the code at this address is for. A return address may lie right behind its codelet's
+    /// last instruction.
     pub(crate) fn expected(&self, pc: Avma) -> Expected {
         let at = Avma(pc.0.saturating_sub(1));
         let behind = self.codelets.partition_point(|(start, ..)| *start <= at);
@@ -61,7 +62,8 @@ impl Templates {
         }
     }
 
-    /// Whether a bytecode, as it stands in memory, calls the method that its operand names; `None` if that isn't to be known.
+    /// Whether a bytecode, as it stands in memory, calls the method that its operand names; `None`
+    /// if that isn't to be known.
     pub(crate) fn is_call(&self, in_memory: u8) -> Option<bool> {
         let java = self.java_codes.get(usize::from(in_memory)).copied().unwrap_or(in_memory);
         match java {

@@ -1,7 +1,8 @@
 //! What is remembered of the JVMs' code, limited in bytes and shared by all of them.
 //!
-//! Keys say which code is meant, not only where it is: a compile id, which a JVM never uses twice, or the check over
-//! what a method is. So an entry is never wrong, it is only not asked for any more.
+//! Keys say which code is meant, not only where it is: a compile id, which a JVM never uses twice,
+//! or the check over what a method is. So an entry is never wrong, it is only not asked for any
+//! more.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -39,8 +40,8 @@ pub struct JavaCache {
 }
 
 impl JavaCache {
-    /// A cache of at most so many bytes: half of them for methods, half for debug information. Whole frames are remembered by
-    /// those who ask.
+    /// A cache of at most so many bytes: half of them for methods, half for debug information.
+    /// Whole frames are remembered by those who ask.
     pub fn new(bytes: u64) -> Self {
         Self {
             methods: Generations::new(bytes / 2, IDLE, |info: &Arc<MethodInfo>| info.size_bytes()),

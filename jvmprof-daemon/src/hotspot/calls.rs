@@ -1,7 +1,8 @@
 //! What a frame's call leads to, by its bytecode: a check of the frame above it.
 //!
-//! Where an interrupted frame ends is told by the code around its pc, and HotSpot's compilers move the stack pointer in more ways
-//! than anybody lists. A caller that was missed shows here: the bytecode at which the next frame waits names another method.
+//! Where an interrupted frame ends is told by the code around its pc, and HotSpot's compilers move
+//! the stack pointer in more ways than anybody lists. A caller that was missed shows here: the
+//! bytecode at which the next frame waits names another method.
 
 use std::sync::Arc;
 
@@ -22,7 +23,8 @@ const UTF8: u8 = 1;
 const METHODREF: u8 = 10;
 const INTERFACE_METHODREF: u8 = 11;
 const NAME_AND_TYPE: u8 = 12;
-/// The only native method that calls Java itself (openjdk src/hotspot/cpu/x86/sharedRuntime_x86_64.cpp, `gen_continuation_enter`).
+/// The only native method that calls Java itself (openjdk
+/// src/hotspot/cpu/x86/sharedRuntime_x86_64.cpp, `gen_continuation_enter`).
 const ENTER_SPECIAL: &str = "jdk.internal.vm.Continuation.enterSpecial";
 const MAX_SYMBOL: usize = u16::MAX as usize;
 
@@ -54,8 +56,9 @@ impl Called {
     }
 }
 
-/// Where a constant pool keeps what calls refer to. Rewritten bytecodes hold an index into its cache, which has that of the
-/// constant (openjdk src/hotspot/share/oops/cpCache.hpp, share/interpreter/rewriter.cpp).
+/// Where a constant pool keeps what calls refer to. Rewritten bytecodes hold an index into its
+/// cache, which has that of the constant (openjdk src/hotspot/share/oops/cpCache.hpp,
+/// share/interpreter/rewriter.cpp).
 #[derive(Clone, Debug)]
 pub(crate) struct CallFields {
     pool_bytes: u64,
@@ -104,7 +107,8 @@ impl CallFields {
         })
     }
 
-    /// Name and signature of the method that a call's operand means; `None` if what was read is no reference to one.
+    /// Name and signature of the method that a call's operand means; `None` if what was read is no
+    /// reference to one.
     fn method(
         &self,
         pool: u64,
@@ -188,7 +192,8 @@ impl<M: ProcessMemory> Hotspot<M> {
         (identity.check == check).then_some(Called::Method(called))
     }
 
-    /// The innermost method of a frame, the check over it, and its bytecode index; without one it waits for no call.
+    /// The innermost method of a frame, the check over it, and its bytecode index; without one it
+    /// waits for no call.
     fn place(&self, cache: &JavaCache, frame: &CodeRef) -> Option<(Avma, u64, Option<u16>)> {
         match *frame {
             CodeRef::Compiled { pc, blob, compile_id, osr } => {

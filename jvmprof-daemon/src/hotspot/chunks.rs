@@ -1,7 +1,9 @@
-//! How the heap keeps the frames of virtual threads that aren't on a stack: `jdk.internal.vm.StackChunk`.
+//! How the heap keeps the frames of virtual threads that aren't on a stack:
+//! `jdk.internal.vm.StackChunk`.
 //!
-//! Neither that class nor its fields are among what a JVM says of itself, but a class that is (`Object`) is the first of the
-//! table of well-known classes (openjdk src/hotspot/share/classfile/vmClasses.hpp), and each class has a list of its fields
+//! Neither that class nor its fields are among what a JVM says of itself, but a class that is
+//! (`Object`) is the first of the table of well-known classes (openjdk
+//! src/hotspot/share/classfile/vmClasses.hpp), and each class has a list of its fields
 //! (share/oops/fieldInfo.inline.hpp, JDK 21 and later).
 
 use jvmprof_common::jvm::{Chunks, Layout};
@@ -160,7 +162,8 @@ impl ChunkFields {
         })
     }
 
-    /// Where an object says what class it is of, which bits of the word do, and what they are for this class.
+    /// Where an object says what class it is of, which bits of the word do, and what they are for
+    /// this class.
     fn klass_word(
         &self,
         klass: Avma,
@@ -198,7 +201,8 @@ impl ChunkFields {
         names.map(|name| {
             let index = texts.iter().position(|text| text.as_deref() == Some(name.as_bytes()))?;
             let helper = memory.read_bytes(Avma(klasses[index] + self.layout_helper), 4)?;
-            // share/oops/klass.hpp: bytes, and in the lowest bit whether they are made in the slow way.
+            // share/oops/klass.hpp: bytes, and in the lowest bit whether they are made in the slow
+            // way.
             let bytes = field::u32(&helper, 0)? & !7;
             let instance_bytes = u16::try_from(bytes).ok().filter(|bytes| (16..4096).contains(bytes))?;
             Some(Class { klass: Avma(klasses[index]), instance_bytes })
@@ -232,8 +236,9 @@ impl ChunkFields {
         Some(offsets)
     }
 
-    /// Where `StackChunk.maxThawingSize` is, which the JVM has added. Such fields have no names in the pool, but an order:
-    /// share/runtime/continuationJavaClasses.hpp, `STACKCHUNK_INJECTED_FIELDS` (JDK 21: share/classfile/javaClasses.hpp).
+    /// Where `StackChunk.maxThawingSize` is, which the JVM has added. Such fields have no names in
+    /// the pool, but an order: share/runtime/continuationJavaClasses.hpp,
+    /// `STACKCHUNK_INJECTED_FIELDS` (JDK 21: share/classfile/javaClasses.hpp).
     fn max_thawing(&self, chunk: Class, encoding: Encoding, memory: &impl ProcessMemory) -> Option<u16> {
         let (bytes, _) = self.field_list(chunk, memory)?;
         let [_cont, _flags, _pc, at, ..] = self.fields(&bytes, encoding)?.added[..] else { return None };

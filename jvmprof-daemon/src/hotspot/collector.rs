@@ -1,4 +1,5 @@
-//! How a JVM's collector lets references in the heap be followed: see [`jvmprof_common::unwind::hotspot::references`].
+//! How a JVM's collector lets references in the heap be followed: see
+//! [`jvmprof_common::unwind::hotspot::references`].
 
 use jvmprof_common::jvm::Collector;
 
@@ -6,14 +7,16 @@ use super::layout::Lookup;
 use super::memory::{ProcessMemory, field};
 use crate::types::Avma;
 
-/// Where a JVM keeps what is needed; `None` for collectors that it doesn't have, or doesn't say enough of.
+/// Where a JVM keeps what is needed; `None` for collectors that it doesn't have, or doesn't say
+/// enough of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CollectorFields {
     z: Option<ZFields>,
     x: Option<ZFields>,
 }
 
-/// Both kinds of ZGC: openjdk src/hotspot/share/gc/z/vmStructs_z.hpp, and gc/x/vmStructs_x.hpp of JDK 21 to 23.
+/// Both kinds of ZGC: openjdk src/hotspot/share/gc/z/vmStructs_z.hpp, and gc/x/vmStructs_x.hpp of
+/// JDK 21 to 23.
 #[derive(Clone, Copy, Debug)]
 struct ZFields {
     /// Of what is exported: addresses of the masks' addresses.
@@ -46,8 +49,9 @@ const MAX_HEAP_BYTES: u64 = 1 << 18;
 const MAX_GRANULES: u64 = 1 << 23;
 const TOUCHED_BYTES: u64 = 1 << 20;
 
-/// The same table, after it was read once: where the JVM has never written to it there may be no memory behind its addresses, and the
-/// kernel program, which can't wait for any, would take it for unreadable.
+/// The same table, after it was read once: where the JVM has never written to it there may be no
+/// memory behind its addresses, and the kernel program, which can't wait for any, would take it for
+/// unreadable.
 fn touched(table: u64, length: u64, memory: &impl ProcessMemory) -> u64 {
     let mut bytes = vec![0; TOUCHED_BYTES as usize];
     for from in (0..length * 8).step_by(TOUCHED_BYTES as usize) {
@@ -62,7 +66,8 @@ impl CollectorFields {
         Self { z: ZFields::new(lookup, 'Z'), x: ZFields::new(lookup, 'X') }
     }
 
-    /// What the kernel program needs; `None` where references can't be followed. `flag` is the value of a flag.
+    /// What the kernel program needs; `None` where references can't be followed. `flag` is the
+    /// value of a flag.
     pub(crate) fn read(
         &self,
         flag: impl Fn(&str) -> Option<String>,
@@ -151,16 +156,18 @@ impl ZFields {
             reserved: [0; 2],
             mask_at,
             offset_mask,
-            // The bit above is set in addresses that threads use (share/gc/z/zAddress.cpp, `ZAddressHeapBase`); without generations it is
-            // one of the colors (share/gc/x/xGlobals.hpp, `XAddressMetadataMarked0`).
+            // The bit above is set in addresses that threads use (share/gc/z/zAddress.cpp,
+            // `ZAddressHeapBase`); without generations it is one of the colors
+            // (share/gc/x/xGlobals.hpp, `XAddressMetadataMarked0`).
             base,
             young,
             old,
         })
     }
 
-    /// The tables of the two generations: both objects lie within `ZHeap`, and begin with their number, the addresses of page allocator
-    /// and page table, and this table, of the same length in both (share/gc/z/zGeneration.hpp, zGranuleMap.hpp).
+    /// The tables of the two generations: both objects lie within `ZHeap`, and begin with their
+    /// number, the addresses of page allocator and page table, and this table, of the same length
+    /// in both (share/gc/z/zGeneration.hpp, zGranuleMap.hpp).
     fn tables(&self, memory: &impl ProcessMemory) -> Option<[u64; 2]> {
         let heap = memory.read_u64(self.heap)?;
         let (allocator, pages) = (heap + self.page_allocator, heap + self.page_table);

@@ -1,9 +1,9 @@
 //! Which program a JVM runs: the label `jvm_main_class`.
 //!
-//! What the launcher understands: openjdk src/java.base/share/native/libjli/java.c, `ParseArguments` and
-//! `IsWhiteSpaceOption`. What the JVM keeps of it: the counter `sun.rt.javaCommand`, laid out as
-//! src/hotspot/share/runtime/perfMemory.hpp (`PerfDataPrologue`, `PerfDataEntry`) says. Two others among those tell how many
-//! classes it has loaded and unloaded.
+//! What the launcher understands: openjdk src/java.base/share/native/libjli/java.c,
+//! `ParseArguments` and `IsWhiteSpaceOption`. What the JVM keeps of it: the counter
+//! `sun.rt.javaCommand`, laid out as src/hotspot/share/runtime/perfMemory.hpp (`PerfDataPrologue`,
+//! `PerfDataEntry`) says. Two others among those tell how many classes it has loaded and unloaded.
 
 use std::ops::Range;
 
@@ -38,8 +38,9 @@ const WITH_VALUE: [&str; 14] = [
     "--source",
 ];
 
-/// The program of a `java` command line, without the launcher's own name: the main class, without its module, or the
-/// file name of a jar. `None` if the command line doesn't tell, as with `@argument-files`.
+/// The program of a `java` command line, without the launcher's own name: the main class, without
+/// its module, or the file name of a jar. `None` if the command line doesn't tell, as with
+/// `@argument-files`.
 pub fn main_class_of_arguments<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let mut arguments = arguments.into_iter();
     while let Some(argument) = arguments.next() {
@@ -60,7 +61,8 @@ pub fn main_class_of_arguments<'a>(arguments: impl IntoIterator<Item = &'a str>)
     None
 }
 
-/// The program of `sun.rt.javaCommand`: a class, `module/class`, or the path of a jar, and then the arguments.
+/// The program of `sun.rt.javaCommand`: a class, `module/class`, or the path of a jar, and then the
+/// arguments.
 pub fn main_class_of_command(command: &str) -> Option<String> {
     // A path may hold spaces; the first `.jar` that ends a word is the most that can be known.
     let jar = command.split_inclusive(' ').scan(0, |end, word| {
@@ -128,7 +130,8 @@ impl PerfFields {
         Some(text).filter(|text| !text.is_empty())
     }
 
-    /// Where the JVM counts the classes that it has loaded, and those that it has unloaded, as `jlong`s. `None` as above.
+    /// Where the JVM counts the classes that it has loaded, and those that it has unloaded, as
+    /// `jlong`s. `None` as above.
     pub(crate) fn classes(&self, memory: &impl ProcessMemory) -> Option<ClassCounters> {
         let (start, bytes) = self.counters(memory)?;
         let counter = |name| {
@@ -146,7 +149,8 @@ impl PerfFields {
         Some((Avma(start), memory.read_bytes(Avma(start), len as usize)?))
     }
 
-    /// Where the value of a counter is among all of them: from its first byte to the end of its entry.
+    /// Where the value of a counter is among all of them: from its first byte to the end of its
+    /// entry.
     fn find(&self, bytes: &[u8], counter: &[u8]) -> Option<Range<usize>> {
         if field::u32(bytes, 0)? != MAGIC {
             return None;

@@ -1,8 +1,9 @@
 //! Where virtual threads keep their continuations, on JDKs that don't say.
 //!
-//! `JavaThread::_cont_entry` and `ContinuationEntry::_return_pc` are exported since JDK 27 and by updates of 25 and 26.
-//! Before, the code of `Continuation.enterSpecial` tells them, which HotSpot generates: openjdk
-//! src/hotspot/cpu/x86/sharedRuntime_x86_64.cpp, `continuation_enter_setup` and `gen_continuation_enter`.
+//! `JavaThread::_cont_entry` and `ContinuationEntry::_return_pc` are exported since JDK 27 and by
+//! updates of 25 and 26. Before, the code of `Continuation.enterSpecial` tells them, which HotSpot
+//! generates: openjdk src/hotspot/cpu/x86/sharedRuntime_x86_64.cpp, `continuation_enter_setup` and
+//! `gen_continuation_enter`.
 
 use std::ops::Range;
 
@@ -19,8 +20,9 @@ pub(crate) struct EnterSpecial {
     pub(crate) entry_bytes: u16,
 }
 
-/// The same of JDK 21 to 26, of which that code is made with the first virtual thread: share/runtime/continuationEntry.hpp,
-/// `size()`. Whatever is taken for an entry must lead to a `StackChunk`.
+/// The same of JDK 21 to 26, of which that code is made with the first virtual thread:
+/// share/runtime/continuationEntry.hpp, `size()`. Whatever is taken for an entry must lead to a
+/// `StackChunk`.
 pub(crate) const ENTRY_BYTES: u16 = 64;
 /// The first JDK whose entries have that size.
 pub(crate) const ENTRY_BYTES_SINCE: u32 = 21;
@@ -33,7 +35,8 @@ const MAKE_ENTRY_AS_GNU: [u8; 6] = [0x48, 0x8b, 0xec, 0x48, 0x83, 0xec];
 /// A thread's fields.
 const MAX_OFFSET: u32 = 8192;
 
-/// Reads the code of a native wrapper; `None` if it isn't `enterSpecial`. `stubs` is the code of the continuation stubs.
+/// Reads the code of a native wrapper; `None` if it isn't `enterSpecial`. `stubs` is the code of
+/// the continuation stubs.
 pub(crate) fn parse(code: &[u8], start: Avma, stubs: &Range<Avma>) -> Option<EnterSpecial> {
     let made = |window: &[u8]| *window == MAKE_ENTRY || *window == MAKE_ENTRY_AS_GNU;
     let make = code.windows(6).position(made)?;
@@ -51,7 +54,8 @@ pub(crate) fn parse(code: &[u8], start: Avma, stubs: &Range<Avma>) -> Option<Ent
     })
 }
 
-/// The offset behind a call of the continuation stubs that begins at `at`: direct, or through rbx (JDK 19).
+/// The offset behind a call of the continuation stubs that begins at `at`: direct, or through rbx
+/// (JDK 19).
 fn thaw_call(code: &[u8], at: usize, start: Avma, stubs: &Range<Avma>) -> Option<usize> {
     let (target, end) = match code.get(at..)? {
         [0xe8, a, b, c, d, ..] => {

@@ -25,7 +25,8 @@ pub struct Explanation {
     pub compiled: Option<(Compiled, Result<Frames, Unnamed>)>,
 }
 
-/// What isn't needed to profile a JVM, only to tell of it; each part is there if the JVM says where it is.
+/// What isn't needed to profile a JVM, only to tell of it; each part is there if the JVM says where
+/// it is.
 #[derive(Clone, Debug)]
 pub(crate) struct FactFields {
     flags: Option<FlagFields>,
@@ -71,7 +72,8 @@ impl<M: ProcessMemory> Hotspot<M> {
         Ok(Some(Explanation { blob, codelet, compiled }))
     }
 
-    /// Whether compiled methods can be named: whether this JVM says where their debug information is.
+    /// Whether compiled methods can be named: whether this JVM says where their debug information
+    /// is.
     pub fn names_compiled_code(&self) -> bool {
         self.nmethod_fields.is_some()
     }
@@ -87,9 +89,9 @@ impl<M: ProcessMemory> Hotspot<M> {
         fields.and_then(|fields| fields.threads(&self.memory)).unwrap_or_default()
     }
 
-    /// The program that runs, by what the JVM keeps of its command line: a main class, or a jar's file name. `None`
-    /// while the JVM starts, and with `-XX:-UsePerfData`; then the process's arguments may tell
-    /// ([`command::main_class_of_arguments`]).
+    /// The program that runs, by what the JVM keeps of its command line: a main class, or a jar's
+    /// file name. `None` while the JVM starts, and with `-XX:-UsePerfData`; then the process's
+    /// arguments may tell ([`command::main_class_of_arguments`]).
     pub fn main_class(&self) -> Option<String> {
         let command = self.fact_fields.perf?.java_command(&self.memory)?;
         command::main_class_of_command(&command)

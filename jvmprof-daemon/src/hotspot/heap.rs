@@ -1,7 +1,7 @@
 //! The code cache: its heaps, and the blobs of code in them.
 //!
-//! Layouts: openjdk src/hotspot/share/memory/heap.{hpp,cpp} (`CodeHeap`, `HeapBlock`, the segment map),
-//! share/code/codeCache.cpp and codeBlob.hpp.
+//! Layouts: openjdk src/hotspot/share/memory/heap.{hpp,cpp} (`CodeHeap`, `HeapBlock`, the segment
+//! map), share/code/codeCache.cpp and codeBlob.hpp.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -143,7 +143,8 @@ impl HeapFields {
         })
     }
 
-    /// The heaps there are now. They may grow inside what is reserved, and more may be added while the JVM starts.
+    /// The heaps there are now. They may grow inside what is reserved, and more may be added while
+    /// the JVM starts.
     pub(crate) fn heaps(&self, memory: &impl ProcessMemory) -> Result<Vec<HeapView>, HotspotError> {
         let not_ready = HotspotError::NotReady("there is no code cache");
         let read = |what, at: u64| {
@@ -209,8 +210,8 @@ impl HeapFields {
         Ok(Some(HeapView { heap, committed: high, segment_map_end: map_end }))
     }
 
-    /// The blobs of one heap in the order of their addresses. Code comes and goes meanwhile: what doesn't look like a
-    /// blob is left out.
+    /// The blobs of one heap in the order of their addresses. Code comes and goes meanwhile: what
+    /// doesn't look like a blob is left out.
     pub(crate) fn blobs(
         &self,
         view: &HeapView,

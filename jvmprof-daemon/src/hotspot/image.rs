@@ -1,7 +1,8 @@
-//! Exported symbols of the files that a process maps, read from its memory: no file is opened, so deleted files, other
-//! mount namespaces and renamed copies make no difference.
+//! Exported symbols of the files that a process maps, read from its memory: no file is opened, so
+//! deleted files, other mount namespaces and renamed copies make no difference.
 //!
-//! Layouts: System V gABI chapter 5 (`elf.h`), and glibc's `DT_GNU_HASH` (elf/dl-lookup.c, `do_lookup_x`).
+//! Layouts: System V gABI chapter 5 (`elf.h`), and glibc's `DT_GNU_HASH` (elf/dl-lookup.c,
+//! `do_lookup_x`).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -44,14 +45,16 @@ pub(crate) struct Exports {
     pub(crate) addresses: BTreeMap<&'static str, Avma>,
 }
 
-/// Address of the hash table, by its kind. Linkers of old write only `DT_HASH`, those of today often only the other.
+/// Address of the hash table, by its kind. Linkers of old write only `DT_HASH`, those of today
+/// often only the other.
 #[derive(Clone, Copy, Debug)]
 enum Hash {
     Gnu(u64),
     SysV(u64),
 }
 
-/// The first of `images` that exports `name`, and the addresses of those of `names` that it exports.
+/// The first of `images` that exports `name`, and the addresses of those of `names` that it
+/// exports.
 pub(crate) fn find_exports(
     images: &[Image],
     name: &str,
@@ -59,7 +62,8 @@ pub(crate) fn find_exports(
     memory: &impl ProcessMemory,
 ) -> Option<Exports> {
     let dynamics = read_dynamics(images, memory);
-    // Most files are ruled out by one word of their hash tables' filters, for all files in two calls.
+    // Most files are ruled out by one word of their hash tables' filters, for all files in two
+    // calls.
     let (image, dynamic, table) = hash_tables(&dynamics, memory)
         .into_iter()
         .filter(|(.., table)| table.may_have(name, memory))

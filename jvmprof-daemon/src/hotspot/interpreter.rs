@@ -1,7 +1,8 @@
-//! The template interpreter's code: a queue of codelets, each the code of one bytecode or of one service routine.
+//! The template interpreter's code: a queue of codelets, each the code of one bytecode or of one
+//! service routine.
 //!
-//! Layouts: openjdk src/hotspot/share/code/stubs.hpp (`StubQueue`), share/interpreter/interpreter.hpp
-//! (`InterpreterCodelet`).
+//! Layouts: openjdk src/hotspot/share/code/stubs.hpp (`StubQueue`),
+//! share/interpreter/interpreter.hpp (`InterpreterCodelet`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,7 +23,8 @@ const MAX_DESCRIPTION: usize = 128;
 /// One piece of the interpreter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Codelet {
-    /// What HotSpot calls it: "iadd", "return entry points", "method entry point (kind = zerolocals)".
+    /// What HotSpot calls it: "iadd", "return entry points", "method entry point (kind =
+    /// zerolocals)".
     pub description: Arc<str>,
     /// `Bytecodes::Code`: the bytecode whose template it is; `None` for service routines.
     pub bytecode: Option<u8>,
@@ -39,7 +41,8 @@ pub(crate) struct InterpreterFields {
     queue_end: u16,
     stubs: u16,
     codelet: CodeletFields,
-    /// The queue is cut to its size once it is whole: since JDK 9, share/interpreter/templateInterpreter.cpp.
+    /// The queue is cut to its size once it is whole: since JDK 9,
+    /// share/interpreter/templateInterpreter.cpp.
     trimmed: bool,
 }
 
@@ -88,7 +91,8 @@ impl InterpreterFields {
         Ok(Avma(start)..Avma(start + used))
     }
 
-    /// All codelets in the order of their addresses, and the interpreter's bytes from the start of `range` on.
+    /// All codelets in the order of their addresses, and the interpreter's bytes from the start of
+    /// `range` on.
     pub(crate) fn codelets(
         &self,
         range: &Range<Avma>,

@@ -1,5 +1,5 @@
-//! Field offsets of one JVM, from its own vmStructs. What a JVM doesn't say is derived here from its sources, each with
-//! the file that defines it.
+//! Field offsets of one JVM, from its own vmStructs. What a JVM doesn't say is derived here from
+//! its sources, each with the file that defines it.
 
 use jvmprof_common::jvm::{Layout, NO_FIELD};
 
@@ -107,8 +107,8 @@ fn nmethod(layout: &mut Layout, lookup: Lookup<'_>) -> Result<(), HotspotError> 
     layout.nmethod_entry_bci = lookup.one("nmethod::_entry_bci")?;
     layout.nmethod_level = lookup.one("nmethod::_comp_level")?;
     layout.nmethod_orig_pc = lookup.one("nmethod::_orig_pc_offset")?;
-    // Addresses in JDK 9-22 (share/code/compiledMethod.hpp), else offsets from the blob's begin: nmethod.hpp
-    // `deopt_handler_begin`. JDK 26 and later have one handler for both kinds of call.
+    // Addresses in JDK 9-22 (share/code/compiledMethod.hpp), else offsets from the blob's begin:
+    // nmethod.hpp `deopt_handler_begin`. JDK 26 and later have one handler for both kinds of call.
     let address = "CompiledMethod::_deopt_handler_begin";
     layout.deopt_is_offset = u16::from(!lookup.has(address));
     layout.nmethod_deopt = lookup.any(&[

@@ -1,5 +1,5 @@
-//! Source lines by bytecode index: openjdk src/hotspot/share/oops/method.hpp, `CompressedLineNumberReadStream`, and
-//! method.cpp, `line_number_from_bci`.
+//! Source lines by bytecode index: openjdk src/hotspot/share/oops/method.hpp,
+//! `CompressedLineNumberReadStream`, and method.cpp, `line_number_from_bci`.
 
 use super::unsigned5::{Encoding, Reader};
 
@@ -16,8 +16,8 @@ pub struct LineTable {
 }
 
 impl LineTable {
-    /// Decodes a compressed table. `None` if it isn't one: it doesn't end within `bytes`, or speaks of code that the
-    /// method hasn't got.
+    /// Decodes a compressed table. `None` if it isn't one: it doesn't end within `bytes`, or speaks
+    /// of code that the method hasn't got.
     pub fn decode(bytes: &[u8], code_size: u16, encoding: Encoding) -> Option<Self> {
         let mut reader = Reader::new(bytes, 0, encoding);
         let (mut bci, mut line) = (0i32, 0i32);
@@ -42,9 +42,9 @@ impl LineTable {
         }
     }
 
-    /// The line of a bytecode index: of the first entry for exactly this index, else of the last one with the greatest
-    /// smaller index. The index -1, a frame on its way into its method, has the line of index 0. `None` if no entry
-    /// holds the index.
+    /// The line of a bytecode index: of the first entry for exactly this index, else of the last
+    /// one with the greatest smaller index. The index -1, a frame on its way into its method, has
+    /// the line of index 0. `None` if no entry holds the index.
     pub fn line(&self, bci: i32) -> Option<u32> {
         let bci = u16::try_from(if bci == -1 { 0 } else { bci }).ok()?;
         let mut best: Option<(u16, u16)> = None;

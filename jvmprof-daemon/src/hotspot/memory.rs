@@ -1,5 +1,6 @@
-//! Reading another process's memory: `process_vm_readv`, many places in one call. The process isn't stopped and nothing
-//! in it changes, so whatever is read may be stale or torn; whoever reads must check.
+//! Reading another process's memory: `process_vm_readv`, many places in one call. The process isn't
+//! stopped and nothing in it changes, so whatever is read may be stale or torn; whoever reads must
+//! check.
 
 use std::io::IoSliceMut;
 
@@ -15,7 +16,8 @@ const MAX_VECTORS: usize = 1024;
 pub const MAX_READ: usize = 16 << 20;
 const PAGE: u64 = 4096;
 
-/// One place to read. Its buffer stays as it was, or partly so, if the place can't be read as a whole.
+/// One place to read. Its buffer stays as it was, or partly so, if the place can't be read as a
+/// whole.
 #[derive(Debug)]
 pub struct Read<'b> {
     pub address: Avma,
@@ -32,7 +34,8 @@ impl<'b> Read<'b> {
 
 /// A process's memory, live or recorded.
 pub trait ProcessMemory {
-    /// Reads every place that can be read, in as few system calls as possible. What fails stays [`Read::done`] = false.
+    /// Reads every place that can be read, in as few system calls as possible. What fails stays
+    /// [`Read::done`] = false.
     fn read_many(&self, reads: &mut [Read<'_>]);
 
     /// Fills `into` from `address`; false if not all of it can be read.
@@ -66,8 +69,8 @@ pub trait ProcessMemory {
         done.into_iter().zip(words).map(|(done, word)| done.then(|| u64::from_le_bytes(word))).collect()
     }
 
-    /// Several stretches of memory in one batch; `None` for what can't be read as a whole or is longer than
-    /// [`MAX_READ`].
+    /// Several stretches of memory in one batch; `None` for what can't be read as a whole or is
+    /// longer than [`MAX_READ`].
     fn read_stretches(&self, stretches: &[(Avma, usize)]) -> Vec<Option<Vec<u8>>> {
         let fits = |len: usize| len <= MAX_READ;
         let mut bytes: Vec<Vec<u8>> =
@@ -87,7 +90,8 @@ pub trait ProcessMemory {
             .collect()
     }
 
-    /// The C strings at these addresses as [`Self::read_c_string`] reads one, in one batch but for those that lie across pages.
+    /// The C strings at these addresses as [`Self::read_c_string`] reads one, in one batch but for
+    /// those that lie across pages.
     fn read_c_strings(&self, addresses: &[Avma], most: usize) -> Vec<Option<String>> {
         let piece = |at: &Avma| (*at, (most + 1).min((PAGE - at.0 % PAGE) as usize));
         let pieces = self.read_stretches(&addresses.iter().map(piece).collect::<Vec<_>>());
@@ -101,8 +105,8 @@ pub trait ProcessMemory {
         addresses.iter().zip(pieces).map(text).collect()
     }
 
-    /// The C string at `address` without its end, lossily as UTF-8; `None` if it is longer than `most` bytes or not
-    /// readable.
+    /// The C string at `address` without its end, lossily as UTF-8; `None` if it is longer than
+    /// `most` bytes or not readable.
     fn read_c_string(&self, address: Avma, most: usize) -> Option<String> {
         let mut text = Vec::new();
         let mut at = address.0;
@@ -181,7 +185,8 @@ impl LiveMemory {
 
 impl ProcessMemory for LiveMemory {
     fn read_many(&self, reads: &mut [Read<'_>]) {
-        // An error other than a fault means that the process is gone or closed to us: nothing more can be read.
+        // An error other than a fault means that the process is gone or closed to us: nothing more
+        // can be read.
         let _ = self.read_batch(reads);
     }
 }

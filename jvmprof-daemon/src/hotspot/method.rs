@@ -1,7 +1,8 @@
 //! Methods: who they are, what they are called and where their lines are.
 //!
-//! `Method` -> `ConstMethod` -> `ConstantPool` -> holder -> symbols. Every step is read for all methods of a stack in one
-//! batch. Layouts: openjdk src/hotspot/share/oops/{method,constMethod,constantPool,klass,symbol}.hpp.
+//! `Method` -> `ConstMethod` -> `ConstantPool` -> holder -> symbols. Every step is read for all
+//! methods of a stack in one batch. Layouts: openjdk
+//! src/hotspot/share/oops/{method,constMethod,constantPool,klass,symbol}.hpp.
 
 use std::sync::Arc;
 
@@ -112,15 +113,17 @@ impl MethodFields {
     }
 }
 
-/// Up to JDK 20 the bit is among the access flags (share/utilities/accessFlags.hpp, `JVM_ACC_IS_OLD`), then in a field of its
-/// own (share/oops/methodFlags.hpp, `is_old`) that isn't exported; it lies between two that are (share/oops/method.hpp).
+/// Up to JDK 20 the bit is among the access flags (share/utilities/accessFlags.hpp,
+/// `JVM_ACC_IS_OLD`), then in a field of its own (share/oops/methodFlags.hpp, `is_old`) that isn't
+/// exported; it lies between two that are (share/oops/method.hpp).
 fn replaced(lookup: Lookup<'_>) -> Result<Option<(usize, u32)>, HotspotError> {
     const IS_OLD: u32 = 1 << 2;
     let bit = lookup.0.int("JVM_ACC_IS_OLD").map(i32::cast_unsigned).filter(|bit| bit.is_power_of_two());
     if let Some(bit) = bit {
         return Ok(Some((lookup.one("Method::_access_flags")?.into(), bit)));
     }
-    // Access flags, vtable index, these flags, and the intrinsic's id follow each other; since JDK 25 the index comes first.
+    // Access flags, vtable index, these flags, and the intrinsic's id follow each other; since JDK
+    // 25 the index comes first.
     let flags = lookup.one("Method::_access_flags")?;
     let intrinsic = lookup.maybe(&["Method::_intrinsic_id"])?;
     let is_behind = |id: &u16| matches!(id.wrapping_sub(flags), 8 | 12);
@@ -165,7 +168,8 @@ impl Reading {
 /// Methods that were read so far, each with what is wrong with it, if so.
 type Readings = Vec<Result<Reading, Unnamed>>;
 
-/// Reads one more stretch of each method that is still in play: `place` says which, and what is missing if it can't.
+/// Reads one more stretch of each method that is still in play: `place` says which, and what is
+/// missing if it can't.
 fn round(
     readings: &mut Readings,
     memory: &impl ProcessMemory,
@@ -238,8 +242,9 @@ pub(crate) fn identify(
         Some(vec![(it.class_symbol.checked_add(offset(layout.symbol_body))?.checked_add(end)? - 8, 8)])
     });
     let identity = |reading: Reading| {
-        // Memory of unloaded classes is reused piece by piece: a class that has taken the holder's place has another pool.
-        // A redefined class has a new one, too, and its old methods keep the old one as long as they run: they say so.
+        // Memory of unloaded classes is reused piece by piece: a class that has taken the holder's
+        // place has another pool. A redefined class has a new one, too, and its old methods keep
+        // the old one as long as they run: they say so.
         let constants = reading.word(reading.holder.wrapping_add(offset(fields.klass_constants)));
         let is_replaced = || {
             let (at, bit) = fields.replaced?;
@@ -256,15 +261,17 @@ pub(crate) fn identify(
     readings.into_iter().map(|reading| reading.and_then(identity)).collect()
 }
 
-/// `java/lang/invoke/MethodHandle`, as far as its length and its last eight bytes tell. Its intrinsics are made with pools of
-/// their own (openjdk src/hotspot/share/oops/method.cpp, `make_method_handle_intrinsic`), and it is never unloaded.
+/// `java/lang/invoke/MethodHandle`, as far as its length and its last eight bytes tell. Its
+/// intrinsics are made with pools of their own (openjdk src/hotspot/share/oops/method.cpp,
+/// `make_method_handle_intrinsic`), and it is never unloaded.
 fn is_method_handle(reading: &Reading, layout: &Layout) -> bool {
     const NAME: &[u8; 29] = b"java/lang/invoke/MethodHandle";
     let last = reading.class_symbol.wrapping_add(u64::from(layout.symbol_body)).wrapping_add(21);
     usize::from(reading.class_len) == NAME.len() && reading.bytes(last, 8) == Some(&NAME[21..])
 }
 
-/// Who is at the addresses of methods that were read before, from one batch: the same if nothing has changed since.
+/// Who is at the addresses of methods that were read before, from one batch: the same if nothing
+/// has changed since.
 pub(crate) fn identify_again(
     readings: &[&Reading],
     layout: &Layout,
@@ -302,7 +309,8 @@ impl Reading {
     }
 }
 
-/// Reads names and lines of methods that were identified. The caller must identify them again afterwards.
+/// Reads names and lines of methods that were identified. The caller must identify them again
+/// afterwards.
 pub(crate) fn describe(
     readings: Vec<Reading>,
     fields: &MethodFields,
@@ -381,8 +389,9 @@ impl Pool {
         };
         let tags = field::u64(header, fields.pool_tags)?;
         let length = field::u32(header, fields.pool_length)?;
-        // The JVM's own method handle intrinsics have pools of just a name and a signature, the rest of whose header is
-        // left as it was: share/oops/method.cpp, `make_method_handle_intrinsic`.
+        // The JVM's own method handle intrinsics have pools of just a name and a signature, the
+        // rest of whose header is left as it was: share/oops/method.cpp,
+        // `make_method_handle_intrinsic`.
         let source = if length <= 3 { 0 } else { source };
         Some(Self {
             base: it.pool.checked_add(fields.pool_bytes as u64)?,
@@ -412,8 +421,8 @@ impl Pool {
         Some((self.tags.checked_add(u64::from(index))?, 1))
     }
 
-    /// The symbols of name, signature and source file, if the pool is one: as many tags as entries, and text where text
-    /// must be.
+    /// The symbols of name, signature and source file, if the pool is one: as many tags as entries,
+    /// and text where text must be.
     fn symbols(&self, it: &Reading) -> Option<Vec<u64>> {
         let tags = field::u32(it.bytes(self.tags_length, 4)?, 0)?;
         if tags != self.length || self.name == 0 || self.signature == 0 {

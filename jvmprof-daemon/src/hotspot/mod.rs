@@ -1,7 +1,8 @@
 //! HotSpot from outside: what a JVM is made of, read from its memory while it runs.
 //!
-//! Nothing is asked of the JVM and nothing in it changes. Offsets come from the tables that every HotSpot exports
-//! ([`vmstructs`]); whatever is read may be stale, torn or hostile, so every read is bounded and every object checked.
+//! Nothing is asked of the JVM and nothing in it changes. Offsets come from the tables that every
+//! HotSpot exports ([`vmstructs`]); whatever is read may be stale, torn or hostile, so every read
+//! is bounded and every object checked.
 
 mod attach;
 mod bytecodes;

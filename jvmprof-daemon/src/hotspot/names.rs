@@ -1,10 +1,12 @@
 //! Names as people know them, the same in every run.
 //!
-//! The JVM makes classes up while it runs, and numbers them or names them by addresses:
-//! openjdk src/hotspot/share/classfile/classFileParser.cpp (`mangle_hidden_class_name`), src/java.base/share/classes
-//! java/lang/invoke/InnerClassLambdaMetafactory, java/lang/reflect/Proxy, jdk/internal/reflect/MethodAccessorGenerator.
+//! The JVM makes classes up while it runs, and numbers them or names them by addresses: openjdk
+//! src/hotspot/share/classfile/classFileParser.cpp (`mangle_hidden_class_name`),
+//! src/java.base/share/classes java/lang/invoke/InnerClassLambdaMetafactory,
+//! java/lang/reflect/Proxy, jdk/internal/reflect/MethodAccessorGenerator.
 
-/// Decodes a symbol: "modified UTF-8", with surrogate pairs of three bytes each (JVMS 4.4.7). `None` if it isn't that.
+/// Decodes a symbol: "modified UTF-8", with surrogate pairs of three bytes each (JVMS 4.4.7).
+/// `None` if it isn't that.
 pub fn decode_symbol(bytes: &[u8]) -> Option<String> {
     if bytes.is_ascii() {
         // Zero is stored as two bytes.
@@ -64,8 +66,8 @@ pub fn class_name(internal: &str) -> String {
     name
 }
 
-/// Hidden classes end in `+0x` and an address (JDK 15 and later), unsafe anonymous ones in `/0x` and an address or `/`
-/// and a hash.
+/// Hidden classes end in `+0x` and an address (JDK 15 and later), unsafe anonymous ones in `/0x`
+/// and an address or `/` and a hash.
 fn without_address(name: &str) -> &str {
     let Some(at) = name.rfind(['+', '/']) else { return name };
     let suffix = &name[at + 1..];

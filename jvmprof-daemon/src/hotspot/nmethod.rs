@@ -1,8 +1,8 @@
 //! Compiled methods: where their debug information is, and whether they are still what they were.
 //!
-//! Layouts: openjdk src/hotspot/share/code/nmethod.hpp and codeBlob.hpp. The debug information lies in the blob itself
-//! (JDK 8-22), or in memory of its own (`_immutable_data`, 23 and later); the table of methods in the blob's data
-//! (8-24), or in `_mutable_data` (25 and later).
+//! Layouts: openjdk src/hotspot/share/code/nmethod.hpp and codeBlob.hpp. The debug information lies
+//! in the blob itself (JDK 8-22), or in memory of its own (`_immutable_data`, 23 and later); the
+//! table of methods in the blob's data (8-24), or in `_mutable_data` (25 and later).
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -132,8 +132,8 @@ impl NmethodFields {
             block_used: layout.block_used.into(),
             method: lookup.any(&["nmethod::_method", "CompiledMethod::_method"])?.into(),
             state: lookup.one("nmethod::_state")?.into(),
-            // in_use and not_entrant are 0 and 1 on JDK 8; since 9 not_used lies between them. What follows them,
-            // zombie and unloaded, is gone since 20.
+            // in_use and not_entrant are 0 and 1 on JDK 8; since 9 not_used lies between them. What
+            // follows them, zombie and unloaded, is gone since 20.
             last_live_state: if is_8 { 1 } else { 2 },
             comp_level: lookup.one(level)?.into(),
             comp_level_bytes: if wide { 4 } else { 1 },
@@ -173,8 +173,9 @@ impl NmethodFields {
         self.places(wanted.blob, blob, method).ok_or(Unnamed::DebugInfo)
     }
 
-    /// Whether the debug information is freed: its address then is that of the blob's end (openjdk jdk-25
-    /// src/hotspot/share/code/nmethod.cpp, `purge`). The blob itself is freed some time after all that are unloaded with it.
+    /// Whether the debug information is freed: its address then is that of the blob's end (openjdk
+    /// jdk-25 src/hotspot/share/code/nmethod.cpp, `purge`). The blob itself is freed some time
+    /// after all that are unloaded with it.
     fn is_purged(&self, address: Avma, blob: &[u8]) -> bool {
         let Scopes::Apart { base, size, .. } = self.scopes else { return false };
         let (base, bytes) = (field::u64(blob, base), field::u32(blob, self.size));
@@ -237,8 +238,9 @@ impl NmethodFields {
         })
     }
 
-    /// Reads the parts of several nmethods in one batch, their headers once more behind them: what is the same before
-    /// and after was the same all the time, as a JVM never uses a compile id twice.
+    /// Reads the parts of several nmethods in one batch, their headers once more behind them: what
+    /// is the same before and after was the same all the time, as a JVM never uses a compile id
+    /// twice.
     pub(crate) fn read_debug(
         &self,
         wanted: &[(NmethodId, Header)],
@@ -323,8 +325,8 @@ pub(crate) struct NmethodId {
     pub(crate) osr: bool,
 }
 
-/// What an nmethod's header says, checked. It says the same as long as the nmethod lives: before the debug information
-/// is freed, its address is overwritten.
+/// What an nmethod's header says, checked. It says the same as long as the nmethod lives: before
+/// the debug information is freed, its address is overwritten.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) method: Avma,
@@ -344,8 +346,8 @@ pub(crate) struct Debug {
     pub(crate) pcs: Box<[PcDesc]>,
     pub(crate) scopes: Box<[u8]>,
     metadata: Box<[u64]>,
-    /// The methods of its scopes as they were while it was alive, each with the check over who it is: they live as long as
-    /// it does. In order of addresses; empty until they have been read.
+    /// The methods of its scopes as they were while it was alive, each with the check over who it
+    /// is: they live as long as it does. In order of addresses; empty until they have been read.
     methods: OnceLock<Box<[(Avma, u64)]>>,
 }
 

@@ -1,4 +1,5 @@
-//! From what the kernel program recorded of Java frames to methods and lines, a whole stack at once.
+//! From what the kernel program recorded of Java frames to methods and lines, a whole stack at
+//! once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -65,12 +66,14 @@ pub struct JavaFrame {
     pub file: Option<Arc<str>>,
     /// 0 if unknown.
     pub line: u32,
-    /// Bytecode index; -1 while the method is being entered, for native methods, and where it isn't sure.
+    /// Bytecode index; -1 while the method is being entered, for native methods, and where it isn't
+    /// sure.
     pub bci: i32,
     pub how: How,
 }
 
-/// `mov rbx, imm64; jmp rel32` (openjdk src/hotspot/cpu/x86/compiledIC_x86.cpp, `emit_to_interp_stub`).
+/// `mov rbx, imm64; jmp rel32` (openjdk src/hotspot/cpu/x86/compiledIC_x86.cpp,
+/// `emit_to_interp_stub`).
 const STATIC_CALL_STUB_BYTES: u64 = 15;
 
 /// The methods of one physical frame, innermost first.
@@ -90,8 +93,8 @@ impl<M: ProcessMemory> Hotspot<M> {
         self.resolve_as_of(cache, requests, Times::STOPPED)
     }
 
-    /// Names the physical frames of a stack. Frames of code that was met before cost no system call; all others of the stack
-    /// are read together, in about twelve.
+    /// Names the physical frames of a stack. Frames of code that was met before cost no system
+    /// call; all others of the stack are read together, in about twelve.
     pub fn resolve_as_of(
         &self,
         cache: &JavaCache,
@@ -106,8 +109,9 @@ impl<M: ProcessMemory> Hotspot<M> {
         answers.into_iter().map(|answer| answer.unwrap_or(Err(Unnamed::Unreadable))).collect()
     }
 
-    /// Whether a compiled method's pc lies behind all of its code that has debug information, where its stubs and handlers are.
-    /// `None` of an nmethod that hasn't been named, and of what isn't compiled.
+    /// Whether a compiled method's pc lies behind all of its code that has debug information, where
+    /// its stubs and handlers are. `None` of an nmethod that hasn't been named, and of what isn't
+    /// compiled.
     pub fn is_behind_all(&self, cache: &JavaCache, code: &CodeRef) -> Option<bool> {
         let CodeRef::Compiled { pc, blob, compile_id, osr } = *code else { return None };
         let debug = cache.nmethods.get(&(self.key, NmethodId { blob, compile_id, osr }))?;
@@ -115,15 +119,16 @@ impl<M: ProcessMemory> Hotspot<M> {
         Some(offset.is_some_and(|offset| scopes::is_behind_all(&debug.pcs, offset)))
     }
 
-    /// Whether a leaf behind all of its nmethod's code ([`Self::is_behind_all`]) is in the stub of one of that nmethod's own static
-    /// calls, which that call has entered: code of the caller that is no frame, between it and a callee that isn't compiled.
+    /// Whether a leaf behind all of its nmethod's code ([`Self::is_behind_all`]) is in the stub of
+    /// one of that nmethod's own static calls, which that call has entered: code of the caller that
+    /// is no frame, between it and a callee that isn't compiled.
     pub fn is_in_static_call_stub(&self, leaf: &CodeRef, caller: &CodeRef) -> bool {
         let (CodeRef::Compiled { pc, .. }, CodeRef::Compiled { pc: returns_to, .. }) = (*leaf, *caller)
         else {
             return false;
         };
-        // A method that calls itself may be in its exception handler, which lies there, too. The call may lead elsewhere by now,
-        // the stub still looks like one.
+        // A method that calls itself may be in its exception handler, which lies there, too. The
+        // call may lead elsewhere by now, the stub still looks like one.
         if self.looks_like_static_call_stub(pc) {
             return true;
         }
@@ -145,7 +150,8 @@ impl<M: ProcessMemory> Hotspot<M> {
         [0, JMP_AT].into_iter().filter_map(|at| pc.0.checked_sub(at)).any(is_stub)
     }
 
-    /// Answers what is known, and gives what each other request needs: for compiled code its debug information, read here.
+    /// Answers what is known, and gives what each other request needs: for compiled code its debug
+    /// information, read here.
     fn pending(
         &self,
         cache: &JavaCache,
@@ -253,8 +259,9 @@ impl<M: ProcessMemory> Hotspot<M> {
         chain.ok_or(Unnamed::DebugInfo)
     }
 
-    /// The methods of these scopes, if they were read when the nmethod was met first: nothing has to be read then. The nmethod
-    /// was alive when the sample was taken, and its methods are what they were as long as it is.
+    /// The methods of these scopes, if they were read when the nmethod was met first: nothing has
+    /// to be read then. The nmethod was alive when the sample was taken, and its methods are what
+    /// they were as long as it is.
     fn recalled(&self, cache: &JavaCache, debug: &Debug, scopes: &[(Scope, Avma)]) -> Option<Methods> {
         let recall = |method: Avma| {
             let check = debug.method_check(method)?;
@@ -316,7 +323,8 @@ impl<M: ProcessMemory> Hotspot<M> {
         }
     }
 
-    /// Whether the nmethods of pending requests are still what they were. Those that are are remembered.
+    /// Whether the nmethods of pending requests are still what they were. Those that are are
+    /// remembered.
     fn still_alive(
         &self,
         cache: &JavaCache,
@@ -343,8 +351,9 @@ impl<M: ProcessMemory> Hotspot<M> {
         debugs.into_iter().zip(headers).map(|((id, debug), bytes)| (id, check(id, debug, bytes))).collect()
     }
 
-    /// Who is at these addresses now, and what they are called. What is new is read, checked and remembered; unless classes were
-    /// unloaded since the sample was taken: those methods are given, too.
+    /// Who is at these addresses now, and what they are called. What is new is read, checked and
+    /// remembered; unless classes were unloaded since the sample was taken: those methods are
+    /// given, too.
     fn methods(&self, cache: &JavaCache, methods: &[Avma], times: Times) -> (Methods, BTreeSet<Avma>) {
         let layout = &self.jvm.layout;
         let mut known = Methods::new();
@@ -397,7 +406,8 @@ impl<M: ProcessMemory> Hotspot<M> {
             return [frame(info, scopes::ENTRY_BCI, How::Native)].into();
         }
         let bci = bcp_offset.checked_sub(info.code_offset).and_then(|bci| u16::try_from(bci).ok());
-        // The method is sure, where in it may not be: the pointer isn't set yet, or belongs to something else.
+        // The method is sure, where in it may not be: the pointer isn't set yet, or belongs to
+        // something else.
         let is_sure = |bci: &u16| {
             let code = info.code.get(usize::from(*bci));
             code.is_some_and(|code| self.templates.fits(expected, *code))

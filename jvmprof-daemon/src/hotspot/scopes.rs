@@ -1,7 +1,7 @@
 //! What compiled code was doing: the methods inlined at a pc, innermost first.
 //!
-//! Layouts: openjdk src/hotspot/share/code/pcDesc.hpp, scopeDesc.cpp (`decode_body`), debugInfo.hpp (`read_bci`); the
-//! search is that of nmethod.cpp, `find_pc_desc_internal`.
+//! Layouts: openjdk src/hotspot/share/code/pcDesc.hpp, scopeDesc.cpp (`decode_body`), debugInfo.hpp
+//! (`read_bci`); the search is that of nmethod.cpp, `find_pc_desc_internal`.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -9,7 +9,8 @@ use super::unsigned5::{Encoding, Reader};
 
 /// Inlining is limited by `MaxInlineLevel` (15) and recursion; Graal goes deeper.
 const MAX_DEPTH: usize = 512;
-/// Where a scope's stream would begin that there is none: `DebugInformationRecorder::serialized_null`.
+/// Where a scope's stream would begin that there is none:
+/// `DebugInformationRecorder::serialized_null`.
 const NO_SCOPE: u32 = 0;
 /// `InvocationEntryBci`: numbers in the stream count from it.
 pub const ENTRY_BCI: i32 = -1;
@@ -33,9 +34,11 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// Whether its bytecode index is where the method is; `is_caller`: of one that is inlined into it.
+    /// Whether its bytecode index is where the method is; `is_caller`: of one that is inlined into
+    /// it.
     ///
-    /// Who calls is past its entry. C2 of JDK 8 says otherwise of some, with `-XX:+DebugNonSafepoints`.
+    /// Who calls is past its entry. C2 of JDK 8 says otherwise of some, with
+    /// `-XX:+DebugNonSafepoints`.
     pub fn tells_line(&self, is_caller: bool) -> bool {
         self.method.is_some() && (self.bci >= 0 || !is_caller)
     }
@@ -45,8 +48,9 @@ impl Scope {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
-/// The debug information that HotSpot takes for a pc: that of the very pc, for the return address of a call, else that
-/// of the next place behind it. Never that of a place before it: what has run since may be another method's code.
+/// The debug information that HotSpot takes for a pc: that of the very pc, for the return address
+/// of a call, else that of the next place behind it. Never that of a place before it: what has run
+/// since may be another method's code.
 pub fn find(descs: &[PcDesc], pc_offset: u32) -> Option<PcDesc> {
     let wanted = i32::try_from(pc_offset).ok()?;
     let index = descs.partition_point(|desc| desc.pc_offset < wanted);
@@ -93,7 +97,8 @@ pub fn chain(stream: &[u8], desc: PcDesc, encoding: Encoding) -> Result<Vec<Scop
 /// Scopes of one nmethod that are looked through for its methods, at most.
 const MAX_SCOPES: usize = 1 << 14;
 
-/// The methods of all scopes: indices as in [`Scope::method`]. What is malformed, or too much, is left out.
+/// The methods of all scopes: indices as in [`Scope::method`]. What is malformed, or too much, is
+/// left out.
 pub fn methods(stream: &[u8], descs: &[PcDesc], encoding: Encoding) -> BTreeSet<u32> {
     let mut methods = BTreeSet::new();
     let mut visited = HashSet::new();

@@ -1,4 +1,5 @@
-//! The Java threads of a JVM: openjdk src/hotspot/share/runtime/threadSMR.hpp (JDK 12 and later), thread.hpp before.
+//! The Java threads of a JVM: openjdk src/hotspot/share/runtime/threadSMR.hpp (JDK 12 and later),
+//! thread.hpp before.
 
 use std::collections::HashMap;
 

@@ -1,8 +1,9 @@
 //! Were classes unloaded since a sample was taken?
 //!
-//! A method that an interpreted frame names is read later than the frame was sampled. If its class was unloaded in between, most
-//! of what leads to its names may still stand in freed memory, while another class's names stand where its own were: symbols
-//! are freed one by one, and reused at once. A JVM counts the classes that it unloads before it frees anything of them (openjdk
+//! A method that an interpreted frame names is read later than the frame was sampled. If its class
+//! was unloaded in between, most of what leads to its names may still stand in freed memory, while
+//! another class's names stand where its own were: symbols are freed one by one, and reused at
+//! once. A JVM counts the classes that it unloads before it frees anything of them (openjdk
 //! src/hotspot/share/services/classLoadingService.cpp, `notify_class_unloaded`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +19,8 @@ pub struct Times {
 }
 
 impl Times {
-    /// Nothing happens between sample and reading: for a process that is stopped, or an image of one.
+    /// Nothing happens between sample and reading: for a process that is stopped, or an image of
+    /// one.
     pub const STOPPED: Self = Self { sampled_ns: 0, now_ns: 0 };
 }
 
@@ -31,8 +33,8 @@ pub(crate) struct Unloads {
 }
 
 impl Unloads {
-    /// Whether what has just been read is what was there when it was sampled, as far as the JVM's `count` tells, which was read
-    /// behind it. A JVM that doesn't count is believed.
+    /// Whether what has just been read is what was there when it was sampled, as far as the JVM's
+    /// `count` tells, which was read behind it. A JVM that doesn't count is believed.
     pub(crate) fn is_as_sampled(&self, count: Option<u64>, times: Times) -> bool {
         let Some(count) = count else { return true };
         if self.count.swap(count, Ordering::Relaxed) != count {

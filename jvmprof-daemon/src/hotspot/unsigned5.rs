@@ -1,8 +1,9 @@
 //! HotSpot's variable-length integers, as debug information and line tables have them.
 //!
-//! One to five little-endian digits in base 64; a byte below a limit is the last one. JDK 20 excluded the byte zero, so
-//! the same bytes mean other numbers before and after: openjdk src/hotspot/share/code/compressedStream.cpp (8-19),
-//! src/hotspot/share/utilities/unsigned5.hpp (20 and later).
+//! One to five little-endian digits in base 64; a byte below a limit is the last one. JDK 20
+//! excluded the byte zero, so the same bytes mean other numbers before and after: openjdk
+//! src/hotspot/share/code/compressedStream.cpp (8-19), src/hotspot/share/utilities/unsigned5.hpp
+//! (20 and later).
 
 /// Which of the two encodings a JVM uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +47,8 @@ impl<'b> Reader<'b> {
         Some(byte)
     }
 
-    /// The next number; it wraps around at 32 bits as HotSpot's own arithmetic does. `None` at the end of the bytes or
-    /// where an excluded byte stands.
+    /// The next number; it wraps around at 32 bits as HotSpot's own arithmetic does. `None` at the
+    /// end of the bytes or where an excluded byte stands.
     pub fn unsigned(&mut self) -> Option<u32> {
         let excluded = u8::from(self.encoding == Encoding::WithoutZero);
         let mut sum: u32 = 0;
@@ -73,7 +74,8 @@ impl<'b> Reader<'b> {
 mod tests {
     use super::*;
 
-    /// As HotSpot writes numbers (`write_uint`), so that reading is checked against another formulation.
+    /// As HotSpot writes numbers (`write_uint`), so that reading is checked against another
+    /// formulation.
     fn write(value: u32, encoding: Encoding) -> Vec<u8> {
         let excluded = u32::from(encoding == Encoding::WithoutZero);
         let low = 256 - excluded - 64;

@@ -16,8 +16,8 @@ impl Version {
     pub fn of_release(vm_release: &str) -> Self {
         let number = vm_release.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
         let number = number.parse().unwrap_or(0);
-        // JDK 8's HotSpot counts on from HotSpot 24 of JDK 7, and names builds "25.504-b08" where later ones have
-        // "25.0.3+9".
+        // JDK 8's HotSpot counts on from HotSpot 24 of JDK 7, and names builds "25.504-b08" where
+        // later ones have "25.0.3+9".
         let is_8 = number == 25 && vm_release.contains("-b") && !vm_release.contains('+');
         Self { feature: if is_8 { 8 } else { number }, vm_release: vm_release.to_owned() }
     }

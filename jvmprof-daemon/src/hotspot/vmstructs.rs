@@ -1,7 +1,8 @@
-//! The tables in which HotSpot describes itself: openjdk src/hotspot/share/runtime/vmStructs.{hpp,cpp}.
+//! The tables in which HotSpot describes itself: openjdk
+//! src/hotspot/share/runtime/vmStructs.{hpp,cpp}.
 //!
-//! They are read from the live process, where their pointers are relocated. The JVM is not trusted: every table, string
-//! and the whole are limited, and no table can make the reader loop.
+//! They are read from the live process, where their pointers are relocated. The JVM is not trusted:
+//! every table, string and the whole are limited, and no table can make the reader loop.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -79,8 +80,8 @@ impl VmStructs {
     /// Finds the JVM among the images of a process and reads its tables.
     ///
     /// # Errors
-    /// [`HotspotError::NotHotspot`] without a JVM, [`HotspotError::NotReady`] while its tables aren't relocated yet,
-    /// else what is wrong with the tables.
+    /// [`HotspotError::NotHotspot`] without a JVM, [`HotspotError::NotReady`] while its tables
+    /// aren't relocated yet, else what is wrong with the tables.
     pub fn read(images: &[Image], memory: &impl ProcessMemory) -> Result<(Image, Self), HotspotError> {
         let found = find_exports(images, MARKER, &SYMBOLS, memory);
         let exports = found.ok_or(HotspotError::NotHotspot(MARKER))?;
@@ -211,7 +212,8 @@ impl Tables {
         memory: &impl ProcessMemory,
     ) -> Result<(Vec<u8>, u64), HotspotError> {
         let (start, entry) = (self.get(start)?, self.get(stride)?);
-        // Before its relocation a pointer leads elsewhere, and JDK 8 computes the sizes of entries even later.
+        // Before its relocation a pointer leads elsewhere, and JDK 8 computes the sizes of entries
+        // even later.
         if !self.image.contains(&start) || entry == 0 {
             return Err(HotspotError::NotReady("its tables aren't relocated"));
         }
@@ -296,7 +298,8 @@ struct StructRow {
     place: Place,
 }
 
-/// The pages that hold the tables' strings. Thousands of strings lie on a few dozen pages, so these are read instead.
+/// The pages that hold the tables' strings. Thousands of strings lie on a few dozen pages, so these
+/// are read instead.
 struct Strings(BTreeMap<u64, Vec<u8>>);
 
 impl Strings {

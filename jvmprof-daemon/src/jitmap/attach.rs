@@ -1,7 +1,9 @@
-//! Asking a JVM for a perf map, through the attach protocol, where that was asked for (`--attach-perfmap`).
+//! Asking a JVM for a perf map, through the attach protocol, where that was asked for
+//! (`--attach-perfmap`).
 //!
-//! Everything happens in the JVM's own `/tmp` and under its own user, as `jcmd` would do it from inside: HotSpot refuses
-//! files and connections of others. Sources: openjdk jdk-17 src/hotspot/os/posix/attachListener_posix.cpp and
+//! Everything happens in the JVM's own `/tmp` and under its own user, as `jcmd` would do it from
+//! inside: HotSpot refuses files and connections of others. Sources: openjdk jdk-17
+//! src/hotspot/os/posix/attachListener_posix.cpp and
 //! src/jdk.attach/linux/classes/sun/tools/attach/VirtualMachineImpl.java.
 
 use std::fs::File;
@@ -74,8 +76,8 @@ pub struct Target {
 }
 
 impl Target {
-    /// `None` if the process can't be read or maps no `libjvm.so`. Whoever calls knows that this is HotSpot's: another JVM
-    /// may take the signal that goes with the request as one for a dump.
+    /// `None` if the process can't be read or maps no `libjvm.so`. Whoever calls knows that this is
+    /// HotSpot's: another JVM may take the signal that goes with the request as one for a dump.
     pub fn of(process: &Process) -> Option<Self> {
         if !process.is_jvm() {
             return None;
@@ -97,7 +99,8 @@ impl Target {
     }
 }
 
-/// Asks one JVM at a time, on a thread of its own. When this is dropped, what is under way is given up and cleaned up.
+/// Asks one JVM at a time, on a thread of its own. When this is dropped, what is under way is given
+/// up and cleaned up.
 #[derive(Debug, Default)]
 pub struct PerfMapRequests {
     is_running: Arc<AtomicBool>,
@@ -144,7 +147,8 @@ impl Drop for PerfMapRequests {
 
 /// Asks for a map, has it read, and removes it unless there was one before.
 ///
-/// The calling thread runs as the JVM's user afterwards: it should end. `is_over`: the JVM isn't waited for any longer.
+/// The calling thread runs as the JVM's user afterwards: it should end. `is_over`: the JVM isn't
+/// waited for any longer.
 ///
 /// # Errors
 /// The JVM is gone, can't be asked, or refuses; or `is_over` before it has answered.
@@ -204,7 +208,8 @@ fn ask(target: &Target, mut stream: UnixStream, is_over: &AtomicBool) -> Result<
     Err(AttachError::Refused { pid, answer })
 }
 
-/// Has the JVM open its socket: a file of its user tells that SIGQUIT isn't meant to print all stacks.
+/// Has the JVM open its socket: a file of its user tells that SIGQUIT isn't meant to print all
+/// stacks.
 fn wake(
     target: &Target,
     pidfd: &OwnedFd,
@@ -243,8 +248,8 @@ fn wake(
     opened
 }
 
-/// Connects to what the JVM itself listens at. What is in the socket's place may be put there by anybody who may write to
-/// that `/tmp`: a link could lead to any socket of the host.
+/// Connects to what the JVM itself listens at. What is in the socket's place may be put there by
+/// anybody who may write to that `/tmp`: a link could lead to any socket of the host.
 fn connect(target: &Target, tmp: &OwnedFd) -> Result<UnixStream, AttachError> {
     let pid = target.pid;
     let name = format!(".java_pid{}", target.inner_pid);
@@ -276,8 +281,8 @@ fn handles_sigquit(pid: u32) -> bool {
     read.is_ok() && caught.is_some_and(|mask| mask & 1 << (nix::libc::SIGQUIT - 1) != 0)
 }
 
-/// This thread, and no other, becomes the JVM's user, without any group but that user's: the C library's functions would
-/// change all threads.
+/// This thread, and no other, becomes the JVM's user, without any group but that user's: the C
+/// library's functions would change all threads.
 fn become_user(target: &Target) -> nix::Result<()> {
     if target.uid == nix::unistd::geteuid().as_raw() && target.gid == nix::unistd::getegid().as_raw() {
         return Ok(());

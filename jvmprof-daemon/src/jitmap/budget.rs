@@ -1,4 +1,5 @@
-//! Memory for what is known of generated code, of all processes together: anybody can make a runtime write a lot.
+//! Memory for what is known of generated code, of all processes together: anybody can make a
+//! runtime write a lot.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,12 +1,13 @@
 //! Lines of a perf map, from pieces of the file as they are read.
 //!
-//! Format: Linux `tools/perf/Documentation/jit-interface.txt`: start and size in hexadecimal and the name, which may
-//! have spaces, separated by one space. HotSpot writes the numbers with `0x`, as `perf` accepts them, too.
+//! Format: Linux `tools/perf/Documentation/jit-interface.txt`: start and size in hexadecimal and
+//! the name, which may have spaces, separated by one space. HotSpot writes the numbers with `0x`,
+//! as `perf` accepts them, too.
 
 use std::borrow::Cow;
 
-/// Largest entry that is believed, in bytes: one bad line must not name a whole address space. HotSpot's whole code
-/// cache has 240 MB by default.
+/// Largest entry that is believed, in bytes: one bad line must not name a whole address space.
+/// HotSpot's whole code cache has 240 MB by default.
 const MAX_SIZE: u64 = 256 << 20;
 /// User addresses end below this, also with five-level page tables.
 const MAX_ADDRESS: u64 = 1 << 56;
@@ -17,7 +18,8 @@ pub(super) struct Line<'a> {
     pub(super) start: u64,
     /// In bytes, not zero; `start + size` is a user address.
     pub(super) size: u32,
-    /// Without line feeds and other control characters. Empty if the line tells of code without telling its name.
+    /// Without line feeds and other control characters. Empty if the line tells of code without
+    /// telling its name.
     pub(super) name: Cow<'a, str>,
 }
 
@@ -86,8 +88,8 @@ impl Splitter {
         Self { begun: Vec::new(), state: if is_inside { State::Headless } else { State::Whole } }
     }
 
-    /// Calls `each` with every line that ends in `piece`: `longest` bytes of it at most; `None` for one whose start wasn't
-    /// read. What is behind the last line feed waits for the next piece.
+    /// Calls `each` with every line that ends in `piece`: `longest` bytes of it at most; `None` for
+    /// one whose start wasn't read. What is behind the last line feed waits for the next piece.
     pub(super) fn feed(&mut self, piece: &[u8], longest: usize, mut each: impl FnMut(Option<RawLine<'_>>)) {
         let mut rest = piece;
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {

@@ -1,5 +1,5 @@
-//! Names of generated code, as the runtimes that generate it write them down for profilers, and the time since when they
-//! hold.
+//! Names of generated code, as the runtimes that generate it write them down for profilers, and the
+//! time since when they hold.
 
 pub mod attach;
 pub mod budget;

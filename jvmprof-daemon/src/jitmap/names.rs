@@ -20,13 +20,14 @@ impl<'a> CodeName<'a> {
 
 /// Reads the `raw` text of a perf map or a jitdump.
 ///
-/// - HotSpot (`Compiler.perfmap`): `int com.acme.Order.total(int[][])` is `com.acme.Order.total`; the number of a
-///   hidden class, another one in every run, is left out (`com.acme.Order$$Lambda/0x00007f3160001440.get`). Stubs
-///   (`Interpreter`) stay as they are.
-/// - V8 (`--perf-basic-prof`, `--perf-prof`): `LazyCompile:*total /app/order.js:12:3` and `JS:~total …` are `total` in
-///   line 12 of `/app/order.js`. The tier (`~` interpreted, `^` baseline, `+` Maglev, `*` optimized) is only in the raw
-///   text: one function is one function, however it was compiled. One without a name is called by its place:
-///   `(anonymous order.js:12:3)`. `RegExp:a+b` is `RegExp: a+b`, `Builtin:ArrayMap` is `ArrayMap`.
+/// - HotSpot (`Compiler.perfmap`): `int com.acme.Order.total(int[][])` is `com.acme.Order.total`;
+///   the number of a hidden class, another one in every run, is left out
+///   (`com.acme.Order$$Lambda/0x00007f3160001440.get`). Stubs (`Interpreter`) stay as they are.
+/// - V8 (`--perf-basic-prof`, `--perf-prof`): `LazyCompile:*total /app/order.js:12:3` and
+///   `JS:~total …` are `total` in line 12 of `/app/order.js`. The tier (`~` interpreted, `^`
+///   baseline, `+` Maglev, `*` optimized) is only in the raw text: one function is one function,
+///   however it was compiled. One without a name is called by its place: `(anonymous
+///   order.js:12:3)`. `RegExp:a+b` is `RegExp: a+b`, `Builtin:ArrayMap` is `ArrayMap`.
 /// - CPython (`-X perf`): `py::Order.total:/app/order.py` is `Order.total` of `/app/order.py`.
 /// - .NET: `instance void [Acme] Acme.Order::Total(int32)[OptimizedTier1]` is `Acme.Order.Total`.
 pub fn code_name(raw: &str) -> CodeName<'_> {
@@ -44,7 +45,8 @@ fn v8(raw: &str) -> Option<CodeName<'_>> {
     if let Some(pattern) = raw.strip_prefix("RegExp:") {
         return Some(CodeName::plain(format!("RegExp: {pattern}")));
     }
-    // V8 src/logging/log.cc, CodeEventLogger and ComputeMarker: the kinds of code that JavaScript functions have.
+    // V8 src/logging/log.cc, CodeEventLogger and ComputeMarker: the kinds of code that JavaScript
+    // functions have.
     let kinds = ["JS:", "LazyCompile:", "Function:", "Script:", "Eval:"];
     let function = kinds.iter().find_map(|kind| raw.strip_prefix(kind))?;
     let function = function.strip_prefix(['~', '^', '+', '*', '\'', '-']).unwrap_or(function);
@@ -65,7 +67,8 @@ fn v8(raw: &str) -> Option<CodeName<'_>> {
 
 /// `name file:line:column`: name, file, line, and everything behind the name.
 fn script_place(function: &str) -> Option<(&str, &str, u32, &str)> {
-    // Names (`get value`) and paths may have spaces. What begins like a path is one; without, the last word is.
+    // Names (`get value`) and paths may have spaces. What begins like a path is one; without, the
+    // last word is.
     let starts = [" /", " file://", " node:", " http://", " https://", " webpack://", " evalmachine."];
     let split =
         starts.iter().filter_map(|start| function.find(start)).min().or_else(|| function.rfind(' '))?;
@@ -83,7 +86,8 @@ fn python(raw: &str) -> Option<CodeName<'_>> {
 }
 
 fn dotnet(raw: &str) -> Option<CodeName<'_>> {
-    // dotnet/runtime src/coreclr/vm/perfmap.cpp, PerfMap::LogJITCompiledMethod: full signature and `[tier]`.
+    // dotnet/runtime src/coreclr/vm/perfmap.cpp, PerfMap::LogJITCompiledMethod: full signature and
+    // `[tier]`.
     let (head, _) = raw.split_once('(')?;
     let (before, method) = head.split_once("::")?;
     let (_, class) = before.rsplit_once("] ")?;
@@ -92,7 +96,8 @@ fn dotnet(raw: &str) -> Option<CodeName<'_>> {
 }
 
 fn hotspot(raw: &str) -> Option<CodeName<'_>> {
-    // openjdk jdk-17 src/hotspot/share/code/codeCache.cpp, CodeCache::write_perf_map: Method::external_name.
+    // openjdk jdk-17 src/hotspot/share/code/codeCache.cpp, CodeCache::write_perf_map:
+    // Method::external_name.
     let (head, parameters) = raw.split_once('(')?;
     let (result, method) = head.split_once(' ')?;
     let (class, name) = method.rsplit_once('.')?;
@@ -112,7 +117,8 @@ fn hotspot(raw: &str) -> Option<CodeName<'_>> {
 fn is_type(text: &str) -> bool {
     let element = text.trim_end_matches("[]");
     let primitives = ["void", "boolean", "byte", "char", "short", "int", "long", "float", "double"];
-    // A class without a package is a type, too: what tells it from other words is only the method behind it.
+    // A class without a package is a type, too: what tells it from other words is only the method
+    // behind it.
     primitives.contains(&element) || (!element.is_empty() && !element.contains(['[', ']', ':', ',']))
 }
 

@@ -1,4 +1,5 @@
-//! How much work one process's files may make: anybody can have a runtime write a lot, again and again.
+//! How much work one process's files may make: anybody can have a runtime write a lot, again and
+//! again.
 
 use nix::time::{ClockId, clock_gettime};
 

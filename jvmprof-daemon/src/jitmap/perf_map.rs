@@ -1,7 +1,7 @@
 //! Perf maps: `/tmp/perf-PID.map`, where runtimes write what they generated.
 //!
-//! Anybody can write such a file: reading never blocks, costs no more than its limits, and what isn't a sensible entry
-//! is counted and left out.
+//! Anybody can write such a file: reading never blocks, costs no more than its limits, and what
+//! isn't a sensible entry is counted and left out.
 
 use std::fs::File;
 use std::io;
@@ -17,7 +17,8 @@ use crate::types::Avma;
 
 /// Bytes read at once.
 const PIECE: usize = 256 << 10;
-/// Bytes of the file's start, and of what was read last, that are kept to tell that the file was written anew.
+/// Bytes of the file's start, and of what was read last, that are kept to tell that the file was
+/// written anew.
 const WITNESS: usize = 128;
 /// A file that is written anew is whole when it has not grown for so long.
 const REWRITE_ENDS_NS: u64 = 200_000_000;
@@ -44,8 +45,8 @@ impl Default for PerfMapLimits {
 pub struct PerfMapCounters {
     /// Entries taken.
     pub entries: u64,
-    /// Lines without an address, a size and a name, or with an address or a size that can't be. Where only the name is
-    /// missing, what was at the addresses is gone.
+    /// Lines without an address, a size and a name, or with an address or a size that can't be.
+    /// Where only the name is missing, what was at the addresses is gone.
     pub malformed: u64,
     /// Lines longer than the limit: their names are cut off.
     pub too_long: u64,
@@ -53,7 +54,8 @@ pub struct PerfMapCounters {
     pub over_limit: u64,
     /// Past entries that were forgotten before their time, for lack of room.
     pub history_over_limit: u64,
-    /// Times that the file was found truncated, replaced or written anew, and was read again from its start.
+    /// Times that the file was found truncated, replaced or written anew, and was read again from
+    /// its start.
     pub restarts: u64,
     pub bytes_read: u64,
 }
@@ -65,7 +67,8 @@ pub struct Refresh {
     pub added: u64,
     /// The file was truncated, replaced or written anew.
     pub restarted: bool,
-    /// There is more to read: the limit for one refresh was reached. What was written lately isn't known.
+    /// There is more to read: the limit for one refresh was reached. What was written lately isn't
+    /// known.
     pub more: bool,
 }
 
@@ -88,7 +91,8 @@ pub struct PerfMap {
     rewrite: Option<Rewrite>,
 }
 
-/// What one look found to read. However long it takes to read it: it was all there when it was looked at.
+/// What one look found to read. However long it takes to read it: it was all there when it was
+/// looked at.
 #[derive(Clone, Copy, Debug)]
 struct Look {
     /// Before the file was looked at, in ns of `CLOCK_MONOTONIC`.
@@ -128,14 +132,16 @@ impl PerfMap {
         Self { limits, ..Self::default() }
     }
 
-    /// Reads what is new in `file`, as the path leads to it now (open it by `native::open::open_in_root_owned`).
+    /// Reads what is new in `file`, as the path leads to it now (open it by
+    /// `native::open::open_in_root_owned`).
     ///
-    /// Only new bytes are read while it is the same file and grows; a shorter, another, or a rewritten file is read
-    /// from its start, and entries that it doesn't have any more are past. A last line without its end waits for the
-    /// next refresh.
+    /// Only new bytes are read while it is the same file and grows; a shorter, another, or a
+    /// rewritten file is read from its start, and entries that it doesn't have any more are past. A
+    /// last line without its end waits for the next refresh.
     ///
     /// # Errors
-    /// What reading says, and `InvalidInput` for what isn't a regular file; what was read before stays usable.
+    /// What reading says, and `InvalidInput` for what isn't a regular file; what was read before
+    /// stays usable.
     pub fn refresh(&mut self, file: &File) -> io::Result<Refresh> {
         let was_catching_up = self.look.is_some();
         let mut most = self.limits.read_bytes;
@@ -152,7 +158,8 @@ impl PerfMap {
         })
     }
 
-    /// Reads `most` bytes at most, which become less, of what a look finds or the one before has left.
+    /// Reads `most` bytes at most, which become less, of what a look finds or the one before has
+    /// left.
     fn read_on(&mut self, file: &File, most: &mut u64) -> io::Result<Refresh> {
         let looked_ns = now_ns();
         let metadata = file.metadata()?;
@@ -205,7 +212,8 @@ impl PerfMap {
         self.doubts_next = false;
         if done.added > 0 && self.rewrite.is_none() && self.splitter.is_empty() && is_settled(file, look.seen)
         {
-            // The file was changed last when its last line was written. The kernel's time for that is never late.
+            // The file was changed last when its last line was written. The kernel's time for that
+            // is never late.
             let changed = monotonic_ns(look.seen.1, look.seen.2);
             if let Some(changed_ns) = changed.filter(|at| (look.since.after_ns..=look.looked_ns).contains(at))
             {
@@ -240,8 +248,8 @@ impl PerfMap {
         self.timeline.end_rewrite(since, self.limits.memory_bytes);
     }
 
-    /// What is in the file was written by another process and isn't read: only what is appended from now on, or
-    /// everything if the file is written anew.
+    /// What is in the file was written by another process and isn't read: only what is appended
+    /// from now on, or everything if the file is written anew.
     ///
     /// # Errors
     /// What reading says.
@@ -259,7 +267,8 @@ impl PerfMap {
         Ok(())
     }
 
-    /// What the file has when it is looked at first may have been written by another process: what it names is ambiguous.
+    /// What the file has when it is looked at first may have been written by another process: what
+    /// it names is ambiguous.
     pub fn doubt_present(&mut self) {
         self.doubts_next = true;
     }
@@ -322,10 +331,12 @@ impl PerfMap {
     }
 }
 
-/// Whether no write was under way when a file had this size and time. A file has a write's time before it has its bytes
-/// (Linux `generic_file_write_iter`): that time would be taken for that of the bytes before.
+/// Whether no write was under way when a file had this size and time. A file has a write's time
+/// before it has its bytes (Linux `generic_file_write_iter`): that time would be taken for that of
+/// the bytes before.
 fn is_settled(file: &File, seen: (u64, i64, i64)) -> bool {
-    // Like the reading before it, this waits for a write that is under way, in one file system or another.
+    // Like the reading before it, this waits for a write that is under way, in one file system or
+    // another.
     let _ = lseek(file, 0, Whence::SeekHole);
     let now = file.metadata();
     now.is_ok_and(|now| (now.size(), now.mtime(), now.mtime_nsec()) == seen)
@@ -378,8 +389,9 @@ impl Reading {
         Self { device, inode, seen: (0, 0, 0), offset: 0, head: Vec::new(), tail: Vec::new() }
     }
 
-    /// Whether what was read is still there, so that reading can go on behind it. HotSpot writes its whole map anew
-    /// into the same file, which may have become longer meanwhile: size and inode alone don't tell.
+    /// Whether what was read is still there, so that reading can go on behind it. HotSpot writes
+    /// its whole map anew into the same file, which may have become longer meanwhile: size and
+    /// inode alone don't tell.
     fn is_still(&self, file: &File, device: u64, inode: u64, seen: (u64, i64, i64)) -> io::Result<bool> {
         if (device, inode) != (self.device, self.inode) || seen.0 < self.offset {
             return Ok(false);

@@ -1,4 +1,5 @@
-//! The jitdump of one process: found by the page of it that the process maps as code, as a mark for profilers.
+//! The jitdump of one process: found by the page of it that the process maps as code, as a mark for
+//! profilers.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -28,7 +29,8 @@ pub struct ProcessDump {
     next_look_ns: u64,
 }
 
-/// The mapping that tells that a process writes a jitdump: executable, of a file called `jit-PID.dump`.
+/// The mapping that tells that a process writes a jitdump: executable, of a file called
+/// `jit-PID.dump`.
 pub fn marker(process: &Process) -> Option<&Arc<MappedCode>> {
     process.mappings.iter().find(|mapping| is_jitdump(&mapping.path))
 }
@@ -44,8 +46,8 @@ impl ProcessDump {
         Ok(Self { dump, share: Share::new(budget), pace: Pace::default(), pid, marker, next_look_ns: 0 })
     }
 
-    /// Reads what is new: a bounded piece, and nothing if the file has cost so much lately that it has to wait: false
-    /// then. `is_last_chance`: names are settled by what is known afterwards.
+    /// Reads what is new: a bounded piece, and nothing if the file has cost so much lately that it
+    /// has to wait: false then. `is_last_chance`: names are settled by what is known afterwards.
     ///
     /// # Errors
     /// As [`JitDump::refresh`].
@@ -70,8 +72,9 @@ impl ProcessDump {
         done.map(|()| true)
     }
 
-    /// Whether a dump that says less than it should gets no more: its writer has it neither mapped nor open. (.NET ends it in
-    /// the middle of the record of code that it can't read itself, and goes on with its perf map.)
+    /// Whether a dump that says less than it should gets no more: its writer has it neither mapped
+    /// nor open. (.NET ends it in the middle of the record of code that it can't read itself, and
+    /// goes on with its perf map.)
     fn is_given_up(&mut self, now_ns: u64) -> bool {
         if !self.dump.is_collecting() || now_ns < self.next_look_ns {
             return false;
@@ -94,7 +97,8 @@ impl ProcessDump {
 }
 
 fn open(process: &Process, marker: &MappedCode) -> Result<File, OpenError> {
-    // The very file, deleted or not; that takes CAP_CHECKPOINT_RESTORE. Most writers keep it open, too.
+    // The very file, deleted or not; that takes CAP_CHECKPOINT_RESTORE. Most writers keep it open,
+    // too.
     if let Ok(file) = open_regular(&map_file(process.pid, marker)) {
         return Ok(file);
     }
@@ -116,7 +120,8 @@ fn is_unmapped(pid: u32, marker: &MappedCode) -> bool {
     is_told && fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
-/// The links to files of this name that the process has open, deleted or not; `None` if that can't be told.
+/// The links to files of this name that the process has open, deleted or not; `None` if that can't
+/// be told.
 fn descriptors(pid: u32, path: &str) -> Option<impl Iterator<Item = PathBuf>> {
     let wanted = file_name(path).to_owned();
     let links = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten().take(MAX_DESCRIPTORS);

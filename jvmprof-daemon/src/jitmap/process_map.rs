@@ -16,17 +16,19 @@ use crate::process::Process;
 
 /// The path is looked up again at most this often, unless a change of its folder was noticed.
 const PATH_INTERVAL_NS: u64 = 100_000_000;
-/// Turns at a window's end, and when all is read for a person: a file that grows all the time has no end.
+/// Turns at a window's end, and when all is read for a person: a file that grows all the time has
+/// no end.
 const LAST_TURNS: usize = 64;
 const ALL_TURNS: usize = 4096;
-/// A file may seem this much older than its writer: the clock of file times ticks every 10 ms, and start times of
-/// processes from `/proc` are rounded down to 10 ms.
+/// A file may seem this much older than its writer: the clock of file times ticks every 10 ms, and
+/// start times of processes from `/proc` are rounded down to 10 ms.
 const START_SLACK_NS: i128 = 50_000_000;
 
 /// What is known of the process that should have written the map.
 #[derive(Clone, Debug)]
 pub struct Writer {
-    /// Where the file may be: a root folder, and the path below it. The first that can be used is taken.
+    /// Where the file may be: a root folder, and the path below it. The first that can be used is
+    /// taken.
     pub places: Vec<(PathBuf, PathBuf)>,
     /// Its effective user, as this process sees it.
     pub uid: u32,
@@ -35,7 +37,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// A map is written with the writer's own idea of its pid to the `/tmp` that it sees; by a tool for it, on the host.
+    /// A map is written with the writer's own idea of its pid to the `/tmp` that it sees; by a tool
+    /// for it, on the host.
     pub fn of(process: &Process) -> Self {
         let path = |pid: u32| PathBuf::from(format!("/tmp/perf-{pid}.map"));
         let places = vec![
@@ -46,8 +49,8 @@ impl Writer {
     }
 }
 
-/// The host's files, as its first process sees them, if that may be looked at: this process may have a `/tmp` of its own
-/// (`PrivateTmp=yes` of systemd, a container).
+/// The host's files, as its first process sees them, if that may be looked at: this process may
+/// have a `/tmp` of its own (`PrivateTmp=yes` of systemd, a container).
 fn host_root(of_first_process: &Path) -> PathBuf {
     let is_readable = of_first_process.join("tmp").is_dir();
     if is_readable { of_first_process.to_owned() } else { PathBuf::from("/") }
@@ -119,8 +122,8 @@ impl ProcessMap {
         }
     }
 
-    /// Looks the file up, if it is time for that, and reads what is new in it: a bounded piece. False if the file has cost
-    /// so much lately that it has to wait: see [`Self::ready_ns`].
+    /// Looks the file up, if it is time for that, and reads what is new in it: a bounded piece.
+    /// False if the file has cost so much lately that it has to wait: see [`Self::ready_ns`].
     pub fn check(&mut self, now_ns: u64) -> bool {
         self.turn(now_ns, Urgency::Later)
     }
@@ -278,7 +281,8 @@ impl ProcessMap {
                 return;
             }
         }
-        // An old file that was changed lately: its writer has added to what the one before it left, or somebody else has.
+        // An old file that was changed lately: its writer has added to what the one before it left,
+        // or somebody else has.
         let is_doubtful = !opened.is_stale && is_born_before(&opened.file, &self.writer);
         if is_doubtful {
             self.map.doubt_present();

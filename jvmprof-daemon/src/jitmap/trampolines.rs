@@ -1,8 +1,10 @@
-//! CPython's perf trampolines: the generated code through which it calls each Python function under `-X perf`.
+//! CPython's perf trampolines: the generated code through which it calls each Python function under
+//! `-X perf`.
 //!
-//! A trampoline keeps no frame pointer, and nothing tells how to unwind it. But all are copies of the same few instructions
-//! (CPython Python/asm_trampoline.S), from which the rules follow, whoever wrote them and wherever they are: the return at
-//! the end takes what lies eight bytes above the stack pointer of the call.
+//! A trampoline keeps no frame pointer, and nothing tells how to unwind it. But all are copies of
+//! the same few instructions (CPython Python/asm_trampoline.S), from which the rules follow,
+//! whoever wrote them and wherever they are: the return at the end takes what lies eight bytes
+//! above the stack pointer of the call.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

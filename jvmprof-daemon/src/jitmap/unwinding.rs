@@ -1,4 +1,5 @@
-//! How to unwind one piece of generated code, as its runtime told it in a jitdump: an `.eh_frame` for that code alone.
+//! How to unwind one piece of generated code, as its runtime told it in a jitdump: an `.eh_frame`
+//! for that code alone.
 
 use jvmprof_common::rows::{CfaRule, RbpRule, Row};
 use jvmprof_common::tables::PackedRule;
@@ -23,9 +24,10 @@ pub struct CodeRows {
 impl CodeRows {
     /// Compiles the rows for the `size` bytes of code at `code`. `None` if there are none for it.
     ///
-    /// The section is written as if it were loaded behind the code, at the next multiple of eight (Linux
-    /// `tools/perf/util/genelf.c`, `jit_write_elf`). V8 reckons with the size of the code and its tables, so that a
-    /// section with only one function is moved to where it speaks of this code.
+    /// The section is written as if it were loaded behind the code, at the next multiple of eight
+    /// (Linux `tools/perf/util/genelf.c`, `jit_write_elf`). V8 reckons with the size of the code
+    /// and its tables, so that a section with only one function is moved to where it speaks of this
+    /// code.
     pub fn compile(eh_frame: &[u8], code: u64, size: u32) -> Option<Self> {
         let end = code.checked_add(u64::from(size))?;
         let near = Svma(code.saturating_sub(REACH))..Svma(code.saturating_add(REACH));
@@ -74,7 +76,8 @@ impl CodeRows {
     }
 }
 
-/// What was saved below the stack pointer has been popped since: V8 doesn't tell that the register is back.
+/// What was saved below the stack pointer has been popped since: V8 doesn't tell that the register
+/// is back.
 fn popped(row: Row) -> Row {
     match (row.cfa, row.rbp) {
         (CfaRule::Rsp(to_cfa), RbpRule::AtCfa(saved)) if to_cfa.saturating_add(saved) < 0 => {
@@ -84,11 +87,12 @@ fn popped(row: Row) -> Row {
     }
 }
 
-/// Takes away that there is no language specific data: V8 says so by an encoding (`L` with `DW_EH_PE_omit`, V8
-/// src/diagnostics/eh-frame.cc, `WriteCie`), which gimli doesn't take for an answer. The byte of `L` becomes another one of
-/// `R`, whose last one counts.
+/// Takes away that there is no language specific data: V8 says so by an encoding (`L` with
+/// `DW_EH_PE_omit`, V8 src/diagnostics/eh-frame.cc, `WriteCie`), which gimli doesn't take for an
+/// answer. The byte of `L` becomes another one of `R`, whose last one counts.
 fn forget_no_lsda(eh_frame: &mut [u8]) {
-    // Length, id 0, version, "zLR\0", two alignment factors, return address register, size of the data, data.
+    // Length, id 0, version, "zLR\0", two alignment factors, return address register, size of the
+    // data, data.
     const OMIT: u8 = 0xff;
     let Some(cie) = eh_frame.first_chunk_mut::<19>() else { return };
     let is_short = cie[13..17].iter().all(|byte| *byte & 0x80 == 0);
@@ -104,10 +108,11 @@ mod tests {
 
     use super::*;
 
-    /// One function of `size` bytes that pushes a word at once and pops it before its last byte; the section speaks of
-    /// code that begins `distance` bytes before it.
+    /// One function of `size` bytes that pushes a word at once and pops it before its last byte;
+    /// the section speaks of code that begins `distance` bytes before it.
     fn section(size: u32, distance: i32) -> Vec<u8> {
-        // Version 1, "zR", code alignment 1, data alignment -8, return address 16, pcrel sdata4; CFA rsp + 8, ra at -8.
+        // Version 1, "zR", code alignment 1, data alignment -8, return address 16, pcrel sdata4;
+        // CFA rsp + 8, ra at -8.
         let mut cie = vec![0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0x1b, 0x0c, 7, 8, 0x90, 1];
         cie.resize(cie.len().next_multiple_of(8) - 4, 0);
         let mut bytes = [&(cie.len() as u32).to_le_bytes()[..], &cie].concat();

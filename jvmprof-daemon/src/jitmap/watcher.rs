@@ -1,9 +1,10 @@
-//! A thread that reads perf maps soon after they are written, so that it is known when each line came.
+//! A thread that reads perf maps soon after they are written, so that it is known when each line
+//! came.
 //!
-//! inotify tells of changes of the files, and of their folders for maps that come or are replaced. It has no say over
-//! what other hosts write to a shared file system, and its watches are limited: a map that can't be watched where it is, or
-//! everywhere where it may come, is looked at in short intervals instead. Reading is bounded: one piece a turn, and less
-//! often the more it takes.
+//! inotify tells of changes of the files, and of their folders for maps that come or are replaced.
+//! It has no say over what other hosts write to a shared file system, and its watches are limited:
+//! a map that can't be watched where it is, or everywhere where it may come, is looked at in short
+//! intervals instead. Reading is bounded: one piece a turn, and less often the more it takes.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -27,7 +28,8 @@ const MS: u64 = 1_000_000;
 const BUSY_INTERVAL_NS: u64 = 10 * MS;
 /// Maps that can't be watched are looked at this often.
 const POLL_INTERVAL_NS: u64 = 25 * MS;
-/// Watches are compared with what the paths lead to this often: a folder may be replaced, or mounted over.
+/// Watches are compared with what the paths lead to this often: a folder may be replaced, or
+/// mounted over.
 const REARM_INTERVAL_NS: u64 = 1_000 * MS;
 /// At first: the longer a process is known the less often its folders change.
 const LONGEST_REARM_INTERVAL_NS: u64 = 4_000 * MS;
@@ -217,7 +219,8 @@ impl Reader {
         if let Some(inotify) = &self.inotify {
             fds.push(PollFd::new(inotify.as_fd(), PollFlags::POLLIN));
         }
-        // While a busy map waits for its turn, its events would end the wait: those of others wait, too, but not long.
+        // While a busy map waits for its turn, its events would end the wait: those of others wait,
+        // too, but not long.
         if self.maps.iter().any(|map| map.is_dirty && map.next_ns > now) {
             fds.truncate(1);
         }
@@ -265,7 +268,8 @@ impl Reader {
         }
     }
 
-    /// Watches what the paths lead to by now. A watch of the same file or folder again is the same watch.
+    /// Watches what the paths lead to by now. A watch of the same file or folder again is the same
+    /// watch.
     fn rearm(&mut self) {
         let wds = |maps: &[Watched]| -> HashSet<WatchDescriptor> {
             maps.iter().flat_map(|map| map.folders.iter().map(|(wd, _)| *wd).chain(map.file)).collect()
@@ -313,7 +317,8 @@ impl FolderWatch {
 fn watch_folder(inotify: &Inotify, place: &(PathBuf, PathBuf)) -> FolderWatch {
     let (root, path) = place;
     let Some((folder, name)) = path.parent().zip(path.file_name()) else { return FolderWatch::NoFolder };
-    // As maps are opened: a container's `/tmp` may be a link, which leads to another folder for it than for the host.
+    // As maps are opened: a container's `/tmp` may be a link, which leads to another folder for it
+    // than for the host.
     let folder = match open_folder_in_root(root, folder) {
         Ok(folder) => folder,
         Err(error) if error.is_not_found() => return FolderWatch::NoFolder,

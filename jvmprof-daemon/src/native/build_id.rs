@@ -7,11 +7,12 @@ use crate::native::elf::read_bytes;
 use crate::native::source::ByteSource;
 use crate::types::BuildId;
 
-/// Largest note segment that is read. Linked files have some hundred bytes; the kernel reads no more than a page.
+/// Largest note segment that is read. Linked files have some hundred bytes; the kernel reads no
+/// more than a page.
 const MAX_NOTES: u64 = 64 << 10;
 
-/// Type of the note in which Go's linker says what it built, under the name "Go" (go src/cmd/link/internal/ld/elf.go,
-/// `ELF_NOTE_GOBUILDID_TAG`).
+/// Type of the note in which Go's linker says what it built, under the name "Go" (go
+/// src/cmd/link/internal/ld/elf.go, `ELF_NOTE_GOBUILDID_TAG`).
 const GO_BUILD_ID: u32 = 4;
 
 /// The build id in the contents of a note section or segment (`.note.gnu.build-id`, `PT_NOTE`,
@@ -29,8 +30,9 @@ struct Note<'a> {
 
 /// The notes of a section or segment, up to the first malformed one.
 ///
-/// Layout: gABI "Note Section": `namesz`, `descsz`, `type` (32 bits each), then name and descriptor, each padded to
-/// 4 bytes. Segments aligned to 8 (`.note.gnu.property`) pad to 8; `align` says which, values other than 8 mean 4.
+/// Layout: gABI "Note Section": `namesz`, `descsz`, `type` (32 bits each), then name and
+/// descriptor, each padded to 4 bytes. Segments aligned to 8 (`.note.gnu.property`) pad to 8;
+/// `align` says which, values other than 8 mean 4.
 struct Notes<'a> {
     rest: &'a [u8],
     align: u64,
@@ -45,7 +47,8 @@ impl<'a> Iterator for Notes<'a> {
         let word = |at: usize| Some(u32::from_le_bytes(header.get(at..at + 4)?.try_into().ok()?));
         let (name_size, desc_size, kind) = (word(0)? as usize, word(4)? as usize, word(8)?);
         let name = rest.get(..name_size)?;
-        // Offsets are padded as counted from the note's start, and the header's 12 bytes aren't a multiple of 8.
+        // Offsets are padded as counted from the note's start, and the header's 12 bytes aren't a
+        // multiple of 8.
         let desc_start = (12 + name_size).next_multiple_of(align) - 12;
         let desc = rest.get(desc_start..)?.get(..desc_size)?;
         let next = (12 + desc_start + desc_size).next_multiple_of(align) - 12;
@@ -54,8 +57,8 @@ impl<'a> Iterator for Notes<'a> {
     }
 }
 
-/// What the file's `PT_NOTE` segments say of it. Notes that can't be read are as if they weren't there: a missing build id
-/// is ordinary (static binaries), and no reason to reject the file.
+/// What the file's `PT_NOTE` segments say of it. Notes that can't be read are as if they weren't
+/// there: a missing build id is ordinary (static binaries), and no reason to reject the file.
 pub(crate) struct FileNotes {
     pub(crate) build_id: Option<BuildId>,
     /// Go's linker made it.

@@ -1,7 +1,8 @@
 //! What is known of files, shared by all processes that map them and limited in bytes.
 //!
-//! A file is known by a hash of what it says, so that the same library in a hundred containers is read once; a very large one
-//! by device, inode, time and size. Several threads that ask for the same file at once cause one load.
+//! A file is known by a hash of what it says, so that the same library in a hundred containers is
+//! read once; a very large one by device, inode, time and size. Several threads that ask for the
+//! same file at once cause one load.
 
 mod keep;
 mod key;
@@ -31,14 +32,15 @@ use crate::types::{BuildId, Svma};
 /// What a [`FileCache`] may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileCacheLimits {
-    /// Bytes of memory for the symbol tables and unwind rows of all files together. One table may take half of it.
+    /// Bytes of memory for the symbol tables and unwind rows of all files together. One table may
+    /// take half of it.
     pub bytes: u64,
     /// How long a file that couldn't be used isn't tried again.
     pub retry_after: Duration,
     /// How long a table is kept that nobody asks for.
     pub idle_after: Duration,
-    /// Bytes of memory for the DWARF of all files together. The sections of one file may take nearly half of it, and what is
-    /// made of them as much again.
+    /// Bytes of memory for the DWARF of all files together. The sections of one file may take
+    /// nearly half of it, and what is made of them as much again.
     pub line_bytes: u64,
 }
 
@@ -94,8 +96,9 @@ impl LoadError {
         }
     }
 
-    /// Whether the file itself is at fault, for whoever asks. A path that can't be opened may be so for one process
-    /// only (its mount namespace, its end), and says nothing of the file under this key.
+    /// Whether the file itself is at fault, for whoever asks. A path that can't be opened may be so
+    /// for one process only (its mount namespace, its end), and says nothing of the file under this
+    /// key.
     pub fn is_of_the_file(&self) -> bool {
         matches!(self, Self::Elf { .. } | Self::OverLimit { .. })
     }
@@ -168,8 +171,8 @@ impl FileCache {
     pub fn new(limits: FileCacheLimits) -> Self {
         let counting = Arc::new(Counting::default());
         let idle = limits.idle_after;
-        // Headers are asked for with every new mapping and take some hundred bytes each: they get a small share. Whoever
-        // knows no file any more has to hash it again.
+        // Headers are asked for with every new mapping and take some hundred bytes each: they get a
+        // small share. Whoever knows no file any more has to hash it again.
         let known =
             builder(limits.bytes / 16, limits.retry_after, &counting, move |file: &Arc<KnownFile>| Kept {
                 bytes: size_of::<KnownFile>() + size_of_val(&*file.header.segments),
@@ -177,7 +180,8 @@ impl FileCache {
             });
         let parts =
             builder(limits.bytes - limits.bytes / 16, limits.retry_after, &counting, move |part: &Part| {
-                // The kernel program has rows of its own by then: only what it can't walk asks for these.
+                // The kernel program has rows of its own by then: only what it can't walk asks for
+                // these.
                 let idle = if matches!(part, Part::Rows(_)) { idle / 4 } else { idle };
                 Kept { bytes: part.size_bytes(), idle }
             });
@@ -208,7 +212,8 @@ impl FileCache {
         self
     }
 
-    /// What the headers of `file` say, and the key for all else, for which a new file is read. `path` is for messages.
+    /// What the headers of `file` say, and the key for all else, for which a new file is read.
+    /// `path` is for messages.
     ///
     /// # Errors
     /// See [`LoadError`]; one of the file's own is remembered for a while.
@@ -228,7 +233,8 @@ impl FileCache {
         })
     }
 
-    /// As [`Self::identify`], of a file that is opened only if it is new, as few of those are that a process maps.
+    /// As [`Self::identify`], of a file that is opened only if it is new, as few of those are that
+    /// a process maps.
     ///
     /// # Errors
     /// As [`Self::identify`].
@@ -242,8 +248,9 @@ impl FileCache {
         }
     }
 
-    /// The key for names and lines of the file known as `key`, which is another one where a container has a debug file of its
-    /// own for it. `open` is called if `places` are a container's.
+    /// The key for names and lines of the file known as `key`, which is another one where a
+    /// container has a debug file of its own for it. `open` is called if `places` are a
+    /// container's.
     ///
     /// # Errors
     /// As [`Self::symbols`].
@@ -262,12 +269,13 @@ impl FileCache {
         Ok(FileKey { debug, ..*key })
     }
 
-    /// The functions of the file known as `key`, one of [`Self::names_key`]. `open` is called if they aren't there yet, and a
-    /// debug file is looked for in `places` if it is stripped; `path` is where it was mapped from.
+    /// The functions of the file known as `key`, one of [`Self::names_key`]. `open` is called if
+    /// they aren't there yet, and a debug file is looked for in `places` if it is stripped; `path`
+    /// is where it was mapped from.
     ///
     /// # Errors
-    /// See [`LoadError`]; [`LoadError::Changed`] if `open` gives another file than `key` was made from. An error of
-    /// the file's own is remembered for a while, one of opening it isn't.
+    /// See [`LoadError`]; [`LoadError::Changed`] if `open` gives another file than `key` was made
+    /// from. An error of the file's own is remembered for a while, one of opening it isn't.
     pub fn symbols(
         &self,
         key: &FileKey,
@@ -285,9 +293,11 @@ impl FileCache {
         }
     }
 
-    /// The name of the function at `address` of the file known as `key`; `Ok(None)` where the file has none.
+    /// The name of the function at `address` of the file known as `key`; `Ok(None)` where the file
+    /// has none.
     ///
-    /// Names aren't kept, but read from the file: `open` is called for each, and must give the file still.
+    /// Names aren't kept, but read from the file: `open` is called for each, and must give the file
+    /// still.
     ///
     /// # Errors
     /// As [`Self::symbols`]; an error of reading the name isn't remembered.
@@ -317,8 +327,8 @@ impl FileCache {
         read().inspect_err(|error| self.counting.load_error(error))
     }
 
-    /// The functions and lines at `address`, innermost first, as DWARF in the file or its debug file tells them; empty
-    /// where there is none.
+    /// The functions and lines at `address`, innermost first, as DWARF in the file or its debug
+    /// file tells them; empty where there is none.
     ///
     /// # Errors
     /// As [`Self::symbols`].
@@ -414,7 +424,8 @@ impl FileCache {
             let loaded = self.load(key_wanted, part, path, open, load)?;
             let (size, limit) = (loaded.size_bytes(), self.limits.bytes);
             if size as u64 > limit / 2 {
-                // Kept, it would push everything else out; not kept, it would be loaded for every sample.
+                // Kept, it would push everything else out; not kept, it would be loaded for every
+                // sample.
                 return Err(LoadError::OverLimit { part, path: path.into(), size, limit });
             }
             Ok(loaded)
@@ -435,7 +446,8 @@ impl FileCache {
             Some(known) => known?,
             None => self.identify(&file, path)?,
         };
-        // Paths can lead to another file by now: its data must not be kept under this key, nor its errors.
+        // Paths can lead to another file by now: its data must not be kept under this key, nor its
+        // errors.
         if !known.key.is_same_file(key_wanted) {
             return Err(LoadError::Changed { path: path.into() });
         }

@@ -1,6 +1,7 @@
 //! Compressed data of files that others wrote, expanded within limits.
 //!
-//! What a header says of the size is only a claim: memory grows with what really comes out, and never above the limit.
+//! What a header says of the size is only a claim: memory grows with what really comes out, and
+//! never above the limit.
 
 use std::io::Read;
 
@@ -17,11 +18,12 @@ const XZ_MEMORY_KIB: u32 = 80 << 10;
 /// Largest window of zstd, in bytes: that of its highest level without `--long`.
 const ZSTD_WINDOW: u64 = 8 << 20;
 
-/// Expands a section with `SHF_COMPRESSED`: a compression header (gABI, chapter 4), then zlib or zstd data.
+/// Expands a section with `SHF_COMPRESSED`: a compression header (gABI, chapter 4), then zlib or
+/// zstd data.
 ///
 /// # Errors
-/// [`ElfError::TooLarge`] if it states more than `limit` bytes, [`ElfError::Malformed`] for data that can't be
-/// expanded, or to another size than stated.
+/// [`ElfError::TooLarge`] if it states more than `limit` bytes, [`ElfError::Malformed`] for data
+/// that can't be expanded, or to another size than stated.
 pub(crate) fn section(name: &str, bytes: &[u8], limit: u64) -> Result<Vec<u8>, ElfError> {
     let (header, rest) = pod::from_bytes::<CompressionHeader64<Le>>(bytes)
         .map_err(|()| ElfError::malformed(name, "compressed, but too short for a compression header"))?;
@@ -46,7 +48,8 @@ pub(crate) fn section(name: &str, bytes: &[u8], limit: u64) -> Result<Vec<u8>, E
 /// Expands xz data, as `.gnu_debugdata` holds.
 ///
 /// # Errors
-/// [`ElfError::TooLarge`] if more than `limit` bytes come out, [`ElfError::Malformed`] for data that can't be expanded.
+/// [`ElfError::TooLarge`] if more than `limit` bytes come out, [`ElfError::Malformed`] for data
+/// that can't be expanded.
 pub(crate) fn xz(name: &str, bytes: &[u8], limit: u64) -> Result<Vec<u8>, ElfError> {
     // One more than allowed, to tell a full buffer from an end.
     let expanded = read_up_to(XzReader::new_mem_limit(bytes, true, XZ_MEMORY_KIB), limit.saturating_add(1));

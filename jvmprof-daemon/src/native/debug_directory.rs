@@ -64,7 +64,8 @@ impl DebugDirectory {
         tempfile::Builder::new().prefix(PART).tempfile_in(&self.path)
     }
 
-    /// Keeps what was written as the file of a build id; the oldest others leave if there is no room.
+    /// Keeps what was written as the file of a build id; the oldest others leave if there is no
+    /// room.
     ///
     /// # Errors
     /// What the system says.

@@ -1,11 +1,13 @@
 //! Where the symbols of stripped files are: separate debug files, found as gdb finds them.
 //!
-//! - by build id: `/usr/lib/debug/.build-id/xx/yyyy.debug`, which `-dbg`, `-dbgsym` and `-debuginfo` packages install;
-//! - by `.gnu_debuglink`, a name and the CRC-32 of the file's contents: beside the stripped file, in `.debug` beside it,
-//!   and at the same place below `/usr/lib/debug`;
+//! - by build id: `/usr/lib/debug/.build-id/xx/yyyy.debug`, which `-dbg`, `-dbgsym` and
+//!   `-debuginfo` packages install;
+//! - by `.gnu_debuglink`, a name and the CRC-32 of the file's contents: beside the stripped file,
+//!   in `.debug` beside it, and at the same place below `/usr/lib/debug`;
 //! - in the cache of what debuginfod servers sent.
 //!
-//! The process's own root comes first, then the host's. What is found is believed only with the right build id or CRC.
+//! The process's own root comes first, then the host's. What is found is believed only with the
+//! right build id or CRC.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
@@ -48,13 +50,15 @@ pub struct DebugFile {
     pub path: PathBuf,
     /// As whoever has its root sees it: what its own links count from.
     pub place: PathBuf,
-    /// It belongs to the host, not to a container: keeping it open keeps nothing of a container alive.
+    /// It belongs to the host, not to a container: keeping it open keeps nothing of a container
+    /// alive.
     pub is_of_host: bool,
 }
 
 impl DebugFile {
     /// # Errors
-    /// [`ElfError`] if it is another file by now, or was written anew: what was read may be of another build then.
+    /// [`ElfError`] if it is another file by now, or was written anew: what was read may be of
+    /// another build then.
     pub fn check_unchanged(&self) -> Result<(), ElfError> {
         let failed = |source| ElfError::Read { what: "a debug file".to_owned(), offset: 0, len: 0, source };
         match FileStat::of(&self.file).map_err(failed)? == self.stat {
@@ -78,8 +82,8 @@ impl DebugPlaces {
         Some(Self { process_root: Some(root), ..Self::default() })
     }
 
-    /// Those that name a file with this key: the process's own root only if it has a debug file for it. The key of all others
-    /// is shared with processes of other roots.
+    /// Those that name a file with this key: the process's own root only if it has a debug file for
+    /// it. The key of all others is shared with processes of other roots.
     pub(crate) fn for_key(&self, key: &FileKey) -> Self {
         let is_own = key.debug.is_some() || self.process_root.as_deref().is_some_and(is_hosts);
         Self { process_root: self.process_root.clone().filter(|_| is_own), ..self.clone() }
@@ -124,8 +128,8 @@ impl DebugPlaces {
         .find_map(|candidate| self.below_roots(candidate, fits))
     }
 
-    /// The file of shared DWARF (`dwz`) that a debug file refers to by path and build id. `place`: where the debug file is, as
-    /// whoever has its root sees it.
+    /// The file of shared DWARF (`dwz`) that a debug file refers to by path and build id. `place`:
+    /// where the debug file is, as whoever has its root sees it.
     pub fn supplementary<S: ByteSource>(&self, debug: &ElfFile<S>, place: &Path) -> Option<DebugFile> {
         let (name, id) = alternate_link(debug).ok()??;
         let fits = |other: &ElfFile<RegularFile<'_>>| other.build_id() == Some(id);
@@ -210,7 +214,8 @@ fn parse_debug_link(bytes: &[u8]) -> Option<DebugLink> {
     is_name.then(|| DebugLink { name: name.to_owned(), crc })
 }
 
-/// Layout: the path, a zero byte, the build id (DWARF 5 has the same as `.debug_sup`, which nobody writes yet).
+/// Layout: the path, a zero byte, the build id (DWARF 5 has the same as `.debug_sup`, which nobody
+/// writes yet).
 fn alternate_link<S: ByteSource>(file: &ElfFile<S>) -> Result<Option<(PathBuf, BuildId)>, ElfError> {
     let Some(section) = file.section(".gnu_debugaltlink") else { return Ok(None) };
     let bytes = file.read(section, MAX_LINK)?;

@@ -1,9 +1,10 @@
 //! Names of compilers' symbols for people.
 //!
-//! The shape is that of `perf report`: C++ without parameter lists and return types but with template arguments
-//! (`std::vector<int>::push_back`), Rust without the hash (`core::fmt::write`). What a compiler split off or copied
-//! (`.cold`, `.constprop.0`) has the name of the function in the source. The mangled name belongs in pprof's
-//! `system_name`, where overloads and copies can still be told apart.
+//! The shape is that of `perf report`: C++ without parameter lists and return types but with
+//! template arguments (`std::vector<int>::push_back`), Rust without the hash (`core::fmt::write`).
+//! What a compiler split off or copied (`.cold`, `.constprop.0`) has the name of the function in
+//! the source. The mangled name belongs in pprof's `system_name`, where overloads and copies can
+//! still be told apart.
 
 use std::fmt::{self, Write};
 
@@ -13,13 +14,14 @@ use cpp_demangle::{DemangleOptions, ParseOptions, Symbol};
 const MAX_MANGLED: usize = 16 << 10;
 /// Longest name that demangling may give, in bytes: back references expand exponentially.
 const MAX_DEMANGLED: usize = 16 << 10;
-/// Deepest nesting that is followed; it bounds the parser's stack, and threads have 2 MiB here. A chain of pointers, the
-/// greediest of the shapes tried, took between 768 KiB and 1 MiB at this depth without optimization. A depth of 96 needs
-/// up to 1.5 MiB, and demangles eight more of 154,000 C++ symbols (node, LLVM, libstdc++).
+/// Deepest nesting that is followed; it bounds the parser's stack, and threads have 2 MiB here. A
+/// chain of pointers, the greediest of the shapes tried, took between 768 KiB and 1 MiB at this
+/// depth without optimization. A depth of 96 needs up to 1.5 MiB, and demangles eight more of
+/// 154,000 C++ symbols (node, LLVM, libstdc++).
 const MAX_DEPTH: u32 = 64;
 
-/// The name for people of `raw`; `None` if it isn't mangled (or can't be demangled within bounds), and is to be shown
-/// as it is.
+/// The name for people of `raw`; `None` if it isn't mangled (or can't be demangled within bounds),
+/// and is to be shown as it is.
 ///
 /// A version (`memcpy@@GLIBC_2.14`), which belongs to linking, isn't part of the name.
 pub fn demangle(raw: &str) -> Option<String> {

@@ -1,7 +1,7 @@
 //! ELF files of the kind this profiler samples: 64-bit, little-endian, x86-64.
 //!
-//! Headers are read when a file is parsed, sections only when asked for, each with a limit in bytes. Layouts are those
-//! of the System V gABI, chapters 4 and 5 (glibc's `elf.h` has the same).
+//! Headers are read when a file is parsed, sections only when asked for, each with a limit in
+//! bytes. Layouts are those of the System V gABI, chapters 4 and 5 (glibc's `elf.h` has the same).
 
 use std::io;
 
@@ -16,7 +16,8 @@ use crate::types::{BuildId, FileOffset, Svma};
 
 /// Most program headers that are read; linkers make about 15.
 const MAX_PROGRAM_HEADERS: u64 = 4096;
-/// Most section headers that are read; linked files have about 40, relocatable ones may have many thousands.
+/// Most section headers that are read; linked files have about 40, relocatable ones may have many
+/// thousands.
 const MAX_SECTIONS: u64 = 65_536;
 /// Largest table of section names in bytes; also of all names together, which may share its bytes.
 const MAX_SECTION_NAMES: u64 = 4 << 20;
@@ -99,7 +100,8 @@ impl LoadSegment {
         self.address.0.checked_add(inside).map(Svma)
     }
 
-    /// As [`Self::svma_of`], for what lies before the segment in its first page: that is mapped with it.
+    /// As [`Self::svma_of`], for what lies before the segment in its first page: that is mapped
+    /// with it.
     fn svma_before(&self, offset: FileOffset) -> Option<Svma> {
         let before = self.offset.0.checked_sub(offset.0).filter(|before| *before <= self.offset.0 % PAGE)?;
         self.address.0.checked_sub(before).map(Svma)
@@ -125,8 +127,9 @@ pub struct ElfHeader {
 impl ElfHeader {
     /// The stated address of the code at `offset` in the file; `None` if no segment holds it.
     ///
-    /// The offset of a runtime address is `avma - mapping.start + mapping.offset`. Segments may share a page of the
-    /// file, and are then both mapped with it; code belongs to the executable one.
+    /// The offset of a runtime address is `avma - mapping.start + mapping.offset`. Segments may
+    /// share a page of the file, and are then both mapped with it; code belongs to the executable
+    /// one.
     pub fn svma_of(&self, offset: FileOffset) -> Option<Svma> {
         let find = |executable| {
             self.segments.iter().filter(|s| s.executable == executable).find_map(|s| s.svma_of(offset))
@@ -146,7 +149,8 @@ pub struct Section {
     pub size: u64,
     /// `SHF_EXECINSTR`.
     pub executable: bool,
-    /// `SHT_NOBITS`: the file doesn't hold its bytes (`.bss`; everything loadable in a separate debug file).
+    /// `SHT_NOBITS`: the file doesn't hold its bytes (`.bss`; everything loadable in a separate
+    /// debug file).
     pub no_bits: bool,
     compressed: bool,
     /// `sh_type`, a `SHT_*` value.
@@ -185,8 +189,8 @@ impl<S: ByteSource> ElfFile<S> {
         &self.header
     }
 
-    /// The build id: of the sections of notes, else of the segments, whose bytes debug files may have elsewhere than
-    /// their program headers say.
+    /// The build id: of the sections of notes, else of the segments, whose bytes debug files may
+    /// have elsewhere than their program headers say.
     pub fn build_id(&self) -> Option<BuildId> {
         let notes =
             self.sections.iter().filter(|section| section.kind == elf::SHT_NOTE.0 && !section.no_bits);
@@ -199,7 +203,8 @@ impl<S: ByteSource> ElfFile<S> {
         &self.sections
     }
 
-    /// Where its code is: the executable sections, or the executable segments of a file without section headers.
+    /// Where its code is: the executable sections, or the executable segments of a file without
+    /// section headers.
     pub fn code(&self) -> Vec<Section> {
         if !self.sections.is_empty() {
             return self.sections.iter().filter(|it| it.executable && !it.no_bits).cloned().collect();
@@ -227,8 +232,9 @@ impl<S: ByteSource> ElfFile<S> {
     /// The bytes of `section`, decompressed, if they are no more than `limit`.
     ///
     /// # Errors
-    /// [`ElfError::TooLarge`] above `limit`, [`ElfError::Read`] where the file ends before the section does,
-    /// [`ElfError::Malformed`] for compressed data that can't be expanded (zlib and zstd are known).
+    /// [`ElfError::TooLarge`] above `limit`, [`ElfError::Read`] where the file ends before the
+    /// section does, [`ElfError::Malformed`] for compressed data that can't be expanded (zlib and
+    /// zstd are known).
     pub fn read(&self, section: &Section, limit: u64) -> Result<Vec<u8>, ElfError> {
         if section.no_bits {
             return Err(ElfError::malformed(&section.name, "its bytes aren't in this file"));
@@ -237,7 +243,8 @@ impl<S: ByteSource> ElfFile<S> {
         if section.compressed { compressed::section(&section.name, &bytes, limit) } else { Ok(bytes) }
     }
 
-    /// Where the bytes of `section` start in the file, if all of them are there as they are: not compressed.
+    /// Where the bytes of `section` start in the file, if all of them are there as they are: not
+    /// compressed.
     ///
     /// # Errors
     /// As [`Self::read_piece`].
@@ -253,10 +260,12 @@ impl<S: ByteSource> ElfFile<S> {
         Ok(section.offset)
     }
 
-    /// Reads `len` bytes of `section` from `offset` inside it, for tables that are worked through piece by piece.
+    /// Reads `len` bytes of `section` from `offset` inside it, for tables that are worked through
+    /// piece by piece.
     ///
     /// # Errors
-    /// As [`Self::read`]; [`ElfError::Malformed`] if the piece isn't inside the section or the section is compressed.
+    /// As [`Self::read`]; [`ElfError::Malformed`] if the piece isn't inside the section or the
+    /// section is compressed.
     pub fn read_piece(&self, section: &Section, offset: u64, len: u64) -> Result<Vec<u8>, ElfError> {
         let inside = offset.checked_add(len).is_some_and(|end| end <= section.size);
         if !inside || section.no_bits || section.compressed {
@@ -427,7 +436,8 @@ fn section(header: &SectionHeader64<Le>, names: &[u8]) -> Section {
     }
 }
 
-/// The bytes from `start` up to the next zero byte, the end or [`MAX_SECTION_NAME`]; empty if `start` is outside.
+/// The bytes from `start` up to the next zero byte, the end or [`MAX_SECTION_NAME`]; empty if
+/// `start` is outside.
 fn section_name(table: &[u8], start: usize) -> &[u8] {
     let rest = table.get(start..).unwrap_or_default();
     let rest = &rest[..rest.len().min(MAX_SECTION_NAME)];
@@ -455,7 +465,8 @@ fn read_table<T: Pod>(
     table.map(<[T]>::to_vec).map_err(|()| ElfError::malformed(what, "not a whole number of entries"))
 }
 
-/// Reads `len` bytes at `offset`. Nothing is allocated before it is clear that the file is that long.
+/// Reads `len` bytes at `offset`. Nothing is allocated before it is clear that the file is that
+/// long.
 pub(crate) fn read_bytes(
     source: &impl ByteSource,
     what: &str,

@@ -1,8 +1,10 @@
-//! What a server needs of a file to name its addresses: an ELF file with the symbols, and nothing of the code.
+//! What a server needs of a file to name its addresses: an ELF file with the symbols, and nothing
+//! of the code.
 //!
-//! Program headers are those of the file that runs, as they are: servers find by them which address of the file a
-//! runtime address is. Section headers are all there, so that numbers of sections stay right; those whose bytes aren't
-//! needed have become `SHT_NOBITS`, as `objcopy --only-keep-debug` makes them.
+//! Program headers are those of the file that runs, as they are: servers find by them which address
+//! of the file a runtime address is. Section headers are all there, so that numbers of sections
+//! stay right; those whose bytes aren't needed have become `SHT_NOBITS`, as `objcopy
+//! --only-keep-debug` makes them.
 
 use std::io::{self, Write};
 
@@ -83,8 +85,8 @@ impl Contents {
 /// Writes what is needed of `symbols`, the debug file of `program` or the program itself.
 ///
 /// # Errors
-/// [`ExtractError::TooLarge`] above `limit` bytes, before anything is written; else what reading and writing say. What
-/// was written by then is of no use.
+/// [`ExtractError::TooLarge`] above `limit` bytes, before anything is written; else what reading
+/// and writing say. What was written by then is of no use.
 pub fn extract<P: ByteSource, S: ByteSource>(
     program: &ElfFile<P>,
     symbols: &ElfFile<S>,
@@ -109,7 +111,8 @@ pub fn extract<P: ByteSource, S: ByteSource>(
         } else {
             empty(header);
             if is_dwarf && section.name.starts_with(".debug_") {
-                // Go's debug/elf reads all of them, and gives up DWARF as a whole for one without bytes.
+                // Go's debug/elf reads all of them, and gives up DWARF as a whole for one without
+                // bytes.
                 header.sh_type.set(Le, elf::SHT_PROGBITS);
                 header.sh_size.set(Le, 0);
             }
@@ -154,7 +157,8 @@ fn is_kept<S: ByteSource>(file: &ElfFile<S>, section: &Section) -> bool {
     let is_table = |section: &Section| {
         !section.no_bits && (section.kind == elf::SHT_SYMTAB.0 || section.kind == elf::SHT_DYNSYM.0)
     };
-    // DWARF that dwz split refers to another file. A server hasn't got that, and would give up all names for it.
+    // DWARF that dwz split refers to another file. A server hasn't got that, and would give up all
+    // names for it.
     let dwarf_is_whole = || file.section(".gnu_debugaltlink").is_none();
     let name = section.name.as_str();
     let is_names_of_symbols = || {

@@ -1,5 +1,6 @@
-//! The functions of a mapped file by the best symbols there are: its own, or those of its debug file, or those that its
-//! `.gnu_debugdata` holds, or those of a Go program's own table; beside them its `.dynsym`.
+//! The functions of a mapped file by the best symbols there are: its own, or those of its debug
+//! file, or those that its `.gnu_debugdata` holds, or those of a Go program's own table; beside
+//! them its `.dynsym`.
 
 use std::fs::File;
 use std::path::Path;
@@ -13,7 +14,8 @@ use crate::native::elf::{ElfError, ElfFile};
 use crate::native::source::{ByteSource, RegularFile, Window};
 use crate::native::symbols::{SymbolRef, SymbolTable};
 
-/// Largest `.gnu_debugdata` that is expanded, in bytes; Fedora's largest have some hundred thousand.
+/// Largest `.gnu_debugdata` that is expanded, in bytes; Fedora's largest have some hundred
+/// thousand.
 const MAX_MINI: u64 = 16 << 20;
 /// Largest ELF file that may come out of it.
 const MAX_MINI_EXPANDED: u64 = 64 << 20;
@@ -34,8 +36,8 @@ enum Symtab {
     Own,
     /// A debug file of the host, kept open: what a path leads to may change.
     Debug { file: File, identity: FileIdentity },
-    /// The names alone: what `.gnu_debugdata` held, or a debug file of a container, which isn't kept open since that
-    /// would hold on to the container's file system.
+    /// The names alone: what `.gnu_debugdata` held, or a debug file of a container, which isn't
+    /// kept open since that would hold on to the container's file system.
     Copied(Window),
 }
 
@@ -43,8 +45,8 @@ impl Functions {
     /// The functions of `file`, which was mapped from `path`.
     ///
     /// # Errors
-    /// [`ElfError`] where the file's own symbols can't be read or are too large. What is wrong with a debug file is
-    /// logged, and is as if there were none.
+    /// [`ElfError`] where the file's own symbols can't be read or are too large. What is wrong with
+    /// a debug file is logged, and is as if there were none.
     pub fn load<S: ByteSource>(
         file: &ElfFile<S>,
         path: &Path,
@@ -103,7 +105,8 @@ impl Functions {
         self.table.lookup(address)
     }
 
-    /// The name of a function that [`Self::lookup`] found. `own` is the file that these functions are of.
+    /// The name of a function that [`Self::lookup`] found. `own` is the file that these functions
+    /// are of.
     ///
     /// # Errors
     /// [`ElfError::Read`] where a file doesn't give the bytes, or is another one by now.

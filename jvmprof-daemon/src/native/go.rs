@@ -30,8 +30,8 @@ impl GoProgram {
         Ok(Some(Self { table, place, code, code_start: text.address.0 }))
     }
 
-    /// The table, and what its addresses have to have added to be the file's own; `None` if it isn't understood or doesn't
-    /// fit the code: names that are wrong are worse than none.
+    /// The table, and what its addresses have to have added to be the file's own; `None` if it
+    /// isn't understood or doesn't fit the code: names that are wrong are worse than none.
     pub(crate) fn table(&self) -> Option<(GoTable<'_>, u64)> {
         let table = GoTable::parse(&self.table)?;
         let exit = table.named(EXIT).next()?.start;
@@ -63,8 +63,8 @@ impl GoProgram {
         self.code_at(Svma(base.wrapping_add(function.start))).get(..length)
     }
 
-    /// Whether the code at `address` is that of `runtime.goexit`: a `nop`, a call of `runtime.goexit1`, and a `nop` (go
-    /// src/runtime/asm_amd64.s).
+    /// Whether the code at `address` is that of `runtime.goexit`: a `nop`, a call of
+    /// `runtime.goexit1`, and a `nop` (go src/runtime/asm_amd64.s).
     fn is_exit(&self, address: u64, base: u64, bodies: &[u64]) -> bool {
         let [0x90, 0xe8, offset @ .., 0x90] =
             self.code_at(Svma(address)).first_chunk::<7>().unwrap_or(&[0; 7])

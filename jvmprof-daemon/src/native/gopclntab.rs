@@ -1,8 +1,9 @@
 //! `.gopclntab`: the functions of a Go program, which every one of them carries, stripped or not.
 //!
-//! For each function it has the address, the name and, for each instruction, how far the stack pointer has moved: the runtime
-//! itself walks stacks by it. Layouts of Go 1.2 to 1.26: go src/internal/abi/symtab.go, src/debug/gosym/pclntab.go,
-//! src/runtime/symtab.go (`moduledata`, `_func`), and these files' history.
+//! For each function it has the address, the name and, for each instruction, how far the stack
+//! pointer has moved: the runtime itself walks stacks by it. Layouts of Go 1.2 to 1.26: go
+//! src/internal/abi/symtab.go, src/debug/gosym/pclntab.go, src/runtime/symtab.go (`moduledata`,
+//! `_func`), and these files' history.
 
 use std::ops::Range;
 
@@ -53,7 +54,8 @@ pub struct GoTable<'a> {
     names: usize,
     steps: usize,
     index: usize,
-    /// What the header says that addresses count from; zero for absolute ones, and where it isn't told.
+    /// What the header says that addresses count from; zero for absolute ones, and where it isn't
+    /// told.
     stated_text: u64,
 }
 
@@ -98,7 +100,8 @@ impl<'a> GoTable<'a> {
         self.layout.has_offsets()
     }
 
-    /// Where that is, if the table tells. A position-independent program is relocated, so that the file may say nothing.
+    /// Where that is, if the table tells. A position-independent program is relocated, so that the
+    /// file may say nothing.
     pub fn stated_text(&self) -> Option<u64> {
         (self.stated_text != 0).then_some(self.stated_text)
     }
@@ -157,7 +160,8 @@ impl<'a> GoTable<'a> {
         let steps = self.bytes.get(self.steps.checked_add(word(fields, 12)? as usize)?..)?;
         let flag = match self.layout {
             Layout::Go12 => None,
-            // funcID stands behind deferreturn, pcsp, pcfile, pcln, npcdata and cuOffset, and startLine.
+            // funcID stands behind deferreturn, pcsp, pcfile, pcln, npcdata and cuOffset, and
+            // startLine.
             Layout::Go116 | Layout::Go118 => fields.get(33),
             Layout::Go120 => fields.get(37),
         };
@@ -174,8 +178,9 @@ impl GoFunction<'_> {
         self.name.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
     }
 
-    /// How many bytes the stack holds above the return address, by the address up to which it does: what is pushed or
-    /// reserved there; negative where the return address itself has been popped. Ends where the function's code does, before padding, or where the table makes no sense.
+    /// How many bytes the stack holds above the return address, by the address up to which it does:
+    /// what is pushed or reserved there; negative where the return address itself has been popped.
+    /// Ends where the function's code does, before padding, or where the table makes no sense.
     pub fn steps(&self) -> impl Iterator<Item = (u64, i32)> {
         let (mut rest, mut at, mut value, limit) = (self.steps, self.start, -1i32, self.limit);
         let mut is_first = true;

@@ -6,8 +6,9 @@ use std::time::Duration;
 use ureq::Agent;
 use ureq::tls::{RootCerts, TlsConfig};
 
-/// An agent that trusts the certificate authorities that the system trusts. `whole`: how long a request may take, from
-/// looking up the name to the last byte; `stall`: how long it may wait for the next one.
+/// An agent that trusts the certificate authorities that the system trusts. `whole`: how long a
+/// request may take, from looking up the name to the last byte; `stall`: how long it may wait for
+/// the next one.
 pub(crate) fn agent(whole: Duration, stall: Duration) -> Agent {
     let tls = TlsConfig::builder()
         .root_certs(RootCerts::PlatformVerifier)

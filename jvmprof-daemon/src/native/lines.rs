@@ -1,7 +1,8 @@
 //! Inlined functions and lines, as DWARF tells them.
 //!
-//! DWARF is large: the sections of a JVM take some hundred megabytes. So it is only read when that was asked for, within
-//! a limit of memory of its own, and what was found for an address is remembered elsewhere.
+//! DWARF is large: the sections of a JVM take some hundred megabytes. So it is only read when that
+//! was asked for, within a limit of memory of its own, and what was found for an address is
+//! remembered elsewhere.
 
 mod check;
 
@@ -20,7 +21,8 @@ use check::Units;
 
 /// Most inlined functions at one address.
 const MAX_INLINED: usize = 128;
-/// What is made of units may take twice the sections' bytes, or twice these: real ones take as many at most.
+/// What is made of units may take twice the sections' bytes, or twice these: real ones take as many
+/// at most.
 const SOME_SECTIONS: u64 = 1 << 20;
 /// Longest name or path that is believed, in bytes.
 const MAX_TEXT: usize = 64 << 10;
@@ -56,12 +58,13 @@ impl std::fmt::Debug for LineTable {
 }
 
 impl LineTable {
-    /// The DWARF of `file`, which was mapped from `path` as its process sees it, or of its debug file; `None` if there is none.
-    /// `limit`: bytes that its sections may take, and as many again what is made of them.
+    /// The DWARF of `file`, which was mapped from `path` as its process sees it, or of its debug
+    /// file; `None` if there is none. `limit`: bytes that its sections may take, and as many again
+    /// what is made of them.
     ///
     /// # Errors
-    /// [`ElfError`] where sections can't be read, or are no DWARF; [`ElfError::TooLarge`] above the limit;
-    /// [`ElfError::TooDeep`] for what would exhaust the stack.
+    /// [`ElfError`] where sections can't be read, or are no DWARF; [`ElfError::TooLarge`] above the
+    /// limit; [`ElfError::TooDeep`] for what would exhaust the stack.
     pub fn load<S: ByteSource>(
         file: &ElfFile<S>,
         path: &Path,
@@ -104,12 +107,12 @@ impl LineTable {
         Ok(Self { context: Mutex::new((context, units)), made_limit, bytes })
     }
 
-    /// The functions at `address`, innermost first: inlined ones, then the one that has the code. Empty where DWARF
-    /// has nothing.
+    /// The functions at `address`, innermost first: inlined ones, then the one that has the code.
+    /// Empty where DWARF has nothing.
     ///
     /// # Errors
-    /// [`ElfError::Dwarf`] where it is malformed; [`ElfError::TooLarge`] where more would be made of it than its size lets
-    /// expect.
+    /// [`ElfError::Dwarf`] where it is malformed; [`ElfError::TooLarge`] where more would be made
+    /// of it than its size lets expect.
     pub fn find(&self, address: Svma) -> Result<Vec<SourceLine>, ElfError> {
         // addr2line counts on from it.
         if address.0 == u64::MAX {

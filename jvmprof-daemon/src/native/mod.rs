@@ -1,8 +1,8 @@
 //! Native code: ELF files, their build ids, symbols and unwind rows, and the kernel's own symbols.
 //!
-//! Everything here reads files that others wrote, so it is written for hostile input: every read is bounded, nothing
-//! is mapped into memory (a file cut short while mapped would raise SIGBUS), and what can't be used is a typed error
-//! or a counter, never a panic.
+//! Everything here reads files that others wrote, so it is written for hostile input: every read is
+//! bounded, nothing is mapped into memory (a file cut short while mapped would raise SIGBUS), and
+//! what can't be used is a typed error or a counter, never a panic.
 
 pub mod build_id;
 pub mod cache;

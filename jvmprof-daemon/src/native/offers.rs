@@ -18,7 +18,8 @@ const REMEMBERED_FOR: Duration = Duration::from_secs(24 * 3600);
 /// Offers that wait; each holds one or two open files.
 const MAX_WAITING: usize = 64;
 
-/// A file that runs, and its debug file if there is one. Open, because both may be gone when their turn comes.
+/// A file that runs, and its debug file if there is one. Open, because both may be gone when their
+/// turn comes.
 #[derive(Debug)]
 pub struct Offer {
     pub build_id: BuildId,
@@ -44,8 +45,8 @@ impl Offers {
         (Arc::new(Self { queue, offered, turned_away: AtomicU64::new(0) }), offers)
     }
 
-    /// Offers a build id unless it was offered before. `open` is called if there is room; the next frame of the file
-    /// tries again if there is none, or if the file can't be opened.
+    /// Offers a build id unless it was offered before. `open` is called if there is room; the next
+    /// frame of the file tries again if there is none, or if the file can't be opened.
     pub fn offer(&self, id: BuildId, open: impl FnOnce() -> Option<Offer>) {
         if self.offered.contains_key(&id) {
             return;

@@ -1,5 +1,5 @@
-//! Opening files of other processes without being led astray: never blocking on a FIFO, never touching a device,
-//! never leaving the root of the container that the path belongs to.
+//! Opening files of other processes without being led astray: never blocking on a FIFO, never
+//! touching a device, never leaving the root of the container that the path belongs to.
 
 use std::fs::File;
 use std::io;
@@ -40,8 +40,8 @@ impl OpenError {
     }
 }
 
-/// Opens `path` for reading if it is a regular file. Symbolic links are followed, so that `/proc/PID/map_files/…` and
-/// `/proc/PID/exe` work.
+/// Opens `path` for reading if it is a regular file. Symbolic links are followed, so that
+/// `/proc/PID/map_files/…` and `/proc/PID/exe` work.
 ///
 /// # Errors
 /// [`OpenError::NotRegular`] without ever having opened what is there, [`OpenError::Open`] else.
@@ -67,7 +67,8 @@ impl FoundFile {
     /// # Errors
     /// [`OpenError::Open`].
     pub fn open(&self) -> Result<File, OpenError> {
-        // The descriptor's own link leads to the very file that was looked at, whatever the path means by now.
+        // The descriptor's own link leads to the very file that was looked at, whatever the path
+        // means by now.
         let link = format!("/proc/self/fd/{}", self.handle.as_raw_fd());
         let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let file = open(link.as_str(), flags, Mode::empty());
@@ -90,10 +91,11 @@ pub fn find_regular(path: &Path) -> Result<FoundFile, OpenError> {
     found(handle.map_err(|errno| failed(path, errno.into()))?, path)
 }
 
-/// Opens `relative` below the directory `root` (a process's `/proc/PID/root`) if it is a regular file.
+/// Opens `relative` below the directory `root` (a process's `/proc/PID/root`) if it is a regular
+/// file.
 ///
-/// Absolute links and `..` inside are resolved as the process itself would (`RESOLVE_IN_ROOT`, Linux 5.6), so none
-/// leads out of a container; the last component may not be a link.
+/// Absolute links and `..` inside are resolved as the process itself would (`RESOLVE_IN_ROOT`,
+/// Linux 5.6), so none leads out of a container; the last component may not be a link.
 ///
 /// # Errors
 /// As [`open_regular`].
@@ -109,8 +111,9 @@ pub fn find_in_root(root: &Path, relative: &Path) -> Result<FoundFile, OpenError
     find_in(root, relative, OFlag::O_NOFOLLOW)
 }
 
-/// Opens the directory `relative` below the directory `root`, as the process whose root that is would find it: each link
-/// is followed, and none leads out. What is given names the directory and reads nothing (`O_PATH`).
+/// Opens the directory `relative` below the directory `root`, as the process whose root that is
+/// would find it: each link is followed, and none leads out. What is given names the directory and
+/// reads nothing (`O_PATH`).
 ///
 /// # Errors
 /// [`OpenError::Open`].
@@ -118,8 +121,8 @@ pub fn open_folder_in_root(root: &Path, relative: &Path) -> Result<OwnedFd, Open
     resolve(root, relative, OFlag::O_DIRECTORY)
 }
 
-/// As [`open_in_root`], but the last component may be a link, too, to a file below `root`: debug files by build id are
-/// links on some distributions.
+/// As [`open_in_root`], but the last component may be a link, too, to a file below `root`: debug
+/// files by build id are links on some distributions.
 ///
 /// # Errors
 /// As [`open_regular`].
@@ -142,7 +145,8 @@ fn resolve(root: &Path, relative: &Path, more: OFlag) -> Result<OwnedFd, OpenErr
         .map_err(|errno| failed(&root.join(relative.strip_prefix("/").unwrap_or(relative)), errno.into()))
 }
 
-/// As [`open_in_root`], and the file must belong to `owner` (a uid as this process sees it) or to root.
+/// As [`open_in_root`], and the file must belong to `owner` (a uid as this process sees it) or to
+/// root.
 ///
 /// # Errors
 /// As [`open_regular`], and [`OpenError::ForeignOwner`].

@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 
 /// Random access to the bytes of a file or of a buffer.
 ///
-/// Reading goes through `pread`, never through a mapping: a file that is cut short meanwhile gives an error where a
-/// mapping would give SIGBUS.
+/// Reading goes through `pread`, never through a mapping: a file that is cut short meanwhile gives
+/// an error where a mapping would give SIGBUS.
 pub trait ByteSource {
     /// Size in bytes as of opening; a later read may still find the file shorter.
     fn size(&self) -> u64;

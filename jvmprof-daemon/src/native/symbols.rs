@@ -1,14 +1,15 @@
 //! Function symbols of a file.
 //!
-//! A lookup answers only with a function that contains the address: symbols have sizes, and what no symbol covers is a
-//! hole. Which symbols count as functions:
-//! - `STT_FUNC` and `STT_GNU_IFUNC` (whose code is the resolver's), and `STT_NOTYPE`, which hand-written assembly
-//!   leaves on its labels; all only where they lie in a section of code;
+//! A lookup answers only with a function that contains the address: symbols have sizes, and what no
+//! symbol covers is a hole. Which symbols count as functions:
+//! - `STT_FUNC` and `STT_GNU_IFUNC` (whose code is the resolver's), and `STT_NOTYPE`, which
+//!   hand-written assembly leaves on its labels; all only where they lie in a section of code;
 //! - where one lies inside another, the inner one has its bytes and the outer one the rest;
-//! - of several names for the same bytes, the one that people know, which is chosen when it is asked for;
-//! - a symbol without a size, in assembly, reaches to the next symbol of the same section, and is only a label where a
-//!   function with a size covers it. In `.dynsym` it is left out: the functions between it and the next symbol
-//!   are missing there, and would all get its name.
+//! - of several names for the same bytes, the one that people know, which is chosen when it is
+//!   asked for;
+//! - a symbol without a size, in assembly, reaches to the next symbol of the same section, and is
+//!   only a label where a function with a size covers it. In `.dynsym` it is left out: the
+//!   functions between it and the next symbol are missing there, and would all get its name.
 
 use std::cmp::Reverse;
 
@@ -32,21 +33,23 @@ const MAX_SYMBOL_BYTES: u64 = 64 << 20;
 const ENTRY: u64 = size_of::<Sym64<Le>>() as u64;
 /// Symbols that are read at once.
 const PIECE: u64 = 4 << 10;
-/// How far a symbol without a size reaches at most, in bytes: behind that it isn't believed to be one function.
+/// How far a symbol without a size reaches at most, in bytes: behind that it isn't believed to be
+/// one function.
 const MAX_UNSIZED: u32 = 64 << 10;
 
 impl SymbolTable {
     /// Reads the symbol tables of `file`, without the names.
     ///
     /// # Errors
-    /// [`ElfError`] where a table can't be read or is too large. A stripped file has an empty table, which is no
-    /// error.
+    /// [`ElfError`] where a table can't be read or is too large. A stripped file has an empty
+    /// table, which is no error.
     pub fn load<S: ByteSource>(file: &ElfFile<S>) -> Result<Self, ElfError> {
         Self::load_with(file, file)
     }
 
-    /// As [`Self::load`] for a stripped file: `.symtab` is that of its debug file, whose addresses must be the same;
-    /// `.dynsym` is its own. Names are read from the one that [`SymbolRef::is_dynamic`] tells.
+    /// As [`Self::load`] for a stripped file: `.symtab` is that of its debug file, whose addresses
+    /// must be the same; `.dynsym` is its own. Names are read from the one that
+    /// [`SymbolRef::is_dynamic`] tells.
     ///
     /// # Errors
     /// As [`Self::load`].
@@ -70,8 +73,8 @@ impl SymbolTable {
         finish(candidates, strings, &code, known)
     }
 
-    /// As [`Self::load`] for a stripped Go program, from its own table of functions, which stands in the place of `.symtab`;
-    /// `None` if it has none that is understood.
+    /// As [`Self::load`] for a stripped Go program, from its own table of functions, which stands
+    /// in the place of `.symtab`; `None` if it has none that is understood.
     ///
     /// # Errors
     /// As [`Self::load`].
@@ -177,7 +180,8 @@ fn read_symbols<S: ByteSource>(
 struct Candidate {
     /// From [`CodeSections::base`].
     start: u32,
-    /// Zero where the file states none and [`give_sizes`] hasn't yet. Functions of more than 4 GiB are cut.
+    /// Zero where the file states none and [`give_sizes`] hasn't yet. Functions of more than 4 GiB
+    /// are cut.
     size: u32,
     /// Offset in the string table.
     name: u32,
@@ -220,8 +224,8 @@ impl Candidate {
     }
 }
 
-/// What is known of a name before it is read; the better one is less: functions before labels, `.symtab` before
-/// `.dynsym`, global before weak before local.
+/// What is known of a name before it is read; the better one is less: functions before labels,
+/// `.symtab` before `.dynsym`, global before weak before local.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank(u8);
 
@@ -253,8 +257,8 @@ impl Rank {
     }
 }
 
-/// Drops symbols without a size that a function with a size covers. Symbols come sorted by start, of the same start the
-/// largest first.
+/// Drops symbols without a size that a function with a size covers. Symbols come sorted by start,
+/// of the same start the largest first.
 fn drop_covered(candidates: &mut Vec<Candidate>) {
     let mut covered_to = 0;
     candidates.retain(|candidate| {
@@ -265,8 +269,8 @@ fn drop_covered(candidates: &mut Vec<Candidate>) {
     });
 }
 
-/// Drops labels that people don't know, so that they don't cut short what is before them. There are few labels: their
-/// names can be read one by one.
+/// Drops labels that people don't know, so that they don't cut short what is before them. There are
+/// few labels: their names can be read one by one.
 fn drop_unknown_labels(
     candidates: &mut Vec<Candidate>,
     has_known: impl Fn(usize, u32) -> Result<bool, ElfError>,
@@ -285,7 +289,8 @@ fn drop_unknown_labels(
     result
 }
 
-/// Gives symbols without a size the bytes up to the next symbol or their section's end. Symbols come sorted by start.
+/// Gives symbols without a size the bytes up to the next symbol or their section's end. Symbols
+/// come sorted by start.
 fn give_sizes(candidates: &mut [Candidate], code: &CodeSections) {
     let (mut next_start, mut last_start) = (None, None);
     for candidate in candidates.iter_mut().rev() {
@@ -312,7 +317,8 @@ struct CodeSections {
 
 impl CodeSections {
     fn of(sections: &[Section]) -> Self {
-        // In a separate debug file sections of code have no bytes, but the right addresses all the same.
+        // In a separate debug file sections of code have no bytes, but the right addresses all the
+        // same.
         let code = sections.iter().filter(|s| s.executable);
         let mut ranges: Vec<_> = code.map(|s| (s.address.0, s.address.0.saturating_add(s.size))).collect();
         ranges.sort_unstable();

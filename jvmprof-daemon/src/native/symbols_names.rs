@@ -1,7 +1,7 @@
 //! Where the names of functions are in a file, and how they are read from there.
 //!
-//! All names of a large program together take tens of megabytes, of which a profile asks for a few kilobytes. So only
-//! their places are kept: four bytes for each.
+//! All names of a large program together take tens of megabytes, of which a profile asks for a few
+//! kilobytes. So only their places are kept: four bytes for each.
 
 use crate::native::elf::{ElfError, ElfFile, Section, read_bytes};
 use crate::native::source::ByteSource;
@@ -16,7 +16,8 @@ const MAX_STRING_BYTES: u64 = 1 << OFFSET_BITS;
 const FIRST_READ: u64 = 256;
 /// Longest part of a name that is read, in bytes. Names of C++ templates have some thousand.
 const MAX_NAME: u64 = 64 << 10;
-/// Most names for the same bytes among which one is chosen. A linker that folds identical code may give thousands.
+/// Most names for the same bytes among which one is chosen. A linker that folds identical code may
+/// give thousands.
 const MAX_ALIASES: usize = 1024;
 
 /// A string table in the file, whose bounds were checked when it was found.
@@ -56,8 +57,8 @@ impl StringTable {
         offset != 0 && u64::from(offset) < self.size
     }
 
-    /// Whether the name at `offset` is one that people know: not empty, and no label of compilers or of the annobin
-    /// plugin of Fedora, which marks the ends of functions with them.
+    /// Whether the name at `offset` is one that people know: not empty, and no label of compilers
+    /// or of the annobin plugin of Fedora, which marks the ends of functions with them.
     pub(crate) fn has_known(self, source: &impl ByteSource, offset: u32) -> Result<bool, ElfError> {
         let start = self.read(source, offset, ANNOBIN.len() as u64)?;
         Ok(is_known(&start))
@@ -91,7 +92,8 @@ fn is_known(name: &[u8]) -> bool {
 
 /// Which names a function has. Means something only to the table that it came from.
 ///
-/// The highest bit is the string table's number, the next one tells an offset in that table from an index of aliases.
+/// The highest bit is the string table's number, the next one tells an offset in that table from an
+/// index of aliases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct NameRef(u32);
 
@@ -116,7 +118,8 @@ impl NameRef {
     }
 }
 
-/// One of several names. The highest bit marks the last one of a function, the next two are the rank of its binding.
+/// One of several names. The highest bit marks the last one of a function, the next two are the
+/// rank of its binding.
 #[derive(Clone, Copy, Debug)]
 struct Alias(u32);
 
@@ -154,8 +157,8 @@ impl Names {
         Self { tables, aliases: Vec::new() }
     }
 
-    /// Adds the names of a function, all from the same table: the rank of each one's binding, and its offset. Those
-    /// with the better rank come first.
+    /// Adds the names of a function, all from the same table: the rank of each one's binding, and
+    /// its offset. Those with the better rank come first.
     pub(crate) fn add(&mut self, table: usize, names: impl ExactSizeIterator<Item = (u8, u32)>) -> NameRef {
         let (several, index) = (names.len() > 1, self.aliases.len());
         let mut names = names.take(MAX_ALIASES).map(|(bind, offset)| Alias::new(bind, offset));
@@ -208,7 +211,8 @@ impl Names {
     }
 }
 
-/// Sorts the better name first: `malloc` before `__libc_malloc`, global before weak before local, short before long.
+/// Sorts the better name first: `malloc` before `__libc_malloc`, global before weak before local,
+/// short before long.
 fn preference(bind: u32, name: &[u8]) -> impl Ord + use<'_> {
     let underscores = name.iter().take_while(|byte| **byte == b'_').count();
     (underscores, bind, name.len(), name)

@@ -15,7 +15,8 @@ pub struct SymbolRef {
 }
 
 impl SymbolRef {
-    /// Its name is one of `.dynsym`, not of `.symtab`: that tells which file to read it from if these are in two.
+    /// Its name is one of `.dynsym`, not of `.symtab`: that tells which file to read it from if
+    /// these are in two.
     pub fn is_dynamic(&self) -> bool {
         self.name.table() != 0
     }
@@ -28,8 +29,8 @@ pub struct SymbolTable {
     base: u64,
     /// Disjoint, sorted.
     ranges: Box<[Stored]>,
-    /// Functions that other ones interrupt, so that their ranges don't tell where they start and end: index of the
-    /// range, start and size of the function. Sorted by index.
+    /// Functions that other ones interrupt, so that their ranges don't tell where they start and
+    /// end: index of the range, start and size of the function. Sorted by index.
     interrupted: Box<[(u32, u32, u32)]>,
     names: Names,
 }
@@ -61,11 +62,11 @@ impl SymbolTable {
         self.ranges.iter().map(|range| Svma(self.base + u64::from(range.start)))
     }
 
-    /// The name of a function that [`Self::lookup`] found, read from `source`, which must be the file that this table
-    /// was loaded from, of two the one that [`SymbolRef::is_dynamic`] tells.
+    /// The name of a function that [`Self::lookup`] found, read from `source`, which must be the
+    /// file that this table was loaded from, of two the one that [`SymbolRef::is_dynamic`] tells.
     ///
-    /// The name is as the file has it: mangled. Bytes that aren't UTF-8 are replaced, and what is longer than 64 KiB
-    /// is cut. `None` for a function without a name.
+    /// The name is as the file has it: mangled. Bytes that aren't UTF-8 are replaced, and what is
+    /// longer than 64 KiB is cut. `None` for a function without a name.
     ///
     /// # Errors
     /// [`ElfError::Read`] where the file doesn't give the bytes.
@@ -103,7 +104,8 @@ pub(crate) struct Range {
     pub(crate) end: u32,
 }
 
-/// Makes a table of functions that may lie inside each other: where they do, the one that starts last has the bytes.
+/// Makes a table of functions that may lie inside each other: where they do, the one that starts
+/// last has the bytes.
 #[derive(Debug)]
 pub(crate) struct TableBuilder {
     base: u64,

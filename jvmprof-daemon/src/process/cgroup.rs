@@ -1,9 +1,10 @@
 //! What a process's cgroup path tells: the container, the Kubernetes pod, the systemd unit.
 //!
 //! Runtimes name cgroups after what they run, in forms of their own: by the systemd driver
-//! (`kubepods-burstable-pod<uid>.slice/cri-containerd-<id>.scope`), by the cgroupfs driver (`kubepods/burstable/pod<uid>/<id>`),
-//! and, where the two are mixed, literally as `slice:prefix:id`. On cgroup v1 each controller has a hierarchy; they mostly agree.
-//! In a cgroup namespace of the daemon's own, paths outside of it begin with `/..` and end as ever.
+//! (`kubepods-burstable-pod<uid>.slice/cri-containerd-<id>.scope`), by the cgroupfs driver
+//! (`kubepods/burstable/pod<uid>/<id>`), and, where the two are mixed, literally as
+//! `slice:prefix:id`. On cgroup v1 each controller has a hierarchy; they mostly agree. In a cgroup
+//! namespace of the daemon's own, paths outside of it begin with `/..` and end as ever.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,14 +12,16 @@ use std::io::{self, Read};
 /// A process may be in many hierarchies, each with a path of up to 4 KiB.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// What a cgroup path says. Only root and container runtimes can make cgroups where these names are believed: see [`believed`].
+/// What a cgroup path says. Only root and container runtimes can make cgroups where these names are
+/// believed: see [`believed`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cgroup {
     /// The path in the hierarchy that tells most.
     pub path: String,
     pub container: Option<ContainerRef>,
     pub pod: Option<PodRef>,
-    /// The system's unit: `nginx.service`, `session-3.scope`. None for containers, whose scopes say nothing more.
+    /// The system's unit: `nginx.service`, `session-3.scope`. None for containers, whose scopes say
+    /// nothing more.
     pub unit: Option<String>,
     /// The unit of a user's own service manager.
     pub user_unit: Option<String>,
@@ -55,7 +58,8 @@ impl Cgroup {
         Ok(Self::parse(&String::from_utf8_lossy(&text)))
     }
 
-    /// Takes the text of `/proc/PID/cgroup` apart: lines of `hierarchy:controllers:path` (man 7 cgroups).
+    /// Takes the text of `/proc/PID/cgroup` apart: lines of `hierarchy:controllers:path` (man 7
+    /// cgroups).
     pub fn parse(text: &str) -> Self {
         let mut paths: Vec<(u8, &str)> = text.lines().filter_map(ranked_path).collect();
         paths.sort_by_key(|(rank, _)| *rank);
@@ -128,8 +132,9 @@ const RUNTIMES: [&str; 13] = [
     "snap.docker.dockerd",
 ];
 
-/// The part of a path that nobody else has made. Users make cgroups with any name below their own manager, and below a service
-/// that runs as one of them and may have cgroups of its own (`Delegate=`).
+/// The part of a path that nobody else has made. Users make cgroups with any name below their own
+/// manager, and below a service that runs as one of them and may have cgroups of its own
+/// (`Delegate=`).
 fn believed(path: &str) -> &str {
     let mut begin = 0;
     for part in path.split('/') {
@@ -142,7 +147,8 @@ fn believed(path: &str) -> &str {
     path
 }
 
-/// The path of a line, and how much its hierarchy is worth: the unified one, then systemd's, then those of controllers.
+/// The path of a line, and how much its hierarchy is worth: the unified one, then systemd's, then
+/// those of controllers.
 fn ranked_path(line: &str) -> Option<(u8, &str)> {
     let mut fields = line.splitn(3, ':');
     let (hierarchy, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
@@ -188,7 +194,8 @@ fn container<'a>(parts: impl Iterator<Item = &'a str>) -> Option<ContainerRef> {
 
 fn container_of(part: &str, parent: &str) -> Option<ContainerRef> {
     let name = part.strip_suffix(".scope").unwrap_or(part);
-    // `slice:prefix:id`, where a runtime without the systemd driver is given a path for one with it.
+    // `slice:prefix:id`, where a runtime without the systemd driver is given a path for one with
+    // it.
     if let Some((before, id)) = name.rsplit_once(':') {
         let prefix = before.rsplit(':').next().unwrap_or(before);
         let runtime = PREFIXES.iter().find(|(known, _)| known.trim_end_matches('-') == prefix);
@@ -222,7 +229,8 @@ fn pod(path: &str) -> Option<PodRef> {
     Some(PodRef { uid, qos: qos.unwrap_or("guaranteed") })
 }
 
-/// `pod<uid>`, or `kubepods-burstable-pod<uid>.slice` with underscores for the uid's dashes, also before `:prefix:id`.
+/// `pod<uid>`, or `kubepods-burstable-pod<uid>.slice` with underscores for the uid's dashes, also
+/// before `:prefix:id`.
 fn pod_uid(part: &str) -> Option<String> {
     let name = part.split(':').next().unwrap_or(part);
     let name = name.strip_suffix(".slice").unwrap_or(name);

@@ -1,11 +1,12 @@
 //! How the allocator gives memory back.
 //!
-//! glibc keeps what is freed: each thread has a heap of its own that others can't use, and a large block that was freed once
-//! makes it take such blocks from the heap ever after. Reading a program's unwind rows and encoding a window take some
-//! megabytes for a moment, on threads that come and go, which left the daemon with twice the memory that it used.
+//! glibc keeps what is freed: each thread has a heap of its own that others can't use, and a large
+//! block that was freed once makes it take such blocks from the heap ever after. Reading a
+//! program's unwind rows and encoding a window take some megabytes for a moment, on threads that
+//! come and go, which left the daemon with twice the memory that it used.
 
-/// Larger blocks are mapped by themselves, and go back to the system when they are freed. Without it the threshold rises with
-/// each one, to 32 MiB.
+/// Larger blocks are mapped by themselves, and go back to the system when they are freed. Without
+/// it the threshold rises with each one, to 32 MiB.
 const MAP_FROM: libc::c_int = 256 << 10;
 /// Free memory at the heap's end that is kept.
 const KEPT: libc::c_int = 1 << 20;
@@ -27,7 +28,8 @@ pub fn keep_small() {
     }
 }
 
-/// Gives the system what is free between blocks in use, if that is much. Takes about a millisecond then.
+/// Gives the system what is free between blocks in use, if that is much. Takes about a millisecond
+/// then.
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
     {
@@ -66,7 +68,8 @@ mod tests {
             }
         }
         assert!(blocks.iter().flatten().all(|block| block[0] == 1));
-        // Other tests allocate meanwhile, for a moment: half of the 64 MiB is proof enough, whenever it is seen.
+        // Other tests allocate meanwhile, for a moment: half of the 64 MiB is proof enough,
+        // whenever it is seen.
         let is_back = || {
             give_back();
             let left = resident();

@@ -27,7 +27,8 @@ pub struct MappedCode {
     pub offset: FileOffset,
     /// As the process sees it, or a name in brackets.
     pub path: Arc<str>,
-    /// As the kernel told it when the mapping was made; `None` if it wasn't asked or the file has none.
+    /// As the kernel told it when the mapping was made; `None` if it wasn't asked or the file has
+    /// none.
     pub build_id: Option<BuildId>,
     pub backing: Backing,
 }
@@ -44,12 +45,13 @@ impl MappedCode {
 }
 
 impl Backing {
-    /// By the path as `/proc/PID/maps` and perf records have it; `is_program` tells of a file in memory whether it holds a
-    /// program or library.
+    /// By the path as `/proc/PID/maps` and perf records have it; `is_program` tells of a file in
+    /// memory whether it holds a program or library.
     pub fn of_path(path: &str, is_program: impl FnOnce() -> bool) -> Self {
         // Memory in which a runtime writes code, such as JIT code of the JVM's huge pages.
         const ANONYMOUS: [&str; 4] = ["//anon", "/dev/zero", "/anon_hugepage", "/SYSV"];
-        // It may be a file, too: V8, the JVM and .NET map generated code from one, others run programs from there.
+        // It may be a file, too: V8, the JVM and .NET map generated code from one, others run
+        // programs from there.
         const IN_MEMORY: [&str; 2] = ["/memfd:", "/dev/shm/"];
         let begins_with = |prefix: &&str| path.starts_with(*prefix);
         if path == "[vdso]" {
@@ -78,8 +80,8 @@ pub fn is_hotspot(mapping: &MappedCode) -> bool {
     mapping.backing == Backing::File && name.is_some_and(|name| name == "libjvm.so")
 }
 
-/// All executable mappings of a process, by address, without overlaps. A clone is cheap until one of the two changes:
-/// children begin with what their parent has.
+/// All executable mappings of a process, by address, without overlaps. A clone is cheap until one
+/// of the two changes: children begin with what their parent has.
 #[derive(Clone, Debug, Default)]
 pub struct Mappings {
     by_start: Arc<Vec<Arc<MappedCode>>>,
@@ -103,9 +105,11 @@ impl Mappings {
         mapping.contains(address).then_some(mapping)
     }
 
-    /// Whether any address lies in no mapping. Those of a stack mostly lie where the one before does.
+    /// Whether any address lies in no mapping. Those of a stack mostly lie where the one before
+    /// does.
     pub fn lack_any(&self, mut addresses: impl Iterator<Item = Avma>) -> bool {
-        // Stacks go to and fro between few mappings: those of the parts of a JVM's code cache, libjvm, libc.
+        // Stacks go to and fro between few mappings: those of the parts of a JVM's code cache,
+        // libjvm, libc.
         let mut met: [Range<Avma>; 4] = std::array::from_fn(|_| Avma(0)..Avma(0));
         let mut oldest = 0;
         addresses.any(|address| {

@@ -1,4 +1,5 @@
-//! How much memory the kernel leaves this process: the least limit of its cgroup and of those around it.
+//! How much memory the kernel leaves this process: the least limit of its cgroup and of those
+//! around it.
 
 use std::fs;
 use std::path::Path;
@@ -8,8 +9,8 @@ pub fn memory_limit() -> Option<u64> {
     limit(&fs::read_to_string("/proc/self/cgroup").ok()?, Path::new("/sys/fs/cgroup"))
 }
 
-/// `cgroups`: lines of `hierarchy:controllers:path` (man 7 cgroups). In a cgroup namespace the path is `/`, and the limit lies at
-/// the root of what is mounted.
+/// `cgroups`: lines of `hierarchy:controllers:path` (man 7 cgroups). In a cgroup namespace the path
+/// is `/`, and the limit lies at the root of what is mounted.
 fn limit(cgroups: &str, mounted: &Path) -> Option<u64> {
     let limits = cgroups.lines().filter_map(|line| {
         let mut fields = line.splitn(3, ':');

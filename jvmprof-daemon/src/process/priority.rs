@@ -1,7 +1,8 @@
 //! Priorities of the profiler's own threads.
 
-/// Lets the calling thread run soon after it wakes, also on a busy host: what was sampled may be gone some milliseconds later.
-/// It wakes seldom and briefly. Threads and processes that it starts from now on inherit this.
+/// Lets the calling thread run soon after it wakes, also on a busy host: what was sampled may be
+/// gone some milliseconds later. It wakes seldom and briefly. Threads and processes that it starts
+/// from now on inherit this.
 pub fn hurry() {
     nice(-10);
 }
@@ -11,14 +12,15 @@ pub fn yield_to_others() {
     nice(5);
 }
 
-/// For threads that read and write files: as [`yield_to_others`], and others' reads and writes go first, but not for ever,
-/// since samples wait for what is read.
+/// For threads that read and write files: as [`yield_to_others`], and others' reads and writes go
+/// first, but not for ever, since samples wait for what is read.
 pub fn file_work() {
     yield_to_others();
     io_priority(BEST_EFFORT, LOWEST);
 }
 
-/// For threads that read files nobody waits for: as [`yield_to_others`], and only while the disk has nothing else to do.
+/// For threads that read files nobody waits for: as [`yield_to_others`], and only while the disk
+/// has nothing else to do.
 pub fn idle_file_work() {
     yield_to_others();
     io_priority(IDLE, 0);
@@ -41,7 +43,8 @@ fn io_priority(class: libc::c_int, level: libc::c_int) {
     }
 }
 
-/// Without the right to do so (`CAP_SYS_NICE` for negative ones) nothing changes, and nothing depends on it.
+/// Without the right to do so (`CAP_SYS_NICE` for negative ones) nothing changes, and nothing
+/// depends on it.
 fn nice(niceness: i32) {
     if let Err(error) = rustix::process::setpriority_process(None, niceness) {
         tracing::debug!(niceness, %error, "a thread's priority stays as it is");

@@ -27,7 +27,8 @@ pub struct Facts {
     /// Effective group id.
     pub gid: u32,
     pub parent: u32,
-    /// Arguments with spaces between them, cut off behind [`MAX_CMDLINE_BYTES`]; empty for kernel threads.
+    /// Arguments with spaces between them, cut off behind [`MAX_CMDLINE_BYTES`]; empty for kernel
+    /// threads.
     pub cmdline: String,
     /// `None` if it couldn't be read.
     pub cgroup: Option<Cgroup>,
@@ -102,7 +103,8 @@ pub fn facts(pid: u32) -> Result<Facts, ProcfsError> {
     })
 }
 
-/// Of `/proc/PID/status`, which has sixty lines: reading all of them cost more than all other facts of a process.
+/// Of `/proc/PID/status`, which has sixty lines: reading all of them cost more than all other facts
+/// of a process.
 #[derive(Debug, PartialEq, Eq)]
 struct Status {
     /// In its innermost pid namespace; `None` where the kernel has no such namespaces.
@@ -119,7 +121,8 @@ impl Status {
         Self::parse(&text).ok_or_else(|| ProcError::Other("status tells no user and group".to_owned()))
     }
 
-    /// Lines of `NAME:` and numbers with tabs between them (man 5 proc_pid_status). A process's name has no line breaks there.
+    /// Lines of `NAME:` and numbers with tabs between them (man 5 proc_pid_status). A process's
+    /// name has no line breaks there.
     fn parse(text: &str) -> Option<Self> {
         let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"));
         let effective = |numbers: &str| numbers.split('\t').nth(1)?.parse().ok();
@@ -143,14 +146,14 @@ fn cmdline(pid: u32) -> String {
     text.trim_end_matches('\0').chars().map(|it| if it.is_control() { ' ' } else { it }).collect()
 }
 
-/// Memory for the mappings of one process: some ten thousand. A process may map as much code as it likes, under paths as
-/// long as it likes.
+/// Memory for the mappings of one process: some ten thousand. A process may map as much code as it
+/// likes, under paths as long as it likes.
 pub(super) const MAX_MAPPING_BYTES: usize = 4 << 20;
 /// Bytes of `/proc/PID/maps` that are looked at.
 const MAX_MAPS_BYTES: u64 = 32 << 20;
 
-/// Reads a process's executable mappings, the lowest ones if there are too many: see [`Mappings::is_cut`]. Paths are as the process
-/// sees them, below its own root.
+/// Reads a process's executable mappings, the lowest ones if there are too many: see
+/// [`Mappings::is_cut`]. Paths are as the process sees them, below its own root.
 ///
 /// # Errors
 /// It is gone, has given back its memory and waits for its parent, or may not be read.
@@ -207,14 +210,15 @@ pub fn mappings(pid: u32) -> Result<Mappings, ProcfsError> {
     Ok(mappings)
 }
 
-/// Where a process's root is in our own file system, without the last slash; empty if it is there, or in another one: then the kernel
-/// tells paths from that one's root on.
+/// Where a process's root is in our own file system, without the last slash; empty if it is there,
+/// or in another one: then the kernel tells paths from that one's root on.
 fn root_path(pid: u32) -> String {
     let path = std::fs::read_link(format!("/proc/{pid}/root")).unwrap_or_default();
     path.to_string_lossy().trim_end_matches('/').to_owned()
 }
 
-/// What a file's path is for a process that was given another root (`chroot`). What it had mapped before stays as it was.
+/// What a file's path is for a process that was given another root (`chroot`). What it had mapped
+/// before stays as it was.
 fn below_root(path: String, root: &str) -> String {
     match path.strip_prefix(root) {
         Some(below) if !root.is_empty() && below.starts_with('/') => below.to_owned(),
@@ -227,8 +231,8 @@ pub fn map_file(pid: u32, start: Avma, end: Avma) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", start.0, end.0))
 }
 
-/// Whether the file that a process has mapped there is a program or library that this machine runs. False too if it may not
-/// be opened, or is gone.
+/// Whether the file that a process has mapped there is a program or library that this machine runs.
+/// False too if it may not be opened, or is gone.
 pub fn maps_program(pid: u32, start: Avma, end: Avma) -> bool {
     // Linux include/uapi/linux/elf.h: `e_ident` with 64 bits and little endian, `e_machine`.
     let mut header = [0; 20];

@@ -1,4 +1,5 @@
-//! The process table: kept by events, filled from `/proc` for what ran before, keyed by pid and start time.
+//! The process table: kept by events, filled from `/proc` for what ran before, keyed by pid and
+//! start time.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -12,7 +13,8 @@ use super::mappings::{Backing, MappedCode, Mappings, is_hotspot};
 use super::procfs::{self, Facts, MAX_MAPPING_BYTES};
 use crate::types::{Avma, BuildId, FileOffset};
 
-/// One program's life in one process: another exec or another tenant of the pid gets another key. Never reused.
+/// One program's life in one process: another exec or another tenant of the pid gets another key.
+/// Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProcessKey(u64);
 
@@ -41,11 +43,14 @@ pub struct Process {
     /// Changes whenever its mappings do.
     pub version: u64,
     facts: Option<Facts>,
-    /// Its parent's, which is its own until it is moved: for children that are gone before they are looked at.
+    /// Its parent's, which is its own until it is moved: for children that are gone before they are
+    /// looked at.
     inherited_cgroup: Option<Arc<Cgroup>>,
-    /// `CLOCK_MONOTONIC` of the last look at `/proc/PID/maps` that all was taken from; older events are known already.
+    /// `CLOCK_MONOTONIC` of the last look at `/proc/PID/maps` that all was taken from; older events
+    /// are known already.
     read_ns: u64,
-    /// The same of the last look that only what events had not told was taken from: older events may tell of the same.
+    /// The same of the last look that only what events had not told was taken from: older events
+    /// may tell of the same.
     looked_ns: u64,
     needs_read: bool,
     needs_facts: bool,
@@ -113,8 +118,8 @@ impl Process {
         let mut files = self.mappings.iter().filter(|mapping| mapping.backing == Backing::File);
         match executable {
             Some(path) => files.find(|mapping| Path::new(&*mapping.path) == path),
-            // The kernel maps the program before its interpreter, but records have no order of their own here:
-            // programs lie below libraries.
+            // The kernel maps the program before its interpreter, but records have no order of
+            // their own here: programs lie below libraries.
             None => files.next(),
         }
     }
@@ -129,7 +134,8 @@ pub struct TableCounts {
     pub reads: u64,
     /// Times that a process had mapped too much code to remember: what lies highest has no names.
     pub mappings_over_limit: u64,
-    /// Times that all processes' mappings were forgotten to make room; they are read again when they are sampled.
+    /// Times that all processes' mappings were forgotten to make room; they are read again when
+    /// they are sampled.
     pub resets: u64,
 }
 
@@ -184,7 +190,8 @@ impl ProcessTable {
         self.by_pid.insert(pid, process);
     }
 
-    /// A child begins with its parent's code. One whose parent isn't known is read when it is sampled.
+    /// A child begins with its parent's code. One whose parent isn't known is read when it is
+    /// sampled.
     pub fn fork(&mut self, pid: u32, parent: u32) {
         let Some(parent) = self.by_pid.get(&parent).filter(|parent| !parent.needs_read) else {
             self.by_pid.remove(&pid);
@@ -228,7 +235,8 @@ impl ProcessTable {
                 process.version += 1;
                 process.generation += u64::from(replaces);
             }
-            // Nobody tells what is unmapped: a process that maps code again and again has less of it than was told.
+            // Nobody tells what is unmapped: a process that maps code again and again has less of
+            // it than was told.
             if process.mappings.bytes() > MAX_MAPPING_BYTES {
                 process.forget_mappings();
             }
@@ -237,8 +245,8 @@ impl ProcessTable {
         }
     }
 
-    /// Whether this takes the place of other code of files, or of code in their place, that is known. Generated code in the
-    /// place of other is the runtime's own business.
+    /// Whether this takes the place of other code of files, or of code in their place, that is
+    /// known. Generated code in the place of other is the runtime's own business.
     pub fn takes_a_place(&self, pid: u32, time_ns: u64, new: &MappedCode) -> bool {
         let Some(process) = self.by_pid.get(&pid).filter(|process| time_ns > process.read_ns) else {
             return false;
@@ -284,8 +292,9 @@ impl ProcessTable {
         }
     }
 
-    /// The process that a sample belongs to, read from `/proc` if it is new here, and again (now and then) if one of the
-    /// sample's `addresses` lies in none of its mappings; none are given where that is known already.
+    /// The process that a sample belongs to, read from `/proc` if it is new here, and again (now
+    /// and then) if one of the sample's `addresses` lies in none of its mappings; none are given
+    /// where that is known already.
     pub fn sampled<I: Iterator<Item = Avma>>(
         &mut self,
         pid: u32,
@@ -426,8 +435,8 @@ impl Process {
                 counts.mappings_over_limit += u64::from(mappings.is_cut());
                 let mut merged = self.with_known_build_ids(&mappings);
                 if knows_events {
-                    // `/proc` tells of now, and events of up to now are still to come: what they told so far is of the
-                    // sample's time.
+                    // `/proc` tells of now, and events of up to now are still to come: what they
+                    // told so far is of the sample's time.
                     self.mappings.iter().for_each(|known| _ = merged.insert((**known).clone()));
                     self.looked_ns = now_ns.saturating_add(taken);
                 } else {

@@ -11,15 +11,17 @@ use crate::types::FastHasher;
 
 /// The samples of one window.
 ///
-/// `K` tells whose stack it is, for those that look at it again before it goes out. Stacks whose labels aren't known yet are
-/// held by owner, beyond the window's end if need be: then they go out in a batch of their own, with their own window's time.
-/// Memory is bounded: when a window has too many different stacks, further ones are counted as one that says so.
+/// `K` tells whose stack it is, for those that look at it again before it goes out. Stacks whose
+/// labels aren't known yet are held by owner, beyond the window's end if need be: then they go out
+/// in a batch of their own, with their own window's time. Memory is bounded: when a window has too
+/// many different stacks, further ones are counted as one that says so.
 #[derive(Debug)]
 pub struct Aggregator<K> {
     series: Vec<(Arc<LabelSet>, Stacks<K>)>,
     /// Which of them has these labels.
     by_labels: HashMap<Arc<LabelSet>, usize, FastHasher>,
-    /// The same by where label sets lie: few come again and again, and a look at one's text takes longer than all else.
+    /// The same by where label sets lie: few come again and again, and a look at one's text takes
+    /// longer than all else.
     met: HashMap<usize, Met, FastHasher>,
     held: HashMap<K, Stacks<K>>,
     late: Vec<Late<K>>,
@@ -105,7 +107,8 @@ struct StackKey {
 
 impl StackKey {
     fn new(frames: Arc<[Arc<Frame>]>) -> Self {
-        // 2^64 by the golden ratio, made odd, spreads what is multiplied with it; nobody chooses where frames lie.
+        // 2^64 by the golden ratio, made odd, spreads what is multiplied with it; nobody chooses
+        // where frames lie.
         const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
         let add = |hash: u64, frame: &Arc<Frame>| {
             (hash.rotate_left(5) ^ Arc::as_ptr(frame).addr() as u64).wrapping_mul(SPREAD)
@@ -236,8 +239,9 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
         self.series.is_empty() && self.held.is_empty()
     }
 
-    /// Ends the window, which was `window`, and begins the next one. `finish` sees each pending stack a last time. `labels` is
-    /// told an owner whose stacks were held, and how many samples they are; while it doesn't know, they are held on.
+    /// Ends the window, which was `window`, and begins the next one. `finish` sees each pending
+    /// stack a last time. `labels` is told an owner whose stacks were held, and how many samples
+    /// they are; while it doesn't know, they are held on.
     pub fn flush(
         &mut self,
         window: Window,
@@ -281,7 +285,8 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
     }
 }
 
-/// The labels under which a sample is counted, and whether they aren't its own because there is no room for more.
+/// The labels under which a sample is counted, and whether they aren't its own because there is no
+/// room for more.
 fn room<'a, T, S: BuildHasher>(
     series: &HashMap<Arc<LabelSet>, T, S>,
     limit: Option<&'a SeriesLimit>,

@@ -1,4 +1,5 @@
-//! The page's files, built into the program. The recorded file carries them inside, the collector serves them.
+//! The page's files, built into the program. The recorded file carries them inside, the collector
+//! serves them.
 
 /// A file of the page as it is in `assets/`.
 #[derive(Clone, Copy, Debug)]

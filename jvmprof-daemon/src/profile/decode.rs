@@ -11,8 +11,8 @@ use crate::proto::pprof::Profile;
 pub struct DecodeLimits {
     /// Bytes after decompression.
     pub max_bytes: usize,
-    /// Entries of all tables together. In memory an entry takes up to 36 times the bytes that it takes on the wire, so
-    /// a limit of bytes alone doesn't bound memory.
+    /// Entries of all tables together. In memory an entry takes up to 36 times the bytes that it
+    /// takes on the wire, so a limit of bytes alone doesn't bound memory.
     pub max_entries: usize,
 }
 

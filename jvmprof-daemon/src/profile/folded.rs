@@ -5,12 +5,14 @@ use std::io::{self, Write};
 
 use super::model::{Batch, Frame, FrameKind, Line};
 
-/// Which frames get a suffix that tells their kind, as `flamegraph.pl --colors java` and inferno read it.
+/// Which frames get a suffix that tells their kind, as `flamegraph.pl --colors java` and inferno
+/// read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Annotation {
     /// Kernel frames only: `_[k]`. All other names are as `go tool pprof` has them.
     Kernel,
-    /// Also `_[j]` for Java and other generated code, and `_[i]` for what was inlined into such a frame.
+    /// Also `_[j]` for Java and other generated code, and `_[i]` for what was inlined into such a
+    /// frame.
     Every,
 }
 

@@ -19,13 +19,14 @@ pub fn is_gzip(bytes: &[u8]) -> bool {
     bytes.starts_with(&[0x1f, 0x8b])
 }
 
-/// Compresses one after the other: its tables take a third of a megabyte, and for a small profile most of the time is what they take to
-/// be made.
+/// Compresses one after the other: its tables take a third of a megabyte, and for a small profile
+/// most of the time is what they take to be made.
 #[derive(Debug)]
 pub struct Compressor(Compress);
 
 impl Default for Compressor {
-    /// At the fastest level: profiles are small and packed all the time, and higher levels gain little on them.
+    /// At the fastest level: profiles are small and packed all the time, and higher levels gain
+    /// little on them.
     fn default() -> Self {
         // 32 KiB to look back into, as much as the format has.
         Self(Compress::new_gzip(Compression::fast(), 15))

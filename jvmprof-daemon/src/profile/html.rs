@@ -1,8 +1,9 @@
 //! `record -o x.html`: one file with everything in it, that any browser opens without a network.
 //!
-//! Names come from the profiled processes and may be hostile. They are data in a JSON element, which can't be left
-//! because every `<` in it is escaped; the scripts make text nodes of them; and the page's Content-Security-Policy runs
-//! only scripts with the nonce of this very file and loads nothing.
+//! Names come from the profiled processes and may be hostile. They are data in a JSON element,
+//! which can't be left because every `<` in it is escaped; the scripts make text nodes of them; and
+//! the page's Content-Security-Policy runs only scripts with the nonce of this very file and loads
+//! nothing.
 
 use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -76,8 +77,8 @@ fn since_epoch_ms(time: SystemTime) -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// JSON that can stand in a script element: `</script>` and `<!--` end or change it wherever they stand. All four
-/// characters occur in JSON only inside strings, where an escape means the same.
+/// JSON that can stand in a script element: `</script>` and `<!--` end or change it wherever they
+/// stand. All four characters occur in JSON only inside strings, where an escape means the same.
 fn escape_for_script(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len() + json.len() / 16);
     for character in json.chars() {

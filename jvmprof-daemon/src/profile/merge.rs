@@ -1,9 +1,10 @@
 //! Several pprof profiles as one.
 //!
-//! The rules are those of google/pprof `profile/merge.go`, so that `go tool pprof a.pb.gz b.pb.gz` and this agree: equal
-//! stacks with equal labels add up; a mapping is the same in two processes if its file, offset and size are, wherever it was
-//! loaded; the period is the largest. Durations differ: there they add up, here the result spans from the first start to the
-//! last end, because most merges are of processes that ran side by side.
+//! The rules are those of google/pprof `profile/merge.go`, so that `go tool pprof a.pb.gz b.pb.gz`
+//! and this agree: equal stacks with equal labels add up; a mapping is the same in two processes if
+//! its file, offset and size are, wherever it was loaded; the period is the largest. Durations
+//! differ: there they add up, here the result spans from the first start to the last end, because
+//! most merges are of processes that ran side by side.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -161,8 +162,8 @@ impl Merger {
         let before = self.sizes();
         self.add_head(&source);
         self.add_samples(&source);
-        // What was there already takes no more room; only whole profiles of nothing new are free, which is enough to
-        // merge a day of the same stacks.
+        // What was there already takes no more room; only whole profiles of nothing new are free,
+        // which is enough to merge a day of the same stacks.
         if self.sizes() != before {
             self.held_bytes += bytes;
         }
@@ -301,7 +302,8 @@ impl Merger {
         })
     }
 
-    /// The profiles so far as one; an empty profile if there were none. Ids are 1..N in table order.
+    /// The profiles so far as one; an empty profile if there were none. Ids are 1..N in table
+    /// order.
     pub fn finish(self) -> Profile {
         let mut profile = Profile {
             sample: self.samples.entries,

@@ -47,8 +47,8 @@ pub enum How {
 }
 
 impl How {
-    /// What `--java-frame-types` appends to the method's name. `_[0]`, `_[1]`, `_[j]` and `_[i]` are those of
-    /// async-profiler's `ann` option.
+    /// What `--java-frame-types` appends to the method's name. `_[0]`, `_[1]`, `_[j]` and `_[i]`
+    /// are those of async-profiler's `ann` option.
     pub fn suffix(self) -> &'static str {
         match self {
             Self::Interpreted => "_[0]",
@@ -65,7 +65,8 @@ impl How {
 pub struct Line {
     /// For people: demangled, Java as `com.acme.Order.total`.
     pub name: Arc<str>,
-    /// As the runtime or linker calls it: mangled, Java with signature. Equal to `name` if there is only one.
+    /// As the runtime or linker calls it: mangled, Java with signature. Equal to `name` if there is
+    /// only one.
     pub system_name: Arc<str>,
     pub file: Option<Arc<str>>,
     /// 1-based; 0 if unknown.
@@ -88,7 +89,8 @@ impl Line {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Frame {
     pub kind: FrameKind,
-    /// The address that was looked up (return addresses already adjusted to the call); `None` for markers.
+    /// The address that was looked up (return addresses already adjusted to the call); `None` for
+    /// markers.
     pub address: Option<Avma>,
     pub mapping: Option<Arc<Mapping>>,
     /// Innermost first. Empty means: not symbolized here on purpose, a server may do it.

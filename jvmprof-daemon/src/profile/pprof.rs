@@ -1,7 +1,7 @@
 //! pprof from the model.
 //!
-//! Ids of mappings, functions and locations are exactly 1..N in table order, which is more than pprof asks for and what
-//! Parca demands (parca-dev/parca `pkg/normalizer/validate.go`).
+//! Ids of mappings, functions and locations are exactly 1..N in table order, which is more than
+//! pprof asks for and what Parca demands (parca-dev/parca `pkg/normalizer/validate.go`).
 
 use std::collections::HashMap;
 use std::io;
@@ -23,13 +23,15 @@ pub const PROFILE_NAME: &str = "process_cpu";
 /// Label of a series that tells the path of its main binary.
 const EXECUTABLE_LABEL: &str = "executable";
 
-/// The profile that is pushed for one series: `samples/count` only, because a backend of the Parca family stores each
-/// sample type as a profile of its own and knows the period. The labels travel beside it.
+/// The profile that is pushed for one series: `samples/count` only, because a backend of the Parca
+/// family stores each sample type as a profile of its own and knows the period. The labels travel
+/// beside it.
 pub fn for_push(batch: &Batch, series: &Series) -> Profile {
     Pushed::new(batch).of(series)
 }
 
-/// The profiles of a batch's series, as [`for_push`] makes them, one after the other: room that one took is the next one's.
+/// The profiles of a batch's series, as [`for_push`] makes them, one after the other: room that one
+/// took is the next one's.
 #[derive(Debug)]
 pub struct Pushed<'a> {
     batch: &'a Batch,
@@ -49,7 +51,8 @@ impl<'a> Pushed<'a> {
     }
 }
 
-/// The profile of all series for a file: `samples/count` and `cpu/nanoseconds`, series labels as sample labels.
+/// The profile of all series for a file: `samples/count` and `cpu/nanoseconds`, series labels as
+/// sample labels.
 pub fn for_file(batch: &Batch) -> Profile {
     let mut builder = Builder::new(Values::CountAndTime);
     builder.begin(batch);
@@ -87,8 +90,9 @@ fn main_binary<'a>(series: impl IntoIterator<Item = &'a Series>) -> Option<&'a s
     names.all(|name| name == first).then_some(first)
 }
 
-/// A place in the class file where the source's isn't known: pprof has no other field that tools don't take for part of the
-/// method's identity. Counted from 1 as columns are, since 0 stands for none.
+/// A place in the class file where the source's isn't known: pprof has no other field that tools
+/// don't take for part of the method's identity. Counted from 1 as columns are, since 0 stands for
+/// none.
 fn column(line: &model::Line) -> u32 {
     line.bci.map_or(0, |bci| u32::from(bci) + 1)
 }
@@ -97,13 +101,15 @@ fn nanos(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// A string by its place in memory: the model shares them, so that most are found without reading them.
+/// A string by its place in memory: the model shares them, so that most are found without reading
+/// them.
 type TextKey = (usize, usize);
 
 /// A location as numbers: mapping id, address, and the function id, line and column of each line.
 type LocationKey = (u64, u64, SmallVec<[(u64, u32, u32); 4]>);
 
-/// Pointers are good keys here because the batch that owns what they point to is borrowed as long as the builder lives.
+/// Pointers are good keys here because the batch that owns what they point to is borrowed as long
+/// as the builder lives.
 #[derive(Debug)]
 struct Builder<'a> {
     profile: Profile,

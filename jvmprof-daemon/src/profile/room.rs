@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::model::{Frame, FrameKind, Line};
 
-/// Bytes: about 100,000 different stacks of 60 frames. The names of their frames belong to the symbolizer's caches; what is
-/// encoded of them is smaller than the stacks.
+/// Bytes: about 100,000 different stacks of 60 frames. The names of their frames belong to the
+/// symbolizer's caches; what is encoded of them is smaller than the stacks.
 pub const MAX_STACK_BYTES: usize = 64 << 20;
 
 /// What stands for a stack that found no room.
@@ -29,7 +29,8 @@ impl Room {
         Self { max_bytes, bytes: 0, marker, refused: 0 }
     }
 
-    /// Whether a new stack of so many frames, with so many bytes around it, may be kept; from then on it is.
+    /// Whether a new stack of so many frames, with so many bytes around it, may be kept; from then
+    /// on it is.
     pub(super) fn take(&mut self, frames: usize, around: usize) -> bool {
         let bytes = around + frames * size_of::<Arc<Frame>>();
         if self.bytes + bytes > self.max_bytes {

@@ -1,7 +1,8 @@
 //! A thread of its own between the rings and those who make sense of events.
 //!
-//! Reading a large program's symbols takes a second; the rings hold less than that. So they are emptied here, into a
-//! queue with a limit in bytes, and nothing that the reader of the queue does makes the kernel lose samples.
+//! Reading a large program's symbols takes a second; the rings hold less than that. So they are
+//! emptied here, into a queue with a limit in bytes, and nothing that the reader of the queue does
+//! makes the kernel lose samples.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -28,8 +29,8 @@ pub struct QueueLimits {
 
 /// Rings that haven't been emptied for so long aren't being emptied any more.
 const MAX_SILENCE: Duration = Duration::from_secs(30);
-/// When nothing has happened for so long, the rings are looked at less often: what fills them, or is to be looked at at
-/// once, wakes their reader anyway.
+/// When nothing has happened for so long, the rings are looked at less often: what fills them, or
+/// is to be looked at at once, wakes their reader anyway.
 const QUIET: Duration = Duration::from_secs(2);
 const QUIET_INTERVAL: Duration = Duration::from_secs(1);
 /// CPUs come and go seldom.
@@ -68,8 +69,9 @@ struct Shared {
 }
 
 impl BackgroundSampler {
-    /// Starts sampling; for `prepare` see [`Sampler::start`]. The rings are emptied every `interval`, or sooner if a process record
-    /// is there that can't wait; what waits in the queue has `limits`.
+    /// Starts sampling; for `prepare` see [`Sampler::start`]. The rings are emptied every
+    /// `interval`, or sooner if a process record is there that can't wait; what waits in the queue
+    /// has `limits`.
     ///
     /// # Errors
     /// What the kernel refused.
@@ -253,7 +255,8 @@ impl Shared {
             self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
         } else {
             let is_full = self.event_bytes.load(Ordering::Relaxed) + bytes > self.limits.events;
-            // Whoever maps code in a loop must not take the room of samples, nor all memory. Other events are small.
+            // Whoever maps code in a loop must not take the room of samples, nor all memory. Other
+            // events are small.
             if is_full && matches!(event.kind, EventKind::Map { .. }) {
                 self.dropped.fetch_add(1, Ordering::Relaxed);
                 if !self.is_dropping.swap(true, Ordering::Relaxed) {
@@ -266,8 +269,8 @@ impl Shared {
         batch.push(event);
     }
 
-    /// Ends a stretch in which events were dropped, once there is room again: what is read of processes from then on has
-    /// all that was dropped.
+    /// Ends a stretch in which events were dropped, once there is room again: what is read of
+    /// processes from then on has all that was dropped.
     fn end_dropping(&self, batch: &mut Vec<Event>) {
         let has_room = self.event_bytes.load(Ordering::Relaxed) < self.limits.events / 2;
         if has_room && self.is_dropping.swap(false, Ordering::Relaxed) {

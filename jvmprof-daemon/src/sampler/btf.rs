@@ -1,7 +1,8 @@
 //! Field offsets of kernel structures, from the kernel's own type information.
 //!
-//! rustc can't emit CO-RE relocations, so the daemon reads `/sys/kernel/btf/vmlinux` and passes offsets to the kernel
-//! programs as globals. Format: Linux Documentation/bpf/btf.rst, include/uapi/linux/btf.h.
+//! rustc can't emit CO-RE relocations, so the daemon reads `/sys/kernel/btf/vmlinux` and passes
+//! offsets to the kernel programs as globals. Format: Linux Documentation/bpf/btf.rst,
+//! include/uapi/linux/btf.h.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -97,8 +98,8 @@ impl Btf {
             .ok_or(BtfError::NoField { structure, field })
     }
 
-    /// Type information in which this function alone has its name, under its own id: it is what attaching to it takes, and all
-    /// types, read into memory, take five megabytes.
+    /// Type information in which this function alone has its name, under its own id: it is what
+    /// attaching to it takes, and all types, read into memory, take five megabytes.
     ///
     /// # Errors
     /// There is no such function.
@@ -109,7 +110,8 @@ impl Btf {
         let types = std::iter::repeat_n(record(0, KIND_FWD), before).chain([record(1, KIND_FUNC)]);
         let names = [b"\0", function.as_bytes(), b"\0"].concat();
         let (types_length, names_length) = (12 * (before as u32 + 1), names.len() as u32);
-        // Magic, version 1, no flags; the header's length, then where types and strings are behind it.
+        // Magic, version 1, no flags; the header's length, then where types and strings are behind
+        // it.
         let header = [u32::from(MAGIC) | 1 << 16, 24, 0, types_length, types_length, names_length];
         let words = header.into_iter().chain(types.flatten());
         Ok(words.flat_map(u32::to_le_bytes).chain(names).collect())
@@ -117,7 +119,8 @@ impl Btf {
 
     /// The types of this name: how many come before, and the offset of the record.
     fn named(&self, name: &str) -> impl Iterator<Item = (usize, u32)> {
-        // A hundred thousand numbers are quicker compared than as many names. What ends in the name may share its bytes.
+        // A hundred thousand numbers are quicker compared than as many names. What ends in the name
+        // may share its bytes.
         let strings = self.bytes.get(self.strings..self.strings_end).unwrap_or_default();
         let ended = [name.as_bytes(), b"\0"].concat();
         let places: Vec<u32> = memmem::find_iter(strings, &ended).map(|at| at as u32).collect();

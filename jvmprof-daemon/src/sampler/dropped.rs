@@ -24,7 +24,8 @@ impl DroppedProcesses {
         Ok(Self { map: take(ebpf, DROPPED_PIDS)?, is_used: take(ebpf, DROPS)? })
     }
 
-    /// Samples of this process aren't taken any more, until it replaces its program. `start_ns`: as its samples tell it.
+    /// Samples of this process aren't taken any more, until it replaces its program. `start_ns`: as
+    /// its samples tell it.
     ///
     /// # Errors
     /// The table is full (8,192 processes), or the kernel refused.

@@ -1,5 +1,6 @@
-//! Names of the kernel's code, from the kernel itself: a kernel program writes addresses as `printk` would. Neither has the list of all
-//! symbols to be read (`/proc/kallsyms`: 200,000 lines), nor does it age when modules and other BPF programs come.
+//! Names of the kernel's code, from the kernel itself: a kernel program writes addresses as
+//! `printk` would. Neither has the list of all symbols to be read (`/proc/kallsyms`: 200,000
+//! lines), nor does it age when modules and other BPF programs come.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -14,8 +15,9 @@ use super::programs::{map_error, program, program_error, take};
 use super::tables::Plain;
 use crate::types::Avma;
 
-/// What the symbol of the padding before a function is called (Linux tools/objtool/elf.c, `elf_create_prefix_symbol`). It holds
-/// code of the function on processors where calls are counted (arch/x86/kernel/callthunks.c).
+/// What the symbol of the padding before a function is called (Linux tools/objtool/elf.c,
+/// `elf_create_prefix_symbol`). It holds code of the function on processors where calls are counted
+/// (arch/x86/kernel/callthunks.c).
 const PADDING: &str = "__pfx_";
 
 /// A function of the kernel.
@@ -30,8 +32,8 @@ pub struct KernelSymbol {
 }
 
 impl KernelSymbol {
-    /// Reads `name+0xoffset/0xsize [module]` (Linux kernel/kallsyms.c, `__sprint_symbol`), of an address. `None` if it is something else,
-    /// as an address without a symbol is.
+    /// Reads `name+0xoffset/0xsize [module]` (Linux kernel/kallsyms.c, `__sprint_symbol`), of an
+    /// address. `None` if it is something else, as an address without a symbol is.
     pub fn parse(text: &str, address: Avma) -> Option<Self> {
         let (text, module) = match text.strip_suffix(']').and_then(|text| text.split_once(" [")) {
             Some((text, module)) => (text, Some(module.to_owned())),
@@ -122,7 +124,8 @@ fn text(name: &KernelName) -> Option<&str> {
     std::str::from_utf8(text).ok()
 }
 
-/// What `BPF_PROG_TEST_RUN` takes: `union bpf_attr`, member `test`, include/uapi/linux/bpf.h; what isn't named is for other programs.
+/// What `BPF_PROG_TEST_RUN` takes: `union bpf_attr`, member `test`, include/uapi/linux/bpf.h; what
+/// isn't named is for other programs.
 #[repr(C)]
 #[derive(Default)]
 struct TestRun {
@@ -138,7 +141,8 @@ struct TestRun {
     _flags_and_cpu: [u32; 2],
 }
 
-/// Runs a raw tracepoint's program with this argument. aya runs programs of the object that it loaded, which another thread has.
+/// Runs a raw tracepoint's program with this argument. aya runs programs of the object that it
+/// loaded, which another thread has.
 fn run(program: &ProgramFd, argument: u64) -> io::Result<()> {
     const BPF_PROG_TEST_RUN: u32 = 10;
     let context = [argument];
@@ -148,7 +152,8 @@ fn run(program: &ProgramFd, argument: u64) -> io::Result<()> {
         context: context.as_ptr() as u64,
         ..TestRun::default()
     };
-    // SAFETY: the structure is as long as is said, and it and the context live until the call is over.
+    // SAFETY: the structure is as long as is said, and it and the context live until the call is
+    // over.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_TEST_RUN, &raw mut attributes, size_of::<TestRun>()) };
     Errno::result(result).map(drop).map_err(io::Error::from)

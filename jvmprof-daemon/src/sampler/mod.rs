@@ -1,9 +1,10 @@
-//! The sample source: loads and attaches the kernel programs and brings what they and the kernel's own process records
-//! say into one order.
+//! The sample source: loads and attaches the kernel programs and brings what they and the kernel's
+//! own process records say into one order.
 //!
-//! Samples come through the BPF ring buffer. Process events (exec, exit, fork, new executable mappings, names) come as
-//! perf records of a dummy event on each CPU: the kernel writes them with path and build id at the time of the event,
-//! without tracefs, and for a process that is gone a moment later. Both carry `CLOCK_MONOTONIC` times.
+//! Samples come through the BPF ring buffer. Process events (exec, exit, fork, new executable
+//! mappings, names) come as perf records of a dummy event on each CPU: the kernel writes them with
+//! path and build id at the time of the event, without tracefs, and for a process that is gone a
+//! moment later. Both carry `CLOCK_MONOTONIC` times.
 
 mod background;
 pub mod btf;
@@ -81,8 +82,8 @@ pub enum SamplerError {
     Cpus { path: &'static str, source: io::Error },
 }
 
-/// Why capabilities weren't enough, where it is for a patch that Debian and Ubuntu carry: from 3 on (the default of both) their
-/// kernels ask for CAP_SYS_ADMIN.
+/// Why capabilities weren't enough, where it is for a patch that Debian and Ubuntu carry: from 3 on
+/// (the default of both) their kernels ask for CAP_SYS_ADMIN.
 fn paranoia(refusal: &io::Error) -> String {
     let level =
         || std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?.trim().parse::<i32>().ok();
@@ -99,7 +100,8 @@ fn paranoia(refusal: &io::Error) -> String {
 pub enum Clock {
     /// Hardware cycles.
     Cycles,
-    /// The kernel's cpu-clock: where the hardware has no counter to lend, as in most virtual machines.
+    /// The kernel's cpu-clock: where the hardware has no counter to lend, as in most virtual
+    /// machines.
     CpuClock,
 }
 
@@ -147,13 +149,13 @@ pub struct Sampler {
     waker: Arc<Waker>,
 }
 
-/// An event's record is complete this long after its time stamp: writers run with preemption off, but a hypervisor may
-/// still stop a CPU between the two.
+/// An event's record is complete this long after its time stamp: writers run with preemption off,
+/// but a hypervisor may still stop a CPU between the two.
 pub const SETTLE: Duration = Duration::from_millis(2);
 
 impl Sampler {
-    /// Loads the programs and attaches them to every online CPU. Between the two `prepare` gets the tables, to tell of what
-    /// runs already.
+    /// Loads the programs and attaches them to every online CPU. Between the two `prepare` gets the
+    /// tables, to tell of what runs already.
     ///
     /// # Errors
     /// Each names the kernel facility that refused.
@@ -219,7 +221,8 @@ impl Sampler {
         self.counts.clone()
     }
 
-    /// (nanoseconds, runs) of the kernel programs, from the kernel's own statistics; `None` unless they are enabled.
+    /// (nanoseconds, runs) of the kernel programs, from the kernel's own statistics; `None` unless
+    /// they are enabled.
     pub fn run_time(&self) -> Option<(u64, u64)> {
         self.programs.run_time()
     }

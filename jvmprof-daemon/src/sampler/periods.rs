@@ -17,7 +17,8 @@ pub struct FrequencyChange {
     pub frequency: u32,
     /// `CLOCK_MONOTONIC` before the first CPU was changed, ns: for CPUs that were offline.
     pub began_ns: u64,
-    /// `CLOCK_MONOTONIC` between the last sample with the old and the first with the new frequency, by CPU, ns.
+    /// `CLOCK_MONOTONIC` between the last sample with the old and the first with the new frequency,
+    /// by CPU, ns.
     pub cpus: HashMap<u32, u64>,
 }
 

@@ -1,4 +1,5 @@
-//! The kernel programs: loading, attaching to CPUs that come and go, their ring buffer, counters and filter.
+//! The kernel programs: loading, attaching to CPUs that come and go, their ring buffer, counters
+//! and filter.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -144,8 +145,9 @@ impl Programs {
         Ok(())
     }
 
-    /// Opens each CPU's event anew: whether the kernel takes a frequency or a period from a running one depends on the
-    /// clock and on what it made of it (kernel/events/core.c, `perf_swevent_init_hrtimer`).
+    /// Opens each CPU's event anew: whether the kernel takes a frequency or a period from a running
+    /// one depends on the clock and on what it made of it (kernel/events/core.c,
+    /// `perf_swevent_init_hrtimer`).
     pub(super) fn set_frequency(&mut self, frequency: u32) -> (FrequencyChange, Result<(), SamplerError>) {
         self.frequency = u64::from(frequency);
         let mut change = FrequencyChange { frequency, began_ns: now_ns(), cpus: Default::default() };
@@ -311,7 +313,8 @@ fn follow(ebpf: &mut Ebpf, name: &'static str, tracepoint: &str) -> Result<(), S
     Ok(())
 }
 
-/// What it means where the kernel doesn't take [`NEW_MAPPING`]: before 5.16, and where it was built without what fentry programs need.
+/// What it means where the kernel doesn't take [`NEW_MAPPING`]: before 5.16, and where it was built
+/// without what fentry programs need.
 const HALF_WATCHED: &str = "where a process maps code over other code without unmapping that first, stacks of the next second end there: this kernel takes no fentry program";
 /// What it means where it doesn't take [`FREE_PLACE`] either.
 const UNWATCHED: &str = "where a process loads a library in the place of another one, stacks of the next second end there: this kernel takes no fentry program";

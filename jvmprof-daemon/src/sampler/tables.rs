@@ -1,4 +1,5 @@
-//! The tables that tell the kernel programs of processes and their code: typed writing and reading, one map each.
+//! The tables that tell the kernel programs of processes and their code: typed writing and reading,
+//! one map each.
 
 use std::ops::RangeInclusive;
 
@@ -13,7 +14,8 @@ use super::dropped::DroppedProcesses;
 use super::kernel_names::KernelNames;
 use super::programs::{map_error, take};
 
-/// Sizes of the tables, in entries. All but processes take their memory when the programs are loaded.
+/// Sizes of the tables, in entries. All but processes take their memory when the programs are
+/// loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableSizes {
     pub processes: u32,
@@ -38,7 +40,8 @@ const MEMORY_PART: u64 = 1024;
 const ROW_BYTES: RangeInclusive<u64> = 8 << 20..=64 << 20;
 
 impl TableSizes {
-    /// Rows take a thousandth of the machine's memory, 8 to 64 MiB. They are about 0.6 of `.eh_frame`: node's take 1.5 MiB.
+    /// Rows take a thousandth of the machine's memory, 8 to 64 MiB. They are about 0.6 of
+    /// `.eh_frame`: node's take 1.5 MiB.
     pub fn of_machine() -> Self {
         let memory = memory_bytes().unwrap_or_default();
         let bytes = (memory / MEMORY_PART).clamp(*ROW_BYTES.start(), *ROW_BYTES.end());
@@ -87,7 +90,8 @@ pub(super) struct Plain<T>(pub(super) T);
 macro_rules! plain {
     ($($type:ty),*) => {
         $(
-            // SAFETY: the type is `repr(C)` (or an array of integers), has no padding, and any bytes are a value of it.
+            // SAFETY: the type is `repr(C)` (or an array of integers), has no padding, and any
+            // bytes are a value of it.
             unsafe impl Pod for Plain<$type> {}
         )*
     };

@@ -1,5 +1,5 @@
-//! What this kernel's verifier and JIT make of each program of the object: the figures by which a change of the programs
-//! is judged, and the verifier's reasons where it refuses one.
+//! What this kernel's verifier and JIT make of each program of the object: the figures by which a
+//! change of the programs is judged, and the verifier's reasons where it refuses one.
 
 use std::time::Instant;
 
@@ -25,7 +25,8 @@ pub struct ProgramReport {
     pub refused: Option<Refusal>,
     /// Instructions after the verifier's rewriting.
     pub instructions: u32,
-    /// Instructions that the verifier walked through, each path for itself; a kernel gives up at 1,000,000.
+    /// Instructions that the verifier walked through, each path for itself; a kernel gives up at
+    /// 1,000,000.
     pub verified: u32,
     /// Machine code, in bytes; 0 where the kernel interprets.
     pub jited_bytes: u32,
@@ -38,16 +39,19 @@ pub struct ProgramReport {
 pub struct Refusal {
     /// The error, and what the verifier said of it.
     pub error: String,
-    /// The end of the verifier's walk to the instruction it refused; empty if it wasn't the verifier.
+    /// The end of the verifier's walk to the instruction it refused; empty if it wasn't the
+    /// verifier.
     pub log: String,
 }
 
-/// Loads every program of the object, each for itself: one that is refused keeps no other from being told of.
+/// Loads every program of the object, each for itself: one that is refused keeps no other from
+/// being told of.
 ///
 /// # Errors
 /// The object itself can't be loaded: its maps, or the kernel's type information.
 pub fn load_each(options: &SamplerOptions) -> Result<Vec<ProgramReport>, SamplerError> {
-    // Without the walk, which for a large program doesn't fit the largest buffer: that would be an error of its own.
+    // Without the walk, which for a large program doesn't fit the largest buffer: that would be an
+    // error of its own.
     let btf = Btf::of_running_kernel()?;
     let mut ebpf = load(options, &btf, VerifierLogLevel::STATS)?;
     let mut names: Vec<String> = ebpf.programs().map(|(name, _)| name.to_owned()).collect();

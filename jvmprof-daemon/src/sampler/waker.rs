@@ -1,4 +1,5 @@
-//! Waiting for the rings: for a sample that is to be looked at at once, and for a ring that fills up.
+//! Waiting for the rings: for a sample that is to be looked at at once, and for a ring that fills
+//! up.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -48,7 +49,8 @@ impl Waker {
         Ok(self.rings.add(ring, EpollEvent::new(EpollFlags::EPOLLIN, RECORDS))?)
     }
 
-    /// Waits for `limit` at most. True if what woke is a sample that is to be looked at at once, or the samples' ring fills up.
+    /// Waits for `limit` at most. True if what woke is a sample that is to be looked at at once, or
+    /// the samples' ring fills up.
     pub(super) fn wait(&self, limit: Duration) -> bool {
         let mut events = [EpollEvent::empty(); 16];
         let timeout = EpollTimeout::try_from(limit).unwrap_or(EpollTimeout::ZERO);

@@ -1,4 +1,5 @@
-//! What a stack needs before the thread that reads it has come to it: what it is for is about to change, or need not wait.
+//! What a stack needs before the thread that reads it has come to it: what it is for is about to
+//! change, or need not wait.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +8,11 @@ use crate::native::elf::ElfHeader;
 use crate::process::Process;
 use crate::sampler::Sample;
 
-/// The most code, in bytes, of files whose rows are read while a stack is walked: a few hundredths of a second. The C library
-/// has 2 MB, a browser 200.
+/// The most code, in bytes, of files whose rows are read while a stack is walked: a few hundredths
+/// of a second. The C library has 2 MB, a browser 200.
 const MAX_CODE: u64 = 8 << 20;
-/// Meanwhile nothing else is named: in the long run it takes no more than one part in so many of the time,
+/// Meanwhile nothing else is named: in the long run it takes no more than one part in so many of
+/// the time,
 const SHARE: u32 = 4;
 /// and at once no more than this.
 const AT_ONCE: Duration = Duration::from_secs(1);
@@ -43,8 +45,8 @@ impl EarlyRows {
 }
 
 impl Symbolizer {
-    /// As [`Self::resolve`], of a sample that should wait for unwind rows ([`Self::must_wait`]): those few that it needs may be had at
-    /// once. `None` if its stack isn't whole with them.
+    /// As [`Self::resolve`], of a sample that should wait for unwind rows ([`Self::must_wait`]):
+    /// those few that it needs may be had at once. `None` if its stack isn't whole with them.
     pub fn resolve_ahead(&mut self, process: &Process, sample: &Sample, now_ns: u64) -> Option<Resolved> {
         let at_ns = sample.header.time_ns;
         let symbols = self.processes.get_mut(&process.key)?;

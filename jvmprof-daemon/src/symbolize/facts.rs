@@ -21,8 +21,8 @@ pub struct JvmFacts {
 }
 
 impl JvmFacts {
-    /// The JVM's own word counts; the process's arguments stand in for it while the JVM starts, and where it keeps none.
-    /// True: the JVM's own word is there, nothing will change any more.
+    /// The JVM's own word counts; the process's arguments stand in for it while the JVM starts, and
+    /// where it keeps none. True: the JVM's own word is there, nothing will change any more.
     pub(crate) fn read<M: ProcessMemory>(hotspot: &Hotspot<M>, pid: u32) -> (Self, bool) {
         let own = hotspot.main_class();
         let is_final = own.is_some();
@@ -32,7 +32,8 @@ impl JvmFacts {
     }
 }
 
-/// By its command line, if the launcher is `java`: others, such as `javac`, have arguments of their own.
+/// By its command line, if the launcher is `java`: others, such as `javac`, have arguments of their
+/// own.
 fn main_class_of_process(pid: u32) -> Option<String> {
     let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     main_class_of_line(&line)

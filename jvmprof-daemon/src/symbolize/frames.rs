@@ -65,8 +65,8 @@ fn java_line(method: &JavaFrame, types: bool) -> Line {
     }
 }
 
-/// The frame that [`UserFrame::ENTER_SPECIAL`] stands for, as it is named once it is known where its code is: openjdk
-/// src/java.base/share/classes/jdk/internal/vm/Continuation.java.
+/// The frame that [`UserFrame::ENTER_SPECIAL`] stands for, as it is named once it is known where
+/// its code is: openjdk src/java.base/share/classes/jdk/internal/vm/Continuation.java.
 pub(super) fn enter_special_frame(java: Option<&Attached>, types: bool) -> Frame {
     let method = JavaFrame {
         name: "jdk.internal.vm.Continuation.enterSpecial".into(),
@@ -123,7 +123,8 @@ pub(super) fn offset_frame(unnamed: &Frame) -> Arc<Frame> {
     Arc::new(Frame { lines: vec![line], ..unnamed.clone() })
 }
 
-/// Memory of a remembered frame. Names may be shared with other frames; counted each time, the limit is on the safe side.
+/// Memory of a remembered frame. Names may be shared with other frames; counted each time, the
+/// limit is on the safe side.
 pub(super) fn frame_bytes(frame: &Frame) -> usize {
     let text = |line: &Line| line.name.len() + line.system_name.len() + LINE_BYTES;
     FRAME_BYTES + frame.lines.iter().map(text).sum::<usize>()

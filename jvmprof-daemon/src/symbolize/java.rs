@@ -26,21 +26,26 @@ const MANY_LOOKS: u32 = 500;
 /// A busy machine takes its time to start a JVM: some more are made in this interval, for a minute.
 const SLOW_INTERVAL_NS: u64 = 20_000_000;
 const LAST_LOOKS: u32 = MANY_LOOKS + 3_000;
-/// A process that has generated code, and no JVM, is looked at so often in that interval, if what it maps changes; then seldom.
+/// A process that has generated code, and no JVM, is looked at so often in that interval, if what
+/// it maps changes; then seldom.
 const YOUNG_LOOKS: u32 = 16;
 const SELDOM_NS: u64 = 1_000_000_000;
-/// How soon stubs are looked for again: at first they come quickly, and a sample that met an unknown one asks for a look.
+/// How soon stubs are looked for again: at first they come quickly, and a sample that met an
+/// unknown one asks for a look.
 const FIRST_REFRESH_NS: u64 = 20_000_000;
 const LAST_REFRESH_NS: u64 = 300_000_000_000;
 const ASKED_REFRESH_NS: u64 = 20_000_000;
-/// How soon it is looked for what is to be known of virtual threads, some of which shows with the first of them.
+/// How soon it is looked for what is to be known of virtual threads, some of which shows with the
+/// first of them.
 const THREADS_REFRESH_NS: u64 = 2_000_000;
 /// So often at most: a JVM that never tells must not cost a look with each sample.
 const MAX_THREAD_LOOKS: u32 = 200;
-/// The JVM tells its program at the end of its start; looks for it go on for some minutes, and then it has none.
+/// The JVM tells its program at the end of its start; looks for it go on for some minutes, and then
+/// it has none.
 const MAX_FACT_READS: u32 = 12;
 
-/// What was found out of the youngest Java frames and their callers: true for as long as the frames are remembered.
+/// What was found out of the youngest Java frames and their callers: true for as long as the frames
+/// are remembered.
 #[derive(Debug, Default)]
 pub(super) struct Callers {
     /// What frames call that were met below an interrupted one.
@@ -111,7 +116,8 @@ impl Java {
         self.attached.is_none() && self.problem.is_none() && self.looks < LAST_LOOKS && process.is_jvm()
     }
 
-    /// Whether it is a HotSpot that can't be read. Other JVMs have a `libjvm.so`, too, and take signals otherwise.
+    /// Whether it is a HotSpot that can't be read. Other JVMs have a `libjvm.so`, too, and take
+    /// signals otherwise.
     pub(super) fn is_closed_hotspot(&self) -> bool {
         self.attached.is_none() && self.problem.is_some() && self.is_hotspot
     }
@@ -120,7 +126,8 @@ impl Java {
         self.attached.as_deref_mut()
     }
 
-    /// A sample met frames of a virtual thread in the heap: what isn't known of such threads is looked for soon.
+    /// A sample met frames of a virtual thread in the heap: what isn't known of such threads is
+    /// looked for soon.
     pub(super) fn expect_virtual_threads(&mut self) {
         if let Some(attached) = &mut self.attached
             && attached.hotspot.awaits_virtual_threads()
@@ -133,8 +140,8 @@ impl Java {
         }
     }
 
-    /// Looks for the JVM, or for what is new in it, if it is time to. `is_asked`: a sample met code that isn't known.
-    /// What JVMs have in common is kept in `cache`.
+    /// Looks for the JVM, or for what is new in it, if it is time to. `is_asked`: a sample met code
+    /// that isn't known. What JVMs have in common is kept in `cache`.
     pub(super) fn look(&mut self, process: &Process, now_ns: u64, is_asked: bool, cache: &JavaCache) -> Look {
         let due = self.next_look_ns <= now_ns;
         if let Some(attached) = &mut self.attached {
@@ -278,7 +285,8 @@ impl Attached {
         self.hotspot.memory
     }
 
-    /// The bytes around a pc, 32 before and behind it, for those who look into a stack that isn't whole.
+    /// The bytes around a pc, 32 before and behind it, for those who look into a stack that isn't
+    /// whole.
     pub(super) fn code_around(&self, pc: u64) -> Option<String> {
         let bytes = self.hotspot.memory.read_bytes(Avma(pc.checked_sub(32)?), 64)?;
         Some(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
@@ -296,7 +304,8 @@ impl Attached {
         self.hotspot.resolve_as_of(cache, &requests, times)
     }
 
-    /// Whether the first of these frames, the interrupted one, is none: code of the second, on the way to what that calls.
+    /// Whether the first of these frames, the interrupted one, is none: code of the second, on the
+    /// way to what that calls.
     pub(super) fn begins_on_the_way(
         &self,
         cache: &JavaCache,

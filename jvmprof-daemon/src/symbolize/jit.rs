@@ -1,8 +1,9 @@
-//! Frames of generated code, named by what the process's runtime wrote of it, as of the sample's time.
+//! Frames of generated code, named by what the process's runtime wrote of it, as of the sample's
+//! time.
 //!
-//! A name is believed once everything that was written before the sample was taken has been read. Until then, and where
-//! nothing covers the address yet, a frame waits: it gets its name, or none for good, before its window's profile is
-//! made.
+//! A name is believed once everything that was written before the sample was taken has been read.
+//! Until then, and where nothing covers the address yet, a frame waits: it gets its name, or none
+//! for good, before its window's profile is made.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -102,7 +103,8 @@ pub(super) struct Asked<'a> {
 }
 
 impl JitNames {
-    /// The frame of an address in generated code; an error is a frame without a name yet, see [`Self::finished`].
+    /// The frame of an address in generated code; an error is a frame without a name yet, see
+    /// [`Self::finished`].
     pub(super) fn frame(
         &mut self,
         asked: Asked<'_>,
@@ -126,7 +128,8 @@ impl JitNames {
                 return Ok(named);
             }
         }
-        // Between two changes of a perf map all samples of an address have the same name, if it has been read to its end.
+        // Between two changes of a perf map all samples of an address have the same name, if it has
+        // been read to its end.
         let turn = if self.dump.is_some() || !was_known { at_ns } else { turn };
         let place = Place { address, turn, at_ns };
         if let Some(frame) = self.waiting.push(place, || Arc::new(frame_of(asked, None))) {
@@ -144,7 +147,8 @@ impl JitNames {
         Ok(Arc::new(frame_of(asked, None)))
     }
 
-    /// Whether the process's code may have unwinding information, so that its stacks are walked by [`Self::row`].
+    /// Whether the process's code may have unwinding information, so that its stacks are walked by
+    /// [`Self::row`].
     pub(super) fn may_have_rows(
         &mut self,
         process: &Process,
@@ -160,7 +164,8 @@ impl JitNames {
         self.dump.as_ref().is_some_and(|dump| dump.dump().is_unwound() != Some(false))
     }
 
-    /// Stacks that were sampled up to this time can be walked. Reads on if that may help to know more.
+    /// Stacks that were sampled up to this time can be walked. Reads on if that may help to know
+    /// more.
     pub(super) fn walkable_until(&mut self, at_ns: u64, counts: &mut JitCounts) -> u64 {
         if !self.has_rows() {
             return u64::MAX;
@@ -173,8 +178,8 @@ impl JitNames {
         }
     }
 
-    /// How to unwind the code that was at this address at this time, if that was told, and whether it was told of this code
-    /// for sure.
+    /// How to unwind the code that was at this address at this time, if that was told, and whether
+    /// it was told of this code for sure.
     pub(super) fn row(&self, address: Avma, at_ns: u64) -> Option<(Row, bool)> {
         let dump = self.dump.as_ref()?.dump();
         let found = dump.lookup(address, at_ns)?;
@@ -182,7 +187,8 @@ impl JitNames {
         Some((row, dump.is_known(at_ns) && !found.is_ambiguous))
     }
 
-    /// Opens what the process's runtime writes: by the time that its samples are named it may have ended.
+    /// Opens what the process's runtime writes: by the time that its samples are named it may have
+    /// ended.
     pub(super) fn begin(
         &mut self,
         process: &Process,
@@ -217,7 +223,8 @@ impl JitNames {
         self.waiting.settled(frame)
     }
 
-    /// Reads what is new, and gives the frames that wait their names: none for good where there is none.
+    /// Reads what is new, and gives the frames that wait their names: none for good where there is
+    /// none.
     pub(super) fn refresh(&mut self, process: &Process, now_ns: u64, counts: &mut JitCounts) {
         let Some(map) = self.map.clone() else { return };
         let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
@@ -282,16 +289,16 @@ impl JitNames {
         }
     }
 
-    /// Reads on if that may tell more of what was generated up to `at_ns`. True if it did. A map that takes many turns is
-    /// left to the watcher: samples don't wait for it here.
+    /// Reads on if that may tell more of what was generated up to `at_ns`. True if it did. A map
+    /// that takes many turns is left to the watcher: samples don't wait for it here.
     fn read_up_to(&mut self, map: &mut ProcessMap, at_ns: u64, now_ns: u64, counts: &mut JitCounts) -> bool {
         let is_map_old = map.checked_ns() <= at_ns;
         let has_read_map = is_map_old && !map.has_more() && map.check(now_ns);
         read_dump(&mut self.dump, at_ns, false, counts) || has_read_map
     }
 
-    /// The frame by what was there at the time, and whether it may have been something else. A jitdump tells times, a perf
-    /// map doesn't.
+    /// The frame by what was there at the time, and whether it may have been something else. A
+    /// jitdump tells times, a perf map doesn't.
     fn named(
         &mut self,
         map: &ProcessMap,
@@ -309,7 +316,8 @@ impl JitNames {
         Some((self.map_frames.get(map.map().epoch(), &found, address, make), is_ambiguous))
     }
 
-    /// Names the frames that wait, as far as that can be done. `is_end`: those that can't have no name.
+    /// Names the frames that wait, as far as that can be done. `is_end`: those that can't have no
+    /// name.
     fn settle(&mut self, map: &ProcessMap, counts: &mut JitCounts, is_end: bool) {
         let dump = self.dump.as_ref();
         let ready = self.waiting.take(|waiting| is_end || is_known(map, dump, waiting.last_ns));
@@ -325,7 +333,8 @@ impl JitNames {
         }
     }
 
-    /// The frame of samples that wait together: what is true of the first and of the last is true of those between them.
+    /// The frame of samples that wait together: what is true of the first and of the last is true
+    /// of those between them.
     fn named_all(&mut self, map: &ProcessMap, waiting: &Waiting) -> Option<(Arc<Frame>, bool)> {
         let Waiting { frame, address, first_ns, last_ns, .. } = waiting;
         let make = |line| Arc::new(Frame { lines: vec![line], ..(**frame).clone() });
@@ -353,8 +362,8 @@ fn is_read_up_to(map: &ProcessMap, at_ns: u64) -> bool {
     map.checked_ns() > at_ns && !map.map().may_tell_more(at_ns)
 }
 
-/// Reads on in a dump if that may tell more of what was generated up to `at_ns`. True if it did. `is_last_chance`: see
-/// [`ProcessDump::check`].
+/// Reads on in a dump if that may tell more of what was generated up to `at_ns`. True if it did.
+/// `is_last_chance`: see [`ProcessDump::check`].
 fn read_dump(
     dump: &mut Option<ProcessDump>,
     at_ns: u64,

@@ -27,8 +27,8 @@ pub struct JitCounts {
     pub stale: u64,
     /// jitdumps that could not be used, by reason.
     pub unusable_dumps: BTreeMap<&'static str, u64>,
-    /// Those among them that were opened. A process is looked at for samples of before its exec, too, when it has what the new
-    /// program maps.
+    /// Those among them that were opened. A process is looked at for samples of before its exec,
+    /// too, when it has what the new program maps.
     refused_files: BTreeSet<RefusedFile>,
     /// Records of jitdumps that were malformed or beyond the memory limit.
     pub refused_records: u64,
@@ -38,14 +38,16 @@ pub struct JitCounts {
     pub history_over_limit: u64,
     /// Frames whose name is one of two: which, the writer's times can't tell.
     pub ambiguous: u64,
-    /// Stacks that were walked by unwinding information of which it isn't known whether it was that of the code at the time.
+    /// Stacks that were walked by unwinding information of which it isn't known whether it was that
+    /// of the code at the time.
     pub ambiguous_stacks: u64,
     /// Frames that nothing covers.
     pub unknown: u64,
 }
 
 impl JitCounts {
-    /// Counts a jitdump that can't be used, each file of a process once. `id`: its device and inode, if it was opened.
+    /// Counts a jitdump that can't be used, each file of a process once. `id`: its device and
+    /// inode, if it was opened.
     pub(super) fn refuse_dump(&mut self, pid: u32, id: Option<(u64, u64)>, reason: &'static str) {
         if self.refused_files.len() >= MAX_REFUSED {
             self.refused_files.clear();

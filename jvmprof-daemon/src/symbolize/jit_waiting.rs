@@ -1,4 +1,5 @@
-//! Frames of generated code that wait for their names, until their runtime has told of the time of their samples.
+//! Frames of generated code that wait for their names, until their runtime has told of the time of
+//! their samples.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,8 +7,8 @@ use std::sync::Arc;
 use crate::profile::model::Frame;
 use crate::types::Avma;
 
-/// Frames of one process that wait each for its own time. More of them wait together, those of an address and a while: they
-/// have the name of what was there all the while, or an ambiguous one.
+/// Frames of one process that wait each for its own time. More of them wait together, those of an
+/// address and a while: they have the name of what was there all the while, or an ambiguous one.
 const MAX_ALONE: usize = 20_000;
 /// All of them.
 const MAX_WAITING: usize = 40_000;
@@ -43,7 +44,8 @@ pub(super) struct Waiting {
 #[derive(Debug, Default)]
 pub(super) struct WaitingFrames {
     by_turn: HashMap<(Avma, Turn), Waiting>,
-    /// Names of frames that have waited, by the address of the frame, which is kept so that no other takes its place.
+    /// Names of frames that have waited, by the address of the frame, which is kept so that no
+    /// other takes its place.
     settled: HashMap<usize, (Arc<Frame>, Arc<Frame>)>,
 }
 
@@ -52,7 +54,8 @@ impl WaitingFrames {
         self.by_turn.is_empty()
     }
 
-    /// The frame of a sample from now on, until it is settled; `None` if there is no room. `make`: one without a name.
+    /// The frame of a sample from now on, until it is settled; `None` if there is no room. `make`:
+    /// one without a name.
     pub(super) fn push(&mut self, place: Place, make: impl FnOnce() -> Arc<Frame>) -> Option<Arc<Frame>> {
         let Place { address, turn, at_ns } = place;
         let count = self.by_turn.len() + self.settled.len();

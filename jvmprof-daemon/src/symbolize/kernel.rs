@@ -8,7 +8,8 @@ use crate::profile::model::{Frame, FrameKind, Mapping};
 use crate::sampler::KernelNames;
 use crate::types::{Avma, FastHasher, FileOffset};
 
-/// The system calls that replace a program (Linux fs/exec.c), as x86-64's table of system calls names them.
+/// The system calls that replace a program (Linux fs/exec.c), as x86-64's table of system calls
+/// names them.
 const EXEC: [&str; 2] = ["__x64_sys_execve", "__x64_sys_execveat"];
 
 /// Frames remembered; there are not many more places in a kernel that samples hit.
@@ -39,7 +40,8 @@ impl KernelFrames {
         self.names = names;
     }
 
-    /// The frame of an address that was adjusted to the call already; without a name if it is a new one.
+    /// The frame of an address that was adjusted to the call already; without a name if it is a new
+    /// one.
     pub(super) fn frame(&mut self, address: Avma) -> Arc<Frame> {
         if let Some(frame) = self.frames.get(&address) {
             return Arc::clone(frame);

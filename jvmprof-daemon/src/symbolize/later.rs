@@ -11,8 +11,8 @@ use crate::process::ProcessKey;
 use crate::profile::model::{Frame, FrameKind};
 use crate::types::Avma;
 
-/// A native frame that waits for its name: with the file that was mapped when it was sampled, whatever is there by the time
-/// that it is named.
+/// A native frame that waits for its name: with the file that was mapped when it was sampled,
+/// whatever is there by the time that it is named.
 #[derive(Debug)]
 pub(super) struct Unnamed {
     pub(super) key: ProcessKey,

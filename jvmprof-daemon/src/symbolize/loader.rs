@@ -1,7 +1,8 @@
 //! Unwind rows are read on a thread of their own.
 //!
-//! Those of a large library take a tenth of a second and more. Meanwhile the kernel program walks what it can, and the daemon
-//! names Java code while it is there; what needs the rows waits for them.
+//! Those of a large library take a tenth of a second and more. Meanwhile the kernel program walks
+//! what it can, and the daemon names Java code while it is there; what needs the rows waits for
+//! them.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -42,8 +43,9 @@ struct Request {
     size: u64,
 }
 
-/// What is wanted, in the order in which it is read: by turns the smallest file and the one that has waited longest. Most files
-/// take no time beside a few that take seconds, and neither holds the other up.
+/// What is wanted, in the order in which it is read: by turns the smallest file and the one that
+/// has waited longest. Most files take no time beside a few that take seconds, and neither holds
+/// the other up.
 struct Queue {
     wanted: Receiver<Request>,
     /// In the order of asking.
@@ -77,8 +79,8 @@ impl RowsLoader {
         let (ready, loaded) = channel();
         // It ends with the sender of requests.
         std::thread::Builder::new().name("rows".to_owned()).spawn(move || {
-            // A file is read once, for a tenth of a second; behind others it would take seconds on a busy host, in which stacks
-            // are cut.
+            // A file is read once, for a tenth of a second; behind others it would take seconds on
+            // a busy host, in which stacks are cut.
             priority::hurry();
             let mut queue = Queue::new(wanted);
             while let Some(Request { key, path, file, .. }) = queue.next() {
@@ -104,8 +106,8 @@ impl RowsLoader {
         if self.failed.get(&key).is_some_and(|at| at.elapsed() < RETRY_AFTER) {
             return false;
         }
-        // Another process may have a path to the file that works. Why this one has none is counted where it is opened for
-        // its names.
+        // Another process may have a path to the file that works. Why this one has none is counted
+        // where it is opened for its names.
         let Ok(file) = open() else { return false };
         let size = file.metadata().map_or(u64::MAX, |metadata| metadata.len());
         if self.requests.send(Request { key, path: path.into(), file, size }).is_err() {

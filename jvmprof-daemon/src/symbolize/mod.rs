@@ -1,4 +1,5 @@
-//! From a sample's addresses to frames with names, by what the process had mapped when it was sampled.
+//! From a sample's addresses to frames with names, by what the process had mapped when it was
+//! sampled.
 
 mod counts;
 mod early;
@@ -141,7 +142,8 @@ struct ProcessSymbols {
     /// Files whose rows are being read.
     awaited: Vec<FileKey>,
     frames: HashMap<UserFrame, Arc<Frame>, FastHasher>,
-    /// Native frames that have got their names, by mapping and address: also of mappings that are gone.
+    /// Native frames that have got their names, by mapping and address: also of mappings that are
+    /// gone.
     named: HashMap<(Arc<Mapping>, Avma), Arc<Frame>, FastHasher>,
     frame_bytes: usize,
     callers: Callers,
@@ -205,8 +207,9 @@ impl Symbolizer {
         self.resolve_by(process, sample, now_ns, false)
     }
 
-    /// As [`Self::resolve`], of a sample that should wait ([`Self::must_wait`]) but can't, since what its process has mapped is
-    /// about to change: unwind rows that are missing are read now, within limits.
+    /// As [`Self::resolve`], of a sample that should wait ([`Self::must_wait`]) but can't, since
+    /// what its process has mapped is about to change: unwind rows that are missing are read now,
+    /// within limits.
     pub fn resolve_last(&mut self, process: &Process, sample: &Sample, now_ns: u64) -> Resolved {
         let has_time = self.early.has_time(Instant::now());
         self.resolve_by(process, sample, now_ns, has_time)
@@ -222,7 +225,8 @@ impl Symbolizer {
             let lookup = if index == 0 { *address } else { address.saturating_sub(1) };
             frames.push(self.kernel.frame(Avma(lookup)));
         }
-        // The stack is gone with the program that it belonged to, and the new one's doesn't begin yet.
+        // The stack is gone with the program that it belonged to, and the new one's doesn't begin
+        // yet.
         let is_replaced =
             sample.in_kernel() && has_unreadable_stack(sample) && self.kernel.is_in_exec(sample.kernel());
         let (mut namer, symbols) = self.namer(process, sample, now_ns);
@@ -254,7 +258,8 @@ impl Symbolizer {
         self.processes.get(&process.key)?.stacks.find(process.version, sample)
     }
 
-    /// As [`Self::resolve_last`], of a sample that should have waited, which is why its stack may not be whole: [`Self::must_wait`].
+    /// As [`Self::resolve_last`], of a sample that should have waited, which is why its stack may
+    /// not be whole: [`Self::must_wait`].
     pub fn resolve_early(&mut self, process: &Process, sample: &Sample, now_ns: u64) -> Resolved {
         let mut resolved = self.resolve_last(process, sample, now_ns);
         if let Outcome::Truncated(_) = resolved.outcome {
@@ -280,8 +285,9 @@ impl Symbolizer {
         self.refresh(process, now_ns, is_asked);
     }
 
-    /// True if a sample's stack needs unwind rows that are being read, or that the process's runtime has still to tell: it is
-    /// to be resolved once they have arrived. What may be gone by then is read now.
+    /// True if a sample's stack needs unwind rows that are being read, or that the process's
+    /// runtime has still to tell: it is to be resolved once they have arrived. What may be gone by
+    /// then is read now.
     pub fn must_wait(&mut self, process: &Process, sample: &Sample, now_ns: u64) -> bool {
         let is_walked = matches!(
             sample.stop,
@@ -379,8 +385,8 @@ impl Symbolizer {
         }
     }
 
-    /// Reads on in what runtimes wrote of their code, and settles what had no name yet: see [`Self::retry`]. What has
-    /// become of it is known until [`Self::retain`].
+    /// Reads on in what runtimes wrote of their code, and settles what had no name yet: see
+    /// [`Self::retry`]. What has become of it is known until [`Self::retain`].
     pub fn refresh_perf_maps<'a>(&mut self, find: impl Fn(ProcessKey) -> Option<&'a Process>, now_ns: u64) {
         for (key, symbols) in &mut self.processes {
             if let Some(process) = find(*key) {
@@ -450,7 +456,8 @@ impl Symbolizer {
         ]
     }
 
-    /// What is known of the JVM in a process; `None` if there is none that can be read. Another `Arc` once it has changed.
+    /// What is known of the JVM in a process; `None` if there is none that can be read. Another
+    /// `Arc` once it has changed.
     pub fn jvm_facts(&self, key: ProcessKey) -> Option<&Arc<JvmFacts>> {
         Some(self.processes.get(&key)?.java.attached()?.facts())
     }
@@ -460,7 +467,8 @@ impl Symbolizer {
         self.kernel.error()
     }
 
-    /// What native frames are named stays until the window's end: its samples still get their names there.
+    /// What native frames are named stays until the window's end: its samples still get their names
+    /// there.
     fn forget_frames(&mut self) {
         for symbols in self.processes.values_mut() {
             symbols.frames = HashMap::default();

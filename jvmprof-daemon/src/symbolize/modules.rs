@@ -89,7 +89,8 @@ impl Module {
         Arc::clone(&self.mapping)
     }
 
-    /// The function at an address, and what was inlined there if that is asked for; `Ok(None)` where the file has none.
+    /// The function at an address, and what was inlined there if that is asked for; `Ok(None)`
+    /// where the file has none.
     pub(super) fn name(
         &self,
         process: &Process,
@@ -163,8 +164,8 @@ impl Module {
         }
     }
 
-    /// Opens the file once more; `None` if it can't be used, or isn't there any more: its path may lead to another by now, which
-    /// must not be taken for it.
+    /// Opens the file once more; `None` if it can't be used, or isn't there any more: its path may
+    /// lead to another by now, which must not be taken for it.
     pub(super) fn reopen(&self, process: &Process, files: &FileCache, names: &FunctionNames) -> Option<File> {
         let key = &self.file.as_ref().ok()?.key;
         let opened = self.open_again(process, self.file.as_ref().ok()?, files, names).ok()?;
@@ -201,7 +202,8 @@ impl Module {
         format!("{name}+{offset:#x}")
     }
 
-    /// Which file it is, and what an address has more than the file's own; `None` where that isn't known.
+    /// Which file it is, and what an address has more than the file's own; `None` where that isn't
+    /// known.
     pub(super) fn file_and_bias(&self) -> Option<(FileKey, u64)> {
         let file = self.file.as_ref().ok()?;
         let svma = self.svma(file, self.code.start)?;
@@ -260,7 +262,8 @@ impl Module {
                 Err(_) => None,
             },
         };
-        // Code without rows is mostly written by hand or by compilers that keep frame pointers, such as Go's.
+        // Code without rows is mostly written by hand or by compilers that keep frame pointers,
+        // such as Go's.
         row.map_or(Rule::FramePointer, Rule::Row)
     }
 }
@@ -285,13 +288,15 @@ pub(super) fn rule(
     }
 }
 
-/// Whether the unwind rows of the code at an address are being read, or can't be: another file is there by now.
+/// Whether the unwind rows of the code at an address are being read, or can't be: another file is
+/// there by now.
 pub(super) fn is_missing(process: &Process, modules: &Modules, loader: &RowsLoader, address: Avma) -> bool {
     let module = process.mappings.find(address).and_then(|code| modules.by_start.get(&code.start));
     module.is_some_and(|module| module.is_replaced || module.key().is_some_and(|key| loader.is_loading(&key)))
 }
 
-/// The row of the code at an address, of a file whose rows are being read, where it can be had at once.
+/// The row of the code at an address, of a file whose rows are being read, where it can be had at
+/// once.
 pub(super) fn sought_row(
     process: &Process,
     modules: &Modules,
@@ -304,7 +309,8 @@ pub(super) fn sought_row(
     sought.row(files, file.key, Path::new(&*module.code.path), open, module.svma(file, address)?)
 }
 
-/// Whether the unwind rows of the code at an address, which are being read, could as well be read here.
+/// Whether the unwind rows of the code at an address, which are being read, could as well be read
+/// here.
 pub(super) fn is_soon_read(process: &Process, modules: &Modules, address: Avma) -> bool {
     let module = process.mappings.find(address).and_then(|code| modules.by_start.get(&code.start));
     let Some(module) = module.filter(|module| !module.is_replaced) else { return false };
@@ -319,9 +325,10 @@ pub(super) fn go_module<'a>(process: &Process, modules: &'a Modules, address: Av
     is_go.then_some(module)
 }
 
-/// What archives of shared class data begin with (openjdk src/hotspot/share/include/cds.h, `CDS_ARCHIVE_MAGIC`,
-/// `CDS_DYNAMIC_ARCHIVE_MAGIC`). Up to JDK 15 they hold code: jumps to where methods are entered, and to those of metadata's vtables
-/// (cpu/x86/sharedRuntime_x86.cpp `generate_trampoline`, metaspaceShared_x86_64.cpp).
+/// What archives of shared class data begin with (openjdk src/hotspot/share/include/cds.h,
+/// `CDS_ARCHIVE_MAGIC`, `CDS_DYNAMIC_ARCHIVE_MAGIC`). Up to JDK 15 they hold code: jumps to where
+/// methods are entered, and to those of metadata's vtables (cpu/x86/sharedRuntime_x86.cpp
+/// `generate_trampoline`, metaspaceShared_x86_64.cpp).
 const CLASS_DATA: [u32; 2] = [0xf00b_aba2, 0xf00b_aba8];
 
 fn is_class_data(file: &File) -> bool {
@@ -351,15 +358,16 @@ fn has_key(file: &FoundFile, code: &MappedCode, files: &FileCache, key: &FileKey
     files.identify_found(file, Path::new(&*code.path)).is_ok_and(|known| known.key == *key)
 }
 
-/// Whether another file is mapped there by now: libraries come and go, and the event that tells of this one is on its way.
+/// Whether another file is mapped there by now: libraries come and go, and the event that tells of
+/// this one is on its way.
 fn is_replaced(process: &Process, code: &MappedCode, files: &FileCache) -> bool {
     code.backing == Backing::File
         && find_mapped(process, code).is_ok_and(|file| !has_build_id(&file, code, files))
 }
 
-/// Finds what is mapped: the mapping itself where that is allowed (also for a deleted file) and `is_it`, else the path in the
-/// process's own file system. A process that is gone leaves the path in ours, which is the same file if it has the
-/// build id that the kernel saw.
+/// Finds what is mapped: the mapping itself where that is allowed (also for a deleted file) and
+/// `is_it`, else the path in the process's own file system. A process that is gone leaves the path
+/// in ours, which is the same file if it has the build id that the kernel saw.
 fn find(
     process: &Process,
     code: &MappedCode,
@@ -385,8 +393,8 @@ fn find_mapped(process: &Process, code: &MappedCode) -> Result<FoundFile, OpenEr
     find_regular(&procfs::map_file(process.pid, code.start, code.end))
 }
 
-/// As [`find`], for a file that has been identified, so that whatever another path leads to is recognized: its process may
-/// have ended since, and its root with it.
+/// As [`find`], for a file that has been identified, so that whatever another path leads to is
+/// recognized: its process may have ended since, and its root with it.
 fn find_again(
     process: &Process,
     code: &MappedCode,
@@ -410,7 +418,8 @@ fn open_again(
     find_again(process, code, files, key)?.open()
 }
 
-/// The vdso, which is the same in every 64-bit process, as a file: one for all, so that it is known again.
+/// The vdso, which is the same in every 64-bit process, as a file: one for all, so that it is known
+/// again.
 fn vdso() -> io::Result<FoundFile> {
     static IMAGE: OnceLock<Result<File, io::ErrorKind>> = OnceLock::new();
     let image = IMAGE.get_or_init(|| vdso_file().map_err(|error| error.kind()));

@@ -24,8 +24,9 @@ use crate::profile::model::{Frame, FrameKind, Mapping};
 use crate::sampler::Sample;
 use crate::types::{Avma, FastHasher};
 
-/// Java frames that are walked here are those of the code that is there now. That it was there at the time of the sample is
-/// believed for so long; it takes a garbage collection to put other code in its place.
+/// Java frames that are walked here are those of the code that is there now. That it was there at
+/// the time of the sample is believed for so long; it takes a garbage collection to put other code
+/// in its place.
 const MAX_DELAY_NS: u64 = 30_000_000;
 const TOO_LATE: &str = "read too late";
 const DEOPTIMIZED: &str = "being deoptimized";
@@ -53,7 +54,8 @@ pub(super) struct Namer<'a> {
     pub(super) pending: bool,
     /// A frame has a name for this sample only.
     pub(super) is_passing: bool,
-    /// From this frame on the stack was walked so long after the sample that other code may be there by now.
+    /// From this frame on the stack was walked so long after the sample that other code may be
+    /// there by now.
     pub(super) late_from: Option<usize>,
     /// Unwind rows that are being read elsewhere are read here too, if that is soon done.
     pub(super) reads_rows: bool,
@@ -127,8 +129,8 @@ impl Namer<'_> {
         self.read_new(symbols, &stack);
     }
 
-    /// Names a stack: what isn't known of its Java frames is read all at once. False if it ends before its last frame, behind
-    /// one that the next can't have called.
+    /// Names a stack: what isn't known of its Java frames is read all at once. False if it ends
+    /// before its last frame, behind one that the next can't have called.
     fn name_java(
         &mut self,
         symbols: &mut ProcessSymbols,
@@ -138,7 +140,8 @@ impl Namer<'_> {
         let Known { frames: known, unnamed } = self.read_new(symbols, stack);
         let (java, callers) = (symbols.java.attached(), &mut symbols.callers);
         let on_the_way = java.is_some_and(|java| java.begins_on_the_way(self.java, stack, callers));
-        // A compiled frame is being replaced by interpreted ones, which keep what was there before until they are filled.
+        // A compiled frame is being replaced by interpreted ones, which keep what was there before
+        // until they are filled.
         let mut is_unpacking = false;
         let youngest = (usize::from(on_the_way)..stack.len()).find(|index| is_java(&stack[*index]));
         let is_sure = |index: usize| {
@@ -171,9 +174,9 @@ impl Namer<'_> {
         true
     }
 
-    /// Whether the second of these frames can't have called the first, the youngest of Java's, whose name is known. That one may
-    /// have been interrupted, or have called native code, at any instruction, and where its own frame ends is less certain there
-    /// than of all frames below.
+    /// Whether the second of these frames can't have called the first, the youngest of Java's,
+    /// whose name is known. That one may have been interrupted, or have called native code, at any
+    /// instruction, and where its own frame ends is less certain there than of all frames below.
     fn is_false_caller(
         &self,
         symbols: &mut ProcessSymbols,
@@ -199,7 +202,8 @@ impl Namer<'_> {
         unknown_java(which, reason, symbols.java.attached())
     }
 
-    /// What is known of these frames, once those Java frames among them that are new have been read.
+    /// What is known of these frames, once those Java frames among them that are new have been
+    /// read.
     fn read_new(&mut self, symbols: &mut ProcessSymbols, stack: &[UserFrame]) -> Known {
         let mut frames: Vec<Option<Arc<Frame>>> =
             stack.iter().map(|frame| symbols.frames.get(frame).cloned()).collect();
@@ -297,8 +301,8 @@ impl Namer<'_> {
         let last_address = Avma(stack.last().and_then(UserFrame::lookup_address).unwrap_or(0));
         match (end.stop, end.rule) {
             (Stop::Root, _) => Outcome::Whole,
-            // A frame pointer of zero is no mark of a root: code that keeps none has whatever it likes in `rbp`. Where programs
-            // and threads begin has a row.
+            // A frame pointer of zero is no mark of a root: code that keeps none has whatever it
+            // likes in `rbp`. Where programs and threads begin has a row.
             (stop, _) if self.is_go_root(modules, last_address, stop) => Outcome::Whole,
             _ if is_missing => Outcome::Truncated(Stop::RowsMissing.as_str()),
             // The copy ended before the stack did: the first reason is the true one.
@@ -326,9 +330,9 @@ impl Namer<'_> {
         }
     }
 
-    /// Whether the walk has reached what Go's stacks begin with: goroutines and the first thread have a zero return address
-    /// (go src/runtime/asm_amd64.s, `goexit`, `rt0_go`), other threads none at all (sys_linux_amd64.s, `clone`). Programs of
-    /// Go may hold C, too.
+    /// Whether the walk has reached what Go's stacks begin with: goroutines and the first thread
+    /// have a zero return address (go src/runtime/asm_amd64.s, `goexit`, `rt0_go`), other threads
+    /// none at all (sys_linux_amd64.s, `clone`). Programs of Go may hold C, too.
     fn is_go_root(&self, modules: &Modules, address: Avma, stop: Stop) -> bool {
         let Some(module) = modules::go_module(self.process, modules, address) else { return false };
         let named = module.name(self.process, self.files, self.names, address);

@@ -1,7 +1,7 @@
 //! Names of native functions by file and address, shared by all processes.
 //!
-//! Symbol tables of large programs push each other out of the file cache. What was named once stays known here, so that
-//! a table is read again only for an address that no process has hit before.
+//! Symbol tables of large programs push each other out of the file cache. What was named once stays
+//! known here, so that a table is read again only for an address that no process has hit before.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -34,10 +34,12 @@ pub(super) enum Place {
     Function(SymbolRef),
 }
 
-/// What is at an address, innermost first: one function, and what was inlined into it if that is asked for.
+/// What is at an address, innermost first: one function, and what was inlined into it if that is
+/// asked for.
 pub(super) type NativeLines = Arc<[Line]>;
 
-/// A file in a key. Numbers are given once: what was kept under the one that a file had before is found no more.
+/// A file in a key. Numbers are given once: what was kept under the one that a file had before is
+/// found no more.
 type FileNumber = u64;
 
 /// A file that is held open.
@@ -48,14 +50,16 @@ struct Held {
     is_wanted: bool,
 }
 
-/// The cache, and how names are found. `None` is remembered too: most addresses of stripped files have no name.
+/// The cache, and how names are found. `None` is remembered too: most addresses of stripped files
+/// have no name.
 #[derive(Debug)]
 pub(super) struct FunctionNames {
     by_place: Generations<(FileNumber, Place), Option<NativeLines>>,
     /// Short for keys of 200 bytes, which each address would have to hold and compare.
     numbers: Generations<FileKey, FileNumber>,
     next_number: AtomicU64,
-    /// Files with functions that wait for their names. A container's are gone with its last process.
+    /// Files with functions that wait for their names. A container's are gone with its last
+    /// process.
     held: Mutex<HashMap<FileKey, Held>>,
     /// Inlined functions and lines are asked for.
     pub(super) with_lines: bool,
@@ -106,8 +110,8 @@ impl FunctionNames {
         })
     }
 
-    /// What is known of a place in the file that has this [`Self::number`], found out by `find` the first time. Errors aren't
-    /// remembered.
+    /// What is known of a place in the file that has this [`Self::number`], found out by `find` the
+    /// first time. Errors aren't remembered.
     pub(super) fn get<E>(
         &self,
         key: (FileNumber, Place),
@@ -138,8 +142,8 @@ impl FunctionNames {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).get(key)?.file.try_clone().ok()
     }
 
-    /// What waited has its name. Files of which more waited since the last call stay open until the next one: they are likely to
-    /// be asked for again, by processes that have them mapped.
+    /// What waited has its name. Files of which more waited since the last call stay open until the
+    /// next one: they are likely to be asked for again, by processes that have them mapped.
     pub(super) fn release(&self) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.retain(|_, held| std::mem::take(&mut held.is_wanted));
@@ -151,8 +155,8 @@ impl FunctionNames {
     }
 }
 
-/// Puts together what symbols and DWARF say of one address. The function that has the code is called as its symbol is,
-/// which is what it would be called without DWARF.
+/// Puts together what symbols and DWARF say of one address. The function that has the code is
+/// called as its symbol is, which is what it would be called without DWARF.
 pub(super) fn lines_of(symbol: Option<&str>, source: Vec<SourceLine>) -> Option<NativeLines> {
     let symbol = symbol.map(|raw| line_of(raw, None));
     let outermost = source.len().saturating_sub(1);

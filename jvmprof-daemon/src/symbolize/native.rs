@@ -58,8 +58,9 @@ impl Symbolizer {
         self
     }
 
-    /// Names native and kernel frames that are new. Reading the symbols of large files takes time in which no Java frame
-    /// would be named, and those can't wait: so this is done when there is time for it.
+    /// Names native and kernel frames that are new. Reading the symbols of large files takes time
+    /// in which no Java frame would be named, and those can't wait: so this is done when there is
+    /// time for it.
     ///
     /// Frames of files whose debug file is on its way from a debuginfod server stay without a name.
     pub fn name_new<'a>(&mut self, find: impl Fn(ProcessKey) -> Option<&'a Process>) {

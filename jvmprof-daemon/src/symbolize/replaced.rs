@@ -1,7 +1,9 @@
-//! Code that was mapped over other code while the kernel program still went by the other's unwind rows.
+//! Code that was mapped over other code while the kernel program still went by the other's unwind
+//! rows.
 //!
-//! Where the kernel calls it at each new mapping, the kernel program notices by itself. Elsewhere it only learns of what is mapped
-//! at an address of the process's choice when the daemon has read of it. Stacks that it walked through such code by then end there.
+//! Where the kernel calls it at each new mapping, the kernel program notices by itself. Elsewhere
+//! it only learns of what is mapped at an address of the process's choice when the daemon has read
+//! of it. Stacks that it walked through such code by then end there.
 
 use std::ops::Range;
 
@@ -13,7 +15,8 @@ use crate::types::Avma;
 /// Why such a stack isn't whole.
 pub(super) const REPLACED: &str = "code mapped over other code";
 
-/// So many places are told apart; a process that maps code over code all the time loses more of its stacks.
+/// So many places are told apart; a process that maps code over code all the time loses more of its
+/// stacks.
 const MAX_PLACES: usize = 32;
 /// Samples don't wait longer than a window for what they need.
 const KEPT_NS: u64 = 60_000_000_000;
@@ -49,7 +52,8 @@ impl Replaced {
         self.0.iter_mut().for_each(|place| _ = place.told_ns.get_or_insert(now_ns));
     }
 
-    /// How many frames are believed of a stack that the kernel program walked at that time; `None`: all.
+    /// How many frames are believed of a stack that the kernel program walked at that time; `None`:
+    /// all.
     pub(super) fn believed(&self, stack: &[UserFrame], at_ns: u64) -> Option<usize> {
         if self.0.is_empty() {
             return None;

@@ -1,4 +1,5 @@
-//! Rows of files that are still being read elsewhere, found one by one: so that what needs a few of them needn't wait for all.
+//! Rows of files that are still being read elsewhere, found one by one: so that what needs a few of
+//! them needn't wait for all.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,7 +12,8 @@ use crate::native::open::OpenError;
 use crate::native::rows::SoughtRows;
 use crate::types::Svma;
 
-/// Bytes of memory for the frame information of all files together. That of a JVM's own library has 2 to 5 MB.
+/// Bytes of memory for the frame information of all files together. That of a JVM's own library has
+/// 2 to 5 MB.
 const MAX_BYTES: usize = 24 << 20;
 
 /// The files, as long as they are being read.

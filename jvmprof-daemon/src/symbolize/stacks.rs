@@ -1,7 +1,9 @@
-//! Stacks that were named before: most samples find a process where an earlier one did, and need no look at any frame.
+//! Stacks that were named before: most samples find a process where an earlier one did, and need no
+//! look at any frame.
 //!
-//! A stack is kept by all that the kernel program said of it, and only if that alone tells its names for as long as the process
-//! maps the same code: it reached its root there, and each of its frames has a name that stays.
+//! A stack is kept by all that the kernel program said of it, and only if that alone tells its
+//! names for as long as the process maps the same code: it reached its root there, and each of its
+//! frames has a name that stays.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher as _;
@@ -16,7 +18,8 @@ use crate::types::FastHasher;
 
 /// Longer ones seldom come twice, and would push out many others.
 const MAX_WORDS: usize = 768;
-/// What a kept stack takes beside its words and frames: its slot in the map, and the heads of both allocations.
+/// What a kept stack takes beside its words and frames: its slot in the map, and the heads of both
+/// allocations.
 const STACK_BYTES: usize = 96;
 
 /// The stacks of one process.
@@ -24,7 +27,8 @@ const STACK_BYTES: usize = 96;
 pub(super) struct Stacks {
     /// Of the process's mappings.
     version: u64,
-    /// By the hash of their words: of those that have the same, the last one. A table that grows looks at no words.
+    /// By the hash of their words: of those that have the same, the last one. A table that grows
+    /// looks at no words.
     by_hash: HashMap<u64, Kept, FastHasher>,
     hasher: FastHasher,
     bytes: usize,
@@ -58,7 +62,8 @@ impl Stacks {
         is_it.then(|| Resolved { frames: Arc::clone(&kept.frames), outcome: Outcome::Whole, pending: false })
     }
 
-    /// Keeps a stack whose names stay. Returns how many bytes more are kept than before, which may be fewer.
+    /// Keeps a stack whose names stay. Returns how many bytes more are kept than before, which may
+    /// be fewer.
     pub(super) fn keep(&mut self, version: u64, sample: &Sample, frames: &Arc<[Arc<Frame>]>) -> isize {
         let before = self.bytes;
         if self.version != version {

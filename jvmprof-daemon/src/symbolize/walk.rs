@@ -1,5 +1,5 @@
-//! The rest of a stack: where the kernel program knew too little of the code, its walk is continued over the stack it
-//! copied, by the same steppers.
+//! The rest of a stack: where the kernel program knew too little of the code, its walk is continued
+//! over the stack it copied, by the same steppers.
 
 use std::collections::HashMap;
 
@@ -48,8 +48,8 @@ pub(super) struct End {
     pub(super) cursor: Cursor,
 }
 
-/// Walks on from the last of `frames`, which is stepped again. `find` gives the rule of native code, `generated` that of
-/// other code than HotSpot's that was there at the time.
+/// Walks on from the last of `frames`, which is stepped again. `find` gives the rule of native
+/// code, `generated` that of other code than HotSpot's that was there at the time.
 pub(super) fn finish(
     sample: &Sample,
     java: Option<&Attached>,
@@ -131,9 +131,11 @@ fn contains(java: &Attached, address: Avma) -> bool {
     (java.jvm().code_start..java.jvm().code_end).contains(&address.0)
 }
 
-/// Up to JDK 15 methods of archived classes are entered by jumps in the archive, some to adapters, some to the interpreter. The latter
-/// come from an adapter, which has put arguments above the return address and the caller's stack pointer into r13 (openjdk
-/// jdk-11 src/hotspot/share/oops/method.cpp, `Method::link_method`; src/hotspot/cpu/x86/sharedRuntime_x86_64.cpp, `gen_c2i_adapter`).
+/// Up to JDK 15 methods of archived classes are entered by jumps in the archive, some to adapters,
+/// some to the interpreter. The latter come from an adapter, which has put arguments above the
+/// return address and the caller's stack pointer into r13 (openjdk jdk-11
+/// src/hotspot/share/oops/method.cpp, `Method::link_method`;
+/// src/hotspot/cpu/x86/sharedRuntime_x86_64.cpp, `gen_c2i_adapter`).
 const AT_INTERPRETER_ENTRY: Row =
     Row { cfa: CfaRule::Register(Register::R13), rbp: RbpRule::Same, ra: RaRule::AtRsp(0), signal: false };
 /// `mov r10, imm64`.
@@ -176,7 +178,8 @@ impl Copied<'_> {
         self.java.is_some_and(|java| java.memory().read_into(Avma(address), into))
     }
 
-    /// Whether the interrupted instruction is a jump of an archive of classes that leads to an entry of the interpreter.
+    /// Whether the interrupted instruction is a jump of an archive of classes that leads to an
+    /// entry of the interpreter.
     fn is_archived_entry(&self, pc: u64) -> bool {
         let Some(java) = self.java.filter(|_| self.registers.is_some()) else { return false };
         let mut code = [0; ARCHIVED_JUMP_BYTES];

@@ -9,7 +9,8 @@ use tokio::sync::{Notify, watch};
 use super::snapshot::Snapshot;
 use crate::sampler::now_ns;
 
-/// An event loop that hasn't turned for so long hangs. Longer than any file takes to be read, shorter than a minute.
+/// An event loop that hasn't turned for so long hangs. Longer than any file takes to be read,
+/// shorter than a minute.
 pub const HANG: Duration = Duration::from_secs(30);
 
 /// Between the event loop and those who look at it from other threads.
@@ -60,7 +61,8 @@ impl Board {
         self.latest.send_replace(Some(Arc::new(snapshot)));
     }
 
-    /// A snapshot that is made now, or the latest one, if there is one, if the event loop doesn't answer within `patience`.
+    /// A snapshot that is made now, or the latest one, if there is one, if the event loop doesn't
+    /// answer within `patience`.
     pub async fn fresh(&self, patience: Duration) -> Option<Arc<Snapshot>> {
         let mut latest = self.latest.subscribe();
         latest.mark_unchanged();

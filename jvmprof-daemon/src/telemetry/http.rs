@@ -1,5 +1,5 @@
-//! The listener of metrics and health. It has a thread and an event loop of its own: whether the daemon's loop hangs is what
-//! it must be able to tell.
+//! The listener of metrics and health. It has a thread and an event loop of its own: whether the
+//! daemon's loop hangs is what it must be able to tell.
 
 use std::fs;
 use std::io;
@@ -170,7 +170,8 @@ fn bind(address: &HttpAddress) -> io::Result<(Bound, HttpAddress)> {
     }
 }
 
-/// Removes the socket of a daemon that was killed: one on which nobody listens. Nothing else is ever removed.
+/// Removes the socket of a daemon that was killed: one on which nobody listens. Nothing else is
+/// ever removed.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;

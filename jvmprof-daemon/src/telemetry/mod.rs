@@ -1,7 +1,8 @@
 //! What the daemon tells of itself: metrics, health, and how it logs.
 //!
-//! Counters live where things happen and are plain numbers there. The event loop copies them into a [`Snapshot`] when a scrape
-//! asks for one, so that nothing on a sample's way locks or formats anything.
+//! Counters live where things happen and are plain numbers there. The event loop copies them into a
+//! [`Snapshot`] when a scrape asks for one, so that nothing on a sample's way locks or formats
+//! anything.
 
 mod board;
 pub mod http;

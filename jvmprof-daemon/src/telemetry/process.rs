@@ -13,8 +13,8 @@ use procfs::{CurrentSI, KernelStats};
 pub struct SelfUsage {
     /// User and system time of all threads.
     pub cpu: Duration,
-    /// The most that was ever resident of this program; 0 if `/proc` doesn't tell. Not `getrusage`'s, which
-    /// goes on with that of whatever executed this program.
+    /// The most that was ever resident of this program; 0 if `/proc` doesn't tell. Not
+    /// `getrusage`'s, which goes on with that of whatever executed this program.
     pub peak_rss_bytes: u64,
     /// Now; 0 if `/proc` doesn't tell.
     pub rss_bytes: u64,
@@ -53,7 +53,8 @@ pub fn cpu_time() -> Duration {
     })
 }
 
-/// Unix time of a start `ticks` after boot. Reckoned back from now, so that it fits the clock as it is set now.
+/// Unix time of a start `ticks` after boot. Reckoned back from now, so that it fits the clock as it
+/// is set now.
 fn started(ticks: u64) -> f64 {
     let after_boot = ticks as f64 / procfs::ticks_per_second() as f64;
     let seconds =

@@ -11,7 +11,8 @@ use crate::process::table::TableCounts;
 use crate::sampler::SamplerCounts;
 use crate::symbolize::{CacheSize, Outcome, SymbolCounts};
 
-/// Counters since the start, and what holds now. To add a metric, add a field here and a row in [`super::metrics`].
+/// Counters since the start, and what holds now. To add a metric, add a field here and a row in
+/// [`super::metrics`].
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     pub sampler: SamplerCounts,
@@ -56,11 +57,13 @@ pub struct TargetCounts {
     pub containers: ContainerCounts,
     /// Samples that went out without what a container runtime should have told of them.
     pub without_container_metadata: u64,
-    /// Samples that arrived and that rules dropped. Those that the kernel didn't take any more aren't among them.
+    /// Samples that arrived and that rules dropped. Those that the kernel didn't take any more
+    /// aren't among them.
     pub dropped: u64,
     /// How often the kernel could not be told of a dropped process, which was sampled on.
     pub kernel_drops_refused: u64,
-    /// Samples whose thread is called `[other]`, since too many names of threads were there already.
+    /// Samples whose thread is called `[other]`, since too many names of threads were there
+    /// already.
     pub other_threads: u64,
     /// Values of labels that were too long and were cut, in each label set that was made.
     pub cut_labels: u64,

@@ -1,4 +1,5 @@
-//! Rows read back from the kernel's tables: whoever walks a stack by them needs no second copy, nor to read the file again.
+//! Rows read back from the kernel's tables: whoever walks a stack by them needs no second copy, nor
+//! to read the file again.
 
 use jvmprof_common::rows::Row;
 use jvmprof_common::tables::{CHUNK_ROWS, NO_RULE, PAGE_SHIFT, find_rule};
@@ -7,8 +8,8 @@ use super::{CodeTables, RowsKey};
 use crate::sampler::SamplerError;
 
 impl CodeTables {
-    /// What the tables say of the code at `address`, as the file states it: `Some(None)` if the file has no row there, `None` if
-    /// the tables haven't got its rows.
+    /// What the tables say of the code at `address`, as the file states it: `Some(None)` if the
+    /// file has no row there, `None` if the tables haven't got its rows.
     pub fn row(&self, file: &RowsKey, address: u64) -> Option<Option<Row>> {
         let table = self.files.get(file)?;
         let page = (address >> PAGE_SHIFT).checked_sub(table.first_page);
@@ -24,7 +25,8 @@ impl CodeTables {
         let page = self.kernel.page(page)?;
         let mut chunk = None;
         let mut failed = None;
-        // The steps of the search come close to each other: most of them read the chunk that the last one did.
+        // The steps of the search come close to each other: most of them read the chunk that the
+        // last one did.
         let mut row = |at: u32| {
             let (index, place) = (at / CHUNK_ROWS as u32, at as usize % CHUNK_ROWS);
             let rows = match chunk {

@@ -1,9 +1,9 @@
 //! What the kernel program is told of code: keeps its tables filled, within their limits.
 //!
-//! A file's rows are packed once and shared by all processes that map it; they stay until their room is needed by others: first
-//! those leave that no process maps, then those of processes that aren't sampled.
-//! A process's regions are written to fresh entries and switched to at once, so that the kernel program never sees half a
-//! process.
+//! A file's rows are packed once and shared by all processes that map it; they stay until their
+//! room is needed by others: first those leave that no process maps, then those of processes that
+//! aren't sampled. A process's regions are written to fresh entries and switched to at once, so
+//! that the kernel program never sees half a process.
 
 mod extents;
 mod lookup;
@@ -28,7 +28,8 @@ use extents::Extents;
 pub use pack::FileRows;
 use pack::{PackedRows, Rules};
 
-/// How long the kernel program may still look at entries that were replaced: far longer than a walk takes.
+/// How long the kernel program may still look at entries that were replaced: far longer than a walk
+/// takes.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// When rows that found no room are tried again, if nothing has left for them.
@@ -50,9 +51,11 @@ pub struct TableCounts {
     pub evicted: u64,
     /// Files and JVMs whose rows found no room: their frames are walked by the daemon.
     pub no_room: u64,
-    /// Processes that could not be told of, by lack of room or a refusal: their samples are walked by the daemon.
+    /// Processes that could not be told of, by lack of room or a refusal: their samples are walked
+    /// by the daemon.
     pub untold_processes: u64,
-    /// Rows, or functions with theirs, that had to be left out: too far from the file's first, or too long to evaluate.
+    /// Rows, or functions with theirs, that had to be left out: too far from the file's first, or
+    /// too long to evaluate.
     pub refused_rows: u64,
     /// Times that a process was told of.
     pub told: u64,
@@ -70,7 +73,8 @@ pub struct CodeRegion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RowsKey {
     File(FileKey),
-    /// CPython's trampolines in memory like this: see [`crate::jitmap::trampolines::Trampolines::identity`].
+    /// CPython's trampolines in memory like this: see
+    /// [`crate::jitmap::trampolines::Trampolines::identity`].
     Trampolines(u64),
 }
 
@@ -230,14 +234,16 @@ impl CodeTables {
         !self.let_go.is_empty() && self.let_go.remove(&key)
     }
 
-    /// The processes that lack the rows of a file for which there is room or may be by now: to be told of again.
+    /// The processes that lack the rows of a file for which there is room or may be by now: to be
+    /// told of again.
     pub fn lacking(&self) -> impl Iterator<Item = ProcessKey> {
         let may_be_there = |file: &RowsKey| self.files.contains_key(file) || !self.knows(file);
         let lacks = move |told: &Told| told.missing.iter().any(may_be_there);
         self.processes.iter().filter(move |(_, told)| lacks(told)).map(|(key, _)| *key)
     }
 
-    /// Tells of a JVM's own code: its layout, and the rows of its stubs by their distance from the code cache's begin.
+    /// Tells of a JVM's own code: its layout, and the rows of its stubs by their distance from the
+    /// code cache's begin.
     pub fn add_jvm(&mut self, key: ProcessKey, jvm: &Jvm, rows: FileRows) {
         let old = self.processes.get_mut(&key).and_then(|told| told.jvm.take());
         let slot = old.as_ref().map(|old| old.slot).or_else(|| Some(self.jvm_slots.take(1)?.start));

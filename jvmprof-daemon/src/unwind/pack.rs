@@ -9,10 +9,12 @@ use jvmprof_common::tables::{NO_RULE, PAGE_SHIFT, PackedRule, Page, pack_row};
 use super::extents::Extents;
 use crate::types::FastHasher;
 
-/// Different rules that one file may have: eight such files fill the kernel's table. rustc's library has 700.
+/// Different rules that one file may have: eight such files fill the kernel's table. rustc's
+/// library has 700.
 const MAX_FILE_RULES: usize = 2048;
 
-/// The kernel's table of rules: which are there, by how many tables each is used. Number 0 is no rule.
+/// The kernel's table of rules: which are there, by how many tables each is used. Number 0 is no
+/// rule.
 #[derive(Debug)]
 pub(super) struct Rules {
     numbers: HashMap<PackedRule, Shared>,
@@ -101,7 +103,8 @@ impl OwnRules {
     }
 }
 
-/// The rows of one file or JVM, with rules of their own: made without a look at the kernel's tables.
+/// The rows of one file or JVM, with rules of their own: made without a look at the kernel's
+/// tables.
 #[derive(Debug, Default)]
 pub struct FileRows {
     pub(super) rows: PackedRows,
@@ -110,7 +113,8 @@ pub struct FileRows {
 }
 
 impl FileRows {
-    /// `rows` hands rows on in order of their addresses, each by its first address and the first one behind it.
+    /// `rows` hands rows on in order of their addresses, each by its first address and the first
+    /// one behind it.
     pub fn new(rows: impl FnOnce(&mut dyn FnMut(u64, u64, Row))) -> Self {
         let mut file = Self::default();
         rows(&mut |start, end, row| {
@@ -158,7 +162,8 @@ impl FileRows {
         self.refused
     }
 
-    /// Bytes that they take in the kernel's tables, with their pages and the rules that no other file has.
+    /// Bytes that they take in the kernel's tables, with their pages and the rules that no other
+    /// file has.
     pub fn size_bytes(&self) -> usize {
         let pages = self.rows.pages.len() * size_of::<Page>();
         self.rows.rows.len() * size_of::<u32>() + pages + self.rules.list.len() * size_of::<PackedRule>()
@@ -192,8 +197,9 @@ pub(super) struct PackedRows {
 const MAX_PAGES: u64 = 1 << 19;
 
 impl PackedRows {
-    /// Appends a row that holds from `start` to `end`, in order of addresses. What overlaps an earlier one is left out;
-    /// between rows there is no rule. False if it lies too far from the first.
+    /// Appends a row that holds from `start` to `end`, in order of addresses. What overlaps an
+    /// earlier one is left out; between rows there is no rule. False if it lies too far from the
+    /// first.
     fn push(&mut self, start: u64, end: u64, row: &Row, rules: &mut OwnRules) -> bool {
         let start = if self.pages.is_empty() { start } else { start.max(self.end) };
         if start >= end {

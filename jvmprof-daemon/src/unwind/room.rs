@@ -7,8 +7,8 @@ use jvmprof_common::tables::CHUNK_ROWS;
 use super::{CodeTables, FileRows, FileTable, GRACE, Room, RowsKey, Told};
 
 impl CodeTables {
-    /// Room for a table, made by those that no process uses. `None` if there is none, which may be so for a moment only: see
-    /// [`Self::let_go`].
+    /// Room for a table, made by those that no process uses. `None` if there is none, which may be
+    /// so for a moment only: see [`Self::let_go`].
     pub(super) fn room(&mut self, rows: &FileRows) -> Option<Room> {
         self.reclaim();
         loop {
@@ -50,8 +50,9 @@ impl CodeTables {
         true
     }
 
-    /// Lets processes go that weren't sampled for a while, the least recently sampled first, until their tables make room for
-    /// this many chunks. They are told of again when they are sampled next. True if there will be room in a moment.
+    /// Lets processes go that weren't sampled for a while, the least recently sampled first, until
+    /// their tables make room for this many chunks. They are told of again when they are sampled
+    /// next. True if there will be room in a moment.
     pub(super) fn let_go(&mut self, chunks: u32) -> bool {
         loop {
             let unused = self.files.values().filter(|table| table.users == 0);

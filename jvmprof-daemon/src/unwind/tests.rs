@@ -1,4 +1,5 @@
-//! The kernel's own tables, of which little is used. Needs root, as loading the kernel programs does.
+//! The kernel's own tables, of which little is used. Needs root, as loading the kernel programs
+//! does.
 
 use std::fs::File;
 

@@ -14,8 +14,8 @@ use serde_json::Value;
 use crate::image::{copy_libraries, pack, run};
 use crate::node::node_namespaces;
 
-/// What containerd and the kubelet hide of `/proc` and `/sys`, and make read-only, unless a pod asks for it
-/// (Kubernetes `pkg/securitycontext/util.go`).
+/// What containerd and the kubelet hide of `/proc` and `/sys`, and make read-only, unless a pod
+/// asks for it (Kubernetes `pkg/securitycontext/util.go`).
 const MASKED: [&str; 10] = [
     "/proc/asound",
     "/proc/acpi",
@@ -34,8 +34,8 @@ fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
 }
 
-/// The image, its root laid out as the Dockerfile does it. `JVMPROF_TEST_PROGRAM` names the program to ship, such as a static
-/// one; the one under test needs its libraries beside it.
+/// The image, its root laid out as the Dockerfile does it. `JVMPROF_TEST_PROGRAM` names the program
+/// to ship, such as a static one; the one under test needs its libraries beside it.
 pub(crate) fn image(dir: &Path) -> PathBuf {
     let root = dir.join("jvmprof-root");
     let shipped = std::env::var_os("JVMPROF_TEST_PROGRAM").map(PathBuf::from);

@@ -1,4 +1,5 @@
-//! Pods of a real containerd, profiled: whose samples they are said to be. Needs root, containerd and runc.
+//! Pods of a real containerd, profiled: whose samples they are said to be. Needs root, containerd
+//! and runc.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
 
 mod daemonset;
@@ -204,7 +205,8 @@ fn samples_wait_for_a_runtime_that_answers_late() {
     let mut daemon = Daemon::start(dir.path(), &node.socket(), &["--container-wait", "10m"]);
     // A JVM's first samples may be late for their windows, when it's being read on a busy machine.
     daemon.until_stacks_are_held();
-    // Other processes' samples don't wait: when they have come three times, three windows have passed.
+    // Other processes' samples don't wait: when they have come three times, three windows have
+    // passed.
     let before: BTreeSet<_> = daemon.profiles().iter().map(|profile| profile.start.0).collect();
     let mut windows = BTreeSet::new();
     while windows.len() < 3 {
@@ -251,7 +253,8 @@ fn samples_do_not_wait_longer_than_told() {
     assert!(log.contains("without_container_metadata"), "{log}");
 }
 
-/// The manifest's container, with its capabilities, mounts and seccomp profile, sees a JVM of another pod.
+/// The manifest's container, with its capabilities, mounts and seccomp profile, sees a JVM of
+/// another pod.
 #[test]
 fn the_daemon_set_profiles_other_pods() {
     let dir = scratch();

@@ -51,7 +51,8 @@ mount --bind "$root" /sys/fs/cgroup
 exec "$@"
 "#;
 
-/// Runs runc without the containers' shares of CPU and memory: where version 1 is mounted too, the controllers are its own.
+/// Runs runc without the containers' shares of CPU and memory: where version 1 is mounted too, the
+/// controllers are its own.
 const RUNC: &str = r#"#!/bin/sh -e
 bundle=.
 previous=

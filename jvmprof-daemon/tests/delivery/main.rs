@@ -1,4 +1,5 @@
-//! `jvmprof daemon`, to a collector, to a folder, and to nobody; its spool on disks that are full or read-only. Needs root.
+//! `jvmprof daemon`, to a collector, to a folder, and to nobody; its spool on disks that are full
+//! or read-only. Needs root.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
 
 mod disks;

@@ -1,5 +1,6 @@
-//! The way through proxies, to the collector and, where `JVMPROF_TEST_PARCA` names its binary, to Parca itself: nginx with
-//! TLS, client certificates and a bearer token, and a tunnel (CONNECT) that the environment names.
+//! The way through proxies, to the collector and, where `JVMPROF_TEST_PARCA` names its binary, to
+//! Parca itself: nginx with TLS, client certificates and a bearer token, and a tunnel (CONNECT)
+//! that the environment names.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -354,7 +355,8 @@ fn parca_behind_a_tls_proxy_answers_with_the_samples_that_the_local_store_has() 
     let mut args = tls_args(&keys, nginx.port, &token);
     args.extend(["--local-store", "--local-store-directory", store.to_str().unwrap()].map(str::to_owned));
     args.extend(["--remote-store-compression", "gzip"].map(str::to_owned));
-    // As it is looked for: by a label that rules have made of what nobody else sees, and not by those that they took away.
+    // As it is looked for: by a label that rules have made of what nobody else sees, and not by
+    // those that they took away.
     let team = "{ source_labels = ['__meta_process_executable_name', '__meta_process_pid'], separator = '-', target_label = 'team' }";
     let without = "{ regex = 'pid|comm', action = 'labeldrop' }";
     args.extend(["--relabel-configs", team, "--relabel-configs", without].map(str::to_owned));

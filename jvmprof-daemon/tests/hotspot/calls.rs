@@ -43,7 +43,8 @@ impl Right {
     }
 }
 
-/// Every bytecode of the program's methods that are compiled by now, as if the interpreter were there.
+/// Every bytecode of the program's methods that are compiled by now, as if the interpreter were
+/// there.
 fn interpreted(jvm: &Jvm, hotspot: &mut Hotspot<LiveMemory>, truth: &BTreeMap<String, ClassMethod>) -> Right {
     let (_, structs) = VmStructs::read(&images(jvm.0.id()).unwrap(), &jvm.memory()).unwrap();
     let (layout, cache) = (hotspot.jvm().layout, JavaCache::default());

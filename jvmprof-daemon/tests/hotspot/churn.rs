@@ -1,5 +1,5 @@
-//! Classes that are loaded, run hot and unloaded in a loop, so that code and metadata take over each other's addresses
-//! while they are read: a name that mixes two of them must never come out.
+//! Classes that are loaded, run hot and unloaded in a loop, so that code and metadata take over
+//! each other's addresses while they are read: a name that mixes two of them must never come out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -1,4 +1,5 @@
-//! What class files say of methods, as `javap` prints it: the truth that names and lines are held against.
+//! What class files say of methods, as `javap` prints it: the truth that names and lines are held
+//! against.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -39,7 +40,8 @@ pub(crate) fn javac(source: &Path, into: &Path, flags: &[&str]) {
     assert!(compiled.success(), "javac failed");
 }
 
-/// All methods of the class files in a folder, by class, name and descriptor: `Names$Box.put(Ljava/lang/Comparable;)V`.
+/// All methods of the class files in a folder, by class, name and descriptor:
+/// `Names$Box.put(Ljava/lang/Comparable;)V`.
 pub(crate) fn methods(folder: &Path) -> BTreeMap<String, ClassMethod> {
     let mut methods = BTreeMap::new();
     let files = fs::read_dir(folder).expect("the folder is readable").map(|entry| entry.unwrap().path());

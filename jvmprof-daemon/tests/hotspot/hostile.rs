@@ -7,7 +7,8 @@ use jvmprof_daemon::hotspot::{Hotspot, HotspotError, LiveMemory, images};
 
 use crate::support::{Workload, compile, scratch};
 
-/// Exports every symbol of the tables; `STRUCTS`, `STRIDE`, `NAME` and `BEFORE` say what is wrong with them.
+/// Exports every symbol of the tables; `STRUCTS`, `STRIDE`, `NAME` and `BEFORE` say what is wrong
+/// with them.
 const FAKE: &str = r#"
 #include <stdint.h>
 #include <unistd.h>

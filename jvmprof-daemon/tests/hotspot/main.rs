@@ -1,5 +1,5 @@
-//! Reading HotSpot from outside, on real JVMs and on a process that only pretends to be one. Needs root and the JDKs of
-//! `JVMPROF_TEST_JDKS`.
+//! Reading HotSpot from outside, on real JVMs and on a process that only pretends to be one. Needs
+//! root and the JDKs of `JVMPROF_TEST_JDKS`.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
 
 mod calls;

@@ -337,7 +337,8 @@ fn a_jvm_tells_its_flags_threads_and_program() {
     }
 }
 
-/// Needs JDK 8, 11, 21 and 28, which few machines have; the recordings are what tests run on elsewhere.
+/// Needs JDK 8, 11, 21 and 28, which few machines have; the recordings are what tests run on
+/// elsewhere.
 #[test]
 #[ignore = "writes the recordings of tests/fixtures/hotspot"]
 fn record_jvms() {

@@ -1,8 +1,8 @@
-//! JVMs that were recorded: the bytes that attaching and naming read, by address, and what must come of them. They run
-//! without a JDK, and take mutations that no JVM would survive.
+//! JVMs that were recorded: the bytes that attaching and naming read, by address, and what must
+//! come of them. They run without a JDK, and take mutations that no JVM would survive.
 //!
-//! `JVMPROF_RECORD=1 cargo test --test hotspot record -- --ignored` records them again, each frame held against the class
-//! files before it is believed.
+//! `JVMPROF_RECORD=1 cargo test --test hotspot record -- --ignored` records them again, each frame
+//! held against the class files before it is believed.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

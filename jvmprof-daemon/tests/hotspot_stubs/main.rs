@@ -1,5 +1,6 @@
-//! Unwinding of generated code against the truth: a thread of a real JVM is executed step by step, and in each step the
-//! answer of the row, or of the kernel program's stepper for compiled code, is compared with the calls that were watched. Needs root and the JDKs of `JVMPROF_TEST_JDKS`.
+//! Unwinding of generated code against the truth: a thread of a real JVM is executed step by step,
+//! and in each step the answer of the row, or of the kernel program's stepper for compiled code, is
+//! compared with the calls that were watched. Needs root and the JDKs of `JVMPROF_TEST_JDKS`.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
 
 mod interrupted;
@@ -20,8 +21,9 @@ use jvmprof_daemon::types::Avma;
 use support::{jdks, scratch};
 use watch::Watch;
 
-/// How often a JVM's thread is stopped to be executed in steps, and how many: it shall be seen in all that it does. Where
-/// these steps saw too little of the code, because the thread happened to be in few places of it, it is stopped again.
+/// How often a JVM's thread is stopped to be executed in steps, and how many: it shall be seen in
+/// all that it does. Where these steps saw too little of the code, because the thread happened to
+/// be in few places of it, it is stopped again.
 const BURSTS: usize = 40;
 const MOST_BURSTS: usize = 200;
 const STEPS: usize = 10_000;

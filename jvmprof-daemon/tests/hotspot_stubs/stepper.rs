@@ -34,8 +34,9 @@ impl Stepper {
         self.wait();
     }
 
-    /// Does what `popfq` would do, whose execution in a step makes Linux believe that the thread itself asked to be
-    /// trapped (arch/x86/kernel/step.c, `enable_single_step`): once it was let go, that would kill it.
+    /// Does what `popfq` would do, whose execution in a step makes Linux believe that the thread
+    /// itself asked to be trapped (arch/x86/kernel/step.c, `enable_single_step`): once it was let
+    /// go, that would kill it.
     pub(crate) fn pop_flags(&self, flags: u64) {
         let mut registers = self.registers();
         registers.eflags = flags;

@@ -12,7 +12,8 @@ pub(crate) struct Called {
     pub(crate) fp: u64,
     /// First instruction that was executed in it.
     pub(crate) entry: u64,
-    /// Called by the interpreter or the call stub, which restore their own `rsp`, so that the callee need not keep to it.
+    /// Called by the interpreter or the call stub, which restore their own `rsp`, so that the
+    /// callee need not keep to it.
     pub(crate) interpreted: bool,
 }
 
@@ -23,8 +24,8 @@ pub(crate) struct Truth {
 }
 
 impl Truth {
-    /// A call was executed: `before` are the registers at the call, `now` those behind it. `restores`: as
-    /// [`Called::interpreted`].
+    /// A call was executed: `before` are the registers at the call, `now` those behind it.
+    /// `restores`: as [`Called::interpreted`].
     pub(crate) fn called(
         &mut self,
         return_address: u64,
@@ -36,13 +37,15 @@ impl Truth {
         self.calls.push(Called { return_address, sp, fp, entry: now.rip, interpreted: restores });
     }
 
-    /// The interpreter has pushed a return address and jumps to a method's entry, with its stack pointer in r13.
+    /// The interpreter has pushed a return address and jumps to a method's entry, with its stack
+    /// pointer in r13.
     pub(crate) fn jumped(&mut self, return_address: u64, now: &Registers) {
         let (sp, fp) = (now.r13, now.rbp);
         self.calls.push(Called { return_address, sp, fp, entry: now.rip, interpreted: true });
     }
 
-    /// Drops the calls that have returned, and those whose frames an exception or a deoptimization has removed.
+    /// Drops the calls that have returned, and those whose frames an exception or a deoptimization
+    /// has removed.
     pub(crate) fn settle(&mut self, now: &Registers) {
         while let Some(last) = self.calls.last() {
             let (same, highest) =

@@ -121,7 +121,8 @@ impl Watch {
         }
     }
 
-    /// Flags that are pushed while the thread is executed in steps say so; popped after it was let go, they would kill it.
+    /// Flags that are pushed while the thread is executed in steps say so; popped after it was let
+    /// go, they would kill it.
     fn hide_trap_flag(&self, before: &Registers, now: &Registers, stepper: &Stepper) {
         const TRAP: u64 = 1 << 8;
         if now.rsp == before.rsp.wrapping_sub(8)
@@ -264,7 +265,8 @@ impl Watch {
             if jumped_to && by_nmethod && found.sp <= truth.sp {
                 return None;
             }
-            // A frame's handler of exceptions hands over where they were thrown, or where they go on, in the same method.
+            // A frame's handler of exceptions hands over where they were thrown, or where they go
+            // on, in the same method.
             let method_of =
                 |pc| self.code_at(pc).filter(|(_, code)| code.kind.is_none()).map(|(start, _)| start);
             let of_one_method =

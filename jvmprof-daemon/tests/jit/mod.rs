@@ -1,4 +1,5 @@
-//! Recording programs that generate code: one that generates functions A and B in turn at one address, and any other.
+//! Recording programs that generate code: one that generates functions A and B in turn at one
+//! address, and any other.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub(crate) mod shares;

@@ -1,4 +1,5 @@
-//! Names and lines of stripped files: from MiniDebugInfo, debug links and build ids, in a container and on the host.
+//! Names and lines of stripped files: from MiniDebugInfo, debug links and build ids, in a container
+//! and on the host.
 //!
 //! Needs gcc, binutils and xz, and fails where they are missing.
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]

@@ -29,7 +29,8 @@ fn a_build_id_that_two_files_share_does_not_lend_names() {
     }
 }
 
-/// What anybody can make in a container: the build id and the headers of another file, and other names, rows or code.
+/// What anybody can make in a container: the build id and the headers of another file, and other
+/// names, rows or code.
 #[test]
 fn a_file_that_differs_from_another_in_one_byte_alone_lends_it_nothing() {
     let library = Library::build(&[]);
@@ -93,7 +94,8 @@ fn files_that_differ_in_dwarf_alone_lend_each_other_no_lines() {
 
 #[test]
 fn a_containers_debug_file_names_nobody_elses_functions() {
-    // Two roots with the same stripped library, of which one has a debug file that says what it likes.
+    // Two roots with the same stripped library, of which one has a debug file that says what it
+    // likes.
     let library = Library::build(&[]);
     let at = library.function("hidden");
     let debug = library.keep_debug(&library.build_id_path());

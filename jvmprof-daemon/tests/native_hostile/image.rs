@@ -10,7 +10,8 @@ pub(crate) const STRTAB: u32 = 3;
 /// `SHF_ALLOC | SHF_EXECINSTR`.
 const CODE_FLAGS: u64 = 6;
 
-/// A section: its name as the offset in the names, where its bytes are in the file, and its address.
+/// A section: its name as the offset in the names, where its bytes are in the file, and its
+/// address.
 #[derive(Clone, Copy)]
 pub(crate) struct Header {
     pub(crate) name: u32,
@@ -21,8 +22,8 @@ pub(crate) struct Header {
     pub(crate) size: u64,
 }
 
-/// A shared object of one executable segment over everything, with `body` behind its headers. `names`: which section has the
-/// names.
+/// A shared object of one executable segment over everything, with `body` behind its headers.
+/// `names`: which section has the names.
 pub(crate) fn image(body: &[u8], headers: &[Header], names: u16) -> Vec<u8> {
     let mut out = Vec::new();
     let sections_at = (BODY_AT + body.len() as u64).next_multiple_of(8);
@@ -94,7 +95,8 @@ impl ByteSource for Counted<'_> {
     }
 }
 
-/// An `.eh_frame` of one CIE with so many bytes of `DW_CFA_nop`, and this many functions of 16 bytes from address 4096 on.
+/// An `.eh_frame` of one CIE with so many bytes of `DW_CFA_nop`, and this many functions of 16
+/// bytes from address 4096 on.
 pub(crate) fn eh_frame(functions: u32, nops: usize) -> Vec<u8> {
     // Version 1, no augmentation; the CFA is rsp + 8, the return address is at CFA - 8.
     let mut cie = vec![0, 0, 0, 0, 1, 0, 1, 0x78, 16, 0x0c, 7, 8, 0x90, 1];
@@ -115,8 +117,8 @@ pub(crate) fn eh_frame(functions: u32, nops: usize) -> Vec<u8> {
     out
 }
 
-/// DWARF of one unit with one function at `address`, in which functions are inlined so many levels deep, and a line program
-/// of `rows` rows.
+/// DWARF of one unit with one function at `address`, in which functions are inlined so many levels
+/// deep, and a line program of `rows` rows.
 pub(crate) fn dwarf(address: u64, depth: usize, rows: usize) -> Vec<u8> {
     let abbreviations = [
         &[1, 0x11, 1, 0x11, 0x01, 0x12, 0x07, 0x10, 0x17, 0, 0][..], // a unit: low_pc, high_pc, stmt_list

@@ -1,4 +1,5 @@
-//! What the fuzz targets check, on stable Rust and in little time: malformed input ends in errors and holes.
+//! What the fuzz targets check, on stable Rust and in little time: malformed input ends in errors
+//! and holes.
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
 mod image;

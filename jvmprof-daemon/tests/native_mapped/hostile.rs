@@ -1,5 +1,5 @@
-//! Programs that run, and whose files lie: samples of them are still named as far as anything true is known, and the profiler
-//! comes to no harm.
+//! Programs that run, and whose files lie: samples of them are still named as far as anything true
+//! is known, and the profiler comes to no harm.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -35,7 +35,8 @@ fn frame_information_of_garbage_costs_stacks_and_not_names() {
         change(&program, ".eh_frame", |bytes| {
             for byte in bytes.iter_mut() {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                // The first keeps its lengths for the most part, so that there are entries to be read.
+                // The first keeps its lengths for the most part, so that there are entries to be
+                // read.
                 if seed > 1 || state >> 60 == 0 {
                     *byte = (state >> 40) as u8;
                 }

@@ -1,5 +1,5 @@
-//! Stacks through code that is mapped in unusual ways, or says unusually little of itself: they are whole, and no stack is said to
-//! be whole that isn't. Needs root, gcc and binutils.
+//! Stacks through code that is mapped in unusual ways, or says unusually little of itself: they are
+//! whole, and no stack is said to be whole that isn't. Needs root, gcc and binutils.
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
 mod hostile;
@@ -120,8 +120,9 @@ fn a_library_in_the_place_of_another_is_walked_by_its_own_rows() {
     assert!(whole * 100 >= all * 97, "{whole} of {all}: {}", recorded.summary);
 }
 
-/// The kernel doesn't choose the place: not every kernel lets the kernel program notice, and stacks may end in such code until the
-/// daemon has told of it. None goes on by the rows of what was there before.
+/// The kernel doesn't choose the place: not every kernel lets the kernel program notice, and stacks
+/// may end in such code until the daemon has told of it. None goes on by the rows of what was there
+/// before.
 #[test]
 fn code_that_is_mapped_over_other_code_is_never_walked_by_the_others_rows() {
     let directory = scratch();
@@ -152,7 +153,8 @@ fn code_that_is_mapped_over_other_code_is_never_walked_by_the_others_rows() {
     assert!(whole * 100 >= all * 55, "{whole} of {all}: {}", recorded.summary);
 }
 
-/// The first samples of each process come before the kernel program knows it, and carry their stack.
+/// The first samples of each process come before the kernel program knows it, and carry their
+/// stack.
 #[test]
 fn large_frames_of_processes_that_are_new_are_walked() {
     let directory = scratch();
@@ -243,7 +245,8 @@ fn a_program_without_section_headers_is_walked_by_its_eh_frame() {
     assert!(deep * 10 >= recorded.all() * 9, "{deep}: {:?}", recorded.stacks);
 }
 
-/// glibc has no frame information of the instructions behind its system call, from where the parent returns and the child goes on.
+/// glibc has no frame information of the instructions behind its system call, from where the parent
+/// returns and the child goes on.
 #[test]
 fn threads_that_begin_all_the_time_have_whole_stacks_in_parent_and_child() {
     let directory = scratch();

@@ -1,5 +1,5 @@
-//! Processes in a root of their own, which holds what its owner likes: nothing there leads out of it, is waited for, or names
-//! what another process runs.
+//! Processes in a root of their own, which holds what its owner likes: nothing there leads out of
+//! it, is waited for, or names what another process runs.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -223,7 +223,8 @@ fn a_program_whose_place_somebody_else_took_is_named_by_itself() {
     }
 }
 
-/// `/proc/PID/maps` tells paths as its reader sees them, the kernel's events as the process does: both must mean the same.
+/// `/proc/PID/maps` tells paths as its reader sees them, the kernel's events as the process does:
+/// both must mean the same.
 #[test]
 fn paths_of_what_a_process_in_another_root_has_mapped_begin_there() {
     let root = Root::new(&[]);

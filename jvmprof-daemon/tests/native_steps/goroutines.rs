@@ -1,5 +1,6 @@
-//! The true stacks of goroutines that take turns on one thread, by having watched every call, return, signal and switch of
-//! stacks. What the functions that switch do is written in go src/runtime/asm_amd64.s.
+//! The true stacks of goroutines that take turns on one thread, by having watched every call,
+//! return, signal and switch of stacks. What the functions that switch do is written in go
+//! src/runtime/asm_amd64.s.
 
 use std::collections::HashMap;
 
@@ -50,7 +51,8 @@ pub(crate) struct Goroutines {
 type StackId = u64;
 
 impl Goroutines {
-    /// At the first instruction of `main.main`. `is_end`: whether an address is in `runtime.goexit`.
+    /// At the first instruction of `main.main`. `is_end`: whether an address is in
+    /// `runtime.goexit`.
     pub(crate) fn at_main(stepper: &Stepper, mut is_end: impl FnMut(u64) -> bool) -> Self {
         let now = stepper.registers();
         let g = now.r14;
@@ -90,7 +92,8 @@ impl Goroutines {
         self.callers.last().map(|(caller, _)| *caller)
     }
 
-    /// Takes in what an instruction has done. `switch`: what it is part of, if it may have loaded `rsp`.
+    /// Takes in what an instruction has done. `switch`: what it is part of, if it may have loaded
+    /// `rsp`.
     pub(crate) fn follow(&mut self, step: &Step, stepper: &Stepper, switch: Option<Switch>) {
         let Step { before, now, what } = step;
         if let Some(target) = self.entering {
@@ -154,7 +157,8 @@ impl Goroutines {
             }
             Switch::Stays => {
                 let to = stack_of(stepper, now, 0);
-                // Back on a stack that was left: what was called meanwhile on the other one has returned.
+                // Back on a stack that was left: what was called meanwhile on the other one has
+                // returned.
                 if self.callers.iter().any(|(_, stack)| *stack == to) {
                     while self.callers.last().is_some_and(|(_, stack)| *stack != to) {
                         self.callers.pop();
@@ -202,7 +206,8 @@ impl Goroutines {
         else {
             return;
         };
-        // rsp and rip of the context (Linux arch/x86/include/uapi/asm/sigcontext.h), which the frame begins with.
+        // rsp and rip of the context (Linux arch/x86/include/uapi/asm/sigcontext.h), which the
+        // frame begins with.
         let (sp, pc) = (stepper.word(frame.sp + 160), stepper.word(frame.sp + 168));
         if pc == interrupted.pc {
             self.is_between = sp != interrupted.sp;
@@ -212,7 +217,8 @@ impl Goroutines {
         self.callers.insert(*at, (Caller { pc, sp, interrupted: true }, stack));
     }
 
-    /// While its system stack runs, a goroutine's own may be copied elsewhere: from when on its registers say so.
+    /// While its system stack runs, a goroutine's own may be copied elsewhere: from when on its
+    /// registers say so.
     fn follow_copy(&mut self, stepper: &Stepper) {
         let Some(owner) = self.owner.filter(|_| self.stack == 0 && self.entering.is_none()) else { return };
         let Some(last) = self.callers.iter().rposition(|(_, stack)| *stack != 0) else { return };
@@ -230,7 +236,8 @@ impl Goroutines {
     }
 }
 
-/// The stack that `rsp` is on: that of the thread's `g`, its signals' or its current goroutine's, or else `other`.
+/// The stack that `rsp` is on: that of the thread's `g`, its signals' or its current goroutine's,
+/// or else `other`.
 fn stack_of(stepper: &Stepper, now: &Registers, other: StackId) -> StackId {
     let word = |address: u64| stepper.try_word(address).unwrap_or_default();
     let g = word(now.fs_base.wrapping_sub(8));

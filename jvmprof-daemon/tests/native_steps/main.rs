@@ -1,5 +1,6 @@
-//! Unwinding of native code against the truth: real programs are executed instruction by instruction, from `_start` on, and in
-//! each step the whole stack that the unwinder finds is compared with the calls that were watched. Needs gcc, g++, musl-gcc and go.
+//! Unwinding of native code against the truth: real programs are executed instruction by
+//! instruction, from `_start` on, and in each step the whole stack that the unwinder finds is
+//! compared with the calls that were watched. Needs gcc, g++, musl-gcc and go.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
 
 mod goroutines;
@@ -93,7 +94,8 @@ fn watch(program: &Path) -> Seen {
     }
 }
 
-/// Executes a Go program from its `main.main` on, through all its goroutines, which take turns on one thread.
+/// Executes a Go program from its `main.main` on, through all its goroutines, which take turns on
+/// one thread.
 fn watch_goroutines(program: &Path, main: u64, steps: usize) -> (Seen, Goroutines, usize) {
     let mut unknown = 0;
     let mut stepper = Stepper::start(program);
@@ -140,8 +142,8 @@ fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/native_steps/programs").join(name)
 }
 
-/// `most`: the share of steps that may be lost where `is_known` says that they are. A signal there makes its handler's steps lost,
-/// too, some 150.
+/// `most`: the share of steps that may be lost where `is_known` says that they are. A signal there
+/// makes its handler's steps lost, too, some 150.
 fn check(compiler: &str, file: &str, flags: &[&str], most: f64, is_known: impl Fn(&str) -> bool) -> Seen {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("program");
@@ -167,8 +169,9 @@ fn check(compiler: &str, file: &str, flags: &[&str], most: f64, is_known: impl F
     seen
 }
 
-/// While `_dl_runtime_resolve` waits for `_dl_fixup`, only that one's frame tells where its own is: not in the first
-/// instructions, before `rbx` is saved, nor in the last ones, nor if a signal interrupts it.
+/// While `_dl_runtime_resolve` waits for `_dl_fixup`, only that one's frame tells where its own is:
+/// not in the first instructions, before `rbx` is saved, nor in the last ones, nor if a signal
+/// interrupts it.
 fn is_lazy_binding(at: &str) -> bool {
     at.starts_with("ld-linux")
 }
@@ -194,8 +197,8 @@ fn every_step_of_musl_without_frame_information_leads_to_the_true_callers() {
     check("musl-gcc", "steps.c", &["-O2", "-fomit-frame-pointer", "-static"], 0.002, is_long_jump);
 }
 
-/// The program does hardly anything else than throw. Code that removes frames has two true stacks, that before and that behind
-/// the removal: it is one of them as a whole, in each step.
+/// The program does hardly anything else than throw. Code that removes frames has two true stacks,
+/// that before and that behind the removal: it is one of them as a whole, in each step.
 #[test]
 fn every_step_of_exceptions_leads_to_the_true_callers() {
     let seen = check("g++", "steps.cc", &["-O2", "-fomit-frame-pointer"], 0.002, is_lazy_binding);
@@ -208,8 +211,9 @@ fn every_step_of_gos_start_leads_to_the_true_callers() {
     check("go", "steps.go", &["build", "-ldflags=-s -w"], 0.0, |_| false);
 }
 
-/// Goroutines that take turns, whose stacks grow and are copied, that wait for each other, panic and are collected. Each step's
-/// stack is the goroutine's, also while the thread's system stack does something for it.
+/// Goroutines that take turns, whose stacks grow and are copied, that wait for each other, panic
+/// and are collected. Each step's stack is the goroutine's, also while the thread's system stack
+/// does something for it.
 #[test]
 fn every_step_of_goroutines_leads_to_the_true_callers() {
     let dir = tempfile::tempdir().unwrap();

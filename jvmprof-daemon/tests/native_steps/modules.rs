@@ -1,4 +1,5 @@
-//! The files that a process has mapped, and the packed rules of their code: what the kernel's tables hold.
+//! The files that a process has mapped, and the packed rules of their code: what the kernel's
+//! tables hold.
 
 use std::collections::HashMap;
 use std::fs::{self, File};

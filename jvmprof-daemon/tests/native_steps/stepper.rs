@@ -46,8 +46,9 @@ pub(crate) struct Stepper {
     child: Child,
     memory: File,
     pending: Option<Signal>,
-    /// The last step was the entry into a handler. A tracer's signal is dropped there: the kernel only takes one where it has
-    /// stopped to deliver one (Linux kernel/signal.c, `signal_setup_done` and `get_signal`).
+    /// The last step was the entry into a handler. A tracer's signal is dropped there: the kernel
+    /// only takes one where it has stopped to deliver one (Linux kernel/signal.c,
+    /// `signal_setup_done` and `get_signal`).
     entered: bool,
     /// The last step was a jump or a return, from there.
     jumped_from: Option<u64>,
@@ -58,7 +59,8 @@ pub(crate) struct Stepper {
 impl Stepper {
     pub(crate) fn start(program: &Path) -> Self {
         let mut command = Command::new(program);
-        // Nothing of the environment, so that each run does the same. Goroutines take turns on one thread.
+        // Nothing of the environment, so that each run does the same. Goroutines take turns on one
+        // thread.
         command.env_clear().env("GOMAXPROCS", "1").stdin(Stdio::null()).stdout(Stdio::null());
         // SAFETY: one system call.
         unsafe { command.pre_exec(|| ptrace::traceme().map_err(Into::into)) };
@@ -103,8 +105,8 @@ impl Stepper {
         ptrace::getregs(self.process()).expect("it is stopped")
     }
 
-    /// Whether a signal would enter its handler now. While it is blocked the kernel keeps it for later, and the next step is the
-    /// program's own.
+    /// Whether a signal would enter its handler now. While it is blocked the kernel keeps it for
+    /// later, and the next step is the program's own.
     pub(crate) fn takes_signals(&self) -> bool {
         if self.entered {
             return false;
@@ -199,7 +201,8 @@ impl Stepper {
         Some(Step { before, now, what })
     }
 
-    /// Lets it run, all threads of it, until the first one comes to this address; the others stand still from then on.
+    /// Lets it run, all threads of it, until the first one comes to this address; the others stand
+    /// still from then on.
     pub(crate) fn run_to(&self, address: u64) {
         let first = self.process();
         ptrace::setoptions(first, ptrace::Options::PTRACE_O_TRACECLONE).expect("it is stopped");

@@ -84,7 +84,8 @@ impl Walk {
         }
     }
 
-    /// In code that removes frames, or that such code has called: the frames above it, which may be those behind the removal.
+    /// In code that removes frames, or that such code has called: the frames above it, which may be
+    /// those behind the removal.
     pub(crate) fn behind_removal(mut self, callers: &[Caller], modules: &Modules) -> Option<Self> {
         let inner = self.from.iter().take(2).position(|from| modules.removes_frames(from.pc))?;
         let is_true = self.callers.iter().zip(callers.iter().rev()).take(inner).all(|(a, b)| a == b);

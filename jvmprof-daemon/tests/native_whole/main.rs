@@ -1,5 +1,6 @@
-//! Real programs under load: their stacks are whole, and say what `perf` says. Needs root, gcc, g++, musl-gcc, rustc, go, node,
-//! python3, perf and the JDKs of `JVMPROF_TEST_JDKS`. `JVMPROF_TEST_SAMPLES=10000` takes as many samples of each.
+//! Real programs under load: their stacks are whole, and say what `perf` says. Needs root, gcc,
+//! g++, musl-gcc, rustc, go, node, python3, perf and the JDKs of `JVMPROF_TEST_JDKS`.
+//! `JVMPROF_TEST_SAMPLES=10000` takes as many samples of each.
 #![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
 
 mod perf;
@@ -189,7 +190,8 @@ fn functions_of_node_are_those_of_perf() {
     compare_with_perf(scratch().path(), &load);
 }
 
-/// perf finds no callers by Go's `.debug_frame`; its frame pointers end where a goroutine's stack grows.
+/// perf finds no callers by Go's `.debug_frame`; its frame pointers end where a goroutine's stack
+/// grows.
 #[test]
 fn functions_of_go_are_those_of_perf() {
     let directory = scratch();

@@ -1,4 +1,5 @@
-//! The same load at the same time as `perf record` sees it, which copies each stack and unwinds it later, with other code than ours.
+//! The same load at the same time as `perf record` sees it, which copies each stack and unwinds it
+//! later, with other code than ours.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,11 +15,12 @@ use super::support::{Workload, jvmprof};
 const TOP: usize = 20;
 const SECONDS: &str = "10";
 const RATE: &str = "499";
-/// Standard deviations, and points of a hundred, by which two may differ. Samples of the same millisecond aren't independent.
+/// Standard deviations, and points of a hundred, by which two may differ. Samples of the same
+/// millisecond aren't independent.
 const DEVIATIONS: f64 = 4.5;
 const POINTS: f64 = 0.02;
-/// Of perf's stacks that don't reach a thread's root, at most: it loses what its 16 KiB of stack don't hold, and more of a busy
-/// machine's.
+/// Of perf's stacks that don't reach a thread's root, at most: it loses what its 16 KiB of stack
+/// don't hold, and more of a busy machine's.
 const CUT: f64 = 0.2;
 /// Where the first thread of a program and others begin.
 const THREADS: [&str; 3] = ["start", "clone3", "clone"];
@@ -32,7 +34,8 @@ pub(crate) const GENERATED: &str = "generated code";
 pub(crate) enum CallGraph {
     /// By `.eh_frame`.
     Dwarf,
-    /// By frame pointers: of a function that has no frame, or none yet, they tell the caller's caller.
+    /// By frame pointers: of a function that has no frame, or none yet, they tell the caller's
+    /// caller.
     FramePointer,
 }
 
@@ -41,7 +44,8 @@ pub(crate) struct Load<'a> {
     pub(crate) program: &'a Path,
     pub(crate) arguments: &'a [&'a str],
     pub(crate) call_graph: CallGraph,
-    /// Functions behind which perf finds no caller, though they have one: their callers are left out of our stacks, too.
+    /// Functions behind which perf finds no caller, though they have one: their callers are left
+    /// out of our stacks, too.
     pub(crate) last: &'a [&'a str],
 }
 
@@ -115,14 +119,16 @@ impl Counts {
         }
     }
 
-    /// The samples that a function may have been on the stack of, beside those where it was seen there.
+    /// The samples that a function may have been on the stack of, beside those where it was seen
+    /// there.
     fn unseen(&self, name: &str) -> f64 {
         self.cut - of(&self.cut_total, name)
     }
 }
 
-/// Gives each kind of thread the share that it has in the others' samples: which of them had the CPU differs from moment to
-/// moment where there are more than CPUs, and both begin and end a little apart.
+/// Gives each kind of thread the share that it has in the others' samples: which of them had the
+/// CPU differs from moment to moment where there are more than CPUs, and both begin and end a
+/// little apart.
 fn balance(ours: &mut [Stack], perfs: &[Stack]) {
     let of_thread = |stacks: &[Stack], root: Option<&str>| -> f64 {
         let is_it =
@@ -222,7 +228,8 @@ fn of_folded(load: &Load<'_>, aliases: &Aliases, file: &Path) -> Vec<Stack> {
     stacks
 }
 
-/// Waits until a load has run for a second on some CPU: perf sees no threads that begin after it has.
+/// Waits until a load has run for a second on some CPU: perf sees no threads that begin after it
+/// has.
 fn await_threads(pid: u32) {
     let has_run = || {
         let process = procfs::process::Process::new(i32::try_from(pid).expect("a pid")).expect("it runs");

@@ -1,11 +1,13 @@
-//! A program's first moments, before its rows are known: the daemon walks what was copied with the samples.
+//! A program's first moments, before its rows are known: the daemon walks what was copied with the
+//! samples.
 
 use std::fs;
 
 use super::support::{record_json, scratch};
 use super::{TURN, build_go};
 
-/// What a Go program does when a goroutine's stack grows: on the system stack, of whose frames none leads to the goroutine.
+/// What a Go program does when a goroutine's stack grows: on the system stack, of whose frames none
+/// leads to the goroutine.
 const GROWS: &str = "runtime.newstack";
 
 /// Where it has left its goroutine, which waits for its turn.

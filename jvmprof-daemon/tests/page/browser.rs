@@ -1,4 +1,5 @@
-//! A headless Chromium, driven over its DevTools pipe: JSON messages with a NUL behind each, no port and no library.
+//! A headless Chromium, driven over its DevTools pipe: JSON messages with a NUL behind each, no
+//! port and no library.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -19,7 +20,8 @@ pub(crate) struct Browser {
     messages: Receiver<Value>,
     next_id: u64,
     session: String,
-    /// What the page complained of: exceptions, errors on the console, refusals by the page's own security policy.
+    /// What the page complained of: exceptions, errors on the console, refusals by the page's own
+    /// security policy.
     pub(crate) complaints: Vec<String>,
     _profile: tempfile::TempDir,
 }
@@ -28,7 +30,8 @@ impl Browser {
     /// Starts the browser with a window of this size.
     pub(crate) fn start(width: u32, height: u32) -> Self {
         let profile = tempfile::tempdir().expect("a folder for the browser's profile");
-        // The pipe is file descriptors 3 and 4 of the browser; a shell moves stdin and stdout there.
+        // The pipe is file descriptors 3 and 4 of the browser; a shell moves stdin and stdout
+        // there.
         let mut process = Command::new("sh")
             .args(["-c", r#"exec "$@" 3<&0 4>&1 </dev/null >/dev/null 2>/dev/null"#, "sh"])
             .arg(program())
@@ -136,7 +139,8 @@ impl Browser {
         self.call("Input.insertText", &json!({"text": text}));
     }
 
-    /// Moves the mouse to the middle of the element that the expression gives, and clicks if asked to.
+    /// Moves the mouse to the middle of the element that the expression gives, and clicks if asked
+    /// to.
     pub(crate) fn point(&mut self, element: &str, click: bool) {
         let place = self.evaluate(&format!(
             "(() => {{ const b = ({element}).getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2] }})()"

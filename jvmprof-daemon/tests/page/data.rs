@@ -1,4 +1,5 @@
-//! Profiles shaped like those of a busy JVM: deep Spring stacks, kernel and native leaves, a recursion of 1,000 frames.
+//! Profiles shaped like those of a busy JVM: deep Spring stacks, kernel and native leaves, a
+//! recursion of 1,000 frames.
 
 use std::collections::HashMap;
 use std::sync::Arc;

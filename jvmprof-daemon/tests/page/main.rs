@@ -1,5 +1,5 @@
-//! The pages in a real browser. Needs Chromium, which is why these tests are ignored unless asked for:
-//! `cargo test -p jvmprof-daemon --test page -- --include-ignored`.
+//! The pages in a real browser. Needs Chromium, which is why these tests are ignored unless asked
+//! for: `cargo test -p jvmprof-daemon --test page -- --include-ignored`.
 //!
 //! With `JVMPROF_SCREENSHOTS=FOLDER` they leave pictures there.
 

@@ -56,7 +56,8 @@ pub(crate) fn push(store: &Store, batch: &Batch) {
     store.append(&profiles).unwrap();
 }
 
-/// Fills the store with the `time` before now: load that comes and goes. Says how many samples there are.
+/// Fills the store with the `time` before now: load that comes and goes. Says how many samples
+/// there are.
 pub(crate) fn fill(store: &Store, time: Duration, shape: Shape, samples: usize) -> u64 {
     let mut numbers = Numbers::new(7);
     let windows = time.as_secs() / WINDOW.as_secs();

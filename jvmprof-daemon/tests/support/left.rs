@@ -1,4 +1,5 @@
-//! What processes write for profilers and debuggers, and leave when they end: in `/tmp`, or where they run.
+//! What processes write for profilers and debuggers, and leave when they end: in `/tmp`, or where
+//! they run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,8 @@ pub(crate) struct Left {
 }
 
 impl Left {
-    /// The command as it has to be run: in this folder, where it tells its pid first, which only the recorder would know.
+    /// The command as it has to be run: in this folder, where it tells its pid first, which only
+    /// the recorder would know.
     pub(crate) fn by(directory: &Path, command: &[&str]) -> (Self, Vec<String>) {
         let folder = directory.display().to_string();
         let script = r#"cd "$0" && echo $$ > pid && exec "$@""#;
@@ -28,8 +30,8 @@ impl Drop for Left {
     }
 }
 
-/// Removes what a process that has ended may have left: perf map, jitdump, .NET's list of libraries, and
-/// the socket of a JVM that was killed.
+/// Removes what a process that has ended may have left: perf map, jitdump, .NET's list of
+/// libraries, and the socket of a JVM that was killed.
 pub(crate) fn remove_left(pid: u32) {
     for (begin, end) in [("perf-", ".map"), ("jit-", ".dump"), ("perfinfo-", ".map"), (".java_pid", "")] {
         let path = Path::new("/tmp").join(format!("{begin}{pid}{end}"));

@@ -1,4 +1,5 @@
-//! What the tests of the command line share. A program that a test needs and that isn't there fails the test by name.
+//! What the tests of the command line share. A program that a test needs and that isn't there fails
+//! the test by name.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub(crate) mod left;
@@ -14,7 +15,8 @@ use std::process::{Child, Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A load in a JVM: recursion of so many calls (0: two methods that call each other) for so many milliseconds (none: for ever).
+/// A load in a JVM: recursion of so many calls (0: two methods that call each other) for so many
+/// milliseconds (none: for ever).
 pub(crate) const LOAD: &str = r#"
 public class Load {
     static volatile long sink;

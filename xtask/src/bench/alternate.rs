@@ -1,5 +1,5 @@
-//! Who names generated code right: a program that generates functions A and B in turn at one address, seen by jvmprof, by
-//! perf, and by profile-bee where that is there.
+//! Who names generated code right: a program that generates functions A and B in turn at one
+//! address, seen by jvmprof, by perf, and by profile-bee where that is there.
 //!
 //! A is only called by `run_a` and B by `run_b`, so each stack tells what was really there.
 
@@ -16,7 +16,8 @@ use crate::run::{output, run, shown};
 
 /// Samples a second: several of each turn.
 const FREQUENCY: &str = "997";
-/// What the program writes, how many milliseconds A and B run in each turn, how many turns: three seconds in all.
+/// What the program writes, how many milliseconds A and B run in each turn, how many turns: three
+/// seconds in all.
 const RUNS: [[&str; 4]; 3] =
     [["perfmap", "300", "100", "8"], ["perfmap", "30", "10", "75"], ["jitdump", "30", "10", "75"]];
 const PROFILE_BEE: &str = "profile-bee";
@@ -62,7 +63,8 @@ impl Verdict {
     }
 }
 
-/// Runs all profilers, one after the other, and prints what they said. `profile_bee`: the program, else the one on `PATH`.
+/// Runs all profilers, one after the other, and prints what they said. `profile_bee`: the program,
+/// else the one on `PATH`.
 pub(super) fn compare(jvmprof: &Path, profile_bee: Option<&Path>, folder: &Path) -> anyhow::Result<()> {
     let program = compile(folder)?;
     let profile_bee =
@@ -173,7 +175,8 @@ fn by_jvmprof(jvmprof: &Path, traced: &Traced<'_>) -> anyhow::Result<Verdict> {
     Ok(Verdict { ambiguous: Some(ambiguous), ..of_folded(&stacks)? })
 }
 
-/// It looks for names when it ends, and a program that it has started itself is gone by then: this one runs on.
+/// It looks for names when it ends, and a program that it has started itself is gone by then: this
+/// one runs on.
 fn by_profile_bee(profile_bee: &Path, traced: &Traced<'_>) -> anyhow::Result<Verdict> {
     let stacks = traced.file("profile-bee.folded");
     let load = traced.start_for_long()?;
@@ -186,11 +189,13 @@ fn by_profile_bee(profile_bee: &Path, traced: &Traced<'_>) -> anyhow::Result<Ver
     of_folded(&stacks)
 }
 
-/// `is_injected`: with the code of the jitdump made part of the recording first, which its documentation asks for.
+/// `is_injected`: with the code of the jitdump made part of the recording first, which its
+/// documentation asks for.
 fn by_perf(traced: &Traced<'_>, is_injected: bool) -> anyhow::Result<Verdict> {
     let (recorded, injected) = (traced.file("perf.data"), traced.file("perf.jit.data"));
     let mut record = Command::new("perf");
-    // Without build ids: perf 6.1 is ended by a check of its own when it collects them on kernel 6.18.
+    // Without build ids: perf 6.1 is ended by a check of its own when it collects them on kernel
+    // 6.18.
     record.args(["record", "--quiet", "--no-buildid", "-k", "mono", "-F", FREQUENCY]);
     traced.run(record.args(["--call-graph", "fp", "-o"]).arg(&recorded))?;
     let mut data = &recorded;

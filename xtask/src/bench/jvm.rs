@@ -1,4 +1,5 @@
-//! What a JVM's samples cost: loads that were warmed up, profiled by pid, as the figures of peers were measured.
+//! What a JVM's samples cost: loads that were warmed up, profiled by pid, as the figures of peers
+//! were measured.
 
 use std::path::Path;
 use std::process::Command;

@@ -27,7 +27,8 @@ pub(crate) struct Args {
     /// Only what it costs to read perf maps and unwind rows
     #[arg(long, conflicts_with_all = ["jvm", "json"])]
     files: bool,
-    /// Only who names code right that is generated in turn at one address: jvmprof, perf, profile-bee
+    /// Only who names code right that is generated in turn at one address: jvmprof, perf,
+    /// profile-bee
     #[arg(long, conflicts_with_all = ["jvm", "files", "json"])]
     jit_alternate: bool,
     /// The program to measure [default: a release build of this checkout]
@@ -71,7 +72,8 @@ pub(crate) struct Summary {
 pub(crate) struct Kernel {
     pub(crate) run_time_ns: u64,
     pub(crate) run_count: u64,
-    /// Runs that took a sample; the others met a process that isn't profiled, and cost next to nothing.
+    /// Runs that took a sample; the others met a process that isn't profiled, and cost next to
+    /// nothing.
     pub(crate) taken: u64,
 }
 
@@ -162,13 +164,15 @@ fn compile(name: &str, folder: &Path) -> anyhow::Result<PathBuf> {
     let source = paths::workspace().join("xtask/bench").join(name).with_extension("c");
     let mut gcc = Command::new("gcc");
     gcc.args(["-O1", "-g", "-Wall", "-Werror", "-fno-optimize-sibling-calls"]);
-    // Both profilers walk frame pointers; without the second flag leaf functions have none, and their callers are lost.
+    // Both profilers walk frame pointers; without the second flag leaf functions have none, and
+    // their callers are lost.
     gcc.args(["-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer", "-o"]);
     run(gcc.arg(&program).arg(&source)).context("compiling a load (Debian: gcc and libc6-dev)")?;
     Ok(program)
 }
 
-/// Profiles loads of this depth, one for each CPU, so that nearly every run of the kernel program takes a stack.
+/// Profiles loads of this depth, one for each CPU, so that nearly every run of the kernel program
+/// takes a stack.
 fn cost(args: &Args, depth: u32, jvmprof: &Path, recurse: &Path) -> anyhow::Result<Cost> {
     let cpus = thread::available_parallelism().context("counting CPUs")?.get();
     // The loads outlive the recording, whose start takes a moment.

@@ -1,7 +1,7 @@
 //! Debian's kernels: which package is the newest of a line, and its `vmlinuz`.
 //!
-//! apt fetches and checks them, with lists and a cache of its own below the target folder: what this machine installs
-//! from stays as it is.
+//! apt fetches and checks them, with lists and a cache of its own below the target folder: what
+//! this machine installs from stays as it is.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,8 +18,8 @@ const PUBLIC_MIRROR: &str = "http://deb.debian.org/debian";
 /// Signs every suite; of the package debian-archive-keyring.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// Depends on the newest kernel of its suite, in the flavour for virtual machines: a small one, with serial console, BTF
-/// and perf built in.
+/// Depends on the newest kernel of its suite, in the flavour for virtual machines: a small one,
+/// with serial console, BTF and perf built in.
 const NEWEST: &str = "linux-image-cloud-amd64";
 
 /// A line of kernels that jvmprof has to work on.
@@ -125,7 +125,8 @@ impl Suite {
         command
     }
 
-    /// What the package depends on and begins like this; `None` if the package isn't there, or nothing does.
+    /// What the package depends on and begins like this; `None` if the package isn't there, or
+    /// nothing does.
     fn dependency(&self, package: &str, prefix: &str) -> anyhow::Result<Option<String>> {
         let known = output(self.apt("apt-cache").args(["policy", package]))?;
         if known.is_empty() {
@@ -152,7 +153,8 @@ impl Suite {
     }
 }
 
-/// apt's configuration for the suite in this folder; all else, such as proxies, is as on this machine.
+/// apt's configuration for the suite in this folder; all else, such as proxies, is as on this
+/// machine.
 fn configuration(folder: &Path) -> String {
     let folder = folder.display();
     format!(

@@ -1,5 +1,5 @@
-//! The first process of a booted kernel: this same binary as `/init`. It runs the suite and writes what comes of it to
-//! the second serial port; whether that is good is the host's to say.
+//! The first process of a booted kernel: this same binary as `/init`. It runs the suite and writes
+//! what comes of it to the second serial port; whether that is good is the host's to say.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -31,7 +31,8 @@ pub(crate) fn is_called() -> bool {
     std::process::id() == 1 && std::env::args_os().next().is_some_and(|name| name == "/init")
 }
 
-/// Runs the suite and switches the machine off. If anything panics on the way so does the kernel, which the host sees.
+/// Runs the suite and switches the machine off. If anything panics on the way so does the kernel,
+/// which the host sees.
 pub(crate) fn main() -> ! {
     if let Err(error) = suite() {
         eprintln!("init: {error:#}");

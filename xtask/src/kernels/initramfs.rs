@@ -44,8 +44,8 @@ impl Image {
         Ok(())
     }
 
-    /// The libraries that a program or shared library needs, at their own paths, except for those that are in already:
-    /// with the tree that it comes with.
+    /// The libraries that a program or shared library needs, at their own paths, except for those
+    /// that are in already: with the tree that it comes with.
     ///
     /// # Errors
     /// ldd doesn't know it, or a library is missing.
@@ -146,7 +146,8 @@ enum Library<'a> {
     NotFound(&'a str),
 }
 
-/// Reads lines like `libc.so.6 => /lib/libc.so.6 (0x...)`, and `/lib64/ld-linux-x86-64.so.2 (0x...)` for the loader.
+/// Reads lines like `libc.so.6 => /lib/libc.so.6 (0x...)`, and `/lib64/ld-linux-x86-64.so.2
+/// (0x...)` for the loader.
 fn libraries(ldd: &str) -> Vec<Library<'_>> {
     let one = |line| -> Option<Library<'_>> {
         if let Some(name) = str::strip_suffix(line, " => not found") {

@@ -1,8 +1,9 @@
-//! `cargo xtask kernels`: Debian's kernels under qemu. Every program of the object has to load in each, and a JVM's stack
-//! has to be whole there.
+//! `cargo xtask kernels`: Debian's kernels under qemu. Every program of the object has to load in
+//! each, and a JVM's stack has to be whole there.
 //!
-//! The idea is that of aya's own tests: a kernel boots with an initramfs whose first process runs the suite. Here that
-//! process is this binary; what it finds comes back over a serial port of its own.
+//! The idea is that of aya's own tests: a kernel boots with an initramfs whose first process runs
+//! the suite. Here that process is this binary; what it finds comes back over a serial port of its
+//! own.
 
 mod debian;
 pub(crate) mod guest;
@@ -30,7 +31,8 @@ pub(crate) use debian::{Line, mirror, newest};
 const NOT_NEEDED: &[&str] =
     &["jmods", "src.zip", "lib/src.zip", "lib/ct.sym", "demo", "man", "include", "legal", "docs"];
 
-/// What is loaded by name while a JVM runs, wherever it is in a JDK: for the libraries that these need.
+/// What is loaded by name while a JVM runs, wherever it is in a JDK: for the libraries that these
+/// need.
 const JDK_LIBRARIES: &[&str] =
     &["libjvm.so", "libjava.so", "libverify.so", "libzip.so", "libnet.so", "libnio.so"];
 
@@ -141,7 +143,8 @@ fn image(jvmprof: &Path, jdk: &Jdk) -> anyhow::Result<PathBuf> {
     Ok(archive)
 }
 
-/// Compiles the guest's Java program, for the oldest JDK that a compiler of today knows; gives its folder.
+/// Compiles the guest's Java program, for the oldest JDK that a compiler of today knows; gives its
+/// folder.
 fn compile() -> anyhow::Result<PathBuf> {
     let classes = debian::folder().join("classes");
     create(&classes)?;

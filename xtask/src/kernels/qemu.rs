@@ -21,7 +21,8 @@ const TICK: Duration = Duration::from_millis(200);
 /// How many lines of the console are shown where something went wrong.
 const TAIL: usize = 60;
 
-/// What a kernel says on its console when it can't go on, or when something that it runs hangs in it.
+/// What a kernel says on its console when it can't go on, or when something that it runs hangs in
+/// it.
 const PANICS: &[&str] = &[
     "Kernel panic - not syncing",
     "rcu: INFO: rcu_preempt detected stalls",
@@ -32,8 +33,8 @@ const PANICS: &[&str] = &[
     "Oops: ",
 ];
 
-/// Boots the kernel with this initramfs. The suite's steps, as far as they came, and what went wrong if they aren't all
-/// there. Console and report stay in the folder.
+/// Boots the kernel with this initramfs. The suite's steps, as far as they came, and what went
+/// wrong if they aren't all there. Console and report stay in the folder.
 pub(super) fn boot(
     kernel: &Kernel,
     initramfs: &Path,
@@ -46,8 +47,8 @@ pub(super) fn boot(
     Ok((steps, trouble))
 }
 
-/// Boots the kernel and waits until the machine is off. What it wrote to its second serial port, and what went wrong, with
-/// the console's end. Both stay in the folder.
+/// Boots the kernel and waits until the machine is off. What it wrote to its second serial port,
+/// and what went wrong, with the console's end. Both stay in the folder.
 ///
 /// # Errors
 /// qemu can't be run.
@@ -75,17 +76,18 @@ pub(crate) fn run(
 
 fn command(kernel: &Kernel, initramfs: &Path, console: &Path, report: &Path) -> Command {
     let mut qemu = Command::new("qemu-system-x86_64");
-    // Emulated on every machine alike: CI's machines are virtual, and KVM inside of KVM hangs some kernels.
-    // On one thread: with one for each CPU, a JVM in twenty dies in code that another CPU wrote a moment before (qemu 7.2).
-    // Without cmpxchg16b, which qemu 7.2 emulates badly: an interrupt behind it may see flags that are none, and the kernel
-    // dies of a double fault in its allocator.
+    // Emulated on every machine alike: CI's machines are virtual, and KVM inside of KVM hangs some
+    // kernels. On one thread: with one for each CPU, a JVM in twenty dies in code that another CPU
+    // wrote a moment before (qemu 7.2). Without cmpxchg16b, which qemu 7.2 emulates badly: an
+    // interrupt behind it may see flags that are none, and the kernel dies of a double fault in its
+    // allocator.
     qemu.args(["-accel", "tcg,thread=single", "-cpu", "max,-cx16", "-smp", "2", "-m", "2048"]);
     qemu.args(["-nodefaults", "-display", "none", "-no-reboot"]);
     qemu.arg("-serial").arg(format!("file:{}", console.display()));
     qemu.arg("-serial").arg(format!("file:{}", report.display()));
     qemu.arg("-kernel").arg(&kernel.vmlinuz).arg("-initrd").arg(initramfs);
-    // A machine that panics ends by `panic=-1` and `-no-reboot`. On a busy host an emulated timer is late for the kernel's test
-    // of it.
+    // A machine that panics ends by `panic=-1` and `-no-reboot`. On a busy host an emulated timer
+    // is late for the kernel's test of it.
     qemu.args(["-append", "console=ttyS0 loglevel=5 no_timer_check panic=-1 oops=panic rdinit=/init"]);
     qemu.stdin(Stdio::null());
     qemu

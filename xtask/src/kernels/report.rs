@@ -85,8 +85,9 @@ impl Mode {
         }
     }
 
-    /// Least share of whole stacks. An emulated daemon on a busy machine is seconds late with what the kernel programs have to know of a
-    /// new process, so that this is no measure of what is lost at a JVM's start.
+    /// Least share of whole stacks. An emulated daemon on a busy machine is seconds late with what
+    /// the kernel programs have to know of a new process, so that this is no measure of what is
+    /// lost at a JVM's start.
     fn whole_percent(&self) -> u64 {
         match self.recording {
             Recording::Warm => 99,
@@ -121,8 +122,8 @@ struct Refusal {
 /// The last line of a report: all steps were taken.
 pub(crate) const END: &str = "end";
 
-/// Reads the lines that a guest has written so far, of which the last may be cut off: the steps, and whether these are
-/// all.
+/// Reads the lines that a guest has written so far, of which the last may be cut off: the steps,
+/// and whether these are all.
 pub(crate) fn parse(text: &str) -> (Vec<Step>, bool) {
     let steps = text.lines().filter_map(|line| serde_json::from_str(line.trim()).ok()).collect();
     (steps, text.lines().any(|line| line.trim() == END))

@@ -1,5 +1,6 @@
-//! `cargo xtask package`: what is shipped. One static program, the Debian package of it, and the root of the image; with
-//! `--check` the package is installed, upgraded and removed on a booted Debian.
+//! `cargo xtask package`: what is shipped. One static program, the Debian package of it, and the
+//! root of the image; with `--check` the package is installed, upgraded and removed on a booted
+//! Debian.
 
 mod machine;
 
@@ -26,7 +27,8 @@ pub(crate) struct Args {
     /// Pack this static program instead of building one
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
-    /// Boot a Debian under qemu and install, start, upgrade, remove and purge the package there (as root)
+    /// Boot a Debian under qemu and install, start, upgrade, remove and purge the package there (as
+    /// root)
     #[arg(long)]
     check: bool,
 }
@@ -46,7 +48,8 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the static program, unless one is `given`, and strips it: names of functions stay, for backtraces.
+/// Builds the static program, unless one is `given`, and strips it: names of functions stay, for
+/// backtraces.
 fn program(profile: &str, given: Option<&Path>) -> anyhow::Result<PathBuf> {
     let program = paths::target().join(TARGET).join(profile).join("jvmprof");
     match given {

@@ -1,7 +1,7 @@
 //! The kernel program's own counters, read from beside the daemon.
 //!
-//! A map lives as long as somebody holds it: what is held here can be read after the daemon was killed, when nothing counts
-//! any more.
+//! A map lives as long as somebody holds it: what is held here can be read after the daemon was
+//! killed, when nothing counts any more.
 
 use std::fs;
 use std::thread::sleep;

@@ -17,7 +17,8 @@ impl Memory {
         self.0.extend(line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()));
     }
 
-    /// Mean of the second quarter and of the last one, in KiB; `None` if it was looked at too seldom.
+    /// Mean of the second quarter and of the last one, in KiB; `None` if it was looked at too
+    /// seldom.
     pub(super) fn quarters(&self) -> Option<(f64, f64)> {
         let quarter = self.0.len() / 4;
         let mean = |part: &[u64]| part.iter().sum::<u64>() as f64 / part.len() as f64;

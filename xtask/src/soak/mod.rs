@@ -1,5 +1,6 @@
-//! `cargo xtask soak`: a busy host, a backend that is killed, a daemon that is killed and told to read its settings again, a
-//! disk that is full; in the end every sample that the kernel program took is in the backend once, or counted as lost.
+//! `cargo xtask soak`: a busy host, a backend that is killed, a daemon that is killed and told to
+//! read its settings again, a disk that is full; in the end every sample that the kernel program
+//! took is in the backend once, or counted as lost.
 
 mod books;
 mod host;
@@ -215,7 +216,8 @@ impl Scene {
         self.folder.join("jvmprof.toml")
     }
 
-    /// Other labels with each second SIGHUP, other headers with each fourth: for these the sinks are opened anew.
+    /// Other labels with each second SIGHUP, other headers with each fourth: for these the sinks
+    /// are opened anew.
     fn write_settings(&self) -> anyhow::Result<()> {
         let labels = labels_version(self.hangups);
         let headers = (self.hangups + 1) / 4;

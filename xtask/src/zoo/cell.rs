@@ -31,7 +31,8 @@ pub(super) struct Cell {
     pub(super) java: u64,
     /// Those of them whose stack is whole.
     pub(super) java_whole: u64,
-    /// Those without a Java frame whose stack isn't whole: threads of the JVM, or Java threads that were lost early.
+    /// Those without a Java frame whose stack isn't whole: threads of the JVM, or Java threads that
+    /// were lost early.
     pub(super) cut_outside_java: u64,
     /// Samples by reason.
     pub(super) truncated: BTreeMap<String, u64>,
@@ -192,7 +193,8 @@ fn end_of_example(stack: &Stack, at: usize) -> usize {
     at + 2 + AROUND + above.take_while(|frame| frame.java().is_none()).count()
 }
 
-/// Frames of a stack, leaf first, with their positions; equal ones in a row are counted, and much is cut in the middle.
+/// Frames of a stack, leaf first, with their positions; equal ones in a row are counted, and much
+/// is cut in the middle.
 fn excerpt(stack: &Stack, from: usize, to: usize) -> String {
     const ENDS: usize = 12;
     let frames = &stack.frames[..to.min(stack.frames.len())];

@@ -1,5 +1,5 @@
-//! Whether a stack can be true, by the class files: each caller's line must hold an instruction that reaches the callee,
-//! each line must be one of its method's.
+//! Whether a stack can be true, by the class files: each caller's line must hold an instruction
+//! that reaches the callee, each line must be one of its method's.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -237,8 +237,8 @@ fn find<'a>(versions: &'a [Class], method: &'a JavaMethod) -> impl Iterator<Item
     overloads.filter(move |overload| any || overload.descriptor == method.descriptor)
 }
 
-/// Calls whose signature the JVM takes from the call site: their targets are method handle code, and what that in turn
-/// is bound to.
+/// Calls whose signature the JVM takes from the call site: their targets are method handle code,
+/// and what that in turn is bound to.
 fn polymorphic(from: &JavaMethod, class: &str, name: &str, to: &JavaMethod) -> bool {
     match class {
         "java/lang/invoke/MethodHandle" if name == "invokeBasic" || name.starts_with("linkTo") => {

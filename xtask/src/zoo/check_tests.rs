@@ -1,4 +1,5 @@
-//! The checker must find what is planted, and pass what is true. Line numbers are those of `xtask/zoo/testdata/Edges.java`.
+//! The checker must find what is planted, and pass what is true. Line numbers are those of
+//! `xtask/zoo/testdata/Edges.java`.
 
 use super::check::{Checker, Wrong};
 use super::classes::Classes;
@@ -39,7 +40,8 @@ fn clinit(class: &str, line: u32) -> Frame {
 
 #[test]
 fn true_stacks_pass() {
-    // A virtual call of the base's method, two calls in one expression over two lines, a super call.
+    // A virtual call of the base's method, two calls in one expression over two lines, a super
+    // call.
     assert_eq!(wrongs([java(DERIVED, "other", INT, 29), java(DERIVED, "work", INT, 25), caller(40)]), []);
     assert_eq!(wrongs([java(BASE, "work", INT, 11), java(DERIVED, "work", INT, 24), caller(40)]), []);
     assert_eq!(wrongs([java(BASE, "work", INT, 11), caller(40)]), []);

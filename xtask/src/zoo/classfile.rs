@@ -1,4 +1,5 @@
-//! What a class file says about its methods: lines, and the instructions from which other methods can be reached.
+//! What a class file says about its methods: lines, and the instructions from which other methods
+//! can be reached.
 
 use std::collections::HashMap;
 
@@ -53,7 +54,8 @@ pub(super) enum Instruction {
     InvokeDynamic,
     /// `new`, `getstatic`, `putstatic`: the class is initialised.
     Initialise(String),
-    /// `checkcast`, `instanceof`, `anewarray`, `getfield` and their like: the class is resolved, so perhaps loaded.
+    /// `checkcast`, `instanceof`, `anewarray`, `getfield` and their like: the class is resolved, so
+    /// perhaps loaded.
     Resolve(String),
     /// `ldc` of a class, a method handle, a method type or a dynamic constant.
     LoadConstant,
@@ -133,8 +135,9 @@ impl Method {
         self.instructions.iter().filter(move |(bci, _)| here(*bci)).map(|(_, instruction)| instruction)
     }
 
-    /// As HotSpot finds it: the first entry that begins here, else the last of those that begin nearest before
-    /// (`openjdk jdk-21 src/hotspot/share/oops/method.cpp` `Method::line_number_from_bci`).
+    /// As HotSpot finds it: the first entry that begins here, else the last of those that begin
+    /// nearest before (`openjdk jdk-21 src/hotspot/share/oops/method.cpp`
+    /// `Method::line_number_from_bci`).
     fn line_of(&self, bci: u32) -> Option<u32> {
         let exact = self.lines.iter().find(|(start, _)| *start == bci);
         let nearest = || self.lines.iter().filter(|(start, _)| *start < bci).max_by_key(|(start, _)| *start);

@@ -1,5 +1,5 @@
-//! What is known of the oracle programs by construction: chains of calls, and shares of time. It stands in their sources,
-//! beside the code that it is about.
+//! What is known of the oracle programs by construction: chains of calls, and shares of time. It
+//! stands in their sources, beside the code that it is about.
 
 use std::collections::HashMap;
 
@@ -13,8 +13,8 @@ const OWN: &str = "zoo/";
 /// Samples of a thread that may be on their way into its last method or out of it.
 const ELSEWHERE: f64 = 0.1;
 
-/// How far a share may be off beside three standard deviations: the first seconds are interpreted, other threads
-/// disturb.
+/// How far a share may be off beside three standard deviations: the first seconds are interpreted,
+/// other threads disturb.
 const TOLERANCE: f64 = 0.04;
 
 /// With fewer samples a share says nothing, and is wrong.
@@ -58,8 +58,9 @@ pub(super) struct Expectations {
 pub(super) enum Fit {
     /// The chain, or its beginning.
     Whole,
-    /// All but what is inlined at the running instruction. HotSpot knows that at safepoints only: between them it, and
-    /// whoever follows its rule, takes the next one's (unless the JVM runs with `DebugNonSafepoints`).
+    /// All but what is inlined at the running instruction. HotSpot knows that at safepoints only:
+    /// between them it, and whoever follows its rule, takes the next one's (unless the JVM runs
+    /// with `DebugNonSafepoints`).
     ButForInlining,
     Wrong,
 }
@@ -102,7 +103,8 @@ impl Expectations {
         }
     }
 
-    /// The chain that this stack must follow. None if it has frames without names: they are counted elsewhere.
+    /// The chain that this stack must follow. None if it has frames without names: they are counted
+    /// elsewhere.
     pub(super) fn chain_of(&self, stack: &Stack) -> Option<&Chain> {
         if stack.frames.iter().any(|frame| matches!(frame.code, Code::Unknown(_))) {
             return None;
@@ -112,7 +114,8 @@ impl Expectations {
         chains.find(|chain| root.name == "run" && root.class == chain.root)
     }
 
-    /// Shares of time: those that are expected, and that nine of ten samples of a chain are at its end.
+    /// Shares of time: those that are expected, and that nine of ten samples of a chain are at its
+    /// end.
     pub(super) fn shares(&self, stacks: &[Stack]) -> Vec<Share> {
         let ends = self.chains.iter().filter_map(|(_, chain)| self.end_of(chain, stacks));
         let shares = self.shares.iter().flat_map(|(_, shares)| shares.seen_in(stacks));
@@ -176,8 +179,8 @@ impl Chain {
         }
     }
 
-    /// Whether methods (root first) are this chain or its beginning. What the JDK does on behalf of a method may
-    /// follow: class loading, linking.
+    /// Whether methods (root first) are this chain or its beginning. What the JDK does on behalf of
+    /// a method may follow: class loading, linking.
     fn fits(&self, methods: &[&JavaMethod]) -> bool {
         let mut rest = methods;
         for link in &self.links {

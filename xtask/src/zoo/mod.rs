@@ -1,5 +1,5 @@
-//! `cargo xtask zoo`: are the stacks of JVMs true? Oracle programs on many JDKs in many modes, each sampled stack checked
-//! against class files and against what is known of the programs.
+//! `cargo xtask zoo`: are the stacks of JVMs true? Oracle programs on many JDKs in many modes, each
+//! sampled stack checked against class files and against what is known of the programs.
 
 mod cell;
 mod check;
@@ -35,20 +35,21 @@ use self::programs::{Compiled, PROGRAMS};
 use self::recorder::Recorder;
 use crate::{build, paths};
 
-/// The part of one CPU's time in which the programs are seen at the very least: other work may share the machine, but a
-/// recording of nothing must not pass.
+/// The part of one CPU's time in which the programs are seen at the very least: other work may
+/// share the machine, but a recording of nothing must not pass.
 const LEAST: f64 = 0.15;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A JDK to run on, got where it is missing; with its home if it isn't where xtask looks (repeatable) [default: 8,
-    /// 11, 17, 21, 25 and the newest]
+    /// A JDK to run on, got where it is missing; with its home if it isn't where xtask looks
+    /// (repeatable) [default: 8, 11, 17, 21, 25 and the newest]
     #[arg(long, value_name = "N[=HOME]")]
     jdk: Vec<Wanted>,
     /// How to run it, or `all` (repeatable)
     #[arg(long, default_value = "default", value_name = "MODE")]
     mode: Vec<String>,
-    /// What to run (repeatable); several side by side: `Known,Calls` [default: all, one after the other]
+    /// What to run (repeatable); several side by side: `Known,Calls` [default: all, one after the
+    /// other]
     #[arg(long, value_name = "PROGRAM")]
     program: Vec<String>,
     /// How long each program runs
@@ -57,16 +58,19 @@ pub(crate) struct Args {
     /// Samples per second and CPU
     #[arg(short = 'F', long, default_value_t = 499, value_name = "HZ")]
     frequency: u32,
-    /// Begin to record a second after the program's start, by its pid, instead of at its first instruction
+    /// Begin to record a second after the program's start, by its pid, instead of at its first
+    /// instruction
     #[arg(long)]
     attach: bool,
     /// The program under test [default: built from this checkout]
     #[arg(long, value_name = "FILE")]
     jvmprof: Option<PathBuf>,
-    /// Check this profile against the classes of the first JDK, and what is known of the programs, instead of recording
+    /// Check this profile against the classes of the first JDK, and what is known of the programs,
+    /// instead of recording
     #[arg(long, value_name = "FILE")]
     check: Option<PathBuf>,
-    /// A folder with class files of the program in that profile, such as an unpacked jar (repeatable)
+    /// A folder with class files of the program in that profile, such as an unpacked jar
+    /// (repeatable)
     #[arg(long, value_name = "DIR", requires = "check")]
     classes: Vec<PathBuf>,
     /// Get the JDKs, compile the programs, and stop

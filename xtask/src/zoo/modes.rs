@@ -59,8 +59,9 @@ impl Mode {
         (self.since..=self.until).contains(&feature).then_some(self.flags)
     }
 
-    /// Whether shares of time are told by HotSpot's own rule. C1 polls for safepoints at a loop's end, and the rule gives what
-    /// the loop does behind the poll to the next place, which may be the caller's. Graal leaves no safepoint in counted loops.
+    /// Whether shares of time are told by HotSpot's own rule. C1 polls for safepoints at a loop's
+    /// end, and the rule gives what the loop does behind the poll to the next place, which may be
+    /// the caller's. Graal leaves no safepoint in counted loops.
     pub(super) fn tells_time(&self) -> bool {
         !matches!(self.name, "c1" | "graal")
     }

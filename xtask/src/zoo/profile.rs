@@ -91,7 +91,8 @@ impl Frame {
 }
 
 impl JavaMethod {
-    /// `com.acme.Order.total(Ljava/util/List;)J`; the class may hold slashes and dots of a hidden class.
+    /// `com.acme.Order.total(Ljava/util/List;)J`; the class may hold slashes and dots of a hidden
+    /// class.
     fn parse(system_name: &str) -> Option<Self> {
         let (method, descriptor) = system_name.split_at(system_name.find('(')?);
         let (class, name) = method.rsplit_once('.')?;
@@ -125,8 +126,8 @@ fn classify(mapping: &str, name: &str, system_name: &str) -> Code {
     }
 }
 
-/// Whether the JVM makes classes of such a name at run time, so that there is no class file. The one place that knows
-/// how hidden and generated classes are named.
+/// Whether the JVM makes classes of such a name at run time, so that there is no class file. The
+/// one place that knows how hidden and generated classes are named.
 pub(super) fn is_generated(class: &str) -> bool {
     let simple = class.rsplit('/').next().unwrap_or(class);
     let parts = [

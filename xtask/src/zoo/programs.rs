@@ -109,7 +109,8 @@ pub(super) fn expectations() -> anyhow::Result<Expectations> {
     Ok(expectations)
 }
 
-/// Compiles everything for JDK 8, so that all JDKs run the same class files; nothing, if no source has changed.
+/// Compiles everything for JDK 8, so that all JDKs run the same class files; nothing, if no source
+/// has changed.
 ///
 /// # Errors
 /// There is no `javac`, or it fails.

@@ -13,7 +13,8 @@ use serde::Deserialize;
 
 use crate::run::shown;
 
-/// How long a program runs before a recording by its pid begins: long enough for compiled code to be there.
+/// How long a program runs before a recording by its pid begins: long enough for compiled code to
+/// be there.
 const BEFORE: Duration = Duration::from_secs(1);
 
 /// The part of `jvmprof record --json` that is needed here.
@@ -32,8 +33,8 @@ pub(super) struct Recorder<'a> {
 }
 
 impl Recorder<'_> {
-    /// Records a program, given by the words of its command, to its end; returns what the recording says that it lost.
-    /// `None`: this JDK can't run the program.
+    /// Records a program, given by the words of its command, to its end; returns what the recording
+    /// says that it lost. `None`: this JDK can't run the program.
     ///
     /// # Errors
     /// The recording fails, or the program does.

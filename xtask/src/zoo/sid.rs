@@ -1,5 +1,5 @@
-//! Debian sid in a folder: its JDKs need a newer libc than stable distributions have, and a JVM with another root is
-//! what a container has.
+//! Debian sid in a folder: its JDKs need a newer libc than stable distributions have, and a JVM
+//! with another root is what a container has.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,8 @@ pub(super) fn home(feature: u32) -> PathBuf {
     folder().join(format!("usr/lib/jvm/java-{feature}-openjdk-amd64"))
 }
 
-/// The root of the file system that a JDK lies in, if it is one below this machine's: it has Debian's files too.
+/// The root of the file system that a JDK lies in, if it is one below this machine's: it has
+/// Debian's files too.
 pub(super) fn root_of(home: &Path) -> Option<PathBuf> {
     let below = home.ancestors().find(|folder| folder.ends_with("usr/lib/jvm"))?;
     let root = below.ancestors().nth(3)?;

@@ -1,4 +1,5 @@
-//! Where the JVM calls Java by itself. Short on purpose: what isn't here is a wrong edge until somebody has looked at it.
+//! Where the JVM calls Java by itself. Short on purpose: what isn't here is a wrong edge until
+//! somebody has looked at it.
 
 use super::classes::Classes;
 use super::classfile::{Instruction, Invoke};
@@ -7,7 +8,8 @@ use super::profile::JavaMethod;
 /// Whether the JVM may call `to` while it executes this instruction of `from`.
 pub(super) fn from_instruction(classes: &Classes, instruction: &Instruction, to: &JavaMethod) -> bool {
     initialises(classes, instruction, to)
-        // Any of them may refer to a class; a search for the handler of an exception loads what handlers name.
+        // Any of them may refer to a class; a search for the handler of an exception loads what
+        // handlers name.
         || is_class_loading(to)
         || (may_link(instruction) && is_linking(to))
         || throws(classes, instruction, to)
@@ -19,10 +21,11 @@ pub(super) fn from_method(from: &JavaMethod, to: &JavaMethod) -> bool {
     registers_finalizer(from, to) || leaves_continuation(from, to)
 }
 
-/// A method that is to be compiled is met anywhere: when it is entered, or goes on with a loop. Then classes of its signature are
-/// loaded (openjdk src/hotspot/share/compiler/compileBroker.cpp, `CompileBroker::compile_method`), and a compiler that is written
-/// in Java may be asked for the tier (openjdk jdk-11 src/hotspot/share/jvmci/jvmciRuntime.cpp, `adjust_comp_level`). Both calls are the
-/// JVM's own, so that its frames lie between.
+/// A method that is to be compiled is met anywhere: when it is entered, or goes on with a loop.
+/// Then classes of its signature are loaded (openjdk src/hotspot/share/compiler/compileBroker.cpp,
+/// `CompileBroker::compile_method`), and a compiler that is written in Java may be asked for the
+/// tier (openjdk jdk-11 src/hotspot/share/jvmci/jvmciRuntime.cpp, `adjust_comp_level`). Both calls
+/// are the JVM's own, so that its frames lie between.
 pub(super) fn precedes_compilation(to: &JavaMethod) -> bool {
     is_class_loading(to) || (to.class == JVMCI_RUNTIME && to.name == "adjustCompilationLevel")
 }
@@ -43,7 +46,8 @@ pub(super) fn from_native(from: &JavaMethod, to: &JavaMethod) -> bool {
     {
         return true;
     }
-    // The JVM makes the compiler's objects for its classes, methods and constants (openjdk src/hotspot/share/jvmci/jvmciEnv.cpp).
+    // The JVM makes the compiler's objects for its classes, methods and constants (openjdk
+    // src/hotspot/share/jvmci/jvmciEnv.cpp).
     if from.class.starts_with(JVMCI) && to.class.starts_with(JVMCI) {
         return true;
     }
@@ -62,24 +66,28 @@ pub(super) fn from_native(from: &JavaMethod, to: &JavaMethod) -> bool {
         ("jdk/internal/vm/Continuation", "enterSpecial") => {
             to.class == "jdk/internal/vm/Continuation" && to.name == "enter"
         }
-        // A library's JNI_OnLoad looks classes up for the class that loads it (jni.cpp, `jni_FindClass`).
+        // A library's JNI_OnLoad looks classes up for the class that loads it (jni.cpp,
+        // `jni_FindClass`).
         (
             "jdk/internal/loader/NativeLibraries"
             | "java/lang/ClassLoader$NativeLibrary"
             | "jdk/internal/loader/NativeLibraries$NativeLibraryImpl",
             "load" | "load0",
         ) => to.name == "getFromClass",
-        // The properties of JDK 8 are put one by one; how their text is encoded, is one (jni_util.c, `initializeEncoding`).
+        // The properties of JDK 8 are put one by one; how their text is encoded, is one
+        // (jni_util.c, `initializeEncoding`).
         ("java/lang/System", "initProperties") => {
             matches!(to.name.as_str(), "setProperty" | "put" | "getProperty")
         }
-        // JDK 28 looks up the charset that text of the system has as soon as it knows its name (jni_util.c, `InitializeEncoding`).
+        // JDK 28 looks up the charset that text of the system has as soon as it knows its name
+        // (jni_util.c, `InitializeEncoding`).
         ("jdk/internal/util/SystemProps$Raw", "platformProperties") => to.name == "forName",
         _ => false,
     }
 }
 
-/// Whether the method can be the first of a thread, or the first that the JVM calls without any Java below it.
+/// Whether the method can be the first of a thread, or the first that the JVM calls without any
+/// Java below it.
 pub(super) fn is_root(classes: &Classes, method: &JavaMethod) -> bool {
     let (class, name) = (method.class.as_str(), method.name.as_str());
     match name {
@@ -137,8 +145,9 @@ pub(super) fn is_polymorphic(method: &JavaMethod) -> bool {
     }
 }
 
-/// Classes of the JDK that have more methods than their files: those that a class-data archive has anew for the lambda forms that
-/// were in use when it was written, and event classes, which the JVM completes when it loads them (openjdk
+/// Classes of the JDK that have more methods than their files: those that a class-data archive has
+/// anew for the lambda forms that were in use when it was written, and event classes, which the JVM
+/// completes when it loads them (openjdk
 /// src/hotspot/share/jfr/instrumentation/jfrEventClassTransformer.cpp).
 pub(super) fn is_regenerated(class: &str) -> bool {
     class.starts_with("java/lang/invoke/") && class.ends_with("$Holder")
@@ -160,7 +169,8 @@ fn initialises(classes: &Classes, instruction: &Instruction, to: &JavaMethod) ->
     }
 }
 
-/// Loading asks the class's loader, and whether the package may be used; agents may change what was found.
+/// Loading asks the class's loader, and whether the package may be used; agents may change what was
+/// found.
 fn is_class_loading(to: &JavaMethod) -> bool {
     let of_loader = matches!(to.name.as_str(), "loadClass" | "loadClassInternal")
         && to.descriptor == "(Ljava/lang/String;)Ljava/lang/Class;";
@@ -237,8 +247,8 @@ fn registers_finalizer(from: &JavaMethod, to: &JavaMethod) -> bool {
         && to.name == "register"
 }
 
-/// The last instructions of `doYield` take the place of `enterSpecial`, by whose frame they return (openjdk
-/// src/hotspot/cpu/x86/sharedRuntime_x86_64.cpp, `gen_continuation_yield`).
+/// The last instructions of `doYield` take the place of `enterSpecial`, by whose frame they return
+/// (openjdk src/hotspot/cpu/x86/sharedRuntime_x86_64.cpp, `gen_continuation_yield`).
 fn leaves_continuation(from: &JavaMethod, to: &JavaMethod) -> bool {
     let is_continuation = |method: &JavaMethod| method.class == "jdk/internal/vm/Continuation";
     is_continuation(from) && is_continuation(to) && from.name == "run" && to.name == "doYield"

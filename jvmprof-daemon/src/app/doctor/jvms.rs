@@ -36,7 +36,8 @@ struct Problem {
     text: String,
 }
 
-/// All that can be found: by what they export, and by a mapped `libjvm.so` where that can't be read.
+/// All that can be found: by what they export, and by a mapped `libjvm.so` where that can't be
+/// read.
 pub(super) fn find() -> Vec<Jvm> {
     procfs::pids().into_iter().filter_map(|pid| Jvm::of(pid, &procfs::mappings(pid).ok()?)).collect()
 }

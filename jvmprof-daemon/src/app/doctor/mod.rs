@@ -1,4 +1,5 @@
-//! `jvmprof doctor`: what this kernel, these capabilities and these JVMs allow, and what to do where something is missing.
+//! `jvmprof doctor`: what this kernel, these capabilities and these JVMs allow, and what to do
+//! where something is missing.
 
 mod capabilities;
 mod jvms;

@@ -1,4 +1,5 @@
-//! A process that says of itself what would be labels, if values were ever taken for more than values.
+//! A process that says of itself what would be labels, if values were ever taken for more than
+//! values.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -18,7 +19,8 @@ use crate::profile::model::{Batch, Sample as Counted, Series};
 use crate::proto::profilestore::WriteRawRequest;
 use crate::sampler::now_ns;
 
-/// Line breaks, quotes, what ends a field of `/proc/PID/stat`, a label's name, bytes that are no text.
+/// Line breaks, quotes, what ends a field of `/proc/PID/stat`, a label's name, bytes that are no
+/// text.
 const NAME: &[u8] = b") R 1\n\",__name__=\"x\",node=\"evil\"}\xff\xfe\x1b[31m";
 /// Longest argument that Linux takes, but for some: eight of them are a mebibyte.
 const LONG: usize = 127 << 10;
@@ -107,7 +109,8 @@ fn a_process_can_choose_values_and_no_names_whatever_it_calls_itself() {
 
 #[test]
 fn the_kernel_lets_no_cgroup_have_a_line_break_in_its_name() {
-    // What `Cgroup::parse` relies on: one line, one hierarchy (kernel/cgroup/cgroup.c, `cgroup_mkdir`).
+    // What `Cgroup::parse` relies on: one line, one hierarchy (kernel/cgroup/cgroup.c,
+    // `cgroup_mkdir`).
     let hierarchies = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/systemd"];
     let mounted: Vec<_> = hierarchies
         .iter()

@@ -1,7 +1,8 @@
 //! Dropped processes, as the kernel is told of them, and when they are looked at again.
 //!
-//! What is known of a process changes: a JVM tells its main class late, a thread gets a name, a library is loaded. So a
-//! process that was dropped is sampled once more after a second, and again after twice the time, up to ten minutes.
+//! What is known of a process changes: a JVM tells its main class late, a thread gets a name, a
+//! library is loaded. So a process that was dropped is sampled once more after a second, and again
+//! after twice the time, up to ten minutes.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

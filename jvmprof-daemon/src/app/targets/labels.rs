@@ -1,4 +1,5 @@
-//! What is known of a process, as labels: those of its series, and the `__meta_` ones that only rules see.
+//! What is known of a process, as labels: those of its series, and the `__meta_` ones that only
+//! rules see.
 
 use std::path::Path;
 
@@ -6,8 +7,9 @@ use crate::process::{Process, runtime};
 use crate::profile::model::LabelSet;
 use crate::symbolize::JvmFacts;
 
-/// Characters of a label's value: command lines and paths are anyone's to choose. Whoever reads values reads more than these
-/// before a limit of its own, so that what is cut is cut here, and counted.
+/// Characters of a label's value: command lines and paths are anyone's to choose. Whoever reads
+/// values reads more than these before a limit of its own, so that what is cut is cut here, and
+/// counted.
 const MAX_VALUE: usize = 1024;
 
 /// Labels as they are put together.
@@ -31,8 +33,8 @@ impl Labels {
     }
 }
 
-/// The labels of a process's series. `jvm`: what is known of it if it is a JVM that can be read; one that can't yet is
-/// known by the file it maps.
+/// The labels of a process's series. `jvm`: what is known of it if it is a JVM that can be read;
+/// one that can't yet is known by the file it maps.
 pub fn labels_of(process: &Process, jvm: Option<&JvmFacts>, node: &str) -> LabelSet {
     let mut labels = own_labels(process, jvm);
     labels.put("node", node);

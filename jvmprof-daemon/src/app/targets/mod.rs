@@ -1,7 +1,8 @@
 //! Targets: which samples are wanted, and under which labels.
 //!
-//! A process's labels come from what is known of it; rules change them or drop it. Rules are applied once for each process
-//! (and thread or CPU, if those are labels), and again when something they may depend on has changed.
+//! A process's labels come from what is known of it; rules change them or drop it. Rules are
+//! applied once for each process (and thread or CPU, if those are labels), and again when something
+//! they may depend on has changed.
 
 #[cfg(test)]
 mod hostile_tests;
@@ -51,7 +52,8 @@ pub(super) struct Targets {
     /// See [`LabelOptions::process_rules`].
     process_rules: usize,
     generation: u32,
-    /// Those before, by generation: what is held still is labelled as it would have been in its own time.
+    /// Those before, by generation: what is held still is labelled as it would have been in its own
+    /// time.
     earlier: BTreeMap<u32, LabelOptions>,
     known: HashMap<ProcessKey, Target>,
     names: ThreadNames,
@@ -138,7 +140,8 @@ impl Targets {
         self.known.contains_key(&key)
     }
 
-    /// What becomes of a sample that just arrived. `start_ns`: when its process began, as the sample tells it.
+    /// What becomes of a sample that just arrived. `start_ns`: when its process began, as the
+    /// sample tells it.
     pub(super) fn judge(
         &mut self,
         process: &Process,
@@ -165,8 +168,8 @@ impl Targets {
         self.decide(owner, 1)
     }
 
-    /// Whether rules drop all of a process's samples, as far as is known before anything of its code is read. A sample that just
-    /// arrived is counted as dropped then.
+    /// Whether rules drop all of a process's samples, as far as is known before anything of its
+    /// code is read. A sample that just arrived is counted as dropped then.
     ///
     /// A JVM isn't judged yet, since what it runs is told by its memory.
     pub(super) fn drops_unseen(&mut self, process: &Process, start_ns: u64) -> bool {
@@ -186,7 +189,8 @@ impl Targets {
         true
     }
 
-    /// What becomes of samples that were held for their labels. `release`: they aren't held any longer.
+    /// What becomes of samples that were held for their labels. `release`: they aren't held any
+    /// longer.
     pub(super) fn settle(&mut self, owner: Owner, samples: u64, release: bool) -> Verdict {
         // Kept while anything is held for it.
         let Some(target) = self.known.get_mut(&owner.process) else {
@@ -229,7 +233,8 @@ impl Targets {
         self.kernel.forget(pid);
     }
 
-    /// Dropped processes are sampled again that may be judged differently by now. To be called some times a second.
+    /// Dropped processes are sampled again that may be judged differently by now. To be called some
+    /// times a second.
     pub(super) fn look_again(&mut self) {
         self.kernel.look_again(Instant::now());
     }
@@ -319,7 +324,8 @@ impl Target {
         dropped
     }
 
-    /// The labels of an owner's samples; `None`: they are dropped. `cut` counts values that were too long for them.
+    /// The labels of an owner's samples; `None`: they are dropped. `cut` counts values that were
+    /// too long for them.
     fn decide(
         &mut self,
         owner: Owner,

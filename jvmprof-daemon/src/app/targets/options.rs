@@ -20,12 +20,14 @@ pub struct LabelArgs {
     #[arg(long, value_name = "LABEL")]
     pub sample_labels: Vec<SampleLabel>,
 
-    /// Rule as in Prometheus's relabel_configs, a TOML table; applied in their order to labels and __meta_ labels
-    /// (repeatable): { source_labels = ["__meta_systemd_unit"], regex = "(.+)\\.service", target_label = "job" }
+    /// Rule as in Prometheus's relabel_configs, a TOML table; applied in their order to labels and
+    /// __meta_ labels (repeatable): { source_labels = ["__meta_systemd_unit"], regex =
+    /// "(.+)\\.service", target_label = "job" }
     #[arg(long, value_name = "RULE")]
     pub relabel_configs: Vec<Rule>,
 
-    /// Series of a window, at most; the samples of further ones go into one series labelled overflow="true"
+    /// Series of a window, at most; the samples of further ones go into one series labelled
+    /// overflow="true"
     #[arg(long, default_value_t = 4096, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub max_series: u32,
 }
@@ -102,8 +104,8 @@ impl LabelOptions {
         }
     }
 
-    /// The limit of series, and the series that says so. Rules have kept its samples; they change its labels as those of any
-    /// other.
+    /// The limit of series, and the series that says so. Rules have kept its samples; they change
+    /// its labels as those of any other.
     pub(in crate::app) fn limit(&self) -> Option<SeriesLimit> {
         let mut rest: LabelSet = self.external.clone();
         for name in ["node", "__meta_node"] {
@@ -115,8 +117,8 @@ impl LabelOptions {
         self.max_series.map(|max| SeriesLimit { max, rest: Arc::new(rest) })
     }
 
-    /// How many rules, from the first on, can't depend on the labels of single samples: what they drop, they drop of all of a
-    /// process's samples.
+    /// How many rules, from the first on, can't depend on the labels of single samples: what they
+    /// drop, they drop of all of a process's samples.
     pub(super) fn process_rules(&self) -> usize {
         let depends = |rule: &Rule| {
             self.sample_labels

@@ -1,8 +1,8 @@
 //! Regular expressions in Go's syntax (RE2), which Prometheus's users write, for the `regex` crate.
 //!
-//! Both are of the same family; where they read a text differently it is rewritten: Go's `\w`, `\d`, `\s` and `\b` are
-//! ASCII, `[` and `&&` are literal within a class, a `{` that begins no repetition is literal, `\101` is octal, and `\Q...\E`
-//! quotes.
+//! Both are of the same family; where they read a text differently it is rewritten: Go's `\w`,
+//! `\d`, `\s` and `\b` are ASCII, `[` and `&&` are literal within a class, a `{` that begins no
+//! repetition is literal, `\101` is octal, and `\Q...\E` quotes.
 
 use regex::{Regex, RegexBuilder};
 

@@ -1,5 +1,6 @@
-//! Relabelling with the semantics of Prometheus (`relabel_configs`, prometheus/prometheus `model/relabel`): rules that are
-//! applied in order to a label set, each of which may change it or drop it.
+//! Relabelling with the semantics of Prometheus (`relabel_configs`, prometheus/prometheus
+//! `model/relabel`): rules that are applied in order to a label set, each of which may change it or
+//! drop it.
 //!
 //! A label without a value and a label that isn't there are the same.
 
@@ -20,14 +21,16 @@ pub fn relabel(rules: &[Rule], labels: &mut LabelSet) -> bool {
     rules.iter().all(|rule| rule.apply(labels))
 }
 
-/// Applies what the rules do to labels and not what they drop: to a label set that stands for several, which they have kept.
+/// Applies what the rules do to labels and not what they drop: to a label set that stands for
+/// several, which they have kept.
 pub fn relabel_kept(rules: &[Rule], labels: &mut LabelSet) {
     for rule in rules {
         let _would_be_kept = rule.apply(labels);
     }
 }
 
-/// What rules leave: without labels that only they see, empty ones, and names that backends don't take.
+/// What rules leave: without labels that only they see, empty ones, and names that backends don't
+/// take.
 pub fn retain_public(labels: &mut LabelSet) {
     labels.retain(|name, value| !name.starts_with("__") && is_label_name(name) && !value.is_empty());
 }

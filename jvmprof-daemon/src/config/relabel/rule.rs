@@ -64,7 +64,8 @@ impl fmt::Display for Action {
     }
 }
 
-/// A checked rule. [`FromStr`] reads it from an inline TOML table with the fields of a Prometheus `relabel_config`.
+/// A checked rule. [`FromStr`] reads it from an inline TOML table with the fields of a Prometheus
+/// `relabel_config`.
 #[derive(Clone, Debug)]
 pub struct Rule {
     pub(super) action: Action,

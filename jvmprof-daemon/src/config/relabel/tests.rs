@@ -1,5 +1,5 @@
-//! The cases that Prometheus documents by its own tests (`model/relabel/relabel_test.go`), and those of our own reading of
-//! regular expressions.
+//! The cases that Prometheus documents by its own tests (`model/relabel/relabel_test.go`), and
+//! those of our own reading of regular expressions.
 
 use std::str::FromStr;
 

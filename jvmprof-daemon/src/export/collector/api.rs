@@ -1,7 +1,7 @@
 //! The data behind the page, as JSON.
 //!
-//! `from`, `to`: milliseconds since 1970. `match`: `label=value` or `label!=value`, any number; values of one label are
-//! alternatives. Errors are `{"error": "..."}`.
+//! `from`, `to`: milliseconds since 1970. `match`: `label=value` or `label!=value`, any number;
+//! values of one label are alternatives. Errors are `{"error": "..."}`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -81,7 +81,8 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// Sets its flag when the request's future is dropped: the client has gone, and the reading need not go on.
+/// Sets its flag when the request's future is dropped: the client has gone, and the reading need
+/// not go on.
 struct GiveUp(Arc<AtomicBool>);
 
 impl Drop for GiveUp {

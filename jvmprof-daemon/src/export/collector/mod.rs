@@ -1,4 +1,5 @@
-//! The receiving side: Parca's `ProfileStoreService`, with Parca's validation, into a [`Store`](crate::export::store::Store).
+//! The receiving side: Parca's `ProfileStoreService`, with Parca's validation, into a
+//! [`Store`](crate::export::store::Store).
 //!
 //! gRPC and whatever HTTP routes the caller merges share one port: HTTP/1.1 and HTTP/2 without TLS.
 
@@ -46,7 +47,8 @@ const MAX_REQUESTS: usize = 8;
 
 /// How long others wait, before they are told to come back.
 const SLOT_TIME: Duration = Duration::from_secs(30);
-/// How long a request may take, from its headers to its answer: whoever trickles bytes holds a slot.
+/// How long a request may take, from its headers to its answer: whoever trickles bytes holds a
+/// slot.
 const REQUEST_TIME: Duration = Duration::from_secs(120);
 /// The same for debug files: as long as Parca waits for an upload.
 const UPLOAD_TIME: Duration = Duration::from_secs(15 * 60);
@@ -62,7 +64,8 @@ pub fn routes(collector: Arc<Collector>) -> Router {
     Router::new().route_service(&path, service).layer(middleware::from_fn_with_state(slots, as_parca_answers))
 }
 
-/// The gRPC routes of uploaded debug files. Uploads take longer than profiles: they have slots of their own.
+/// The gRPC routes of uploaded debug files. Uploads take longer than profiles: they have slots of
+/// their own.
 pub fn debuginfo_routes(debuginfo: Debuginfo) -> Router {
     let path = format!("/{}/{{*method}}", DebuginfoServiceServer::<Debuginfo>::NAME);
     let service = DebuginfoServiceServer::new(debuginfo).max_decoding_message_size(MAX_CHUNK_BYTES);
@@ -97,8 +100,9 @@ impl Slots {
     }
 }
 
-/// Bounds how many requests are held at once and for how long, and answers a message that is too large with grpc-go's code
-/// instead of tonic's: clients tell by the code whether sending again makes sense.
+/// Bounds how many requests are held at once and for how long, and answers a message that is too
+/// large with grpc-go's code instead of tonic's: clients tell by the code whether sending again
+/// makes sense.
 async fn as_parca_answers(State(slots): State<Slots>, request: Request, next: Next) -> Response {
     // Never closed, so that only time can run out.
     let Ok(_slot) = tokio::time::timeout(SLOT_TIME, slots.free.acquire()).await else {

@@ -1,10 +1,11 @@
 //! The collector's page: its files, its headers, and who may ask.
 //!
-//! Profiles tell much of a company's code, and a collector on a developer's machine asks nobody for a password. So a web
-//! site that is open in the same browser mustn't read them: no answer allows other origins, and as long as the collector
-//! listens on a loopback address it answers only to names that mean this machine, which keeps out a site whose name was
-//! pointed at 127.0.0.1 (DNS rebinding). On any other address every name is right, for nobody knows which ones a network
-//! has for it; there a proxy with a login belongs in front.
+//! Profiles tell much of a company's code, and a collector on a developer's machine asks nobody for
+//! a password. So a web site that is open in the same browser mustn't read them: no answer allows
+//! other origins, and as long as the collector listens on a loopback address it answers only to
+//! names that mean this machine, which keeps out a site whose name was pointed at 127.0.0.1 (DNS
+//! rebinding). On any other address every name is right, for nobody knows which ones a network has
+//! for it; there a proxy with a login belongs in front.
 
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::net::{IpAddr, SocketAddr};
@@ -41,13 +42,15 @@ const OWN: [Asset; 5] = [
     asset!("icon.svg"),
 ];
 
-/// Hash of the one style that d3-flame-graph adds to the page by itself; see `assets/vendor/README.md`.
+/// Hash of the one style that d3-flame-graph adds to the page by itself; see
+/// `assets/vendor/README.md`.
 const LIBRARY_STYLE: &str = "sha256-PjPkXjWPssRCMzB6p5SnF25xrwIH7ThbVHWlE+SG1DE=";
 
 /// How the page is served.
 #[derive(Clone, Copy, Debug)]
 pub struct PageOptions {
-    /// Where the collector listens, which decides whether names other than this machine's are answered.
+    /// Where the collector listens, which decides whether names other than this machine's are
+    /// answered.
     pub listen: SocketAddr,
     pub limits: ReadLimits,
 }

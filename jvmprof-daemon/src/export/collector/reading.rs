@@ -1,4 +1,5 @@
-//! Reading many stored profiles for one answer, within limits of bytes and time, and no further than anybody waits for.
+//! Reading many stored profiles for one answer, within limits of bytes and time, and no further
+//! than anybody waits for.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -134,7 +135,8 @@ impl Reading {
         Ok(profile)
     }
 
-    /// Hands every profile to `take`, and says how many it took and how many it or the store refused.
+    /// Hands every profile to `take`, and says how many it took and how many it or the store
+    /// refused.
     fn each(
         &self,
         profiles: &[ProfileRef],

@@ -10,8 +10,8 @@ use crate::profile::model::LabelSet;
 
 const NANOS_PER_MILLI: i64 = 1_000_000;
 
-/// Longest range of one request. Ranges cost by the profiles in them, for which there are limits of their own; this one
-/// catches times in the wrong unit.
+/// Longest range of one request. Ranges cost by the profiles in them, for which there are limits of
+/// their own; this one catches times in the wrong unit.
 const MAX_RANGE: Duration = Duration::from_secs(400 * 24 * 3600);
 
 /// Conditions of one request: more than a person clicks together.
@@ -46,13 +46,15 @@ pub(super) struct Query {
 #[derive(Clone, Debug)]
 pub(super) struct Selection {
     pub(super) range: TimeRange,
-    /// Any of these values; several labels must all agree. A label that isn't there has the value `""`.
+    /// Any of these values; several labels must all agree. A label that isn't there has the value
+    /// `""`.
     wanted: BTreeMap<String, BTreeSet<String>>,
     unwanted: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Query {
-    /// Parses `from=MS&to=MS&match=label=value&match=label!=value&group=label`; other parameters mean nothing.
+    /// Parses `from=MS&to=MS&match=label=value&match=label!=value&group=label`; other parameters
+    /// mean nothing.
     pub(super) fn parse(query: &str) -> Result<Self, SelectionError> {
         let (mut from, mut to, mut group) = (None, None, None);
         let (mut wanted, mut unwanted) = (BTreeMap::new(), BTreeMap::new());
@@ -149,8 +151,8 @@ impl Selection {
         series.iter().filter(|series| self.chooses(&series.labels, None)).map(|series| series.last).max()
     }
 
-    /// The values of each label with their samples. Those of a label that has a condition are told as if it had none, so
-    /// that one can choose another.
+    /// The values of each label with their samples. Those of a label that has a condition are told
+    /// as if it had none, so that one can choose another.
     pub(super) fn label_values(&self, store: &Store) -> BTreeMap<String, BTreeMap<String, u64>> {
         let series = store.series(self.range, &[]);
         let mut labels: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();

@@ -15,7 +15,8 @@ use crate::proto::profilestore::{
     WriteArrowRequest, WriteArrowResponse, WriteRawRequest, WriteRawResponse, WriteRequest, WriteResponse,
 };
 
-/// Requests that are unpacked and stored at the same time: each may take [`DecodeLimits`] of memory.
+/// Requests that are unpacked and stored at the same time: each may take [`DecodeLimits`] of
+/// memory.
 const MAX_UNPACKING: usize = 2;
 
 /// What happened since the start.

@@ -14,7 +14,8 @@ pub(super) struct Timeline {
     step_ms: f64,
     /// Samples in each step.
     samples: Vec<f64>,
-    /// When the newest chosen profile of any time ended, so that an empty range can say where to look.
+    /// When the newest chosen profile of any time ended, so that an empty range can say where to
+    /// look.
     newest_ms: Option<i64>,
 }
 
@@ -47,8 +48,9 @@ impl Bars {
         Self { step: length / BARS as f64, samples: vec![0.0; BARS] }
     }
 
-    /// Spreads samples evenly over the time of their profile: bars that count whole profiles would go up and down by
-    /// how many of them happen to begin in each. What lies behind the range's end isn't shown.
+    /// Spreads samples evenly over the time of their profile: bars that count whole profiles would
+    /// go up and down by how many of them happen to begin in each. What lies behind the range's end
+    /// isn't shown.
     fn add(&mut self, start: f64, duration: f64, samples: f64) {
         let (from, to) = (start / self.step, (start + duration) / self.step);
         let first = (from.max(0.0) as usize).min(BARS - 1);

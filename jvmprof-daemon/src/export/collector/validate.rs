@@ -1,9 +1,10 @@
 //! What Parca refuses, refused with the same codes.
 //!
 //! Rules of parca-dev/parca 3b5647cd9: `pkg/normalizer/normalizer.go` (`NormalizeWriteRawRequest`),
-//! `pkg/normalizer/validate.go`, `pkg/profilestore/profilecolumnstore.go` (`writeSeries`). Where Parca would crash on a
-//! request (no label set, negative indices, an empty string table), it is refused as invalid here. Where Parca takes
-//! what a bounded program can't (a profile that unpacks without end), it is refused as exhausting.
+//! `pkg/normalizer/validate.go`, `pkg/profilestore/profilecolumnstore.go` (`writeSeries`). Where
+//! Parca would crash on a request (no label set, negative indices, an empty string table), it is
+//! refused as invalid here. Where Parca takes what a bounded program can't (a profile that unpacks
+//! without end), it is refused as exhausting.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -64,7 +65,8 @@ pub enum Invalid {
 }
 
 impl Refusal {
-    /// The code that Parca answers with; for bad gzip and bad profile types that is none in particular.
+    /// The code that Parca answers with; for bad gzip and bad profile types that is none in
+    /// particular.
     pub fn code(&self) -> Code {
         match self {
             Self::Undecodable(
@@ -90,7 +92,8 @@ impl From<Refusal> for Status {
     }
 }
 
-/// The profiles of a request, all valid. Profiles without samples are left out, as Parca stores nothing of them.
+/// The profiles of a request, all valid. Profiles without samples are left out, as Parca stores
+/// nothing of them.
 ///
 /// # Errors
 /// The first reason to refuse the request as a whole.
@@ -273,8 +276,8 @@ impl Checker<'_> {
     }
 }
 
-/// Each type, `name:sample_type:sample_unit:period_type:period_unit`, must parse as a metric's name in a selector:
-/// `[a-zA-Z_:][a-zA-Z0-9_:]*`.
+/// Each type, `name:sample_type:sample_unit:period_type:period_unit`, must parse as a metric's name
+/// in a selector: `[a-zA-Z_:][a-zA-Z0-9_:]*`.
 fn check_types(name: &str, profile: &Profile) -> Result<(), Refusal> {
     let text = |index: i64| {
         usize::try_from(index).ok().and_then(|at| profile.string_table.get(at)).map_or("", String::as_str)

@@ -7,10 +7,11 @@ use tonic::Code;
 
 use crate::export::parca::{Outcome, ParcaClient, Request};
 
-/// Requests that may be refused one after the other, none being taken, before the rest is believed to be refused as well: a
-/// server that wants nothing is not asked for each series.
+/// Requests that may be refused one after the other, none being taken, before the rest is believed
+/// to be refused as well: a server that wants nothing is not asked for each series.
 const REFUSALS: usize = 64;
-/// The same of failures that say nothing of the request, while the one among its series is searched that causes them.
+/// The same of failures that say nothing of the request, while the one among its series is searched
+/// that causes them.
 const FAILURES: usize = 8;
 
 /// How to take failures.
@@ -18,7 +19,8 @@ const FAILURES: usize = 8;
 pub(super) struct Policy {
     /// Send again what may have been stored.
     pub(super) send_again: bool,
-    /// Divide a request also if it isn't refused: others are taken, so that something in it must be the reason.
+    /// Divide a request also if it isn't refused: others are taken, so that something in it must be
+    /// the reason.
     pub(super) divide: bool,
 }
 
@@ -41,8 +43,8 @@ pub(super) struct Verdict {
     pub(super) divided: u64,
 }
 
-/// Sends a request, in parts if the server doesn't want it as a whole. `deadline`: resolves when answers aren't waited for
-/// any more.
+/// Sends a request, in parts if the server doesn't want it as a whole. `deadline`: resolves when
+/// answers aren't waited for any more.
 pub(super) async fn deliver(
     client: &ParcaClient,
     request: Request,

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 /// Numbers of samples, unless said otherwise, of one sink.
 ///
-/// At any time `found + handed_over` is `delivered` + all losses + `spooled` + `waiting`: see [`Self::unaccounted`].
+/// At any time `found + handed_over` is `delivered` + all losses + `spooled` + `waiting`: see
+/// [`Self::unaccounted`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeliveryCounts {
@@ -18,7 +19,8 @@ pub struct DeliveryCounts {
     pub losses: Losses,
     /// In the spool now.
     pub spooled: u64,
-    /// In the folder of a spool that settings have replaced by another one: nobody sends them as long as it is so.
+    /// In the folder of a spool that settings have replaced by another one: nobody sends them as
+    /// long as it is so.
     #[serde(skip)]
     pub left_behind: u64,
     /// In memory now, on the way to the sink.
@@ -115,19 +117,22 @@ impl DeliveryCounts {
         came - went.into_iter().map(i128::from).sum::<i128>()
     }
 
-    /// The counts of this sink and of the one that it has replaced: what it found in its spool is what that one had left.
+    /// The counts of this sink and of the one that it has replaced: what it found in its spool is
+    /// what that one had left.
     #[must_use]
     pub fn after(&self, closed: &Self) -> Self {
         Self { found: closed.found + self.found.saturating_sub(closed.spooled), ..self.with_earlier(closed) }
     }
 
-    /// The counts of a sink that is closed and whose spool's folder settings have replaced by another one.
+    /// The counts of a sink that is closed and whose spool's folder settings have replaced by
+    /// another one.
     #[must_use]
     pub fn leaving_its_spool(&self) -> Self {
         Self { left_behind: self.left_behind + self.spooled, spooled: 0, spool_bytes: 0, ..*self }
     }
 
-    /// The counts of this run, and those of the ones before it: what was found is part of what they had been handed.
+    /// The counts of this run, and those of the ones before it: what was found is part of what they
+    /// had been handed.
     pub(super) fn with_earlier(&self, earlier: &Self) -> Self {
         Self {
             found: 0,

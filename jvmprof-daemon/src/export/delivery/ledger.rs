@@ -1,8 +1,9 @@
 //! A sink's counts on disk, so that the sums hold beyond the end of a daemon that was killed.
 //!
-//! The file holds two slots of 4 KiB, written in turn and each with a checksum: whenever the writer dies, one is whole. It
-//! has its full length from the beginning, so that a full disk doesn't matter. It isn't synced: what was written outlives the
-//! process, and a power cut costs the last seconds.
+//! The file holds two slots of 4 KiB, written in turn and each with a checksum: whenever the writer
+//! dies, one is whole. It has its full length from the beginning, so that a full disk doesn't
+//! matter. It isn't synced: what was written outlives the process, and a power cut costs the last
+//! seconds.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
@@ -123,8 +124,8 @@ impl Entry {
     /// Closes the books of a daemon that has ended, with what its spool turned out to hold.
     pub(super) fn closed(&self, found: &Found) -> DeliveryCounts {
         let mut total = self.total();
-        // It was taken, and neither lost nor handed over: it was in that daemon's memory, unless that has gone on without
-        // the sink, or had handed over everything.
+        // It was taken, and neither lost nor handed over: it was in that daemon's memory, unless
+        // that has gone on without the sink, or had handed over everything.
         let gone = self.lost_before + self.handed_over_before + self.run.handed_over;
         let before = if self.is_closed { 0 } else { self.taken.saturating_sub(gone) };
         total.handed_over += before;

@@ -1,5 +1,5 @@
-//! The way of batches to their sinks: each sink on its own, so that a dead one holds up no other, and every sample accounted
-//! for. See `docs/delivery.md`.
+//! The way of batches to their sinks: each sink on its own, so that a dead one holds up no other,
+//! and every sample accounted for. See `docs/delivery.md`.
 
 mod attempt;
 mod counts;
@@ -71,7 +71,8 @@ impl Delivery {
         Self { before, ..Self::default() }
     }
 
-    /// Adds Parca, or a backend that speaks as it does. What an earlier daemon left in its spool is on its way from now on.
+    /// Adds Parca, or a backend that speaks as it does. What an earlier daemon left in its spool is
+    /// on its way from now on.
     ///
     /// # Errors
     /// The spool can't be used.
@@ -93,7 +94,8 @@ impl Delivery {
         self.sinks.push(Sink { shared, queue, tasks: vec![tokio::spawn(append)], notes: Vec::new() });
     }
 
-    /// Hands a batch to every sink. Never waits: where there is no room the batch is lost and counted.
+    /// Hands a batch to every sink. Never waits: where there is no room the batch is lost and
+    /// counted.
     pub fn hand_over(&self, batch: Batch) {
         let samples = batch.samples();
         if samples == 0 {
@@ -120,8 +122,9 @@ impl Delivery {
         }
     }
 
-    /// Tells how many samples the kernel program has taken since the daemon's start, and how many of them are lost before
-    /// they could be handed over. Noted down beside the counts of each sink that has a spool, soon.
+    /// Tells how many samples the kernel program has taken since the daemon's start, and how many
+    /// of them are lost before they could be handed over. Noted down beside the counts of each sink
+    /// that has a spool, soon.
     pub fn note_taken(&mut self, taken: u64, lost_before: u64) {
         for sink in &mut self.sinks {
             if sink.shared.note_taken(taken, lost_before) {
@@ -150,8 +153,8 @@ impl Delivery {
         (samples > 0).then(|| (NO_SINK.to_owned(), counts))
     }
 
-    /// Ends: what waits is sent for at most so long, then it goes to the spools, which nobody holds any more. Gives each
-    /// sink's name and last counts.
+    /// Ends: what waits is sent for at most so long, then it goes to the spools, which nobody holds
+    /// any more. Gives each sink's name and last counts.
     pub async fn finish(self, drain: Duration) -> Vec<(String, DeliveryCounts)> {
         let mut ended: Vec<_> = self.without_sink().into_iter().collect();
         let until = Instant::now() + drain;

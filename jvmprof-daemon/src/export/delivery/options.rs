@@ -6,13 +6,14 @@ use std::time::Duration;
 /// How a remote sink is treated.
 #[derive(Clone, Debug)]
 pub struct DeliveryOptions {
-    /// Send again what the server may have stored already: nothing is lost, some may count twice. Else it is counted as
-    /// possibly lost.
+    /// Send again what the server may have stored already: nothing is lost, some may count twice.
+    /// Else it is counted as possibly lost.
     pub send_again: bool,
     /// After the first failure nothing is sent for about this long; doubles with each further one.
     pub first_delay: Duration,
     pub max_delay: Duration,
-    /// Requests in memory that wait for the sender, in bytes; the oldest go to the spool, or are lost if there is none.
+    /// Requests in memory that wait for the sender, in bytes; the oldest go to the spool, or are
+    /// lost if there is none.
     pub max_waiting_bytes: usize,
     pub spool: Option<SpoolPlan>,
 }

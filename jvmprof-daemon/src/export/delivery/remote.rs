@@ -1,11 +1,12 @@
 //! A sink behind a network: one task encodes, one sends.
 //!
-//! Fresh requests go first. When the server doesn't take one, nothing is sent for a while, and what comes in meanwhile goes
-//! to the spool. Then an empty request asks whether the server is back, because an answer that doesn't come would cost
-//! samples otherwise. The spool is sent oldest first, at a bounded rate beside what is fresh.
+//! Fresh requests go first. When the server doesn't take one, nothing is sent for a while, and what
+//! comes in meanwhile goes to the spool. Then an empty request asks whether the server is back,
+//! because an answer that doesn't come would cost samples otherwise. The spool is sent oldest
+//! first, at a bounded rate beside what is fresh.
 //!
-//! A request that fails although the server has just answered holds up no other: it waits behind them, is divided until what
-//! isn't taken stands alone, and is refused in the end.
+//! A request that fails although the server has just answered holds up no other: it waits behind
+//! them, is divided until what isn't taken stands alone, and is refused in the end.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -83,8 +84,8 @@ struct Sender {
     takes_others: bool,
 }
 
-/// A series that failed so often by itself, others being taken each time in between, is refused. With the longest delay
-/// between two tries that takes five minutes.
+/// A series that failed so often by itself, others being taken each time in between, is refused.
+/// With the longest delay between two tries that takes five minutes.
 const TRIES: u32 = 10;
 
 /// What to do next.

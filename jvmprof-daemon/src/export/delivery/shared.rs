@@ -126,7 +126,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// Opens the spool, if there is to be one, and closes the books of the daemon before. `before`: what this daemon has done.
+    /// Opens the spool, if there is to be one, and closes the books of the daemon before. `before`:
+    /// what this daemon has done.
     pub(super) fn open(name: String, options: DeliveryOptions, before: SoFar) -> Result<Self, SpoolError> {
         let SoFar { taken, lost_before, handed_over } = before;
         let mut state = State { taken, lost_before, handed_over_before: handed_over, ..State::default() };
@@ -162,7 +163,8 @@ impl Shared {
         }
     }
 
-    /// What the sampler has taken so far, for the ledger. True if there is a ledger, and this is new.
+    /// What the sampler has taken so far, for the ledger. True if there is a ledger, and this is
+    /// new.
     pub(super) fn note_taken(&self, taken: u64, lost_before: u64) -> bool {
         let mut state = self.state();
         let before = std::mem::replace(&mut state.taken, taken);
@@ -170,7 +172,8 @@ impl Shared {
         self.disk.is_some() && before != taken
     }
 
-    /// Puts requests behind the others. What there is no room for goes to the spool, the oldest first.
+    /// Puts requests behind the others. What there is no room for goes to the spool, the oldest
+    /// first.
     pub(super) async fn put(self: &Arc<Self>, requests: Vec<Request>) {
         let over = {
             let mut state = self.state();
@@ -205,8 +208,8 @@ impl Shared {
         }
     }
 
-    /// Requests that have to be sent again: the first ones, if it was the server that took nothing, or behind all others, if
-    /// it took others.
+    /// Requests that have to be sent again: the first ones, if it was the server that took nothing,
+    /// or behind all others, if it took others.
     pub(super) async fn keep_for_later(self: &Arc<Self>, requests: Vec<Request>) {
         if self.disk.is_some() {
             return self.keep(requests).await;
@@ -274,7 +277,8 @@ impl Shared {
         }
     }
 
-    /// A record of the spool, which is from now on being sent: the oldest that wasn't tried yet, or one of those that were.
+    /// A record of the spool, which is from now on being sent: the oldest that wasn't tried yet, or
+    /// one of those that were.
     pub(super) async fn take_spooled(self: &Arc<Self>, is_tried: bool) -> Result<Option<Taken>, SpoolError> {
         let shared = Arc::clone(self);
         let taken = self
@@ -294,8 +298,8 @@ impl Shared {
         taken.unwrap_or(Ok(None))
     }
 
-    /// Notes down what became of a record of the spool. `count` gets the counts in the moment in which the spool lets go
-    /// of it.
+    /// Notes down what became of a record of the spool. `count` gets the counts in the moment in
+    /// which the spool lets go of it.
     pub(super) async fn settle(
         self: &Arc<Self>,
         taken: Taken,

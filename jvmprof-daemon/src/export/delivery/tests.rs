@@ -340,7 +340,8 @@ async fn the_books_of_a_daemon_that_vanished_are_closed_by_the_next() {
 
     let delivery = to(&patient, &options);
     let total = read_ledger(dir.path()).expect("readable").expect("an entry").total();
-    // 40 taken: 1 lost before, 19 handed over, so 20 in the sampler's memory; 10 waited behind the request of 6.
+    // 40 taken: 1 lost before, 19 handed over, so 20 in the sampler's memory; 10 waited behind the
+    // request of 6.
     assert_eq!((total.delivered, total.losses.possibly_lost, total.losses.killed), (3, 6, 30));
     assert_eq!((total.handed_over, total.unaccounted()), (39, 0));
     end(delivery).await;

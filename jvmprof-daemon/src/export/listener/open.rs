@@ -81,7 +81,8 @@ impl OpenConnections {
         self.0.len()
     }
 
-    /// Closes the one that has been quiet for the longest time. False if all of them wait for answers.
+    /// Closes the one that has been quiet for the longest time. False if all of them wait for
+    /// answers.
     pub(super) fn close_quietest(&mut self) -> bool {
         let quiet = self.0.iter().enumerate().filter_map(|(at, (activity, _))| {
             let seen = activity.seen();

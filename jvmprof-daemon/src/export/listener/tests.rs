@@ -72,7 +72,8 @@ async fn headers_have_a_time_of_their_own() {
     }
 }
 
-/// The preface of HTTP/2 byte by byte, and then one byte for ever: nothing ever times out by being idle.
+/// The preface of HTTP/2 byte by byte, and then one byte for ever: nothing ever times out by being
+/// idle.
 #[tokio::test]
 async fn who_never_comes_to_a_request_is_let_go() {
     let limits = ListenerLimits { header_time: IDLE, idle_time: Duration::from_secs(600), ..small() };

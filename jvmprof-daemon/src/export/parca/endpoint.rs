@@ -50,7 +50,8 @@ pub struct ParcaOptions {
     pub connect_timeout: Duration,
     /// From the first byte of a request to the answer.
     pub request_timeout: Duration,
-    /// Compress requests (gzip). The profiles in them are compressed already: this is about labels, and costs CPU.
+    /// Compress requests (gzip). The profiles in them are compressed already: this is about labels,
+    /// and costs CPU.
     pub compress: bool,
     /// Larger batches are sent in several requests. Parca takes up to 64 MiB.
     pub max_request_bytes: usize,
@@ -88,7 +89,8 @@ impl ParcaOptions {
 }
 
 impl ParcaOptions {
-    /// The backend, by whatever address it is given: `http://a:1`, `http://a:1/` and `a:1` without TLS are the same.
+    /// The backend, by whatever address it is given: `http://a:1`, `http://a:1/` and `a:1` without
+    /// TLS are the same.
     ///
     /// # Errors
     /// [`ConfigError::Address`].
@@ -169,19 +171,22 @@ fn url(options: &ParcaOptions) -> Result<Url, ConfigError> {
         && url.fragment().is_none()
         && url.username().is_empty()
         && url.password().is_none();
-    // Without a scheme the port is what tells an address from any other word; the parser hides a default port.
+    // Without a scheme the port is what tells an address from any other word; the parser hides a
+    // default port.
     let has_port = !bare || address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
     if is_plain && has_port { Ok(url) } else { Err(wrong()) }
 }
 
-/// A connection that is made when it is needed: directly, or through the proxy that the environment names.
+/// A connection that is made when it is needed: directly, or through the proxy that the environment
+/// names.
 pub(super) fn channel(options: &ParcaOptions) -> Result<Channel, ConfigError> {
     let (endpoint, url) = endpoint(options)?;
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
     connector.set_nodelay(true);
-    // Pushes are seconds apart: a peer that vanished in between is found before a request is lost to it. HTTP/2's own
-    // pings wait for a request, because servers of grpc-go take pings on an idle connection for an attack.
+    // Pushes are seconds apart: a peer that vanished in between is found before a request is lost
+    // to it. HTTP/2's own pings wait for a request, because servers of grpc-go take pings on an
+    // idle connection for an attack.
     connector.set_keepalive(Some(Duration::from_secs(15)));
     connector.set_keepalive_interval(Some(Duration::from_secs(5)));
     connector.set_keepalive_retries(Some(3));

@@ -1,7 +1,8 @@
 //! Pushing to Parca and to backends that speak as it does (`ProfileStoreService.WriteRaw`).
 //!
-//! The server doesn't recognize what it got twice. So it is told apart whether a request that failed can't have been stored
-//! or may have been; who sends it again, and when, is decided by [`delivery`](crate::export::delivery).
+//! The server doesn't recognize what it got twice. So it is told apart whether a request that
+//! failed can't have been stored or may have been; who sends it again, and when, is decided by
+//! [`delivery`](crate::export::delivery).
 
 mod endpoint;
 mod outcome;
@@ -28,7 +29,8 @@ pub use endpoint::{ConfigError, ParcaOptions, SettingsFile, Token, check_header}
 pub use outcome::Outcome;
 pub use request::{Request, requests};
 
-/// A connection to one backend, made when it is first needed and again when it broke. Cheap to clone.
+/// A connection to one backend, made when it is first needed and again when it broke. Cheap to
+/// clone.
 #[derive(Clone, Debug)]
 pub struct ParcaClient {
     channel: Channel,
@@ -88,7 +90,8 @@ impl ParcaClient {
         outcome
     }
 
-    /// Sends a request without series: whether it is answered tells whether there is somebody, and nothing is at stake.
+    /// Sends a request without series: whether it is answered tells whether there is somebody, and
+    /// nothing is at stake.
     pub async fn ask(&self) -> Outcome {
         self.attempt(WriteRawRequest::default()).await
     }
@@ -104,7 +107,8 @@ impl ParcaClient {
         }
         // The server is told as well, and may save itself the work.
         message.set_timeout(self.options.request_timeout);
-        // grpc-go answers as it was asked: what can't be read would look like a refusal of what it has stored.
+        // grpc-go answers as it was asked: what can't be read would look like a refusal of what it
+        // has stored.
         let mut client =
             ProfileStoreServiceClient::new(self.channel.clone()).accept_compressed(CompressionEncoding::Gzip);
         if self.options.compress {

@@ -20,7 +20,8 @@ pub enum Outcome {
         code: Code,
         message: String,
     },
-    /// It wasn't stored for certain, and might be later: nobody is there, there is no room at the moment, or we aren't let in.
+    /// It wasn't stored for certain, and might be later: nobody is there, there is no room at the
+    /// moment, or we aren't let in.
     NotStored {
         message: String,
     },
@@ -29,7 +30,8 @@ pub enum Outcome {
 impl Outcome {
     /// What a failure means.
     pub(super) fn of(status: &Status) -> Self {
-        // Not gRPC but HTTP: a proxy that didn't let the request through, or a server that doesn't know what it is.
+        // Not gRPC but HTTP: a proxy that didn't let the request through, or a server that doesn't
+        // know what it is.
         match http_status(status.message()) {
             Some(413) => return Self::refused(status, true),
             Some(400..=499 | 503) => return Self::not_stored(status),
@@ -52,17 +54,19 @@ impl Outcome {
             Code::ResourceExhausted | Code::OutOfRange if is_too_large(status.message()) => refused(true),
             Code::ResourceExhausted => Self::not_stored(status),
             Code::Unavailable if was_not_forwarded(status.message()) => Self::not_stored(status),
-            // The same text says that the server can't read the request and that we can't read its answer.
+            // The same text says that the server can't read the request and that we can't read its
+            // answer.
             Code::Unimplemented if status.message().starts_with("Content is compressed with") => {
                 Self::possibly_lost(status)
             }
-            // They speak of us or of the server rather than of the profiles: somebody will put it right.
+            // They speak of us or of the server rather than of the profiles: somebody will put it
+            // right.
             Code::Unauthenticated | Code::PermissionDenied | Code::Unimplemented => Self::not_stored(status),
             Code::NotFound | Code::AlreadyExists | Code::FailedPrecondition | Code::OutOfRange => {
                 refused(false)
             }
-            // Unknown is what Parca says of bad gzip and of a failed storage alike; Unavailable is what a proxy says of a
-            // connection that broke behind it, whenever it did.
+            // Unknown is what Parca says of bad gzip and of a failed storage alike; Unavailable is
+            // what a proxy says of a connection that broke behind it, whenever it did.
             _ => Self::possibly_lost(status),
         }
     }
@@ -109,7 +113,8 @@ fn was_never_processed(cause: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// The HTTP status of an answer that isn't gRPC, as tonic tells it: with a page of HTML in it, or without.
+/// The HTTP status of an answer that isn't gRPC, as tonic tells it: with a page of HTML in it, or
+/// without.
 fn http_status(message: &str) -> Option<u16> {
     let rest = ["receiving response with status: ", "HTTP status code "]
         .iter()
@@ -120,20 +125,22 @@ fn http_status(message: &str) -> Option<u16> {
 /// What servers say of a message beyond their limit, in their libraries' words.
 fn is_too_large(message: &str) -> bool {
     const TEXTS: &[&str] = &[
-        // grpc-go `rpc_util.go`, C++, Python and Node.js: "received message larger than max (%d vs. %d)"
+        // grpc-go `rpc_util.go`, C++, Python and Node.js: "received message larger than max (%d vs.
+        // %d)"
         "larger than max",
         // grpc-java `MessageDeframer.java`: "gRPC message exceeds maximum size %d: %d"
         "exceeds maximum size",
         // grpc-dotnet: "Received message exceeds the maximum configured message size."
         "exceeds the maximum configured message size",
-        // tonic `codec/decode.rs`: "Error, decoded message length too large: found %d bytes, the limit is: %d bytes"
+        // tonic `codec/decode.rs`: "Error, decoded message length too large: found %d bytes, the
+        // limit is: %d bytes"
         "message length too large",
     ];
     TEXTS.iter().any(|text| message.contains(text))
 }
 
-/// Answers of proxies that had nobody to pass the request to: Envoy's texts (`source/common/http/utility.cc`,
-/// `source/common/router/router.cc`).
+/// Answers of proxies that had nobody to pass the request to: Envoy's texts
+/// (`source/common/http/utility.cc`, `source/common/router/router.cc`).
 fn was_not_forwarded(message: &str) -> bool {
     const TEXTS: &[&str] = &[
         "no healthy upstream",

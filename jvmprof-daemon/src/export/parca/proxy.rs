@@ -1,6 +1,8 @@
-//! The proxy that the environment names: `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`, in capitals or not.
+//! The proxy that the environment names: `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`, in
+//! capitals or not.
 //!
-//! gRPC is HTTP/2 from end to end, so that any proxy is passed through a tunnel (CONNECT), with TLS inside of it.
+//! gRPC is HTTP/2 from end to end, so that any proxy is passed through a tunnel (CONNECT), with TLS
+//! inside of it.
 
 use std::fmt;
 

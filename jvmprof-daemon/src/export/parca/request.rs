@@ -19,7 +19,8 @@ pub struct Request {
     pub created: SystemTime,
     /// Number of samples.
     pub samples: u64,
-    /// How often it wasn't taken while others were: from 1 on it is by itself, rather than the server's state, that it fails.
+    /// How often it wasn't taken while others were: from 1 on it is by itself, rather than the
+    /// server's state, that it fails.
     pub tries: u32,
     /// The samples of each series.
     counts: Vec<u64>,
@@ -37,7 +38,8 @@ impl Request {
         self.message.encoded_len()
     }
 
-    /// Two requests with a half of the series each, both of which have still to be judged; `None` if there is but one.
+    /// Two requests with a half of the series each, both of which have still to be judged; `None`
+    /// if there is but one.
     pub fn halves(mut self) -> Option<[Self; 2]> {
         let middle = self.series() / 2;
         if middle == 0 {
@@ -79,8 +81,8 @@ impl Request {
     }
 }
 
-/// Encodes a batch, in requests of at most `max_bytes` each as far as single series are not larger. Series without samples
-/// are left out.
+/// Encodes a batch, in requests of at most `max_bytes` each as far as single series are not larger.
+/// Series without samples are left out.
 ///
 /// # Errors
 /// None that writing to memory could have.

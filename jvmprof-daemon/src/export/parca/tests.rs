@@ -84,7 +84,8 @@ async fn a_connection_that_breaks_with_the_request_on_it_is_possibly_lost() {
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
             *counted.lock().unwrap() += 1;
-            // An empty SETTINGS frame makes us an HTTP/2 server; then the request comes, and the end.
+            // An empty SETTINGS frame makes us an HTTP/2 server; then the request comes, and the
+            // end.
             tokio::io::AsyncWriteExt::write_all(&mut stream, &[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
             tokio::time::sleep(Duration::from_millis(100)).await;
             let mut buffer = vec![0; 1 << 16];

@@ -19,8 +19,9 @@ impl Clocks {
         Self { wall_ms: millis(SystemTime::now()), boot_ms: saturating_millis(boot) }
     }
 
-    /// Of a record that was created then by the wall clock. `appended`: the clocks when this daemon appended it, which are
-    /// believed for the time before and not for what the wall clock says since. A clock that was set back makes nothing old.
+    /// Of a record that was created then by the wall clock. `appended`: the clocks when this daemon
+    /// appended it, which are believed for the time before and not for what the wall clock says
+    /// since. A clock that was set back makes nothing old.
     pub(super) fn age_ms(&self, created_ms: u64, appended: Option<Self>) -> u64 {
         match appended {
             Some(then) => then.wall_ms.saturating_sub(created_ms) + self.boot_ms.saturating_sub(then.boot_ms),

@@ -5,7 +5,8 @@
 //! 32    254 marks of 16 bytes, one for each record: the only bytes that are ever written twice
 //! 4096  records, appended: header (52) | body
 //! ```
-//! All numbers are little-endian. A mark lies within one sector, so that no crash leaves half of it.
+//! All numbers are little-endian. A mark lies within one sector, so that no crash leaves half of
+//! it.
 
 use crc32fast::Hasher;
 
@@ -125,7 +126,8 @@ pub(super) fn head(number: u64, samples_before: u64) -> Vec<u8> {
     bytes
 }
 
-/// Samples in all segments before the one that begins so; `None` if this isn't the beginning of that segment.
+/// Samples in all segments before the one that begins so; `None` if this isn't the beginning of
+/// that segment.
 pub(super) fn decode_head(bytes: &[u8], number: u64) -> Option<u64> {
     let bytes: &[u8; 32] = bytes.first_chunk()?;
     let is_whole = bytes[0..8] == MAGIC

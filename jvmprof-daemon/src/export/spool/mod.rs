@@ -4,12 +4,14 @@
 //! DIR/lock                      held by the one daemon that uses the spool
 //! DIR/0000000000000001.spool    segments, the oldest first; see `format.rs`
 //! ```
-//! A segment is a page of marks and, behind it, records that are only ever appended, each with checksums of its own. A
-//! record is synced before [`Spool::append`] returns: a crash at any byte loses what was being appended, nothing else. A
-//! record that is damaged is left out, and the next one is found behind it. A mark is written, and synced where sending
-//! twice is forbidden, *before* a record is sent, and again when its fate is known: after a crash it is known which
-//! record may have been stored. Segments leave as a whole, when all of their records are over or when the room is
-//! needed; the last one is emptied and stays, because it knows how many samples have ever been here.
+//! A segment is a page of marks and, behind it, records that are only ever appended, each with
+//! checksums of its own. A record is synced before [`Spool::append`] returns: a crash at any byte
+//! loses what was being appended, nothing else. A record that is damaged is left out, and the next
+//! one is found behind it. A mark is written, and synced where sending twice is forbidden, *before*
+//! a record is sent, and again when its fate is known: after a crash it is known which record may
+//! have been stored. Segments leave as a whole, when all of their records are over or when the room
+//! is needed; the last one is emptied and stays, because it knows how many samples have ever been
+//! here.
 //!
 //! The methods do blocking I/O: call them from `spawn_blocking`.
 
@@ -142,7 +144,8 @@ impl Spool {
     /// Keeps a request until it is settled. It is on disk when this returns. The oldest make room.
     ///
     /// # Errors
-    /// There is no room on the disk, or the request alone is larger than the spool may be. What was there before still is.
+    /// There is no room on the disk, or the request alone is larger than the spool may be. What was
+    /// there before still is.
     pub fn append(&mut self, new: &NewRecord) -> Result<(), SpoolError> {
         let bytes = (HEADER_BYTES + new.body.len()) as u64;
         self.remove_finished();
@@ -174,8 +177,8 @@ impl Spool {
         Ok(())
     }
 
-    /// The oldest record that wasn't tried yet, marked as being sent. `None` if there is none. Records that are damaged or
-    /// too old are left out and counted.
+    /// The oldest record that wasn't tried yet, marked as being sent. `None` if there is none.
+    /// Records that are damaged or too old are left out and counted.
     ///
     /// # Errors
     /// It can't be read, or the mark can't be written; the record stays.
@@ -223,16 +226,17 @@ impl Spool {
         }
     }
 
-    /// Ends a record that was taken: so many of its samples were delivered, and the rest is lost or was appended again. Its
-    /// file stays until the next call that takes or appends, so that its fate can be noted elsewhere before.
+    /// Ends a record that was taken: so many of its samples were delivered, and the rest is lost or
+    /// was appended again. Its file stays until the next call that takes or appends, so that its
+    /// fate can be noted elsewhere before.
     pub fn settle(&mut self, id: RecordId, delivered: u64) {
         let gone = self.taken.take().filter(|_| self.segment(id.segment).is_none());
         self.samples -= gone.map_or(0, |(_, samples)| samples);
         self.finish(id, Mark::Done { delivered: u32::try_from(delivered).unwrap_or(u32::MAX) });
     }
 
-    /// Gives a record back, with its tries, that was not stored for certain, or that is to be sent again anyway. Its samples
-    /// are counted as lost if its segment had to leave in the meantime.
+    /// Gives a record back, with its tries, that was not stored for certain, or that is to be sent
+    /// again anyway. Its samples are counted as lost if its segment had to leave in the meantime.
     pub fn put_back(&mut self, taken: &Taken) {
         self.taken = None;
         let segment = self.segments.iter_mut().find(|segment| segment.number == taken.id.segment);

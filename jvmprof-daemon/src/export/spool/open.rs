@@ -23,13 +23,15 @@ pub struct Found {
     pub settled: Option<u64>,
     /// Ever appended, as far as the files tell.
     pub appended: u64,
-    /// Places, not samples, where bytes were skipped that were no records: the last one of a crash, or damage.
+    /// Places, not samples, where bytes were skipped that were no records: the last one of a crash,
+    /// or damage.
     pub damaged_places: u64,
 }
 
 impl Spool {
-    /// Opens the folder, and creates it if it isn't there. `unsettled`: a record that an earlier daemon was sending when it
-    /// wrote down its counts for the last time, to tell what became of it since.
+    /// Opens the folder, and creates it if it isn't there. `unsettled`: a record that an earlier
+    /// daemon was sending when it wrote down its counts for the last time, to tell what became of
+    /// it since.
     ///
     /// # Errors
     /// Another daemon uses it, or it can't be created, listed or written to.

@@ -138,7 +138,8 @@ impl Segment {
         self.records >= MAX_RECORDS || self.bytes >= limit_bytes
     }
 
-    /// Writes a record behind the last one, without syncing it. If that fails the file is as it was.
+    /// Writes a record behind the last one, without syncing it. If that fails the file is as it
+    /// was.
     pub(super) fn append(
         &mut self,
         file: &File,
@@ -177,7 +178,8 @@ impl Segment {
         Ok(file)
     }
 
-    /// Takes back what is behind the good end. What stays in spite of it is skipped when the segment is read.
+    /// Takes back what is behind the good end. What stays in spite of it is skipped when the
+    /// segment is read.
     pub(super) fn cut(&self, file: &File) {
         if let Err(error) = file.set_len(self.bytes) {
             tracing::warn!(path = %self.path.display(), %error, "half a record stays behind in the spool");
@@ -210,7 +212,8 @@ impl Segment {
     }
 }
 
-/// Whether reading would fail in the same way for ever: the file is gone, or the disk can't read it.
+/// Whether reading would fail in the same way for ever: the file is gone, or the disk can't read
+/// it.
 fn is_lasting(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::EIO)
 }

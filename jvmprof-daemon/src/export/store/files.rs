@@ -93,7 +93,8 @@ pub(super) fn sync_dir(path: &Path) -> Result<(), StoreError> {
     dir.sync_all().map_err(StoreError::io("sync folder", path))
 }
 
-/// A file that isn't under its name yet: written, synced, published, in this order. Removed when dropped without being published.
+/// A file that isn't under its name yet: written, synced, published, in this order. Removed when
+/// dropped without being published.
 #[derive(Debug)]
 pub(super) struct Staged {
     temporary: PathBuf,
@@ -152,7 +153,8 @@ impl Drop for Staged {
     }
 }
 
-/// Removes the folder of a series that has no profiles; if something foreign is in it, it stays with its labels.
+/// Removes the folder of a series that has no profiles; if something foreign is in it, it stays
+/// with its labels.
 pub(super) fn remove_series_dir(dir: &Path) {
     let Ok(mut files) = fs::read_dir(dir) else { return };
     if files.all(|file| file.is_ok_and(|file| file.file_name() == LABELS)) {

@@ -58,7 +58,8 @@ impl SeriesEntry {
 #[derive(Debug, Default)]
 pub(super) struct Index {
     by_fingerprint: HashMap<Arc<str>, SeriesEntry>,
-    /// Every profile, oldest first: the order of removal. The series is part of it, because copied files share a number.
+    /// Every profile, oldest first: the order of removal. The series is part of it, because copied
+    /// files share a number.
     by_age: BTreeSet<(UnixNanos, u64, Arc<str>)>,
     used_bytes: u64,
     next_number: u64,

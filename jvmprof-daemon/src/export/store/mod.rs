@@ -5,9 +5,9 @@
 //! DIR/series/<fingerprint>/labels.json                      the label set, `__name__` included
 //! DIR/series/<fingerprint>/<start>-<duration>-<samples>-<number>.pb.gz
 //! ```
-//! The names of the files say all that the index needs, so that opening reads no profile. Every file is written under a
-//! temporary name, synced and renamed: it is either whole or absent. What a crash leaves behind is removed by the next
-//! writer; what isn't ours is reported and left alone.
+//! The names of the files say all that the index needs, so that opening reads no profile. Every
+//! file is written under a temporary name, synced and renamed: it is either whole or absent. What a
+//! crash leaves behind is removed by the next writer; what isn't ours is reported and left alone.
 //!
 //! The methods do blocking I/O: call them from `spawn_blocking`.
 
@@ -36,8 +36,8 @@ pub const NAME_LABEL: &str = "__name__";
 /// How a store behaves.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    /// Oldest profiles are removed when the files take more than this. Counted in blocks of 4 KiB, as file systems
-    /// allocate.
+    /// Oldest profiles are removed when the files take more than this. Counted in blocks of 4 KiB,
+    /// as file systems allocate.
     pub limit_bytes: u64,
 }
 
@@ -69,7 +69,8 @@ pub struct Store {
     options: StoreOptions,
     /// Held while the store is open for writing; `None` for a reader.
     lock: Option<std::fs::File>,
-    /// Held while files are written or removed; taken before `state`, which is never held during I/O.
+    /// Held while files are written or removed; taken before `state`, which is never held during
+    /// I/O.
     writer: Mutex<()>,
     state: Mutex<State>,
 }
@@ -95,8 +96,8 @@ impl Store {
         self.state().index.used_bytes()
     }
 
-    /// A thread that panicked while it held the index can't have left it half changed in a way that matters: entries
-    /// are added and removed whole. So the index stays usable.
+    /// A thread that panicked while it held the index can't have left it half changed in a way that
+    /// matters: entries are added and removed whole. So the index stays usable.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

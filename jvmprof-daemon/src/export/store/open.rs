@@ -27,7 +27,8 @@ impl Store {
         Ok(store)
     }
 
-    /// Opens the directory for reading, whoever writes to it. [`Store::refresh`] sees what has been written since.
+    /// Opens the directory for reading, whoever writes to it. [`Store::refresh`] sees what has been
+    /// written since.
     ///
     /// # Errors
     /// The directory isn't there or can't be listed.

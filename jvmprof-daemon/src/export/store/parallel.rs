@@ -1,7 +1,7 @@
 //! Waiting for the disk on several threads.
 //!
-//! One sync after the other waits for one commit of the file system's journal each; syncs at the same time share one. With
-//! 200 files on ext4: 500 ms on one thread, 35 ms on four.
+//! One sync after the other waits for one commit of the file system's journal each; syncs at the
+//! same time share one. With 200 files on ext4: 500 ms on one thread, 35 ms on four.
 
 use std::panic;
 use std::sync::{Mutex, PoisonError};
@@ -29,7 +29,8 @@ pub(super) fn try_for_each<T: Send>(
         Ok(())
     };
     thread::scope(|scope| {
-        // A thread that can't be had (the service may be limited) makes it slower, not undone: this one works too.
+        // A thread that can't be had (the service may be limited) makes it slower, not undone: this
+        // one works too.
         let spawn = |_| thread::Builder::new().spawn_scoped(scope, run).ok();
         let workers: Vec<_> = (0..workers).filter_map(spawn).collect();
         let own = run();

@@ -46,7 +46,8 @@ pub struct TimeRange {
 impl TimeRange {
     pub const ALL: Self = Self { start: UnixNanos(i64::MIN), end: UnixNanos(i64::MAX) };
 
-    /// A profile belongs to the range in which it began: ranges side by side then share none and miss none.
+    /// A profile belongs to the range in which it began: ranges side by side then share none and
+    /// miss none.
     fn holds(&self, entry: &Entry) -> bool {
         self.start <= entry.start && entry.start < self.end
     }

@@ -273,7 +273,8 @@ fn all_profiles_of_a_request_are_stored_or_none() {
     store.append(&[new(&[("pid", "1")], 5, 100)]).unwrap();
     let before = files(dir.path());
     let used = store.used_bytes();
-    // The last profile of the request can't get its name: a folder with something in it has it already.
+    // The last profile of the request can't get its name: a folder with something in it has it
+    // already.
     let blocker = series_dir(dir.path()).join("8-10-3-3.pb.gz");
     fs::create_dir(&blocker).unwrap();
     fs::create_dir(blocker.join("full")).unwrap();

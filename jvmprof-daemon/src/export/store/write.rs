@@ -51,7 +51,8 @@ struct Plan {
 }
 
 impl Store {
-    /// Stores all of these profiles or none: whoever sends them again after an error counts nothing twice.
+    /// Stores all of these profiles or none: whoever sends them again after an error counts nothing
+    /// twice.
     ///
     /// Returns when they would survive a power cut.
     ///
@@ -120,7 +121,8 @@ impl Store {
         (plans, new_series)
     }
 
-    /// Writes everything; takes all of it back on an error. Returns the size of each new `labels.json`.
+    /// Writes everything; takes all of it back on an error. Returns the size of each new
+    /// `labels.json`.
     fn write_files(
         &self,
         profiles: &[NewProfile],
@@ -219,7 +221,8 @@ impl Store {
         (state.index.used_bytes() > self.options.limit_bytes).then(|| state.index.oldest()).flatten()
     }
 
-    /// The entry goes even if its file can't be removed: else the same file would be tried for ever.
+    /// The entry goes even if its file can't be removed: else the same file would be tried for
+    /// ever.
     fn remove(&self, profile: &ProfileRef) {
         let path = files::profile_path(&self.dir, profile);
         if let Err(error) = fs::remove_file(&path) {
@@ -248,7 +251,8 @@ fn stage_file(staged: &mut Vec<Staged>, dir: &Path, name: &str, bytes: &[u8]) ->
     Ok(())
 }
 
-/// The folder that has, or is to have, this label set: its fingerprint, numbered if another set has the same one.
+/// The folder that has, or is to have, this label set: its fingerprint, numbered if another set has
+/// the same one.
 fn folder_for(index: &Index, new: &BTreeMap<String, &LabelSet>, labels: &LabelSet) -> String {
     let fingerprint = files::fingerprint(labels);
     let mut candidate = fingerprint.clone();

@@ -1,5 +1,6 @@
-//! Instructions with a REX2 prefix, which the decoder doesn't know: JVMs from JDK 24 on have some to find out whether the system
-//! saves the registers that such instructions reach (openjdk src/hotspot/cpu/x86/vm_version_x86.cpp).
+//! Instructions with a REX2 prefix, which the decoder doesn't know: JVMs from JDK 24 on have some
+//! to find out whether the system saves the registers that such instructions reach (openjdk
+//! src/hotspot/cpu/x86/vm_version_x86.cpp).
 //!
 //! Format: Intel Advanced Performance Extensions Architecture Specification, 3.1.1.
 
@@ -15,8 +16,9 @@ const REX: u8 = 0x0f;
 /// Longest instruction, in bytes.
 const MAX_LEN: usize = 15;
 
-/// The instruction at the begin of `code`, as it were with a REX prefix: of the registers from r16 on it names the ones with a
-/// number less by 16. `None` if it has no such prefix, leads elsewhere, or would name a register of a frame that way.
+/// The instruction at the begin of `code`, as it were with a REX prefix: of the registers from r16
+/// on it names the ones with a number less by 16. `None` if it has no such prefix, leads elsewhere,
+/// or would name a register of a frame that way.
 pub(super) fn decode(code: &[u8], ip: u64) -> Option<Instruction> {
     let (&[REX2, payload], rest) = code.split_first_chunk::<2>()? else { return None };
     let escape = [0x0f];

@@ -1,4 +1,5 @@
-//! Control flow: which instructions a range of code has, from where to where they lead, and the state before each.
+//! Control flow: which instructions a range of code has, from where to where they lead, and the
+//! state before each.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +30,8 @@ enum Byte {
 pub(super) enum LocalCalls {
     /// To functions.
     Functions,
-    /// To more code of the same frame (openjdk jdk-17 src/hotspot/cpu/x86/macroAssembler_x86.cpp, `call_VM`).
+    /// To more code of the same frame (openjdk jdk-17 src/hotspot/cpu/x86/macroAssembler_x86.cpp,
+    /// `call_VM`).
     SameFrame,
 }
 
@@ -38,7 +40,8 @@ pub(super) enum LocalCalls {
 struct Piece {
     /// With their offsets, which rise once the piece is complete.
     instructions: Vec<(u32, Instruction)>,
-    /// Where states are kept: the entry and the targets of jumps. They rise once the piece is complete.
+    /// Where states are kept: the entry and the targets of jumps. They rise once the piece is
+    /// complete.
     leaders: Vec<u32>,
     /// Functions that it calls.
     functions: Vec<u32>,
@@ -69,7 +72,8 @@ pub(super) struct Flow<'c> {
     rows: RowsByOffset,
     /// Functions within the range that were called and may not have been looked at.
     functions: Vec<u32>,
-    /// Where functions are known to begin: what falls into one behind a call never returned from it.
+    /// Where functions are known to begin: what falls into one behind a call never returned from
+    /// it.
     entries: BTreeSet<u32>,
     /// A call before an aligned address may never return.
     doubts_calls: bool,
@@ -104,7 +108,8 @@ impl<'c> Flow<'c> {
         }
     }
 
-    /// Looks at so many instructions at most: code of files may be made to be looked at again and again.
+    /// Looks at so many instructions at most: code of files may be made to be looked at again and
+    /// again.
     pub(super) fn set_budget(&mut self, instructions: usize) {
         self.budget = instructions;
     }
@@ -123,8 +128,8 @@ impl<'c> Flow<'c> {
         self.entries = entries.iter().copied().collect();
     }
 
-    /// The state in which the targets of a jump through a table are entered, if `offset` may be one: the last such jump
-    /// before it is of the same function, for all that is known.
+    /// The state in which the targets of a jump through a table are entered, if `offset` may be
+    /// one: the last such jump before it is of the same function, for all that is known.
     pub(super) fn jumped_to(&self, offset: u32) -> Option<State> {
         let (jump, state) = self.indirect.range(..offset).next_back()?;
         let is_same = self.entries.range(jump + 1..=offset).next().is_none();
@@ -175,7 +180,8 @@ impl<'c> Flow<'c> {
         self.bytes.get(offset as usize).is_some_and(|byte| *byte == Byte::Start)
     }
 
-    /// Whether code of which the rows are known ends right before `offset`, or before padding there.
+    /// Whether code of which the rows are known ends right before `offset`, or before padding
+    /// there.
     pub(super) fn follows_known(&self, offset: u32) -> bool {
         let before = self.bytes.get(..offset as usize).unwrap_or_default();
         let last = before.iter().rev().find(|byte| **byte != Byte::Padding);
@@ -205,7 +211,8 @@ impl<'c> Flow<'c> {
 
     /// Finds the rows of what is reached from `entry` and not known yet.
     ///
-    /// `guessed`: nobody said that code is entered there. Then nothing is kept that contradicts the assumption.
+    /// `guessed`: nobody said that code is entered there. Then nothing is kept that contradicts the
+    /// assumption.
     ///
     /// # Errors
     /// [`Contradiction`], and nothing is known that wasn't before.
@@ -298,7 +305,8 @@ impl<'c> Flow<'c> {
         Ok(())
     }
 
-    /// Whether what stands at `offset`, behind a call and padding, is other code: the call never returns.
+    /// Whether what stands at `offset`, behind a call and padding, is other code: the call never
+    /// returns.
     fn ends_after_call(&self, offset: u32) -> bool {
         let aligned = (self.base + u64::from(offset)).is_multiple_of(ALIGNMENT);
         self.entries.contains(&offset) || self.doubts_calls && aligned
@@ -418,8 +426,8 @@ impl<'c> Flow<'c> {
         Ok(rows)
     }
 
-    /// Follows the instructions from a leader, by its number, to the next one or to the path's end: `at` is told of each with
-    /// the state before it, `to` of each place that is led to.
+    /// Follows the instructions from a leader, by its number, to the next one or to the path's end:
+    /// `at` is told of each with the state before it, `to` of each place that is led to.
     fn walk(
         &mut self,
         piece: &Piece,
@@ -431,7 +439,8 @@ impl<'c> Flow<'c> {
         let Some(first) = piece.leaders.get(leader).and_then(|leader| piece.position(*leader)) else {
             return;
         };
-        // Instructions follow each other without a gap, so that no later leader comes before the next one.
+        // Instructions follow each other without a gap, so that no later leader comes before the
+        // next one.
         let next_leader = piece.leaders.get(leader + 1).copied().unwrap_or(u32::MAX);
         let mut after_call = false;
         let following = piece.instructions.iter().skip(first + 1).map(|(offset, _)| *offset);

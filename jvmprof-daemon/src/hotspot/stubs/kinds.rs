@@ -7,7 +7,8 @@ pub enum CodeKind {
     Stub,
     /// Many functions with tables between them, and some entries that are jumped to.
     StubRoutines,
-    /// As [`Self::Stub`], never moving the stack pointer, and still growing: vtable stubs, inline cache stubs.
+    /// As [`Self::Stub`], never moving the stack pointer, and still growing: vtable stubs, inline
+    /// cache stubs.
     Frameless,
     /// The entry of interpreted methods of one kind: the caller's stack pointer is in r13.
     InterpreterEntry,
@@ -21,13 +22,15 @@ pub enum CodeKind {
     Exception,
     /// Jumped to by a stub whose frame, with a frame pointer, is complete.
     Framed,
-    /// Jumped to from a safepoint poll; the signal handler keeps the address where a poll that isn't a return was.
+    /// Jumped to from a safepoint poll; the signal handler keeps the address where a poll that
+    /// isn't a return was.
     Safepoint,
     /// Replaces a compiled frame by interpreted ones.
     Deoptimization,
     /// As [`Self::Deoptimization`], called by the code that gives up.
     UncommonTrap,
-    /// Thawing of continuations: its frames' return addresses are where the continuation began, not on the stack.
+    /// Thawing of continuations: its frames' return addresses are where the continuation began, not
+    /// on the stack.
     Continuations,
 }
 
@@ -54,7 +57,8 @@ pub fn kind_of_blob(name: &str) -> Option<CodeKind> {
         "DeoptimizationBlob" => CodeKind::Deoptimization,
         "UncommonTrapBlob" => CodeKind::UncommonTrap,
         "SafepointBlob" => CodeKind::Safepoint,
-        // C1's; `StubRoutines` has another one, which is called. openjdk src/hotspot/cpu/x86/c1_Runtime1_x86.cpp.
+        // C1's; `StubRoutines` has another one, which is called. openjdk
+        // src/hotspot/cpu/x86/c1_Runtime1_x86.cpp.
         _ if has("forward_exception") => CodeKind::Framed,
         "MethodHandles adapters" => CodeKind::MethodHandles,
         _ if has("I2C/C2I adapters") => CodeKind::Adapter,
@@ -67,7 +71,8 @@ pub fn kind_of_blob(name: &str) -> Option<CodeKind> {
 
 /// The kind of an interpreter codelet by its description; bytecodes are described by their names.
 ///
-/// Descriptions: openjdk src/hotspot/share/interpreter/templateInterpreterGenerator.cpp, JDK 8 to 28.
+/// Descriptions: openjdk src/hotspot/share/interpreter/templateInterpreterGenerator.cpp, JDK 8 to
+/// 28.
 pub fn kind_of_codelet(description: &str) -> CodeKind {
     match description {
         _ if description.contains("method entry point") => CodeKind::InterpreterEntry,

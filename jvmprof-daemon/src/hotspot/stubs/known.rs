@@ -1,7 +1,9 @@
-//! Code that was analysed before, in another JVM: JVMs of one version make the same stubs, at other addresses.
+//! Code that was analysed before, in another JVM: JVMs of one version make the same stubs, at other
+//! addresses.
 //!
-//! What differs are addresses in the code, and how far away what is outside of it lies. The analysis makes nothing of either, as long as
-//! the code begins at an address that is aligned the same: where all other bytes are the same, so are the rows.
+//! What differs are addresses in the code, and how far away what is outside of it lies. The
+//! analysis makes nothing of either, as long as the code begins at an address that is aligned the
+//! same: where all other bytes are the same, so are the rows.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -13,7 +15,8 @@ use super::CodeKind;
 use super::table::Shape;
 use crate::types::Avma;
 
-/// Fields and spans of what is remembered, at most, and as much for each piece: some megabytes. Those of JDK 17 are a tenth.
+/// Fields and spans of what is remembered, at most, and as much for each piece: some megabytes.
+/// Those of JDK 17 are a tenth.
 const MAX_KNOWN: usize = 1 << 19;
 const PER_PIECE: usize = 16;
 /// Different pieces with the same key that are remembered, at most.
@@ -44,7 +47,8 @@ impl Field {
         Some(Self((what as u32) << Self::KIND | offset))
     }
 
-    /// The field of an instruction at `at`, if it has one. `leads_out`: it is a branch whose target is outside of the code.
+    /// The field of an instruction at `at`, if it has one. `leads_out`: it is a branch whose target
+    /// is outside of the code.
     pub(super) fn of(
         at: u32,
         instruction: &Instruction,

@@ -1,9 +1,10 @@
-//! Unwind rows of the code that HotSpot generates without any debug information: interpreter, stubs, adapters.
+//! Unwind rows of the code that HotSpot generates without any debug information: interpreter,
+//! stubs, adapters.
 //!
-//! The machine code itself is interpreted abstractly: from the state in which a kind of code is entered, each
-//! instruction's effect on the places of return address, frame pointer and caller's stack pointer is followed. So rows
-//! are exact for each instruction, and hold for JDKs that nobody has seen yet, as long as code is entered the same way.
-//! nmethods aren't looked at here.
+//! The machine code itself is interpreted abstractly: from the state in which a kind of code is
+//! entered, each instruction's effect on the places of return address, frame pointer and caller's
+//! stack pointer is followed. So rows are exact for each instruction, and hold for JDKs that nobody
+//! has seen yet, as long as code is entered the same way. nmethods aren't looked at here.
 
 mod apx;
 mod by_offset;
@@ -38,13 +39,15 @@ pub struct Span {
     pub row: Option<Row>,
 }
 
-/// Entries of stubs are aligned to `CodeEntryAlignment`, at least this (openjdk src/hotspot/cpu/x86/globals_x86.hpp).
+/// Entries of stubs are aligned to `CodeEntryAlignment`, at least this (openjdk
+/// src/hotspot/cpu/x86/globals_x86.hpp).
 const STUB_ALIGNMENT: u64 = 16;
 
 /// The rows of one range of generated code.
 ///
-/// `code`: the range's bytes, which begin at `base`. `seeds`: further addresses where it is entered in the way of its
-/// kind. The result is sorted, begins at `base` and ends where the range ends: the caller ends it.
+/// `code`: the range's bytes, which begin at `base`. `seeds`: further addresses where it is entered
+/// in the way of its kind. The result is sorted, begins at `base` and ends where the range ends:
+/// the caller ends it.
 pub fn analyze(code: &[u8], base: Avma, kind: CodeKind, seeds: &[Avma]) -> Vec<Span> {
     analyze_piece(code, base, kind, seeds).0
 }
@@ -116,7 +119,8 @@ fn entry_state(flow: &Flow<'_>, kind: CodeKind, entry: u32) -> Option<State> {
             Some(State::jumped_to())
         }
         CodeKind::Safepoint => (entry == 0).then(State::called_by_compiled),
-        // The entries for exceptions begin with a store of rdx, the others with the save of all registers.
+        // The entries for exceptions begin with a store of rdx, the others with the save of all
+        // registers.
         CodeKind::Deoptimization if pushes && first.op0_register() == iced_x86::Register::RBP => {
             Some(State::called_by_compiled())
         }

@@ -1,7 +1,8 @@
-//! Rows of compiled and assembled code of files that comes without call frame information, such as musl's.
+//! Rows of compiled and assembled code of files that comes without call frame information, such as
+//! musl's.
 //!
-//! Functions are entered by calls and return by `ret`, which has to find the return address: what would contradict that isn't
-//! believed, and has no rows.
+//! Functions are entered by calls and return by `ret`, which has to find the return address: what
+//! would contradict that isn't believed, and has no rows.
 
 use jvmprof_common::rows::Row;
 
@@ -11,12 +12,14 @@ use super::transfer::Conventions;
 use super::{STUB_ALIGNMENT, spans};
 use crate::types::Svma;
 
-/// Instructions that are looked at for each byte of code, at most: more than compilers' code asks for.
+/// Instructions that are looked at for each byte of code, at most: more than compilers' code asks
+/// for.
 const MAX_LOOKS: usize = 32;
 
 /// The rows of one stretch of code, in order: first address, first one behind it, row.
 ///
-/// `code`: its bytes, which begin at `base`. `entries`: where functions begin, as far as that is known; some may be wrong.
+/// `code`: its bytes, which begin at `base`. `entries`: where functions begin, as far as that is
+/// known; some may be wrong.
 pub fn analyze_native(code: &[u8], base: Svma, entries: &[Svma]) -> Vec<(u64, u64, Row)> {
     if u32::try_from(code.len()).is_err() {
         return Vec::new();
@@ -42,7 +45,8 @@ pub fn analyze_native(code: &[u8], base: Svma, entries: &[Svma]) -> Vec<(u64, u6
     found.iter().zip(ends).filter_map(|(span, end)| Some((span.start.0, end, span.row?))).collect()
 }
 
-/// What nothing leads to: targets of jumps through tables, and functions that are called through pointers.
+/// What nothing leads to: targets of jumps through tables, and functions that are called through
+/// pointers.
 fn explore_rest(flow: &mut Flow<'_>, base: Svma) {
     let mut from = 0;
     while let Some(at) = flow.next_unknown(from).filter(|_| !flow.is_exhausted()) {

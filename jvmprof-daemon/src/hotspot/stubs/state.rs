@@ -1,5 +1,5 @@
-//! What is known at one instruction: which registers and stack slots hold the return address, the caller's frame pointer
-//! and addresses of the stack, in terms of a few unknown base addresses.
+//! What is known at one instruction: which registers and stack slots hold the return address, the
+//! caller's frame pointer and addresses of the stack, in terms of a few unknown base addresses.
 
 use jvmprof_common::rows::{CfaRule, RaRule, RbpRule, Register, Row};
 use smallvec::SmallVec;
@@ -69,7 +69,8 @@ enum Found {
 
 const NEXT_SENDER: Value = Value::Stack(Place::new(Base::NextSender, 0));
 
-/// Slots that are remembered, at most: frames of generated code save all registers, few of which matter.
+/// Slots that are remembered, at most: frames of generated code save all registers, few of which
+/// matter.
 const MAX_SLOTS: usize = 24;
 
 /// The state before one instruction.
@@ -79,7 +80,8 @@ pub(super) struct State {
     slots: SmallVec<[Slot; 8]>,
     /// The caller's stack pointer once this frame is gone.
     cfa: Option<Place>,
-    /// [`Base::Entry`] modulo 16, where compiled code, which keeps its stack aligned, is the only caller.
+    /// [`Base::Entry`] modulo 16, where compiled code, which keeps its stack aligned, is the only
+    /// caller.
     entry_modulo: Option<i32>,
     /// The caller's frame was taken off the stack; others are put in its place.
     replacing: bool,
@@ -134,8 +136,8 @@ impl State {
         state
     }
 
-    /// In a complete interpreter frame (openjdk jdk-21 src/hotspot/cpu/x86/frame_x86.hpp: link 0, return address 1,
-    /// sender sp -1).
+    /// In a complete interpreter frame (openjdk jdk-21 src/hotspot/cpu/x86/frame_x86.hpp: link 0,
+    /// return address 1, sender sp -1).
     pub(super) fn interpreter_frame() -> Self {
         let frame = Place::new(Base::Frame, 0);
         let sender = Place::new(Base::Sender, 0);
@@ -157,7 +159,8 @@ impl State {
         state
     }
 
-    /// Jumped to from compiled code, whose frame is still there as it was at a call: no return address was pushed.
+    /// Jumped to from compiled code, whose frame is still there as it was at a call: no return
+    /// address was pushed.
     pub(super) fn jumped_to() -> Self {
         let entry = Place::new(Base::Entry, 0);
         let mut state = Self { entry_modulo: Some(0), ..Self::new(entry) };
@@ -213,7 +216,8 @@ impl State {
         self.slots.retain(|slot| slot.at.above(at).is_none_or(|above| above <= -8 || above >= bytes));
     }
 
-    /// The stack pointer, by a new name if it had none: what counted from this name before is of an earlier time.
+    /// The stack pointer, by a new name if it had none: what counted from this name before is of an
+    /// earlier time.
     pub(super) fn named_rsp(&mut self, instruction: u32) -> Place {
         if let Some(place) = self.place(Register::RSP) {
             return place;
@@ -242,16 +246,17 @@ impl State {
         self.replacing = true;
     }
 
-    /// A place was made for a return address that is stored there later. Until then it is in the JVM's thread alone: code is
-    /// also entered here with anything in the registers (openjdk src/hotspot/cpu/x86/sharedRuntime_x86_64.cpp,
-    /// `exception_in_tls_offset`).
+    /// A place was made for a return address that is stored there later. Until then it is in the
+    /// JVM's thread alone: code is also entered here with anything in the registers (openjdk
+    /// src/hotspot/cpu/x86/sharedRuntime_x86_64.cpp, `exception_in_tls_offset`).
     pub(super) fn forget_return_address(&mut self) {
         self.slots.retain(|slot| slot.holds != Value::ReturnAddress);
         let held = |value: Value| value == Value::ReturnAddress;
         self.registers.iter_mut().filter(|value| held(**value)).for_each(|value| *value = Value::Unknown);
     }
 
-    /// A register takes the stack pointer, `top`. Where frames are replaced the next one gets it as its caller's.
+    /// A register takes the stack pointer, `top`. Where frames are replaced the next one gets it as
+    /// its caller's.
     pub(super) fn keep_stack_pointer(&mut self, register: Register, top: Place) {
         if !self.replacing || register == Register::RBP {
             return self.set(register, Value::Stack(top));
@@ -261,8 +266,9 @@ impl State {
         self.next_sender = Some(top);
     }
 
-    /// Where frames are replaced: something from elsewhere was pushed to `at`. It is the return address of a new frame, whose
-    /// caller's `rbp` is still there. Without its caller's stack pointer it would be walked wrongly: then nothing is known.
+    /// Where frames are replaced: something from elsewhere was pushed to `at`. It is the return
+    /// address of a new frame, whose caller's `rbp` is still there. Without its caller's stack
+    /// pointer it would be walked wrongly: then nothing is known.
     pub(super) fn begin_frame(&mut self, at: Place) {
         let known = self.register_with(NEXT_SENDER).is_some();
         if !self.replacing || !known {
@@ -333,14 +339,15 @@ impl State {
         changed
     }
 
-    /// The caller's `rbp` is about to be lost: compilers never do that, and what a thread begins with has none (System V ABI
-    /// AMD64 supplement, 3.4.1).
+    /// The caller's `rbp` is about to be lost: compilers never do that, and what a thread begins
+    /// with has none (System V ABI AMD64 supplement, 3.4.1).
     pub(super) fn lose_caller(&mut self) {
         let is_saved = self.slots.iter().any(|slot| slot.holds == Value::CallerRbp);
         self.outermost |= self.get(Register::RBP) == Value::CallerRbp && !is_saved;
     }
 
-    /// How to step a frame whose state this is; `None` if the return address or the CFA can't be found.
+    /// How to step a frame whose state this is; `None` if the return address or the CFA can't be
+    /// found.
     pub(super) fn row(&self) -> Option<Row> {
         if self.outermost {
             return Some(Row { ra: RaRule::Undefined, ..Row::AT_CALL });

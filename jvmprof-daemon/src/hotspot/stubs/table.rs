@@ -108,10 +108,11 @@ impl StubRows {
         Self::sharing(&other.shapes)
     }
 
-    /// Takes over what the code cache holds now; only code that is new or has changed is analysed. True if a row changed.
+    /// Takes over what the code cache holds now; only code that is new or has changed is analysed.
+    /// True if a row changed.
     ///
-    /// `blobs`: all blobs that aren't nmethods. `interpreter`: the bytes that hold the code of `codelets`, from
-    /// `interpreter_start` on.
+    /// `blobs`: all blobs that aren't nmethods. `interpreter`: the bytes that hold the code of
+    /// `codelets`, from `interpreter_start` on.
     pub fn update(
         &mut self,
         blobs: &[StubBlob],
@@ -126,7 +127,8 @@ impl StubRows {
         self.take(code_of(blobs).chain(codelets), Vec::with_capacity(self.pieces.len()))
     }
 
-    /// As [`Self::update`] where the interpreter was read before, which doesn't change once it is made: what is in `interpreter` stays.
+    /// As [`Self::update`] where the interpreter was read before, which doesn't change once it is
+    /// made: what is in `interpreter` stays.
     pub fn update_blobs(&mut self, blobs: &[StubBlob], interpreter: &Range<Avma>) -> bool {
         let is_kept = |piece: &&Piece| interpreter.contains(&Avma(piece.start));
         let kept = self.pieces.iter().filter(is_kept).cloned().collect();
@@ -164,7 +166,8 @@ impl StubRows {
         self.pieces.get(behind.checked_sub(1)?).filter(|piece| pc.0 < piece.end())
     }
 
-    /// The row for code at `pc`; `None` where nothing is known. For a return address ask at address - 1.
+    /// The row for code at `pc`; `None` where nothing is known. For a return address ask at address
+    /// - 1.
     pub fn row(&self, pc: Avma) -> Option<Row> {
         let piece = self.piece(pc)?;
         let behind = piece.shape.spans.partition_point(|span| piece.at(span) <= pc.0);
@@ -176,7 +179,8 @@ impl StubRows {
         Some(&self.piece(pc)?.shape.name)
     }
 
-    /// Hands on all rows in order of their addresses, which count from `base`: first address, first one behind it, row.
+    /// Hands on all rows in order of their addresses, which count from `base`: first address, first
+    /// one behind it, row.
     pub fn for_each(&self, base: u64, handle: &mut dyn FnMut(u64, u64, Row)) {
         for piece in &self.pieces {
             let spans = &piece.shape.spans;
@@ -189,7 +193,8 @@ impl StubRows {
         }
     }
 
-    /// All spans in the order of their addresses: each reaches to the next one, and the last one has no row.
+    /// All spans in the order of their addresses: each reaches to the next one, and the last one
+    /// has no row.
     pub fn spans(&self) -> Vec<Span> {
         let mut all: Vec<Span> = Vec::new();
         let mut add = |span: Span| {
@@ -231,7 +236,8 @@ impl Piece {
 }
 
 impl Shape {
-    /// `bytes`: less than 4 GiB: a code cache has 2 GiB at most. `spans`: what [`super::analyze`] gives.
+    /// `bytes`: less than 4 GiB: a code cache has 2 GiB at most. `spans`: what [`super::analyze`]
+    /// gives.
     pub(super) fn new(start: Avma, bytes: usize, spans: &[Span], name: &Arc<str>) -> Self {
         let mut rows = Vec::new();
         let mut number = |row: Row| {
@@ -263,7 +269,8 @@ impl Shape {
     }
 }
 
-/// Vtable stubs and the like are added to their blob as the program runs, and have the same row whatever they are.
+/// Vtable stubs and the like are added to their blob as the program runs, and have the same row
+/// whatever they are.
 fn check(kind: CodeKind, bytes: &[u8]) -> u64 {
     let hasher = BuildHasherDefault::<DefaultHasher>::default();
     match kind {

@@ -275,7 +275,8 @@ fn a_safepoint_poll_has_a_return_address_once_it_is_stored() {
     assert_eq!(found[5..], [BY_RBP, BY_RBP, by_rsp(8)]);
 }
 
-/// How JDK 25 puts interpreted frames in place of a compiled one, from where that is gone to where they are filled.
+/// How JDK 25 puts interpreted frames in place of a compiled one, from where that is gone to where
+/// they are filled.
 const REPLACE_FRAMES: &[&[u8]] = &[
     &[0x8b, 0x0f],                                                 // mov ecx, [rdi]
     &[0x48, 0x03, 0xe1],                                           // add rsp, rcx
@@ -322,7 +323,8 @@ fn frames_that_deoptimization_pushes_are_walked_by_their_frame_pointers() {
     let found = rows(CodeKind::UncommonTrap, &[REPLACE_FRAMES, &[LEAVE, RET]].concat());
     let in_r8 = CfaRule::Register(Register(8));
     assert_eq!(found[2..13], [None; 11], "the caller's pc is in the list of them alone");
-    // The caller's stack pointer is in r8, further away than the end of the frame if the caller was compiled.
+    // The caller's stack pointer is in r8, further away than the end of the frame if the caller was
+    // compiled.
     assert_eq!(found[13], row(in_r8, RaRule::AtRsp(0), RbpRule::Same));
     assert_eq!(found[14], row(in_r8, RaRule::AtRsp(8), RbpRule::Same));
     assert_eq!(found[15..18], [row(in_r8, RaRule::AtRbp(8), RbpRule::AtRbp(0)); 3]);

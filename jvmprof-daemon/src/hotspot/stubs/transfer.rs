@@ -8,19 +8,21 @@ use super::state::{Base, Place, State, Value};
 /// What the kind of code allows beyond the instructions themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Conventions {
-    /// A store to the return address's place is a return address: stubs that return to an exception's handler, or that
-    /// were entered by a jump.
+    /// A store to the return address's place is a return address: stubs that return to an
+    /// exception's handler, or that were entered by a jump.
     pub(super) patches_return_address: bool,
     /// Frames are taken off the stack and others put in their place: deoptimization.
     pub(super) replaces_frames: bool,
-    /// A return address that is pushed where the stack was realigned ends the arguments of a compiled callee, which takes
-    /// the place above for its caller's stack pointer; the true caller is interpreted and restores its own.
+    /// A return address that is pushed where the stack was realigned ends the arguments of a
+    /// compiled callee, which takes the place above for its caller's stack pointer; the true caller
+    /// is interpreted and restores its own.
     pub(super) calls_compiled: bool,
     /// Code that clears `rbp` without having saved it has no caller.
     pub(super) has_roots: bool,
 }
 
-/// Registers that C functions may change (System V ABI AMD64 supplement, 3.2.1): rax, rcx, rdx, rsi, rdi, r8 to r11.
+/// Registers that C functions may change (System V ABI AMD64 supplement, 3.2.1): rax, rcx, rdx,
+/// rsi, rdi, r8 to r11.
 const CALLER_SAVED: [u8; 9] = [0, 1, 2, 6, 7, 8, 9, 10, 11];
 
 /// Applies instructions to states.
@@ -34,7 +36,8 @@ impl Transfer {
         Self { conventions, factory: InstructionInfoFactory::new() }
     }
 
-    /// Moves `state` over one instruction at `offset`, to where the next one finds it. A call has returned by then.
+    /// Moves `state` over one instruction at `offset`, to where the next one finds it. A call has
+    /// returned by then.
     pub(super) fn apply(&mut self, state: &mut State, instruction: &Instruction, offset: u32) {
         match instruction.mnemonic() {
             Mnemonic::Push => self.push(state, instruction, offset),

@@ -1,8 +1,8 @@
 //! jitdump: a file in which a runtime tells what code it generated, and when.
 //!
-//! The reader keeps up with a growing file. Whatever it says is bounded and checked; code itself is never read. A writer
-//! that collects its records before it writes them (V8 does, up to 2 MiB of them) is found out: what its file says of the
-//! last moments is not believed to be all.
+//! The reader keeps up with a growing file. Whatever it says is bounded and checked; code itself is
+//! never read. A writer that collects its records before it writes them (V8 does, up to 2 MiB of
+//! them) is found out: what its file says of the last moments is not believed to be all.
 
 mod records;
 
@@ -31,8 +31,8 @@ pub(super) const MOST_READ: u64 = 4 << 20;
 const MOST_WAITING: usize = 64;
 /// A record is written down this soon after its time, or the writer collects them.
 const PROMPT_NS: u64 = 100_000_000;
-/// By how much V8's debug information is off: V8 src/diagnostics/perf-jit.cc, LogWriteDebugInfo, adds the size of the ELF
-/// header that `perf inject` puts in front of the code.
+/// By how much V8's debug information is off: V8 src/diagnostics/perf-jit.cc, LogWriteDebugInfo,
+/// adds the size of the ELF header that `perf inject` puts in front of the code.
 const V8_SHIFT: u32 = 0x40;
 
 /// A jitdump can't be used, or no further.
@@ -71,13 +71,16 @@ impl DumpError {
 pub struct DumpCounters {
     /// Code that was loaded or moved.
     pub entries: u64,
-    /// Records that make no sense. Where only the name, or what was moved, isn't known, what was at the addresses is gone.
+    /// Records that make no sense. Where only the name, or what was moved, isn't known, what was at
+    /// the addresses is gone.
     pub malformed: u64,
-    /// Entries, their rows, and source lines, left out because the memory limit was reached; and names that were cut off.
+    /// Entries, their rows, and source lines, left out because the memory limit was reached; and
+    /// names that were cut off.
     pub over_limit: u64,
     /// Entries that came with unwinding information.
     pub unwinding: u64,
-    /// Unwinding information that couldn't be used: malformed, or for other code than what came behind it.
+    /// Unwinding information that couldn't be used: malformed, or for other code than what came
+    /// behind it.
     pub unusable_unwinding: u64,
     /// Records that were written long after the time that they tell.
     pub late: u64,
@@ -155,8 +158,8 @@ impl JitDump {
     /// Reads what is new: a bounded piece.
     ///
     /// # Errors
-    /// The file can't be used, or no further, which is said once. What was read is forgotten: other code may have taken its
-    /// place.
+    /// The file can't be used, or no further, which is said once. What was read is forgotten: other
+    /// code may have taken its place.
     pub fn refresh(&mut self) -> Result<(), DumpError> {
         if self.failed.is_some() {
             self.checked_ns = now_ns();
@@ -306,7 +309,8 @@ impl JitDump {
             if !self.pids.contains(&header.pid) {
                 return Err(DumpError::OtherProcess { found: header.pid, expected: self.pids[0] });
             }
-            // The header's own time isn't looked at: V8's is another clock's than that of its records.
+            // The header's own time isn't looked at: V8's is another clock's than that of its
+            // records.
             self.offset = u64::from(header.size);
             self.header = Some(header);
         }

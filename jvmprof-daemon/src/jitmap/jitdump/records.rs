@@ -1,7 +1,7 @@
 //! The records of a jitdump, out of bytes.
 //!
-//! Layout: Linux `tools/perf/Documentation/jitdump-specification.txt`, version 1. Everything is in the writer's byte
-//! order, which the magic number tells.
+//! Layout: Linux `tools/perf/Documentation/jitdump-specification.txt`, version 1. Everything is in
+//! the writer's byte order, which the magic number tells.
 
 use std::sync::Arc;
 
@@ -165,7 +165,8 @@ pub(super) fn prefix(bytes: &[u8; PREFIX_BYTES], order: Order) -> Option<Prefix>
     (prefix.size as usize >= PREFIX_BYTES).then_some(prefix)
 }
 
-/// Parses what is behind the prefix, as much of it as [`Prefix::needed`]; `None` if it makes no sense.
+/// Parses what is behind the prefix, as much of it as [`Prefix::needed`]; `None` if it makes no
+/// sense.
 pub(super) fn record(id: u32, body: &[u8], order: Order, longest_name: usize) -> Option<Record> {
     let mut fields = Fields { bytes: body, order };
     Some(match id {

@@ -2,7 +2,8 @@
 
 use super::{Entry, MAX_OLDER};
 
-/// Indexes of entries, oldest first, by the time since when they were there. Mostly empty: a pointer.
+/// Indexes of entries, oldest first, by the time since when they were there. Mostly empty: a
+/// pointer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Older(Option<Box<Kept>>);
 
@@ -33,8 +34,8 @@ impl Older {
         self.0.as_deref().map_or(0, kept)
     }
 
-    /// Puts `new` where its time belongs: mostly in the place of `top`, which goes below. True if a version had to be
-    /// forgotten before its time.
+    /// Puts `new` where its time belongs: mostly in the place of `top`, which goes below. True if a
+    /// version had to be forgotten before its time.
     pub(super) fn push(&mut self, top: &mut u32, new: u32, entries: &[Entry], horizon_ns: u64) -> bool {
         let since = |entry: u32| entries.get(entry as usize).map_or(0, |entry| entry.since_ns);
         let kept = self.0.get_or_insert_default();

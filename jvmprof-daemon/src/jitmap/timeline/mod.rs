@@ -1,7 +1,8 @@
 //! Generated code through time: which code was at an address at a given moment.
 //!
-//! The address space is cut into disjoint *pieces*. Each has its newest version on top and, for as long as a sample may
-//! ask for them, the older ones below. A lookup is a search in a B-tree and one among a piece's few versions.
+//! The address space is cut into disjoint *pieces*. Each has its newest version on top and, for as
+//! long as a sample may ask for them, the older ones below. A lookup is a search in a B-tree and
+//! one among a piece's few versions.
 
 mod history;
 mod lines;
@@ -20,16 +21,19 @@ pub use lines::CodeLines;
 use names::Names;
 use room::reserve;
 
-/// Bytes that a piece takes in the B-tree: key and value are 24, and nodes that are filled in order are 60 % full.
+/// Bytes that a piece takes in the B-tree: key and value are 24, and nodes that are filled in order
+/// are 60 % full.
 const PIECE_BYTES: usize = 40;
-/// Versions of one piece that are remembered below the newest. Also bounds the work of an entry that lies over many
-/// pieces: after so many of them, the pieces have nothing left that tells them apart, and are merged.
+/// Versions of one piece that are remembered below the newest. Also bounds the work of an entry
+/// that lies over many pieces: after so many of them, the pieces have nothing left that tells them
+/// apart, and are merged.
 const MAX_OLDER: usize = 64;
 
-/// When an entry's code came to be, in nanoseconds of `CLOCK_MONOTONIC`: after `after_ns`, and not later than `since_ns`.
+/// When an entry's code came to be, in nanoseconds of `CLOCK_MONOTONIC`: after `after_ns`, and not
+/// later than `since_ns`.
 ///
-/// The two are equal where the writer told the time. A file that is read now and then only tells that its new lines were
-/// written since the last look; it is read in the order of its times.
+/// The two are equal where the writer told the time. A file that is read now and then only tells
+/// that its new lines were written since the last look; it is read in the order of its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Since {
     pub after_ns: u64,
@@ -91,7 +95,8 @@ pub struct Timeline {
     names: Names,
     lines: HashMap<u32, Arc<CodeLines>>,
     rows: HashMap<u32, Arc<CodeRows>>,
-    /// Where and when a version left the top of a piece, oldest first as far as the writer's times ascend.
+    /// Where and when a version left the top of a piece, oldest first as far as the writer's times
+    /// ascend.
     retired: VecDeque<(u64, u64)>,
     older_bytes: usize,
     lines_bytes: usize,
@@ -105,7 +110,8 @@ pub struct Timeline {
     writing: u16,
     history_over_limit: u64,
     rows_over_limit: u64,
-    /// Some addresses have lost their names for lack of room: where nothing older is known, there may have been something.
+    /// Some addresses have lost their names for lack of room: where nothing older is known, there
+    /// may have been something.
     has_forgotten: bool,
     /// The latest code among that. What came earlier may lie below it.
     forgotten_ns: u64,
@@ -146,14 +152,14 @@ impl Entry {
 }
 
 impl Timeline {
-    /// Adds code over everything that was there before. `name` has no line feed; `start + size` doesn't overflow, and
-    /// `size` isn't zero. `limit`: most bytes of memory.
+    /// Adds code over everything that was there before. `name` has no line feed; `start + size`
+    /// doesn't overflow, and `size` isn't zero. `limit`: most bytes of memory.
     pub fn insert(&mut self, start: u64, size: u32, name: &str, since: Since, limit: usize) -> Inserted {
         self.insert_code(start, size, name, None, since, limit)
     }
 
-    /// As [`Self::insert`], of code that is unwound by `rows`. The same code with other rows is other code. Rows that there
-    /// is no room for are left out.
+    /// As [`Self::insert`], of code that is unwound by `rows`. The same code with other rows is
+    /// other code. Rows that there is no room for are left out.
     pub fn insert_code(
         &mut self,
         start: u64,
@@ -197,7 +203,8 @@ impl Timeline {
         self.cover(start, size, entry);
     }
 
-    /// The code at `from` is now at `to`. `None` if it isn't known which code that was: `to` has no name then.
+    /// The code at `from` is now at `to`. `None` if it isn't known which code that was: `to` has no
+    /// name then.
     pub fn move_code(
         &mut self,
         from: u64,
@@ -221,7 +228,8 @@ impl Timeline {
         Some(done)
     }
 
-    /// The code that began at `start` and was all over these addresses: its lines and rows are as true elsewhere.
+    /// The code that began at `start` and was all over these addresses: its lines and rows are as
+    /// true elsewhere.
     fn code_all_over(&self, start: u64, size: u32, at_ns: u64) -> Option<Found<'_>> {
         let end = start + u64::from(size);
         let found = self.lookup(Avma(start), at_ns).filter(|found| found.start.0 == start)?;
@@ -242,7 +250,8 @@ impl Timeline {
         }
     }
 
-    /// Source lines for the code at `start` that was written last, unless they take too much memory.
+    /// Source lines for the code at `start` that was written last, unless they take too much
+    /// memory.
     pub fn set_lines(&mut self, start: u64, lines: CodeLines, limit: usize) -> bool {
         let bytes = lines.size_bytes();
         let entry = if self.is_last_new {
@@ -263,8 +272,8 @@ impl Timeline {
 
     /// The entry that was live at `address` at the time `at_ns`.
     ///
-    /// An entry counts from the time when it was first seen. One that may already have been there makes the answer
-    /// ambiguous, and is the answer if nothing older is known.
+    /// An entry counts from the time when it was first seen. One that may already have been there
+    /// makes the answer ambiguous, and is the answer if nothing older is known.
     pub fn lookup(&self, address: Avma, at_ns: u64) -> Option<Found<'_>> {
         let (start, piece) = self.pieces.range(..=address.0).next_back()?;
         if address.0 - start >= u64::from(piece.len) {
@@ -297,7 +306,8 @@ impl Timeline {
         })
     }
 
-    /// The whole file is being written anew: entries that don't come again until [`Self::end_rewrite`] are gone.
+    /// The whole file is being written anew: entries that don't come again until
+    /// [`Self::end_rewrite`] are gone.
     pub fn begin_rewrite(&mut self) {
         self.writing = self.writing.wrapping_add(1);
     }
@@ -383,8 +393,9 @@ impl Timeline {
             + self.rows_bytes
     }
 
-    /// The entry that is this code, if it is the newest all over its addresses, and this tells nothing more of it: where
-    /// the time was told, other code may still be told to have been there before it came again.
+    /// The entry that is this code, if it is the newest all over its addresses, and this tells
+    /// nothing more of it: where the time was told, other code may still be told to have been there
+    /// before it came again.
     fn same(&self, start: u64, size: u32, name: &str, rows: Option<&CodeRows>, since: Since) -> Option<u32> {
         let piece = self.pieces.get(&start).filter(|piece| piece.len == size && !since.is_exact())?;
         let entry = self.entries.get(piece.entry as usize)?;
@@ -469,7 +480,8 @@ fn slack_us(after_ns: u64, since_ns: u64) -> u32 {
     }
 }
 
-/// Adds a piece behind others; one that differs in nothing but its place becomes a part of the last.
+/// Adds a piece behind others; one that differs in nothing but its place becomes a part of the
+/// last.
 fn append(pieces: &mut Vec<(u64, Piece)>, start: u64, piece: Piece) {
     match pieces.last_mut() {
         Some((_, last))

@@ -7,16 +7,16 @@ use super::names::Names;
 use super::{Entry, PIECE_BYTES, Since, Timeline};
 
 impl Timeline {
-    /// False if an entry with a name of so many bytes would take more than `limit`, also without what can be dropped. Else
-    /// there is room for what is retired as it is put there.
+    /// False if an entry with a name of so many bytes would take more than `limit`, also without
+    /// what can be dropped. Else there is room for what is retired as it is put there.
     pub(super) fn make_room(&mut self, start: u64, size: u32, name_bytes: usize, limit: usize) -> bool {
         let limit = limit.min(u32::MAX as usize);
         let covered = self.pieces.range(start..start + u64::from(size)).count();
         // So many pieces are put there at most: those covered, the gaps, and what splitting leaves.
         let left = 2 * covered + 3;
         let no_room = |it: &Self| {
-            // An entry splits one piece in two at each end at most, and their histories with them; each piece that it
-            // covers, and each gap between them, becomes one of its own.
+            // An entry splits one piece in two at each end at most, and their histories with them;
+            // each piece that it covers, and each gap between them, becomes one of its own.
             let pieces =
                 2 * (PIECE_BYTES + Older::MAX_BYTES) + (covered + 1) * (PIECE_BYTES + Older::ONE_BYTES);
             let retired = growth(it.retired.capacity(), it.retired.len(), left) * size_of::<(u64, u64)>();
@@ -39,7 +39,8 @@ impl Timeline {
         true
     }
 
-    /// Takes away whatever touches the addresses, as a whole, so that memory doesn't grow by splitting.
+    /// Takes away whatever touches the addresses, as a whole, so that memory doesn't grow by
+    /// splitting.
     pub(super) fn forget(&mut self, start: u64, size: u32, since: Since) {
         self.has_forgotten = true;
         let inside = self.pieces.range(start..start + u64::from(size)).map(|(_, piece)| piece);
@@ -107,8 +108,8 @@ impl Timeline {
     }
 }
 
-/// How many elements to reserve for `more` ones: none while there is room, else an eighth of what is there instead of as
-/// much again, whose unused half would count against the limit.
+/// How many elements to reserve for `more` ones: none while there is room, else an eighth of what
+/// is there instead of as much again, whose unused half would count against the limit.
 pub(super) fn reserve(capacity: usize, len: usize, more: usize) -> usize {
     if capacity - len >= more { 0 } else { more + len / 8 + 64 }
 }

@@ -137,7 +137,8 @@ enum Step {
     Move { from: u64, to: u64, size: u32 },
 }
 
-/// Few places, sizes and names, so that the same comes again and that what is moved is often there. Some come late.
+/// Few places, sizes and names, so that the same comes again and that what is moved is often there.
+/// Some come late.
 fn steps(count: usize) -> impl Strategy<Value = Vec<(u64, Step)>> {
     let (place, size) = (|| (0..12u64).prop_map(|place| place * 10), || prop_oneof![Just(10u32), Just(20)]);
     let odd = || (0..SPACE, 1..40u32);

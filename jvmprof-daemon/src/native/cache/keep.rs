@@ -22,7 +22,8 @@ pub(super) struct Kept {
     pub(super) idle: Duration,
 }
 
-/// A cache of so many bytes that forgets errors after `errors_for`, and what nobody asks for as `kept` says.
+/// A cache of so many bytes that forgets errors after `errors_for`, and what nobody asks for as
+/// `kept` says.
 pub(super) fn builder<K, V>(
     bytes: u64,
     errors_for: Duration,

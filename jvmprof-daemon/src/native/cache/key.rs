@@ -13,8 +13,8 @@ use crate::native::elf::{ElfError, ElfFile, Section, read_bytes, read_raw};
 use crate::native::source::ByteSource;
 use crate::types::BuildId;
 
-/// Most bytes of a file that are hashed: some tens of milliseconds. What has more is shared by nobody but who maps the very
-/// same file. JDK 17's libjvm has 20 MB, node 20 has 80 MB.
+/// Most bytes of a file that are hashed: some tens of milliseconds. What has more is shared by
+/// nobody but who maps the very same file. JDK 17's libjvm has 20 MB, node 20 has 80 MB.
 const MAX_BYTES: u64 = 96 << 20;
 /// Bytes that are hashed at once.
 const PIECE: u64 = 256 << 10;
@@ -70,7 +70,8 @@ impl FileStat {
 pub struct FileKey {
     pub build_id: Option<BuildId>,
     pub content: Content,
-    /// Of names and lines: the debug file that the root of a container has for it. Others don't share what that says.
+    /// Of names and lines: the debug file that the root of a container has for it. Others don't
+    /// share what that says.
     pub debug: Option<FileIdentity>,
 }
 
@@ -81,12 +82,12 @@ impl FileKey {
     }
 }
 
-/// What tells files apart. A build id doesn't: that is what a file says of itself, and in a container anybody may write one that
-/// says it is the host's libc.
+/// What tells files apart. A build id doesn't: that is what a file says of itself, and in a
+/// container anybody may write one that says it is the host's libc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Content {
-    /// A hash of all that names and rows are made of, and lines if they are asked for, with a key that is drawn anew by each
-    /// process.
+    /// A hash of all that names and rows are made of, and lines if they are asked for, with a key
+    /// that is drawn anew by each process.
     Hash(u64),
     /// Of what has no section headers, or too many bytes.
     Of(FileIdentity),

@@ -8,7 +8,8 @@ use crate::native::open::OpenError;
 use crate::native::rows::{SoughtRows, UnwindRows};
 
 impl FileCache {
-    /// As [`Self::rows`], for whoever makes something else of them at once: they aren't kept, however large they are.
+    /// As [`Self::rows`], for whoever makes something else of them at once: they aren't kept,
+    /// however large they are.
     ///
     /// # Errors
     /// As [`Self::symbols`], but none is remembered.
@@ -23,8 +24,8 @@ impl FileCache {
         rows.inspect_err(|error| self.counting.load_error(error))
     }
 
-    /// Those that can be looked up at once, before [`Self::read_rows`] is done; `None` if the file has no table for that, or it can't be
-    /// read: whoever reads all of them says why.
+    /// Those that can be looked up at once, before [`Self::read_rows`] is done; `None` if the file
+    /// has no table for that, or it can't be read: whoever reads all of them says why.
     ///
     /// # Errors
     /// It isn't the file known as `key` any more, or can't be opened.

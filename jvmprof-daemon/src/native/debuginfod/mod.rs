@@ -1,7 +1,7 @@
 //! Debug files from debuginfod servers, fetched in the background and kept on disk.
 //!
-//! Nothing waits for a server: whoever wants a debug file asks, goes on without it, and is told when it has come. The
-//! protocol is `GET URL/buildid/HEX/debuginfo` (elfutils, debuginfod(8)).
+//! Nothing waits for a server: whoever wants a debug file asks, goes on without it, and is told
+//! when it has come. The protocol is `GET URL/buildid/HEX/debuginfo` (elfutils, debuginfod(8)).
 
 mod fetch;
 
@@ -37,14 +37,15 @@ pub struct DebuginfodOptions {
     pub urls: Vec<Url>,
     /// Where files are kept: `BUILDID.debug`.
     pub directory: PathBuf,
-    /// Disk space for them, in bytes; the least recently fetched leave first. One file may take half of it.
+    /// Disk space for them, in bytes; the least recently fetched leave first. One file may take
+    /// half of it.
     pub limit_bytes: u64,
     /// How long one request may take.
     pub timeout: Duration,
     /// How long a server may send nothing.
     pub stall_timeout: Duration,
-    /// How long a build id that no server has isn't asked for again; after other errors, and for a file that had to leave, it
-    /// is a tenth of it.
+    /// How long a build id that no server has isn't asked for again; after other errors, and for a
+    /// file that had to leave, it is a tenth of it.
     pub retry_after: Duration,
 }
 
@@ -192,7 +193,8 @@ impl Debuginfod {
         Wanted::OnItsWay
     }
 
-    /// The build ids whose files have come since the last call. Up to this call they are on their way.
+    /// The build ids whose files have come since the last call. Up to this call they are on their
+    /// way.
     pub fn take_arrived(&self) -> Vec<BuildId> {
         let mut on_their_way = self.shared.lock();
         let arrived = std::mem::take(&mut on_their_way.arrived);

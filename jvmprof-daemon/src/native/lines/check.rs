@@ -1,8 +1,9 @@
 //! What addr2line makes of DWARF, found out before it does.
 //!
-//! addr2line trusts what it reads: it calls itself once for each level of inlined functions, and makes a row of 24 bytes of
-//! one byte of a line program. A file may also refer to the same bytes from everywhere. So its units are walked here in the same
-//! order, without keeping anything, and what addr2line would keep of each is counted. It does so once a unit's code is asked for.
+//! addr2line trusts what it reads: it calls itself once for each level of inlined functions, and
+//! makes a row of 24 bytes of one byte of a line program. A file may also refer to the same bytes
+//! from everywhere. So its units are walked here in the same order, without keeping anything, and
+//! what addr2line would keep of each is counted. It does so once a unit's code is asked for.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -14,10 +15,11 @@ use gimli::{AttributeValue, Dwarf, IncompleteLineProgram, Reader as _, Section a
 use super::Reader;
 use crate::native::elf::ElfError;
 
-/// Deepest entry that is believed: a level is a call of addr2line's. Heavily inlined Rust has some hundred.
+/// Deepest entry that is believed: a level is a call of addr2line's. Heavily inlined Rust has some
+/// hundred.
 const MAX_DEPTH: usize = 512;
-/// Attributes, ranges, and bytes of line programs and of their files' names that are read, for each byte of the sections: there
-/// are more only if the same ones are read again and again.
+/// Attributes, ranges, and bytes of line programs and of their files' names that are read, for each
+/// byte of the sections: there are more only if the same ones are read again and again.
 const WORK_PER_BYTE: u64 = 8;
 /// Work that is always allowed.
 const SOME_WORK: u64 = 1 << 16;
@@ -43,11 +45,12 @@ pub(super) struct Units {
 }
 
 impl Units {
-    /// Looks at the units of `dwarf` and of the file that it shares with others. `limit`: bytes that may be made of them at once.
+    /// Looks at the units of `dwarf` and of the file that it shares with others. `limit`: bytes
+    /// that may be made of them at once.
     ///
     /// # Errors
-    /// [`ElfError::TooDeep`], and [`ElfError::TooLarge`] above `limit`, or where looking takes too long. What is malformed
-    /// ends its unit, as it does in addr2line.
+    /// [`ElfError::TooDeep`], and [`ElfError::TooLarge`] above `limit`, or where looking takes too
+    /// long. What is malformed ends its unit, as it does in addr2line.
     pub(super) fn check(dwarf: &mut Dwarf<Reader>, limit: u64) -> Result<Self, ElfError> {
         let bytes = |dwarf: &Dwarf<Reader>| {
             let info = dwarf.debug_info.reader().len() + dwarf.debug_abbrev.reader().len();
@@ -128,7 +131,8 @@ impl Count {
 }
 
 impl Check {
-    /// Counts the tables of abbreviations and has them parsed, each once for all units that share it.
+    /// Counts the tables of abbreviations and has them parsed, each once for all units that share
+    /// it.
     fn abbreviations(&mut self, dwarf: &mut Dwarf<Reader>) -> Result<(), ElfError> {
         let mut known = HashSet::new();
         let mut units = dwarf.units();
@@ -315,8 +319,8 @@ struct Lines {
     sequences: Vec<Range<u64>>,
 }
 
-/// Skips one abbreviation and gives its number of attributes; `None` at the end of its table (DWARF 5, 7.5.3), and where that
-/// is malformed.
+/// Skips one abbreviation and gives its number of attributes; `None` at the end of its table (DWARF
+/// 5, 7.5.3), and where that is malformed.
 fn abbreviation(table: &mut Reader) -> Option<u64> {
     let code = table.read_uleb128().ok().filter(|code| *code != 0);
     code.and_then(|_| table.skip_leb128().and_then(|()| table.read_u8()).ok())?;

@@ -1,7 +1,9 @@
-//! Frames that are found by `rbx`, whose value above the interrupted frame only a callee's frame tells.
+//! Frames that are found by `rbx`, whose value above the interrupted frame only a callee's frame
+//! tells.
 //!
-//! glibc's `_dl_runtime_resolve` realigns its stack and keeps the old stack pointer in `rbx`. A walk from frame to frame knows
-//! no `rbx`. But the function that it calls saves it at a place which is a constant away from the stack pointer at the call.
+//! glibc's `_dl_runtime_resolve` realigns its stack and keeps the old stack pointer in `rbx`. A
+//! walk from frame to frame knows no `rbx`. But the function that it calls saves it at a place
+//! which is a constant away from the stack pointer at the call.
 
 use gimli::{EhFrame, FrameDescriptionEntry, RegisterRule, UnwindSection, X86_64};
 use iced_x86::Instruction;

@@ -1,7 +1,9 @@
-//! What stands behind the system call that begins a thread: the parent returns from there, the child has no caller.
+//! What stands behind the system call that begins a thread: the parent returns from there, the
+//! child has no caller.
 //!
-//! glibc ends its frame information right before that call (sysdeps/unix/sysv/linux/x86_64/clone.S, clone3.S), since nothing
-//! that it could say would be right for both. A program that makes threads all the time is mostly seen there.
+//! glibc ends its frame information right before that call (sysdeps/unix/sysv/linux/x86_64/clone.S,
+//! clone3.S), since nothing that it could say would be right for both. A program that makes threads
+//! all the time is mostly seen there.
 
 use iced_x86::{FlowControl, Instruction, Mnemonic};
 use jvmprof_common::rows::{CfaRule, RaRule, Row};
@@ -19,7 +21,8 @@ const MAX_BETWEEN: u64 = 24;
 /// Bytes of `xor ebp, ebp`.
 const FIRST_BYTES: u64 = 2;
 
-/// The rows of such code, each from the system call to where the child begins, in order of their addresses.
+/// The rows of such code, each from the system call to where the child begins, in order of their
+/// addresses.
 pub(super) fn rows<S: ByteSource>(rows: &UnwindRows, file: &ElfFile<S>) -> Vec<Known> {
     let known: Vec<(Svma, Svma)> = rows.index.ranges().collect();
     let begins = suspects::functions(rows, WITHOUT_CALLER).map(|(start, ..)| start);
@@ -38,7 +41,8 @@ pub(super) fn rows<S: ByteSource>(rows: &UnwindRows, file: &ElfFile<S>) -> Vec<K
     found.collect()
 }
 
-/// Whether this is a system call whose result decides who returns, up to the first instruction of the child.
+/// Whether this is a system call whose result decides who returns, up to the first instruction of
+/// the child.
 fn is_return(code: &[Instruction], child: Svma) -> bool {
     let [call, test, decide @ .., back, first] = code else { return false };
     let is_jump = |it: &Instruction| it.flow_control() == FlowControl::ConditionalBranch;

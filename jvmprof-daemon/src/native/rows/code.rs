@@ -1,7 +1,7 @@
 //! Rows of code that has no call frame information: musl's, hand-written assembly, `_init`.
 //!
-//! Its frames are found by looking at the code itself. Who can do that lives elsewhere; here is found what there is to look
-//! at.
+//! Its frames are found by looking at the code itself. Who can do that lives elsewhere; here is
+//! found what there is to look at.
 
 use std::collections::BTreeSet;
 
@@ -14,14 +14,14 @@ use crate::native::source::ByteSource;
 use crate::native::symbols::SymbolTable;
 use crate::types::Svma;
 
-/// Finds the rows of code: its bytes, their first address, and where functions begin, some of which may be wrong. In order:
-/// first address, first one behind it, row.
+/// Finds the rows of code: its bytes, their first address, and where functions begin, some of which
+/// may be wrong. In order: first address, first one behind it, row.
 pub type Analyze = fn(&[u8], Svma, &[Svma]) -> Vec<(u64, u64, Row)>;
 
 /// Less than this between functions is padding; a section of its own isn't.
 const MIN_HOLE: u64 = 16;
-/// A file with more code than this without frame information is no C library, but a runtime with generated code, which keeps
-/// frame pointers: only where its threads begin is looked for.
+/// A file with more code than this without frame information is no C library, but a runtime with
+/// generated code, which keeps frame pointers: only where its threads begin is looked for.
 const MAX_HOLES: u64 = 1 << 20;
 /// Bytes of code in which calls are looked for, in all sections together.
 const MAX_CODE: u64 = 64 << 20;
@@ -87,7 +87,8 @@ fn roots<S: ByteSource>(file: &ElfFile<S>, sections: &[Section], holes: &[(u64, 
     spans
 }
 
-/// Leaves one section for each address. Linkers write no others; where more share their bytes, each would be read.
+/// Leaves one section for each address. Linkers write no others; where more share their bytes, each
+/// would be read.
 fn drop_overlaps(sections: &mut Vec<Section>) {
     let mut end = 0;
     sections.retain(|section| {
@@ -137,8 +138,9 @@ fn is_padding(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| matches!(byte, 0 | 0x90 | 0xcc))
 }
 
-/// Where all code leads into holes: by `call rel32`, or by taking an address, `lea r64, [rip + disp32]`, which is how functions that
-/// are never called directly are found. Tables of jumps lie elsewhere.
+/// Where all code leads into holes: by `call rel32`, or by taking an address, `lea r64, [rip +
+/// disp32]`, which is how functions that are never called directly are found. Tables of jumps lie
+/// elsewhere.
 fn calls_into<S: ByteSource>(
     holes: &[(u64, u64)],
     file: &ElfFile<S>,
@@ -171,7 +173,8 @@ const LEA: u8 = 0x8d;
 /// With prefix, ModRM byte and displacement.
 const LEA_BYTES: usize = 7;
 
-/// Where a call or an address in this code leads whose opcode is at `at`. `base`: address of the first byte.
+/// Where a call or an address in this code leads whose opcode is at `at`. `base`: address of the
+/// first byte.
 fn leads_to(code: &[u8], at: usize, base: u64) -> Option<u64> {
     let displacement = match code[at] {
         CALL => at + 1,
@@ -185,14 +188,15 @@ fn leads_to(code: &[u8], at: usize, base: u64) -> Option<u64> {
     Some(base.wrapping_add(displacement as u64 + 4).wrapping_add_signed(offset.into()))
 }
 
-/// Whether this is what a signal's handler returns to: `mov rax, 15; syscall`, or `mov eax, 15; syscall`.
+/// Whether this is what a signal's handler returns to: `mov rax, 15; syscall`, or `mov eax, 15;
+/// syscall`.
 pub(super) fn is_signal_return(code: &[u8]) -> bool {
     code.starts_with(&[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05])
         || code.starts_with(&[0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05])
 }
 
-/// The frame that the kernel makes for a signal, whose handler has returned: `rsp` points to the `ucontext`
-/// (Linux arch/x86/include/asm/sigframe.h, include/uapi/asm/ucontext.h, sigcontext.h).
+/// The frame that the kernel makes for a signal, whose handler has returned: `rsp` points to the
+/// `ucontext` (Linux arch/x86/include/asm/sigframe.h, include/uapi/asm/ucontext.h, sigcontext.h).
 pub(super) const SIGNAL_RETURN: Row = Row {
     cfa: CfaRule::RspIndirect { at: 160, add: 0 },
     rbp: RbpRule::AtRsp(120),
@@ -203,7 +207,8 @@ pub(super) const SIGNAL_RETURN: Row = Row {
 /// A row that is known: first address, first one behind it, row.
 pub(super) type Known = (u64, u64, Row);
 
-/// Where signal handlers return to, each with the byte before: a return address is looked up before it.
+/// Where signal handlers return to, each with the byte before: a return address is looked up before
+/// it.
 fn signal_returns(code: &[u8], base: u64) -> Vec<Known> {
     let places = (1..code.len()).filter(|at| is_signal_return(&code[*at..]));
     let at = |at: usize| base + at as u64;

@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 
 use crate::native::rows::Reader;
 
-/// Longest expression that is looked at; the longest of those that compilers and linkers write (the PLT's) has nine
-/// operations.
+/// Longest expression that is looked at; the longest of those that compilers and linkers write (the
+/// PLT's) has nine operations.
 const MAX_OPERATIONS: usize = 10;
 
 type Cie<'a> = CommonInformationEntry<Reader<'a>>;

@@ -1,11 +1,14 @@
-//! Rows of code that removes frames: `_Unwind_Resume`, `_Unwind_RaiseException` and others of libgcc.
+//! Rows of code that removes frames: `_Unwind_Resume`, `_Unwind_RaiseException` and others of
+//! libgcc.
 //!
-//! They end by `__builtin_eh_return` (gcc gcc/config/i386/i386.cc, `ix86_expand_epilogue`): the stack pointer becomes that of the
-//! frame which handles the exception, and its handler is jumped to. What their `.eh_frame` says isn't so from the moment on at
-//! which `uw_install_context_1` writes that frame's registers, its return address included, to where their own ones are saved.
-//! But two contexts on their stack still have both frames (gcc libgcc/unwind-dw2.c, `struct _Unwind_Context`; unwind.inc): one is
-//! that of their own caller, the other that of the frame which goes on. While registers are being installed the stack is as it
-//! was, behind that it is as it will be: the handler was interrupted at its first instruction.
+//! They end by `__builtin_eh_return` (gcc gcc/config/i386/i386.cc, `ix86_expand_epilogue`): the
+//! stack pointer becomes that of the frame which handles the exception, and its handler is jumped
+//! to. What their `.eh_frame` says isn't so from the moment on at which `uw_install_context_1`
+//! writes that frame's registers, its return address included, to where their own ones are saved.
+//! But two contexts on their stack still have both frames (gcc libgcc/unwind-dw2.c, `struct
+//! _Unwind_Context`; unwind.inc): one is that of their own caller, the other that of the frame
+//! which goes on. While registers are being installed the stack is as it was, behind that it is as
+//! it will be: the handler was interrupted at its first instruction.
 
 use std::collections::HashSet;
 
@@ -117,7 +120,8 @@ impl End {
             (begin..has_rbp.max(begin), handler(RbpRule::AtRbp(0))),
             (has_rbp.max(begin)..leaves, handler(RbpRule::Same)),
         ];
-        // Frame information says where the handler's address is; but nothing has called from before it.
+        // Frame information says where the handler's address is; but nothing has called from before
+        // it.
         for it in &code[self.leaves..] {
             let row = told.row(it.ip());
             patches.extend(row.map(|row| (it.ip()..it.next_ip(), Row { signal: true, ..row })));
@@ -132,7 +136,8 @@ impl End {
 /// The call of `uw_install_context_1`.
 struct Installation {
     call: usize,
-    /// Distances from `rbp`: of the return address in the function's own context, of the CFA in the handler's.
+    /// Distances from `rbp`: of the return address in the function's own context, of the CFA in the
+    /// handler's.
     own_ra: i32,
     handler_cfa: i32,
 }
@@ -140,7 +145,8 @@ struct Installation {
 impl Installation {
     /// What it has returned from goes on to the end without jumps from or to elsewhere.
     fn before(told: &Told, code: &[Instruction], end: &End) -> Option<Self> {
-        // `_Unwind_DebugHook (target->cfa, target->ra)` follows at once, an empty function for debuggers.
+        // `_Unwind_DebugHook (target->cfa, target->ra)` follows at once, an empty function for
+        // debuggers.
         let mut calls = (0..end.begin).rev().filter(|at| code[*at].is_call_near());
         let (hook, call) = (calls.next()?, calls.next()?);
         let loads = || code[call + 1..hook].iter().filter_map(frame_load);
@@ -178,7 +184,8 @@ impl Installation {
     }
 }
 
-/// Where the context of the function's own caller is, by the arguments of `uw_init_context_1 (context, outer_cfa, outer_ra)`.
+/// Where the context of the function's own caller is, by the arguments of `uw_init_context_1
+/// (context, outer_cfa, outer_ra)`.
 fn own_context(code: &[Instruction]) -> Option<i64> {
     let mut factory = InstructionInfoFactory::new();
     let mut held = Held::default();

@@ -1,8 +1,9 @@
 //! Rows of Go programs, from the table by which Go's runtime walks stacks itself.
 //!
-//! It tells for each instruction how much is on the stack above the return address. What is missing there is read from the
-//! code: where the frame pointer is saved, and how the few functions that switch stacks do it (go
-//! src/runtime/asm_amd64.s; src/runtime/traceback.go has the same exceptions).
+//! It tells for each instruction how much is on the stack above the return address. What is missing
+//! there is read from the code: where the frame pointer is saved, and how the few functions that
+//! switch stacks do it (go src/runtime/asm_amd64.s; src/runtime/traceback.go has the same
+//! exceptions).
 
 use jvmprof_common::rows::{CfaRule, GO_G_M, GO_G_SCHED, RaRule, RbpRule, Row};
 
@@ -12,8 +13,8 @@ use crate::native::go::GoProgram;
 use crate::native::gopclntab::GoFunction;
 use crate::types::Svma;
 
-/// Where every goroutine and every thread begins. `mcall` leaves its goroutine for good; `gogo` leaves the system stack for
-/// that of another one, of which it isn't a part.
+/// Where every goroutine and every thread begins. `mcall` leaves its goroutine for good; `gogo`
+/// leaves the system stack for that of another one, of which it isn't a part.
 const ROOTS: [&str; 8] = [
     "runtime.goexit",
     "runtime.mstart",
@@ -24,8 +25,8 @@ const ROOTS: [&str; 8] = [
     "runtime.gogo",
     "gogo",
 ];
-/// Handlers of signals let the interrupted code call these: what they return to is the interrupted instruction (go
-/// src/runtime/signal_amd64.go, `pushCall` and `preparePanic`).
+/// Handlers of signals let the interrupted code call these: what they return to is the interrupted
+/// instruction (go src/runtime/signal_amd64.go, `pushCall` and `preparePanic`).
 const INJECTED: [&str; 3] = ["runtime.asyncPreempt", "runtime.sigpanic", "runtime.sigpanic0"];
 const ENTERS: &str = "runtime.gogo";
 const GROWS_STACK: &str = "runtime.morestack";
@@ -51,7 +52,8 @@ pub(super) fn spans(program: &GoProgram) -> Spans {
         let code = code.get(..length).unwrap_or_default();
         let before = program.code_at(Svma(start.wrapping_sub(1)));
         if is_signal_return(code) && before.first() == Some(&INT3) {
-            // A handler returns to its first instruction; a row for a return address is looked up before it.
+            // A handler returns to its first instruction; a row for a return address is looked up
+            // before it.
             spans.push(start - 1, start + code.len() as u64, SIGNAL_RETURN);
             continue;
         }
@@ -81,7 +83,8 @@ pub(super) fn spans(program: &GoProgram) -> Spans {
     spans
 }
 
-/// From which offset on a function's frame isn't on the stack that `rsp` points to any more, and the row there.
+/// From which offset on a function's frame isn't on the stack that `rsp` points to any more, and
+/// the row there.
 fn leaves_stack(function: &GoFunction<'_>, code: &[u8], growing: Option<Row>) -> Option<(usize, Row)> {
     let switched = || after_switch(code).unwrap_or(0);
     if ROOTS.iter().any(|name| function.is(name)) {
@@ -142,8 +145,8 @@ struct Saved {
 }
 
 impl Saved {
-    /// By the code where the stack pointer moves first: `push rbp; mov rbp, rsp` since Go 1.21, before that
-    /// `sub rsp, n; mov [rsp + n - 8], rbp; lea rbp, [rsp + n - 8]`.
+    /// By the code where the stack pointer moves first: `push rbp; mov rbp, rsp` since Go 1.21,
+    /// before that `sub rsp, n; mov [rsp + n - 8], rbp; lea rbp, [rsp + n - 8]`.
     fn find(function: &GoFunction<'_>, code: &[u8]) -> Option<Self> {
         let mut moved = function.start;
         let held = function.steps().find_map(|(end, held)| {
@@ -177,8 +180,8 @@ impl Saved {
 const PUSH_RBP: u8 = 0x55;
 const INT3: u8 = 0xcc;
 
-/// Behind the instruction that loads `rsp` from a `gobuf`: `mov rsp, [reg + sched.sp]`, from there through `rbx`, or
-/// `mov rsp, [rbx]`, where `rbx` is the `gobuf`.
+/// Behind the instruction that loads `rsp` from a `gobuf`: `mov rsp, [reg + sched.sp]`, from there
+/// through `rbx`, or `mov rsp, [rbx]`, where `rbx` is the `gobuf`.
 fn after_switch(code: &[u8]) -> Option<usize> {
     let sched = GO_G_SCHED as u8;
     let loads = |bytes: &[u8]| matches!(*bytes, [0x48 | 0x49, 0x8b, modrm, at] if modrm & 0xf8 == 0x60 && at == sched);
@@ -188,8 +191,8 @@ fn after_switch(code: &[u8]) -> Option<usize> {
     [loaded, copied].into_iter().flatten().min()
 }
 
-/// How to leave `runtime.morestack`, which runs on the system stack in place of the goroutine whose stack is to grow; from
-/// its code and that of `runtime.systemstack`.
+/// How to leave `runtime.morestack`, which runs on the system stack in place of the goroutine whose
+/// stack is to grow; from its code and that of `runtime.systemstack`.
 fn goroutine(code: &[u8], switch: &[u8]) -> Option<Row> {
     let (code, switch) = (code.get(..MUCH_CODE)?, switch.get(..MUCH_CODE / 2)?);
     let store = |modrm: u8| {
@@ -215,7 +218,8 @@ fn goroutine(code: &[u8], switch: &[u8]) -> Option<Row> {
 /// `morestack` does what is looked for in fewer bytes, `systemstack` in half of them.
 const MUCH_CODE: usize = 128;
 
-/// The offset of `g` in the thread's own memory: of `mov reg, fs:[offset]`, or of `mov reg, offset; mov reg, fs:[reg]`.
+/// The offset of `g` in the thread's own memory: of `mov reg, fs:[offset]`, or of `mov reg, offset;
+/// mov reg, fs:[reg]`.
 fn tls(code: &[u8]) -> Option<i32> {
     let number = |bytes: &[u8]| bytes.first_chunk().map(|bytes| i32::from_le_bytes(*bytes));
     let at = code.windows(3).position(|b| b[0] == 0x64 && matches!(b[1], 0x48 | 0x4c) && b[2] == 0x8b)?;
@@ -227,7 +231,8 @@ fn tls(code: &[u8]) -> Option<i32> {
     }
 }
 
-/// The offset of `curg` in `m`: the second one that `runtime.systemstack` compares `g` (rax) with, `cmp rax, [rbx + offset]`.
+/// The offset of `curg` in `m`: the second one that `runtime.systemstack` compares `g` (rax) with,
+/// `cmp rax, [rbx + offset]`.
 fn current(code: &[u8]) -> Option<i16> {
     let offset = |at: usize| match *code.get(at..)? {
         [0x48, 0x3b, 0x43, offset, ..] => Some(i16::from(offset.cast_signed())),

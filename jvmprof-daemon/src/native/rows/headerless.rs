@@ -1,5 +1,6 @@
-//! `.eh_frame` of files whose section headers were removed (`sstrip`): the program headers lead there by way of `.eh_frame_hdr`,
-//! the table by which a program finds its own (Linux Standard Base 5.0, core, 10.6.2).
+//! `.eh_frame` of files whose section headers were removed (`sstrip`): the program headers lead
+//! there by way of `.eh_frame_hdr`, the table by which a program finds its own (Linux Standard Base
+//! 5.0, core, 10.6.2).
 
 use object::LittleEndian as Le;
 use object::elf::PT_GNU_EH_FRAME;
@@ -9,8 +10,8 @@ use crate::native::elf::{self, ElfError, ElfFile};
 use crate::native::source::ByteSource;
 use crate::types::Svma;
 
-/// Version, and how linkers encode the pointer, the number of functions and the table: `DW_EH_PE_pcrel | DW_EH_PE_sdata4`,
-/// `DW_EH_PE_udata4`, `DW_EH_PE_datarel | DW_EH_PE_sdata4`.
+/// Version, and how linkers encode the pointer, the number of functions and the table:
+/// `DW_EH_PE_pcrel | DW_EH_PE_sdata4`, `DW_EH_PE_udata4`, `DW_EH_PE_datarel | DW_EH_PE_sdata4`.
 pub(super) const USUAL: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
 
 /// The section's address and bytes, of a file that has no section headers; `None` if it hasn't any.

@@ -7,13 +7,14 @@ use gimli::{BaseAddresses, CommonInformationEntry, UnwindOffset, UnwindSection};
 use crate::native::rows::{Kind, Reader};
 use crate::types::Svma;
 
-/// Longest entry that is evaluated, in bytes: it bounds the time of a lookup. The longest of JDK 17's libjvm has 1,800, that of
-/// rustc 34,000.
+/// Longest entry that is evaluated, in bytes: it bounds the time of a lookup. The longest of JDK
+/// 17's libjvm has 1,800, that of rustc 34,000.
 pub(super) const MAX_ENTRY: usize = 128 << 10;
-/// Longest CIE that is evaluated, in bytes: it is, for each of its functions. Compilers' have some thirty.
+/// Longest CIE that is evaluated, in bytes: it is, for each of its functions. Compilers' have some
+/// thirty.
 pub(super) const MAX_CIE: usize = 4 << 10;
-/// Bytes that are evaluated for all rows of a file, for each byte of its section: where functions have 20 bytes and their CIE
-/// 32, it is less than three.
+/// Bytes that are evaluated for all rows of a file, for each byte of its section: where functions
+/// have 20 bytes and their CIE 32, it is less than three.
 const WORK_PER_BYTE: usize = 4;
 /// And in all: a second or two. rustc's, the largest on a developer's machine, take 9 MB.
 const MAX_WORK: usize = 64 << 20;
@@ -97,8 +98,8 @@ impl Index {
     }
 }
 
-/// Indexes the entries whose function starts in one of the ranges of `code`. Others are of functions that the linker
-/// removed: `.debug_frame` keeps them, at address zero.
+/// Indexes the entries whose function starts in one of the ranges of `code`. Others are of
+/// functions that the linker removed: `.debug_frame` keeps them, at address zero.
 pub(super) fn build<'a, S: UnwindSection<Reader<'a>>>(
     section: &S,
     (bytes, kind): (&'a [u8], Kind),
@@ -134,12 +135,14 @@ pub(super) fn build<'a, S: UnwindSection<Reader<'a>>>(
         functions.push(Function { start, entry, len: u32::try_from(fde.len()).unwrap_or(u32::MAX) });
     }
     functions.sort_unstable();
-    // Of two entries for the same address the first one counts, as in a search from the section's start.
+    // Of two entries for the same address the first one counts, as in a search from the section's
+    // start.
     functions.dedup_by_key(|function| function.start);
     Index { base, functions: functions.into(), malformed, over_budget, work }
 }
 
-/// Sorted, and neighbours as one: a file may state thousands, and each of its functions is looked for in them.
+/// Sorted, and neighbours as one: a file may state thousands, and each of its functions is looked
+/// for in them.
 fn merged(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut sorted = ranges.to_vec();
     sorted.sort_unstable_by_key(|range| range.start);
@@ -158,8 +161,9 @@ fn is_in(merged: &[Range<u64>], address: u64) -> bool {
     index.checked_sub(1).is_some_and(|index| merged[index].contains(&address))
 }
 
-/// The offsets of a section's FDEs. Unlike gimli's own iterator it goes on behind a malformed entry, and behind an
-/// entry of length zero, which ends `.eh_frame` but also stands inside it where linkers put such sections together.
+/// The offsets of a section's FDEs. Unlike gimli's own iterator it goes on behind a malformed
+/// entry, and behind an entry of length zero, which ends `.eh_frame` but also stands inside it
+/// where linkers put such sections together.
 struct Entries<'a> {
     section: &'a [u8],
     position: usize,
@@ -200,7 +204,8 @@ impl Iterator for Entries<'_> {
     }
 }
 
-/// The CIEs parsed last. Functions share a few, by turns; keeping all would let a hostile file take much memory.
+/// The CIEs parsed last. Functions share a few, by turns; keeping all would let a hostile file take
+/// much memory.
 pub(super) struct RecentCies<'a> {
     cies: [Option<(usize, CommonInformationEntry<Reader<'a>>)>; 8],
     next: usize,

@@ -1,8 +1,9 @@
-//! Unwind rows of a file, from its `.eh_frame`, and from `.debug_frame` for functions that lack there.
+//! Unwind rows of a file, from its `.eh_frame`, and from `.debug_frame` for functions that lack
+//! there.
 //!
-//! Loading makes an index of the functions that have call frame information; a lookup evaluates the one entry that it
-//! needs. `.eh_frame_hdr` isn't used for that: it is missing in static files, and says nothing of where functions end. It serves while
-//! there is no index: [`SoughtRows`].
+//! Loading makes an index of the functions that have call frame information; a lookup evaluates the
+//! one entry that it needs. `.eh_frame_hdr` isn't used for that: it is missing in static files, and
+//! says nothing of where functions end. It serves while there is no index: [`SoughtRows`].
 
 mod callee;
 mod clone;
@@ -34,7 +35,8 @@ use crate::native::rows::spans::Spans;
 use crate::native::source::ByteSource;
 use crate::types::Svma;
 
-/// Largest section of call frame information that is read, in bytes. JDK 17's libjvm has 1.5 MB, node 20 has 2.8 MB.
+/// Largest section of call frame information that is read, in bytes. JDK 17's libjvm has 1.5 MB,
+/// node 20 has 2.8 MB.
 const MAX_SECTION: u64 = 64 << 20;
 
 thread_local! {
@@ -69,13 +71,15 @@ impl UnwindRows {
     /// Reads the call frame information of `file` and indexes its functions.
     ///
     /// # Errors
-    /// [`ElfError`] where a section can't be read or is too large. A file without call frame information has no rows,
-    /// which is no error. Malformed entries are left out and counted: [`Self::malformed`].
+    /// [`ElfError`] where a section can't be read or is too large. A file without call frame
+    /// information has no rows, which is no error. Malformed entries are left out and counted:
+    /// [`Self::malformed`].
     pub fn load<S: ByteSource>(file: &ElfFile<S>) -> Result<Self, ElfError> {
         Self::load_with(file, None)
     }
 
-    /// As [`Self::load`], with the rows of code that has no frame information as far as they can be found by `analyze`.
+    /// As [`Self::load`], with the rows of code that has no frame information as far as they can be
+    /// found by `analyze`.
     ///
     /// # Errors
     /// As [`Self::load`].
@@ -112,7 +116,8 @@ impl UnwindRows {
                 None => Self::default(),
             },
         };
-        // Start-up code of the compiler gives each program an `.eh_frame`, though its own functions may have none.
+        // Start-up code of the compiler gives each program an `.eh_frame`, though its own functions
+        // may have none.
         if let Some(section) = file.section(".debug_frame").filter(|_| also_debug) {
             match Self::of_section(Kind::DebugFrame, file, section) {
                 Ok(debug) => rows.add_debug(debug),
@@ -133,7 +138,8 @@ impl UnwindRows {
         self.debug = (debug.index.len() > 0).then(|| Box::new(debug));
     }
 
-    /// The rows in the bytes of an `.eh_frame` that is loaded at `address`, for functions that start in `code`.
+    /// The rows in the bytes of an `.eh_frame` that is loaded at `address`, for functions that
+    /// start in `code`.
     pub fn from_eh_frame(bytes: Box<[u8]>, address: Svma, code: Range<Svma>) -> Self {
         let bases = BaseAddresses::default().set_eh_frame(address.0);
         let code = code.start.0..code.end.0;
@@ -167,8 +173,8 @@ impl UnwindRows {
         }
     }
 
-    /// Hands on all rows, in order of their functions' addresses: first address, first one behind it, row. Malformed entries
-    /// are left out.
+    /// Hands on all rows, in order of their functions' addresses: first address, first one behind
+    /// it, row. Malformed entries are left out.
     pub fn for_each(&self, handle: &mut dyn FnMut(u64, u64, Row)) {
         let mut spans = self.spans.iter().peekable();
         let (mut cies, mut debug_cies) = (RecentCies::default(), RecentCies::default());
@@ -202,7 +208,8 @@ impl UnwindRows {
         self.index.ranges().zip(self.index.entries()).map(move |(range, entry)| (self, range, entry))
     }
 
-    /// Whether the frame at `pc` is the root of its thread's stack: its return address is undefined.
+    /// Whether the frame at `pc` is the root of its thread's stack: its return address is
+    /// undefined.
     pub fn is_root(&self, pc: Svma) -> bool {
         self.row(pc).is_some_and(|row| row.is_root())
     }

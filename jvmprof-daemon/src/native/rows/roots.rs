@@ -6,8 +6,8 @@ use jvmprof_common::rows::{RaRule, Row};
 use super::code::Known;
 use crate::types::Svma;
 
-/// Longest beginning that is looked at, in bytes: musl's `clone` has 26 from its system call to the end of the call, `_start` of
-/// glibc's dynamic linker has 61.
+/// Longest beginning that is looked at, in bytes: musl's `clone` has 26 from its system call to the
+/// end of the call, `_start` of glibc's dynamic linker has 61.
 const MAX_BEGIN: usize = 128;
 
 /// It has no caller.
@@ -34,7 +34,8 @@ pub(super) fn entry(code: &[u8], base: u64, entry: Svma) -> Option<Known> {
     (end > entry.0).then_some((entry.0, end, ROOT))
 }
 
-/// Where threads begin: a system call gives the child an empty stack, on which it clears `rbp` and calls its function.
+/// Where threads begin: a system call gives the child an empty stack, on which it clears `rbp` and
+/// calls its function.
 pub(super) fn threads(code: &[u8], base: u64) -> Vec<Known> {
     let calls = code.windows(2).enumerate().filter(|(_, bytes)| *bytes == [0x0f, 0x05]);
     let mut found: Vec<Known> =

@@ -1,8 +1,9 @@
-//! Rows that are looked up by `.eh_frame_hdr`, the sorted table by which programs find their own, while there is no index yet.
+//! Rows that are looked up by `.eh_frame_hdr`, the sorted table by which programs find their own,
+//! while there is no index yet.
 //!
-//! To index the functions of a large library takes a tenth of a second, in which stacks that lead through it would wait. One
-//! function is found at once. What is more than frame information, or in its place, isn't told here: nothing, rather than
-//! something else than [`UnwindRows`] will say.
+//! To index the functions of a large library takes a tenth of a second, in which stacks that lead
+//! through it would wait. One function is found at once. What is more than frame information, or in
+//! its place, isn't told here: nothing, rather than something else than [`UnwindRows`] will say.
 
 use std::fmt;
 
@@ -23,7 +24,8 @@ const MAX_BYTES: u64 = 16 << 20;
 pub struct SoughtRows {
     /// Without an index.
     rows: UnwindRows,
-    /// `.eh_frame_hdr` (Linux Standard Base 5.0, core, 10.6.2), as linkers write it, and where it is.
+    /// `.eh_frame_hdr` (Linux Standard Base 5.0, core, 10.6.2), as linkers write it, and where it
+    /// is.
     table: Box<[u8]>,
     table_at: u64,
 }
@@ -35,7 +37,8 @@ impl fmt::Debug for SoughtRows {
 }
 
 impl SoughtRows {
-    /// `None` of a file that has no such table, is too large, or has another one of its own, as Go's programs do.
+    /// `None` of a file that has no such table, is too large, or has another one of its own, as
+    /// Go's programs do.
     ///
     /// # Errors
     /// A section can't be read.
@@ -66,9 +69,11 @@ impl SoughtRows {
         self.rows.evaluate(&section, entry, pc)
     }
 
-    /// The entry of the last function that begins at an address or before it, if the table is sorted; else of any.
+    /// The entry of the last function that begins at an address or before it, if the table is
+    /// sorted; else of any.
     fn entry(&self, pc: Svma) -> Option<EhFrameOffset> {
-        // Version and encodings, where `.eh_frame` is, how many pairs; then a function and its entry each, counted from the table.
+        // Version and encodings, where `.eh_frame` is, how many pairs; then a function and its
+        // entry each, counted from the table.
         let words = self.table.as_chunks::<4>().0;
         let count = u32::from_le_bytes(*words.get(2)?) as usize;
         let pairs = words.get(3..)?.as_chunks::<2>().0;

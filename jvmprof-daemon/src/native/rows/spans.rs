@@ -21,8 +21,8 @@ pub(super) struct Spans {
 }
 
 impl Spans {
-    /// From `start` to `end` this row holds. They come in order; what overlaps an earlier one, lies 4 GiB behind the first, or
-    /// is one of more than 65,535 different rows is left out.
+    /// From `start` to `end` this row holds. They come in order; what overlaps an earlier one, lies
+    /// 4 GiB behind the first, or is one of more than 65,535 different rows is left out.
     pub(super) fn push(&mut self, start: u64, end: u64, row: Row) {
         if self.starts.is_empty() {
             (self.base, self.end) = (start, start);

@@ -1,4 +1,5 @@
-//! Functions whose frame information has certain instructions: those whose code has to be looked at.
+//! Functions whose frame information has certain instructions: those whose code has to be looked
+//! at.
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use memchr::memmem;
@@ -33,7 +34,8 @@ pub(super) fn functions<const N: usize>(
     suspects.filter(|(start, end, _)| end.0.saturating_sub(start.0) <= MAX_FUNCTION)
 }
 
-/// The instructions of a function, in order of their addresses; none if it doesn't lie in one section of code.
+/// The instructions of a function, in order of their addresses; none if it doesn't lie in one
+/// section of code.
 pub(super) fn instructions<S: ByteSource>(file: &ElfFile<S>, function: Function) -> Vec<Instruction> {
     let (start, end, _) = function;
     let holds = |address: u64, size: u64| start.0 >= address && end.0 <= address.saturating_add(size);

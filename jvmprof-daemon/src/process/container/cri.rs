@@ -14,8 +14,8 @@ use crate::proto::cri::{
     PodSandboxFilter,
 };
 
-/// An answer's size: a pod's annotations may take 256 KiB (Kubernetes `TotalAnnotationSizeLimitB`), and a container has its
-/// own.
+/// An answer's size: a pod's annotations may take 256 KiB (Kubernetes `TotalAnnotationSizeLimitB`),
+/// and a container has its own.
 const MAX_ANSWER_BYTES: usize = 2 << 20;
 
 /// A connection to the runtime, made when it is first needed and again when it broke.
@@ -31,8 +31,8 @@ impl Cri {
         Ok(Self { client: client.max_decoding_message_size(MAX_ANSWER_BYTES) })
     }
 
-    /// One container is asked for rather than all listed: then nothing that another pod says of itself, however long, stands
-    /// in the way.
+    /// One container is asked for rather than all listed: then nothing that another pod says of
+    /// itself, however long, stands in the way.
     pub(super) async fn ask(
         &mut self,
         id: &str,
@@ -71,7 +71,8 @@ fn metadata(
     if let Some(mut container) = container {
         known.container = container.metadata.and_then(|metadata| value(metadata.name));
         known.image = image(container.image.unwrap_or_default(), container.image_ref);
-        // Should the pod have left the runtime's list already, the kubelet told the container of it as well.
+        // Should the pod have left the runtime's list already, the kubelet told the container of it
+        // as well.
         let mut told = |name: &str| container.labels.remove(name).and_then(value);
         known.namespace = told(NAMESPACE);
         known.pod = told(POD);
@@ -92,8 +93,8 @@ fn metadata(
     known
 }
 
-/// What says most to a reader. CRI-O lists what a kubelet resolved, a bare id, and keeps the image's name in the reference
-/// alone (`registry.example/shop/cart@sha256:...`).
+/// What says most to a reader. CRI-O lists what a kubelet resolved, a bare id, and keeps the
+/// image's name in the reference alone (`registry.example/shop/cart@sha256:...`).
 fn image(image: ImageSpec, reference: String) -> Option<String> {
     let names = [image.user_specified_image, image.image, reference].map(value);
     let named = names.iter().flatten().find(|name| !is_image_id(name)).cloned();

@@ -1,8 +1,8 @@
 //! What the host's container runtimes know of containers: pods, namespaces, names, images.
 //!
-//! The node's own runtime is asked, over its socket: no API server is loaded and no rights in the cluster are needed. Nothing
-//! waits here: who wants to know asks, is told that the answer is on its way, and asks again when [`Containers::generation`]
-//! has changed.
+//! The node's own runtime is asked, over its socket: no API server is loaded and no rights in the
+//! cluster are needed. Nothing waits here: who wants to know asks, is told that the answer is on
+//! its way, and asks again when [`Containers::generation`] has changed.
 
 mod cri;
 mod docker;
@@ -26,8 +26,8 @@ use state::{Shared, Wanted};
 const MAX_QUEUED: usize = 1024;
 /// Containers that are remembered; more than that run on no host that was heard of.
 const MAX_KNOWN: usize = 16_384;
-/// Bytes of a name, an image, a label's or an annotation's value; more is cut off. Whoever makes a label of it cuts before that,
-/// at 1,024 characters.
+/// Bytes of a name, an image, a label's or an annotation's value; more is cut off. Whoever makes a
+/// label of it cuts before that, at 1,024 characters.
 pub const MAX_VALUE_BYTES: usize = 4 * 1025;
 
 /// What is known of a container. What its runtime doesn't tell is `None`.
@@ -37,11 +37,14 @@ pub struct ContainerMetadata {
     pub namespace: Option<String>,
     pub pod: Option<String>,
     pub pod_uid: Option<String>,
-    /// Name of the container in its pod, or Docker's name for it. `None` for what holds a pod's namespaces.
+    /// Name of the container in its pod, or Docker's name for it. `None` for what holds a pod's
+    /// namespaces.
     pub container: Option<String>,
-    /// As the pod's author wrote it where the runtime tells, such as `registry.example/shop/cart:1.2`.
+    /// As the pod's author wrote it where the runtime tells, such as
+    /// `registry.example/shop/cart:1.2`.
     pub image: Option<String>,
-    /// The pod's labels, as far as [`ContainersOptions::pod_labels`] lets them through; Docker's are the container's own.
+    /// The pod's labels, as far as [`ContainersOptions::pod_labels`] lets them through; Docker's
+    /// are the container's own.
     pub pod_labels: BTreeMap<String, String>,
     /// The pod's annotations, as far as [`ContainersOptions::pod_annotations`] lets them through.
     pub pod_annotations: BTreeMap<String, String>,
@@ -85,7 +88,8 @@ pub enum Lookup {
     Known(Arc<ContainerMetadata>),
     /// The answer may still come in time.
     Awaited,
-    /// No runtime knows it, none is there to be asked, or it took too long. It may still become known.
+    /// No runtime knows it, none is there to be asked, or it took too long. It may still become
+    /// known.
     Unknown,
 }
 
@@ -100,7 +104,8 @@ pub struct ContainerCounts {
     pub not_found: u64,
     /// Questions that failed: no connection, an error, no answer in time.
     pub failed: u64,
-    /// Containers that weren't asked for because too many are known or wait; they are asked for later.
+    /// Containers that weren't asked for because too many are known or wait; they are asked for
+    /// later.
     pub turned_away: u64,
 }
 

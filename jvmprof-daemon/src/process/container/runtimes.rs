@@ -8,7 +8,8 @@ use super::cri::Cri;
 use super::docker::Docker;
 use super::{ContainerMetadata, ContainersOptions, MAX_VALUE_BYTES};
 
-/// Where runtimes listen by default: containerd, CRI-O, k3s and RKE2, k0s, MicroK8s, cri-dockerd, Docker.
+/// Where runtimes listen by default: containerd, CRI-O, k3s and RKE2, k0s, MicroK8s, cri-dockerd,
+/// Docker.
 pub(super) const WELL_KNOWN: [&str; 7] = [
     "/run/containerd/containerd.sock",
     "/run/crio/crio.sock",

@@ -82,7 +82,8 @@ fn code_replaced_at_its_address_changes_the_generation() {
     assert_ne!(table.sampled(A, 5, "jit", 15, none).generation, before);
 }
 
-/// The look at `/proc` is later than the sample: what is there by then may not have been there before.
+/// The look at `/proc` is later than the sample: what is there by then may not have been there
+/// before.
 #[test]
 fn what_events_told_holds_whatever_an_address_outside_brings() {
     let pid = std::process::id();

@@ -55,7 +55,8 @@ fn sample_batch() -> Batch {
         "[truncated: stack unreadable]",
     ];
     let others = names.iter().enumerate().map(|(at, name)| {
-        // As the symbolizer has it: Go shortens what looks like C++ and has no mangled name beside it.
+        // As the symbolizer has it: Go shortens what looks like C++ and has no mangled name beside
+        // it.
         let system_name = if name.contains("::") { format!("_Z{at}").into() } else { (*name).into() };
         let lines = vec![Line { system_name, ..line(name, 0) }];
         let frame = Frame { kind: FrameKind::Native, address: None, mapping: None, lines };

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 
 use crate::proto::pprof::Profile;
 
-/// What a profile says, without ids and indices: values by labels and stack. Frames as `name@system_name file:line`.
+/// What a profile says, without ids and indices: values by labels and stack. Frames as
+/// `name@system_name file:line`.
 pub(super) type Content = BTreeMap<(Vec<String>, Vec<String>), Vec<i64>>;
 
 pub(super) fn content(profile: &Profile) -> Content {

@@ -12,8 +12,8 @@ const TOP_FUNCTIONS: usize = 1_000;
 /// Lines told for one node.
 const TOP_LINES: usize = 3;
 
-/// A tree within a bound, as columns: row `i` of every column of `nodes` speaks of the same node. The names in JSON
-/// are what the page's `tree.js` reads.
+/// A tree within a bound, as columns: row `i` of every column of `nodes` speaks of the same node.
+/// The names in JSON are what the page's `tree.js` reads.
 #[derive(Clone, Debug, Serialize)]
 pub struct Tree {
     strings: Vec<Arc<str>>,
@@ -43,7 +43,8 @@ struct Nodes {
     total: Vec<u64>,
     /// The lines with most samples: line, samples, line, samples, ...
     lines: Vec<Vec<u64>>,
-    /// How a Java method ran, by number in the order of `HOW_NAMES` in `tree.js`: how, samples, how, samples, ...
+    /// How a Java method ran, by number in the order of `HOW_NAMES` in `tree.js`: how, samples,
+    /// how, samples, ...
     how: Vec<Vec<u32>>,
 }
 
@@ -114,7 +115,8 @@ impl Tree {
 }
 
 impl TreeBuilder {
-    /// The tree with its heaviest nodes, at most `max_nodes` (at least 2: the root and what was cut).
+    /// The tree with its heaviest nodes, at most `max_nodes` (at least 2: the root and what was
+    /// cut).
     pub fn finish(mut self, max_nodes: usize) -> Tree {
         self.prune(max_nodes.max(2));
         let mut writer = Writer::new(&self);

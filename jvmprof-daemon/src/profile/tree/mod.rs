@@ -1,12 +1,14 @@
 //! Stacks merged into one tree: what a flame graph draws, and the table of functions beside it.
 //!
-//! A node is a function reached by one path of callers; inlined calls are nodes of their own. Functions are told apart
-//! by kind, name, file and module, not by line: a flame graph that splits a method by the line it was at hides how
-//! much time it took. The lines are counted in the node instead.
+//! A node is a function reached by one path of callers; inlined calls are nodes of their own.
+//! Functions are told apart by kind, name, file and module, not by line: a flame graph that splits
+//! a method by the line it was at hides how much time it took. The lines are counted in the node
+//! instead.
 //!
-//! Two bounds hold whatever the input: [`MAX_BUILD_NODES`] while merging, and the caller's bound for what
-//! [`TreeBuilder::finish`] keeps. What is cut stays visible as a `[pruned]` node with its samples, so sums are right.
-//! A builder that is full gives up its lightest half, so that what is heavy is kept whenever it comes.
+//! Two bounds hold whatever the input: [`MAX_BUILD_NODES`] while merging, and the caller's bound
+//! for what [`TreeBuilder::finish`] keeps. What is cut stays visible as a `[pruned]` node with its
+//! samples, so sums are right. A builder that is full gives up its lightest half, so that what is
+//! heavy is kept whenever it comes.
 
 mod finish;
 mod model;
@@ -28,11 +30,13 @@ pub use pprof::PprofTreeError;
 /// Nodes that a tree may have while it is built: about 50 MB.
 pub const MAX_BUILD_NODES: usize = 500_000;
 
-/// Nodes that a page draws without delay. A stack of 1,024 frames with inlined calls still fits many times.
+/// Nodes that a page draws without delay. A stack of 1,024 frames with inlined calls still fits
+/// many times.
 pub const PAGE_NODES: usize = 20_000;
 
-/// Nodes on one path. A whole stack of 1,024 user and 127 kernel frames has room for three inlined calls in each frame;
-/// deeper input, which only other producers send, would exhaust the browser's stack.
+/// Nodes on one path. A whole stack of 1,024 user and 127 kernel frames has room for three inlined
+/// calls in each frame; deeper input, which only other producers send, would exhaust the browser's
+/// stack.
 pub const MAX_DEPTH: usize = 4_096;
 
 /// What a node stands for; the page colours by it. The numbers are the page data's.
@@ -96,7 +100,8 @@ struct Node {
     parent: u32,
     function: u32,
     total: u64,
-    /// Samples by line of this function: the line that runs in a leaf, the line of the call elsewhere.
+    /// Samples by line of this function: the line that runs in a leaf, the line of the call
+    /// elsewhere.
     lines: SmallVec<[(u32, u64); 1]>,
     /// Samples by how the method ran, in the order of [`How`].
     how: [u32; HOWS],
@@ -176,8 +181,9 @@ impl TreeBuilder {
         id
     }
 
-    /// The function with this identity; `file` and `module` may be empty. A module's folders are left out, so that the
-    /// same library of several containers is one. Places in a file without symbols (`libc.so.6+0x27249`) are one too.
+    /// The function with this identity; `file` and `module` may be empty. A module's folders are
+    /// left out, so that the same library of several containers is one. Places in a file without
+    /// symbols (`libc.so.6+0x27249`) are one too.
     pub fn function(&mut self, kind: NodeKind, name: &str, file: &str, module: &str) -> FunctionId {
         let module = module.rsplit('/').next().unwrap_or(module);
         let nameless = is_place_in(module, name).then(|| nameless(module, None));
@@ -280,8 +286,8 @@ fn is_place_in(module: &str, name: &str) -> bool {
     !module.is_empty() && place.is_some_and(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// What to call a frame without a symbol. Not by its address: a function of which every instruction is a node of its
-/// own can't be seen to be heavy. The addresses are in the pprof.
+/// What to call a frame without a symbol. Not by its address: a function of which every instruction
+/// is a node of its own can't be seen to be heavy. The addresses are in the pprof.
 fn nameless(module: &str, address: Option<u64>) -> String {
     let file = module.rsplit('/').next().unwrap_or(module);
     match address {

@@ -21,8 +21,8 @@ impl From<FrameKind> for NodeKind {
 }
 
 impl TreeBuilder {
-    /// Counts every stack of the batch. Where `group` names a group for a series' labels, that is the outermost node
-    /// of its stacks.
+    /// Counts every stack of the batch. Where `group` names a group for a series' labels, that is
+    /// the outermost node of its stacks.
     pub fn add_batch(&mut self, batch: &Batch, group: impl Fn(&LabelSet) -> Option<String>) {
         let mut frames = FrameSteps::default();
         let mut path = Vec::new();
@@ -63,7 +63,8 @@ impl TreeBuilder {
     }
 }
 
-/// The steps of frames met before. Frames are shared by many stacks, and looking their names up is most of the work.
+/// The steps of frames met before. Frames are shared by many stacks, and looking their names up is
+/// most of the work.
 #[derive(Default)]
 struct FrameSteps {
     /// By the frame's place in memory, which is its identity as long as the batch is borrowed.

@@ -28,8 +28,8 @@ fn kind_of(mapping: NodeKind, function: &str) -> NodeKind {
 }
 
 impl TreeBuilder {
-    /// Counts every stack of the profile, below a node named `group` if there is one. Counted is the value of type
-    /// `samples`, or the first one.
+    /// Counts every stack of the profile, below a node named `group` if there is one. Counted is
+    /// the value of type `samples`, or the first one.
     ///
     /// # Errors
     /// An id or index that isn't in its table.
@@ -66,7 +66,8 @@ fn text(profile: &Profile, index: i64) -> Result<&str, PprofTreeError> {
     found.map(String::as_str).ok_or(PprofTreeError::Dangling { what: "string", id: index.into() })
 }
 
-/// An entry by its id. Ids are 1..N in table order, as Parca and our collector demand of what they accept.
+/// An entry by its id. Ids are 1..N in table order, as Parca and our collector demand of what they
+/// accept.
 fn entry<'a, T>(
     table: &'a [T],
     id: u64,

@@ -29,7 +29,8 @@ impl TreeBuilder {
         }
     }
 
-    /// Puts a kept node into the new list. A `[pruned]` node may be there already, for a sibling that went before it.
+    /// Puts a kept node into the new list. A `[pruned]` node may be there already, for a sibling
+    /// that went before it.
     fn take_over(&mut self, node: Node, parent: u32, is_root: bool) -> u32 {
         if is_root {
             self.nodes.push(node);
@@ -44,8 +45,8 @@ impl TreeBuilder {
 
     /// Which nodes stay, so that they and their `[pruned]` children are at most `max_nodes`.
     ///
-    /// A node has at least the samples of each of its children and stands before them, so the heaviest nodes with the
-    /// index as second key are closed under "parent of".
+    /// A node has at least the samples of each of its children and stands before them, so the
+    /// heaviest nodes with the index as second key are closed under "parent of".
     fn heaviest(&self, max_nodes: usize) -> Vec<bool> {
         let mut order: Vec<u32> = (0..self.nodes.len() as u32).collect();
         order.sort_unstable_by_key(|&node| (Reverse(self.nodes[node as usize].total), node));

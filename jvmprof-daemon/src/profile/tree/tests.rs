@@ -239,7 +239,8 @@ fn truncated_stacks_are_counted_by_reason_below_a_group_too() {
     assert!(tree.top().all(|row| row.name != "java"), "a group is no function");
 }
 
-/// `strings` and tables as pprof has them: functions and locations with ids from 1, each location one line.
+/// `strings` and tables as pprof has them: functions and locations with ids from 1, each location
+/// one line.
 fn pprof(functions: &[(&str, &str)], stacks: &[(&[u64], i64)]) -> crate::proto::pprof::Profile {
     use crate::proto::pprof::{Function, Line, Location, Mapping, Profile, Sample, ValueType};
     let mut strings = vec![String::new(), "cpu".to_owned(), "samples".to_owned()];

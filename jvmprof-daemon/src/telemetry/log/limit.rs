@@ -9,13 +9,14 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Messages of one place in the code that are written within [`STRETCH`]. A window's own lines are far fewer.
+/// Messages of one place in the code that are written within [`STRETCH`]. A window's own lines are
+/// far fewer.
 const MAX_ALIKE: u32 = 60;
 const STRETCH: Duration = Duration::from_secs(60);
 
-/// A layer that lets through at most so many messages a minute of each place in the code, so that what happens to ten
-/// thousand processes doesn't fill a disk. Levels below INFO are asked for, and not limited. Cheap to clone; all
-/// clones are the same.
+/// A layer that lets through at most so many messages a minute of each place in the code, so that
+/// what happens to ten thousand processes doesn't fill a disk. Levels below INFO are asked for, and
+/// not limited. Cheap to clone; all clones are the same.
 #[derive(Clone, Debug, Default)]
 pub struct LogLimit {
     state: Arc<Mutex<State>>,

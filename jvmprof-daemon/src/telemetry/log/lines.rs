@@ -1,5 +1,5 @@
-//! One line a message, whatever a message contains: paths and names come from processes that nobody trusts, and may hold line
-//! breaks and terminal sequences.
+//! One line a message, whatever a message contains: paths and names come from processes that nobody
+//! trusts, and may hold line breaks and terminal sequences.
 
 use std::borrow::Cow;
 use std::io::{self, Stderr, Write};

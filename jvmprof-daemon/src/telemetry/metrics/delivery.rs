@@ -1,6 +1,7 @@
 //! Of delivery: what became of samples that were handed to a sink, for each sink.
 //!
-//! Sinks are called by the backend's address, which never has a user or a password in it, or by the folder.
+//! Sinks are called by the backend's address, which never has a user or a password in it, or by the
+//! folder.
 
 use super::{Metric, Values};
 use crate::export::delivery::DeliveryCounts;

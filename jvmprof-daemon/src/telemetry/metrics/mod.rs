@@ -1,4 +1,5 @@
-//! The metrics: one table, from which the exposition is made and against which `docs/metrics.md` is tested.
+//! The metrics: one table, from which the exposition is made and against which `docs/metrics.md` is
+//! tested.
 
 mod daemon;
 mod debuginfo;
@@ -94,8 +95,8 @@ pub fn all() -> impl Iterator<Item = &'static Metric> {
 pub struct Values(Vec<(Vec<String>, f64)>);
 
 impl Values {
-    /// The value of a metric without label. Whole numbers are exact up to 2^53: a counter of events takes longer than a
-    /// daemon lives.
+    /// The value of a metric without label. Whole numbers are exact up to 2^53: a counter of events
+    /// takes longer than a daemon lives.
     fn is(&mut self, value: u64) {
         self.real(value as f64);
     }

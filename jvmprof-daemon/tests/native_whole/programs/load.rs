@@ -1,4 +1,5 @@
-//! Rust as cargo builds it for release: generic code of the standard library, panics that are caught, threads, deep recursion.
+//! Rust as cargo builds it for release: generic code of the standard library, panics that are
+//! caught, threads, deep recursion.
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::hint::black_box;

@@ -1,5 +1,5 @@
-//! Debug files that daemons upload: Parca's `DebuginfoService` in front of a folder, and the names in them for profiles
-//! whose frames have none.
+//! Debug files that daemons upload: Parca's `DebuginfoService` in front of a folder, and the names
+//! in them for profiles whose frames have none.
 
 mod names;
 mod service;
@@ -39,8 +39,8 @@ pub struct DebuginfoError {
 }
 
 impl Debuginfo {
-    /// Opens the folder of debug files beside the profiles in `store`. `limit_bytes`: of all debug files together; the
-    /// oldest leave first, and one may take half of it.
+    /// Opens the folder of debug files beside the profiles in `store`. `limit_bytes`: of all debug
+    /// files together; the oldest leave first, and one may take half of it.
     ///
     /// # Errors
     /// The folder can't be made or read.

@@ -14,8 +14,8 @@ use crate::proto::debuginfo::{
 };
 use crate::types::BuildId;
 
-/// A build id is the name of a file here: nothing but hexadecimal digits may be in it. Go's own build ids have slashes,
-/// and are refused.
+/// A build id is the name of a file here: nothing but hexadecimal digits may be in it. Go's own
+/// build ids have slashes, and are refused.
 fn build_id(text: &str) -> Result<BuildId, UploadRefusal> {
     // Parca asks for three characters at least.
     let id = BuildId::from_hex(text).filter(|_| text.len() > 2);

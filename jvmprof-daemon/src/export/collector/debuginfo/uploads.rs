@@ -165,7 +165,8 @@ impl Uploads {
         Ok(Receiving { part, size: upload.size, received: 0 })
     }
 
-    /// Gives the bytes that arrived. Without this call an upload that broke off can be announced again once it is stale.
+    /// Gives the bytes that arrived. Without this call an upload that broke off can be announced
+    /// again once it is stale.
     pub(super) fn received(&self, upload_id: &str, done: Receiving) -> Result<u64, UploadRefusal> {
         let Receiving { part, size: announced, received } = done;
         if received != announced {

@@ -1,8 +1,8 @@
-//! Uploading debug files to Parca and to backends that speak as it does (`DebuginfoService`), for frames whose names were
-//! left to the server.
+//! Uploading debug files to Parca and to backends that speak as it does (`DebuginfoService`), for
+//! frames whose names were left to the server.
 //!
-//! In the background and bounded in everything: files at a time, bytes a second, files that wait. The server is asked
-//! first, so that a file travels once for a fleet.
+//! In the background and bounded in everything: files at a time, bytes a second, files that wait.
+//! The server is asked first, so that a file travels once for a fleet.
 
 mod attempt;
 mod failure;
@@ -45,7 +45,8 @@ pub struct UploadOptions {
     pub bytes_per_second: u64,
     /// Largest file that is sent, in bytes. Parca takes 1,000,000,000.
     pub max_bytes: u64,
-    /// Files that export symbols and have no others are uploaded too: where all names are left to the server.
+    /// Files that export symbols and have no others are uploaded too: where all names are left to
+    /// the server.
     pub exported_symbols: bool,
     /// How often a step that failed without being refused is tried at most.
     pub attempts: usize,
@@ -175,7 +176,8 @@ impl Uploader {
         Ok(Self { inner: Arc::new(Inner { server, options, slots, throttle, counts }) })
     }
 
-    /// Uploads to this server from now on, also what has been put off. What is being sent goes where it went.
+    /// Uploads to this server from now on, also what has been put off. What is being sent goes
+    /// where it went.
     ///
     /// # Errors
     /// See [`ConfigError`]; all stays as it was.
@@ -185,7 +187,8 @@ impl Uploader {
         Ok(())
     }
 
-    /// Uploads what is offered until nobody offers any more. Dropping the future ends uploads that are under way.
+    /// Uploads what is offered until nobody offers any more. Dropping the future ends uploads that
+    /// are under way.
     pub async fn run(self, mut offers: mpsc::Receiver<Offer>) {
         let mut jobs = JoinSet::new();
         loop {
