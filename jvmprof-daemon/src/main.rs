@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 
 use jvmprof_daemon::app::settings::{self, LoadError};
-use jvmprof_daemon::app::{self, exec_gate};
+use jvmprof_daemon::app::{self, paused_command};
 
 fn main() -> ExitCode {
     // `record -- COMMAND` starts the command through this same binary: nothing may come before.
-    if let Some(gate) = exec_gate::requested() {
+    if let Some(gate) = paused_command::requested() {
         return gate.run();
     }
     match settings::load() {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use anyhow::Context;
 use tokio::net::TcpListener;
 
-use super::cli::CollectorArgs;
-use super::signals::Shutdown;
+use super::args::CollectorArgs;
+use super::shutdown_signals::Shutdown;
 use crate::export::collector::page::{self, PageOptions};
 use crate::export::collector::{Collector, Debuginfo, ReadLimits, debuginfo_routes, routes, serve};
 use crate::export::store::{Store, StoreOptions};

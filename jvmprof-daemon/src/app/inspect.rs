@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use anyhow::Context;
 use serde::Serialize;
 
-use super::cli::InspectArgs;
-use super::jvm::{CodeReport, JvmReport, Reader};
-use super::print_out;
-use super::sampling::node_name;
+use super::args::InspectArgs;
+use super::jvm_report::{CodeReport, JvmReport, Reader};
+use super::pipeline_options::node_name;
+use super::stdout::print_out;
 use super::targets::labels_of;
 use crate::hotspot::HotspotError;
 use crate::process::{Process, ProcessTable};

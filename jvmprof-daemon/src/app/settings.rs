@@ -1,19 +1,12 @@
-//! Settings of the daemon: from command line, environment and file to arguments, and what can be
-//! asked of them.
+//! Settings: from the command line, the environment and the file to arguments.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::Write;
-use std::path::PathBuf;
 
-use clap::{Args, CommandFactory, FromArgMatches};
+use clap::{CommandFactory, FromArgMatches};
 
-use super::cli::{Cli, Command, DaemonArgs};
-use super::{UsageError, daemon, delivery, upload};
-use crate::config::{
-    ConfigError, Resolved, Resolver, Scope, Source, example, with_variables, without_variables,
-};
-use crate::telemetry::log::LogLimit;
+use super::args::Cli;
+use crate::config::{ConfigError, Resolved, Resolver, Scope, with_variables, without_variables};
 
 /// The daemon's flags are settings.
 pub(super) const SCOPE: Scope = Scope {
@@ -21,23 +14,6 @@ pub(super) const SCOPE: Scope = Scope {
     command_line_only: &["config", "check-config", "example-config"],
     file_flag: "config",
 };
-
-/// Where settings come from, and questions about them.
-#[derive(Clone, Debug, Args)]
-pub struct ConfigArgs {
-    /// TOML file with settings: each flag is a key, and each flag's variable and the flag itself
-    /// override it
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-
-    /// Check the settings, print those that aren't the default, and end
-    #[arg(long)]
-    pub check_config: bool,
-
-    /// Print a file with all keys and their defaults, and end
-    #[arg(long)]
-    pub example_config: bool,
-}
 
 /// A command line that was understood, completed by the environment and the file.
 #[derive(Debug)]
@@ -94,69 +70,13 @@ pub fn load_from(
     Ok(Loaded { cli, resolved })
 }
 
-/// Answers what is asked of the settings, or starts the daemon.
-pub(super) fn run_daemon(args: &DaemonArgs, resolved: &Resolved, log: LogLimit) -> anyhow::Result<()> {
-    if args.config.example_config {
-        std::io::stdout().write_all(example(Cli::command(), &SCOPE).as_bytes())?;
-        return Ok(());
-    }
-    for text in &resolved.suspicious {
-        tracing::warn!("{text}");
-    }
-    if args.config.check_config {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let entered = runtime.enter();
-        check(args).map_err(|error| UsageError(resolved.with_places(&error.0)))?;
-        drop(entered);
-        print(resolved)?;
-        return Ok(());
-    }
-    daemon::run(args, &resolved.settings, log).map_err(|error| match error.downcast::<UsageError>() {
-        Ok(UsageError(text)) => UsageError(resolved.with_places(&text)).into(),
-        Err(other) => other,
-    })
-}
-
-/// What [`check`] finds in settings that were read anew, from within the event loop.
-///
-/// # Errors
-/// The first thing found.
-pub(super) fn check_loaded(loaded: &Loaded) -> Result<(), LoadError> {
-    match &loaded.cli.command {
-        Command::Daemon(args) => {
-            check(args).map_err(|error| LoadError::Together(loaded.resolved.with_places(&error.0)))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Finds what can't work although each flag by itself is right. Connects to nobody and writes
-/// nothing. Must be called inside of a tokio runtime.
-///
-/// # Errors
-/// The first thing found.
-fn check(args: &DaemonArgs) -> Result<(), UsageError> {
-    delivery::clients(args)?;
-    upload::check(&args.upload, &args.remote)
-}
-
-/// Prints what isn't the default, secrets hidden.
-fn print(resolved: &Resolved) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
-    for (name, setting) in resolved.settings.iter().filter(|(_, setting)| setting.source != Source::Default) {
-        writeln!(out, "{name} = {setting} ({})", setting.source)?;
-    }
-    match &resolved.file {
-        Some(file) => writeln!(out, "the configuration is valid, {} included", file.display()),
-        None => writeln!(out, "the configuration is valid"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
     use super::*;
+    use crate::app::args::Command;
+    use crate::config::example;
 
     fn load(line: &str) -> Result<Loaded, LoadError> {
         load_from(line.split(' ').map(OsString::from).collect(), &BTreeMap::new())

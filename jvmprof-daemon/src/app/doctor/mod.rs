@@ -2,18 +2,18 @@
 //! where something is missing.
 
 mod capabilities;
-mod jvms;
-mod kernel;
+mod kernel_checks;
+mod running_jvms;
 
 use std::fmt;
 use std::io::IsTerminal;
 
 use serde::Serialize;
 
-use super::cli::DoctorArgs;
-use super::print_out;
+use super::args::DoctorArgs;
+use super::stdout::print_out;
 use crate::sampler::verifier::{self, ProgramReport};
-use jvms::Jvm;
+use running_jvms::Jvm;
 
 /// How much of the verifier's walk is shown.
 const LOG_LINES: usize = 40;
@@ -64,13 +64,13 @@ struct Report {
 
 /// Runs the subcommand; the exit code tells whether profiling works.
 pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
-    let mut checks = kernel::host_checks();
+    let mut checks = kernel_checks::host_checks();
     checks.extend(capabilities::checks());
-    checks.extend(kernel::sampling_checks());
+    checks.extend(kernel_checks::sampling_checks());
     let status = checks.iter().map(|check| check.status).max().unwrap_or(Status::Ok);
-    let programs = args.programs.then(|| verifier::load_each(&kernel::idle())).transpose()?;
+    let programs = args.programs.then(|| verifier::load_each(&kernel_checks::idle())).transpose()?;
     let refused = programs.iter().flatten().filter(|program| program.refused.is_some()).count();
-    let report = Report { status, checks, programs, jvms: jvms::find() };
+    let report = Report { status, checks, programs, jvms: running_jvms::find() };
     if args.json {
         print_out(&(serde_json::to_string(&report)? + "\n"))?;
     } else {

@@ -18,7 +18,7 @@ use std::time::Instant;
 
 pub(super) use labels::Labels;
 pub use labels::labels_of;
-pub use options::{LabelArgs, LabelOptions, SampleLabel};
+pub use options::{LabelOptions, SampleLabel};
 
 pub use crate::telemetry::TargetCounts;
 

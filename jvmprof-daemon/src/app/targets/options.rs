@@ -1,36 +1,13 @@
-//! Flags for labels, and what they mean.
+//! How series are labelled.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use clap::{Args, ValueEnum};
+use clap::ValueEnum;
 
-use crate::config::relabel::{Action, Rule, is_label_name, relabel_kept, retain_public};
+use crate::config::relabel::{Action, Rule, relabel_kept, retain_public};
 use crate::profile::aggregate::SeriesLimit;
 use crate::profile::model::LabelSet;
-
-/// How series are labelled.
-#[derive(Clone, Debug, Args)]
-pub struct LabelArgs {
-    /// Label of all series (repeatable)
-    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_label)]
-    pub external_labels: Vec<(String, String)>,
-
-    /// Labels that tell samples of one process apart; each makes series of its own (repeatable)
-    #[arg(long, value_name = "LABEL")]
-    pub sample_labels: Vec<SampleLabel>,
-
-    /// Rule as in Prometheus's relabel_configs, a TOML table; applied in their order to labels and
-    /// __meta_ labels (repeatable): { source_labels = ["__meta_systemd_unit"], regex =
-    /// "(.+)\\.service", target_label = "job" }
-    #[arg(long, value_name = "RULE")]
-    pub relabel_configs: Vec<Rule>,
-
-    /// Series of a window, at most; the samples of further ones go into one series labelled
-    /// overflow="true"
-    #[arg(long, default_value_t = 4096, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub max_series: u32,
-}
 
 /// A label that isn't the same for all of a process's samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -56,14 +33,6 @@ impl SampleLabel {
     }
 }
 
-fn parse_label(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
-    if !is_label_name(name) {
-        return Err(format!("{name:?} is no label name: letters, digits and _ without a digit in front"));
-    }
-    Ok((name.to_owned(), value.to_owned()))
-}
-
 /// How series are labelled.
 #[derive(Clone, Debug)]
 pub struct LabelOptions {
@@ -87,20 +56,6 @@ impl LabelOptions {
             sample_labels: Vec::new(),
             rules: Vec::new(),
             max_series: None,
-        }
-    }
-
-    /// What the flags say.
-    pub fn of(args: &LabelArgs, node: String) -> Self {
-        let mut sample_labels = args.sample_labels.clone();
-        sample_labels.sort_unstable();
-        sample_labels.dedup();
-        Self {
-            external: args.external_labels.iter().cloned().collect(),
-            sample_labels,
-            rules: args.relabel_configs.clone(),
-            max_series: usize::try_from(args.max_series).ok(),
-            ..Self::plain(node)
         }
     }
 
@@ -208,13 +163,5 @@ mod tests {
             "{ regex = 'node|overflow', action = 'labeldrop' }",
         ];
         assert_eq!(rest(&rules), ["cluster=prod", "instance=host", "overflow=true", "team=core"]);
-    }
-
-    #[test]
-    fn external_labels_have_valid_names() {
-        assert_eq!(parse_label("cluster=a=b"), Ok(("cluster".to_owned(), "a=b".to_owned())));
-        for text in ["cluster", "1a=b", "a-b=c", "=x"] {
-            assert!(parse_label(text).is_err(), "{text}");
-        }
     }
 }

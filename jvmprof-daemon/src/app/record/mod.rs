@@ -1,5 +1,9 @@
 //! `jvmprof record`: profile processes, a command or the whole host into a file, now.
 
+mod hottest_functions;
+mod output_files;
+pub mod paused_command;
+
 use std::fs;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -13,17 +17,16 @@ use nix::unistd::Pid;
 use serde::Serialize;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::cli::RecordArgs;
-use super::exec_gate;
-use super::native;
-use super::output::Output;
+use super::args::RecordArgs;
+use super::debuginfod_client;
 use super::pipeline::{Counts, Pipeline};
-use super::print_out;
-use super::sampling::{node_name, options};
-use super::signals::Shutdown;
-use super::top::{TopRow, top};
+use super::pipeline_options::{node_name, options};
+use super::shutdown_signals::Shutdown;
+use super::stdout::print_out;
 use crate::profile::model::Batch;
 use crate::telemetry::{SelfUsage, cpu_time};
+use hottest_functions::{TopRow, top};
+use output_files::Output;
 
 /// How often samples are taken in, and for how long at most before signals and time are looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -63,11 +66,12 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
     let mut pids = args.pids.clone();
     let mut waiting = None;
     if !args.command.is_empty() {
-        let started = exec_gate::start(&args.command).context("cannot start a process for the command")?;
+        let started =
+            paused_command::start(&args.command).context("cannot start a process for the command")?;
         pids.push(started.child.id());
         waiting = Some(started);
     }
-    let native = native::options(&args.sampling.native)?;
+    let native = debuginfod_client::options(&args.sampling.native)?;
     let filter = (!pids.is_empty()).then(|| pids.clone());
     let mut pipeline = match Pipeline::start(&options(&args.sampling, filter, native.clone())) {
         Ok(pipeline) => pipeline,
@@ -121,7 +125,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
         Ended::Target if !args.pids.is_empty() => eprintln!("jvmprof: the recorded processes have ended"),
         Ended::Target | Ended::Time => {}
     }
-    native::wait_for_debug_files(&native, &mut pipeline).await;
+    debuginfod_client::wait_for_debug_files(&native, &mut pipeline).await;
     let batch = pipeline.flush().batch;
     let counts = pipeline.counts();
     let title = title(&args);

@@ -1,4 +1,5 @@
-//! `jvmprof daemon`: profiles the host and pushes, until it is told to end.
+//! The event loop of the daemon: takes samples in, ends windows, hands their profiles to the sinks,
+//! and carries out new settings.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,21 +9,22 @@ use anyhow::Context;
 use jvmprof_common::abi::Counter;
 use tokio::time::sleep;
 
-use super::budget::CpuBudget;
-use super::cli::DaemonArgs;
-use super::pipeline::Pipeline;
+use super::cpu_budget::CpuBudget;
+use super::debug_file_uploads::Uploads;
 use super::reload::{Reloaded, Reloads};
-use super::sampling::{node_name, options};
-use super::schedule::Schedule;
-use super::signals::Shutdown;
-use super::targets::LabelOptions;
+use super::sinks;
 use super::telemetry::Telemetry;
-use super::upload::Uploads;
-use super::{delivery, native};
+use super::window_schedule::Schedule;
+use crate::app::args::DaemonArgs;
+use crate::app::debuginfod_client;
+use crate::app::pipeline::Pipeline;
+use crate::app::pipeline_options::{daemon_memory, node_name, options};
+use crate::app::shutdown_signals::Shutdown;
+use crate::app::targets::LabelOptions;
 use crate::config::Setting;
 use crate::export::delivery::{Delivery, DeliveryCounts, SoFar};
 use crate::native::debuginfod::Debuginfod;
-use crate::process::{heap, priority};
+use crate::process::heap;
 use crate::profile::model::Batch;
 use crate::telemetry::log::LogLimit;
 use crate::telemetry::{SelfUsage, Snapshot};
@@ -38,37 +40,21 @@ const END: Duration = Duration::from_secs(20);
 /// How long they may take when settings replace the sinks.
 const CHANGE: Duration = Duration::from_secs(2);
 
-/// Runs the subcommand.
-pub(super) fn run(
-    args: &DaemonArgs,
-    settings: &BTreeMap<String, Setting>,
-    log: LogLimit,
-) -> anyhow::Result<()> {
-    // One thread is enough, and a second one would be woken for each tick: encoding and files go to
-    // blocking threads, and the rings have a thread of their own.
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        // Of encoding and of files: nobody waits for them.
-        .on_thread_start(priority::file_work)
-        .build()
-        .context("cannot start the event loop")?
-        .block_on(profile(args, settings, log))
-}
-
-async fn profile(
+/// Profiles the host until a signal arrives.
+pub(super) async fn profile(
     args: &DaemonArgs,
     settings: &BTreeMap<String, Setting>,
     log: LogLimit,
 ) -> anyhow::Result<()> {
     let telemetry = Telemetry::start(&args.telemetry, log)?;
-    let delivery = delivery::sinks(args, SoFar::default())?;
-    let mut native = native::options(&args.sampling.native)?;
+    let delivery = sinks::sinks(args, SoFar::default())?;
+    let mut native = debuginfod_client::options(&args.sampling.native)?;
     let uploads = Uploads::start(&args.upload, &args.remote, &mut native)?;
     let debuginfod = native.debuginfod.clone();
     let mut shutdown = Shutdown::new().context("cannot handle signals")?;
     let mut reloads = Reloads::new(settings).context("cannot handle signals")?;
     let mut options = options(&args.sampling, None, native);
-    options.memory = args.memory();
+    options.memory = daemon_memory(args);
     options.containers = args.container.options();
     options.labels = label_options(args);
     let pipeline = Pipeline::start(&options)
@@ -104,7 +90,7 @@ async fn profile(
 
 /// How series are labelled.
 fn label_options(args: &DaemonArgs) -> LabelOptions {
-    LabelOptions::of(&args.labels, args.node.clone().unwrap_or_else(node_name))
+    args.labels.options(args.node.clone().unwrap_or_else(node_name))
 }
 
 /// All that turns with the event loop.
@@ -231,9 +217,9 @@ impl Daemon {
     async fn change_sinks(&mut self, args: Box<DaemonArgs>) -> anyhow::Result<()> {
         // They may share a spool with those that follow, so these can't be opened before.
         let ended = std::mem::take(&mut self.delivery).finish(CHANGE).await;
-        self.closed = delivery::since_start(&self.closed, ended);
+        self.closed = sinks::since_start(&self.closed, ended);
         let so_far = self.so_far();
-        let opened = delivery::sinks(&args, so_far);
+        let opened = sinks::sinks(&args, so_far);
         match opened {
             Ok(sinks) => {
                 if args.delivery.spool_directory != self.args.delivery.spool_directory {
@@ -248,7 +234,7 @@ impl Daemon {
                 Ok(())
             }
             Err(error) => {
-                match delivery::sinks(&self.args, so_far) {
+                match sinks::sinks(&self.args, so_far) {
                     Ok(sinks) => self.delivery = sinks,
                     Err(error) => tracing::error!("profiles are lost until there is a sink: {error:#}"),
                 }
@@ -268,7 +254,7 @@ impl Daemon {
             self.delivery.hand_over(late);
         }
         for (sink, counts) in self.delivery.counts() {
-            delivery::log(&sink, &counts, "sink");
+            sinks::log(&sink, &counts, "sink");
         }
         self.note();
     }
@@ -288,7 +274,7 @@ impl Daemon {
     /// Puts a snapshot where scrapes find it.
     fn publish(&mut self) {
         self.telemetry.publish(Snapshot {
-            sinks: delivery::since_start(&self.closed, self.delivery.counts()).into_iter().collect(),
+            sinks: sinks::since_start(&self.closed, self.delivery.counts()).into_iter().collect(),
             uploads: self.uploads.counts(),
             debuginfod: self.debuginfod.as_ref().map(|server| server.counts()),
             budget: self.budget.told(),
@@ -307,10 +293,10 @@ impl Daemon {
         self.hand_over(batches);
         let drain = end.saturating_duration_since(Instant::now()).min(DRAIN);
         let sinks = self.delivery.finish(drain).await;
-        let sinks = delivery::since_start(&self.closed, sinks);
+        let sinks = sinks::since_start(&self.closed, sinks);
         self.uploads.end();
         for (sink, counts) in &sinks {
-            delivery::log(sink, counts, "sink closed");
+            sinks::log(sink, counts, "sink closed");
         }
         let counts = self.pipeline.counts();
         let sum = |of: fn(&DeliveryCounts) -> u64| sinks.values().map(of).sum::<u64>();

@@ -1,13 +1,12 @@
 //! Flags for names of native code, and what they mean.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use clap::Args;
 use url::Url;
 
+use super::args::{NativeArgs, parse_url};
 use super::pipeline::Pipeline;
 use crate::native::debuginfod::{Debuginfod, DebuginfodOptions};
 use crate::symbolize::NativeOptions;
@@ -17,36 +16,6 @@ const URLS_VARIABLE: &str = "DEBUGINFOD_URLS";
 /// How long a recording waits for debug files at its end.
 const LAST_WAIT: Duration = Duration::from_secs(60);
 const LAST_POLL: Duration = Duration::from_millis(50);
-
-/// How native frames get their names: the same for `record` and `daemon`.
-#[derive(Clone, Debug, Args)]
-pub struct NativeArgs {
-    /// Show inlined functions and lines of native code where debug information is installed; takes
-    /// memory, up to 512 MiB more
-    #[arg(long)]
-    pub native_lines: bool,
-
-    /// Fetch debug files that the host hasn't from this debuginfod server, in the background
-    /// (repeatable) [env: DEBUGINFOD_URLS]
-    #[arg(long, value_name = "URL", value_parser = parse_url)]
-    pub debuginfod_url: Vec<Url>,
-
-    /// Where fetched debug files are kept
-    #[arg(long, default_value = "/var/cache/jvmprof/debuginfod", value_name = "DIR")]
-    pub debuginfod_cache: PathBuf,
-
-    /// Disk space for them; the oldest leave first
-    #[arg(long, default_value_t = 2048, value_name = "MIB", value_parser = clap::value_parser!(u64).range(2..=1 << 30))]
-    pub debuginfod_cache_mib: u64,
-}
-
-fn parse_url(text: &str) -> Result<Url, String> {
-    let url = Url::parse(text).map_err(|error| error.to_string())?;
-    match url.scheme() {
-        "http" | "https" => Ok(url),
-        other => Err(format!("{other} is not http or https")),
-    }
-}
 
 /// The servers that the variable names; what isn't a URL there is for other programs
 /// (`ima:enforcing`).

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::app::jvm::Reader;
+use crate::app::jvm_report::Reader;
 use crate::hotspot::HotspotError;
 use crate::process::procfs;
 use crate::process::{Backing, Mappings, mappings::is_hotspot};

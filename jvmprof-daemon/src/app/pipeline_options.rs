@@ -1,9 +1,10 @@
 //! From sampling flags to the pipeline's options.
 
-use super::cli::SamplingArgs;
+use super::args::{DaemonArgs, SamplingArgs};
 use super::memory::MemoryLimits;
 use super::pipeline::PipelineOptions;
 use super::targets::LabelOptions;
+use crate::process::memory_limit::memory_limit;
 use crate::sampler::SamplerOptions;
 use crate::symbolize::NativeOptions;
 
@@ -35,6 +36,13 @@ pub(super) fn options(
         attach_perfmap: sampling.attach_perfmap,
         containers: None,
     }
+}
+
+/// The limits of the daemon's caches and queues.
+pub(super) fn daemon_memory(args: &DaemonArgs) -> MemoryLimits {
+    let requested = args.budget.max_memory.map(|mib| mib << 20);
+    let budget = requested.or_else(|| memory_limit().map(MemoryLimits::budget_within));
+    MemoryLimits::new(args.sampling.symbol_cache_mib << 20, budget)
 }
 
 /// The host's name.

@@ -6,8 +6,10 @@ use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::cli::{Command, DaemonArgs};
-use super::settings::{self, LoadError, Loaded};
+use super::{debug_file_uploads, sinks};
+use crate::app::args::{Command, DaemonArgs};
+use crate::app::errors::{UsageError, explain};
+use crate::app::settings::{self, LoadError, Loaded};
 use crate::config::Setting;
 
 /// Settings that are taken over while the daemon runs. A name that ends in `-` stands for all that
@@ -99,7 +101,7 @@ impl Reloads {
     /// Reads the settings again. `None` if they are bad or if nothing has changed that can: all
     /// stays as it is, and why is logged.
     pub(super) fn load(&mut self) -> Option<Reloaded> {
-        let loaded = settings::load().and_then(|loaded| settings::check_loaded(&loaded).map(|()| loaded));
+        let loaded = settings::load().and_then(|loaded| check_loaded(&loaded).map(|()| loaded));
         match loaded {
             Ok(loaded) => self.take(loaded),
             Err(error) => {
@@ -166,8 +168,27 @@ fn is_one_of(name: &str, names: &[&str]) -> bool {
     names.iter().any(|it| name == *it || (it.ends_with('-') && name.starts_with(it)))
 }
 
-fn explain(error: &LoadError) -> String {
-    super::explain(error)
+/// What [`check`] finds in settings that were read anew, from within the event loop.
+///
+/// # Errors
+/// The first thing found.
+fn check_loaded(loaded: &Loaded) -> Result<(), LoadError> {
+    match &loaded.cli.command {
+        Command::Daemon(args) => {
+            check(args).map_err(|error| LoadError::Together(loaded.resolved.with_places(&error.0)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Finds what can't work although each flag by itself is right. Connects to nobody and writes
+/// nothing. Must be called inside of a tokio runtime.
+///
+/// # Errors
+/// The first thing found.
+pub(super) fn check(args: &DaemonArgs) -> Result<(), UsageError> {
+    sinks::clients(args)?;
+    debug_file_uploads::check(&args.upload, &args.remote)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::path::Path;
 use procfs::sys::kernel::Version;
 
 use super::{Check, Status};
-use crate::app::explain;
+use crate::app::errors::explain;
 use crate::sampler::btf::{Btf, VMLINUX};
 use crate::sampler::{Clock, KernelTables, Sampler, SamplerOptions};
 

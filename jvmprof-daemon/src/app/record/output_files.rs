@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use tempfile::NamedTempFile;
 
-use super::UsageError;
+use crate::app::errors::UsageError;
 use crate::profile::model::Batch;
 use crate::profile::{folded, html, pprof, svg};
 

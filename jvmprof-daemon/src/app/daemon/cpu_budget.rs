@@ -2,36 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use clap::Args;
-
-use super::pipeline::Pipeline;
+use crate::app::args::BudgetArgs;
+use crate::app::pipeline::Pipeline;
 use crate::telemetry::{Budget, cpu_time};
 use jvmprof_common::abi::Counter;
-
-/// What the daemon may cost.
-#[derive(Clone, Debug, Args)]
-pub struct BudgetArgs {
-    /// CPU that the daemon and its kernel program may take over half a minute, in percent of one
-    /// core (100 is a whole one, whatever the host has); beyond it the frequency falls, and rises
-    /// again when there is room. 0: no limit [default: 5 for each CPU of the host]
-    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
-    pub max_cpu: Option<f64>,
-
-    /// Memory for all that is remembered and all that waits, in MiB: each cache and queue has a
-    /// share of it, and never more than its own limit. The program itself takes some 25 MiB beside
-    /// it [default: three quarters of the memory limit of the daemon's cgroup, if it has one]
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(32..=1 << 20))]
-    pub max_memory: Option<u64>,
-}
-
-/// `5`, `2.5` or `5%`.
-fn parse_percent(text: &str) -> Result<f64, String> {
-    let number = text.strip_suffix('%').unwrap_or(text);
-    match number.trim().parse::<f64>() {
-        Ok(percent) if (0.0..=1e6).contains(&percent) => Ok(percent),
-        _ => Err("must be a number of percent of one core, such as 5 or 2.5%".to_owned()),
-    }
-}
 
 /// By default, percent of one core for each CPU: a net below, not a target.
 const PERCENT_A_CPU: f64 = 5.0;
@@ -257,14 +231,5 @@ mod tests {
         assert_eq!(controller.change(Some(1.0), 19), Some(19), "9 Hz was a wish");
         measured(&mut controller, 2.0);
         assert_eq!(controller.change(None, 19), Some(19), "without a limit nothing would raise it");
-    }
-
-    #[test]
-    fn percents_are_read_and_nonsense_is_refused() {
-        assert_eq!(parse_percent("2.5%"), Ok(2.5));
-        assert_eq!(parse_percent("150"), Ok(150.0));
-        for nonsense in ["", "-1", "nan", "inf", "5 cores"] {
-            assert!(parse_percent(nonsense).is_err(), "{nonsense}");
-        }
     }
 }

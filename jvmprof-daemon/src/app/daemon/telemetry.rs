@@ -3,22 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clap::Args;
 use sd_notify::NotifyState;
 
-use super::pipeline::Pipeline;
+use crate::app::args::TelemetryArgs;
+use crate::app::pipeline::Pipeline;
 use crate::telemetry::http::{HttpAddress, HttpServer};
 use crate::telemetry::log::LogLimit;
 use crate::telemetry::{Board, HostCpu, SelfUsage, Snapshot};
-
-/// What the daemon tells of itself.
-#[derive(Clone, Debug, Args)]
-pub struct TelemetryArgs {
-    /// Where to serve /metrics, /healthz and /readyz: 127.0.0.1:7071, say, or
-    /// unix:/run/jvmprof/http.sock; nothing listens without it. Nobody is asked for a password
-    #[arg(long, value_name = "ADDRESS")]
-    pub http_address: Option<HttpAddress>,
-}
 
 /// A host whose CPUs do less than this has nothing to be sampled.
 const IDLE_SHARE: f64 = 0.01;

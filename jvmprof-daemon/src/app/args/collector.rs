@@ -1,0 +1,27 @@
+//! Flags of `jvmprof collector`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// Arguments of `jvmprof collector`.
+#[derive(Debug, Args)]
+pub struct CollectorArgs {
+    /// Where to listen, for gRPC and browsers alike; nobody is asked for a password
+    #[arg(long, default_value = "127.0.0.1:7070", value_name = "ADDRESS:PORT")]
+    pub listen: SocketAddr,
+
+    /// Where profiles are kept
+    #[arg(long, default_value = "/var/lib/jvmprof", value_name = "DIR")]
+    pub dir: PathBuf,
+
+    /// Disk space for profiles; the oldest leave first
+    #[arg(long, default_value_t = 4096, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    pub limit_mib: u64,
+
+    /// Disk space for debug files that daemons upload; the oldest leave first, and one may take
+    /// half of it
+    #[arg(long, default_value_t = 2048, value_name = "MIB", value_parser = clap::value_parser!(u64).range(2..=1 << 30))]
+    pub debuginfo_limit_mib: u64,
+}

@@ -1,0 +1,66 @@
+//! Flags for the labels of series.
+
+use clap::Args;
+
+use crate::app::targets::{LabelOptions, SampleLabel};
+use crate::config::relabel::{Rule, is_label_name};
+
+/// How series are labelled.
+#[derive(Clone, Debug, Args)]
+pub struct LabelArgs {
+    /// Label of all series (repeatable)
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_label)]
+    pub external_labels: Vec<(String, String)>,
+
+    /// Labels that tell samples of one process apart; each makes series of its own (repeatable)
+    #[arg(long, value_name = "LABEL")]
+    pub sample_labels: Vec<SampleLabel>,
+
+    /// Rule as in Prometheus's relabel_configs, a TOML table; applied in their order to labels and
+    /// __meta_ labels (repeatable): { source_labels = ["__meta_systemd_unit"], regex =
+    /// "(.+)\\.service", target_label = "job" }
+    #[arg(long, value_name = "RULE")]
+    pub relabel_configs: Vec<Rule>,
+
+    /// Series of a window, at most; the samples of further ones go into one series labelled
+    /// overflow="true"
+    #[arg(long, default_value_t = 4096, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub max_series: u32,
+}
+
+impl LabelArgs {
+    /// Returns the pipeline's options, for a host of this name.
+    pub(in crate::app) fn options(&self, node: String) -> LabelOptions {
+        let mut sample_labels = self.sample_labels.clone();
+        sample_labels.sort_unstable();
+        sample_labels.dedup();
+        LabelOptions {
+            external: self.external_labels.iter().cloned().collect(),
+            sample_labels,
+            rules: self.relabel_configs.clone(),
+            max_series: usize::try_from(self.max_series).ok(),
+            ..LabelOptions::plain(node)
+        }
+    }
+}
+
+fn parse_label(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
+    if !is_label_name(name) {
+        return Err(format!("{name:?} is no label name: letters, digits and _ without a digit in front"));
+    }
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn external_labels_have_valid_names() {
+        assert_eq!(parse_label("cluster=a=b"), Ok(("cluster".to_owned(), "a=b".to_owned())));
+        for text in ["cluster", "1a=b", "a-b=c", "=x"] {
+            assert!(parse_label(text).is_err(), "{text}");
+        }
+    }
+}

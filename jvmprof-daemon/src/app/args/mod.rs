@@ -1,0 +1,139 @@
+//! The command line: one type of arguments for each subcommand and for each subject.
+
+mod budget;
+mod collector;
+mod containers;
+mod daemon;
+mod delivery;
+mod doctor;
+mod inspect;
+mod labels;
+mod native_symbols;
+mod record;
+mod remote_store;
+mod sampling;
+mod telemetry;
+mod uploads;
+mod values;
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+pub use budget::BudgetArgs;
+pub use collector::CollectorArgs;
+pub use containers::ContainerArgs;
+pub use daemon::{ConfigArgs, DaemonArgs};
+pub use delivery::{CompressionArg, DeliveryArg, DeliveryArgs};
+pub use doctor::DoctorArgs;
+pub use inspect::InspectArgs;
+pub use labels::LabelArgs;
+pub use native_symbols::NativeArgs;
+pub(super) use native_symbols::parse_url;
+pub use record::RecordArgs;
+pub use remote_store::RemoteStoreArgs;
+pub use sampling::SamplingArgs;
+pub use telemetry::TelemetryArgs;
+pub use uploads::{SymbolizeArg, UploadArgs};
+
+use crate::telemetry::log::LogFormat;
+
+/// Continuous profiler for hosts that run JVMs.
+#[derive(Debug, Parser)]
+#[command(name = "jvmprof", version, about, max_term_width = 100)]
+pub struct Cli {
+    /// What to log: error, warn, info, debug, trace, or filters such as
+    /// `jvmprof_daemon::symbolize=debug`
+    #[arg(long, global = true, env = "JVMPROF_LOG", value_name = "FILTER", value_parser = parse_filter)]
+    pub log_level: Option<String>,
+
+    /// How to log
+    #[arg(long, global = true, env = "JVMPROF_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
+    pub log_format: LogFormat,
+
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Profile processes, a command or the whole host into a file
+    Record(RecordArgs),
+    /// Profile the host and push to a Parca-compatible backend, or into a folder
+    Daemon(Box<DaemonArgs>),
+    /// Receive profiles as Parca does, keep them in a folder, and show them in a browser
+    Collector(CollectorArgs),
+    /// Tell what this host allows, what to do where something is missing, and which JVMs run
+    Doctor(DoctorArgs),
+    /// Tell what is known of one process
+    Inspect(InspectArgs),
+}
+
+fn parse_filter(text: &str) -> Result<String, String> {
+    EnvFilter::try_new(text).map_err(|error| error.to_string())?;
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn record(line: &str) -> Result<RecordArgs, clap::Error> {
+        match Cli::try_parse_from(line.split(' '))?.command {
+            Command::Record(args) => Ok(args),
+            other => panic!("{other:?} is no record"),
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_command_keeps_its_own_flags() {
+        let args = record("jvmprof record -d 1500ms -o x.svg -- java -d -p 7 Main").expect("valid");
+        assert_eq!(args.command, ["java", "-d", "-p", "7", "Main"]);
+        assert_eq!(args.duration, Some(Duration::from_millis(1500)));
+    }
+
+    #[test]
+    fn a_plain_number_is_one_of_seconds_everywhere() {
+        let line = "jvmprof daemon --push-interval 30 --container-wait 30 --spool-max-age 30";
+        match Cli::try_parse_from(line.split(' ')).expect("valid").command {
+            Command::Daemon(args) => {
+                let times = [args.push_interval, args.container.container_wait, args.delivery.spool_max_age];
+                assert_eq!(times, [Duration::from_secs(30); 3]);
+            }
+            other => panic!("{other:?} is no daemon"),
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for line in [
+            "jvmprof record -p 1 -- sleep 1",
+            "jvmprof record -d 0",
+            "jvmprof record -d soon",
+            "jvmprof record -d 18446744073709551615",
+            "jvmprof daemon --push-interval 18446744073709551615",
+            "jvmprof daemon --push-interval 1ns",
+            "jvmprof daemon --push-interval 2days",
+            "jvmprof daemon --spool-max-age 18446744073709551615",
+            "jvmprof daemon --container-wait 18446744073709551615",
+            "jvmprof daemon --container-wait 0",
+            "jvmprof daemon --log-level foo=bar=baz",
+            "jvmprof daemon --remote-store-grpc-headers a(b=c",
+            "jvmprof record -F 0",
+            "jvmprof record -F 20001",
+            "jvmprof record -p -3",
+            "jvmprof inspect 1 --pc 7f00",
+            "jvmprof inspect 1 --pc 0xno",
+            "jvmprof recrod",
+        ] {
+            assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+    }
+}

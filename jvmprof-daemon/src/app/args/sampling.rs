@@ -1,0 +1,40 @@
+//! Flags for sampling, of `record` and `daemon` alike.
+
+use clap::Args;
+
+use super::native_symbols::NativeArgs;
+
+/// How to sample: the same for `record` and `daemon`.
+#[derive(Clone, Debug, Args)]
+pub struct SamplingArgs {
+    /// Samples per second and CPU
+    #[arg(short = 'F', long, default_value_t = 99, value_name = "HZ",
+          value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    pub frequency: u32,
+
+    /// Memory for symbols of files, in MiB
+    #[arg(long, default_value_t = 24, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=4096))]
+    pub symbol_cache_mib: u64,
+
+    /// Size of the ring buffer between kernel and daemon, in KiB (rounded up to a power of two)
+    /// [default: 512 a CPU]
+    #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u32).range(4..=1_048_576))]
+    pub ring_buffer_kib: Option<u32>,
+
+    /// Append to names of Java methods how they ran: _[0] interpreted, _[1] C1, _[j] C2, _[i]
+    /// inlined, _[n] native
+    #[arg(long)]
+    pub java_frame_types: bool,
+
+    #[command(flatten)]
+    pub native: NativeArgs,
+
+    /// Ask JVMs whose code can't be read for a perf map (JDK 17 and later), at most once a minute
+    /// each: sends SIGQUIT to a JVM that nobody has attached to yet
+    #[arg(long)]
+    pub attach_perfmap: bool,
+
+    /// Log what the kernel programs do (at level debug)
+    #[arg(long)]
+    pub kernel_log: bool,
+}

@@ -1,0 +1,14 @@
+//! Flags for the daemon's own metrics and health.
+
+use clap::Args;
+
+use crate::telemetry::http::HttpAddress;
+
+/// What the daemon tells of itself.
+#[derive(Clone, Debug, Args)]
+pub struct TelemetryArgs {
+    /// Where to serve /metrics, /healthz and /readyz: 127.0.0.1:7071, say, or
+    /// unix:/run/jvmprof/http.sock; nothing listens without it. Nobody is asked for a password
+    #[arg(long, value_name = "ADDRESS")]
+    pub http_address: Option<HttpAddress>,
+}
