@@ -1,7 +1,7 @@
 //! Any bytes as ELF notes.
 #![no_main]
 
-use jvmprof_daemon::native::build_id::from_note_bytes;
+use jvmprof_daemon::native::elf::build_id::from_note_bytes;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -4,11 +4,11 @@
 
 use std::path::Path;
 
-use jvmprof_daemon::native::debug_files::DebugPlaces;
+use jvmprof_daemon::native::debug_files::DebugFileLocator;
 use jvmprof_daemon::native::elf::ElfFile;
-use jvmprof_daemon::native::extract::{Contents, extract};
-use jvmprof_daemon::native::functions::{Functions, mini_debug_info};
-use jvmprof_daemon::native::lines::LineTable;
+use jvmprof_daemon::native::upload::extract_debug_info::{Contents, extract};
+use jvmprof_daemon::native::function_symbols::{Functions, mini_debug_info};
+use jvmprof_daemon::native::dwarf_lines::LineTable;
 use jvmprof_daemon::types::Svma;
 use libfuzzer_sys::fuzz_target;
 
@@ -16,7 +16,7 @@ const LIMIT: u64 = 1 << 20;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(elf) = ElfFile::parse(data) else { return };
-    let (path, nowhere) = (Path::new("/x"), DebugPlaces::default());
+    let (path, nowhere) = (Path::new("/x"), DebugFileLocator::default());
     let addresses = elf.header().segments.iter().take(4).flat_map(|segment| {
         (0..16).map(|step| Svma(segment.address.0.wrapping_add(segment.memory_size / 16 * step)))
     });

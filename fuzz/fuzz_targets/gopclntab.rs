@@ -1,7 +1,7 @@
 //! Any bytes as a Go program's table of functions: every function, its name and its steps.
 #![no_main]
 
-use jvmprof_daemon::native::gopclntab::GoTable;
+use jvmprof_daemon::native::go::pclntab::GoTable;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -2,7 +2,7 @@
 //! end, and all rows of all of them cost no more than the bytes are worth.
 #![no_main]
 
-use jvmprof_daemon::native::rows::UnwindRows;
+use jvmprof_daemon::native::unwind_rows::UnwindRows;
 use jvmprof_daemon::types::Svma;
 use libfuzzer_sys::fuzz_target;
 

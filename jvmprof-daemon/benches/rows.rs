@@ -9,9 +9,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use jvmprof_daemon::hotspot::stubs::analyze_native;
+use jvmprof_daemon::native::byte_source::RegularFile;
 use jvmprof_daemon::native::elf::ElfFile;
-use jvmprof_daemon::native::rows::UnwindRows;
-use jvmprof_daemon::native::source::RegularFile;
+use jvmprof_daemon::native::unwind_rows::UnwindRows;
 use jvmprof_daemon::unwind::FileRows;
 
 /// What is measured where no file is named; those that aren't here are left out.

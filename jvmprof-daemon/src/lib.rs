@@ -1,9 +1,9 @@
 //! The library of the `jvmprof` daemon: from kernel samples to pprof.
 //!
 //! One folder a subject. A folder imports only from `jvmprof-common`, from the shared value types
-//! in [`types`], from `generations` and `intern`, and from folders above it in this list.
+//! in [`types`], from `generational_cache` and `intern`, and from folders above it in this list.
 
-mod generations;
+mod generational_cache;
 mod intern;
 pub mod types;
 

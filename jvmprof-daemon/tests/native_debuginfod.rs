@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use jvmprof_daemon::native::byte_source::RegularFile;
 use jvmprof_daemon::native::debuginfod::{Debuginfod, DebuginfodCounts, DebuginfodOptions, Wanted};
 use jvmprof_daemon::native::elf::ElfFile;
-use jvmprof_daemon::native::source::RegularFile;
 use jvmprof_daemon::types::BuildId;
 use url::Url;
 

@@ -14,14 +14,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use jvmprof_common::rows::Row;
-use jvmprof_daemon::native::build_id::from_note_bytes;
-use jvmprof_daemon::native::cache::{Content, FileCache, FileCacheLimits, FileKey, LoadError};
-use jvmprof_daemon::native::debug_files::DebugPlaces;
+use jvmprof_daemon::native::byte_source::RegularFile;
+use jvmprof_daemon::native::debug_files::DebugFileLocator;
+use jvmprof_daemon::native::elf::build_id::from_note_bytes;
 use jvmprof_daemon::native::elf::{ElfError, ElfFile, ElfHeader, ElfKind, LoadSegment, read_header};
-use jvmprof_daemon::native::open::{OpenError, open_regular};
-use jvmprof_daemon::native::rows::UnwindRows;
-use jvmprof_daemon::native::source::RegularFile;
+use jvmprof_daemon::native::file_cache::{FileCache, FileCacheLimits, LoadError};
+use jvmprof_daemon::native::file_identity::{Content, FileKey};
+use jvmprof_daemon::native::open_file::{OpenError, open_regular};
 use jvmprof_daemon::native::symbols::SymbolTable;
+use jvmprof_daemon::native::unwind_rows::UnwindRows;
 use jvmprof_daemon::types::{FileOffset, Svma};
 
 const LIBJVM: &str = "/usr/lib/jvm/java-17-openjdk-amd64/lib/server/libjvm.so";
@@ -264,7 +265,7 @@ fn a_file_is_loaded_once_for_all_who_ask_and_known_by_its_build_id() {
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
-                let symbols = cache.symbols(&first.key, &copy, &DebugPlaces::default(), || {
+                let symbols = cache.symbols(&first.key, &copy, &DebugFileLocator::default(), || {
                     opened.fetch_add(1, Ordering::Relaxed);
                     open_regular(&copy)
                 });
@@ -292,9 +293,9 @@ fn a_stripped_file_and_its_original_are_not_taken_for_the_same() {
     assert_eq!(original.header.build_id, stripped_known.header.build_id);
     assert_ne!(original.key, stripped_known.key);
     let swapped =
-        cache.symbols(&original.key, &stripped, &DebugPlaces::default(), || open_regular(&stripped));
+        cache.symbols(&original.key, &stripped, &DebugFileLocator::default(), || open_regular(&stripped));
     assert!(matches!(swapped, Err(LoadError::Changed { .. })));
-    let symbols = cache.symbols(&original.key, Path::new(LIBJVM), &DebugPlaces::default(), || {
+    let symbols = cache.symbols(&original.key, Path::new(LIBJVM), &DebugFileLocator::default(), || {
         open_regular(Path::new(LIBJVM))
     });
     assert!(symbols.expect("an earlier failure to open isn't remembered").len() > 30_000);
@@ -307,13 +308,15 @@ fn no_name_is_read_from_a_file_that_has_changed() {
     fs::copy(LIBJVM, &path).expect("copied");
     let cache = FileCache::new(FileCacheLimits::default());
     let known = cache.identify(&File::open(&path).expect("the file"), &path).expect("an ELF file");
-    let symbols =
-        cache.symbols(&known.key, &path, &DebugPlaces::default(), || open_regular(&path)).expect("symbols");
+    let symbols = cache
+        .symbols(&known.key, &path, &DebugFileLocator::default(), || open_regular(&path))
+        .expect("symbols");
     let text = known.header.segments.iter().find(|segment| segment.executable).expect("code");
     let mut code = (text.address.0..text.address.0 + text.file_size).map(Svma);
     let address = code.find(|at| symbols.lookup(*at).is_some()).expect("a function");
-    let name =
-        || cache.function_name(&known.key, &path, &DebugPlaces::default(), || open_regular(&path), address);
+    let name = || {
+        cache.function_name(&known.key, &path, &DebugFileLocator::default(), || open_regular(&path), address)
+    };
     assert!(name().expect("unchanged").is_some());
     fs::copy(LIBC, &path).expect("written over");
     assert!(matches!(name(), Err(LoadError::Changed { .. })));

@@ -11,8 +11,8 @@ use std::process::Command;
 use gimli::{BaseAddresses, DebugFrame, LittleEndian, UnwindContext, UnwindSection, X86_64};
 use jvmprof_common::rows::{CfaRule, RaRule, RbpRule};
 use jvmprof_daemon::native::elf::ElfFile;
-use jvmprof_daemon::native::rows::UnwindRows;
 use jvmprof_daemon::native::symbols::SymbolTable;
+use jvmprof_daemon::native::unwind_rows::UnwindRows;
 use jvmprof_daemon::types::Svma;
 use support::scratch;
 

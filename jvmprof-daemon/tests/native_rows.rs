@@ -14,9 +14,9 @@ use gimli::{
 };
 use jvmprof_common::rows::{self, CfaRule, RaRule, RbpRule, Row};
 use jvmprof_daemon::hotspot::stubs::analyze_native;
+use jvmprof_daemon::native::byte_source::RegularFile;
 use jvmprof_daemon::native::elf::ElfFile;
-use jvmprof_daemon::native::rows::{SoughtRows, UnwindRows};
-use jvmprof_daemon::native::source::RegularFile;
+use jvmprof_daemon::native::unwind_rows::{EhFrameHdrRows, UnwindRows};
 use jvmprof_daemon::types::Svma;
 use jvmprof_daemon::unwind::FileRows;
 
@@ -164,7 +164,7 @@ impl Gimli<'_> {
     }
 }
 
-fn load(path: &str) -> (UnwindRows, SoughtRows, Vec<u8>, BaseAddresses) {
+fn load(path: &str) -> (UnwindRows, EhFrameHdrRows, Vec<u8>, BaseAddresses) {
     let file = File::open(path).unwrap_or_else(|e| panic!("this test reads {path}: {e}"));
     let elf = ElfFile::parse(RegularFile::new(&file).expect("a regular file")).expect("an ELF file");
     let begin = Instant::now();
@@ -178,7 +178,7 @@ fn load(path: &str) -> (UnwindRows, SoughtRows, Vec<u8>, BaseAddresses) {
     let section = elf.section(".eh_frame").expect(".eh_frame");
     let bytes = elf.read(section, 1 << 30).expect("its bytes");
     let bases = BaseAddresses::default().set_eh_frame(section.address.0);
-    let sought = SoughtRows::load(&elf).expect("its sections").expect("a table of its functions");
+    let sought = EhFrameHdrRows::load(&elf).expect("its sections").expect("a table of its functions");
     (rows, sought, bytes, bases)
 }
 

@@ -10,9 +10,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use jvmprof_daemon::native::byte_source::RegularFile;
 use jvmprof_daemon::native::demangle::demangle;
 use jvmprof_daemon::native::elf::ElfFile;
-use jvmprof_daemon::native::source::RegularFile;
 use jvmprof_daemon::native::symbols::SymbolTable;
 use jvmprof_daemon::types::Svma;
 

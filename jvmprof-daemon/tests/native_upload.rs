@@ -16,8 +16,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use jvmprof_daemon::native::byte_source::RegularFile;
 use jvmprof_daemon::native::elf::ElfFile;
-use jvmprof_daemon::native::source::RegularFile;
 use jvmprof_daemon::profile::decode::{DecodeLimits, decode};
 use jvmprof_daemon::proto::pprof::Profile;
 use serde_json::Value;

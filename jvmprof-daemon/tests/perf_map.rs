@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use jvmprof_daemon::jitmap::names::code_name;
 use jvmprof_daemon::jitmap::perf_map::{PerfMap, PerfMapLimits};
-use jvmprof_daemon::native::open::{OpenError, open_in_root, open_in_root_owned, open_regular};
+use jvmprof_daemon::native::open_file::{OpenError, open_in_root, open_in_root_owned, open_regular};
 use jvmprof_daemon::sampler::now_ns;
 use jvmprof_daemon::types::Avma;
 use nix::sys::stat::Mode;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::method::MethodInfo;
 use super::nmethod::{Debug, NmethodId};
 use super::stubs::{Shapes, StubRows};
-use crate::generations::Generations;
+use crate::generational_cache::GenerationalCache;
 use crate::intern::Interner;
 use crate::types::Avma;
 
@@ -32,8 +32,8 @@ pub(crate) struct MethodKey {
 /// Names and debug information of all JVMs.
 #[derive(Debug)]
 pub struct JavaCache {
-    pub(crate) methods: Generations<MethodKey, Arc<MethodInfo>>,
-    pub(crate) nmethods: Generations<(JvmKey, NmethodId), Arc<Debug>>,
+    pub(crate) methods: GenerationalCache<MethodKey, Arc<MethodInfo>>,
+    pub(crate) nmethods: GenerationalCache<(JvmKey, NmethodId), Arc<Debug>>,
     /// Methods of the JDK are the same in all JVMs of its version.
     infos: Mutex<Interner<MethodInfo>>,
     shapes: Arc<Shapes>,
@@ -44,8 +44,8 @@ impl JavaCache {
     /// Whole frames are remembered by those who ask.
     pub fn new(bytes: u64) -> Self {
         Self {
-            methods: Generations::new(bytes / 2, IDLE, |info: &Arc<MethodInfo>| info.size_bytes()),
-            nmethods: Generations::new(bytes / 2, IDLE, |debug: &Arc<Debug>| debug.size_bytes()),
+            methods: GenerationalCache::new(bytes / 2, IDLE, |info: &Arc<MethodInfo>| info.size_bytes()),
+            nmethods: GenerationalCache::new(bytes / 2, IDLE, |debug: &Arc<Debug>| debug.size_bytes()),
             infos: Mutex::default(),
             shapes: Arc::default(),
         }

@@ -23,7 +23,7 @@ use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::process_map::ProcessMap;
-use crate::native::open::{OpenError, open_folder_in_root};
+use crate::native::open_file::{OpenError, open_folder_in_root};
 use crate::process::{Process, procfs};
 use crate::sampler::now_ns;
 

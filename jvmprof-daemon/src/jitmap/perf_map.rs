@@ -133,7 +133,7 @@ impl PerfMap {
     }
 
     /// Reads what is new in `file`, as the path leads to it now (open it by
-    /// `native::open::open_in_root_owned`).
+    /// `native::open_file::open_in_root_owned`).
     ///
     /// Only new bytes are read while it is the same file and grows; a shorter, another, or a
     /// rewritten file is read from its start, and entries that it doesn't have any more are past. A

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::budget::{Budget, Share};
 use super::jitdump::{DumpError, JitDump, MOST_READ};
 use super::pace::{Pace, Urgency, thread_cpu_ns};
-use crate::native::open::{OpenError, open_in_root_owned, open_regular};
+use crate::native::open_file::{OpenError, open_in_root_owned, open_regular};
 use crate::process::mappings::is_jitdump;
 use crate::process::{MappedCode, Process};
 

@@ -11,7 +11,7 @@ use nix::time::{ClockId, clock_gettime};
 use super::budget::{Budget, Share};
 use super::pace::{Pace, Urgency, thread_cpu_ns};
 use super::perf_map::{PerfMap, PerfMapLimits};
-use crate::native::open::{OpenError, open_in_root_owned};
+use crate::native::open_file::{OpenError, open_in_root_owned};
 use crate::process::Process;
 
 /// The path is looked up again at most this often, unless a change of its folder was noticed.

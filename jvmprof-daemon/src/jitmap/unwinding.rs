@@ -4,7 +4,7 @@
 use jvmprof_common::rows::{CfaRule, RbpRule, Row};
 use jvmprof_common::tables::PackedRule;
 
-use crate::native::rows::UnwindRows;
+use crate::native::unwind_rows::UnwindRows;
 use crate::types::Svma;
 
 /// Longest `.eh_frame` of one piece of code that is read, bytes. V8's have some hundred.

@@ -20,7 +20,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
 use super::pace::thread_cpu_ns;
 use super::process_map::ProcessMap;
-use crate::native::open::open_folder_in_root;
+use crate::native::open_file::open_folder_in_root;
 use crate::sampler::now_ns;
 
 const MS: u64 = 1_000_000;

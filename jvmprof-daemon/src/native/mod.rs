@@ -1,27 +1,28 @@
-//! Native code: ELF files, their build ids, symbols and unwind rows, and the kernel's own symbols.
+//! Native code: ELF files, their build ids, symbols, unwind rows and lines.
+//!
+//! - `elf`, `byte_source`, `open_file`: how a file of another process is opened and parsed;
+//! - `file_identity`, `file_cache`: what tells files apart, and what is kept of each;
+//! - `unwind_rows`: how stacks of native code are walked; `go`: the tables of Go programs;
+//! - `symbols`, `function_symbols`, `dwarf_lines`, `demangle`: names of functions, and their lines;
+//! - `debug_files`, `debuginfod`: where the symbols of stripped files are found or fetched;
+//! - `upload`: what is sent to a server that names addresses itself.
 //!
 //! Everything here reads files that others wrote, so it is written for hostile input: every read is
 //! bounded, nothing is mapped into memory (a file cut short while mapped would raise SIGBUS), and
 //! what can't be used is a typed error or a counter, never a panic.
 
-pub mod build_id;
-pub mod cache;
-mod compressed;
-pub mod debug_directory;
+pub mod byte_source;
 pub mod debug_files;
 pub mod debuginfod;
 pub mod demangle;
+pub mod dwarf_lines;
 pub mod elf;
-pub mod extract;
-pub mod functions;
-mod go;
-pub mod gopclntab;
-pub(crate) mod http;
-pub mod lines;
-pub mod offers;
-pub mod open;
-pub mod rows;
-pub mod source;
+pub mod file_cache;
+pub mod file_identity;
+pub mod function_symbols;
+pub mod go;
+pub(crate) mod http_client;
+pub mod open_file;
 pub mod symbols;
-mod symbols_names;
-mod symbols_table;
+pub mod unwind_rows;
+pub mod upload;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::jit_counts::JitCounts;
-use crate::native::cache::CacheCounters;
+use crate::native::file_cache::CacheCounters;
 use crate::unwind::TableCounts;
 
 /// What is remembered, or waits, in memory.

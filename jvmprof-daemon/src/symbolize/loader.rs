@@ -12,9 +12,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use crate::native::cache::{FileCache, FileKey};
-use crate::native::open::OpenError;
-use crate::native::rows::UnwindRows;
+use crate::native::file_cache::FileCache;
+use crate::native::file_identity::FileKey;
+use crate::native::open_file::OpenError;
+use crate::native::unwind_rows::UnwindRows;
 use crate::process::priority;
 use crate::unwind::FileRows;
 
@@ -181,7 +182,7 @@ fn read(files: &FileCache, key: &FileKey, path: &Path, file: File) -> Rows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::native::cache::Content;
+    use crate::native::file_identity::Content;
     use crate::types::BuildId;
 
     #[test]

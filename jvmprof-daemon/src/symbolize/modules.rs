@@ -15,10 +15,11 @@ use super::early::is_small;
 use super::loader::RowsLoader;
 use super::names::{FunctionNames, NativeLines, Place, lines_of};
 use super::sought::Sought;
-use crate::native::cache::{FileCache, FileKey, KnownFile, LoadError};
-use crate::native::functions::Functions;
-use crate::native::open::{FoundFile, OpenError, find_in_root, find_regular};
-use crate::native::rows::UnwindRows;
+use crate::native::file_cache::{FileCache, KeyedHeader, LoadError};
+use crate::native::file_identity::FileKey;
+use crate::native::function_symbols::Functions;
+use crate::native::open_file::{FoundFile, OpenError, find_in_root, find_regular};
+use crate::native::unwind_rows::UnwindRows;
 use crate::process::{Backing, MappedCode, Process, procfs};
 use crate::profile::model::Mapping;
 use crate::types::{Avma, BuildId, Svma};
@@ -35,7 +36,7 @@ pub(super) struct Modules {
 pub(super) struct Module {
     code: Arc<MappedCode>,
     mapping: Arc<Mapping>,
-    file: Result<Arc<KnownFile>, &'static str>,
+    file: Result<Arc<KeyedHeader>, &'static str>,
     /// Of names, once one was asked for.
     names_key: OnceLock<FileKey>,
     /// See [`is_class_data`].
@@ -149,7 +150,7 @@ impl Module {
     fn names_key(
         &self,
         process: &Process,
-        file: &KnownFile,
+        file: &KeyedHeader,
         files: &FileCache,
         names: &FunctionNames,
     ) -> FileKey {
@@ -176,7 +177,7 @@ impl Module {
     fn open_again(
         &self,
         process: &Process,
-        file: &KnownFile,
+        file: &KeyedHeader,
         files: &FileCache,
         names: &FunctionNames,
     ) -> Result<File, OpenError> {
@@ -226,14 +227,14 @@ impl Module {
     fn rows(
         &self,
         process: &Process,
-        file: &KnownFile,
+        file: &KeyedHeader,
         files: &FileCache,
     ) -> Result<Arc<UnwindRows>, LoadError> {
         let path = Path::new(&*self.code.path);
         files.rows(&file.key, path, || open_again(process, &self.code, files, &file.key))
     }
 
-    fn svma(&self, file: &KnownFile, address: Avma) -> Option<Svma> {
+    fn svma(&self, file: &KeyedHeader, address: Avma) -> Option<Svma> {
         file.header.svma_of(self.code.file_offset(address))
     }
 
@@ -336,7 +337,7 @@ fn is_class_data(file: &File) -> bool {
     file.read_exact_at(&mut magic, 0).is_ok() && CLASS_DATA.contains(&u32::from_le_bytes(magic))
 }
 
-fn identify(process: &Process, code: &MappedCode, files: &FileCache) -> Result<Arc<KnownFile>, LoadError> {
+fn identify(process: &Process, code: &MappedCode, files: &FileCache) -> Result<Arc<KeyedHeader>, LoadError> {
     let path = Path::new(&*code.path);
     let known = files.identify_found(&find(process, code, |file| has_build_id(file, code, files))?, path)?;
     let is_other = |wanted: BuildId| known.header.build_id != Some(wanted);

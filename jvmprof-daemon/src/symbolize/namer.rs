@@ -18,7 +18,7 @@ use super::replaced::REPLACED;
 use super::sought::Sought;
 use super::{KernelSide, Outcome, ProcessSymbols, modules, walk};
 use crate::hotspot::{JavaCache, Times};
-use crate::native::cache::FileCache;
+use crate::native::file_cache::FileCache;
 use crate::process::{Backing, MappedCode, Process};
 use crate::profile::model::{Frame, FrameKind, Mapping};
 use crate::sampler::Sample;

@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::generations::Generations;
-use crate::native::cache::FileKey;
-use crate::native::debug_files::DebugPlaces;
+use crate::generational_cache::GenerationalCache;
+use crate::native::debug_files::DebugFileLocator;
 use crate::native::demangle::demangle;
-use crate::native::lines::SourceLine;
+use crate::native::dwarf_lines::SourceLine;
+use crate::native::file_identity::FileKey;
 use crate::native::symbols::SymbolRef;
 use crate::process::Process;
 use crate::profile::model::Line;
@@ -54,9 +54,9 @@ struct Held {
 /// have no name.
 #[derive(Debug)]
 pub(super) struct FunctionNames {
-    by_place: Generations<(FileNumber, Place), Option<NativeLines>>,
+    by_place: GenerationalCache<(FileNumber, Place), Option<NativeLines>>,
     /// Short for keys of 200 bytes, which each address would have to hold and compare.
-    numbers: Generations<FileKey, FileNumber>,
+    numbers: GenerationalCache<FileKey, FileNumber>,
     next_number: AtomicU64,
     /// Files with functions that wait for their names. A container's are gone with its last
     /// process.
@@ -75,8 +75,8 @@ impl FunctionNames {
             lines.map(|line| line.name.len() + line.system_name.len() + LINE_BYTES).sum()
         };
         Self {
-            by_place: Generations::new(bytes - bytes / 16, IDLE, weight),
-            numbers: Generations::new(bytes / 16, IDLE, |_| 0),
+            by_place: GenerationalCache::new(bytes - bytes / 16, IDLE, weight),
+            numbers: GenerationalCache::new(bytes / 16, IDLE, |_| 0),
             next_number: AtomicU64::new(0),
             held: Mutex::default(),
             with_lines: false,
@@ -97,8 +97,8 @@ impl FunctionNames {
     }
 
     /// Where debug files of what a process maps may be.
-    pub(super) fn places(&self, process: &Process) -> DebugPlaces {
-        DebugPlaces { process_root: Some(process.root()), host: true, downloads: self.downloads.clone() }
+    pub(super) fn places(&self, process: &Process) -> DebugFileLocator {
+        DebugFileLocator { process_root: Some(process.root()), host: true, downloads: self.downloads.clone() }
     }
 
     /// What a file is called in keys.
@@ -188,7 +188,7 @@ mod tests {
     use std::convert::Infallible;
 
     use super::*;
-    use crate::native::cache::Content;
+    use crate::native::file_identity::Content;
 
     #[test]
     fn an_address_is_looked_up_once_also_without_a_name() {

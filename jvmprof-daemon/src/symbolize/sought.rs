@@ -7,9 +7,10 @@ use std::path::Path;
 
 use jvmprof_common::rows::Row;
 
-use crate::native::cache::{FileCache, FileKey};
-use crate::native::open::OpenError;
-use crate::native::rows::SoughtRows;
+use crate::native::file_cache::FileCache;
+use crate::native::file_identity::FileKey;
+use crate::native::open_file::OpenError;
+use crate::native::unwind_rows::EhFrameHdrRows;
 use crate::types::Svma;
 
 /// Bytes of memory for the frame information of all files together. That of a JVM's own library has
@@ -20,7 +21,7 @@ const MAX_BYTES: usize = 24 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Sought {
     /// `None`: nothing can be found in it like this, or there is no room for it.
-    files: HashMap<FileKey, Option<SoughtRows>>,
+    files: HashMap<FileKey, Option<EhFrameHdrRows>>,
     bytes: usize,
 }
 
@@ -35,9 +36,9 @@ impl Sought {
         at: Svma,
     ) -> Option<Row> {
         if !self.files.contains_key(&key) {
-            let found = files.sought_rows(&key, path, open).ok().flatten();
+            let found = files.eh_frame_hdr_rows(&key, path, open).ok().flatten();
             let found = found.filter(|found| self.bytes + found.size_bytes() <= MAX_BYTES);
-            self.bytes += found.as_ref().map_or(0, SoughtRows::size_bytes);
+            self.bytes += found.as_ref().map_or(0, EhFrameHdrRows::size_bytes);
             self.files.insert(key, found);
         }
         self.files.get(&key)?.as_ref()?.row(at)

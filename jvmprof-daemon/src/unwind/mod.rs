@@ -21,7 +21,7 @@ use jvmprof_common::tables::{
     CHUNK_ROWS, MAX_REGIONS, MAX_RULES, NO_RULE, NS_PER_TICK, PackedRule, Page, ProcessEntry, Region, Table,
 };
 
-use crate::native::cache::FileKey;
+use crate::native::file_identity::FileKey;
 use crate::process::ProcessKey;
 use crate::sampler::{KernelTables, SamplerError, TableSizes};
 use extents::Extents;

@@ -255,9 +255,9 @@ mod tests {
     use jvmprof_common::tables::{MAX_RULES, find_rule};
 
     use super::*;
+    use crate::native::byte_source::RegularFile;
     use crate::native::elf::ElfFile;
-    use crate::native::rows::UnwindRows;
-    use crate::native::source::RegularFile;
+    use crate::native::unwind_rows::UnwindRows;
     use crate::types::Svma;
 
     fn row(offset: i32) -> Row {

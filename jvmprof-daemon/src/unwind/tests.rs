@@ -6,9 +6,9 @@ use std::fs::File;
 use jvmprof_common::rows::{CfaRule, Row};
 
 use super::*;
+use crate::native::byte_source::RegularFile;
 use crate::native::elf::ElfFile;
-use crate::native::rows::UnwindRows;
-use crate::native::source::RegularFile;
+use crate::native::unwind_rows::UnwindRows;
 use crate::sampler::{Sampler, SamplerOptions};
 
 /// Rows of two chunks fill the table.

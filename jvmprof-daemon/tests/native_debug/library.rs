@@ -4,11 +4,11 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use jvmprof_daemon::native::cache::{FileCache, FileCacheLimits};
-use jvmprof_daemon::native::debug_files::DebugPlaces;
+use jvmprof_daemon::native::byte_source::RegularFile;
+use jvmprof_daemon::native::debug_files::DebugFileLocator;
 use jvmprof_daemon::native::elf::ElfFile;
-use jvmprof_daemon::native::open::open_regular;
-use jvmprof_daemon::native::source::RegularFile;
+use jvmprof_daemon::native::file_cache::{FileCache, FileCacheLimits};
+use jvmprof_daemon::native::open_file::open_regular;
 use jvmprof_daemon::types::{BuildId, Svma};
 use tempfile::TempDir;
 
@@ -90,8 +90,8 @@ impl Library {
         run("strip", &[text(&self.path)]);
     }
 
-    pub(crate) fn places(&self) -> DebugPlaces {
-        DebugPlaces { process_root: Some(self.root().to_owned()), ..DebugPlaces::default() }
+    pub(crate) fn places(&self) -> DebugFileLocator {
+        DebugFileLocator { process_root: Some(self.root().to_owned()), ..DebugFileLocator::default() }
     }
 
     pub(crate) fn build_id_path(&self) -> String {
@@ -99,25 +99,25 @@ impl Library {
         format!("usr/lib/debug/.build-id/{first}/{rest}.debug")
     }
 
-    pub(crate) fn name(&self, places: &DebugPlaces, at: Svma) -> Option<String> {
+    pub(crate) fn name(&self, places: &DebugFileLocator, at: Svma) -> Option<String> {
         self.name_in(&FileCache::new(FileCacheLimits::default()), places, at)
     }
 
-    pub(crate) fn name_in(&self, cache: &FileCache, places: &DebugPlaces, at: Svma) -> Option<String> {
+    pub(crate) fn name_in(&self, cache: &FileCache, places: &DebugFileLocator, at: Svma) -> Option<String> {
         let known = cache.identify(&File::open(&self.path).expect("there"), &self.path).expect("an ELF file");
         let (inside, open) = (Path::new("/opt/lib/liba.so"), || open_regular(&self.path));
         let key = cache.names_key(&known.key, inside, places, open).expect("a key");
         cache.function_name(&key, inside, places, open, at).expect("no error")
     }
 
-    pub(crate) fn lines(&self, places: &DebugPlaces, at: Svma) -> Vec<(String, String, u32)> {
+    pub(crate) fn lines(&self, places: &DebugFileLocator, at: Svma) -> Vec<(String, String, u32)> {
         self.lines_in(&FileCache::new(FileCacheLimits::default()).with_lines(true), places, at)
     }
 
     pub(crate) fn lines_in(
         &self,
         cache: &FileCache,
-        places: &DebugPlaces,
+        places: &DebugFileLocator,
         at: Svma,
     ) -> Vec<(String, String, u32)> {
         let known = cache.identify(&File::open(&self.path).expect("there"), &self.path).expect("an ELF file");

@@ -12,20 +12,20 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use jvmprof_daemon::native::cache::{FileCache, FileCacheLimits};
-use jvmprof_daemon::native::debug_files::DebugPlaces;
+use jvmprof_daemon::native::debug_files::DebugFileLocator;
+use jvmprof_daemon::native::dwarf_lines::LineTable;
 use jvmprof_daemon::native::elf::ElfFile;
-use jvmprof_daemon::native::extract::{Contents, ExtractError, extract};
-use jvmprof_daemon::native::functions::mini_debug_info;
-use jvmprof_daemon::native::lines::LineTable;
-use jvmprof_daemon::native::open::open_regular;
+use jvmprof_daemon::native::file_cache::{FileCache, FileCacheLimits};
+use jvmprof_daemon::native::function_symbols::mini_debug_info;
+use jvmprof_daemon::native::open_file::open_regular;
+use jvmprof_daemon::native::upload::extract_debug_info::{Contents, ExtractError, extract};
 use jvmprof_daemon::types::Svma;
 use library::{CODE, Library, build_id, run, text};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
 /// The four functions, and what each is called.
-fn check_names(library: &Library, places: &DebugPlaces, functions: &[(&str, Svma)], all: bool) {
+fn check_names(library: &Library, places: &DebugFileLocator, functions: &[(&str, Svma)], all: bool) {
     for (name, at) in functions {
         let found = library.name(places, *at);
         let expected = (all || name.starts_with("exported")).then_some(*name);
@@ -44,7 +44,7 @@ fn a_debug_file_is_found_by_build_id_in_the_processs_own_root() {
     let debug = library.keep_debug(&library.build_id_path());
     library.strip();
     check_names(&library, &library.places(), &functions, true);
-    check_names(&library, &DebugPlaces::default(), &functions, false);
+    check_names(&library, &DebugFileLocator::default(), &functions, false);
     // As Fedora has them: links, absolute or relative, that the root holds.
     for target in ["/usr/lib/debug/opt/liba.so.debug", "../../../../../usr/lib/debug/opt/liba.so.debug"] {
         let kept = library.keep_debug("usr/lib/debug/opt/other");
@@ -118,7 +118,8 @@ fn a_debug_file_that_is_written_anew_gives_no_more_names() {
     let at = library.function("hidden");
     let debug = library.keep_debug(&format!("downloads/{}.debug", library.id));
     library.strip();
-    let places = DebugPlaces { downloads: Some(library.file("downloads")), ..DebugPlaces::default() };
+    let places =
+        DebugFileLocator { downloads: Some(library.file("downloads")), ..DebugFileLocator::default() };
     let cache = FileCache::new(FileCacheLimits::default());
     assert_eq!(library.name_in(&cache, &places, at).as_deref(), Some("hidden"));
     let bytes = fs::read(&debug).expect("read");
@@ -159,12 +160,12 @@ fn mini_debug_info_names_what_dynsym_lacks() {
     let library = Library::build(&[]);
     let functions = functions(&library);
     add_mini_debug_info(&library, None);
-    check_names(&library, &DebugPlaces::default(), &functions, true);
+    check_names(&library, &DebugFileLocator::default(), &functions, true);
     // Its names stay known without the file being expanded again.
     let cache = FileCache::new(FileCacheLimits::default());
     for _ in 0..3 {
         for (name, at) in functions {
-            let found = library.name_in(&cache, &DebugPlaces::default(), at);
+            let found = library.name_in(&cache, &DebugFileLocator::default(), at);
             assert_eq!(found.as_deref(), Some(name));
         }
     }
@@ -191,7 +192,7 @@ fn broken_mini_debug_info_leaves_dynsym() {
         let library = Library::build(&[]);
         let functions = functions(&library);
         add_mini_debug_info(&library, Some(bytes));
-        check_names(&library, &DebugPlaces::default(), &functions, false);
+        check_names(&library, &DebugFileLocator::default(), &functions, false);
     }
 }
 
@@ -255,7 +256,7 @@ fn inlined_functions_come_innermost_first_with_their_lines() {
             library.keep_debug(&library.build_id_path());
             library.strip();
             assert_eq!(library.lines(&library.places(), at), whole);
-            assert_eq!(library.lines(&DebugPlaces::default(), at), []);
+            assert_eq!(library.lines(&DebugFileLocator::default(), at), []);
         }
     }
 }
@@ -314,9 +315,9 @@ fn what_is_extracted_names_the_same_addresses_and_holds_no_code() {
             assert_eq!(file.section(".text"), None, "no code");
             assert!(Contents::of(&file).symtab && Contents::of(&file).dwarf);
             fs::write(&library.path, &out).expect("written");
-            check_names(&library, &DebugPlaces::default(), &functions, true);
+            check_names(&library, &DebugFileLocator::default(), &functions, true);
             for ((_, at), expected) in functions.iter().zip(&lines) {
-                assert_eq!(library.lines(&DebugPlaces::default(), *at), *expected);
+                assert_eq!(library.lines(&DebugFileLocator::default(), *at), *expected);
             }
             let complaints = run("readelf", &["-aW", text(&library.path)]);
             assert!(!complaints.contains("rror"), "{complaints}");
@@ -386,7 +387,7 @@ fn changed_bytes_anywhere_give_errors_or_other_answers_but_no_panic() {
             assert_eq!(Contents::of(&parsed(&out)).dwarf, Contents::of(&elf).dwarf);
         }
         let _ = mini_debug_info(&elf);
-        let lines = LineTable::load(&elf, Path::new("/x"), &DebugPlaces::default(), 1 << 20);
+        let lines = LineTable::load(&elf, Path::new("/x"), &DebugFileLocator::default(), 1 << 20);
         match lines.map(|table| table.map(|table| table.find(at))) {
             Ok(Some(Ok(lines))) if !lines.is_empty() => with_lines += 1,
             _ => without += 1,

@@ -3,9 +3,9 @@
 use std::fs::{self, File};
 use std::path::Path;
 
-use jvmprof_daemon::native::cache::{FileCache, FileCacheLimits};
-use jvmprof_daemon::native::debug_files::DebugPlaces;
-use jvmprof_daemon::native::open::open_regular;
+use jvmprof_daemon::native::debug_files::DebugFileLocator;
+use jvmprof_daemon::native::file_cache::{FileCache, FileCacheLimits};
+use jvmprof_daemon::native::open_file::open_regular;
 
 use super::library::{Library, run, text};
 use super::{functions, parsed};
@@ -55,12 +55,13 @@ fn a_file_that_differs_from_another_in_one_byte_alone_lends_it_nothing() {
         // The one that lies comes first.
         let key = identify(&cache, &hostile);
         let open = || open_regular(&hostile);
-        let lie = cache.function_name(&key, &hostile, &DebugPlaces::default(), open, at).expect("no error");
+        let lie =
+            cache.function_name(&key, &hostile, &DebugFileLocator::default(), open, at).expect("no error");
         let own = identify(&cache, &library.path);
         assert_eq!(key.build_id, own.build_id);
         assert_ne!(key, own, "{section}");
         assert_eq!(own, identify(&cache, &copy), "the same bytes elsewhere are the same file");
-        let name = library.name_in(&cache, &DebugPlaces::default(), at);
+        let name = library.name_in(&cache, &DebugFileLocator::default(), at);
         assert_eq!(name.as_deref(), Some("hidden"));
         assert!(section != ".strtab" || lie.as_deref() == Some("iidden"), "{lie:?}");
     }
@@ -105,11 +106,12 @@ fn a_containers_debug_file_names_nobody_elses_functions() {
     fs::write(&debug, bytes).expect("written");
     library.strip();
     let other = tempfile::tempdir().expect("a directory");
-    let others = DebugPlaces { process_root: Some(other.path().to_owned()), ..DebugPlaces::default() };
+    let others =
+        DebugFileLocator { process_root: Some(other.path().to_owned()), ..DebugFileLocator::default() };
     let cache = FileCache::new(FileCacheLimits::default());
     for _ in 0..2 {
         assert_eq!(library.name_in(&cache, &library.places(), at).as_deref(), Some("Hidden"));
-        for places in [&others, &DebugPlaces::default()] {
+        for places in [&others, &DebugFileLocator::default()] {
             assert_eq!(library.name_in(&cache, places, at), None);
         }
     }

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::io;
 
-use jvmprof_daemon::native::source::ByteSource;
+use jvmprof_daemon::native::byte_source::ByteSource;
 
 pub(crate) const PROGBITS: u32 = 1;
 pub(crate) const STRTAB: u32 = 3;

@@ -4,10 +4,10 @@ use std::cell::Cell;
 use std::path::Path;
 
 use jvmprof_daemon::hotspot::stubs::analyze_native;
-use jvmprof_daemon::native::debug_files::DebugPlaces;
+use jvmprof_daemon::native::debug_files::DebugFileLocator;
+use jvmprof_daemon::native::dwarf_lines::{LineTable, SourceLine};
 use jvmprof_daemon::native::elf::{ElfError, ElfFile};
-use jvmprof_daemon::native::lines::{LineTable, SourceLine};
-use jvmprof_daemon::native::rows::UnwindRows;
+use jvmprof_daemon::native::unwind_rows::UnwindRows;
 use jvmprof_daemon::types::Svma;
 
 use crate::image::{BODY_AT, Counted, Header, PROGBITS, STRTAB, dwarf, eh_frame, image, of_sections};
@@ -104,7 +104,8 @@ const AT: u64 = 0x1000;
 
 fn lines(bytes: &[u8], limit: u64) -> Result<LineTable, ElfError> {
     let elf = ElfFile::parse(bytes).expect("an ELF file");
-    LineTable::load(&elf, Path::new("/x"), &DebugPlaces::default(), limit).map(|table| table.expect("DWARF"))
+    LineTable::load(&elf, Path::new("/x"), &DebugFileLocator::default(), limit)
+        .map(|table| table.expect("DWARF"))
 }
 
 #[test]

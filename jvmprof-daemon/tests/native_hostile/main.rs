@@ -8,11 +8,11 @@ mod limits;
 use std::fs::File;
 use std::time::{Duration, Instant};
 
-use jvmprof_daemon::native::build_id::from_note_bytes;
+use jvmprof_daemon::native::byte_source::RegularFile;
 use jvmprof_daemon::native::demangle::demangle;
 use jvmprof_daemon::native::elf::ElfFile;
-use jvmprof_daemon::native::rows::{SoughtRows, UnwindRows};
-use jvmprof_daemon::native::source::RegularFile;
+use jvmprof_daemon::native::elf::build_id::from_note_bytes;
+use jvmprof_daemon::native::unwind_rows::{EhFrameHdrRows, UnwindRows};
 use jvmprof_daemon::sampler::KernelSymbol;
 use jvmprof_daemon::types::{Avma, Svma};
 use proptest::collection::vec;
@@ -63,7 +63,7 @@ proptest! {
             bytes[offset + *at as usize % size] = *byte;
         }
         let elf = ElfFile::parse(&*bytes).expect("its headers are as they were");
-        let rows = SoughtRows::load(&elf).expect("its sections are there");
+        let rows = EhFrameHdrRows::load(&elf).expect("its sections are there");
         prop_assert!(rows.is_some() || changes.iter().any(|(in_table, ..)| *in_table), "an unchanged table");
         for (rows, place) in rows.iter().flat_map(|rows| places.iter().map(move |place| (rows, place))) {
             rows.row(Svma(*place));

@@ -5,8 +5,8 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
+use jvmprof_daemon::native::byte_source::RegularFile;
 use jvmprof_daemon::native::elf::ElfFile;
-use jvmprof_daemon::native::source::RegularFile;
 
 use crate::support::scratch;
 use crate::{Recorded, assert_small, build};

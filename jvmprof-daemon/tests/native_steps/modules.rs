@@ -9,8 +9,8 @@ use jvmprof_common::tables::PackedRule;
 use jvmprof_common::unwind::Cursor;
 use jvmprof_daemon::hotspot::stubs::analyze_native;
 use jvmprof_daemon::native::elf::{ElfFile, ElfHeader};
-use jvmprof_daemon::native::rows::UnwindRows;
 use jvmprof_daemon::native::symbols::SymbolTable;
+use jvmprof_daemon::native::unwind_rows::UnwindRows;
 use jvmprof_daemon::types::{FileOffset, Svma};
 
 struct Module {

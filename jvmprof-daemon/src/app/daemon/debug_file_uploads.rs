@@ -9,7 +9,7 @@ use super::sinks::parca_options;
 use crate::app::args::{RemoteStoreArgs, SymbolizeArg, UploadArgs};
 use crate::app::errors::UsageError;
 use crate::export::parca::upload::{UploadCounts, UploadOptions, Uploader};
-use crate::native::offers::Offers;
+use crate::native::upload::queue::Offers;
 use crate::symbolize::{NativeOptions, Symbolize};
 
 /// The uploader in the background, if there is one.

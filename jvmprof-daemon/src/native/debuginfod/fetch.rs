@@ -8,10 +8,10 @@ use ureq::Agent;
 use url::Url;
 
 use super::DebuginfodOptions;
-use crate::native::debug_directory::DebugDirectory;
+use crate::native::byte_source::RegularFile;
+use crate::native::debug_files::directory::DebugDirectory;
 use crate::native::elf::{ElfError, ElfFile};
-use crate::native::http;
-use crate::native::source::RegularFile;
+use crate::native::http_client;
 use crate::types::BuildId;
 
 /// Why a debug file can't be had now.
@@ -39,7 +39,7 @@ pub(super) struct Fetcher {
 
 impl Fetcher {
     pub(super) fn new(options: DebuginfodOptions, directory: DebugDirectory) -> Self {
-        let agent = http::agent(options.timeout, options.stall_timeout);
+        let agent = http_client::agent(options.timeout, options.stall_timeout);
         Self { urls: options.urls, agent, directory }
     }
 

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use moka::sync::Cache;
 use url::Url;
 
-use crate::native::debug_directory::{DebugDirectory, file_in};
+use crate::native::debug_files::directory::{DebugDirectory, file_in};
 use crate::process::priority;
 use crate::types::BuildId;
 pub use fetch::FetchError;

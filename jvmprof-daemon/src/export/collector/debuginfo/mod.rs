@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::native::debug_directory::DebugDirectory;
+use crate::native::debug_files::directory::DebugDirectory;
 use names::Names;
 use uploads::Uploads;
 

@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use moka::sync::Cache;
 
-use crate::native::cache::{FileCache, FileCacheLimits, FileKey, KnownFile};
-use crate::native::debug_directory::DebugDirectory;
-use crate::native::debug_files::DebugPlaces;
+use crate::native::debug_files::DebugFileLocator;
+use crate::native::debug_files::directory::DebugDirectory;
 use crate::native::demangle::demangle;
-use crate::native::lines::SourceLine;
-use crate::native::open::open_regular;
+use crate::native::dwarf_lines::SourceLine;
+use crate::native::file_cache::{FileCache, FileCacheLimits, KeyedHeader};
+use crate::native::file_identity::FileKey;
+use crate::native::open_file::open_regular;
 use crate::proto::pprof::{Function, Line, Location, Mapping, Profile};
 use crate::types::{BuildId, FileOffset, Svma};
 
@@ -35,7 +36,7 @@ pub(super) struct Names {
 /// The debug file of a mapping.
 struct Known {
     path: PathBuf,
-    file: Arc<KnownFile>,
+    file: Arc<KeyedHeader>,
     start: u64,
     offset: u64,
 }
@@ -95,7 +96,7 @@ impl Names {
 
     fn find(&self, known: &Known, address: Svma) -> Vec<SourceLine> {
         let Known { path, file, .. } = known;
-        let places = DebugPlaces::default();
+        let places = DebugFileLocator::default();
         let open = || open_regular(path);
         let note = |error: &_| tracing::debug!(path = %path.display(), error = %error, "no name");
         let symbol = self.files.function_name(&file.key, path, &places, open, address).inspect_err(note);

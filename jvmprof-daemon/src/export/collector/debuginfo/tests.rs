@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 use super::Debuginfo;
 use crate::export::collector::{debuginfo_routes, serve};
 use crate::native::elf::ElfFile;
-use crate::native::extract::extract;
+use crate::native::upload::extract_debug_info::extract;
 use crate::proto::debuginfo::debuginfo_service_client::DebuginfoServiceClient;
 use crate::proto::debuginfo::upload_request::Data;
 use crate::proto::debuginfo::{

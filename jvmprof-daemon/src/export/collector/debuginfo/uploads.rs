@@ -11,11 +11,11 @@ use rand::RngExt as _;
 use tempfile::NamedTempFile;
 use tonic::Status;
 
-use crate::native::debug_directory::DebugDirectory;
-use crate::native::debug_files::DebugPlaces;
+use crate::native::byte_source::RegularFile;
+use crate::native::debug_files::DebugFileLocator;
+use crate::native::debug_files::directory::DebugDirectory;
+use crate::native::dwarf_lines::LineTable;
 use crate::native::elf::{ElfError, ElfFile};
-use crate::native::lines::LineTable;
-use crate::native::source::RegularFile;
 use crate::types::BuildId;
 
 /// Uploads at a time.
@@ -213,7 +213,7 @@ fn check(file: &File, id: BuildId) -> Result<(), UploadRefusal> {
     if parsed.build_id() != Some(id) {
         return Err(UploadRefusal::OtherBuild);
     }
-    match LineTable::load(&parsed, Path::new("/"), &DebugPlaces::default(), MAX_DWARF) {
+    match LineTable::load(&parsed, Path::new("/"), &DebugFileLocator::default(), MAX_DWARF) {
         Err(error @ ElfError::TooDeep { .. }) => Err(error.into()),
         // Without lines there still are names.
         _ => Ok(()),

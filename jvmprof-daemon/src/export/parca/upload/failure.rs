@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tonic::{Code, Status};
 
-use crate::native::extract::ExtractError;
+use crate::native::upload::extract_debug_info::ExtractError;
 
 /// Why a file wasn't uploaded.
 #[derive(Debug, thiserror::Error)]

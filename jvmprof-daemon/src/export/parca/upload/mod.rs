@@ -24,7 +24,7 @@ use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 
 use super::endpoint::{self, ConfigError, ParcaOptions};
-use crate::native::offers::Offer;
+use crate::native::upload::queue::Offer;
 use attempt::Attempt;
 use failure::{Failure, Next};
 use throttle::Throttle;

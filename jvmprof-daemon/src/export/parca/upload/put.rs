@@ -8,7 +8,7 @@ use ureq::SendBody;
 
 use super::Inner;
 use super::failure::UploadError;
-use crate::native::http;
+use crate::native::http_client;
 
 /// Bytes that are sent at once.
 const PIECE: usize = 256 << 10;
@@ -16,7 +16,7 @@ const PIECE: usize = 256 << 10;
 /// `size`: of the file, in bytes.
 pub(super) fn put(inner: &Arc<Inner>, url: &str, file: File, size: u64) -> Result<(), UploadError> {
     let failed = |error| UploadError::Put(Box::new(error));
-    let agent = http::agent(inner.options.upload_timeout, inner.options.upload_timeout);
+    let agent = http_client::agent(inner.options.upload_timeout, inner.options.upload_timeout);
     let body = Slow { file, inner: Arc::clone(inner) };
     agent
         .put(url)

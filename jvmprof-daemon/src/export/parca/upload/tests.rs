@@ -16,9 +16,9 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::*;
 use crate::export::collector::{Debuginfo, debuginfo_routes, serve};
+use crate::native::byte_source::RegularFile;
 use crate::native::elf::ElfFile;
-use crate::native::offers::Offers;
-use crate::native::source::RegularFile;
+use crate::native::upload::queue::Offers;
 use crate::proto::debuginfo::debuginfo_service_server::{DebuginfoService, DebuginfoServiceServer};
 use crate::proto::debuginfo::upload_instructions::UploadStrategy;
 use crate::proto::debuginfo::upload_request::Data;

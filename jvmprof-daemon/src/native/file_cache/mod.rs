@@ -1,0 +1,508 @@
+//! What is known of files, shared by all processes that map them and limited in bytes.
+//!
+//! A file is known by a hash of what it says, so that the same library in a hundred containers is
+//! read once; a very large one by device, inode, time and size. Several threads that ask for the
+//! same file at once cause one load.
+
+mod expiry;
+mod uncached_rows;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use moka::sync::Cache;
+
+use self::expiry::{Kept, builder};
+use crate::native::byte_source::RegularFile;
+use crate::native::debug_files::DebugFileLocator;
+use crate::native::dwarf_lines::{LineTable, SourceLine};
+use crate::native::elf::{self, ElfError, ElfFile, ElfHeader};
+use crate::native::file_identity::{Content, FileKey, FileStat};
+use crate::native::function_symbols::Functions;
+use crate::native::open_file::{FoundFile, OpenError};
+use crate::native::unwind_rows::{Analyze, UnwindRows};
+use crate::types::{BuildId, Svma};
+
+/// What a [`FileCache`] may cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileCacheLimits {
+    /// Bytes of memory for the symbol tables and unwind rows of all files together. One table may
+    /// take half of it.
+    pub bytes: u64,
+    /// How long a file that couldn't be used isn't tried again.
+    pub retry_after: Duration,
+    /// How long a table is kept that nobody asks for.
+    pub idle_after: Duration,
+    /// Bytes of memory for the DWARF of all files together. The sections of one file may take
+    /// nearly half of it, and what is made of them as much again.
+    pub line_bytes: u64,
+}
+
+impl Default for FileCacheLimits {
+    fn default() -> Self {
+        Self {
+            bytes: 64 << 20,
+            retry_after: Duration::from_secs(60),
+            idle_after: Duration::from_secs(60),
+            line_bytes: 512 << 20,
+        }
+    }
+}
+
+/// A file whose headers have been read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyedHeader {
+    pub key: FileKey,
+    pub header: ElfHeader,
+}
+
+/// Why there is nothing to know of a file. Cheap to clone: errors are remembered, too.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    #[error(transparent)]
+    Open(#[from] Arc<OpenError>),
+    #[error("looking at {path}: {source}")]
+    Stat { path: Arc<Path>, source: Arc<io::Error> },
+    #[error("reading the {part} of {path}: {source}")]
+    Elf { part: &'static str, path: Arc<Path>, source: Arc<ElfError> },
+    #[error("{path} is another file by now than the one that was mapped")]
+    Changed { path: Arc<Path> },
+    #[error("the {part} of {path} take {size} bytes, too many for a cache of {limit}")]
+    OverLimit { part: &'static str, path: Arc<Path>, size: usize, limit: u64 },
+}
+
+impl From<OpenError> for LoadError {
+    fn from(error: OpenError) -> Self {
+        Self::Open(Arc::new(error))
+    }
+}
+
+impl LoadError {
+    /// A short word for counters: which kind of error this is.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Open(source) => source.reason(),
+            Self::Stat { .. } => "stat",
+            Self::Elf { source, .. } => source.reason(),
+            Self::Changed { .. } => "changed",
+            Self::OverLimit { .. } => "over_limit",
+        }
+    }
+
+    /// Whether the file itself is at fault, for whoever asks. A path that can't be opened may be so
+    /// for one process only (its mount namespace, its end), and says nothing of the file under this
+    /// key.
+    pub fn is_of_the_file(&self) -> bool {
+        matches!(self, Self::Elf { .. } | Self::OverLimit { .. })
+    }
+}
+
+/// What happened in a [`FileCache`] since it was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CacheCounters {
+    pub hits: u64,
+    pub misses: u64,
+    /// Entries that left for want of room.
+    pub evictions: u64,
+    /// Loads that failed, by [`LoadError::reason`]. A failure that is remembered counts once.
+    pub load_errors: BTreeMap<&'static str, u64>,
+    /// Bytes held now, as of the cache's last housekeeping.
+    pub bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counting {
+    hits: AtomicU64,
+    misses: AtomicU64,
+    evictions: AtomicU64,
+    load_errors: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+impl Counting {
+    fn load_error(&self, error: &LoadError) {
+        let mut errors = self.load_errors.lock().unwrap_or_else(PoisonError::into_inner);
+        *errors.entry(error.reason()).or_default() += 1;
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum PartKey {
+    Symbols(FileKey),
+    Rows(FileKey),
+}
+
+#[derive(Clone, Debug)]
+enum Part {
+    Symbols(Arc<Functions>),
+    Rows(Arc<UnwindRows>),
+}
+
+impl Part {
+    fn size_bytes(&self) -> usize {
+        match self {
+            Self::Symbols(symbols) => symbols.size_bytes(),
+            Self::Rows(rows) => rows.size_bytes(),
+        }
+    }
+}
+
+type Loaded<V> = Result<V, LoadError>;
+
+/// See the module's documentation. Methods take `&self` and may be called from several threads.
+#[derive(Debug)]
+pub struct FileCache {
+    limits: FileCacheLimits,
+    known: Cache<FileStat, Loaded<Arc<KeyedHeader>>>,
+    parts: Cache<PartKey, Loaded<Part>>,
+    lines: Cache<FileKey, Loaded<Option<Arc<LineTable>>>>,
+    counting: Arc<Counting>,
+    analyze: Option<Analyze>,
+    with_lines: bool,
+}
+
+impl FileCache {
+    pub fn new(limits: FileCacheLimits) -> Self {
+        let counting = Arc::new(Counting::default());
+        let idle = limits.idle_after;
+        // Headers are asked for with every new mapping and take some hundred bytes each: they get a
+        // small share. Whoever knows no file any more has to hash it again.
+        let known =
+            builder(limits.bytes / 16, limits.retry_after, &counting, move |file: &Arc<KeyedHeader>| Kept {
+                bytes: size_of::<KeyedHeader>() + size_of_val(&*file.header.segments),
+                idle: 60 * idle,
+            });
+        let parts =
+            builder(limits.bytes - limits.bytes / 16, limits.retry_after, &counting, move |part: &Part| {
+                // The kernel program has rows of its own by then: only what it can't walk asks for
+                // these.
+                let idle = if matches!(part, Part::Rows(_)) { idle / 4 } else { idle };
+                Kept { bytes: part.size_bytes(), idle }
+            });
+        // DWARF takes long to read.
+        let lines = builder(
+            limits.line_bytes,
+            limits.retry_after,
+            &counting,
+            move |table: &Option<Arc<LineTable>>| Kept {
+                bytes: table.as_ref().map_or(0, |table| table.size_bytes()),
+                idle: 10 * idle,
+            },
+        );
+        Self { limits, known, parts, lines, counting, analyze: None, with_lines: false }
+    }
+
+    /// Rows are found for code without frame information, too.
+    #[must_use]
+    pub fn with_analysis(mut self, analyze: Analyze) -> Self {
+        self.analyze = Some(analyze);
+        self
+    }
+
+    /// Files share lines only if they have the same: [`Self::lines`] are asked for.
+    #[must_use]
+    pub fn with_lines(mut self, asked: bool) -> Self {
+        self.with_lines = asked;
+        self
+    }
+
+    /// What the headers of `file` say, and the key for all else, for which a new file is read.
+    /// `path` is for messages.
+    ///
+    /// # Errors
+    /// See [`LoadError`]; one of the file's own is remembered for a while.
+    pub fn identify(&self, file: &File, path: &Path) -> Result<Arc<KeyedHeader>, LoadError> {
+        let before = stat(file, path)?;
+        self.get(&self.known, before, || {
+            let source = regular(file, path)?;
+            let header = elf::read_header(&source).map_err(|source| elf_error("headers", path, source))?;
+            // Without sections that can be read there still are headers.
+            let content = match ElfFile::parse(source) {
+                Ok(parsed) => Content::of(&parsed, before, self.with_lines),
+                Err(_) => Content::Of(before.identity),
+            };
+            unchanged(file, path, before)?;
+            let key = FileKey { build_id: header.build_id, content, debug: None };
+            Ok(Arc::new(KeyedHeader { key, header }))
+        })
+    }
+
+    /// As [`Self::identify`], of a file that is opened only if it is new, as few of those are that
+    /// a process maps.
+    ///
+    /// # Errors
+    /// As [`Self::identify`].
+    pub fn identify_found(&self, found: &FoundFile, path: &Path) -> Result<Arc<KeyedHeader>, LoadError> {
+        match self.known.get(&stat(found.handle(), path)?) {
+            Some(known) => {
+                self.counting.hits.fetch_add(1, Ordering::Relaxed);
+                known
+            }
+            None => self.identify(&found.open()?, path),
+        }
+    }
+
+    /// The key for names and lines of the file known as `key`, which is another one where a
+    /// container has a debug file of its own for it. `open` is called if `places` are a
+    /// container's.
+    ///
+    /// # Errors
+    /// As [`Self::symbols`].
+    pub fn names_key(
+        &self,
+        key: &FileKey,
+        path: &Path,
+        places: &DebugFileLocator,
+        open: impl FnOnce() -> Result<File, OpenError>,
+    ) -> Result<FileKey, LoadError> {
+        let Some(container) = places.of_container() else { return Ok(*key) };
+        let file = open()?;
+        let parsed = ElfFile::parse(regular(&file, path)?);
+        let parsed = parsed.map_err(|source| elf_error("headers", path, source))?;
+        let debug = container.find(&parsed, path).map(|debug| debug.stat.identity);
+        Ok(FileKey { debug, ..*key })
+    }
+
+    /// The functions of the file known as `key`, one of [`Self::names_key`]. `open` is called if
+    /// they aren't there yet, and a debug file is looked for in `places` if it is stripped; `path`
+    /// is where it was mapped from.
+    ///
+    /// # Errors
+    /// See [`LoadError`]; [`LoadError::Changed`] if `open` gives another file than `key` was made
+    /// from. An error of the file's own is remembered for a while, one of opening it isn't.
+    pub fn symbols(
+        &self,
+        key: &FileKey,
+        path: &Path,
+        places: &DebugFileLocator,
+        open: impl FnOnce() -> Result<File, OpenError>,
+    ) -> Result<Arc<Functions>, LoadError> {
+        let part = self.part(PartKey::Symbols(*key), key, "symbols", path, open, |file| {
+            Functions::load(file, path, &places.for_key(key))
+                .map(|functions| Part::Symbols(Arc::new(functions)))
+        });
+        match part? {
+            Part::Symbols(symbols) => Ok(symbols),
+            Part::Rows(_) => Err(LoadError::Changed { path: path.into() }),
+        }
+    }
+
+    /// The name of the function at `address` of the file known as `key`; `Ok(None)` where the file
+    /// has none.
+    ///
+    /// Names aren't kept, but read from the file: `open` is called for each, and must give the file
+    /// still.
+    ///
+    /// # Errors
+    /// As [`Self::symbols`]; an error of reading the name isn't remembered.
+    pub fn function_name(
+        &self,
+        key: &FileKey,
+        path: &Path,
+        places: &DebugFileLocator,
+        open: impl Fn() -> Result<File, OpenError>,
+        address: Svma,
+    ) -> Result<Option<String>, LoadError> {
+        let symbols = self.symbols(key, path, places, &open)?;
+        let Some(found) = symbols.lookup(address) else {
+            return Ok(None);
+        };
+        let read = || {
+            let file = open()?;
+            let before = stat(&file, path)?;
+            let is_same = self.identify(&file, path).is_ok_and(|known| known.key.is_same_file(key));
+            let name = symbols.name(found, &regular(&file, path)?);
+            if !is_same {
+                return Err(LoadError::Changed { path: path.into() });
+            }
+            unchanged(&file, path, before)?;
+            name.map_err(|source| elf_error("name of a function", path, source))
+        };
+        read().inspect_err(|error| self.counting.load_error(error))
+    }
+
+    /// The functions and lines at `address`, innermost first, as DWARF in the file or its debug
+    /// file tells them; empty where there is none.
+    ///
+    /// # Errors
+    /// As [`Self::symbols`].
+    pub fn lines(
+        &self,
+        key: &FileKey,
+        path: &Path,
+        places: &DebugFileLocator,
+        open: impl FnOnce() -> Result<File, OpenError>,
+        address: Svma,
+    ) -> Result<Vec<SourceLine>, LoadError> {
+        let table = self.get(&self.lines, *key, || {
+            self.load(key, "lines", path, open, |file| {
+                // Less than all of it, so that there is room for the entry itself.
+                let limit = self.limits.line_bytes / 2 - self.limits.line_bytes / 64;
+                let table = LineTable::load(file, path, &places.for_key(key), limit)?;
+                Ok(table.map(Arc::new))
+            })
+        })?;
+        let found = table.map_or(Ok(Vec::new()), |table| table.find(address));
+        found.map_err(|source| elf_error("lines", path, source)).inspect_err(|e| self.counting.load_error(e))
+    }
+
+    /// Forgets what is known of files with this build id: their debug file has come.
+    pub fn forget(&self, id: BuildId) {
+        let is_it = |key: &FileKey| key.build_id == Some(id);
+        let parts = self.parts.iter().map(|(key, _)| *key);
+        for key in parts.filter(|key| matches!(key, PartKey::Symbols(key) if is_it(key))).collect::<Vec<_>>()
+        {
+            self.parts.invalidate(&key);
+        }
+        for key in self.lines.iter().map(|(key, _)| *key).filter(is_it).collect::<Vec<_>>() {
+            self.lines.invalidate(&key);
+        }
+    }
+
+    /// The unwind rows of the file known as `key`; else as [`Self::symbols`].
+    ///
+    /// # Errors
+    /// As [`Self::symbols`].
+    pub fn rows(
+        &self,
+        key: &FileKey,
+        path: &Path,
+        open: impl FnOnce() -> Result<File, OpenError>,
+    ) -> Result<Arc<UnwindRows>, LoadError> {
+        let part = self.part(PartKey::Rows(*key), key, "unwind rows", path, open, |file| {
+            UnwindRows::load_with(file, self.analyze).map(|rows| Part::Rows(Arc::new(rows)))
+        });
+        match part? {
+            Part::Rows(rows) => Ok(rows),
+            Part::Symbols(_) => Err(LoadError::Changed { path: path.into() }),
+        }
+    }
+
+    pub fn counters(&self) -> CacheCounters {
+        self.known.run_pending_tasks();
+        self.parts.run_pending_tasks();
+        self.lines.run_pending_tasks();
+        CacheCounters {
+            hits: self.counting.hits.load(Ordering::Relaxed),
+            misses: self.counting.misses.load(Ordering::Relaxed),
+            evictions: self.counting.evictions.load(Ordering::Relaxed),
+            load_errors: self.counting.load_errors.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            bytes: self.known.weighted_size() + self.parts.weighted_size() + self.lines.weighted_size(),
+        }
+    }
+
+    pub fn limits(&self) -> FileCacheLimits {
+        self.limits
+    }
+
+    /// Bytes held and their limit: of headers, of symbols and rows, of lines.
+    pub fn sizes(&self) -> [(u64, u64); 3] {
+        let limit = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
+        [
+            (self.known.weighted_size(), limit(self.known.policy().max_capacity())),
+            (self.parts.weighted_size(), limit(self.parts.policy().max_capacity())),
+            (self.lines.weighted_size(), limit(self.lines.policy().max_capacity())),
+        ]
+    }
+
+    fn part(
+        &self,
+        part_key: PartKey,
+        key_wanted: &FileKey,
+        part: &'static str,
+        path: &Path,
+        open: impl FnOnce() -> Result<File, OpenError>,
+        load: impl FnOnce(&ElfFile<RegularFile<'_>>) -> Result<Part, ElfError>,
+    ) -> Result<Part, LoadError> {
+        self.get(&self.parts, part_key, || {
+            let loaded = self.load(key_wanted, part, path, open, load)?;
+            let (size, limit) = (loaded.size_bytes(), self.limits.bytes);
+            if size as u64 > limit / 2 {
+                // Kept, it would push everything else out; not kept, it would be loaded for every
+                // sample.
+                return Err(LoadError::OverLimit { part, path: path.into(), size, limit });
+            }
+            Ok(loaded)
+        })
+    }
+
+    fn load<V>(
+        &self,
+        key_wanted: &FileKey,
+        part: &'static str,
+        path: &Path,
+        open: impl FnOnce() -> Result<File, OpenError>,
+        load: impl FnOnce(&ElfFile<RegularFile<'_>>) -> Result<V, ElfError>,
+    ) -> Result<V, LoadError> {
+        let file = open()?;
+        let before = stat(&file, path)?;
+        let known = match self.known.get(&before) {
+            Some(known) => known?,
+            None => self.identify(&file, path)?,
+        };
+        // Paths can lead to another file by now: its data must not be kept under this key, nor its
+        // errors.
+        if !known.key.is_same_file(key_wanted) {
+            return Err(LoadError::Changed { path: path.into() });
+        }
+        let parsed = ElfFile::parse(regular(&file, path)?);
+        let loaded = parsed.and_then(|parsed| load(&parsed)).map_err(|source| elf_error(part, path, source));
+        unchanged(&file, path, before)?;
+        loaded
+    }
+
+    fn get<K, V>(
+        &self,
+        cache: &Cache<K, Loaded<V>>,
+        key: K,
+        load: impl FnOnce() -> Result<V, LoadError>,
+    ) -> Result<V, LoadError>
+    where
+        K: std::hash::Hash + Eq + Send + Sync + 'static,
+        V: Clone + Send + Sync + 'static,
+    {
+        let entry = cache.entry(key).or_try_insert_with(|| match load() {
+            Err(error) => {
+                self.counting.load_error(&error);
+                if error.is_of_the_file() { Ok(Err(error)) } else { Err(error) }
+            }
+            loaded => Ok(loaded),
+        });
+        match entry {
+            Ok(entry) => {
+                let counter = if entry.is_fresh() { &self.counting.misses } else { &self.counting.hits };
+                counter.fetch_add(1, Ordering::Relaxed);
+                entry.into_value()
+            }
+            Err(error) => {
+                self.counting.misses.fetch_add(1, Ordering::Relaxed);
+                Err(LoadError::clone(&error))
+            }
+        }
+    }
+}
+
+/// A file may be written anew while it is read: what was read is of neither then.
+fn unchanged(file: &File, path: &Path, before: FileStat) -> Result<(), LoadError> {
+    match stat(file, path)? == before {
+        true => Ok(()),
+        false => Err(LoadError::Changed { path: path.into() }),
+    }
+}
+
+fn stat(file: &File, path: &Path) -> Result<FileStat, LoadError> {
+    FileStat::of(file).map_err(|source| LoadError::Stat { path: path.into(), source: Arc::new(source) })
+}
+
+fn regular<'f>(file: &'f File, path: &Path) -> Result<RegularFile<'f>, LoadError> {
+    RegularFile::new(file).map_err(|source| LoadError::Stat { path: path.into(), source: Arc::new(source) })
+}
+
+fn elf_error(part: &'static str, path: &Path, source: ElfError) -> LoadError {
+    LoadError::Elf { part, path: PathBuf::from(path).into(), source: Arc::new(source) }
+}

@@ -1,0 +1,140 @@
+//! What the data of a file is kept under.
+
+use std::fs::File;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::sync::LazyLock;
+
+use object::elf;
+use object::pod::{bytes_of, bytes_of_slice};
+
+use crate::native::byte_source::ByteSource;
+use crate::native::elf::{ElfError, ElfFile, Section, read_bytes, read_raw};
+use crate::types::BuildId;
+
+/// Most bytes of a file that are hashed: some tens of milliseconds. What has more is shared by
+/// nobody but who maps the very same file. JDK 17's libjvm has 20 MB, node 20 has 80 MB.
+const MAX_BYTES: u64 = 96 << 20;
+/// Bytes that are hashed at once.
+const PIECE: u64 = 256 << 10;
+/// Sections beside symbols, strings, notes and code that data is read from.
+const SECTIONS: [&str; 7] = [
+    ".eh_frame",
+    ".debug_frame",
+    ".gopclntab",
+    ".data.rel.ro.gopclntab",
+    ".gnu_debuglink",
+    ".gnu_debugaltlink",
+    ".gnu_debugdata",
+];
+
+/// A file as `fstat` tells it apart from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileIdentity {
+    pub device: u64,
+    pub inode: u64,
+    /// Nanoseconds since the epoch.
+    pub modified_ns: i128,
+    /// In bytes.
+    pub size: u64,
+}
+
+/// A file as `fstat` tells it apart from others and from its own earlier contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileStat {
+    pub identity: FileIdentity,
+    /// Nanoseconds since the epoch. Nobody can set it; but links and permissions change it, too.
+    pub changed_ns: i128,
+}
+
+impl FileStat {
+    /// # Errors
+    /// What `fstat` says.
+    pub fn of(file: &File) -> io::Result<Self> {
+        let metadata = file.metadata()?;
+        let time =
+            |seconds: i64, nanoseconds: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds);
+        let identity = FileIdentity {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            modified_ns: time(metadata.mtime(), metadata.mtime_nsec()),
+            size: metadata.len(),
+        };
+        Ok(Self { identity, changed_ns: time(metadata.ctime(), metadata.ctime_nsec()) })
+    }
+}
+
+/// What the data of a file is kept under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileKey {
+    pub build_id: Option<BuildId>,
+    pub content: Content,
+    /// Of names and lines: the debug file that the root of a container has for it. Others don't
+    /// share what that says.
+    pub debug: Option<FileIdentity>,
+}
+
+impl FileKey {
+    /// Whether it is the same file, by whichever debug file it is named.
+    pub(super) fn is_same_file(&self, other: &Self) -> bool {
+        (self.build_id, self.content) == (other.build_id, other.content)
+    }
+}
+
+/// What tells files apart. A build id doesn't: that is what a file says of itself, and in a
+/// container anybody may write one that says it is the host's libc.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Content {
+    /// A hash of all that names and rows are made of, and lines if they are asked for, with a key
+    /// that is drawn anew by each process.
+    Hash(u64),
+    /// Of what has no section headers, or too many bytes.
+    Of(FileIdentity),
+}
+
+impl Content {
+    pub(super) fn of<S: ByteSource>(file: &ElfFile<S>, stat: FileStat, with_lines: bool) -> Self {
+        hash(file, with_lines).ok().flatten().map_or(Self::Of(stat.identity), Self::Hash)
+    }
+}
+
+/// `None` if it has no section headers, or too many bytes.
+fn hash<S: ByteSource>(file: &ElfFile<S>, with_lines: bool) -> Result<Option<u64>, ElfError> {
+    static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    let headers = read_raw(file.source())?;
+    let kept: Vec<&Section> =
+        file.sections().iter().filter(|it| is_hashed(it) || with_lines && is_dwarf(it)).collect();
+    let bytes = kept.iter().fold(0, |sum: u64, section| sum.saturating_add(section.size));
+    if headers.sections.is_empty() || bytes > MAX_BYTES {
+        return Ok(None);
+    }
+    let mut hasher = KEY.build_hasher();
+    for part in
+        [bytes_of(&headers.file), bytes_of_slice(&headers.programs), bytes_of_slice(&headers.sections)]
+    {
+        part.hash(&mut hasher);
+    }
+    for section in kept {
+        for at in (0..section.size).step_by(PIECE as usize) {
+            let start = section.offset.0.saturating_add(at);
+            let piece = read_bytes(file.source(), &section.name, start, PIECE.min(section.size - at), PIECE)?;
+            hasher.write(&piece);
+        }
+    }
+    Ok(Some(hasher.finish()))
+}
+
+/// Whether rows or names are made of it.
+fn is_hashed(section: &Section) -> bool {
+    let is_kind = [elf::SHT_SYMTAB, elf::SHT_DYNSYM, elf::SHT_STRTAB, elf::SHT_NOTE]
+        .iter()
+        .any(|kind| kind.0 == section.kind);
+    !section.no_bits && (section.executable || is_kind || SECTIONS.contains(&section.name.as_str()))
+}
+
+/// Whether lines are made of it.
+fn is_dwarf(section: &Section) -> bool {
+    let is_named = |prefix| section.name.starts_with(prefix);
+    !section.no_bits && (is_named(".debug_") || is_named(".zdebug_"))
+}

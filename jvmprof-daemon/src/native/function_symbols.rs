@@ -1,0 +1,182 @@
+//! The functions of a mapped file by the best symbols there are: its own, or those of its debug
+//! file, or those that its `.gnu_debugdata` holds, or those of a Go program's own table; beside
+//! them its `.dynsym`.
+
+use std::fs::File;
+use std::path::Path;
+
+use object::elf::SHT_SYMTAB;
+
+use crate::native::byte_source::{ByteSource, RegularFile, Window};
+use crate::native::debug_files::{CHANGED, DebugFile, DebugFileLocator};
+use crate::native::elf::compressed_sections;
+use crate::native::elf::{ElfError, ElfFile};
+use crate::native::file_identity::{FileIdentity, FileStat};
+use crate::native::symbols::{SymbolRef, SymbolTable};
+
+/// Largest `.gnu_debugdata` that is expanded, in bytes; Fedora's largest have some hundred
+/// thousand.
+const MAX_MINI: u64 = 16 << 20;
+/// Largest ELF file that may come out of it.
+const MAX_MINI_EXPANDED: u64 = 64 << 20;
+/// Largest string table of a debug file that is copied to memory.
+const MAX_COPIED_NAMES: u64 = 16 << 20;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Functions {
+    table: SymbolTable,
+    symtab: Symtab,
+}
+
+/// What the names of `.symtab` are read from.
+#[derive(Debug)]
+enum Symtab {
+    /// The file itself.
+    Own,
+    /// A debug file of the host, kept open: what a path leads to may change.
+    Debug { file: File, identity: FileIdentity },
+    /// The names alone: what `.gnu_debugdata` held, or a debug file of a container, which isn't
+    /// kept open since that would hold on to the container's file system.
+    Copied(Window),
+}
+
+impl Functions {
+    /// The functions of `file`, which was mapped from `path`.
+    ///
+    /// # Errors
+    /// [`ElfError`] where the file's own symbols can't be read or are too large. What is wrong with
+    /// a debug file is logged, and is as if there were none.
+    pub fn load<S: ByteSource>(
+        file: &ElfFile<S>,
+        path: &Path,
+        places: &DebugFileLocator,
+    ) -> Result<Self, ElfError> {
+        if has_symtab(file) {
+            return Ok(Self { table: SymbolTable::load(file)?, symtab: Symtab::Own });
+        }
+        let separate = places.find(file, path).and_then(|debug| {
+            Self::with_debug_file(file, &debug).inspect_err(|error| note(&debug.path, error)).ok().flatten()
+        });
+        let mini = || Self::with_mini(file).inspect_err(|error| note(path, error)).ok().flatten();
+        let go = || SymbolTable::load_go(file).inspect_err(|error| note(path, error)).ok().flatten();
+        match separate.or_else(mini) {
+            Some(loaded) => Ok(loaded),
+            None => {
+                let table = go().map_or_else(|| SymbolTable::load(file), Ok)?;
+                Ok(Self { table, symtab: Symtab::Own })
+            }
+        }
+    }
+
+    /// `None` if the debug file has no symbols.
+    fn with_debug_file<S: ByteSource>(
+        file: &ElfFile<S>,
+        debug: &DebugFile,
+    ) -> Result<Option<Self>, ElfError> {
+        let failed = |source| ElfError::Read { what: "a debug file".to_owned(), offset: 0, len: 0, source };
+        let parsed = ElfFile::parse(RegularFile::new(&debug.file).map_err(failed)?)?;
+        if !has_symtab(&parsed) {
+            return Ok(None);
+        }
+        let table = SymbolTable::load_with(file, &parsed)?;
+        let symtab = match debug.is_of_host {
+            false => Symtab::Copied(copy_names(&table, parsed.source())?),
+            true => {
+                let (file, identity) = (debug.file.try_clone().map_err(failed)?, debug.stat.identity);
+                Symtab::Debug { file, identity }
+            }
+        };
+        debug.check_unchanged()?;
+        Ok(Some(Self { table, symtab }))
+    }
+
+    /// MiniDebugInfo: an ELF file, compressed by xz, with the `.symtab` of what `.dynsym` lacks.
+    fn with_mini<S: ByteSource>(file: &ElfFile<S>) -> Result<Option<Self>, ElfError> {
+        let Some(image) = mini_debug_info(file)? else { return Ok(None) };
+        let mini = ElfFile::parse(&*image)?;
+        let table = SymbolTable::load_with(file, &mini)?;
+        let symtab = Symtab::Copied(copy_names(&table, mini.source())?);
+        Ok(Some(Self { table, symtab }))
+    }
+
+    /// The function that contains `address`; `None` in holes, never a neighbour.
+    pub fn lookup(&self, address: crate::types::Svma) -> Option<SymbolRef> {
+        self.table.lookup(address)
+    }
+
+    /// The name of a function that [`Self::lookup`] found. `own` is the file that these functions
+    /// are of.
+    ///
+    /// # Errors
+    /// [`ElfError::Read`] where a file doesn't give the bytes, or is another one by now.
+    pub fn name(&self, found: SymbolRef, own: &impl ByteSource) -> Result<Option<String>, ElfError> {
+        match &self.symtab {
+            _ if found.is_dynamic() => self.table.name(found, own),
+            Symtab::Own => self.table.name(found, own),
+            Symtab::Copied(names) => self.table.name(found, names),
+            Symtab::Debug { file, identity } => {
+                let failed =
+                    |source| ElfError::Read { what: "a debug file".to_owned(), offset: 0, len: 0, source };
+                let name = self.table.name(found, &RegularFile::new(file).map_err(failed)?)?;
+                // It may be removed meanwhile, which changes only when it was changed.
+                match FileStat::of(file).map_err(failed)?.identity == *identity {
+                    true => Ok(name),
+                    false => Err(ElfError::malformed("a debug file", CHANGED)),
+                }
+            }
+        }
+    }
+
+    /// How many ranges a lookup can tell apart.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Whether these are all functions of the file, not only those that `.dynsym` exports.
+    pub fn has_symtab(&self) -> bool {
+        !self.table.symtab_names().is_empty()
+    }
+
+    /// Bytes of memory held.
+    pub fn size_bytes(&self) -> usize {
+        let copied = match &self.symtab {
+            Symtab::Copied(names) => names.size_bytes(),
+            Symtab::Own | Symtab::Debug { .. } => 0,
+        };
+        self.table.size_bytes() + copied
+    }
+}
+
+/// The ELF file that `.gnu_debugdata` holds; `None` without that section.
+///
+/// # Errors
+/// [`ElfError::TooLarge`] above 64 MiB, [`ElfError::Malformed`] for data that can't be expanded.
+pub fn mini_debug_info<S: ByteSource>(file: &ElfFile<S>) -> Result<Option<Vec<u8>>, ElfError> {
+    let Some(section) = file.section(".gnu_debugdata") else { return Ok(None) };
+    let compressed = file.read(section, MAX_MINI)?;
+    compressed_sections::xz(&section.name, &compressed, MAX_MINI_EXPANDED).map(Some)
+}
+
+pub(crate) fn has_symtab<S: ByteSource>(file: &ElfFile<S>) -> bool {
+    // One entry is the empty symbol that each table begins with.
+    file.sections().iter().any(|s| s.kind == SHT_SYMTAB.0 && !s.no_bits && s.size > 24)
+}
+
+fn copy_names(table: &SymbolTable, source: &impl ByteSource) -> Result<Window, ElfError> {
+    let range = table.symtab_names();
+    let (what, size) = ("names of a debug file".to_owned(), range.end.saturating_sub(range.start));
+    if size > MAX_COPIED_NAMES {
+        return Err(ElfError::TooLarge { what, size, limit: MAX_COPIED_NAMES });
+    }
+    let offset = range.start;
+    Window::copy(source, range).map_err(|source| ElfError::Read { what, offset, len: size, source })
+}
+
+fn note(path: &Path, error: &ElfError) {
+    tracing::debug!(path = %path.display(), %error, "debug symbols can't be used");
+}

@@ -1,0 +1,165 @@
+//! Functions by address in little memory: 12 bytes a range. Their names stay in the file.
+
+use crate::native::byte_source::ByteSource;
+use crate::native::elf::ElfError;
+use crate::native::symbols::name_strings::{NameRef, Names};
+use crate::types::Svma;
+
+/// A function that a lookup found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SymbolRef {
+    pub start: Svma,
+    /// In bytes; where the file states none, up to the next symbol or the section's end.
+    pub size: u64,
+    name: NameRef,
+}
+
+impl SymbolRef {
+    /// Its name is one of `.dynsym`, not of `.symtab`: that tells which file to read it from if
+    /// these are in two.
+    pub fn is_dynamic(&self) -> bool {
+        self.name.table() != 0
+    }
+}
+
+/// The functions of one file.
+#[derive(Debug, Default)]
+pub struct SymbolTable {
+    /// Address that the ranges count from. What lies 4 GiB or more above it isn't in the table.
+    base: u64,
+    /// Disjoint, sorted.
+    ranges: Box<[Stored]>,
+    /// Functions that other ones interrupt, so that their ranges don't tell where they start and
+    /// end: index of the range, start and size of the function. Sorted by index.
+    interrupted: Box<[(u32, u32, u32)]>,
+    names: Names,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Stored {
+    start: u32,
+    end: u32,
+    name: NameRef,
+}
+
+impl SymbolTable {
+    /// The function that contains `address`; `None` in holes, never a neighbour.
+    pub fn lookup(&self, address: Svma) -> Option<SymbolRef> {
+        let at = u32::try_from(address.0.checked_sub(self.base)?).ok()?;
+        let index = self.ranges.partition_point(|range| range.start <= at).checked_sub(1)?;
+        let range = self.ranges.get(index).filter(|range| at < range.end)?;
+        let interrupted = self.interrupted.binary_search_by_key(&(index as u32), |(index, ..)| *index);
+        let (start, size) = match interrupted.ok().and_then(|found| self.interrupted.get(found)) {
+            Some((_, start, size)) => (*start, *size),
+            None => (range.start, range.end - range.start),
+        };
+        let start = Svma(self.base + u64::from(start));
+        Some(SymbolRef { start, size: u64::from(size), name: range.name })
+    }
+
+    /// Where functions, or parts of them, begin.
+    pub(crate) fn starts(&self) -> impl Iterator<Item = Svma> {
+        self.ranges.iter().map(|range| Svma(self.base + u64::from(range.start)))
+    }
+
+    /// The name of a function that [`Self::lookup`] found, read from `source`, which must be the
+    /// file that this table was loaded from, of two the one that [`SymbolRef::is_dynamic`] tells.
+    ///
+    /// The name is as the file has it: mangled. Bytes that aren't UTF-8 are replaced, and what is
+    /// longer than 64 KiB is cut. `None` for a function without a name.
+    ///
+    /// # Errors
+    /// [`ElfError::Read`] where the file doesn't give the bytes.
+    pub fn name(&self, found: SymbolRef, source: &impl ByteSource) -> Result<Option<String>, ElfError> {
+        self.names.read(found.name, source)
+    }
+
+    /// Where in its file the names of `.symtab` are.
+    pub(crate) fn symtab_names(&self) -> std::ops::Range<u64> {
+        self.names.symtab_names()
+    }
+
+    /// How many ranges a lookup can tell apart.
+    pub fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// Bytes of memory held.
+    pub fn size_bytes(&self) -> usize {
+        size_of::<Self>()
+            + size_of_val(&*self.ranges)
+            + size_of_val(&*self.interrupted)
+            + self.names.size_bytes()
+    }
+}
+
+/// Addresses from `start` up to and without `end`, counted from the table's base.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Range {
+    pub(crate) start: u32,
+    pub(crate) end: u32,
+}
+
+/// Makes a table of functions that may lie inside each other: where they do, the one that starts
+/// last has the bytes.
+#[derive(Debug)]
+pub(crate) struct TableBuilder {
+    base: u64,
+    ranges: Vec<Stored>,
+    interrupted: Vec<(u32, u32, u32)>,
+    /// Functions that reach beyond `position`, the one that has the bytes there last.
+    open: Vec<Stored>,
+    /// Up to here ranges are made.
+    position: u32,
+}
+
+impl TableBuilder {
+    /// `base`: what addresses count from. `functions`: how many there will be.
+    pub(crate) fn new(base: u64, functions: usize) -> Self {
+        let ranges = Vec::with_capacity(functions);
+        Self { base, ranges, interrupted: Vec::new(), open: Vec::new(), position: 0 }
+    }
+
+    /// Adds a function. They come sorted by start, and of the same start the largest first.
+    pub(crate) fn push(&mut self, range: Range, name: NameRef) {
+        let Range { start, end } = range;
+        if start < end {
+            self.make_ranges_up_to(start);
+            self.open.push(Stored { start, end, name });
+        }
+    }
+
+    pub(crate) fn finish(mut self, names: Names) -> SymbolTable {
+        self.make_ranges_up_to(u32::MAX);
+        let (ranges, interrupted) = (self.ranges.into(), self.interrupted.into());
+        SymbolTable { base: self.base, ranges, interrupted, names }
+    }
+
+    fn make_ranges_up_to(&mut self, start: u32) {
+        while let Some(top) = self.open.last().copied() {
+            let end = top.end.min(start);
+            if self.position.max(top.start) < end {
+                self.make_range(top, end);
+            }
+            if top.end > start {
+                break;
+            }
+            self.open.pop();
+        }
+        self.position = self.position.max(start);
+    }
+
+    fn make_range(&mut self, function: Stored, end: u32) {
+        let start = self.position.max(function.start);
+        if (start, end) != (function.start, function.end) {
+            let size = function.end - function.start;
+            self.interrupted.push((self.ranges.len() as u32, function.start, size));
+        }
+        self.ranges.push(Stored { start, end, ..function });
+        self.position = end;
+    }
+}

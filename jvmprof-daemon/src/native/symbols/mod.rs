@@ -1,0 +1,342 @@
+//! Function symbols of a file.
+//!
+//! A lookup answers only with a function that contains the address: symbols have sizes, and what no
+//! symbol covers is a hole. Which symbols count as functions:
+//! - `STT_FUNC` and `STT_GNU_IFUNC` (whose code is the resolver's), and `STT_NOTYPE`, which
+//!   hand-written assembly leaves on its labels; all only where they lie in a section of code;
+//! - where one lies inside another, the inner one has its bytes and the outer one the rest;
+//! - of several names for the same bytes, the one that people know, which is chosen when it is
+//!   asked for;
+//! - a symbol without a size, in assembly, reaches to the next symbol of the same section, and is
+//!   only a label where a function with a size covers it. In `.dynsym` it is left out: the
+//!   functions between it and the next symbol are missing there, and would all get its name.
+
+pub(crate) mod address_table;
+pub(crate) mod name_strings;
+
+use std::cmp::Reverse;
+
+use object::LittleEndian as Le;
+use object::elf::{self, Sym64};
+use object::pod;
+
+use crate::native::byte_source::ByteSource;
+use crate::native::elf::{ElfError, ElfFile, Section};
+use crate::native::go::program::GoProgram;
+use crate::native::symbols::address_table::{Range, TableBuilder};
+use crate::native::symbols::name_strings::{Names, StringTable};
+
+pub use crate::native::symbols::address_table::{SymbolRef, SymbolTable};
+use crate::types::FileOffset;
+
+/// Largest symbol table that is read, in bytes: 2.8 million symbols. JDK 17's libjvm has 58,000.
+/// While they are sorted each that may be a function takes 16 bytes, and then 12 in the table.
+const MAX_SYMBOL_BYTES: u64 = 64 << 20;
+/// Bytes of a symbol in the file.
+const ENTRY: u64 = size_of::<Sym64<Le>>() as u64;
+/// Symbols that are read at once.
+const PIECE: u64 = 4 << 10;
+/// How far a symbol without a size reaches at most, in bytes: behind that it isn't believed to be
+/// one function.
+const MAX_UNSIZED: u32 = 64 << 10;
+
+impl SymbolTable {
+    /// Reads the symbol tables of `file`, without the names.
+    ///
+    /// # Errors
+    /// [`ElfError`] where a table can't be read or is too large. A stripped file has an empty
+    /// table, which is no error.
+    pub fn load<S: ByteSource>(file: &ElfFile<S>) -> Result<Self, ElfError> {
+        Self::load_with(file, file)
+    }
+
+    /// As [`Self::load`] for a stripped file: `.symtab` is that of its debug file, whose addresses
+    /// must be the same; `.dynsym` is its own. Names are read from the one that
+    /// [`SymbolRef::is_dynamic`] tells.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_with<S: ByteSource, D: ByteSource>(
+        file: &ElfFile<S>,
+        debug: &ElfFile<D>,
+    ) -> Result<Self, ElfError> {
+        let code = match file.sections() {
+            [] => CodeSections::of(debug.sections()),
+            sections => CodeSections::of(sections),
+        };
+        let mut candidates = Vec::new();
+        let strings = [
+            read_table(debug, elf::SHT_SYMTAB, 0, &code, &mut candidates)?,
+            read_table(file, elf::SHT_DYNSYM, 1, &code, &mut candidates)?,
+        ];
+        let known = |table, name| match table {
+            0 => strings[0].has_known(debug.source(), name),
+            _ => strings[1].has_known(file.source(), name),
+        };
+        finish(candidates, strings, &code, known)
+    }
+
+    /// As [`Self::load`] for a stripped Go program, from its own table of functions, which stands
+    /// in the place of `.symtab`; `None` if it has none that is understood.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_go<S: ByteSource>(file: &ElfFile<S>) -> Result<Option<Self>, ElfError> {
+        let Some(program) = GoProgram::load(file)? else { return Ok(None) };
+        let Some((table, base)) = program.table() else { return Ok(None) };
+        let names = table.names();
+        let place = FileOffset(program.place.0 + names.start as u64);
+        let Some(go) = StringTable::at(place, names.len() as u64) else { return Ok(None) };
+        let code = CodeSections::of(file.sections());
+        let functions = table.functions().filter_map(|function| {
+            program.code_of(&function, base)?;
+            let start = base.wrapping_add(function.start).checked_sub(code.base())?;
+            Some(Candidate {
+                start: u32::try_from(start).ok()?,
+                size: u32::try_from(function.end() - function.start).ok()?,
+                name: u32::try_from(function.name_at - names.start).ok()?,
+                rank: Rank::new(true, 0, elf::STB_LOCAL),
+                sized: true,
+            })
+        });
+        let mut candidates: Vec<_> = functions.collect();
+        let dynamic = read_table(file, elf::SHT_DYNSYM, 1, &code, &mut candidates)?;
+        let strings = [go, dynamic];
+        let known = |table: usize, name| strings[table & 1].has_known(file.source(), name);
+        finish(candidates, strings, &code, known).map(Some)
+    }
+}
+
+/// Makes a table of all that was found. `known`: as for [`drop_unknown_labels`].
+fn finish(
+    mut candidates: Vec<Candidate>,
+    strings: [StringTable; 2],
+    code: &CodeSections,
+    known: impl Fn(usize, u32) -> Result<bool, ElfError>,
+) -> Result<SymbolTable, ElfError> {
+    candidates.sort_unstable_by_key(|c| (c.start, Reverse(c.size), c.rank, c.name));
+    drop_covered(&mut candidates);
+    drop_unknown_labels(&mut candidates, known)?;
+    give_sizes(&mut candidates, code);
+    Ok(table_of(&candidates, strings, code.base()))
+}
+
+/// Adds what may be functions in the symbol table of this kind; gives its string table.
+fn read_table<S: ByteSource>(
+    file: &ElfFile<S>,
+    kind: elf::SectionType,
+    table: usize,
+    code: &CodeSections,
+    candidates: &mut Vec<Candidate>,
+) -> Result<StringTable, ElfError> {
+    let found = file.sections().iter().find(|s| s.kind == kind.0 && !s.no_bits);
+    let Some(symbols) = found else { return Ok(StringTable::default()) };
+    let strings = StringTable::of(file, symbols)?;
+    // All at once, so that growing doesn't copy; what isn't used is never touched.
+    candidates.reserve_exact((symbols.size.min(MAX_SYMBOL_BYTES) / ENTRY) as usize);
+    read_symbols(file, symbols, &mut |symbol| {
+        candidates.extend(Candidate::new(symbol, table, strings, code));
+    })?;
+    Ok(strings)
+}
+
+/// `candidates` come sorted, so that names for the same bytes are side by side.
+fn table_of(candidates: &[Candidate], strings: [StringTable; 2], base: u64) -> SymbolTable {
+    let mut names = Names::new(strings);
+    let same_bytes = |a: &Candidate, b: &Candidate| (a.start, a.size) == (b.start, b.size);
+    let functions = candidates.chunk_by(same_bytes).count();
+    let mut builder = TableBuilder::new(base, functions);
+    for same in candidates.chunk_by(same_bytes) {
+        let Some(best) = same.first() else { continue };
+        let end = same.partition_point(|c| c.rank.group() == best.rank.group());
+        let offsets = same[..end].iter().map(|c| (c.rank.bind(), c.name));
+        let name = names.add(best.rank.table(), offsets);
+        let range = Range { start: best.start, end: best.start.saturating_add(best.size) };
+        builder.push(range, name);
+    }
+    names.shrink();
+    builder.finish(names)
+}
+
+fn read_symbols<S: ByteSource>(
+    file: &ElfFile<S>,
+    section: &Section,
+    each: &mut impl FnMut(&Sym64<Le>),
+) -> Result<(), ElfError> {
+    if section.size > MAX_SYMBOL_BYTES {
+        let (what, size, limit) = (section.name.clone(), section.size, MAX_SYMBOL_BYTES);
+        return Err(ElfError::TooLarge { what, size, limit });
+    }
+    let whole = section.size - section.size % ENTRY;
+    for offset in (0..whole).step_by((PIECE * ENTRY) as usize) {
+        let bytes = file.read_piece(section, offset, (PIECE * ENTRY).min(whole - offset))?;
+        let symbols = pod::slice_from_all_bytes::<Sym64<Le>>(&bytes);
+        let symbols =
+            symbols.map_err(|()| ElfError::malformed(&section.name, "not a whole number of symbols"))?;
+        symbols.iter().for_each(&mut *each);
+    }
+    Ok(())
+}
+
+/// A symbol that may be a function.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    /// From [`CodeSections::base`].
+    start: u32,
+    /// Zero where the file states none and [`give_sizes`] hasn't yet. Functions of more than 4 GiB
+    /// are cut.
+    size: u32,
+    /// Offset in the string table.
+    name: u32,
+    rank: Rank,
+    /// The file states the size.
+    sized: bool,
+}
+
+impl Candidate {
+    fn new(symbol: &Sym64<Le>, table: usize, strings: StringTable, code: &CodeSections) -> Option<Self> {
+        let section = symbol.st_shndx.get(Le);
+        if section == elf::SHN_UNDEF || section == elf::SHN_ABS || section == elf::SHN_COMMON {
+            return None;
+        }
+        let kind = symbol.st_info.st_type();
+        let function = kind == elf::STT_FUNC || kind == elf::STT_GNU_IFUNC;
+        if !function && kind != elf::STT_NOTYPE {
+            return None;
+        }
+        let (start, size) = (symbol.st_value.get(Le), symbol.st_size.get(Le));
+        let end = code.end_behind(start)?;
+        if size == 0 && table != 0 {
+            return None;
+        }
+        let name = symbol.st_name.get(Le);
+        if !strings.has(name) {
+            return None;
+        }
+        Some(Self {
+            start: u32::try_from(start.checked_sub(code.base())?).ok()?,
+            size: u32::try_from(size.min(end - start)).unwrap_or(u32::MAX),
+            name,
+            rank: Rank::new(function, table, symbol.st_info.st_bind()),
+            sized: size != 0,
+        })
+    }
+
+    fn end(&self) -> u32 {
+        self.start.saturating_add(self.size)
+    }
+}
+
+/// What is known of a name before it is read; the better one is less: functions before labels,
+/// `.symtab` before `.dynsym`, global before weak before local.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank(u8);
+
+impl Rank {
+    fn new(function: bool, table: usize, bind: elf::SymbolBind) -> Self {
+        let bind = match bind {
+            elf::STB_GLOBAL => 0,
+            elf::STB_WEAK => 1,
+            _ => 2,
+        };
+        Self(u8::from(!function) << 3 | (table as u8 & 1) << 2 | bind)
+    }
+
+    fn is_function(self) -> bool {
+        self.0 & 8 == 0
+    }
+
+    fn table(self) -> usize {
+        usize::from(self.0 >> 2 & 1)
+    }
+
+    fn bind(self) -> u8 {
+        self.0 & 3
+    }
+
+    /// Names of a better group are preferred whatever their text is.
+    fn group(self) -> u8 {
+        self.0 >> 2
+    }
+}
+
+/// Drops symbols without a size that a function with a size covers. Symbols come sorted by start,
+/// of the same start the largest first.
+fn drop_covered(candidates: &mut Vec<Candidate>) {
+    let mut covered_to = 0;
+    candidates.retain(|candidate| {
+        if candidate.sized {
+            covered_to = covered_to.max(candidate.end());
+        }
+        candidate.sized || candidate.start >= covered_to
+    });
+}
+
+/// Drops labels that people don't know, so that they don't cut short what is before them. There are
+/// few labels: their names can be read one by one.
+fn drop_unknown_labels(
+    candidates: &mut Vec<Candidate>,
+    has_known: impl Fn(usize, u32) -> Result<bool, ElfError>,
+) -> Result<(), ElfError> {
+    let mut result = Ok(());
+    candidates.retain(|candidate| {
+        if candidate.rank.is_function() || result.is_err() {
+            return true;
+        }
+        let known = has_known(candidate.rank.table(), candidate.name);
+        known.unwrap_or_else(|error| {
+            result = Err(error);
+            true
+        })
+    });
+    result
+}
+
+/// Gives symbols without a size the bytes up to the next symbol or their section's end. Symbols
+/// come sorted by start.
+fn give_sizes(candidates: &mut [Candidate], code: &CodeSections) {
+    let (mut next_start, mut last_start) = (None, None);
+    for candidate in candidates.iter_mut().rev() {
+        let start = candidate.start;
+        if last_start.is_some_and(|last| last > start) {
+            next_start = last_start;
+        }
+        last_start = Some(start);
+        if !candidate.sized {
+            let address = code.base() + u64::from(start);
+            let section_size = code.end_behind(address).map_or(0, |end| end - address);
+            let section_size = u32::try_from(section_size).unwrap_or(u32::MAX);
+            let to_next = next_start.map_or(u32::MAX, |next| next - start);
+            candidate.size = MAX_UNSIZED.min(section_size).min(to_next);
+        }
+    }
+}
+
+/// Where the sections of code are.
+struct CodeSections {
+    /// Start and end, sorted by start.
+    ranges: Vec<(u64, u64)>,
+}
+
+impl CodeSections {
+    fn of(sections: &[Section]) -> Self {
+        // In a separate debug file sections of code have no bytes, but the right addresses all the
+        // same.
+        let code = sections.iter().filter(|s| s.executable);
+        let mut ranges: Vec<_> = code.map(|s| (s.address.0, s.address.0.saturating_add(s.size))).collect();
+        ranges.sort_unstable();
+        Self { ranges }
+    }
+
+    /// The lowest address of code.
+    fn base(&self) -> u64 {
+        self.ranges.first().map_or(0, |(start, _)| *start)
+    }
+
+    /// The end of the section of code that contains `address`.
+    fn end_behind(&self, address: u64) -> Option<u64> {
+        let after = self.ranges.partition_point(|(start, _)| *start <= address);
+        let (_, end) = self.ranges[..after].last()?;
+        (address < *end).then_some(*end)
+    }
+}

@@ -1,0 +1,50 @@
+//! Functions whose frame information has certain instructions: those whose code has to be looked
+//! at.
+
+use iced_x86::{Decoder, DecoderOptions, Instruction};
+use memchr::memmem;
+
+use crate::native::byte_source::ByteSource;
+use crate::native::elf::ElfFile;
+use crate::native::unwind_rows::{Kind, UnwindRows};
+use crate::types::Svma;
+
+/// Longest function that is looked at, and how many of a file.
+const MAX_FUNCTION: u64 = 4 << 10;
+const MAX_FUNCTIONS: usize = 64;
+
+/// A function: its first address, the first one behind it, and its entry in `.eh_frame`.
+pub(in crate::native::unwind_rows) type Function = (Svma, Svma, usize);
+
+/// The functions with `cfa_instructions` in their entries.
+pub(in crate::native::unwind_rows) fn functions<const N: usize>(
+    rows: &UnwindRows,
+    cfa_instructions: [u8; N],
+) -> impl Iterator<Item = Function> {
+    let entries = rows.index.ranges().zip(rows.index.entries()).filter(|_| rows.kind == Kind::EhFrame);
+    let finder = memmem::Finder::new(&cfa_instructions).into_owned();
+    let suspects = entries.filter(move |(_, entry)| {
+        let length = rows.section.get(*entry..).and_then(|bytes| bytes.first_chunk::<4>());
+        // The length doesn't count itself.
+        let length = length.map_or(0, |length| u32::from_le_bytes(*length) as usize + 4);
+        let bytes = rows.section.get(*entry..entry.saturating_add(length)).unwrap_or_default();
+        finder.find(bytes).is_some()
+    });
+    let suspects = suspects.take(MAX_FUNCTIONS).map(|((start, end), entry)| (start, end, entry));
+    suspects.filter(|(start, end, _)| end.0.saturating_sub(start.0) <= MAX_FUNCTION)
+}
+
+/// The instructions of a function, in order of their addresses; none if it doesn't lie in one
+/// section of code.
+pub(in crate::native::unwind_rows) fn instructions<S: ByteSource>(
+    file: &ElfFile<S>,
+    function: Function,
+) -> Vec<Instruction> {
+    let (start, end, _) = function;
+    let holds = |address: u64, size: u64| start.0 >= address && end.0 <= address.saturating_add(size);
+    let section = file.code().into_iter().find(|it| holds(it.address.0, it.size));
+    let Some(section) = section else { return Vec::new() };
+    let piece = file.read_piece(&section, start.0 - section.address.0, end.0.saturating_sub(start.0));
+    let Ok(code) = piece else { return Vec::new() };
+    Decoder::with_ip(64, &code, start.0, DecoderOptions::NONE).into_iter().collect()
+}

@@ -1,0 +1,8 @@
+//! Functions whose call frame information is wrong or missing where it matters, and the rows that
+//! their code gives instead.
+
+pub(super) mod cfi_pattern_search;
+pub(super) mod clone_return;
+pub(super) mod dl_runtime_resolve;
+pub(super) mod libgcc_eh_return;
+pub(super) mod row_overrides;

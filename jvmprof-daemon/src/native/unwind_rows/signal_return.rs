@@ -1,0 +1,34 @@
+//! Code that a signal's handler returns to, and the frame that the kernel made for the signal.
+
+use jvmprof_common::rows::{CfaRule, RaRule, RbpRule, Row};
+
+use super::row_table::Known;
+
+/// Whether this is what a signal's handler returns to: `mov rax, 15; syscall`, or `mov eax, 15;
+/// syscall`.
+pub(super) fn is_signal_return(code: &[u8]) -> bool {
+    code.starts_with(&[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05])
+        || code.starts_with(&[0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05])
+}
+
+/// The frame that the kernel makes for a signal, whose handler has returned: `rsp` points to the
+/// `ucontext` (Linux arch/x86/include/asm/sigframe.h, include/uapi/asm/ucontext.h, sigcontext.h).
+pub(super) const SIGNAL_RETURN: Row = Row {
+    cfa: CfaRule::RspIndirect { at: 160, add: 0 },
+    rbp: RbpRule::AtRsp(120),
+    ra: RaRule::AtRsp(168),
+    signal: true,
+};
+
+/// Where signal handlers return to, each with the byte before: a return address is looked up before
+/// it.
+pub(super) fn signal_returns(code: &[u8], base: u64) -> Vec<Known> {
+    let places = (1..code.len()).filter(|at| is_signal_return(&code[*at..]));
+    let at = |at: usize| base + at as u64;
+    places.map(|place| (at(place) - 1, at(place) + SIGNAL_RETURN_BYTES, SIGNAL_RETURN)).collect()
+}
+
+/// At most.
+const SIGNAL_RETURN_BYTES: u64 = 9;
+/// The longest row that is known, in bytes: where signal handlers return to, with the byte before.
+pub(super) const MAX_KNOWN: u64 = SIGNAL_RETURN_BYTES + 1;
