@@ -1,4 +1,4 @@
-// The tree as the page gets it (columns, see profile/tree/prune.rs) made into nodes, and searched.
+// The tree as the page gets it (columns, see profile/call_tree/page_columns.rs) made into nodes, and searched.
 "use strict";
 
 (function (jvmprof) {

@@ -8,9 +8,9 @@ use std::time::{Duration, SystemTime};
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
-use jvmprof_daemon::profile::folded::{self, Annotation};
-use jvmprof_daemon::profile::merge::{MergeLimits, Merger};
+use jvmprof_daemon::profile::folded_stacks::{self, Annotation};
 use jvmprof_daemon::profile::model::{Batch, Frame, FrameKind, LabelSet, Line, Mapping, Sample, Series};
+use jvmprof_daemon::profile::pprof::merge::{MergeLimits, Merger};
 use jvmprof_daemon::profile::pprof::{for_file, for_push, to_bytes};
 use jvmprof_daemon::types::{Avma, FileOffset};
 
@@ -95,7 +95,7 @@ fn compress_for_push(bencher: Bencher<'_, '_>) {
 #[divan::bench]
 fn fold(bencher: Bencher<'_, '_>) {
     let batch = host();
-    bencher.counter(frames()).bench_local(|| folded::lines(&batch, Annotation::Kernel).len());
+    bencher.counter(frames()).bench_local(|| folded_stacks::lines(&batch, Annotation::Kernel).len());
 }
 
 #[divan::bench]

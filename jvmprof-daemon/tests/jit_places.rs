@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use jit::{Seen, program, record};
-use jvmprof_daemon::profile::decode::{DecodeLimits, decode};
+use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
 use support::record_json;
 use tempfile::TempDir;
 

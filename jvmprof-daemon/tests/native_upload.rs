@@ -18,7 +18,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use jvmprof_daemon::native::byte_source::RegularFile;
 use jvmprof_daemon::native::elf::ElfFile;
-use jvmprof_daemon::profile::decode::{DecodeLimits, decode};
+use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
 use jvmprof_daemon::proto::pprof::Profile;
 use serde_json::Value;
 use support::Workload;
@@ -116,7 +116,7 @@ impl Stripped {
     /// As [`Self::profile`], of the program as it runs already.
     fn profile_running(&self, address: &str, until: Option<&str>, more: &[&str]) -> String {
         let log = self.scratch.path().join("log");
-        let level = "info,jvmprof_daemon::export::parca::upload=debug";
+        let level = "info,jvmprof_daemon::export::parca::debuginfo_upload=debug";
         let daemon = support::jvmprof()
             .args([
                 "--log-level",

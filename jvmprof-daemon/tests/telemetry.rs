@@ -197,7 +197,7 @@ const CURRENT: &str = "jvmprof_sampling_frequency_hertz{which=\"current\"}";
 /// between the two.
 fn profiles_tell_both_frequencies(daemon: Daemon) {
     use jvmprof_daemon::export::store::{Store, TimeRange, UnixNanos};
-    use jvmprof_daemon::profile::decode::{DecodeLimits, decode};
+    use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
     let frequency = daemon.metrics()[CURRENT];
     let windows = sum(&daemon.metrics(), "jvmprof_windows_total");
     daemon.until("two windows later", |daemon| {
@@ -306,7 +306,7 @@ fn sighup_changes_the_frequency_and_profiles_say_so() {
 #[test]
 fn samples_without_room_to_wait_are_told_of_by_metrics_and_profiles() {
     use jvmprof_daemon::export::store::{Store, TimeRange};
-    use jvmprof_daemon::profile::decode::{DecodeLimits, decode};
+    use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
     let daemon = Daemon::start(&[], &["--max-memory", "32", "-F", "997", "--max-cpu", "0"], &[]);
     daemon.until_ready();
     let flags = ["-O1", "-static", "-fno-omit-frame-pointer", "-fno-inline"];

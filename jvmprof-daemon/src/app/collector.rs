@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 
 use super::args::CollectorArgs;
 use super::shutdown_signals::Shutdown;
-use crate::export::collector::page::{self, PageOptions};
+use crate::export::collector::page_server::{self, PageOptions};
 use crate::export::collector::{Collector, Debuginfo, ReadLimits, debuginfo_routes, routes, serve};
 use crate::export::store::{Store, StoreOptions};
 
@@ -29,7 +29,7 @@ async fn collect(args: &CollectorArgs) -> anyhow::Result<()> {
     let listen = listener.local_addr().context("cannot tell the address that is listened on")?;
     let debuginfo = Debuginfo::open(&args.dir, args.debuginfo_limit_mib << 20)?;
     let options = PageOptions { listen, limits: ReadLimits::default() };
-    let page = page::router_with(Arc::clone(&store), Some(debuginfo.clone()), options);
+    let page = page_server::router_with(Arc::clone(&store), Some(debuginfo.clone()), options);
     let collector = Arc::new(Collector::new(store));
     let mut shutdown = Shutdown::new().context("cannot handle signals")?;
     // For people and for scripts that asked for any free port.

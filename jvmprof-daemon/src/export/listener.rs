@@ -2,7 +2,7 @@
 //! of connections, the time until a request's headers are there, the time in which nothing moves,
 //! and the streams of a connection.
 
-mod open;
+mod open_connections;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio_io_timeout::TimeoutStream;
 
-use open::{Activity, OpenConnections};
+use open_connections::{Activity, OpenConnections};
 
 /// What all clients together may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +100,7 @@ pub async fn serve<L: Listener>(
         stream.set_read_timeout(Some(limits.idle_time));
         stream.set_write_timeout(Some(limits.idle_time));
         let activity = Activity::new();
-        let noting = middleware::from_fn_with_state(Arc::clone(&activity), open::note);
+        let noting = middleware::from_fn_with_state(Arc::clone(&activity), open_connections::note);
         let service = TowerToHyperService::new(router.clone().layer(noting));
         let connection = builder.serve_connection(TokioIo::new(Box::pin(stream)), service).into_owned();
         let connection = graceful.watch(connection);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::model::{Batch, Frame, LabelSet, Sample, Series};
-use super::room::{MAX_STACK_BYTES, Room};
+use super::stack_budget::{MAX_STACK_BYTES, Room};
 use crate::types::FastHasher;
 
 /// The samples of one window.

@@ -1,20 +1,20 @@
 //! Profiles: what was sampled, by label set, and the formats it is written in.
+//!
+//! Symbolized stacks are counted by [`aggregate`] into a [`model::Batch`], one for each window and
+//! with one series for each label set. Everything that leaves the program is made from a batch:
+//! [`pprof`] for backends, the store and `record -o x.pb.gz`; [`folded_stacks`], [`flamegraph_svg`]
+//! and [`record_html`] for `record`. The two pages draw a [`call_tree`], which is merged from
+//! batches (`record`) or from pprof (the collector).
 
 pub mod aggregate;
-pub mod assets;
-pub mod decode;
-pub mod folded;
+pub mod call_tree;
+pub mod flamegraph_svg;
+pub mod folded_stacks;
 pub mod gzip;
-pub mod html;
-pub mod merge;
 pub mod model;
+pub mod page_assets;
 pub mod pprof;
-pub mod room;
-mod source;
-mod strings;
-pub mod svg;
+pub mod record_html;
+pub mod stack_budget;
 #[cfg(test)]
 pub(crate) mod testing;
-#[cfg(test)]
-mod tests;
-pub mod tree;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::process::SelfUsage;
 use crate::export::delivery::DeliveryCounts;
-use crate::export::parca::upload::UploadCounts;
+use crate::export::parca::debuginfo_upload::UploadCounts;
 use crate::native::debuginfod::DebuginfodCounts;
 use crate::process::container::ContainerCounts;
 use crate::process::table::TableCounts;

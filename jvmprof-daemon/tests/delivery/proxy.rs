@@ -12,8 +12,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use jvmprof_daemon::profile::decode::{DecodeLimits, decode};
 use jvmprof_daemon::profile::pprof;
+use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
 use tempfile::TempDir;
 
 use super::support::{Workload, compile, jvmprof, scratch, signal};

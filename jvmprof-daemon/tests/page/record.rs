@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use jvmprof_daemon::profile::html::write_html;
 use jvmprof_daemon::profile::model::{Batch, Frame, FrameKind, Line, Sample, Series};
+use jvmprof_daemon::profile::record_html::write_html;
 
 use crate::browser::Browser;
 use crate::data::{Numbers, Shape, window};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use jvmprof_daemon::export::collector::ReadLimits;
-use jvmprof_daemon::export::collector::page::{PageOptions, router};
+use jvmprof_daemon::export::collector::page_server::{PageOptions, router};
 use jvmprof_daemon::export::store::{NewProfile, Store, StoreOptions, UnixNanos, with_name};
 use jvmprof_daemon::profile::model::Batch;
 use jvmprof_daemon::profile::pprof;

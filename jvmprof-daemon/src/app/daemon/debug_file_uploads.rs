@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use super::sinks::parca_options;
 use crate::app::args::{RemoteStoreArgs, SymbolizeArg, UploadArgs};
 use crate::app::errors::UsageError;
-use crate::export::parca::upload::{UploadCounts, UploadOptions, Uploader};
+use crate::export::parca::debuginfo_upload::{UploadCounts, UploadOptions, Uploader};
 use crate::native::upload::queue::Offers;
 use crate::symbolize::{NativeOptions, Symbolize};
 

@@ -9,7 +9,7 @@ use tempfile::NamedTempFile;
 
 use crate::app::errors::UsageError;
 use crate::profile::model::Batch;
-use crate::profile::{folded, html, pprof, svg};
+use crate::profile::{flamegraph_svg, folded_stacks, pprof, record_html};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
@@ -61,9 +61,9 @@ impl Output {
         let mut out = BufWriter::new(self.file.as_file());
         match self.format {
             Format::Pprof => out.write_all(&pprof::to_bytes(&pprof::for_file(batch))?),
-            Format::Folded => folded::write(batch, folded::Annotation::Kernel, &mut out),
-            Format::Svg => svg::write(batch, title, &mut out).map_err(std::io::Error::other),
-            Format::Html => html::write_html(batch, title, &mut out).map_err(std::io::Error::other),
+            Format::Folded => folded_stacks::write(batch, folded_stacks::Annotation::Kernel, &mut out),
+            Format::Svg => flamegraph_svg::write(batch, title, &mut out).map_err(std::io::Error::other),
+            Format::Html => record_html::write_html(batch, title, &mut out).map_err(std::io::Error::other),
         }
         .and_then(|()| out.flush())
         .with_context(context)?;

@@ -4,7 +4,7 @@ use std::time::UNIX_EPOCH;
 
 use super::*;
 use crate::profile::model::LabelSet;
-use crate::profile::room::MAX_STACK_BYTES;
+use crate::profile::stack_budget::MAX_STACK_BYTES;
 
 const HZ_100: u64 = 10_000_000;
 const HZ_50: u64 = 20_000_000;

@@ -3,18 +3,18 @@
 //!
 //! gRPC and whatever HTTP routes the caller merges share one port: HTTP/1.1 and HTTP/2 without TLS.
 
-mod api;
 pub mod debuginfo;
-pub mod page;
+mod json_api;
+pub mod page_server;
 #[cfg(test)]
 mod page_tests;
-mod reading;
+pub mod parca_validation;
+mod profile_reader;
+mod sample_timeline;
 mod selection;
-pub mod service;
 #[cfg(test)]
 mod tests;
-mod timeline;
-pub mod validate;
+pub mod write_service;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -36,8 +36,8 @@ use crate::proto::debuginfo::debuginfo_service_server::DebuginfoServiceServer;
 use crate::proto::profilestore::profile_store_service_server::ProfileStoreServiceServer;
 
 pub use debuginfo::Debuginfo;
-pub use reading::ReadLimits;
-pub use service::{Collector, CollectorCounters};
+pub use profile_reader::ReadLimits;
+pub use write_service::{Collector, CollectorCounters};
 
 /// Parca's own limit (`pkg/debuginfo/client.go`, `MaxMsgSize`).
 pub const MAX_MESSAGE_BYTES: usize = 64 << 20;

@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
 use super::ReadLimits;
-use super::page::{PageOptions, router};
+use super::page_server::{PageOptions, router};
 use crate::export::store::{NewProfile, Store, StoreOptions, UnixNanos, with_name};
-use crate::profile::decode::{DecodeLimits, decode};
 use crate::profile::model::FrameKind;
 use crate::profile::pprof;
+use crate::profile::pprof::decode::{DecodeLimits, decode};
 use crate::profile::testing::{batch, frame, series};
 
 /// When the first stored profile began, in milliseconds.

@@ -13,9 +13,9 @@ use tonic::{Code, Status};
 
 use super::*;
 use crate::export::store::{Matcher, Store, StoreOptions, TimeRange};
-use crate::profile::decode::DecodeLimits;
 use crate::profile::gzip;
 use crate::profile::model::FrameKind;
+use crate::profile::pprof::decode::DecodeLimits;
 use crate::profile::pprof::{for_push, to_bytes};
 use crate::profile::testing::{batch, frame, inlined, line, located, mapping, series};
 use crate::proto::pprof::{Label as SampleLabel, Line, Profile, ValueType};
@@ -105,7 +105,10 @@ async fn a_good_request_is_on_disk_when_it_is_answered() {
     for profile in &found {
         let bytes = store.read(profile).unwrap();
         assert!(gzip::is_gzip(&bytes));
-        assert_eq!(crate::profile::decode::decode(&bytes, DecodeLimits::default()).unwrap(), good_profile());
+        assert_eq!(
+            crate::profile::pprof::decode::decode(&bytes, DecodeLimits::default()).unwrap(),
+            good_profile()
+        );
     }
     let counters = running.collector.counters();
     assert_eq!((counters.stored_requests, counters.stored_profiles, counters.stored_samples), (1, 2, 14));

@@ -1,13 +1,13 @@
 //! The way of batches to their sinks: each sink on its own, so that a dead one holds up no other,
 //! and every sample accounted for. See `docs/delivery.md`.
 
-mod attempt;
+mod bisection;
 mod counts;
 mod ledger;
-mod local;
+mod local_sink;
 mod options;
-mod remote;
-mod shared;
+mod remote_sink;
+mod sink_queue;
 #[cfg(test)]
 mod tests;
 
@@ -28,7 +28,7 @@ pub use counts::{DeliveryCounts, Losses};
 pub use ledger::{Entry, read as read_ledger};
 pub use options::{DeliveryOptions, SpoolPlan};
 
-use shared::Shared;
+use sink_queue::Shared;
 
 /// Batches that wait for a sink to be encoded or stored; more are lost, and counted.
 const QUEUED_BATCHES: usize = 6;
@@ -79,8 +79,8 @@ impl Delivery {
     pub fn add_remote(&mut self, client: ParcaClient, options: DeliveryOptions) -> Result<(), SpoolError> {
         let shared = Arc::new(Shared::open(client.address().to_owned(), options, self.before)?);
         let (queue, batches) = mpsc::channel(QUEUED_BATCHES);
-        let encode = remote::encode(Arc::clone(&shared), client.max_request_bytes(), batches);
-        let send = remote::send(Arc::clone(&shared), client);
+        let encode = remote_sink::encode(Arc::clone(&shared), client.max_request_bytes(), batches);
+        let send = remote_sink::send(Arc::clone(&shared), client);
         let tasks = vec![tokio::spawn(encode), tokio::spawn(send)];
         self.sinks.push(Sink { shared, queue, tasks, notes: Vec::new() });
         Ok(())
@@ -90,7 +90,7 @@ impl Delivery {
     pub fn add_local(&mut self, store: Arc<Store>) {
         let shared = Arc::new(Shared::without_spool(store.dir().display().to_string()));
         let (queue, batches) = mpsc::channel(QUEUED_BATCHES);
-        let append = local::append(Arc::clone(&shared), store, batches);
+        let append = local_sink::append(Arc::clone(&shared), store, batches);
         self.sinks.push(Sink { shared, queue, tasks: vec![tokio::spawn(append)], notes: Vec::new() });
     }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use tonic::Code;
 
 use super::*;
-use crate::export::parca::testing::{Scripted, Step, serve};
+use crate::export::parca::scripted_server::{Scripted, Step, serve};
 use crate::export::parca::{Outcome, ParcaOptions};
 use crate::export::store::{StoreOptions, TimeRange};
 use crate::profile::model::FrameKind;
@@ -458,7 +458,7 @@ async fn a_compressed_request_arrives_over_ipv6() {
     let scripted = Scripted::default();
     let listener = tokio::net::TcpListener::bind("[::1]:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
-    crate::export::parca::testing::serve_on(&scripted, listener);
+    crate::export::parca::scripted_server::serve_on(&scripted, listener);
     let options = ParcaOptions { compress: true, insecure: true, ..ParcaOptions::new(address.to_string()) };
     let client = ParcaClient::new(options).expect("valid");
     let request = crate::export::parca::requests(&batch_of(2), 1 << 20).expect("encodable").remove(0);

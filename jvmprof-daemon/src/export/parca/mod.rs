@@ -4,15 +4,15 @@
 //! failed can't have been stored or may have been; who sends it again, and when, is decided by
 //! [`delivery`](crate::export::delivery).
 
+pub mod debuginfo_upload;
 mod endpoint;
-mod outcome;
 mod proxy;
-mod request;
+mod push_outcome;
+mod push_request;
 #[cfg(test)]
-pub(in crate::export) mod testing;
+pub(in crate::export) mod scripted_server;
 #[cfg(test)]
 mod tests;
-pub mod upload;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,8 +26,8 @@ use crate::proto::profilestore::WriteRawRequest;
 use crate::proto::profilestore::profile_store_service_client::ProfileStoreServiceClient;
 
 pub use endpoint::{ConfigError, ParcaOptions, SettingsFile, Token, check_header};
-pub use outcome::Outcome;
-pub use request::{Request, requests};
+pub use push_outcome::Outcome;
+pub use push_request::{Request, requests};
 
 /// A connection to one backend, made when it is first needed and again when it broke. Cheap to
 /// clone.

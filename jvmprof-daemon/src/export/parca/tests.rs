@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::{Identity, Server, ServerTlsConfig};
 
-use super::testing::{Scripted, Step, serve};
+use super::scripted_server::{Scripted, Step, serve};
 use super::*;
 use crate::export::collector::{self, Collector};
 use crate::export::store::{Store, StoreOptions, TimeRange};

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! DIR/lock                      held by the one daemon that uses the spool
-//! DIR/0000000000000001.spool    segments, the oldest first; see `format.rs`
+//! DIR/0000000000000001.spool    segments, the oldest first; see `segment_format.rs`
 //! ```
 //! A segment is a page of marks and, behind it, records that are only ever appended, each with
 //! checksums of its own. A record is synced before [`Spool::append`] returns: a crash at any byte
@@ -15,11 +15,11 @@
 //!
 //! The methods do blocking I/O: call them from `spawn_blocking`.
 
-mod clock;
 mod error;
-mod format;
-mod open;
+mod record_age;
+mod recovery;
 mod segment;
+mod segment_format;
 #[cfg(test)]
 mod tests;
 
@@ -29,11 +29,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 pub use error::SpoolError;
-pub use open::Found;
+pub use recovery::Found;
 
-use clock::{Clocks, millis, saturating_millis};
-use format::{HEAD_BYTES, HEADER_BYTES, Header, Mark};
+use record_age::{Clocks, millis, saturating_millis};
 use segment::{Place, Segment};
+use segment_format::{HEAD_BYTES, HEADER_BYTES, Header, Mark};
 
 /// How a spool behaves.
 #[derive(Clone, Copy, Debug)]
@@ -161,7 +161,7 @@ impl Spool {
             samples: new.samples,
             samples_before: appended,
             series: new.series,
-            body_crc: format::crc(&new.body),
+            body_crc: segment_format::crc(&new.body),
         };
         let before = segment.bytes;
         segment.append(file, header, &new.body, new.tries)?;
@@ -339,7 +339,7 @@ impl Spool {
     fn new_segment(&mut self) -> Result<(), SpoolError> {
         let number = self.segments.back().map_or(1, |last| last.number + 1);
         let (segment, file) = Segment::create(&self.dir, number, self.appended())?;
-        open::sync_dir(&self.dir)?;
+        recovery::sync_dir(&self.dir)?;
         self.segments.push_back(segment);
         self.active = Some(file);
         Ok(())

@@ -7,8 +7,8 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use super::SpoolError;
-use super::clock::Clocks;
-use super::format::{
+use super::record_age::Clocks;
+use super::segment_format::{
     self, HEAD_BYTES, HEADER_BYTES, Header, MARK_BYTES, MARKER, MAX_RECORDS, Mark, decode_head, head,
 };
 
@@ -192,7 +192,8 @@ impl Segment {
         let read = File::open(&self.path).and_then(|file| read_up_to(&file, &mut body, place.body_at));
         match read {
             Ok(read) => {
-                Ok((read == body.len() && format::crc(&body) == place.header.body_crc).then_some(body))
+                Ok((read == body.len() && segment_format::crc(&body) == place.header.body_crc)
+                    .then_some(body))
             }
             Err(error) if is_lasting(&error) => {
                 tracing::error!(path = %self.path.display(), %error, "a segment of the spool can't be read");

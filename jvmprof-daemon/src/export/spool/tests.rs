@@ -97,7 +97,9 @@ fn a_flipped_bit_costs_the_record_that_it_hits_and_no_other() {
     let mut ends = vec![HEAD_BYTES as usize];
     for samples in 1..=4_u64 {
         // Bodies with what looks like the beginning of a record.
-        spool.append(&record(samples, &[&format::MARKER[..], &[samples as u8; 40]].concat())).expect("room");
+        spool
+            .append(&record(samples, &[&segment_format::MARKER[..], &[samples as u8; 40]].concat()))
+            .expect("room");
         ends.push(spool.bytes() as usize);
     }
     drop(spool);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::query::{ProfileRef, UnixNanos};
+use super::queries::{ProfileRef, UnixNanos};
 use crate::profile::model::LabelSet;
 
 /// File systems allocate in blocks of this size; many profiles are smaller than one.

@@ -11,24 +11,24 @@
 //!
 //! The methods do blocking I/O: call them from `spawn_blocking`.
 
+mod append;
+mod directory_scan;
 mod error;
-mod files;
+mod file_names;
 mod index;
-mod open;
-mod parallel;
-mod query;
+mod parallel_sync;
+mod queries;
 #[cfg(test)]
 mod tests;
-mod write;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::profile::model::LabelSet;
 
+pub use append::NewProfile;
 pub use error::StoreError;
-pub use query::{Matcher, MatcherKind, Merged, ProfileRef, SeriesInfo, TimeRange, UnixNanos};
-pub use write::NewProfile;
+pub use queries::{Matcher, MatcherKind, Merged, ProfileRef, SeriesInfo, TimeRange, UnixNanos};
 
 /// The label that holds the profile's name.
 pub const NAME_LABEL: &str = "__name__";

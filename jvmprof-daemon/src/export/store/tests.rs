@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::*;
-use crate::profile::merge::MergeLimits;
 use crate::profile::model::FrameKind;
+use crate::profile::pprof::merge::MergeLimits;
 use crate::profile::testing::{batch, frame, labels, series};
 use crate::proto::pprof::Profile;
 
@@ -177,7 +177,7 @@ fn a_profile_copied_to_another_series_takes_nothing_away() {
     store.append(&[new(&[("pid", "1")], 5, 100)]).unwrap();
     store.append(&[new(&[("pid", "2")], 6, 100)]).unwrap();
     let profiles = store.profiles(TimeRange::ALL, &[]);
-    let original = super::files::profile_path(dir.path(), &profiles[0]);
+    let original = super::file_names::profile_path(dir.path(), &profiles[0]);
     let other = dir.path().join("series").join(&profiles[1].fingerprint);
     fs::copy(&original, other.join(original.file_name().unwrap())).unwrap();
     drop(store);
@@ -294,7 +294,7 @@ fn label_sets_with_the_same_fingerprint_stay_apart() {
     let store = open(dir.path());
     let profile = new(&[("pid", "1")], 5, 100);
     // Another label set sits in the folder that this one would have.
-    let taken = dir.path().join("series").join(super::files::fingerprint(&profile.labels));
+    let taken = dir.path().join("series").join(super::file_names::fingerprint(&profile.labels));
     fs::create_dir(&taken).unwrap();
     fs::write(taken.join("labels.json"), b"{\"__name__\":\"other\"}").unwrap();
     fs::write(taken.join("4-10-3-0.pb.gz"), b"x").unwrap();
@@ -314,7 +314,7 @@ fn profiles_are_not_for_everyone() {
     store.append(&[new(&[("pid", "1")], 5, 100)]).unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o007;
     assert_eq!(mode(&root), 0);
-    let profile = super::files::profile_path(&root, &store.profiles(TimeRange::ALL, &[])[0]);
+    let profile = super::file_names::profile_path(&root, &store.profiles(TimeRange::ALL, &[])[0]);
     assert_eq!(mode(&profile), 0);
 }
 
@@ -324,7 +324,7 @@ fn what_the_limit_removed_since_it_was_listed_is_an_error_with_its_path() {
     let store = open(dir.path());
     store.append(&[new(&[("pid", "1")], 5, 100)]).unwrap();
     let profile = store.profiles(TimeRange::ALL, &[]).remove(0);
-    fs::remove_file(super::files::profile_path(dir.path(), &profile)).unwrap();
+    fs::remove_file(super::file_names::profile_path(dir.path(), &profile)).unwrap();
     let error = store.read(&profile).unwrap_err();
     assert!(error.to_string().contains("5-10-3-0.pb.gz: No such file"), "{error}");
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::profile::model::{FrameKind, Line};
-use crate::profile::room::NO_ROOM;
+use crate::profile::stack_budget::NO_ROOM;
 
 fn frame(name: &str) -> Arc<Frame> {
     let line = Line::named(name);

@@ -10,9 +10,9 @@
 //! samples, so sums are right. A builder that is full gives up its lightest half, so that what is
 //! heavy is kept whenever it comes.
 
-mod finish;
-mod model;
-mod pprof;
+mod from_batch;
+mod from_pprof;
+mod page_columns;
 mod prune;
 
 use std::collections::{BTreeMap, HashMap};
@@ -24,8 +24,8 @@ use smallvec::SmallVec;
 use super::model::How;
 use crate::types::FastHasher;
 
-pub use finish::{Pruned, TopRow, Tree};
-pub use pprof::PprofTreeError;
+pub use from_pprof::PprofTreeError;
+pub use page_columns::{Pruned, TopRow, Tree};
 
 /// Nodes that a tree may have while it is built: about 50 MB.
 pub const MAX_BUILD_NODES: usize = 500_000;

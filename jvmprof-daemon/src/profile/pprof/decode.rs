@@ -3,7 +3,7 @@
 use prost::Message as _;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 
-use super::gzip::{self, GzipError};
+use crate::profile::gzip::{self, GzipError};
 use crate::proto::pprof::Profile;
 
 /// How much of a profile is accepted.

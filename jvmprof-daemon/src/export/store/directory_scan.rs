@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use super::index::Index;
-use super::{State, Store, StoreCounters, StoreError, StoreOptions, files};
+use super::{State, Store, StoreCounters, StoreError, StoreOptions, file_names};
 use crate::profile::model::LabelSet;
 
 /// Far more than any label set; a larger file isn't one.
@@ -18,7 +18,7 @@ impl Store {
     /// # Errors
     /// Another process writes to it, or it can't be created or listed.
     pub fn open(dir: &Path, options: StoreOptions) -> Result<Self, StoreError> {
-        files::create_dir(&files::series_root(dir))?;
+        file_names::create_dir(&file_names::series_root(dir))?;
         let lock = lock(dir)?;
         let (index, counters) = scan(dir, Leftovers::Remove)?;
         let state = Mutex::new(State { index, counters });
@@ -59,7 +59,7 @@ impl Store {
 
 /// The lock goes with the process, however that ends.
 fn lock(dir: &Path) -> Result<File, StoreError> {
-    let path = dir.join(files::LOCK);
+    let path = dir.join(file_names::LOCK);
     let file = OpenOptions::new()
         .write(true)
         .create(true)
@@ -87,7 +87,7 @@ struct Scan {
 }
 
 fn scan(dir: &Path, leftovers: Leftovers) -> Result<(Index, StoreCounters), StoreError> {
-    let root = files::series_root(dir);
+    let root = file_names::series_root(dir);
     let mut scan = Scan { index: Index::default(), counters: StoreCounters::default(), leftovers };
     for entry in fs::read_dir(&root).map_err(StoreError::io("list", &root))? {
         let entry = entry.map_err(StoreError::io("list", &root))?;
@@ -107,13 +107,13 @@ impl Scan {
     fn series(&mut self, entry: &DirEntry) {
         let path = entry.path();
         let name = entry.file_name();
-        let Some(fingerprint) = name.to_str().filter(|name| files::is_fingerprint(name)) else {
+        let Some(fingerprint) = name.to_str().filter(|name| file_names::is_fingerprint(name)) else {
             return self.skip(&path, &"not the folder of a series");
         };
-        let (labels, label_bytes) = match read_labels(&path.join(files::LABELS)) {
+        let (labels, label_bytes) = match read_labels(&path.join(file_names::LABELS)) {
             Ok(labels) => labels,
             Err(Unreadable::Absent) => return self.unlabelled(&path),
-            Err(Unreadable::Broken(reason)) => return self.skip(&path.join(files::LABELS), &reason),
+            Err(Unreadable::Broken(reason)) => return self.skip(&path.join(file_names::LABELS), &reason),
         };
         let listing = match fs::read_dir(&path) {
             Ok(listing) => listing,
@@ -129,17 +129,17 @@ impl Scan {
         self.index.forget_if_empty(fingerprint);
         if self.index.get(fingerprint).is_none() && self.leftovers == Leftovers::Remove {
             // A crash between the labels and the first profile.
-            files::remove_series_dir(&path);
+            file_names::remove_series_dir(&path);
         }
     }
 
     fn file(&mut self, fingerprint: &str, file: &DirEntry) {
         let (path, name) = (file.path(), file.file_name());
         let name = name.to_string_lossy();
-        if name == files::LABELS {
+        if name == file_names::LABELS {
             return;
         }
-        if name.ends_with(files::TEMPORARY) {
+        if name.ends_with(file_names::TEMPORARY) {
             return self.leftover(&path);
         }
         let metadata = match file.metadata() {
@@ -148,7 +148,8 @@ impl Scan {
             Err(error) if error.kind() == ErrorKind::NotFound => return,
             Err(error) => return self.skip(&path, &error),
         };
-        let entry = metadata.is_file().then(|| files::parse_profile_name(&name, metadata.len())).flatten();
+        let entry =
+            metadata.is_file().then(|| file_names::parse_profile_name(&name, metadata.len())).flatten();
         match entry {
             Some(entry) => self.index.add_profile(fingerprint, entry),
             None => self.skip(&path, &"not a profile of this store"),
@@ -175,7 +176,7 @@ impl Scan {
         };
         for file in listing.flatten() {
             let file = file.path();
-            if file.to_string_lossy().ends_with(files::TEMPORARY) {
+            if file.to_string_lossy().ends_with(file_names::TEMPORARY) {
                 self.leftover(&file);
             }
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ureq::SendBody;
 
 use super::Inner;
-use super::failure::UploadError;
+use super::upload_error::UploadError;
 use crate::native::http_client;
 
 /// Bytes that are sent at once.

@@ -13,10 +13,10 @@ use bytes::Bytes;
 use tonic::{Code, Status};
 
 use crate::export::store::{NAME_LABEL, NewProfile, UnixNanos};
-use crate::profile::decode::{DecodeError, DecodeLimits, decode};
 use crate::profile::gzip::{self, GzipError};
 use crate::profile::model::LabelSet;
 use crate::profile::pprof;
+use crate::profile::pprof::decode::{DecodeError, DecodeLimits, decode};
 use crate::proto::pprof::{Profile, ValueType};
 use crate::proto::profilestore::{RawProfileSeries, RawSample, WriteRawRequest};
 

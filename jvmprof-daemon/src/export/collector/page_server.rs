@@ -19,11 +19,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tower_http::compression::CompressionLayer;
 
-use super::api::{self, Api};
 use super::debuginfo::Debuginfo;
-use super::reading::ReadLimits;
+use super::json_api::{self, Api};
+use super::profile_reader::ReadLimits;
 use crate::export::store::Store;
-use crate::profile::assets::{Asset, STYLE, VIEW_SCRIPTS};
+use crate::profile::page_assets::{Asset, STYLE, VIEW_SCRIPTS};
 
 macro_rules! asset {
     ($name:literal) => {
@@ -66,14 +66,14 @@ pub fn router_with(store: Arc<Store>, debuginfo: Option<Debuginfo>, options: Pag
     let compressed = Router::new()
         .route("/", get(page))
         .route("/assets/{name}", get(asset))
-        .route("/api/labels", get(api::labels))
-        .route("/api/series", get(api::series))
-        .route("/api/timeline", get(api::timeline))
-        .route("/api/flamegraph", get(api::flamegraph))
+        .route("/api/labels", get(json_api::labels))
+        .route("/api/series", get(json_api::series))
+        .route("/api/timeline", get(json_api::timeline))
+        .route("/api/flamegraph", get(json_api::flamegraph))
         .layer(CompressionLayer::new());
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
-        .route("/api/pprof", get(api::pprof))
+        .route("/api/pprof", get(json_api::pprof))
         .merge(compressed)
         .with_state(api)
         .layer(middleware::map_response(protect))

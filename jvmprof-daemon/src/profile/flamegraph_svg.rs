@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use inferno::flamegraph::color::{MultiPalette, Palette};
 use inferno::flamegraph::{self, Options};
 
-use super::folded::{self, Annotation};
+use super::folded_stacks::{self, Annotation};
 use super::model::Batch;
 
 /// A flame graph that can't be drawn.
@@ -22,7 +22,7 @@ pub enum SvgError {
 /// # Errors
 /// No samples, or the writer's error.
 pub fn write(batch: &Batch, title: &str, to: impl Write) -> Result<(), SvgError> {
-    let lines = folded::lines(batch, Annotation::Every);
+    let lines = folded_stacks::lines(batch, Annotation::Every);
     if lines.is_empty() {
         return Err(SvgError::Empty);
     }

@@ -1,8 +1,8 @@
 //! Tests of the formats against each other and against Go's own pprof.
 
-mod encoding;
+mod encode;
 mod go_pprof;
-mod merging;
+mod merge;
 
 use std::collections::BTreeMap;
 

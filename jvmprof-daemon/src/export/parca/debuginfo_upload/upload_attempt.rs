@@ -12,8 +12,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use super::failure::{Failure, UploadError};
-use super::{Done, Inner, Server, endpoint, put};
+use super::upload_error::{Failure, UploadError};
+use super::{Done, Inner, Server, endpoint, signed_url};
 use crate::native::byte_source::{ByteSource, RegularFile};
 use crate::native::elf::ElfFile;
 use crate::native::file_identity::FileStat;
@@ -88,7 +88,7 @@ impl Attempt<'_> {
             UploadStrategy::Grpc => self.stream(instructions, file, size).await,
             UploadStrategy::SignedUrl => {
                 let inner = Arc::clone(self.inner);
-                let put = move || put::put(&inner, &instructions.signed_url, file, size);
+                let put = move || signed_url::put(&inner, &instructions.signed_url, file, size);
                 let sent = tokio::task::spawn_blocking(put).await;
                 Ok(sent.map_err(|error| UploadError::Thread(error.to_string()))??)
             }

@@ -12,7 +12,7 @@ pub enum PprofTreeError {
     Dangling { what: &'static str, id: i128 },
 }
 
-/// What kind of code a mapping holds, by the names that `profile/pprof.rs` writes.
+/// What kind of code a mapping holds, by the names that `profile/pprof/encode.rs` writes.
 fn kind_of_mapping(file: &str) -> NodeKind {
     match file {
         "jvm" => NodeKind::Java,

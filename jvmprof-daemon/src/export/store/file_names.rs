@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::StoreError;
 use super::index::Entry;
-use super::query::{ProfileRef, UnixNanos};
+use super::queries::{ProfileRef, UnixNanos};
 use crate::profile::model::LabelSet;
 
 pub(super) const LOCK: &str = "lock";

@@ -4,12 +4,13 @@
 //! In the background and bounded in everything: files at a time, bytes a second, files that wait.
 //! The server is asked first, so that a file travels once for a fleet.
 
-mod attempt;
-mod failure;
-mod put;
+mod bandwidth_limit;
+mod signed_url;
+
 #[cfg(test)]
 mod tests;
-mod throttle;
+mod upload_attempt;
+mod upload_error;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,11 +26,11 @@ use tonic::transport::Channel;
 
 use super::endpoint::{self, ConfigError, ParcaOptions};
 use crate::native::upload::queue::Offer;
-use attempt::Attempt;
-use failure::{Failure, Next};
-use throttle::Throttle;
+use bandwidth_limit::Throttle;
+use upload_attempt::Attempt;
+use upload_error::{Failure, Next};
 
-pub use failure::UploadError;
+pub use upload_error::UploadError;
 
 /// Files that wait for the server to want them later, beside those that are being uploaded.
 const MAX_JOBS: usize = 64;

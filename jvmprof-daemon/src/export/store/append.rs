@@ -6,10 +6,10 @@ use std::path::Path;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use super::files::{self, Staged};
+use super::file_names::{self, Staged};
 use super::index::{Entry, Index};
-use super::parallel;
-use super::query::{ProfileRef, UnixNanos};
+use super::parallel_sync;
+use super::queries::{ProfileRef, UnixNanos};
 use super::{NAME_LABEL, Store, StoreError, with_name};
 use crate::profile::model::{Batch, LabelSet, Series};
 use crate::profile::pprof;
@@ -134,11 +134,11 @@ impl Store {
             staged.iter_mut().try_for_each(Staged::publish)?;
             let touched: BTreeSet<&String> = plans.iter().map(|plan| &plan.fingerprint).collect();
             let mut touched: Vec<_> = touched.into_iter().collect();
-            parallel::try_for_each(&mut touched, |fingerprint| {
-                files::sync_dir(&files::series_dir(&self.dir, fingerprint))
+            parallel_sync::try_for_each(&mut touched, |fingerprint| {
+                file_names::sync_dir(&file_names::series_dir(&self.dir, fingerprint))
             })?;
             if !new_series.is_empty() {
-                files::sync_dir(&files::series_root(&self.dir))?;
+                file_names::sync_dir(&file_names::series_root(&self.dir))?;
             }
             Ok(label_bytes)
         });
@@ -159,19 +159,19 @@ impl Store {
         let mut label_bytes = BTreeMap::new();
         // Labels first: a profile never has its name in a folder that doesn't say whose it is.
         for (fingerprint, labels) in new_series {
-            let dir = files::series_dir(&self.dir, fingerprint);
-            files::create_dir(&dir)?;
+            let dir = file_names::series_dir(&self.dir, fingerprint);
+            file_names::create_dir(&dir)?;
             let json = serde_json::to_vec_pretty(labels)?;
             label_bytes.insert(fingerprint.clone(), json.len() as u64);
-            stage_file(staged, &dir, files::LABELS, &json)?;
+            stage_file(staged, &dir, file_names::LABELS, &json)?;
         }
         for (profile, plan) in profiles.iter().zip(plans) {
-            let dir = files::series_dir(&self.dir, &plan.fingerprint);
-            stage_file(staged, &dir, &files::profile_name(&plan.entry), &profile.pprof)?;
+            let dir = file_names::series_dir(&self.dir, &plan.fingerprint);
+            stage_file(staged, &dir, &file_names::profile_name(&plan.entry), &profile.pprof)?;
         }
         let open = staged.len() % SYNCED_TOGETHER;
         let first = staged.len() - open;
-        parallel::try_for_each(&mut staged[first..], Staged::sync)?;
+        parallel_sync::try_for_each(&mut staged[first..], Staged::sync)?;
         Ok(label_bytes)
     }
 
@@ -224,7 +224,7 @@ impl Store {
     /// The entry goes even if its file can't be removed: else the same file would be tried for
     /// ever.
     fn remove(&self, profile: &ProfileRef) {
-        let path = files::profile_path(&self.dir, profile);
+        let path = file_names::profile_path(&self.dir, profile);
         if let Err(error) = fs::remove_file(&path) {
             tracing::warn!(path = %path.display(), %error, "profile can't be removed from the full store");
         }
@@ -235,7 +235,7 @@ impl Store {
     }
 
     fn remove_series_dir(&self, fingerprint: &str) {
-        files::remove_series_dir(&files::series_dir(&self.dir, fingerprint));
+        file_names::remove_series_dir(&file_names::series_dir(&self.dir, fingerprint));
     }
 }
 
@@ -246,7 +246,7 @@ fn stage_file(staged: &mut Vec<Staged>, dir: &Path, name: &str, bytes: &[u8]) ->
     staged.push(Staged::write(dir, name, bytes)?);
     if staged.len().is_multiple_of(SYNCED_TOGETHER) {
         let first = staged.len() - SYNCED_TOGETHER;
-        parallel::try_for_each(&mut staged[first..], Staged::sync)?;
+        parallel_sync::try_for_each(&mut staged[first..], Staged::sync)?;
     }
     Ok(())
 }
@@ -254,7 +254,7 @@ fn stage_file(staged: &mut Vec<Staged>, dir: &Path, name: &str, bytes: &[u8]) ->
 /// The folder that has, or is to have, this label set: its fingerprint, numbered if another set has
 /// the same one.
 fn folder_for(index: &Index, new: &BTreeMap<String, &LabelSet>, labels: &LabelSet) -> String {
-    let fingerprint = files::fingerprint(labels);
+    let fingerprint = file_names::fingerprint(labels);
     let mut candidate = fingerprint.clone();
     let mut suffix = 2_u32;
     loop {

@@ -17,12 +17,12 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::{JoinError, spawn_blocking};
 
 use super::debuginfo::Debuginfo;
-use super::reading::{Flame, ReadError, ReadLimits, Reading};
+use super::profile_reader::{Flame, ReadError, ReadLimits, Reading};
+use super::sample_timeline::Timeline;
 use super::selection::{Query, SelectionError, millis};
-use super::timeline::Timeline;
 use crate::export::store::{SeriesInfo, Store};
+use crate::profile::call_tree::Tree;
 use crate::profile::model::LabelSet;
-use crate::profile::tree::Tree;
 
 /// Requests that read profiles at the same time; each may hold hundreds of megabytes.
 const READERS: usize = 2;

@@ -5,8 +5,8 @@ use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
-use super::format::Mark;
 use super::segment::{self, Segment};
+use super::segment_format::Mark;
 use super::{RecordId, Spool, SpoolError, SpoolLosses, SpoolOptions};
 
 const LOCK: &str = "lock";

@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime};
 use prost::Message as _;
 use smallvec::SmallVec;
 
-use super::gzip;
-use super::model::{self, Batch, Frame, LabelSet, Series};
+use crate::profile::gzip;
+use crate::profile::model::{self, Batch, Frame, LabelSet, Series};
 use crate::proto::pprof::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
 use crate::types::BuildId;
 use crate::types::FastHasher;

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use super::debuginfo::Debuginfo;
 use super::selection::Query;
 use crate::export::store::{ProfileRef, SeriesInfo, Store};
-use crate::profile::decode::{DecodeLimits, decode};
+use crate::profile::call_tree::{PAGE_NODES, Tree, TreeBuilder};
 use crate::profile::gzip;
-use crate::profile::merge::{MergeLimits, Merger};
-use crate::profile::tree::{PAGE_NODES, Tree, TreeBuilder};
+use crate::profile::pprof::decode::{DecodeLimits, decode};
+use crate::profile::pprof::merge::{MergeLimits, Merger};
 use crate::proto::pprof::Profile;
 use prost::Message as _;
 

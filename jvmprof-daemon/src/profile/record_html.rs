@@ -10,9 +10,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use super::assets::{RECORD_PAGE, RECORD_SCRIPT, STYLE, VIEW_SCRIPTS};
+use super::call_tree::{PAGE_NODES, Tree, TreeBuilder};
 use super::model::{Batch, LabelSet};
-use super::tree::{PAGE_NODES, Tree, TreeBuilder};
+use super::page_assets::{RECORD_PAGE, RECORD_SCRIPT, STYLE, VIEW_SCRIPTS};
 
 /// Why a flame graph couldn't be written.
 #[derive(Debug, thiserror::Error)]

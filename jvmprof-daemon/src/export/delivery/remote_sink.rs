@@ -16,9 +16,9 @@ use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::attempt::{self, Policy, Verdict};
+use super::bisection::{self, Policy, Verdict};
 use super::options::DeliveryOptions;
-use super::shared::{Shared, State, pause_after};
+use super::sink_queue::{Shared, State, pause_after};
 use crate::export::parca::{Outcome, ParcaClient, Request, requests};
 use crate::export::spool::Taken;
 use crate::profile::model::Batch;
@@ -258,7 +258,7 @@ impl Sender {
             Policy { send_again: self.shared.options.send_again, divide: tries > 0 && self.takes_others };
         let mut verdict = {
             let deadline = pin!(self.shared.deadline());
-            attempt::deliver(&self.client, request, policy, deadline).await
+            bisection::deliver(&self.client, request, policy, deadline).await
         };
         {
             let mut state = self.shared.state();

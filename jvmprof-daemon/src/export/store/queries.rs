@@ -8,9 +8,9 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 
 use super::index::{Entry, SeriesEntry};
-use super::{Store, StoreError, files};
-use crate::profile::merge::{MergeLimits, Merger};
+use super::{Store, StoreError, file_names};
 use crate::profile::model::LabelSet;
+use crate::profile::pprof::merge::{MergeLimits, Merger};
 use crate::proto::pprof;
 
 /// Nanoseconds since the Unix epoch, UTC.
@@ -181,7 +181,7 @@ impl Store {
     /// # Errors
     /// Its file is gone (removed because of the limit since it was listed) or can't be read.
     pub fn read(&self, profile: &ProfileRef) -> Result<Vec<u8>, StoreError> {
-        let path = files::profile_path(&self.dir, profile);
+        let path = file_names::profile_path(&self.dir, profile);
         fs::read(&path).map_err(StoreError::io("read", &path))
     }
 
@@ -204,7 +204,7 @@ impl Store {
                 }
                 Err(error) => {
                     unreadable += 1;
-                    let path = files::profile_path(&self.dir, &reference);
+                    let path = file_names::profile_path(&self.dir, &reference);
                     tracing::error!(path = %path.display(), error, "stored profile left out");
                 }
             }

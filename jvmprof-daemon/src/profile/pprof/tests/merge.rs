@@ -6,9 +6,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{Content, content};
-use crate::profile::decode::{DecodeLimits, decode};
-use crate::profile::merge::{MergeError, MergeLimits, Merger};
 use crate::profile::model::{Batch, Frame, FrameKind};
+use crate::profile::pprof::decode::{DecodeLimits, decode};
+use crate::profile::pprof::merge::{MergeError, MergeLimits, Merger};
 use crate::profile::pprof::{for_file, for_push, to_bytes};
 use crate::profile::testing::{batch, frame, line, located, mapping, series};
 use crate::proto::pprof::{Location, Profile, Sample, ValueType};

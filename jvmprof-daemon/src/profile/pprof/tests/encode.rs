@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::profile::decode::{DecodeLimits, decode};
 use crate::profile::model::{Frame, FrameKind, Line};
+use crate::profile::pprof::decode::{DecodeLimits, decode};
 use crate::profile::pprof::{for_file, for_push, to_bytes, total};
 use crate::profile::testing::{batch, frame, inlined, line, located, mapping, series};
 use crate::proto::pprof::Profile;

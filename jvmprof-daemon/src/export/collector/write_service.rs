@@ -7,9 +7,9 @@ use tokio::sync::Semaphore;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::validate::{self, Refusal};
+use super::parca_validation::{self, Refusal};
 use crate::export::store::{Store, StoreError};
-use crate::profile::decode::DecodeLimits;
+use crate::profile::pprof::decode::DecodeLimits;
 use crate::proto::profilestore::profile_store_service_server::ProfileStoreService;
 use crate::proto::profilestore::{
     WriteArrowRequest, WriteArrowResponse, WriteRawRequest, WriteRawResponse, WriteRequest, WriteResponse,
@@ -125,7 +125,7 @@ struct Stored {
 }
 
 fn store_request(store: &Store, request: WriteRawRequest, limits: DecodeLimits) -> Result<Stored, Failure> {
-    let profiles = validate::profiles(request, limits)?;
+    let profiles = parca_validation::profiles(request, limits)?;
     store.append(&profiles)?;
     let samples = profiles.iter().fold(0_u64, |sum, profile| sum.saturating_add(profile.samples));
     Ok(Stored { profiles: profiles.len() as u64, samples })

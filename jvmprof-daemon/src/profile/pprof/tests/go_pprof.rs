@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use crate::profile::folded::{self, Annotation};
+use crate::profile::folded_stacks::{self, Annotation};
 use crate::profile::model::{Batch, Frame, FrameKind, Line};
 use crate::profile::pprof::{for_file, for_push, to_bytes};
 use crate::profile::testing::{batch, inlined, line, located, mapping, series};
@@ -92,7 +92,7 @@ fn top(text: &str) -> BTreeMap<String, u64> {
 
 fn leaves(batch: &Batch) -> BTreeMap<String, u64> {
     let mut leaves = BTreeMap::new();
-    for line in folded::lines(batch, Annotation::Kernel) {
+    for line in folded_stacks::lines(batch, Annotation::Kernel) {
         let (stack, count) = line.rsplit_once(' ').unwrap();
         let leaf = stack.rsplit(';').next().unwrap().trim_end_matches("_[k]");
         *leaves.entry(leaf.to_owned()).or_default() += count.parse::<u64>().unwrap();

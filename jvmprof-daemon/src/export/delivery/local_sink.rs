@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
-use super::shared::Shared;
+use super::sink_queue::Shared;
 use crate::export::store::{NewProfile, Store};
 use crate::profile::model::Batch;
 

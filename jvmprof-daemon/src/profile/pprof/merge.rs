@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use std::hash::Hash;
 
 use super::decode::{DecodeError, DecodeLimits, decode};
-use super::source::Source;
 use super::strings::StringTable;
+use super::tables::Source;
 use crate::proto::pprof::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
 
 /// How much a merge may hold.

@@ -1,0 +1,11 @@
+//! pprof: profiles made from batches, read within limits, checked, and merged.
+
+pub mod decode;
+mod encode;
+pub mod merge;
+mod strings;
+mod tables;
+#[cfg(test)]
+mod tests;
+
+pub use encode::{PROFILE_NAME, Pushed, for_file, for_push, to_bytes, total};
