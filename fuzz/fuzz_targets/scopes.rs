@@ -2,10 +2,10 @@
 //! and what is decoded holds together.
 #![no_main]
 
-use jvmprof_daemon::hotspot::lines::LineTable;
-use jvmprof_daemon::hotspot::names::{class_name, decode_symbol};
-use jvmprof_daemon::hotspot::scopes::{PcDesc, chain, find};
-use jvmprof_daemon::hotspot::unsigned5::Encoding;
+use jvmprof_daemon::hotspot::methods::line_table::LineTable;
+use jvmprof_daemon::hotspot::methods::class_names::{class_name, decode_symbol};
+use jvmprof_daemon::hotspot::code_cache::scope_descs::{PcDesc, chain, find};
+use jvmprof_daemon::hotspot::code_cache::unsigned5::Encoding;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (u8, Vec<(i32, u32)>, u16, &[u8])| {

@@ -5,24 +5,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use jvmprof_common::jvm::{Jvm, MAX_HEAPS, NO_FIELD};
 
-use super::bytecodes::Templates;
-use super::cache::JvmKey;
-use super::calls::CallFields;
-use super::chunks::ChunkFields;
-use super::continuation;
+use super::code_cache::code_heaps::{
+    self, Blob, HeapFields, HeapView, NATIVE_NMETHOD, NMETHOD, Names, StubBlob,
+};
+use super::code_cache::interpreter_codelets::{Codelet, InterpreterFields};
+use super::code_cache::nmethod::{Compiled, NmethodFields};
+use super::code_cache::unsigned5::Encoding;
 use super::error::HotspotError;
-use super::explain::FactFields;
-use super::heap::{self, Blob, HeapFields, HeapView, NATIVE_NMETHOD, NMETHOD, Names, StubBlob};
-use super::image::Image;
-use super::interpreter::{Codelet, InterpreterFields};
-use super::layout::{self, Lookup};
-use super::memory::ProcessMemory;
-use super::method::MethodFields;
-use super::nmethod::{Compiled, NmethodFields};
-use super::unloads::Unloads;
-use super::unsigned5::Encoding;
+use super::java_cache::JvmKey;
+use super::methods::bytecodes::Templates;
+use super::methods::class_unloading::Unloads;
+use super::methods::method::MethodFields;
+use super::naming::callee::CallFields;
+use super::naming::code_at_pc::FactFields;
+use super::process_memory::ProcessMemory;
+use super::threads::continuation_entry;
+use super::threads::stack_chunks::ChunkFields;
 use super::version::Version;
 use super::vmstructs::VmStructs;
+use super::vmstructs::exported_symbols::Image;
+use super::vmstructs::field_offsets::{self, Lookup};
 use crate::types::Avma;
 
 const MAX_RELEASE: usize = 256;
@@ -75,7 +77,7 @@ impl<M: ProcessMemory> Hotspot<M> {
     pub fn attach(images: &[Image], memory: M) -> Result<Self, HotspotError> {
         let (image, structs) = VmStructs::read(images, &memory)?;
         let lookup = Lookup(&structs);
-        let layout = layout::common(lookup)?;
+        let layout = field_offsets::common(lookup)?;
         let bounds = |low, high| Some((lookup.maybe_address(low)?, lookup.maybe_address(high)?));
         let statics = Statics {
             code_bounds: bounds("CodeCache::_low_bound", "CodeCache::_high_bound"),
@@ -105,10 +107,10 @@ impl<M: ProcessMemory> Hotspot<M> {
             unloads: Unloads::default(),
             chunk_fields: ChunkFields::new(lookup),
         };
-        let is_by_version =
-            hotspot.derives_continuations() && hotspot.version.feature >= continuation::ENTRY_BYTES_SINCE;
+        let is_by_version = hotspot.derives_continuations()
+            && hotspot.version.feature >= continuation_entry::ENTRY_BYTES_SINCE;
         if is_by_version {
-            hotspot.jvm.layout.cont_entry_bytes = continuation::ENTRY_BYTES;
+            hotspot.jvm.layout.cont_entry_bytes = continuation_entry::ENTRY_BYTES;
         }
         hotspot.refresh()?;
         let (codelets, _) = hotspot.codelets()?;
@@ -212,10 +214,10 @@ impl<M: ProcessMemory> Hotspot<M> {
     fn derive_continuations(&mut self) -> Result<(), HotspotError> {
         let stubs = Avma(self.jvm.return_barrier_start)..Avma(self.jvm.return_barrier_end);
         let wrappers = self.blobs()?.into_iter().filter(|blob| &*blob.name == NATIVE_NMETHOD).collect();
-        let wrappers = heap::with_code(wrappers, &self.memory);
+        let wrappers = code_heaps::with_code(wrappers, &self.memory);
         let found = wrappers
             .iter()
-            .find_map(|wrapper| continuation::parse(&wrapper.bytes, wrapper.blob.code.start, &stubs));
+            .find_map(|wrapper| continuation_entry::parse(&wrapper.bytes, wrapper.blob.code.start, &stubs));
         if let Some(found) = found {
             self.jvm.cont_entry_return_pc = found.return_pc.0;
             self.jvm.layout.thread_cont_entry = found.cont_entry;
@@ -297,7 +299,7 @@ impl<M: ProcessMemory> Hotspot<M> {
             }
         }
         all.retain(|blob| !blob.is_nmethod());
-        Ok(heap::with_code(all, &self.memory))
+        Ok(code_heaps::with_code(all, &self.memory))
     }
 
     /// Every compiled method that is alive, native wrappers included.

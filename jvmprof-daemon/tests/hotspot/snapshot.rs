@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
-use jvmprof_daemon::hotspot::memory::Read;
+use jvmprof_daemon::hotspot::process_memory::Read;
 use jvmprof_daemon::hotspot::{
     CodeRef, Frames, Hotspot, Image, JavaCache, ProcessMemory, RecordedMemory, Unnamed,
 };

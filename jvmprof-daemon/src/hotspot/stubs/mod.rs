@@ -6,15 +6,15 @@
 //! stack pointer is followed. So rows are exact for each instruction, and hold for JDKs that nobody
 //! has seen yet, as long as code is entered the same way. nmethods aren't looked at here.
 
-mod apx;
-mod by_offset;
-mod flow;
-mod kinds;
-mod known;
-mod native;
-mod state;
-mod table;
-mod transfer;
+mod analysis_cache;
+mod apx_instructions;
+mod code_kinds;
+mod control_flow;
+mod frame_state;
+mod instruction_effects;
+mod native_code;
+mod rows_by_offset;
+mod stub_rows;
 
 #[cfg(test)]
 mod tests;
@@ -22,14 +22,14 @@ mod tests;
 use iced_x86::{Mnemonic, OpKind};
 use jvmprof_common::rows::Row;
 
-use self::flow::{Flow, LocalCalls};
-pub use self::kinds::{CodeKind, kind_of_blob, kind_of_codelet};
-use self::known::Field;
-pub use self::native::analyze_native;
-use self::state::State;
-pub(crate) use self::table::Shapes;
-pub use self::table::{Coverage, StubRows};
-use self::transfer::Conventions;
+use self::analysis_cache::Field;
+pub use self::code_kinds::{CodeKind, kind_of_blob, kind_of_codelet};
+use self::control_flow::{Flow, LocalCalls};
+use self::frame_state::State;
+use self::instruction_effects::Conventions;
+pub use self::native_code::analyze_native;
+pub(crate) use self::stub_rows::Shapes;
+pub use self::stub_rows::{Coverage, StubRows};
 use crate::types::Avma;
 
 /// From `start` to the next span's start the same row holds; `None`: nothing is known there.

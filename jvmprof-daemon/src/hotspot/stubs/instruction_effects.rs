@@ -3,7 +3,7 @@
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind};
 use jvmprof_common::rows::Register;
 
-use super::state::{Base, Place, State, Value};
+use super::frame_state::{Base, Place, State, Value};
 
 /// What the kind of code allows beyond the instructions themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 
 use jvmprof_common::jvm::{Layout, NO_FIELD};
 
-use super::error::HotspotError;
-use super::vmstructs::VmStructs;
+use super::tables::VmStructs;
+use crate::hotspot::error::HotspotError;
 use crate::types::Avma;
 
 /// No object that is read is larger than this: an offset above is garbage.

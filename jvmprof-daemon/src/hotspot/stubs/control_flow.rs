@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 use jvmprof_common::rows::{Register, Row};
 
-use super::apx;
-use super::by_offset::RowsByOffset;
-use super::known::Field;
-use super::state::{State, Value};
-use super::transfer::{Conventions, Transfer, ends_path};
+use super::analysis_cache::Field;
+use super::apx_instructions;
+use super::frame_state::{State, Value};
+use super::instruction_effects::{Conventions, Transfer, ends_path};
+use super::rows_by_offset::RowsByOffset;
 
 /// What is known of one byte of code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,7 +193,7 @@ impl<'c> Flow<'c> {
         let mut decoder = Decoder::with_ip(64, code, self.base + u64::from(offset), DecoderOptions::NONE);
         let instruction = decoder.decode();
         if instruction.is_invalid() {
-            return apx::decode(code, self.base + u64::from(offset));
+            return apx_instructions::decode(code, self.base + u64::from(offset));
         }
         Some(instruction)
     }

@@ -7,9 +7,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::error::HotspotError;
-use super::layout::Lookup;
-use super::memory::{ProcessMemory, field};
+use crate::hotspot::error::HotspotError;
+use crate::hotspot::process_memory::{ProcessMemory, field};
+use crate::hotspot::vmstructs::field_offsets::Lookup;
 use crate::types::Avma;
 
 /// The interpreter has about 270 codelets.

@@ -1,18 +1,18 @@
 //! What is at an address of a JVM, for people.
 
-use super::attach::Hotspot;
-use super::cache::JavaCache;
-use super::command::{self, ClassCounters, PerfFields};
-use super::error::HotspotError;
-use super::flags::{Flag, FlagFields};
-use super::heap::Blob;
-use super::interpreter::Codelet;
-use super::layout::Lookup;
-use super::memory::ProcessMemory;
-use super::nmethod::Compiled;
-use super::resolve::{CodeRef, Frames};
-use super::threads::{JavaThread, ThreadFields};
-use super::unnamed::Unnamed;
+use super::java_frames::{CodeRef, Frames};
+use super::naming_error::Unnamed;
+use crate::hotspot::attach::Hotspot;
+use crate::hotspot::code_cache::code_heaps::Blob;
+use crate::hotspot::code_cache::interpreter_codelets::Codelet;
+use crate::hotspot::code_cache::nmethod::Compiled;
+use crate::hotspot::diagnostics::perf_counters::{self, ClassCounters, PerfFields};
+use crate::hotspot::diagnostics::vm_flags::{Flag, FlagFields};
+use crate::hotspot::error::HotspotError;
+use crate::hotspot::java_cache::JavaCache;
+use crate::hotspot::process_memory::ProcessMemory;
+use crate::hotspot::threads::java_threads::{JavaThread, ThreadFields};
+use crate::hotspot::vmstructs::field_offsets::Lookup;
 use crate::types::Avma;
 
 /// What an address of the code cache belongs to.
@@ -91,9 +91,9 @@ impl<M: ProcessMemory> Hotspot<M> {
 
     /// The program that runs, by what the JVM keeps of its command line: a main class, or a jar's
     /// file name. `None` while the JVM starts, and with `-XX:-UsePerfData`; then the process's
-    /// arguments may tell ([`command::main_class_of_arguments`]).
+    /// arguments may tell ([`perf_counters::main_class_of_arguments`]).
     pub fn main_class(&self) -> Option<String> {
         let command = self.fact_fields.perf?.java_command(&self.memory)?;
-        command::main_class_of_command(&command)
+        perf_counters::main_class_of_command(&command)
     }
 }

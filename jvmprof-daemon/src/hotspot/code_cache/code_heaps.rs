@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use jvmprof_common::jvm::{Heap, Layout, MAX_HEAPS, NO_FIELD};
 
-use super::error::HotspotError;
-use super::layout::Lookup;
-use super::memory::{ProcessMemory, field};
+use crate::hotspot::error::HotspotError;
+use crate::hotspot::process_memory::{ProcessMemory, field};
+use crate::hotspot::vmstructs::field_offsets::Lookup;
 use crate::types::Avma;
 
 /// The code cache is at most 2 GiB: share/utilities/globalDefinitions.hpp, `CODE_CACHE_SIZE_LIMIT`.

@@ -4,7 +4,7 @@
 //! The interpreter rewrites bytecodes into faster ones whose numbers differ by JDK; their names,
 //! which the codelets bear, don't: openjdk src/hotspot/share/interpreter/bytecodes.cpp.
 
-use super::interpreter::Codelet;
+use crate::hotspot::code_cache::interpreter_codelets::Codelet;
 use crate::types::Avma;
 
 const WIDE: u8 = 196;

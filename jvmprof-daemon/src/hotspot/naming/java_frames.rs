@@ -4,15 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::attach::Hotspot;
-use super::bytecodes::Expected;
-use super::cache::{JavaCache, MethodKey};
-use super::memory::ProcessMemory;
-use super::method::{MethodInfo, Reading, describe, identify, identify_again};
-use super::nmethod::{Debug, NmethodId};
-use super::scopes::{self, Scope};
-use super::unloads::Times;
-use super::unnamed::Unnamed;
+use super::naming_error::Unnamed;
+use crate::hotspot::attach::Hotspot;
+use crate::hotspot::code_cache::nmethod::{Debug, NmethodId};
+use crate::hotspot::code_cache::scope_descs::{self, Scope};
+use crate::hotspot::java_cache::{JavaCache, MethodKey};
+use crate::hotspot::methods::bytecodes::Expected;
+use crate::hotspot::methods::class_unloading::Times;
+use crate::hotspot::methods::method::{MethodInfo, Reading, describe, identify, identify_again};
+use crate::hotspot::process_memory::ProcessMemory;
 use crate::types::Avma;
 
 /// A physical Java frame, as it was when the sample was taken.
@@ -116,7 +116,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         let CodeRef::Compiled { pc, blob, compile_id, osr } = *code else { return None };
         let debug = cache.nmethods.get(&(self.key, NmethodId { blob, compile_id, osr }))?;
         let offset = pc.0.checked_sub(debug.header.code_begin.0).and_then(|it| u32::try_from(it).ok());
-        Some(offset.is_some_and(|offset| scopes::is_behind_all(&debug.pcs, offset)))
+        Some(offset.is_some_and(|offset| scope_descs::is_behind_all(&debug.pcs, offset)))
     }
 
     /// Whether a leaf behind all of its nmethod's code ([`Self::is_behind_all`]) is in the stub of
@@ -244,11 +244,11 @@ impl<M: ProcessMemory> Hotspot<M> {
         }
         let offset = u32::try_from(pc.0 - debug.header.code_begin.0).map_err(|_| Unnamed::OutsideCode)?;
         // Native wrappers have no debug information.
-        let sentinel = Scope { method: None, bci: scopes::ENTRY_BCI };
-        let chain = match scopes::find(&debug.pcs, offset) {
+        let sentinel = Scope { method: None, bci: scope_descs::ENTRY_BCI };
+        let chain = match scope_descs::find(&debug.pcs, offset) {
             None => vec![sentinel],
             Some(desc) => {
-                scopes::chain(&debug.scopes, desc, self.encoding).map_err(|_| Unnamed::DebugInfo)?
+                scope_descs::chain(&debug.scopes, desc, self.encoding).map_err(|_| Unnamed::DebugInfo)?
             }
         };
         let with_method = |scope: Scope| Some((scope, debug.method_at(scope.method)?));
@@ -403,7 +403,7 @@ impl<M: ProcessMemory> Hotspot<M> {
 
     fn interpreted_frame(&self, info: &MethodInfo, bcp_offset: u32, expected: Expected) -> Frames {
         if info.native {
-            return [frame(info, scopes::ENTRY_BCI, How::Native)].into();
+            return [frame(info, scope_descs::ENTRY_BCI, How::Native)].into();
         }
         let bci = bcp_offset.checked_sub(info.code_offset).and_then(|bci| u16::try_from(bci).ok());
         // The method is sure, where in it may not be: the pointer isn't set yet, or belongs to
@@ -414,7 +414,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         };
         let frame = match bci.filter(is_sure) {
             Some(bci) => frame(info, bci.into(), How::Interpreted),
-            None => JavaFrame { line: 0, ..frame(info, scopes::ENTRY_BCI, How::Interpreted) },
+            None => JavaFrame { line: 0, ..frame(info, scope_descs::ENTRY_BCI, How::Interpreted) },
         };
         [frame].into()
     }

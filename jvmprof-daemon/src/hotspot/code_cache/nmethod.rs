@@ -9,13 +9,13 @@ use std::sync::OnceLock;
 
 use jvmprof_common::jvm::{Layout, NO_FIELD};
 
-use super::error::HotspotError;
-use super::heap::Blob;
-use super::layout::Lookup;
-use super::memory::{ProcessMemory, field};
-use super::scopes::{self, PcDesc};
-use super::unnamed::Unnamed;
+use super::code_heaps::Blob;
+use super::scope_descs::{self, PcDesc};
 use super::unsigned5::Encoding;
+use crate::hotspot::error::HotspotError;
+use crate::hotspot::naming::naming_error::Unnamed;
+use crate::hotspot::process_memory::{ProcessMemory, field};
+use crate::hotspot::vmstructs::field_offsets::Lookup;
 use crate::types::Avma;
 
 /// Debug information of one method, in bytes. C2 gives up on methods long before.
@@ -382,7 +382,7 @@ impl Debug {
 
     /// All methods of its scopes.
     pub(crate) fn scope_methods(&self, encoding: Encoding) -> impl Iterator<Item = Avma> {
-        let indices = scopes::methods(&self.scopes, &self.pcs, encoding);
+        let indices = scope_descs::methods(&self.scopes, &self.pcs, encoding);
         let indices = indices.into_iter().map(Some).chain([None]);
         indices.filter_map(|index| self.method_at(index))
     }

@@ -7,9 +7,9 @@
 
 use std::ops::Range;
 
-use super::error::HotspotError;
-use super::layout::Lookup;
-use super::memory::{ProcessMemory, field};
+use crate::hotspot::error::HotspotError;
+use crate::hotspot::process_memory::{ProcessMemory, field};
+use crate::hotspot::vmstructs::field_offsets::Lookup;
 use crate::types::Avma;
 
 /// Bytes of performance counters; the JVM reserves 32 KiB.

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use object::elf::{DT_GNU_HASH, DT_HASH, DT_STRTAB, DT_SYMTAB, ELFMAG, PT_DYNAMIC, PT_LOAD};
 
-use super::memory::{MAX_READ, ProcessMemory, field};
+use crate::hotspot::process_memory::{MAX_READ, ProcessMemory, field};
 use crate::process::procfs::{self, ProcfsError};
 use crate::types::Avma;
 
@@ -284,7 +284,7 @@ pub fn images(pid: u32) -> Result<Vec<Image>, ProcfsError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hotspot::memory::LiveMemory;
+    use crate::hotspot::process_memory::LiveMemory;
 
     #[test]
     fn exports_are_found_in_this_process_where_the_loader_finds_them() {

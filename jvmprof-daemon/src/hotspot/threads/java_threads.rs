@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 
-use super::error::HotspotError;
-use super::layout::Lookup;
-use super::memory::ProcessMemory;
+use crate::hotspot::error::HotspotError;
+use crate::hotspot::process_memory::ProcessMemory;
+use crate::hotspot::vmstructs::field_offsets::Lookup;
 use crate::types::Avma;
 
 /// Threads that are looked at, at most.

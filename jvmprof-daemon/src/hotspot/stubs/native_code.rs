@@ -6,9 +6,9 @@
 
 use jvmprof_common::rows::Row;
 
-use super::flow::{Flow, LocalCalls};
-use super::state::State;
-use super::transfer::Conventions;
+use super::control_flow::{Flow, LocalCalls};
+use super::frame_state::State;
+use super::instruction_effects::Conventions;
 use super::{STUB_ALIGNMENT, spans};
 use crate::types::Svma;
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use jvmprof_common::rows::Row;
 
-use super::known::KnownCode;
+use super::analysis_cache::KnownCode;
 use super::{CodeKind, Span, analyze_piece, kind_of_blob, kind_of_codelet};
 use crate::hotspot::{Codelet, StubBlob};
 use crate::intern::Interner;

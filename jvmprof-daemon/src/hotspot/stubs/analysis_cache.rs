@@ -12,7 +12,7 @@ use std::sync::Arc;
 use iced_x86::{ConstantOffsets, Instruction, Mnemonic, OpKind};
 
 use super::CodeKind;
-use super::table::Shape;
+use super::stub_rows::Shape;
 use crate::types::Avma;
 
 /// Fields and spans of what is remembered, at most, and as much for each piece: some megabytes.

@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use jvmprof_common::jvm::Layout;
 
-use super::attach::Hotspot;
-use super::cache::{JavaCache, MethodKey};
-use super::layout::Lookup;
-use super::memory::{ProcessMemory, field};
-use super::method::{identify, is_method_name, is_signature};
-use super::names::decode_symbol;
-use super::nmethod::NmethodId;
-use super::resolve::CodeRef;
+use super::java_frames::CodeRef;
+use crate::hotspot::attach::Hotspot;
+use crate::hotspot::code_cache::nmethod::NmethodId;
+use crate::hotspot::java_cache::{JavaCache, MethodKey};
+use crate::hotspot::methods::class_names::decode_symbol;
+use crate::hotspot::methods::method::{identify, is_method_name, is_signature};
+use crate::hotspot::process_memory::{ProcessMemory, field};
+use crate::hotspot::vmstructs::field_offsets::Lookup;
 use crate::types::Avma;
 
 /// Tags of constants (JVMS 4.4).

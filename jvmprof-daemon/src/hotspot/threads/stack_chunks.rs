@@ -8,11 +8,11 @@
 
 use jvmprof_common::jvm::{Chunks, Layout};
 
-use super::collector::CollectorFields;
-use super::flags::FlagFields;
-use super::layout::Lookup;
-use super::memory::{ProcessMemory, field};
-use super::unsigned5::{Encoding, Reader};
+use super::gc_forwarding_tables::CollectorFields;
+use crate::hotspot::code_cache::unsigned5::{Encoding, Reader};
+use crate::hotspot::diagnostics::vm_flags::FlagFields;
+use crate::hotspot::process_memory::{ProcessMemory, field};
+use crate::hotspot::vmstructs::field_offsets::Lookup;
 use crate::types::Avma;
 
 const CHUNK: &str = "jdk/internal/vm/StackChunk";

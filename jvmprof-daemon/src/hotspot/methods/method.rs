@@ -9,13 +9,13 @@ use std::sync::Arc;
 use jvmprof_common::jvm::{Layout, MethodIdentity, method_identity};
 use jvmprof_common::unwind::Memory;
 
-use super::error::HotspotError;
-use super::layout::Lookup;
-use super::lines::LineTable;
-use super::memory::{ProcessMemory, field};
-use super::names::{class_name, decode_symbol};
-use super::unnamed::Unnamed;
-use super::unsigned5::Encoding;
+use super::class_names::{class_name, decode_symbol};
+use super::line_table::LineTable;
+use crate::hotspot::code_cache::unsigned5::Encoding;
+use crate::hotspot::error::HotspotError;
+use crate::hotspot::naming::naming_error::Unnamed;
+use crate::hotspot::process_memory::{ProcessMemory, field};
+use crate::hotspot::vmstructs::field_offsets::Lookup;
 use crate::types::Avma;
 
 /// `JVM_ACC_NATIVE` (JVMS 4.6).

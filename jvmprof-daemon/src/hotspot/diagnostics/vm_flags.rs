@@ -3,9 +3,9 @@
 
 use serde::Serialize;
 
-use super::error::HotspotError;
-use super::layout::Lookup;
-use super::memory::{ProcessMemory, field};
+use crate::hotspot::error::HotspotError;
+use crate::hotspot::process_memory::{ProcessMemory, field};
+use crate::hotspot::vmstructs::field_offsets::Lookup;
 use crate::types::Avma;
 
 /// Flags of one JVM, at most; JDK 8 has 870 of them, later ones 500 to 700.

@@ -1,7 +1,7 @@
 //! Source lines by bytecode index: openjdk src/hotspot/share/oops/method.hpp,
 //! `CompressedLineNumberReadStream`, and method.cpp, `line_number_from_bci`.
 
-use super::unsigned5::{Encoding, Reader};
+use crate::hotspot::code_cache::unsigned5::{Encoding, Reader};
 
 /// Entries of one table: a method has at most 65,535 bytes of code.
 const MAX_ENTRIES: usize = 65_536;

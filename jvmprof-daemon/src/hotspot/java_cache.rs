@@ -7,8 +7,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::method::MethodInfo;
-use super::nmethod::{Debug, NmethodId};
+use super::code_cache::nmethod::{Debug, NmethodId};
+use super::methods::method::MethodInfo;
 use super::stubs::{Shapes, StubRows};
 use crate::generational_cache::GenerationalCache;
 use crate::intern::Interner;

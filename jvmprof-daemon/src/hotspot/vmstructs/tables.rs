@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use super::error::HotspotError;
-use super::image::{Exports, Image, find_exports};
-use super::memory::{ProcessMemory, field};
+use super::exported_symbols::{Exports, Image, find_exports};
+use crate::hotspot::error::HotspotError;
+use crate::hotspot::process_memory::{ProcessMemory, field};
 use crate::types::Avma;
 
 /// Entries of one table, at most; JDK 8 to 28 have up to 1,100.

@@ -3,8 +3,8 @@
 
 use jvmprof_common::jvm::Collector;
 
-use super::layout::Lookup;
-use super::memory::{ProcessMemory, field};
+use crate::hotspot::process_memory::{ProcessMemory, field};
+use crate::hotspot::vmstructs::field_offsets::Lookup;
 use crate::types::Avma;
 
 /// Where a JVM keeps what is needed; `None` for collectors that it doesn't have, or doesn't say

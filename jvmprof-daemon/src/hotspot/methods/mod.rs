@@ -1,0 +1,7 @@
+//! Java methods: identity, names, line tables, bytecodes, and whether their classes were unloaded.
+
+pub(crate) mod bytecodes;
+pub mod class_names;
+pub(crate) mod class_unloading;
+pub mod line_table;
+pub(crate) mod method;

@@ -1,0 +1,6 @@
+//! Recorded frames and addresses of code to Java methods with lines.
+
+pub(crate) mod callee;
+pub(crate) mod code_at_pc;
+pub(crate) mod java_frames;
+pub(crate) mod naming_error;

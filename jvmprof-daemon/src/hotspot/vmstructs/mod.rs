@@ -1,0 +1,7 @@
+//! The tables by which a JVM describes itself, and the field offsets that come from them.
+
+pub(crate) mod exported_symbols;
+pub(crate) mod field_offsets;
+mod tables;
+
+pub use tables::VmStructs;
