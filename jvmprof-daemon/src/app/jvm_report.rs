@@ -7,7 +7,8 @@ use serde::Serialize;
 
 use crate::hotspot::stubs::StubRows;
 use crate::hotspot::{
-    Blob, Compiled, Explanation, Flag, Hotspot, HotspotError, JavaFrame, LiveMemory, Origin, Version, images,
+    Blob, CodeAtPc, Compiled, FlagOrigin, Hotspot, HotspotError, JavaFrame, JvmVersion, LiveMemory, VmFlag,
+    images,
 };
 use crate::symbolize::JvmFacts;
 use crate::types::Avma;
@@ -55,7 +56,7 @@ pub(super) struct JvmReport {
 struct FlagReport {
     name: String,
     value: String,
-    origin: Origin,
+    origin: FlagOrigin,
 }
 
 #[derive(Debug, Serialize)]
@@ -114,7 +115,7 @@ impl Reader {
         self.hotspot.image().0
     }
 
-    pub(super) fn version(&self) -> &Version {
+    pub(super) fn version(&self) -> &JvmVersion {
         self.hotspot.version()
     }
 
@@ -169,7 +170,7 @@ impl Reader {
     /// # Errors
     /// The code cache can't be read.
     pub(super) fn explain(&mut self, pc: Avma) -> Result<Option<CodeReport>, HotspotError> {
-        let Some(Explanation { blob, codelet, compiled }) = self.hotspot.explain(pc)? else {
+        let Some(CodeAtPc { blob, codelet, compiled }) = self.hotspot.explain(pc)? else {
             return Ok(None);
         };
         let mut report = CodeReport {
@@ -209,9 +210,9 @@ fn tier(compiled: &Compiled) -> &'static str {
     }
 }
 
-fn is_telling(flag: &Flag) -> bool {
+fn is_telling(flag: &VmFlag) -> bool {
     let collector = flag.name.starts_with("Use") && flag.name.ends_with("GC") && flag.value == "true";
-    let by_itself = matches!(flag.origin, Origin::Ergonomic | Origin::Other);
+    let by_itself = matches!(flag.origin, FlagOrigin::Ergonomic | FlagOrigin::Other);
     !by_itself || collector || TELLING.contains(&&*flag.name)
 }
 
@@ -220,7 +221,7 @@ fn percent(part: u64, whole: u64) -> f64 {
 }
 
 impl FlagReport {
-    fn of(Flag { name, value, origin }: Flag) -> Self {
+    fn of(VmFlag { name, value, origin }: VmFlag) -> Self {
         Self { name, value, origin }
     }
 }
@@ -260,13 +261,13 @@ impl fmt::Display for JvmReport {
 }
 
 /// Who set a flag, unless it was the JVM itself.
-fn by(origin: Origin) -> &'static str {
+fn by(origin: FlagOrigin) -> &'static str {
     match origin {
-        Origin::CommandLine => " (command line)",
-        Origin::Environment => " (environment)",
-        Origin::ConfigFile => " (file)",
-        Origin::Management => " (set while it ran)",
-        Origin::Ergonomic | Origin::Other => "",
+        FlagOrigin::CommandLine => " (command line)",
+        FlagOrigin::Environment => " (environment)",
+        FlagOrigin::ConfigFile => " (file)",
+        FlagOrigin::Management => " (set while it ran)",
+        FlagOrigin::Ergonomic | FlagOrigin::Other => "",
     }
 }
 
@@ -309,13 +310,14 @@ mod tests {
 
     #[test]
     fn flags_that_somebody_set_or_that_shape_code_are_told() {
-        let flag = |name: &str, value: &str, origin| Flag { name: name.into(), value: value.into(), origin };
+        let flag =
+            |name: &str, value: &str, origin| VmFlag { name: name.into(), value: value.into(), origin };
         for (flag, told) in [
-            (flag("MaxHeapSize", "1", Origin::Ergonomic), false),
-            (flag("MaxHeapSize", "1", Origin::CommandLine), true),
-            (flag("UseG1GC", "true", Origin::Ergonomic), true),
-            (flag("UseSerialGC", "false", Origin::Ergonomic), false),
-            (flag("SegmentedCodeCache", "true", Origin::Ergonomic), true),
+            (flag("MaxHeapSize", "1", FlagOrigin::Ergonomic), false),
+            (flag("MaxHeapSize", "1", FlagOrigin::CommandLine), true),
+            (flag("UseG1GC", "true", FlagOrigin::Ergonomic), true),
+            (flag("UseSerialGC", "false", FlagOrigin::Ergonomic), false),
+            (flag("SegmentedCodeCache", "true", FlagOrigin::Ergonomic), true),
         ] {
             assert_eq!(is_telling(&flag), told, "{flag:?}");
         }

@@ -11,17 +11,17 @@ use super::code_cache::code_heaps::{
 use super::code_cache::interpreter_codelets::{Codelet, InterpreterFields};
 use super::code_cache::nmethod::{Compiled, NmethodFields};
 use super::code_cache::unsigned5::Encoding;
+use super::diagnostics::DiagnosticFields;
 use super::error::HotspotError;
 use super::java_cache::JvmKey;
 use super::methods::bytecodes::Templates;
+use super::methods::call_operands::CallFields;
 use super::methods::class_unloading::Unloads;
 use super::methods::method::MethodFields;
-use super::naming::callee::CallFields;
-use super::naming::code_at_pc::FactFields;
 use super::process_memory::ProcessMemory;
-use super::threads::continuation_entry;
-use super::threads::stack_chunks::ChunkFields;
-use super::version::Version;
+use super::version::JvmVersion;
+use super::virtual_threads::continuation_entry;
+use super::virtual_threads::stack_chunks::ChunkFields;
 use super::vmstructs::VmStructs;
 use super::vmstructs::exported_symbols::Image;
 use super::vmstructs::field_offsets::{self, Lookup};
@@ -34,7 +34,7 @@ const MAX_RELEASE: usize = 256;
 pub struct Hotspot<M> {
     pub(crate) memory: M,
     image: Image,
-    version: Version,
+    version: JvmVersion,
     statics: Statics,
     heap_fields: HeapFields,
     interpreter_fields: InterpreterFields,
@@ -48,7 +48,7 @@ pub struct Hotspot<M> {
     pub(crate) nmethod_fields: Option<NmethodFields>,
     /// `None` if it doesn't say what bytecodes refer to.
     pub(crate) call_fields: Option<CallFields>,
-    pub(crate) fact_fields: FactFields,
+    pub(crate) diagnostic_fields: DiagnosticFields,
     /// Where it counts them; `None` if it doesn't.
     pub(crate) unloaded_classes: Option<Avma>,
     pub(crate) unloads: Unloads,
@@ -102,7 +102,7 @@ impl<M: ProcessMemory> Hotspot<M> {
             method_fields: MethodFields::new(lookup, &layout, encoding)?,
             nmethod_fields: NmethodFields::new(lookup, &layout).ok(),
             call_fields: CallFields::new(lookup),
-            fact_fields: FactFields::new(lookup),
+            diagnostic_fields: DiagnosticFields::new(lookup),
             unloaded_classes: None,
             unloads: Unloads::default(),
             chunk_fields: ChunkFields::new(lookup),
@@ -123,7 +123,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         &self.jvm
     }
 
-    pub fn version(&self) -> &Version {
+    pub fn version(&self) -> &JvmVersion {
         &self.version
     }
 
@@ -167,7 +167,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         }
         self.find_landmarks(&heaps)?;
         if self.jvm.loaded_classes == 0 {
-            let found = self.fact_fields.classes(&self.memory);
+            let found = self.diagnostic_fields.classes(&self.memory);
             self.jvm.loaded_classes = found.map_or(0, |classes| classes.loaded.0);
             self.unloaded_classes = found.map(|classes| classes.unloaded);
         }
@@ -332,7 +332,7 @@ fn is_continuation_stubs(name: &str) -> bool {
     name.contains("stub") && name.contains("continuation")
 }
 
-fn read_version(lookup: Lookup<'_>, memory: &impl ProcessMemory) -> Result<Version, HotspotError> {
+fn read_version(lookup: Lookup<'_>, memory: &impl ProcessMemory) -> Result<JvmVersion, HotspotError> {
     let at = lookup.address("Abstract_VM_Version::_s_vm_release")?;
     let text = memory.read_u64(at).unwrap_or_default();
     if text == 0 {
@@ -340,7 +340,7 @@ fn read_version(lookup: Lookup<'_>, memory: &impl ProcessMemory) -> Result<Versi
     }
     let release = memory.read_c_string(Avma(text), MAX_RELEASE);
     let what = "the JVM's version";
-    release.map(|text| Version::of_release(&text)).ok_or(HotspotError::Read {
+    release.map(|text| JvmVersion::of_release(&text)).ok_or(HotspotError::Read {
         what,
         address: Avma(text),
         bytes: MAX_RELEASE,

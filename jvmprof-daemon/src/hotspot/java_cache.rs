@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::code_cache::nmethod::{Debug, NmethodId};
 use super::methods::method::MethodInfo;
-use super::stubs::{Shapes, StubRows};
+use super::stubs::{PieceShapes, StubRows};
 use crate::generational_cache::GenerationalCache;
 use crate::intern::Interner;
 use crate::types::Avma;
@@ -36,7 +36,7 @@ pub struct JavaCache {
     pub(crate) nmethods: GenerationalCache<(JvmKey, NmethodId), Arc<Debug>>,
     /// Methods of the JDK are the same in all JVMs of its version.
     infos: Mutex<Interner<MethodInfo>>,
-    shapes: Arc<Shapes>,
+    shapes: Arc<PieceShapes>,
 }
 
 impl JavaCache {

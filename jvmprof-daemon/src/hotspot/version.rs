@@ -4,14 +4,14 @@ use std::fmt;
 
 /// A JVM's version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Version {
+pub struct JvmVersion {
     /// 8, 17, 25: the number that people call it by; 0 if the JVM's own text can't be understood.
     pub feature: u32,
     /// As the JVM words it: "17.0.15+6-Debian-1deb12u1"; "25.504-b08" for JDK 8's HotSpot.
     pub vm_release: String,
 }
 
-impl Version {
+impl JvmVersion {
     /// By `Abstract_VM_Version::_s_vm_release`.
     pub fn of_release(vm_release: &str) -> Self {
         let number = vm_release.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
@@ -24,7 +24,7 @@ impl Version {
 }
 
 /// As `java -version` begins: `17.0.15`, `1.8.0_504`, `28-ea`.
-impl fmt::Display for Version {
+impl fmt::Display for JvmVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.feature == 8 {
             let update = self.vm_release.split(['.', '-']).nth(1).unwrap_or_default();
@@ -48,7 +48,7 @@ mod tests {
             ("28-ea+7-Debian-1", 28, "28-ea"),
             ("", 0, ""),
         ] {
-            let version = Version::of_release(release);
+            let version = JvmVersion::of_release(release);
             assert_eq!((version.feature, version.to_string().as_str()), (feature, shown), "{release}");
         }
     }

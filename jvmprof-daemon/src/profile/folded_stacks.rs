@@ -43,9 +43,9 @@ fn push_frame(stack: &mut String, frame: &Frame, annotation: Annotation) {
         return push_name(stack, &unnamed(frame), suffix(frame.kind, false, annotation));
     }
     let outermost = frame.lines.len() - 1;
-    for (at, Line { name, how, .. }) in frame.lines.iter().enumerate().rev() {
+    for (at, Line { name, mode, .. }) in frame.lines.iter().enumerate().rev() {
         // The name may tell it already.
-        let is_told = how.is_some_and(|how| name.ends_with(how.suffix()));
+        let is_told = mode.is_some_and(|mode| name.ends_with(mode.suffix()));
         let suffix = if is_told { "" } else { suffix(frame.kind, at != outermost, annotation) };
         push_name(stack, name, suffix);
     }
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn what_a_name_tells_is_not_told_twice() {
         let mut told = (*frame(FrameKind::Java, "com.acme.Order.total_[0]")).clone();
-        told.lines[0].how = Some(crate::profile::model::How::Interpreted);
+        told.lines[0].mode = Some(crate::profile::model::ExecutionMode::Interpreted);
         let batch = batch(vec![series(&[], vec![(vec![told.into()], 1)])]);
         assert_eq!(lines(&batch, Annotation::Every), ["com.acme.Order.total_[0] 1"]);
     }

@@ -33,9 +33,9 @@ pub struct Mapping {
     pub build_id: Option<BuildId>,
 }
 
-/// How a Java method ran.
+/// The way in which a Java method ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum How {
+pub enum ExecutionMode {
     Interpreted,
     C1,
     /// C2, or Graal in its place.
@@ -46,7 +46,7 @@ pub enum How {
     Native,
 }
 
-impl How {
+impl ExecutionMode {
     /// What `--java-frame-types` appends to the method's name. `_[0]`, `_[1]`, `_[j]` and `_[i]`
     /// are those of async-profiler's `ann` option.
     pub fn suffix(self) -> &'static str {
@@ -74,14 +74,14 @@ pub struct Line {
     /// Index of the bytecode in a Java method whose class file tells no line for it.
     pub bci: Option<u16>,
     /// `None` for what isn't a Java method, or where nothing tells.
-    pub how: Option<How>,
+    pub mode: Option<ExecutionMode>,
 }
 
 impl Line {
     /// One of which nothing but its name is known.
     pub fn named(name: impl Into<Arc<str>>) -> Self {
         let name = name.into();
-        Self { system_name: Arc::clone(&name), name, file: None, line: 0, bci: None, how: None }
+        Self { system_name: Arc::clone(&name), name, file: None, line: 0, bci: None, mode: None }
     }
 }
 

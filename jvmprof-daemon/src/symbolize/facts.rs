@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::hotspot::diagnostics::perf_counters::main_class_of_arguments;
+use crate::hotspot::diagnostics::main_class::main_class_of_arguments;
 use crate::hotspot::{Hotspot, ProcessMemory};
 
 /// Characters of a main class that are kept: a label is stored with each series.

@@ -6,8 +6,8 @@ use jvmprof_common::frame::UserFrame;
 use jvmprof_common::jvm::Jvm;
 
 use super::java::{Attached, Java};
-use crate::hotspot::{self, JavaFrame};
-use crate::profile::model::{Frame, FrameKind, How, Line, Mapping};
+use crate::hotspot::JavaFrame;
+use crate::profile::model::{ExecutionMode, Frame, FrameKind, Line, Mapping};
 use crate::types::{Avma, FileOffset};
 
 /// What a remembered frame takes beside its text: itself, its line, its slot in the map.
@@ -46,22 +46,18 @@ pub(super) fn java_frame(
 }
 
 fn java_line(method: &JavaFrame, types: bool) -> Line {
-    let how = match method.how {
-        hotspot::How::Interpreted => How::Interpreted,
-        hotspot::How::C1(_) => How::C1,
-        hotspot::How::C2 => How::C2,
-        hotspot::How::Inlined => How::Inlined,
-        hotspot::How::Native => How::Native,
+    let name = if types {
+        format!("{}{}", method.name, method.mode.suffix()).into()
+    } else {
+        Arc::clone(&method.name)
     };
-    let name =
-        if types { format!("{}{}", method.name, how.suffix()).into() } else { Arc::clone(&method.name) };
     Line {
         name,
         system_name: Arc::clone(&method.system_name),
         file: method.file.clone(),
         line: method.line,
         bci: u16::try_from(method.bci).ok().filter(|_| method.line == 0),
-        how: Some(how),
+        mode: Some(method.mode),
     }
 }
 
@@ -74,7 +70,7 @@ pub(super) fn enter_special_frame(java: Option<&Attached>, types: bool) -> Frame
         file: Some("Continuation.java".into()),
         line: 0,
         bci: -1,
-        how: hotspot::How::Native,
+        mode: ExecutionMode::Native,
     };
     let address = java.map(|java| Avma(java.jvm().return_barrier_start));
     Frame {
@@ -143,21 +139,21 @@ mod tests {
 
     #[test]
     fn how_a_method_ran_is_in_its_name_only_if_that_is_asked_for() {
-        let method = |how| JavaFrame {
+        let method = |mode| JavaFrame {
             name: "com.acme.Order.total".into(),
             system_name: "com.acme.Order.total()J".into(),
             file: Some("Order.java".into()),
             line: 7,
             bci: 3,
-            how,
+            mode,
         };
         let which = UserFrame::Native { pc: 0x1000, exact: true };
         let methods =
-            [method(hotspot::How::Inlined), method(hotspot::How::C1(3)), method(hotspot::How::Interpreted)];
+            [method(ExecutionMode::Inlined), method(ExecutionMode::C1), method(ExecutionMode::Interpreted)];
         let names = |types| -> Vec<String> {
             let frame = java_frame(&which, &methods, None, types);
             assert!(frame.lines.iter().all(|line| &*line.system_name == "com.acme.Order.total()J"));
-            assert_eq!(frame.lines[1].how, Some(How::C1));
+            assert_eq!(frame.lines[1].mode, Some(ExecutionMode::C1));
             frame.lines.iter().map(|line| line.name.to_string()).collect()
         };
         assert_eq!(names(false), ["com.acme.Order.total"; 3]);
@@ -176,7 +172,7 @@ mod tests {
                 file: None,
                 line,
                 bci,
-                how: hotspot::How::Inlined,
+                mode: ExecutionMode::Inlined,
             };
             java_line(&method, false).bci
         };

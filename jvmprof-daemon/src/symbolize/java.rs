@@ -12,8 +12,8 @@ use super::facts::JvmFacts;
 use super::frames::code_mapping;
 use crate::hotspot::stubs::StubRows;
 use crate::hotspot::{
-    Called, CodeRef, Hotspot, HotspotError, JavaCache, JavaFrame, LiveMemory, ProcessMemory, Times, Unnamed,
-    images,
+    Callee, Hotspot, HotspotError, JavaCache, JavaFrame, LiveMemory, NamingError, PhysicalFrame,
+    ProcessMemory, SampleTimes, images,
 };
 use crate::process::{Backing, Process};
 use crate::profile::model::Mapping;
@@ -49,7 +49,7 @@ const MAX_FACT_READS: u32 = 12;
 #[derive(Debug, Default)]
 pub(super) struct Callers {
     /// What frames call that were met below an interrupted one.
-    pub(super) calls: HashMap<UserFrame, Called, FastHasher>,
+    pub(super) calls: HashMap<UserFrame, Callee, FastHasher>,
     /// Interrupted frames of code that called itself, which were in no stub of it.
     bodies: HashSet<UserFrame, FastHasher>,
 }
@@ -297,10 +297,11 @@ impl Attached {
         &self,
         cache: &JavaCache,
         frames: &[UserFrame],
-        times: Times,
-    ) -> Vec<Result<Arc<[JavaFrame]>, Unnamed>> {
+        times: SampleTimes,
+    ) -> Vec<Result<Arc<[JavaFrame]>, NamingError>> {
         let interpreter = self.jvm().interpreter_start;
-        let requests: Vec<CodeRef> = frames.iter().filter_map(|frame| code_ref(frame, interpreter)).collect();
+        let requests: Vec<PhysicalFrame> =
+            frames.iter().filter_map(|frame| code_ref(frame, interpreter)).collect();
         self.hotspot.resolve_as_of(cache, &requests, times)
     }
 
@@ -331,9 +332,9 @@ impl Attached {
     }
 
     /// What a frame that has a name calls where it waits.
-    pub(super) fn called(&self, cache: &JavaCache, caller: &UserFrame) -> Called {
+    pub(super) fn called(&self, cache: &JavaCache, caller: &UserFrame) -> Callee {
         let caller = code_ref(caller, self.jvm().interpreter_start);
-        caller.map_or(Called::Anything, |caller| self.hotspot.called(cache, &caller))
+        caller.map_or(Callee::Anything, |caller| self.hotspot.called(cache, &caller))
     }
 
     /// What HotSpot calls a stub.
@@ -362,12 +363,12 @@ fn is_same_nmethod(one: &UserFrame, other: &UserFrame) -> bool {
     nmethod(one).is_some() && nmethod(one) == nmethod(other)
 }
 
-fn code_ref(frame: &UserFrame, interpreter_start: u64) -> Option<CodeRef> {
+fn code_ref(frame: &UserFrame, interpreter_start: u64) -> Option<PhysicalFrame> {
     match *frame {
         UserFrame::Compiled { pc, exact: _, blob, compile_id, is_osr } => {
-            Some(CodeRef::Compiled { pc: Avma(pc), blob: Avma(blob), compile_id, osr: is_osr })
+            Some(PhysicalFrame::Compiled { pc: Avma(pc), blob: Avma(blob), compile_id, osr: is_osr })
         }
-        UserFrame::Interpreted { method, exact, bcp, pc, check } => Some(CodeRef::Interpreted {
+        UserFrame::Interpreted { method, exact, bcp, pc, check } => Some(PhysicalFrame::Interpreted {
             method: Avma(method),
             check,
             bcp_offset: bcp,

@@ -17,7 +17,7 @@ use super::names::{FunctionNames, NativeLines};
 use super::replaced::REPLACED;
 use super::sought::Sought;
 use super::{KernelSide, Outcome, ProcessSymbols, modules, walk};
-use crate::hotspot::{JavaCache, Times};
+use crate::hotspot::{JavaCache, SampleTimes};
 use crate::native::file_cache::FileCache;
 use crate::process::{Backing, MappedCode, Process};
 use crate::profile::model::{Frame, FrameKind, Mapping};
@@ -189,7 +189,7 @@ impl Namer<'_> {
         else {
             return false;
         };
-        if !is_java(caller) || method.how.is_none() {
+        if !is_java(caller) || method.mode.is_none() {
             return false;
         }
         let called = symbols.callers.calls.entry(*caller).or_insert_with(|| java.called(self.java, caller));
@@ -216,7 +216,7 @@ impl Namer<'_> {
             return Known { frames, unnamed };
         }
         let new: Vec<UserFrame> = new.into_iter().collect();
-        let times = Times { sampled_ns: self.at_ns, now_ns: self.now_ns };
+        let times = SampleTimes { sampled_ns: self.at_ns, now_ns: self.now_ns };
         let named =
             symbols.java.attached().map(|java| java.resolve(self.java, &new, times)).unwrap_or_default();
         for (which, result) in new.iter().zip(named) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jvmprof_common::jvm::method_identity;
 use jvmprof_daemon::hotspot::vmstructs::VmStructs;
-use jvmprof_daemon::hotspot::{Called, CodeRef, Hotspot, JavaCache, LiveMemory, images};
+use jvmprof_daemon::hotspot::{Callee, Hotspot, JavaCache, LiveMemory, PhysicalFrame, images};
 use jvmprof_daemon::types::Avma;
 
 use crate::class_files::{ClassMethod, methods};
@@ -12,19 +12,19 @@ use crate::real::{Jvm, Words, classes, method_of, request};
 use crate::support::jdks;
 
 /// What the class file says: `invokevirtual #7  // Method Names$Box.put:(Ljava/lang/Comparable;)V`.
-fn truth_of(instruction: &str) -> Called {
+fn truth_of(instruction: &str) -> Callee {
     match instruction.split_once("Method ") {
-        _ if !instruction.starts_with("invoke") => Called::Nothing,
+        _ if !instruction.starts_with("invoke") => Callee::Nothing,
         Some((_, method)) if !instruction.starts_with("invokedynamic") => {
             let (name, signature) = method.split_once(':').expect("javap prints name and descriptor");
             let name = name.rsplit('.').next().unwrap().trim_matches('"');
-            Called::Method(format!("{name}{signature}").into())
+            Callee::Method(format!("{name}{signature}").into())
         }
-        _ => Called::Anything,
+        _ => Callee::Anything,
     }
 }
 
-/// How often each answer was right.
+/// ExecutionMode often each answer was right.
 #[derive(Debug, Default)]
 struct Right {
     methods: usize,
@@ -33,12 +33,12 @@ struct Right {
 }
 
 impl Right {
-    fn check(&mut self, called: &Called, instruction: &str) {
+    fn check(&mut self, called: &Callee, instruction: &str) {
         assert_eq!(*called, truth_of(instruction), "{instruction}");
         match called {
-            Called::Method(_) => self.methods += 1,
-            Called::Nothing => self.nothing += 1,
-            Called::Anything => self.anything += 1,
+            Callee::Method(_) => self.methods += 1,
+            Callee::Nothing => self.nothing += 1,
+            Callee::Anything => self.anything += 1,
         }
     }
 }
@@ -52,14 +52,14 @@ fn interpreted(jvm: &Jvm, hotspot: &mut Hotspot<LiveMemory>, truth: &BTreeMap<St
     for compiled in hotspot.compiled().unwrap() {
         let method = method_of(jvm, &structs, &compiled);
         let Some(identity) = method_identity(method, &layout, &mut Words(jvm.memory())) else { continue };
-        let at = |bci: u32| CodeRef::Interpreted {
+        let at = |bci: u32| PhysicalFrame::Interpreted {
             method: Avma(method),
             check: identity.check,
             bcp_offset: u32::from(layout.const_bytes) + bci,
             codelet_pc: None,
             leaf: false,
         };
-        assert_eq!(hotspot.called(&JavaCache::default(), &at(0)), Called::Anything, "nothing is known of it");
+        assert_eq!(hotspot.called(&JavaCache::default(), &at(0)), Callee::Anything, "nothing is known of it");
         let name = hotspot.resolve(&cache, &[at(0)]).remove(0).unwrap()[0].system_name.clone();
         for (bci, instruction) in truth.get(&*name).into_iter().flat_map(|method| &method.code) {
             right.check(&hotspot.called(&cache, &at(*bci as u32)), instruction);
@@ -73,7 +73,7 @@ fn compiled(hotspot: &mut Hotspot<LiveMemory>, truth: &BTreeMap<String, ClassMet
     let cache = JavaCache::default();
     let mut right = Right::default();
     for compiled in hotspot.compiled().unwrap() {
-        let requests: Vec<CodeRef> =
+        let requests: Vec<PhysicalFrame> =
             (compiled.code.start.0..compiled.code.end.0).map(|pc| request(&compiled, pc)).collect();
         for (request, found) in requests.iter().zip(hotspot.resolve(&cache, &requests)) {
             let Ok(frames) = found else { continue };
@@ -119,7 +119,7 @@ fn of_a_jvm_that_is_gone_nothing_is_said() {
             let request = request(&compiled, pc);
             let Ok(frames) = hotspot.resolve(&cache, &[request]).remove(0) else { continue };
             if truth.contains_key(&*frames[0].system_name)
-                && let Called::Method(_) = hotspot.called(&cache, &request)
+                && let Callee::Method(_) = hotspot.called(&cache, &request)
             {
                 calls.push(request);
             }
@@ -128,6 +128,6 @@ fn of_a_jvm_that_is_gone_nothing_is_said() {
     assert!(!calls.is_empty());
     drop(jvm);
     for call in calls {
-        assert_eq!(hotspot.called(&cache, &call), Called::Anything);
+        assert_eq!(hotspot.called(&cache, &call), Callee::Anything);
     }
 }

@@ -7,7 +7,9 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use jvmprof_daemon::hotspot::{CodeRef, Compiled, Frames, Hotspot, JavaCache, LiveMemory, Unnamed, images};
+use jvmprof_daemon::hotspot::{
+    Compiled, Frames, Hotspot, JavaCache, LiveMemory, NamingError, PhysicalFrame, images,
+};
 
 use crate::class_files::javac;
 use crate::real::{Jvm, request, shared_folder};
@@ -97,12 +99,12 @@ fn classes_that_take_each_others_place_are_never_mixed_up() {
         let mut hotspot = Hotspot::attach(&images(pid).unwrap(), LiveMemory::new(pid)).unwrap();
         let cache = JavaCache::default();
         let mut before: BTreeMap<(u64, u32), (Compiled, Vec<String>)> = BTreeMap::new();
-        let (mut named, mut lost, mut stale) = (0, BTreeMap::<Unnamed, usize>::new(), 0);
+        let (mut named, mut lost, mut stale) = (0, BTreeMap::<NamingError, usize>::new(), 0);
         let end = Instant::now() + Duration::from_secs(4);
         while Instant::now() < end {
             for compiled in hotspot.compiled().unwrap() {
                 let pcs = (compiled.code.start.0..compiled.code.end.0).step_by(48).take(16);
-                let requests: Vec<CodeRef> = pcs.map(|pc| request(&compiled, pc)).collect();
+                let requests: Vec<PhysicalFrame> = pcs.map(|pc| request(&compiled, pc)).collect();
                 for (index, found) in hotspot.resolve(&cache, &requests).iter().enumerate() {
                     match found {
                         Ok(frames) if check(frames) => {
@@ -119,7 +121,7 @@ fn classes_that_take_each_others_place_are_never_mixed_up() {
             }
             // Without what is remembered, code that was there before is itself or not there.
             let fresh = JavaCache::default();
-            let requests: Vec<CodeRef> =
+            let requests: Vec<PhysicalFrame> =
                 before.values().map(|(compiled, _)| request(compiled, compiled.code.start.0)).collect();
             let again = hotspot.resolve(&fresh, &requests);
             for ((_, wanted), found) in before.values().zip(again) {

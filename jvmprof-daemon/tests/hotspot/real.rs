@@ -12,8 +12,10 @@ use jvmprof_common::jvm::method_identity;
 use jvmprof_common::unwind::Memory;
 use jvmprof_daemon::hotspot::vmstructs::VmStructs;
 use jvmprof_daemon::hotspot::{
-    CodeRef, Compiled, Frames, Hotspot, How, JavaCache, LiveMemory, Origin, ProcessMemory, Unnamed, images,
+    Compiled, FlagOrigin, Frames, Hotspot, JavaCache, LiveMemory, NamingError, PhysicalFrame, ProcessMemory,
+    images,
 };
+use jvmprof_daemon::profile::model::ExecutionMode;
 use jvmprof_daemon::types::Avma;
 
 use crate::class_files::{ClassMethod, javac, methods};
@@ -68,9 +70,9 @@ pub(crate) fn classes(flags: &[&str]) -> tempfile::TempDir {
     folder
 }
 
-pub(crate) fn request(compiled: &Compiled, pc: u64) -> CodeRef {
+pub(crate) fn request(compiled: &Compiled, pc: u64) -> PhysicalFrame {
     let Compiled { blob, compile_id, osr, .. } = *compiled;
-    CodeRef::Compiled { pc: Avma(pc), blob, compile_id, osr }
+    PhysicalFrame::Compiled { pc: Avma(pc), blob, compile_id, osr }
 }
 
 /// What was found at all pcs of all compiled methods.
@@ -89,12 +91,12 @@ fn check_all(hotspot: &mut Hotspot<LiveMemory>, truth: &BTreeMap<String, ClassMe
     let mut lost = 0;
     for compiled in hotspot.compiled().unwrap() {
         let pcs: Vec<u64> = (compiled.code.start.0..compiled.code.end.0).collect();
-        let requests: Vec<CodeRef> = pcs.iter().map(|pc| request(&compiled, *pc)).collect();
+        let requests: Vec<PhysicalFrame> = pcs.iter().map(|pc| request(&compiled, *pc)).collect();
         for found in hotspot.resolve(&cache, &requests) {
             match found {
                 Ok(frames) => check(&frames, truth, lines, &mut seen),
                 // It may die while it is looked at.
-                Err(Unnamed::CodeReplaced | Unnamed::CodeUnloaded) => lost += 1,
+                Err(NamingError::CodeReplaced | NamingError::CodeUnloaded) => lost += 1,
                 Err(unnamed) => panic!("{compiled:?}: {unnamed:?}"),
             }
         }
@@ -106,10 +108,14 @@ fn check_all(hotspot: &mut Hotspot<LiveMemory>, truth: &BTreeMap<String, ClassMe
 fn check(frames: &Frames, truth: &BTreeMap<String, ClassMethod>, lines: bool, seen: &mut Seen) {
     let last = frames.len() - 1;
     for (index, frame) in frames.iter().enumerate() {
-        assert_eq!(frame.how == How::Inlined, index != last && frame.how != How::Native, "{frames:?}");
+        assert_eq!(
+            frame.mode == ExecutionMode::Inlined,
+            index != last && frame.mode != ExecutionMode::Native,
+            "{frames:?}"
+        );
         seen.frames += 1;
         seen.inlined += usize::from(index != last);
-        seen.how.insert(format!("{:?}", frame.how));
+        seen.how.insert(format!("{:?}", frame.mode));
         seen.methods.insert(frame.name.to_string());
         let Some(method) = truth.get(&*frame.system_name) else {
             assert!(!frame.name.starts_with("Names.") || frame.name.contains("$$Lambda"), "{frame:?}");
@@ -210,7 +216,7 @@ fn interpreted_frames_are_named_by_who_they_were() {
             let interpreted = |bci: u32, check, codelet_pc, leaf| {
                 let bcp_offset = u32::from(layout.const_bytes) + bci;
                 let method = Avma(method);
-                let request = CodeRef::Interpreted { method, check, bcp_offset, codelet_pc, leaf };
+                let request = PhysicalFrame::Interpreted { method, check, bcp_offset, codelet_pc, leaf };
                 hotspot.resolve(&cache, &[request]).remove(0)
             };
             let first = interpreted(0, identity.check, None, true).unwrap();
@@ -218,7 +224,10 @@ fn interpreted_frames_are_named_by_who_they_were() {
             checked += 1;
             for (bci, instruction) in &known.code {
                 let frame = &interpreted(*bci as u32, identity.check, None, true).unwrap()[0];
-                assert_eq!((frame.bci, frame.line, frame.how), (*bci, known.line(*bci), How::Interpreted));
+                assert_eq!(
+                    (frame.bci, frame.line, frame.mode),
+                    (*bci, known.line(*bci), ExecutionMode::Interpreted)
+                );
                 // A frame that waits in the code of one bytecode is at such a bytecode.
                 let opcode = instruction.split_whitespace().next().unwrap();
                 let code =
@@ -231,7 +240,7 @@ fn interpreted_frames_are_named_by_who_they_were() {
                 assert_eq!(wrong.line, 0, "JDK {feature}: {instruction} in the code of {other}");
             }
             let other = interpreted(0, identity.check ^ 1, None, true);
-            assert_eq!(other, Err(Unnamed::MethodReplaced), "JDK {feature}");
+            assert_eq!(other, Err(NamingError::MethodReplaced), "JDK {feature}");
         }
         assert!(checked >= 5, "JDK {feature}: {checked} methods of the program");
     }
@@ -251,10 +260,10 @@ fn another_compile_id_is_never_answered_with_what_is_there_now() {
             let pc = compiled.code.start.0;
             for other in [old, osr, nowhere] {
                 let found = hotspot.resolve(&cache, &[request(&other, pc)]).remove(0);
-                assert_eq!(found, Err(Unnamed::CodeReplaced), "JDK {feature}");
+                assert_eq!(found, Err(NamingError::CodeReplaced), "JDK {feature}");
             }
             let outside = hotspot.resolve(&cache, &[request(&compiled, compiled.code.end.0 + 1)]).remove(0);
-            assert_eq!(outside, Err(Unnamed::OutsideCode), "JDK {feature}");
+            assert_eq!(outside, Err(NamingError::OutsideCode), "JDK {feature}");
         }
     }
 }
@@ -272,7 +281,7 @@ fn a_jvm_that_is_gone_has_no_names_but_those_that_are_known() {
     let before = hotspot.resolve(&cache, &[known]).remove(0).unwrap();
     drop(jvm);
     let after = hotspot.resolve(&cache, &[known, unknown]);
-    assert_eq!(after, [Ok(before), Err(Unnamed::Unreadable)]);
+    assert_eq!(after, [Ok(before), Err(NamingError::Unreadable)]);
     assert!(hotspot.refresh().is_err());
 }
 
@@ -312,7 +321,11 @@ fn a_jvm_tells_its_flags_threads_and_program() {
         let flag = |name: &str| flags.iter().find(|flag| flag.name == name);
         let (heap, serial) = (flag("MaxHeapSize").unwrap(), flag("UseSerialGC").unwrap());
         assert_eq!((&*heap.value, &*serial.value), ("67108864", "true"), "JDK {feature}");
-        assert_eq!((heap.origin, serial.origin), (Origin::CommandLine, Origin::CommandLine), "JDK {feature}");
+        assert_eq!(
+            (heap.origin, serial.origin),
+            (FlagOrigin::CommandLine, FlagOrigin::CommandLine),
+            "JDK {feature}"
+        );
         assert!(flags.len() < 60, "JDK {feature}: {flags:?}");
         let tasks = format!("/proc/{}/task", jvm.0.id());
         let threads = hotspot.threads();
@@ -332,7 +345,7 @@ fn a_jvm_tells_its_flags_threads_and_program() {
         let explained = hotspot.explain(compiled.code.start).unwrap().unwrap();
         let (which, frames) = explained.compiled.unwrap();
         assert_eq!(which, compiled, "JDK {feature}");
-        assert_eq!(frames.unwrap().last().unwrap().how, How::C1(1), "JDK {feature}");
+        assert_eq!(frames.unwrap().last().unwrap().mode, ExecutionMode::C1, "JDK {feature}");
         assert_eq!(hotspot.explain(Avma(16)).unwrap(), None);
     }
 }
@@ -353,7 +366,7 @@ fn record_jvms() {
         for compiled in live.compiled().unwrap() {
             let first = request(&compiled, compiled.code.start.0);
             let Ok(frames) = live.resolve(&cache, &[first]).remove(0) else { continue };
-            let native = frames.last().unwrap().how == How::Native && requests.len() < 4;
+            let native = frames.last().unwrap().mode == ExecutionMode::Native && requests.len() < 4;
             if native || frames.last().unwrap().name.starts_with("Names") {
                 let pcs = (compiled.code.start.0..compiled.code.end.0).step_by(64).take(12);
                 requests.extend(pcs.map(|pc| request(&compiled, pc)));
@@ -363,7 +376,7 @@ fn record_jvms() {
         let recorder = Recorder { memory: jvm.memory(), lines: RefCell::default() };
         let hotspot = Hotspot::attach(&[image], &recorder).unwrap();
         let cache = JavaCache::default();
-        let named: Vec<(CodeRef, Frames)> = requests
+        let named: Vec<(PhysicalFrame, Frames)> = requests
             .into_iter()
             .take(200)
             .filter_map(|request| Some((request, hotspot.resolve(&cache, &[request]).remove(0).ok()?)))

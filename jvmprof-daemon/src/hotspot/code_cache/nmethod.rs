@@ -13,7 +13,7 @@ use super::code_heaps::Blob;
 use super::scope_descs::{self, PcDesc};
 use super::unsigned5::Encoding;
 use crate::hotspot::error::HotspotError;
-use crate::hotspot::naming::naming_error::Unnamed;
+use crate::hotspot::error::NamingError;
 use crate::hotspot::process_memory::{ProcessMemory, field};
 use crate::hotspot::vmstructs::field_offsets::Lookup;
 use crate::types::Avma;
@@ -151,8 +151,13 @@ impl NmethodFields {
     }
 
     /// Checks that these bytes are the header of the nmethod that is meant, alive.
-    pub(crate) fn parse(&self, wanted: NmethodId, bytes: &[u8], layout: &Layout) -> Result<Header, Unnamed> {
-        let blob = bytes.get(self.block_bytes..).ok_or(Unnamed::Unreadable)?;
+    pub(crate) fn parse(
+        &self,
+        wanted: NmethodId,
+        bytes: &[u8],
+        layout: &Layout,
+    ) -> Result<Header, NamingError> {
+        let blob = bytes.get(self.block_bytes..).ok_or(NamingError::Unreadable)?;
         let used = field::u8(bytes, self.block_used) == Some(1);
         let compile_id = field::u32(blob, layout.nmethod_compile_id.into());
         let entry_bci = field::i32(blob, layout.nmethod_entry_bci.into());
@@ -163,14 +168,14 @@ impl NmethodFields {
             || !kind_fits
             || entry_bci.map(|bci| bci != -1) != Some(wanted.osr)
         {
-            return Err(Unnamed::CodeReplaced);
+            return Err(NamingError::CodeReplaced);
         }
-        let state = field::u8(blob, self.state).map(u8::cast_signed).ok_or(Unnamed::DebugInfo)?;
-        let method = field::u64(blob, self.method).ok_or(Unnamed::DebugInfo)?;
+        let state = field::u8(blob, self.state).map(u8::cast_signed).ok_or(NamingError::DebugInfo)?;
+        let method = field::u64(blob, self.method).ok_or(NamingError::DebugInfo)?;
         if state > self.last_live_state || method == 0 || self.is_purged(wanted.blob, blob) {
-            return Err(Unnamed::CodeUnloaded);
+            return Err(NamingError::CodeUnloaded);
         }
-        self.places(wanted.blob, blob, method).ok_or(Unnamed::DebugInfo)
+        self.places(wanted.blob, blob, method).ok_or(NamingError::DebugInfo)
     }
 
     /// Whether the debug information is freed: its address then is that of the blob's end (openjdk
@@ -246,7 +251,7 @@ impl NmethodFields {
         wanted: &[(NmethodId, Header)],
         layout: &Layout,
         memory: &impl ProcessMemory,
-    ) -> Vec<Result<Debug, Unnamed>> {
+    ) -> Vec<Result<Debug, NamingError>> {
         let mut places = Vec::with_capacity(wanted.len() * 4);
         for (_, header) in wanted {
             places.extend([header.pcs, header.scopes, header.metadata]);
@@ -258,12 +263,12 @@ impl NmethodFields {
         let each = wanted.iter().zip(again);
         each.map(|((id, header), again)| {
             let (pcs, scopes, metadata) = (parts.next(), parts.next(), parts.next());
-            let again = self.parse(*id, &again.ok_or(Unnamed::Unreadable)?, layout)?;
+            let again = self.parse(*id, &again.ok_or(NamingError::Unreadable)?, layout)?;
             if again != *header {
-                return Err(Unnamed::Changed);
+                return Err(NamingError::Changed);
             }
-            let part = |part: Option<Option<Vec<u8>>>| part.flatten().ok_or(Unnamed::Unreadable);
-            Debug::new(header, &part(pcs)?, part(scopes)?, &part(metadata)?).ok_or(Unnamed::DebugInfo)
+            let part = |part: Option<Option<Vec<u8>>>| part.flatten().ok_or(NamingError::Unreadable);
+            Debug::new(header, &part(pcs)?, part(scopes)?, &part(metadata)?).ok_or(NamingError::DebugInfo)
         })
         .collect()
     }

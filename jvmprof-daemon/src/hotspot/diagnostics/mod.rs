@@ -1,5 +1,39 @@
-//! What a JVM says of its own run: flags, performance counters, the program that it was started
-//! for.
+//! What a JVM says of its own run: flags, performance counters, Java threads, and the program that
+//! it was started for.
 
-pub mod perf_counters;
+pub(crate) mod java_threads;
+pub mod main_class;
+pub(crate) mod perf_counters;
 pub(crate) mod vm_flags;
+
+use self::java_threads::ThreadFields;
+use self::perf_counters::{ClassCounters, PerfFields};
+use self::vm_flags::FlagFields;
+use super::process_memory::ProcessMemory;
+use super::vmstructs::field_offsets::Lookup;
+
+/// What isn't needed to profile a JVM, only to tell of it; each part is there if the JVM says where
+/// it is.
+#[derive(Clone, Debug)]
+pub(crate) struct DiagnosticFields {
+    pub(crate) flags: Option<FlagFields>,
+    pub(crate) threads: Option<ThreadFields>,
+    pub(crate) perf: Option<PerfFields>,
+}
+
+impl DiagnosticFields {
+    pub(crate) fn new(lookup: Lookup<'_>) -> Self {
+        Self {
+            flags: FlagFields::new(lookup).ok(),
+            threads: ThreadFields::new(lookup).ok(),
+            perf: PerfFields::new(lookup).ok(),
+        }
+    }
+}
+
+impl DiagnosticFields {
+    /// Where the JVM counts its classes; `None` while it starts, and with `-XX:-UsePerfData`.
+    pub(crate) fn classes(&self, memory: &impl ProcessMemory) -> Option<ClassCounters> {
+        self.perf?.classes(memory)
+    }
+}

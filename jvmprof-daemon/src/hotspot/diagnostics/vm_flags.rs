@@ -17,18 +17,18 @@ const ORIGIN: u32 = 15;
 
 /// A flag that doesn't have its default value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Flag {
+pub struct VmFlag {
     pub name: String,
     /// As `-XX:+PrintFlagsFinal` prints it.
     pub value: String,
     /// Who set it.
-    pub origin: Origin,
+    pub origin: FlagOrigin,
 }
 
 /// Who set a flag (`JVMFlagOrigin`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Origin {
+pub enum FlagOrigin {
     CommandLine,
     /// `JAVA_TOOL_OPTIONS` and the like.
     Environment,
@@ -40,7 +40,7 @@ pub enum Origin {
     Other,
 }
 
-impl Origin {
+impl FlagOrigin {
     fn of(flags: u32) -> Option<Self> {
         Some(match flags & ORIGIN {
             0 => return None,
@@ -76,30 +76,30 @@ impl FlagFields {
     pub(crate) fn new(lookup: Lookup<'_>) -> Result<Self, HotspotError> {
         let new = lookup.maybe_address("JVMFlag::flags").is_some();
         let name = |new_name, old_name| if new { new_name } else { old_name };
-        let kind = name("JVMFlag::_type", "Flag::_type");
+        let kind = name("JVMFlag::_type", "VmFlag::_type");
         Ok(Self {
-            table: lookup.address(name("JVMFlag::flags", "Flag::flags"))?,
-            count: lookup.address(name("JVMFlag::numFlags", "Flag::numFlags"))?,
-            bytes: lookup.size(name("JVMFlag", "Flag"))?.into(),
-            name: lookup.one(name("JVMFlag::_name", "Flag::_name"))?.into(),
-            address: lookup.one(name("JVMFlag::_addr", "Flag::_addr"))?.into(),
-            flags: lookup.one(name("JVMFlag::_flags", "Flag::_flags"))?.into(),
+            table: lookup.address(name("JVMFlag::flags", "VmFlag::flags"))?,
+            count: lookup.address(name("JVMFlag::numFlags", "VmFlag::numFlags"))?,
+            bytes: lookup.size(name("JVMFlag", "VmFlag"))?.into(),
+            name: lookup.one(name("JVMFlag::_name", "VmFlag::_name"))?.into(),
+            address: lookup.one(name("JVMFlag::_addr", "VmFlag::_addr"))?.into(),
+            flags: lookup.one(name("JVMFlag::_flags", "VmFlag::_flags"))?.into(),
             kind: lookup.one(kind)?.into(),
             numbered: lookup.0.field(kind).is_some_and(|field| &*field.type_name == "int"),
         })
     }
 
     /// The flags that somebody set.
-    pub(crate) fn set(&self, memory: &impl ProcessMemory) -> Option<Vec<Flag>> {
+    pub(crate) fn set(&self, memory: &impl ProcessMemory) -> Option<Vec<VmFlag>> {
         let (table, count) = (memory.read_u64(self.table)?, memory.read_u64(self.count)?);
         let count = count.min(MAX_FLAGS) as usize;
         let bytes = memory.read_bytes(Avma(table), count * self.bytes)?;
         let set = |flag: &[u8]| {
-            let origin = Origin::of(field::u32(flag, self.flags)?)?;
+            let origin = FlagOrigin::of(field::u32(flag, self.flags)?)?;
             // The table ends with an entry without a name.
             let name = field::u64(flag, self.name).filter(|name| *name != 0)?;
             let name = memory.read_c_string(Avma(name), MAX_TEXT)?;
-            Some(Flag { value: self.value(flag, memory)?, name, origin })
+            Some(VmFlag { value: self.value(flag, memory)?, name, origin })
         };
         Some(bytes.chunks_exact(self.bytes).filter_map(set).collect())
     }

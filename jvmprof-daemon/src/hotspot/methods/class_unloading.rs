@@ -13,12 +13,12 @@ const SOON_NS: u64 = 30_000_000;
 
 /// When it was sampled what is read now, and what time it is: `CLOCK_MONOTONIC`, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Times {
+pub struct SampleTimes {
     pub sampled_ns: u64,
     pub now_ns: u64,
 }
 
-impl Times {
+impl SampleTimes {
     /// Nothing happens between sample and reading: for a process that is stopped, or an image of
     /// one.
     pub const STOPPED: Self = Self { sampled_ns: 0, now_ns: 0 };
@@ -35,7 +35,7 @@ pub(crate) struct Unloads {
 impl Unloads {
     /// Whether what has just been read is what was there when it was sampled, as far as the JVM's
     /// `count` tells, which was read behind it. A JVM that doesn't count is believed.
-    pub(crate) fn is_as_sampled(&self, count: Option<u64>, times: Times) -> bool {
+    pub(crate) fn is_as_sampled(&self, count: Option<u64>, times: SampleTimes) -> bool {
         let Some(count) = count else { return true };
         if self.count.swap(count, Ordering::Relaxed) != count {
             self.since_ns.store(times.now_ns, Ordering::Relaxed);
@@ -54,7 +54,7 @@ mod tests {
     fn what_is_read_late_is_believed_if_no_class_was_unloaded_since() {
         let unloads = Unloads::default();
         let at = |count: u64, sampled_ms: u64, now_ms: u64| {
-            let times = Times { sampled_ns: sampled_ms * 1_000_000, now_ns: now_ms * 1_000_000 };
+            let times = SampleTimes { sampled_ns: sampled_ms * 1_000_000, now_ns: now_ms * 1_000_000 };
             unloads.is_as_sampled(Some(count), times)
         };
         assert!(at(0, 0, 500), "a JVM that starts has unloaded none");
@@ -63,6 +63,6 @@ mod tests {
         assert!(at(3, 600, 900));
         assert!(!at(3, 599, 900), "nobody knows whether it was before or behind");
         assert!(!at(4, 900, 1_000));
-        assert!(unloads.is_as_sampled(None, Times { sampled_ns: 0, now_ns: 1 << 40 }));
+        assert!(unloads.is_as_sampled(None, SampleTimes { sampled_ns: 0, now_ns: 1 << 40 }));
     }
 }

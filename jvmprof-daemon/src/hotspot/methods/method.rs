@@ -13,7 +13,7 @@ use super::class_names::{class_name, decode_symbol};
 use super::line_table::LineTable;
 use crate::hotspot::code_cache::unsigned5::Encoding;
 use crate::hotspot::error::HotspotError;
-use crate::hotspot::naming::naming_error::Unnamed;
+use crate::hotspot::error::NamingError;
 use crate::hotspot::process_memory::{ProcessMemory, field};
 use crate::hotspot::vmstructs::field_offsets::Lookup;
 use crate::types::Avma;
@@ -166,7 +166,7 @@ impl Reading {
 }
 
 /// Methods that were read so far, each with what is wrong with it, if so.
-type Readings = Vec<Result<Reading, Unnamed>>;
+type Readings = Vec<Result<Reading, NamingError>>;
 
 /// Reads one more stretch of each method that is still in play: `place` says which, and what is
 /// missing if it can't.
@@ -182,7 +182,7 @@ fn round(
         if let Ok(known) = reading {
             match place(known) {
                 Some(stretches) => wanted = stretches,
-                None => *reading = Err(Unnamed::Metadata),
+                None => *reading = Err(NamingError::Metadata),
             }
         }
         counts.push(wanted.len());
@@ -193,7 +193,7 @@ fn round(
         for ((address, _), bytes) in stretches.by_ref().take(count) {
             match (&mut *reading, bytes) {
                 (Ok(reading), Some(bytes)) => reading.read.push((address.0, bytes)),
-                (reading, None) => *reading = Err(Unnamed::Unreadable),
+                (reading, None) => *reading = Err(NamingError::Unreadable),
                 (Err(_), _) => {}
             }
         }
@@ -206,7 +206,7 @@ pub(crate) fn identify(
     fields: &MethodFields,
     layout: &Layout,
     memory: &impl ProcessMemory,
-) -> Vec<Result<(Reading, MethodIdentity), Unnamed>> {
+) -> Vec<Result<(Reading, MethodIdentity), NamingError>> {
     let offset = u64::from;
     let start = |method: &Avma| Reading {
         method: *method,
@@ -253,9 +253,10 @@ pub(crate) fn identify(
         };
         let is_held = constants == Some(reading.pool) || is_method_handle(&reading, layout);
         if !is_held && is_replaced() != Some(true) {
-            return Err(Unnamed::Metadata);
+            return Err(NamingError::Metadata);
         }
-        let identity = method_identity(reading.method.0, layout, &mut &reading).ok_or(Unnamed::Metadata)?;
+        let identity =
+            method_identity(reading.method.0, layout, &mut &reading).ok_or(NamingError::Metadata)?;
         Ok((reading, identity))
     };
     readings.into_iter().map(|reading| reading.and_then(identity)).collect()
@@ -316,7 +317,7 @@ pub(crate) fn describe(
     fields: &MethodFields,
     layout: &Layout,
     memory: &impl ProcessMemory,
-) -> Vec<Result<(Reading, MethodInfo), Unnamed>> {
+) -> Vec<Result<(Reading, MethodInfo), NamingError>> {
     let mut readings: Readings = readings.into_iter().map(Ok).collect();
     round(&mut readings, memory, |it| {
         let mut places = vec![(it.const_method, const_method_bytes(it, fields)?)];
@@ -342,7 +343,7 @@ pub(crate) fn describe(
         Some(places)
     });
     let describe = |reading: Reading| {
-        let info = info(&reading, fields, layout).ok_or(Unnamed::Metadata)?;
+        let info = info(&reading, fields, layout).ok_or(NamingError::Metadata)?;
         Ok((reading, info))
     };
     readings.into_iter().map(|reading| reading.and_then(describe)).collect()

@@ -1,176 +1,31 @@
-//! What a frame's call leads to, by its bytecode: a check of the frame above it.
-//!
-//! Where an interrupted frame ends is told by the code around its pc, and HotSpot's compilers move
-//! the stack pointer in more ways than anybody lists. A caller that was missed shows here: the
-//! bytecode at which the next frame waits names another method.
+//! The method that a frame's call leads to, by the bytecode at which the frame waits.
 
-use std::sync::Arc;
-
-use jvmprof_common::jvm::Layout;
-
-use super::java_frames::CodeRef;
+use super::java_frames::PhysicalFrame;
 use crate::hotspot::attach::Hotspot;
 use crate::hotspot::code_cache::nmethod::NmethodId;
 use crate::hotspot::java_cache::{JavaCache, MethodKey};
-use crate::hotspot::methods::class_names::decode_symbol;
-use crate::hotspot::methods::method::{identify, is_method_name, is_signature};
+use crate::hotspot::methods::call_operands::Callee;
+use crate::hotspot::methods::method::identify;
 use crate::hotspot::process_memory::{ProcessMemory, field};
-use crate::hotspot::vmstructs::field_offsets::Lookup;
 use crate::types::Avma;
 
-/// Tags of constants (JVMS 4.4).
-const UTF8: u8 = 1;
-const METHODREF: u8 = 10;
-const INTERFACE_METHODREF: u8 = 11;
-const NAME_AND_TYPE: u8 = 12;
 /// The only native method that calls Java itself (openjdk
 /// src/hotspot/cpu/x86/sharedRuntime_x86_64.cpp, `gen_continuation_enter`).
 const ENTER_SPECIAL: &str = "jdk.internal.vm.Continuation.enterSpecial";
-const MAX_SYMBOL: usize = u16::MAX as usize;
-
-/// What a method calls where one of its frames waits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Called {
-    /// Whatever it is: nothing is known of it, or a method handle leads there.
-    Anything,
-    /// No method: its bytecode is no call.
-    Nothing,
-    /// A method of this name and signature: `total(Ljava/util/List;)J`.
-    Method(Arc<str>),
-}
-
-impl Called {
-    /// Whether this may be a call of that method: `com.acme.Order.total(Ljava/util/List;)J`.
-    pub fn may_be(&self, system_name: &str) -> bool {
-        // Method handles and lambda forms call what they hold.
-        if system_name.starts_with("java.lang.invoke.") {
-            return true;
-        }
-        match self {
-            Self::Anything => true,
-            Self::Nothing => false,
-            Self::Method(method) => {
-                system_name.strip_suffix(&**method).is_some_and(|class| class.ends_with('.'))
-            }
-        }
-    }
-}
-
-/// Where a constant pool keeps what calls refer to. Rewritten bytecodes hold an index into its
-/// cache, which has that of the constant (openjdk src/hotspot/share/oops/cpCache.hpp,
-/// share/interpreter/rewriter.cpp).
-#[derive(Clone, Debug)]
-pub(crate) struct CallFields {
-    pool_bytes: u64,
-    pool_length: usize,
-    pool_tags: usize,
-    tags_data: u64,
-    pool_cache: usize,
-    entries: Entries,
-}
-
-#[derive(Clone, Debug)]
-enum Entries {
-    /// Behind the cache's header (up to JDK 22).
-    Behind { header_bytes: u64, entry_bytes: u64, index: u64 },
-    /// In an array of their own (share/oops/resolvedMethodEntry.hpp).
-    Array { at: u64, data: u64, entry_bytes: u64, index: u64 },
-}
-
-impl CallFields {
-    /// `None` for a JVM that doesn't say.
-    pub(crate) fn new(lookup: Lookup<'_>) -> Option<Self> {
-        let offset = |name| lookup.maybe(&[name]).ok().flatten();
-        let size = |name| lookup.size(name).ok().map(u64::from);
-        let entries = match offset("ConstantPoolCache::_resolved_method_entries") {
-            Some(at) => Entries::Array {
-                at: at.into(),
-                data: offset("Array<ResolvedMethodEntry>::_data")
-                    .or_else(|| offset("Array<ResolvedMethodEntry>::_data[0]"))?
-                    .into(),
-                entry_bytes: size("ResolvedMethodEntry")?,
-                index: offset("ResolvedMethodEntry::_cpool_index")?.into(),
-            },
-            None => Entries::Behind {
-                header_bytes: size("ConstantPoolCache")?,
-                entry_bytes: size("ConstantPoolCacheEntry")?,
-                index: offset("ConstantPoolCacheEntry::_indices")?.into(),
-            },
-        };
-        Some(Self {
-            pool_bytes: size("ConstantPool")?,
-            pool_length: offset("ConstantPool::_length")?.into(),
-            pool_tags: offset("ConstantPool::_tags")?.into(),
-            tags_data: offset("Array<u1>::_data")?.into(),
-            pool_cache: offset("ConstantPool::_cache")?.into(),
-            entries,
-        })
-    }
-
-    /// Name and signature of the method that a call's operand means; `None` if what was read is no
-    /// reference to one.
-    fn method(
-        &self,
-        pool: u64,
-        operand: u16,
-        layout: &Layout,
-        memory: &impl ProcessMemory,
-    ) -> Option<Arc<str>> {
-        let header = memory.read_bytes(Avma(pool), self.pool_bytes as usize)?;
-        let length = field::u32(&header, self.pool_length)?;
-        let tags = field::u64(&header, self.pool_tags)?.checked_add(self.tags_data)?;
-        let cache = field::u64(&header, self.pool_cache)?;
-        let constant = |index: u16, wanted: &[u8]| {
-            let at = Avma(pool.checked_add(self.pool_bytes + 8 * u64::from(index))?);
-            let tag = (Avma(tags.checked_add(index.into())?), 1);
-            let [tag, value] = <[_; 2]>::try_from(memory.read_stretches(&[tag, (at, 8)])).ok()?;
-            let is_wanted = u32::from(index) < length && wanted.contains(tag?.first()?);
-            if is_wanted { field::u64(&value?, 0) } else { None }
-        };
-        let halves = |value: u64| (value as u16, (value >> 16) as u16);
-        let reference = constant(self.index(cache, operand, memory)?, &[METHODREF, INTERFACE_METHODREF])?;
-        let (_, name_and_type) = halves(reference);
-        let (name, signature) = halves(constant(name_and_type, &[NAME_AND_TYPE])?);
-        let text = |index| symbol(constant(index, &[UTF8])?, layout, memory);
-        let (name, signature) = (text(name)?, text(signature)?);
-        (is_method_name(&name) && is_signature(&signature)).then(|| format!("{name}{signature}").into())
-    }
-
-    /// The constant's index.
-    fn index(&self, cache: u64, operand: u16, memory: &impl ProcessMemory) -> Option<u16> {
-        let operand = u64::from(operand);
-        let at = match self.entries {
-            Entries::Behind { header_bytes, entry_bytes, index } => {
-                cache.checked_add(header_bytes + operand * entry_bytes + index)?
-            }
-            Entries::Array { at, data, entry_bytes, index } => {
-                let array = memory.read_u64(Avma(cache.checked_add(at)?))?;
-                array.checked_add(data + operand * entry_bytes + index)?
-            }
-        };
-        field::u16(&memory.read_bytes(Avma(at), 2)?, 0)
-    }
-}
-
-fn symbol(symbol: u64, layout: &Layout, memory: &impl ProcessMemory) -> Option<String> {
-    let length = memory.read_bytes(Avma(symbol.checked_add(layout.symbol_length.into())?), 2)?;
-    let length = usize::from(field::u16(&length, 0)?).min(MAX_SYMBOL);
-    decode_symbol(&memory.read_bytes(Avma(symbol.checked_add(layout.symbol_body.into())?), length)?)
-}
 
 impl<M: ProcessMemory> Hotspot<M> {
     /// What a frame that was named before calls where it waits. Some fifteen system calls.
-    pub fn called(&self, cache: &JavaCache, caller: &CodeRef) -> Called {
-        self.find_called(cache, caller).unwrap_or(Called::Anything)
+    pub fn called(&self, cache: &JavaCache, caller: &PhysicalFrame) -> Callee {
+        self.find_called(cache, caller).unwrap_or(Callee::Anything)
     }
 
-    fn find_called(&self, cache: &JavaCache, caller: &CodeRef) -> Option<Called> {
+    fn find_called(&self, cache: &JavaCache, caller: &PhysicalFrame) -> Option<Callee> {
         let fields = self.call_fields.as_ref()?;
         let (method, check, bci) = self.place(cache, caller)?;
         let info = cache.methods.get(&MethodKey { jvm: self.key, method, check })?;
         if info.native {
             // Other native methods call Java by way of the JVM.
-            return (&*info.name != ENTER_SPECIAL).then_some(Called::Nothing);
+            return (&*info.name != ENTER_SPECIAL).then_some(Callee::Nothing);
         }
         if info.name.starts_with("java.lang.invoke.") {
             return None;
@@ -179,7 +34,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         let code = *info.code.get(bci)?;
         match self.templates.is_call(code) {
             None => return None,
-            Some(false) => return Some(Called::Nothing),
+            Some(false) => return Some(Callee::Nothing),
             Some(true) => {}
         }
         let operand = field::u16(&info.code, bci + 1)?;
@@ -189,39 +44,23 @@ impl<M: ProcessMemory> Hotspot<M> {
         let called = fields.method(pool, operand, layout, &self.memory)?;
         // All that was that method's if it is there still.
         let (_, identity) = identify(&[method], &self.method_fields, layout, &self.memory).pop()?.ok()?;
-        (identity.check == check).then_some(Called::Method(called))
+        (identity.check == check).then_some(Callee::Method(called))
     }
 
     /// The innermost method of a frame, the check over it, and its bytecode index; without one it
     /// waits for no call.
-    fn place(&self, cache: &JavaCache, frame: &CodeRef) -> Option<(Avma, u64, Option<u16>)> {
+    fn place(&self, cache: &JavaCache, frame: &PhysicalFrame) -> Option<(Avma, u64, Option<u16>)> {
         match *frame {
-            CodeRef::Compiled { pc, blob, compile_id, osr } => {
+            PhysicalFrame::Compiled { pc, blob, compile_id, osr } => {
                 let debug = cache.nmethods.get(&(self.key, NmethodId { blob, compile_id, osr }))?;
                 let (scope, method) = self.scopes(&debug, pc).ok()?.into_iter().next()?;
                 let bci = scope.method.and_then(|_| u16::try_from(scope.bci).ok());
                 Some((method, debug.method_check(method)?, bci))
             }
-            CodeRef::Interpreted { method, check, bcp_offset, .. } => {
+            PhysicalFrame::Interpreted { method, check, bcp_offset, .. } => {
                 let bci = bcp_offset.checked_sub(self.jvm.layout.const_bytes.into())?;
                 Some((method, check, u16::try_from(bci).ok()))
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_call_names_its_callee_by_name_and_signature() {
-        let called = Called::Method("total(Ljava/util/List;)J".into());
-        assert!(called.may_be("com.acme.Order.total(Ljava/util/List;)J"));
-        assert!(!called.may_be("com.acme.Order.total(Ljava/util/Set;)J"), "another one of that name");
-        assert!(!called.may_be("com.acme.Order.subtotal(Ljava/util/List;)J"));
-        assert!(called.may_be("java.lang.invoke.LambdaForm$MH.invoke(Ljava/lang/Object;)J"));
-        assert!(!Called::Nothing.may_be("com.acme.Order.total(Ljava/util/List;)J"));
-        assert!(Called::Anything.may_be("com.acme.Order.total(Ljava/util/List;)J"));
     }
 }

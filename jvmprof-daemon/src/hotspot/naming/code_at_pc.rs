@@ -1,54 +1,27 @@
 //! What is at an address of a JVM, for people.
 
-use super::java_frames::{CodeRef, Frames};
-use super::naming_error::Unnamed;
+use super::java_frames::{Frames, PhysicalFrame};
 use crate::hotspot::attach::Hotspot;
 use crate::hotspot::code_cache::code_heaps::Blob;
 use crate::hotspot::code_cache::interpreter_codelets::Codelet;
 use crate::hotspot::code_cache::nmethod::Compiled;
-use crate::hotspot::diagnostics::perf_counters::{self, ClassCounters, PerfFields};
-use crate::hotspot::diagnostics::vm_flags::{Flag, FlagFields};
+use crate::hotspot::diagnostics::java_threads::JavaThread;
+use crate::hotspot::diagnostics::main_class::main_class_of_command;
+use crate::hotspot::diagnostics::vm_flags::VmFlag;
 use crate::hotspot::error::HotspotError;
+use crate::hotspot::error::NamingError;
 use crate::hotspot::java_cache::JavaCache;
 use crate::hotspot::process_memory::ProcessMemory;
-use crate::hotspot::threads::java_threads::{JavaThread, ThreadFields};
-use crate::hotspot::vmstructs::field_offsets::Lookup;
 use crate::types::Avma;
 
 /// What an address of the code cache belongs to.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Explanation {
+pub struct CodeAtPc {
     pub blob: Blob,
     /// Of the interpreter.
     pub codelet: Option<Codelet>,
     /// A compiled method, and what runs at the address.
-    pub compiled: Option<(Compiled, Result<Frames, Unnamed>)>,
-}
-
-/// What isn't needed to profile a JVM, only to tell of it; each part is there if the JVM says where
-/// it is.
-#[derive(Clone, Debug)]
-pub(crate) struct FactFields {
-    flags: Option<FlagFields>,
-    threads: Option<ThreadFields>,
-    perf: Option<PerfFields>,
-}
-
-impl FactFields {
-    pub(crate) fn new(lookup: Lookup<'_>) -> Self {
-        Self {
-            flags: FlagFields::new(lookup).ok(),
-            threads: ThreadFields::new(lookup).ok(),
-            perf: PerfFields::new(lookup).ok(),
-        }
-    }
-}
-
-impl FactFields {
-    /// Where the JVM counts its classes; `None` while it starts, and with `-XX:-UsePerfData`.
-    pub(crate) fn classes(&self, memory: &impl ProcessMemory) -> Option<ClassCounters> {
-        self.perf?.classes(memory)
-    }
+    pub compiled: Option<(Compiled, Result<Frames, NamingError>)>,
 }
 
 impl<M: ProcessMemory> Hotspot<M> {
@@ -56,7 +29,7 @@ impl<M: ProcessMemory> Hotspot<M> {
     ///
     /// # Errors
     /// As [`Self::blobs`].
-    pub fn explain(&mut self, pc: Avma) -> Result<Option<Explanation>, HotspotError> {
+    pub fn explain(&mut self, pc: Avma) -> Result<Option<CodeAtPc>, HotspotError> {
         let holds = |blob: &Blob| blob.address <= pc && pc < blob.code.end;
         let Some(blob) = self.blobs()?.into_iter().find(holds) else { return Ok(None) };
         let in_interpreter = (self.jvm.interpreter_start..self.jvm.interpreter_end).contains(&pc.0);
@@ -65,11 +38,11 @@ impl<M: ProcessMemory> Hotspot<M> {
         let nmethod = if blob.is_nmethod() { std::slice::from_ref(&blob) } else { &[] };
         let compiled = self.compiled_among(nmethod).pop().map(|compiled| {
             let Compiled { blob, compile_id, osr, .. } = compiled;
-            let request = CodeRef::Compiled { pc, blob, compile_id, osr };
+            let request = PhysicalFrame::Compiled { pc, blob, compile_id, osr };
             let frames = self.resolve(&JavaCache::new(1 << 20), &[request]).pop();
-            (compiled, frames.unwrap_or(Err(Unnamed::Unreadable)))
+            (compiled, frames.unwrap_or(Err(NamingError::Unreadable)))
         });
-        Ok(Some(Explanation { blob, codelet, compiled }))
+        Ok(Some(CodeAtPc { blob, codelet, compiled }))
     }
 
     /// Whether compiled methods can be named: whether this JVM says where their debug information
@@ -79,21 +52,21 @@ impl<M: ProcessMemory> Hotspot<M> {
     }
 
     /// Flags that don't have their default values; empty if this JVM doesn't tell.
-    pub fn flags(&self) -> Vec<Flag> {
-        self.fact_fields.flags.and_then(|fields| fields.set(&self.memory)).unwrap_or_default()
+    pub fn flags(&self) -> Vec<VmFlag> {
+        self.diagnostic_fields.flags.and_then(|fields| fields.set(&self.memory)).unwrap_or_default()
     }
 
     /// The Java threads there are now; empty if this JVM doesn't tell.
     pub fn threads(&self) -> Vec<JavaThread> {
-        let fields = self.fact_fields.threads.as_ref();
+        let fields = self.diagnostic_fields.threads.as_ref();
         fields.and_then(|fields| fields.threads(&self.memory)).unwrap_or_default()
     }
 
     /// The program that runs, by what the JVM keeps of its command line: a main class, or a jar's
     /// file name. `None` while the JVM starts, and with `-XX:-UsePerfData`; then the process's
-    /// arguments may tell ([`perf_counters::main_class_of_arguments`]).
+    /// arguments may tell ([`crate::hotspot::diagnostics::main_class::main_class_of_arguments`]).
     pub fn main_class(&self) -> Option<String> {
-        let command = self.fact_fields.perf?.java_command(&self.memory)?;
-        perf_counters::main_class_of_command(&command)
+        let command = self.diagnostic_fields.perf?.java_command(&self.memory)?;
+        main_class_of_command(&command)
     }
 }

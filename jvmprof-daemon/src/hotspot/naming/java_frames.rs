@@ -4,20 +4,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::naming_error::Unnamed;
 use crate::hotspot::attach::Hotspot;
 use crate::hotspot::code_cache::nmethod::{Debug, NmethodId};
 use crate::hotspot::code_cache::scope_descs::{self, Scope};
+use crate::hotspot::error::NamingError;
 use crate::hotspot::java_cache::{JavaCache, MethodKey};
 use crate::hotspot::methods::bytecodes::Expected;
-use crate::hotspot::methods::class_unloading::Times;
+use crate::hotspot::methods::class_unloading::SampleTimes;
 use crate::hotspot::methods::method::{MethodInfo, Reading, describe, identify, identify_again};
 use crate::hotspot::process_memory::ProcessMemory;
+use crate::profile::model::ExecutionMode;
 use crate::types::Avma;
 
 /// A physical Java frame, as it was when the sample was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CodeRef {
+pub enum PhysicalFrame {
     /// Code of an nmethod: compiled, or a native method's wrapper.
     Compiled {
         /// The interrupted instruction, or the address that the callee returns to.
@@ -42,20 +43,6 @@ pub enum CodeRef {
     },
 }
 
-/// How a method ran.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum How {
-    Interpreted,
-    /// Compiled by C1, tier 1 to 3.
-    C1(u8),
-    /// Compiled by C2, or by Graal in its place.
-    C2,
-    /// Inlined into the next frame of the same [`CodeRef`] that isn't.
-    Inlined,
-    /// A native method: its wrapper, or the interpreter's entry for it.
-    Native,
-}
-
 /// One method of a stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JavaFrame {
@@ -69,7 +56,7 @@ pub struct JavaFrame {
     /// Bytecode index; -1 while the method is being entered, for native methods, and where it isn't
     /// sure.
     pub bci: i32,
-    pub how: How,
+    pub mode: ExecutionMode,
 }
 
 /// `mov rbx, imm64; jmp rel32` (openjdk src/hotspot/cpu/x86/compiledIC_x86.cpp,
@@ -85,12 +72,12 @@ enum Pending {
     Interpreted { method: Avma, check: u64, bcp_offset: u32, expected: Expected },
 }
 
-type Answers = Vec<Option<Result<Frames, Unnamed>>>;
+type Answers = Vec<Option<Result<Frames, NamingError>>>;
 
 impl<M: ProcessMemory> Hotspot<M> {
     /// As [`Self::resolve_as_of`], of a JVM that stands still.
-    pub fn resolve(&self, cache: &JavaCache, requests: &[CodeRef]) -> Vec<Result<Frames, Unnamed>> {
-        self.resolve_as_of(cache, requests, Times::STOPPED)
+    pub fn resolve(&self, cache: &JavaCache, requests: &[PhysicalFrame]) -> Vec<Result<Frames, NamingError>> {
+        self.resolve_as_of(cache, requests, SampleTimes::STOPPED)
     }
 
     /// Names the physical frames of a stack. Frames of code that was met before cost no system
@@ -98,22 +85,22 @@ impl<M: ProcessMemory> Hotspot<M> {
     pub fn resolve_as_of(
         &self,
         cache: &JavaCache,
-        requests: &[CodeRef],
-        times: Times,
-    ) -> Vec<Result<Frames, Unnamed>> {
+        requests: &[PhysicalFrame],
+        times: SampleTimes,
+    ) -> Vec<Result<Frames, NamingError>> {
         let mut answers: Answers = vec![None; requests.len()];
         let pending = self.pending(cache, requests, &mut answers);
         if !pending.is_empty() {
             self.finish(cache, pending, times, &mut answers);
         }
-        answers.into_iter().map(|answer| answer.unwrap_or(Err(Unnamed::Unreadable))).collect()
+        answers.into_iter().map(|answer| answer.unwrap_or(Err(NamingError::Unreadable))).collect()
     }
 
     /// Whether a compiled method's pc lies behind all of its code that has debug information, where
     /// its stubs and handlers are. `None` of an nmethod that hasn't been named, and of what isn't
     /// compiled.
-    pub fn is_behind_all(&self, cache: &JavaCache, code: &CodeRef) -> Option<bool> {
-        let CodeRef::Compiled { pc, blob, compile_id, osr } = *code else { return None };
+    pub fn is_behind_all(&self, cache: &JavaCache, code: &PhysicalFrame) -> Option<bool> {
+        let PhysicalFrame::Compiled { pc, blob, compile_id, osr } = *code else { return None };
         let debug = cache.nmethods.get(&(self.key, NmethodId { blob, compile_id, osr }))?;
         let offset = pc.0.checked_sub(debug.header.code_begin.0).and_then(|it| u32::try_from(it).ok());
         Some(offset.is_some_and(|offset| scope_descs::is_behind_all(&debug.pcs, offset)))
@@ -122,8 +109,9 @@ impl<M: ProcessMemory> Hotspot<M> {
     /// Whether a leaf behind all of its nmethod's code ([`Self::is_behind_all`]) is in the stub of
     /// one of that nmethod's own static calls, which that call has entered: code of the caller that
     /// is no frame, between it and a callee that isn't compiled.
-    pub fn is_in_static_call_stub(&self, leaf: &CodeRef, caller: &CodeRef) -> bool {
-        let (CodeRef::Compiled { pc, .. }, CodeRef::Compiled { pc: returns_to, .. }) = (*leaf, *caller)
+    pub fn is_in_static_call_stub(&self, leaf: &PhysicalFrame, caller: &PhysicalFrame) -> bool {
+        let (PhysicalFrame::Compiled { pc, .. }, PhysicalFrame::Compiled { pc: returns_to, .. }) =
+            (*leaf, *caller)
         else {
             return false;
         };
@@ -155,17 +143,17 @@ impl<M: ProcessMemory> Hotspot<M> {
     fn pending(
         &self,
         cache: &JavaCache,
-        requests: &[CodeRef],
+        requests: &[PhysicalFrame],
         answers: &mut Answers,
     ) -> BTreeMap<usize, Pending> {
         let mut pending = BTreeMap::new();
         let mut compiled = Vec::new();
         for (index, request) in requests.iter().enumerate() {
             match *request {
-                CodeRef::Compiled { pc, blob, compile_id, osr } => {
+                PhysicalFrame::Compiled { pc, blob, compile_id, osr } => {
                     compiled.push((index, NmethodId { blob, compile_id, osr }, pc));
                 }
-                CodeRef::Interpreted { method, check, bcp_offset, codelet_pc, leaf } => {
+                PhysicalFrame::Interpreted { method, check, bcp_offset, codelet_pc, leaf } => {
                     let expected = codelet_pc.filter(|_| !leaf).map(|pc| self.templates.expected(pc));
                     let expected = expected.unwrap_or(Expected::Anything);
                     match cache.methods.get(&MethodKey { jvm: self.key, method, check }) {
@@ -183,7 +171,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         let ids: Vec<NmethodId> = compiled.iter().map(|(_, id, _)| *id).collect();
         let debugs = self.debugs(cache, ids);
         for (index, id, pc) in compiled {
-            let debug = debugs.get(&id).cloned().unwrap_or(Err(Unnamed::Unreadable));
+            let debug = debugs.get(&id).cloned().unwrap_or(Err(NamingError::Unreadable));
             let found = debug.and_then(|debug| Ok((self.scopes(&debug, pc)?, debug)));
             let (scopes, debug) = match found {
                 Ok(found) => found,
@@ -205,7 +193,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         &self,
         cache: &JavaCache,
         mut ids: Vec<NmethodId>,
-    ) -> BTreeMap<NmethodId, Result<Arc<Debug>, Unnamed>> {
+    ) -> BTreeMap<NmethodId, Result<Arc<Debug>, NamingError>> {
         ids.sort_unstable();
         ids.dedup();
         let mut debugs = BTreeMap::new();
@@ -217,14 +205,14 @@ impl<M: ProcessMemory> Hotspot<M> {
             }
         }
         let Some(fields) = &self.nmethod_fields else {
-            debugs.extend(missing.into_iter().map(|id| (id, Err(Unnamed::Layout))));
+            debugs.extend(missing.into_iter().map(|id| (id, Err(NamingError::Layout))));
             return debugs;
         };
         let layout = &self.jvm.layout;
         let places: Vec<(Avma, usize)> = missing.iter().map(|id| fields.header_place(id.blob)).collect();
         let mut live = Vec::new();
         for (id, bytes) in missing.into_iter().zip(self.memory.read_stretches(&places)) {
-            match bytes.ok_or(Unnamed::Unreadable).and_then(|bytes| fields.parse(id, &bytes, layout)) {
+            match bytes.ok_or(NamingError::Unreadable).and_then(|bytes| fields.parse(id, &bytes, layout)) {
                 Ok(header) => live.push((id, header)),
                 Err(unnamed) => _ = debugs.insert(id, Err(unnamed)),
             }
@@ -237,18 +225,18 @@ impl<M: ProcessMemory> Hotspot<M> {
     }
 
     /// The methods at a pc and where they are.
-    pub(super) fn scopes(&self, debug: &Debug, pc: Avma) -> Result<Vec<(Scope, Avma)>, Unnamed> {
+    pub(super) fn scopes(&self, debug: &Debug, pc: Avma) -> Result<Vec<(Scope, Avma)>, NamingError> {
         // A call may be the last instruction, so that it returns to behind the code.
         if pc < debug.header.code_begin || pc > debug.header.code_end {
-            return Err(Unnamed::OutsideCode);
+            return Err(NamingError::OutsideCode);
         }
-        let offset = u32::try_from(pc.0 - debug.header.code_begin.0).map_err(|_| Unnamed::OutsideCode)?;
+        let offset = u32::try_from(pc.0 - debug.header.code_begin.0).map_err(|_| NamingError::OutsideCode)?;
         // Native wrappers have no debug information.
         let sentinel = Scope { method: None, bci: scope_descs::ENTRY_BCI };
         let chain = match scope_descs::find(&debug.pcs, offset) {
             None => vec![sentinel],
             Some(desc) => {
-                scope_descs::chain(&debug.scopes, desc, self.encoding).map_err(|_| Unnamed::DebugInfo)?
+                scope_descs::chain(&debug.scopes, desc, self.encoding).map_err(|_| NamingError::DebugInfo)?
             }
         };
         let with_method = |scope: Scope| Some((scope, debug.method_at(scope.method)?));
@@ -256,7 +244,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         // The outermost scope is the method that was compiled.
         let chain =
             chain.filter(|chain| chain.last().is_some_and(|(_, method)| *method == debug.header.method));
-        chain.ok_or(Unnamed::DebugInfo)
+        chain.ok_or(NamingError::DebugInfo)
     }
 
     /// The methods of these scopes, if they were read when the nmethod was met first: nothing has
@@ -276,7 +264,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         &self,
         cache: &JavaCache,
         pending: BTreeMap<usize, Pending>,
-        times: Times,
+        times: SampleTimes,
         answers: &mut Answers,
     ) {
         let mut methods = Vec::new();
@@ -310,10 +298,12 @@ impl<M: ProcessMemory> Hotspot<M> {
                         compiled_frames(&scopes, &debug, &known)
                     }
                     Some(Err(unnamed)) => Err(*unnamed),
-                    None => Err(Unnamed::Unreadable),
+                    None => Err(NamingError::Unreadable),
                 },
                 // Of compiled code it is known that it is still there, and its classes with it.
-                Pending::Interpreted { method, .. } if too_late.contains(&method) => Err(Unnamed::TooLate),
+                Pending::Interpreted { method, .. } if too_late.contains(&method) => {
+                    Err(NamingError::TooLate)
+                }
                 Pending::Interpreted { method, check, bcp_offset, expected } => {
                     same_method(&known, method, check)
                         .map(|info| self.interpreted_frame(&info, bcp_offset, expected))
@@ -329,7 +319,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         &self,
         cache: &JavaCache,
         pending: &BTreeMap<usize, Pending>,
-    ) -> BTreeMap<NmethodId, Result<(), Unnamed>> {
+    ) -> BTreeMap<NmethodId, Result<(), NamingError>> {
         let Some(fields) = &self.nmethod_fields else { return BTreeMap::new() };
         let debugs: BTreeMap<NmethodId, &Arc<Debug>> = pending
             .values()
@@ -340,9 +330,9 @@ impl<M: ProcessMemory> Hotspot<M> {
             .collect();
         let places: Vec<(Avma, usize)> = debugs.keys().map(|id| fields.header_place(id.blob)).collect();
         let check = |id: NmethodId, debug: &Arc<Debug>, bytes: Option<Vec<u8>>| {
-            let now = fields.parse(id, &bytes.ok_or(Unnamed::Unreadable)?, &self.jvm.layout)?;
+            let now = fields.parse(id, &bytes.ok_or(NamingError::Unreadable)?, &self.jvm.layout)?;
             if now != debug.header {
-                return Err(Unnamed::Changed);
+                return Err(NamingError::Changed);
             }
             cache.nmethods.insert((self.key, id), debug.clone());
             Ok(())
@@ -354,7 +344,7 @@ impl<M: ProcessMemory> Hotspot<M> {
     /// Who is at these addresses now, and what they are called. What is new is read, checked and
     /// remembered; unless classes were unloaded since the sample was taken: those methods are
     /// given, too.
-    fn methods(&self, cache: &JavaCache, methods: &[Avma], times: Times) -> (Methods, BTreeSet<Avma>) {
+    fn methods(&self, cache: &JavaCache, methods: &[Avma], times: SampleTimes) -> (Methods, BTreeSet<Avma>) {
         let layout = &self.jvm.layout;
         let mut known = Methods::new();
         let mut new = Vec::new();
@@ -385,7 +375,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         for ((method, identity), described) in before.into_iter().zip(described) {
             let found = described.and_then(|(_, info)| {
                 if after.next().flatten() != Some(identity) {
-                    return Err(Unnamed::Changed);
+                    return Err(NamingError::Changed);
                 }
                 let info = cache.share(info);
                 if is_sure {
@@ -403,7 +393,7 @@ impl<M: ProcessMemory> Hotspot<M> {
 
     fn interpreted_frame(&self, info: &MethodInfo, bcp_offset: u32, expected: Expected) -> Frames {
         if info.native {
-            return [frame(info, scope_descs::ENTRY_BCI, How::Native)].into();
+            return [frame(info, scope_descs::ENTRY_BCI, ExecutionMode::Native)].into();
         }
         let bci = bcp_offset.checked_sub(info.code_offset).and_then(|bci| u16::try_from(bci).ok());
         // The method is sure, where in it may not be: the pointer isn't set yet, or belongs to
@@ -413,39 +403,39 @@ impl<M: ProcessMemory> Hotspot<M> {
             code.is_some_and(|code| self.templates.fits(expected, *code))
         };
         let frame = match bci.filter(is_sure) {
-            Some(bci) => frame(info, bci.into(), How::Interpreted),
-            None => JavaFrame { line: 0, ..frame(info, scope_descs::ENTRY_BCI, How::Interpreted) },
+            Some(bci) => frame(info, bci.into(), ExecutionMode::Interpreted),
+            None => JavaFrame { line: 0, ..frame(info, scope_descs::ENTRY_BCI, ExecutionMode::Interpreted) },
         };
         [frame].into()
     }
 }
 
 /// What is at a method's address, if it is the method that is meant.
-fn same_method(known: &Methods, method: Avma, check: u64) -> Result<Arc<MethodInfo>, Unnamed> {
+fn same_method(known: &Methods, method: Avma, check: u64) -> Result<Arc<MethodInfo>, NamingError> {
     match known.get(&method) {
         Some(Ok((now, info))) if *now == check => Ok(info.clone()),
-        Some(Ok(_)) => Err(Unnamed::MethodReplaced),
+        Some(Ok(_)) => Err(NamingError::MethodReplaced),
         Some(Err(unnamed)) => Err(*unnamed),
-        None => Err(Unnamed::Unreadable),
+        None => Err(NamingError::Unreadable),
     }
 }
 
 /// By address: the check over who it is, and what is known.
-type Methods = BTreeMap<Avma, Result<(u64, Arc<MethodInfo>), Unnamed>>;
+type Methods = BTreeMap<Avma, Result<(u64, Arc<MethodInfo>), NamingError>>;
 
-fn compiled_frames(scopes: &[(Scope, Avma)], debug: &Debug, known: &Methods) -> Result<Frames, Unnamed> {
+fn compiled_frames(scopes: &[(Scope, Avma)], debug: &Debug, known: &Methods) -> Result<Frames, NamingError> {
     let frame_of = |(index, (scope, method)): (usize, &(Scope, Avma))| {
-        let (_, info) = known.get(method).cloned().unwrap_or(Err(Unnamed::Unreadable))?;
-        let how = match (index + 1 == scopes.len(), debug.header.level) {
-            _ if info.native => How::Native,
-            (false, _) => How::Inlined,
-            (true, level @ 1..=3) => How::C1(level),
-            (true, _) => How::C2,
+        let (_, info) = known.get(method).cloned().unwrap_or(Err(NamingError::Unreadable))?;
+        let mode = match (index + 1 == scopes.len(), debug.header.level) {
+            _ if info.native => ExecutionMode::Native,
+            (false, _) => ExecutionMode::Inlined,
+            (true, 1..=3) => ExecutionMode::C1,
+            (true, _) => ExecutionMode::C2,
         };
         if scope.bci >= 0 && scope.bci as usize >= info.code.len() {
-            return Err(Unnamed::BytecodeIndex);
+            return Err(NamingError::BytecodeIndex);
         }
-        let mut frame = frame(&info, scope.bci, how);
+        let mut frame = frame(&info, scope.bci, mode);
         if !scope.tells_line(index > 0) {
             frame.line = 0;
         }
@@ -454,13 +444,13 @@ fn compiled_frames(scopes: &[(Scope, Avma)], debug: &Debug, known: &Methods) -> 
     scopes.iter().enumerate().map(frame_of).collect()
 }
 
-fn frame(info: &MethodInfo, bci: i32, how: How) -> JavaFrame {
+fn frame(info: &MethodInfo, bci: i32, mode: ExecutionMode) -> JavaFrame {
     JavaFrame {
         name: info.name.clone(),
         system_name: info.system_name.clone(),
         file: info.file.clone(),
         line: info.lines.line(bci).unwrap_or(0),
         bci,
-        how,
+        mode,
     }
 }

@@ -3,4 +3,3 @@
 pub(crate) mod callee;
 pub(crate) mod code_at_pc;
 pub(crate) mod java_frames;
-pub(crate) mod naming_error;

@@ -9,10 +9,9 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 
-use iced_x86::{ConstantOffsets, Instruction, Mnemonic, OpKind};
-
 use super::CodeKind;
-use super::stub_rows::Shape;
+use super::piece_shape::PieceShape;
+use super::relocatable_fields::RelocatableField;
 use crate::types::Avma;
 
 /// Fields and spans of what is remembered, at most, and as much for each piece: some megabytes.
@@ -24,93 +23,16 @@ const MAX_ALIKE: usize = 16;
 /// Alignments up to this show in what is made of code.
 const ALIGNMENT: u64 = 64;
 
-/// Bytes of an instruction that say nothing about frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Field(u32);
-
-/// What such bytes are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
-    /// Four bytes: where a jump or call out of the code leads, from the end of the bytes on.
-    Branch,
-    /// Four bytes: where data is, from the instruction's end on.
-    Data,
-    /// Eight bytes.
-    Address,
-}
-
-impl Field {
-    const KIND: u32 = 30;
-
-    fn new(what: What, offset: usize) -> Option<Self> {
-        let offset = u32::try_from(offset).ok().filter(|offset| offset >> Self::KIND == 0)?;
-        Some(Self((what as u32) << Self::KIND | offset))
-    }
-
-    /// The field of an instruction at `at`, if it has one. `leads_out`: it is a branch whose target
-    /// is outside of the code.
-    pub(super) fn of(
-        at: u32,
-        instruction: &Instruction,
-        offsets: ConstantOffsets,
-        leads_out: bool,
-    ) -> Option<Self> {
-        let behind = |offset: usize| at as usize + offset;
-        if leads_out && offsets.immediate_size() == 4 {
-            return Self::new(What::Branch, behind(offsets.immediate_offset()));
-        }
-        if instruction.is_ip_rel_memory_operand() && offsets.displacement_size() == 4 {
-            return Self::new(What::Data, behind(offsets.displacement_offset()));
-        }
-        let is_address =
-            instruction.mnemonic() == Mnemonic::Mov && instruction.op1_kind() == OpKind::Immediate64;
-        if is_address && offsets.immediate_size() == 8 {
-            return Self::new(What::Address, behind(offsets.immediate_offset()));
-        }
-        None
-    }
-
-    /// Whether an instruction may have one.
-    pub(super) fn may_be_of(instruction: &Instruction, leads_out: bool) -> bool {
-        leads_out || instruction.is_ip_rel_memory_operand() || instruction.op1_kind() == OpKind::Immediate64
-    }
-
-    fn what(self) -> What {
-        match self.0 >> Self::KIND {
-            0 => What::Branch,
-            1 => What::Data,
-            _ => What::Address,
-        }
-    }
-
-    fn offset(self) -> usize {
-        (self.0 & ((1 << Self::KIND) - 1)) as usize
-    }
-
-    fn bytes(self) -> usize {
-        if self.what() == What::Address { 8 } else { 4 }
-    }
-
-    /// Whether it is no branch, or one that leads out of this code.
-    fn leads_out(self, code: &[u8]) -> bool {
-        let displacement = code.get(self.offset()..).and_then(|field| field.first_chunk::<4>());
-        let end = self.offset() as i64 + 4;
-        let target = displacement.map(|bytes| end + i64::from(i32::from_le_bytes(*bytes)));
-        let is_inside = |target: i64| usize::try_from(target).is_ok_and(|target| target < code.len());
-        self.what() != What::Branch || target.is_some_and(|target| !is_inside(target))
-    }
-}
-
 /// What is quickly compared of a piece.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key {
+struct PieceKey {
     kind: CodeKind,
     name: Arc<str>,
     len: usize,
     alignment: u64,
 }
 
-impl Key {
+impl PieceKey {
     fn of(start: Avma, bytes: &[u8], kind: CodeKind, name: &Arc<str>) -> Self {
         Self { kind, name: Arc::clone(name), len: bytes.len(), alignment: start.0 % ALIGNMENT }
     }
@@ -118,15 +40,15 @@ impl Key {
 
 /// A piece of code, apart from its fields.
 #[derive(Debug)]
-struct Known {
+struct AnalyzedPiece {
     /// In order of their offsets.
-    fields: Box<[Field]>,
+    fields: Box<[RelocatableField]>,
     /// A hash of all other bytes.
     rest: u64,
-    shape: Arc<Shape>,
+    shape: Arc<PieceShape>,
 }
 
-impl Known {
+impl AnalyzedPiece {
     fn is(&self, bytes: &[u8], seed: &RandomState) -> bool {
         self.fields.iter().all(|field| field.leads_out(bytes)) && rest(bytes, &self.fields, seed) == self.rest
     }
@@ -134,16 +56,16 @@ impl Known {
 
 /// Pieces of code of all JVMs.
 #[derive(Debug, Default)]
-pub(super) struct KnownCode {
+pub(super) struct AnalysisCache {
     /// Adapters are of few lengths.
-    pieces: HashMap<Key, Vec<Known>>,
+    pieces: HashMap<PieceKey, Vec<AnalyzedPiece>>,
     /// In the unit of [`MAX_KNOWN`].
     size: usize,
     /// Drawn anew by each daemon: no process can make code that is taken for another's.
     seed: RandomState,
 }
 
-impl KnownCode {
+impl AnalysisCache {
     /// What was made of the same code.
     pub(super) fn find(
         &self,
@@ -151,8 +73,8 @@ impl KnownCode {
         bytes: &[u8],
         kind: CodeKind,
         name: &Arc<str>,
-    ) -> Option<Arc<Shape>> {
-        let alike = self.pieces.get(&Key::of(start, bytes, kind, name))?;
+    ) -> Option<Arc<PieceShape>> {
+        let alike = self.pieces.get(&PieceKey::of(start, bytes, kind, name))?;
         alike.iter().find(|known| known.is(bytes, &self.seed)).map(|known| Arc::clone(&known.shape))
     }
 
@@ -161,8 +83,8 @@ impl KnownCode {
         &mut self,
         (start, bytes, kind): (Avma, &[u8], CodeKind),
         name: &Arc<str>,
-        mut fields: Vec<Field>,
-        shape: &Arc<Shape>,
+        mut fields: Vec<RelocatableField>,
+        shape: &Arc<PieceShape>,
     ) {
         let size = fields.len() + shape.spans() + PER_PIECE;
         if size > MAX_KNOWN {
@@ -172,9 +94,12 @@ impl KnownCode {
             *self = Self::default();
         }
         fields.sort_unstable_by_key(|field| field.offset());
-        let known =
-            Known { rest: rest(bytes, &fields, &self.seed), fields: fields.into(), shape: Arc::clone(shape) };
-        let alike = self.pieces.entry(Key::of(start, bytes, kind, name)).or_default();
+        let known = AnalyzedPiece {
+            rest: rest(bytes, &fields, &self.seed),
+            fields: fields.into(),
+            shape: Arc::clone(shape),
+        };
+        let alike = self.pieces.entry(PieceKey::of(start, bytes, kind, name)).or_default();
         if alike.len() < MAX_ALIKE {
             alike.push(known);
             self.size += size;
@@ -183,7 +108,7 @@ impl KnownCode {
 }
 
 /// A hash of the bytes between the fields.
-fn rest(bytes: &[u8], fields: &[Field], seed: &RandomState) -> u64 {
+fn rest(bytes: &[u8], fields: &[RelocatableField], seed: &RandomState) -> u64 {
     let mut hasher = seed.build_hasher();
     let mut from = 0;
     for field in fields {
@@ -215,11 +140,11 @@ mod tests {
         code
     }
 
-    fn known(bytes: &[u8]) -> (KnownCode, Arc<Shape>, Arc<str>) {
+    fn known(bytes: &[u8]) -> (AnalysisCache, Arc<PieceShape>, Arc<str>) {
         let name: Arc<str> = "a stub".into();
         let (spans, fields) = analyze_piece(bytes, BASE, CodeKind::Stub, &[]);
-        let shape = Arc::new(Shape::new(BASE, bytes.len(), &spans, &name));
-        let mut known = KnownCode::default();
+        let shape = Arc::new(PieceShape::new(BASE, bytes.len(), &spans, &name));
+        let mut known = AnalysisCache::default();
         known.remember((BASE, bytes, CodeKind::Stub), &name, fields, &shape);
         (known, shape, name)
     }
@@ -269,7 +194,7 @@ mod tests {
         let start = Avma(BASE.0 + 0x4000);
         let found = known.find(start, &second, CodeKind::Stub, &"a stub".into()).expect("it is known");
         let (spans, _) = analyze_piece(&second, start, CodeKind::Stub, &[]);
-        assert_eq!(*found, Shape::new(start, second.len(), &spans, &"a stub".into()));
+        assert_eq!(*found, PieceShape::new(start, second.len(), &spans, &"a stub".into()));
         assert!(spans.len() > 2, "{spans:?}");
     }
 }

@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 use jvmprof_common::rows::{Register, Row};
 
-use super::analysis_cache::Field;
 use super::apx_instructions;
 use super::frame_state::{State, Value};
 use super::instruction_effects::{Conventions, Transfer, ends_path};
+use super::relocatable_fields::RelocatableField;
 use super::rows_by_offset::RowsByOffset;
 
 /// What is known of one byte of code.
@@ -45,7 +45,7 @@ struct Piece {
     leaders: Vec<u32>,
     /// Functions that it calls.
     functions: Vec<u32>,
-    fields: Vec<Field>,
+    fields: Vec<RelocatableField>,
 }
 
 impl Piece {
@@ -82,7 +82,7 @@ pub(super) struct Flow<'c> {
     calls: LocalCalls,
     transfer: Transfer,
     /// Bytes of its instructions of which nothing is made.
-    fields: Vec<Field>,
+    fields: Vec<RelocatableField>,
     /// Instructions that may still be looked at.
     budget: usize,
 }
@@ -115,7 +115,7 @@ impl<'c> Flow<'c> {
     }
 
     /// The bytes of all instructions of which nothing is made.
-    pub(super) fn take_fields(&mut self) -> Vec<Field> {
+    pub(super) fn take_fields(&mut self) -> Vec<RelocatableField> {
         std::mem::take(&mut self.fields)
     }
 
@@ -312,10 +312,10 @@ impl<'c> Flow<'c> {
         self.entries.contains(&offset) || self.doubts_calls && aligned
     }
 
-    fn field(&self, at: u32, instruction: &Instruction) -> Option<Field> {
+    fn field(&self, at: u32, instruction: &Instruction) -> Option<RelocatableField> {
         let is_branch = instruction.op0_kind() == OpKind::NearBranch64;
         let leads_out = is_branch && self.target(instruction).is_none();
-        if !Field::may_be_of(instruction, leads_out) {
+        if !RelocatableField::may_be_of(instruction, leads_out) {
             return None;
         }
         let code = self.code.get(at as usize..)?;
@@ -323,7 +323,8 @@ impl<'c> Flow<'c> {
         let decoded = decoder.decode();
         // What that doesn't know may say anything.
         let is_known = !decoded.is_invalid() && decoded.len() == instruction.len();
-        is_known.then(|| Field::of(at, &decoded, decoder.get_constant_offsets(&decoded), leads_out))?
+        is_known
+            .then(|| RelocatableField::of(at, &decoded, decoder.get_constant_offsets(&decoded), leads_out))?
     }
 
     fn note_target(

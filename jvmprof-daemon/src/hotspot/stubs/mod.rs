@@ -13,6 +13,8 @@ mod control_flow;
 mod frame_state;
 mod instruction_effects;
 mod native_code;
+mod piece_shape;
+mod relocatable_fields;
 mod rows_by_offset;
 mod stub_rows;
 
@@ -22,13 +24,13 @@ mod tests;
 use iced_x86::{Mnemonic, OpKind};
 use jvmprof_common::rows::Row;
 
-use self::analysis_cache::Field;
 pub use self::code_kinds::{CodeKind, kind_of_blob, kind_of_codelet};
 use self::control_flow::{Flow, LocalCalls};
 use self::frame_state::State;
 use self::instruction_effects::Conventions;
 pub use self::native_code::analyze_native;
-pub(crate) use self::stub_rows::Shapes;
+use self::relocatable_fields::RelocatableField;
+pub(crate) use self::stub_rows::PieceShapes;
 pub use self::stub_rows::{Coverage, StubRows};
 use crate::types::Avma;
 
@@ -53,7 +55,12 @@ pub fn analyze(code: &[u8], base: Avma, kind: CodeKind, seeds: &[Avma]) -> Vec<S
 }
 
 /// As [`analyze`], with the bytes that it makes nothing of.
-fn analyze_piece(code: &[u8], base: Avma, kind: CodeKind, seeds: &[Avma]) -> (Vec<Span>, Vec<Field>) {
+fn analyze_piece(
+    code: &[u8],
+    base: Avma,
+    kind: CodeKind,
+    seeds: &[Avma],
+) -> (Vec<Span>, Vec<RelocatableField>) {
     let all = |row| (vec![Span { start: base, row }], Vec::new());
     match kind {
         CodeKind::Frameless => return all(Some(Row::AT_CALL)),

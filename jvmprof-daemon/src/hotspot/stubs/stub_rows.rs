@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use jvmprof_common::rows::Row;
 
-use super::analysis_cache::KnownCode;
+use super::analysis_cache::AnalysisCache;
+use super::piece_shape::{PieceShape, SpanStart};
 use super::{CodeKind, Span, analyze_piece, kind_of_blob, kind_of_codelet};
 use crate::hotspot::{Codelet, StubBlob};
 use crate::intern::Interner;
@@ -16,29 +17,29 @@ use crate::types::Avma;
 #[derive(Debug, Default)]
 pub struct StubRows {
     /// Sorted by first address.
-    pieces: Box<[Piece]>,
-    shapes: Arc<Shapes>,
+    pieces: Box<[CodePiece]>,
+    shapes: Arc<PieceShapes>,
 }
 
 /// What the pieces of all JVMs look like: those of one version are the same, wherever they lie.
 #[derive(Debug, Default)]
-pub(crate) struct Shapes(Mutex<AllShapes>);
+pub(crate) struct PieceShapes(Mutex<ShapesAndAnalyses>);
 
 #[derive(Debug, Default)]
-struct AllShapes {
-    known: KnownCode,
-    shapes: Interner<Shape>,
+struct ShapesAndAnalyses {
+    known: AnalysisCache,
+    shapes: Interner<PieceShape>,
 }
 
-impl Shapes {
+impl PieceShapes {
     /// Of this code, which is analysed unless it was before.
-    fn of(&self, start: Avma, bytes: &[u8], kind: CodeKind, name: &Arc<str>) -> Arc<Shape> {
+    fn of(&self, start: Avma, bytes: &[u8], kind: CodeKind, name: &Arc<str>) -> Arc<PieceShape> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = all.known.find(start, bytes, kind, name) {
             return known;
         }
         let (spans, fields) = analyze_piece(bytes, start, kind, &[]);
-        let shape = all.shapes.share(Arc::new(Shape::new(start, bytes.len(), &spans, name)));
+        let shape = all.shapes.share(Arc::new(PieceShape::new(start, bytes.len(), &spans, name)));
         all.known.remember((start, bytes, kind), name, fields, &shape);
         shape
     }
@@ -46,44 +47,21 @@ impl Shapes {
 
 /// One range of code.
 #[derive(Clone, Debug)]
-struct Piece {
+struct CodePiece {
     start: u64,
     /// Of kind and bytes: code that is the same has the same rows.
     check: u64,
-    shape: Arc<Shape>,
-}
-
-/// A range of code, wherever it lies.
-#[derive(Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Shape {
-    name: Arc<str>,
-    bytes: u32,
-    covered_bytes: u32,
-    /// The few different rows that the spans have.
-    rows: Box<[Row]>,
-    spans: Box<[Start]>,
-}
-
-/// Where a row begins to hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Start {
-    /// From the begin of its piece.
-    offset: u32,
-    /// Its number among those of the shape; [`NO_ROW`].
-    row: u32,
+    shape: Arc<PieceShape>,
 }
 
 /// Code as it is read: where it is, of which kind, what it is called, its bytes.
-type Code<'a> = (&'a Range<Avma>, CodeKind, &'a Arc<str>, &'a [u8]);
+type PieceCode<'a> = (&'a Range<Avma>, CodeKind, &'a Arc<str>, &'a [u8]);
 
-fn code_of(blobs: &[StubBlob]) -> impl Iterator<Item = Code<'_>> {
+fn code_of(blobs: &[StubBlob]) -> impl Iterator<Item = PieceCode<'_>> {
     blobs.iter().filter_map(|StubBlob { blob, bytes }| {
         Some((&blob.code, kind_of_blob(&blob.name)?, &blob.name, &**bytes))
     })
 }
-
-/// The number of no row.
-const NO_ROW: u32 = u32::MAX;
 
 /// How much of a JVM's generated code has rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,7 +76,7 @@ pub struct Coverage {
 
 impl StubRows {
     /// No rows yet; those to come share what they can with others of the same `shapes`.
-    pub(crate) fn sharing(shapes: &Arc<Shapes>) -> Self {
+    pub(crate) fn sharing(shapes: &Arc<PieceShapes>) -> Self {
         Self { pieces: Box::default(), shapes: Arc::clone(shapes) }
     }
 
@@ -130,13 +108,13 @@ impl StubRows {
     /// As [`Self::update`] where the interpreter was read before, which doesn't change once it is
     /// made: what is in `interpreter` stays.
     pub fn update_blobs(&mut self, blobs: &[StubBlob], interpreter: &Range<Avma>) -> bool {
-        let is_kept = |piece: &&Piece| interpreter.contains(&Avma(piece.start));
+        let is_kept = |piece: &&CodePiece| interpreter.contains(&Avma(piece.start));
         let kept = self.pieces.iter().filter(is_kept).cloned().collect();
         self.take(code_of(blobs), kept)
     }
 
     /// `pieces`: those that stay. `code`: of the others.
-    fn take<'a>(&mut self, code: impl Iterator<Item = Code<'a>>, mut pieces: Vec<Piece>) -> bool {
+    fn take<'a>(&mut self, code: impl Iterator<Item = PieceCode<'a>>, mut pieces: Vec<CodePiece>) -> bool {
         let mut changed = false;
         for (code, kind, name, bytes) in code {
             let check = check(kind, bytes);
@@ -144,7 +122,7 @@ impl StubRows {
             changed |= known.is_none();
             let shape = known.map(|piece| Arc::clone(&piece.shape));
             let shape = shape.unwrap_or_else(|| self.shapes.of(code.start, bytes, kind, name));
-            pieces.push(Piece { start: code.start.0, check, shape });
+            pieces.push(CodePiece { start: code.start.0, check, shape });
         }
         // Of two at one address the one that was read last counts.
         pieces.reverse();
@@ -155,13 +133,13 @@ impl StubRows {
         changed
     }
 
-    fn starting_at(&self, start: u64) -> Option<&Piece> {
+    fn starting_at(&self, start: u64) -> Option<&CodePiece> {
         let index = self.pieces.binary_search_by_key(&start, |piece| piece.start).ok()?;
         self.pieces.get(index)
     }
 
     /// The piece that holds an address.
-    fn piece(&self, pc: Avma) -> Option<&Piece> {
+    fn piece(&self, pc: Avma) -> Option<&CodePiece> {
         let behind = self.pieces.partition_point(|piece| piece.start <= pc.0);
         self.pieces.get(behind.checked_sub(1)?).filter(|piece| pc.0 < piece.end())
     }
@@ -225,47 +203,13 @@ impl StubRows {
     }
 }
 
-impl Piece {
+impl CodePiece {
     fn end(&self) -> u64 {
         self.start + u64::from(self.shape.bytes)
     }
 
-    fn at(&self, span: &Start) -> u64 {
+    fn at(&self, span: &SpanStart) -> u64 {
         self.start + u64::from(span.offset)
-    }
-}
-
-impl Shape {
-    /// `bytes`: less than 4 GiB: a code cache has 2 GiB at most. `spans`: what [`super::analyze`]
-    /// gives.
-    pub(super) fn new(start: Avma, bytes: usize, spans: &[Span], name: &Arc<str>) -> Self {
-        let mut rows = Vec::new();
-        let mut number = |row: Row| {
-            let known = rows.iter().position(|known| *known == row);
-            known.unwrap_or_else(|| {
-                rows.push(row);
-                rows.len() - 1
-            }) as u32
-        };
-        let compact = |span: &Span| Start {
-            offset: span.start.0.wrapping_sub(start.0) as u32,
-            row: span.row.map_or(NO_ROW, &mut number),
-        };
-        let spans: Box<[Start]> = spans.iter().map(compact).collect();
-        let bytes = bytes as u32;
-        let ends = spans.iter().skip(1).map(|span| span.offset).chain([bytes]);
-        let covered = spans.iter().zip(ends).filter(|(span, _)| span.row != NO_ROW);
-        let covered_bytes = covered.map(|(span, end)| end - span.offset).sum();
-        Self { name: Arc::clone(name), bytes, covered_bytes, rows: rows.into(), spans }
-    }
-
-    /// How many it has.
-    pub(super) fn spans(&self) -> usize {
-        self.spans.len()
-    }
-
-    fn row(&self, span: &Start) -> Option<Row> {
-        self.rows.get(span.row as usize).copied()
     }
 }
 

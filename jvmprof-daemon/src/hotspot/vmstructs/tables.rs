@@ -51,15 +51,15 @@ const SYMBOLS: [&str; 21] = [
 
 /// A field of a type.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Field {
+pub struct VmField {
     /// Its C++ type, as the JVM words it.
     pub type_name: Box<str>,
-    pub place: Place,
+    pub location: FieldLocation,
 }
 
 /// Where a field is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum FieldLocation {
     /// Bytes from an object's start.
     Offset(u64),
     Static(Avma),
@@ -69,7 +69,7 @@ pub enum Place {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VmStructs {
     /// By `Type::_field`.
-    fields: HashMap<Box<str>, Field>,
+    fields: HashMap<Box<str>, VmField>,
     /// `sizeof` by type.
     sizes: HashMap<Box<str>, u64>,
     ints: HashMap<Box<str>, i32>,
@@ -88,23 +88,23 @@ impl VmStructs {
         Ok((exports.image, Tables::read(&exports, memory)?.parse(memory)?))
     }
 
-    pub fn field(&self, name: &str) -> Option<&Field> {
+    pub fn field(&self, name: &str) -> Option<&VmField> {
         self.fields.get(name)
     }
 
     /// Offset of a field that isn't static.
     pub fn offset(&self, name: &str) -> Option<u64> {
-        match self.fields.get(name)?.place {
-            Place::Offset(offset) => Some(offset),
-            Place::Static(_) => None,
+        match self.fields.get(name)?.location {
+            FieldLocation::Offset(offset) => Some(offset),
+            FieldLocation::Static(_) => None,
         }
     }
 
     /// Address of a static field.
     pub fn address(&self, name: &str) -> Option<Avma> {
-        match self.fields.get(name)?.place {
-            Place::Offset(_) => None,
-            Place::Static(address) => Some(address),
+        match self.fields.get(name)?.location {
+            FieldLocation::Offset(_) => None,
+            FieldLocation::Static(address) => Some(address),
         }
     }
 
@@ -194,7 +194,7 @@ impl Tables {
             let name = format!("{}::{}", strings.get(row.type_name)?, strings.get(row.field_name)?);
             // Some entries have no type.
             let type_name = strings.get(row.type_string).unwrap_or_default().into();
-            Some((name.into(), Field { type_name, place: row.place }))
+            Some((name.into(), VmField { type_name, location: row.location }))
         });
         Ok(VmStructs {
             fields: fields.collect(),
@@ -267,16 +267,16 @@ impl Tables {
         let offset = self.inside("gHotSpotVMStructEntryOffsetOffset", 8, *stride)?;
         let address = self.inside("gHotSpotVMStructEntryAddressOffset", 8, *stride)?;
         let row = |row: &[u8]| {
-            let place = if field::u32(row, is_static)? == 0 {
-                Place::Offset(field::u64(row, offset)?)
+            let location = if field::u32(row, is_static)? == 0 {
+                FieldLocation::Offset(field::u64(row, offset)?)
             } else {
-                Place::Static(Avma(field::u64(row, address)?))
+                FieldLocation::Static(Avma(field::u64(row, address)?))
             };
             Some(StructRow {
                 type_name: field::u64(row, type_name)?,
                 field_name: field::u64(row, field_name)?,
                 type_string: field::u64(row, type_string)?,
-                place,
+                location,
             })
         };
         let rows: Vec<StructRow> = bytes.chunks_exact(*stride as usize).filter_map(row).collect();
@@ -295,7 +295,7 @@ struct StructRow {
     type_name: u64,
     field_name: u64,
     type_string: u64,
-    place: Place,
+    location: FieldLocation,
 }
 
 /// The pages that hold the tables' strings. Thousands of strings lie on a few dozen pages, so these

@@ -41,7 +41,7 @@ impl TreeBuilder {
 
     /// The step for a label's value, to stand above the stacks of its series.
     pub(super) fn label(&mut self, value: &str) -> Step {
-        Step { function: self.function(NodeKind::Label, value, "", ""), line: 0, how: None }
+        Step { function: self.function(NodeKind::Label, value, "", ""), line: 0, mode: None }
     }
 
     fn line_steps(&mut self, frame: &Frame, steps: &mut Vec<Step>) {
@@ -52,13 +52,13 @@ impl TreeBuilder {
             steps.push(Step {
                 function: self.function(kind, &line.name, file, module),
                 line: line.line,
-                how: line.how,
+                mode: line.mode,
             });
         }
         if frame.lines.is_empty() {
             let name = nameless(module, frame.address.map(|address| address.0));
             let function = self.function(kind, &name, "", module);
-            steps.push(Step { function, line: 0, how: None });
+            steps.push(Step { function, line: 0, mode: None });
         }
     }
 }

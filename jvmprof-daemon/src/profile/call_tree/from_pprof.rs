@@ -117,12 +117,12 @@ impl Locations {
             let name = text(profile, function.name)?;
             let file = text(profile, function.filename)?;
             let function = tree.function(kind_of(mapped, name), name, file, file_of_mapping);
-            self.steps.push(Step { function, line: u32::try_from(line.line).unwrap_or(0), how: None });
+            self.steps.push(Step { function, line: u32::try_from(line.line).unwrap_or(0), mode: None });
         }
         if location.line.is_empty() {
             let name = nameless(file_of_mapping, Some(location.address));
             let function = tree.function(kind_of(mapped, &name), &name, "", file_of_mapping);
-            self.steps.push(Step { function, line: 0, how: None });
+            self.steps.push(Step { function, line: 0, mode: None });
         }
         Ok(())
     }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use smallvec::SmallVec;
 
-use super::model::How;
+use super::model::ExecutionMode;
 use crate::types::FastHasher;
 
 pub use from_pprof::PprofTreeError;
@@ -73,7 +73,7 @@ pub struct Step {
     pub function: FunctionId,
     pub line: u32,
     /// Of a Java method, if that is known.
-    pub how: Option<How>,
+    pub mode: Option<ExecutionMode>,
 }
 
 /// A function as the tree tells it apart; strings are indices into the tree's string table.
@@ -104,11 +104,11 @@ struct Node {
     /// elsewhere.
     lines: SmallVec<[(u32, u64); 1]>,
     /// Samples by how the method ran, in the order of [`How`].
-    how: [u32; HOWS],
+    how: [u32; EXECUTION_MODES],
 }
 
 /// How many ways there are for a method to run.
-const HOWS: usize = How::Native as usize + 1;
+const EXECUTION_MODES: usize = ExecutionMode::Native as usize + 1;
 
 /// The index of the node above all stacks.
 const ROOT: u32 = 0;
@@ -164,7 +164,7 @@ impl TreeBuilder {
             function: root.0,
             total: 0,
             lines: SmallVec::new(),
-            how: [0; HOWS],
+            how: [0; EXECUTION_MODES],
         });
         builder.pruned = builder.function(NodeKind::Pruned, "[pruned]", "", "").0;
         builder
@@ -217,8 +217,8 @@ impl TreeBuilder {
             let node = &mut self.nodes[at as usize];
             node.total += count;
             count_line(&mut node.lines, step.line, count);
-            if let Some(how) = step.how {
-                let samples = &mut node.how[how as usize];
+            if let Some(mode) = step.mode {
+                let samples = &mut node.how[mode as usize];
                 *samples = samples.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
             }
         }
@@ -237,7 +237,13 @@ impl TreeBuilder {
 
     fn add_child(&mut self, parent: u32, function: u32) -> u32 {
         let child = self.nodes.len() as u32;
-        self.nodes.push(Node { parent, function, total: 0, lines: SmallVec::new(), how: [0; HOWS] });
+        self.nodes.push(Node {
+            parent,
+            function,
+            total: 0,
+            lines: SmallVec::new(),
+            how: [0; EXECUTION_MODES],
+        });
         self.children.insert((parent, function), child);
         child
     }

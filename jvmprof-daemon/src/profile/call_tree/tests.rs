@@ -10,7 +10,7 @@ use crate::types::{Avma, FileOffset};
 fn path(builder: &mut TreeBuilder, names: &[&str]) -> Vec<Step> {
     names
         .iter()
-        .map(|name| Step { function: builder.function(NodeKind::Native, name, "", ""), line: 0, how: None })
+        .map(|name| Step { function: builder.function(NodeKind::Native, name, "", ""), line: 0, mode: None })
         .collect()
 }
 
@@ -324,8 +324,13 @@ fn a_pprof_that_does_not_fit_together_is_refused_whole() {
 fn a_node_counts_how_its_method_ran() {
     let mut builder = TreeBuilder::default();
     let function = builder.function(NodeKind::Java, "com.acme.Order.total", "Order.java", "jvm");
-    for (how, count) in [(Some(How::Interpreted), 2), (Some(How::C2), 40), (None, 1), (Some(How::C2), 1)] {
-        builder.add(&[Step { function, line: 7, how }], count);
+    for (mode, count) in [
+        (Some(ExecutionMode::Interpreted), 2),
+        (Some(ExecutionMode::C2), 40),
+        (None, 1),
+        (Some(ExecutionMode::C2), 1),
+    ] {
+        builder.add(&[Step { function, line: 7, mode }], count);
     }
     let json = serde_json::to_value(builder.finish(PAGE_NODES)).expect("a tree is JSON");
     assert_eq!(json["nodes"]["how"], serde_json::json!([[], [0, 2, 2, 41]]));

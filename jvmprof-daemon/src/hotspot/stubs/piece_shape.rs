@@ -1,0 +1,65 @@
+//! The rows of one piece of generated code by the offset of each instruction, wherever it lies.
+
+use std::sync::Arc;
+
+use jvmprof_common::rows::Row;
+
+use super::Span;
+use crate::types::Avma;
+
+/// A range of code, wherever it lies.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PieceShape {
+    pub(super) name: Arc<str>,
+    pub(super) bytes: u32,
+    pub(super) covered_bytes: u32,
+    /// The few different rows that the spans have.
+    pub(super) rows: Box<[Row]>,
+    pub(super) spans: Box<[SpanStart]>,
+}
+
+/// Where a row begins to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct SpanStart {
+    /// From the begin of its piece.
+    pub(super) offset: u32,
+    /// Its number among those of the shape; [`NO_ROW`].
+    pub(super) row: u32,
+}
+
+/// The number of no row.
+const NO_ROW: u32 = u32::MAX;
+
+impl PieceShape {
+    /// `bytes`: less than 4 GiB: a code cache has 2 GiB at most. `spans`: what [`super::analyze`]
+    /// gives.
+    pub(super) fn new(start: Avma, bytes: usize, spans: &[Span], name: &Arc<str>) -> Self {
+        let mut rows = Vec::new();
+        let mut number = |row: Row| {
+            let known = rows.iter().position(|known| *known == row);
+            known.unwrap_or_else(|| {
+                rows.push(row);
+                rows.len() - 1
+            }) as u32
+        };
+        let compact = |span: &Span| SpanStart {
+            offset: span.start.0.wrapping_sub(start.0) as u32,
+            row: span.row.map_or(NO_ROW, &mut number),
+        };
+        let spans: Box<[SpanStart]> = spans.iter().map(compact).collect();
+        let bytes = bytes as u32;
+        let ends = spans.iter().skip(1).map(|span| span.offset).chain([bytes]);
+        let covered = spans.iter().zip(ends).filter(|(span, _)| span.row != NO_ROW);
+        let covered_bytes = covered.map(|(span, end)| end - span.offset).sum();
+        Self { name: Arc::clone(name), bytes, covered_bytes, rows: rows.into(), spans }
+    }
+
+    /// How many it has.
+    pub(super) fn spans(&self) -> usize {
+        self.spans.len()
+    }
+
+    pub(super) fn row(&self, span: &SpanStart) -> Option<Row> {
+        self.rows.get(span.row as usize).copied()
+    }
+}
