@@ -5,9 +5,9 @@
 use std::fs::File;
 use std::io::Write;
 
-use jvmprof_daemon::jitmap::names::code_name;
-use jvmprof_daemon::jitmap::perf_map::{PerfMap, PerfMapLimits};
-use jvmprof_daemon::jitmap::timeline::Found;
+use jvmprof_daemon::jit::name_formats::code_name;
+use jvmprof_daemon::jit::perf_map::{PerfMap, PerfMapLimits};
+use jvmprof_daemon::jit::timeline::Found;
 use jvmprof_daemon::types::Avma;
 use libfuzzer_sys::fuzz_target;
 use nix::sys::memfd::{MFdFlags, memfd_create};

@@ -3,9 +3,12 @@
 //! One folder a subject. A folder imports only from `jvmprof-common`, from the shared value types
 //! in [`types`], from `generational_cache` and `intern`, and from folders above it in this list.
 
+pub mod clock;
 mod generational_cache;
 mod intern;
 pub mod types;
+
+pub mod own_process;
 
 pub mod proto;
 
@@ -19,7 +22,7 @@ pub mod hotspot;
 
 pub mod unwind;
 
-pub mod jitmap;
+pub mod jit;
 
 pub mod profile;
 

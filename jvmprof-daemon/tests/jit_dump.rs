@@ -10,11 +10,11 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use jvmprof_common::rows::CfaRule;
-use jvmprof_daemon::jitmap::budget::Budget;
-use jvmprof_daemon::jitmap::jitdump::{DumpError, HeaderError, JitDump};
-use jvmprof_daemon::jitmap::process_dump::{ProcessDump, marker};
+use jvmprof_daemon::clock::monotonic_ns;
+use jvmprof_daemon::jit::jitdump::process_jitdump::{ProcessDump, marker};
+use jvmprof_daemon::jit::jitdump::{DumpError, HeaderError, JitDump};
+use jvmprof_daemon::jit::memory_budget::Budget;
 use jvmprof_daemon::process::{ProcessTable, procfs};
-use jvmprof_daemon::sampler::now_ns;
 use jvmprof_daemon::types::Avma;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -95,7 +95,7 @@ fn records_hold_from_their_time_on_however_the_file_grows() {
         .concat()
     };
     for cut in (0..all(1).len()).step_by(7) {
-        let t = now_ns();
+        let t = monotonic_ns();
         let all = all(t);
         let mut writer = Writer::new(PID, 0);
         let mut dump = writer.dump();
@@ -126,7 +126,7 @@ fn records_hold_from_their_time_on_however_the_file_grows() {
 
 #[test]
 fn a_record_that_is_refused_in_part_ends_what_was_there() {
-    let t = now_ns();
+    let t = monotonic_ns();
     let mut writer = Writer::new(PID, 0);
     for address in [0x1000, 0x2000, 0x3000, 0x4000] {
         writer.put(&load(t, address, 64, "old"));
@@ -182,7 +182,7 @@ proptest! {
     #[test]
     fn each_address_has_the_name_that_was_told_for_the_time(told in told(), cut in 0..100usize) {
         let names = ["short".to_owned(), "other".to_owned(), "n".repeat(4_096), "m".repeat(9_000)];
-        let start = now_ns() - 1_000_000_000;
+        let start = monotonic_ns() - 1_000_000_000;
         let mut versions: Vec<Versions> = vec![Vec::new(); 8];
         let mut bytes = Vec::new();
         for (index, (is_late, told)) in told.iter().enumerate() {
@@ -245,7 +245,7 @@ fn cfa(dump: &JitDump, address: u64, time_ns: u64) -> Option<CfaRule> {
 
 #[test]
 fn unwinding_information_comes_and_goes_with_its_code() {
-    let t = now_ns();
+    let t = monotonic_ns();
     let mut writer = Writer::new(PID, 0);
     for (at, frame) in [(0, Some(24)), (10, Some(40)), (20, None)] {
         if let Some(frame) = frame {
@@ -273,7 +273,7 @@ fn unwinding_information_comes_and_goes_with_its_code() {
 
 #[test]
 fn unwinding_information_has_no_more_memory_than_names() {
-    let t = now_ns();
+    let t = monotonic_ns();
     let mut writer = Writer::new(PID, 0);
     for index in 0..2_000u64 {
         writer.put(&[unwinding(t, 24), load(t, 0x10_0000 + index * 64, 64, "f")].concat());
@@ -295,7 +295,7 @@ fn a_writer_that_collects_its_records_is_found_out() {
     let mut writer = Writer::new(PID, 0);
     let mut dump = writer.dump();
     dump.refresh().expect("a good file");
-    let sampled = now_ns();
+    let sampled = monotonic_ns();
     std::thread::sleep(Duration::from_millis(150));
     dump.refresh().expect("a good file");
     assert!(dump.is_known(sampled), "nothing speaks against it yet");
@@ -303,17 +303,17 @@ fn a_writer_that_collects_its_records_is_found_out() {
     dump.refresh().expect("a good file");
     assert!(dump.is_collecting() && !dump.is_known(sampled));
     assert_eq!(at(&dump, 0x1000, sampled).as_deref(), Some("late"));
-    writer.put(&load(now_ns(), 0x5000, 64, "now"));
+    writer.put(&load(monotonic_ns(), 0x5000, 64, "now"));
     dump.refresh().expect("a good file");
-    assert!(dump.is_known(sampled) && !dump.is_known(now_ns()));
-    writer.put(&record(3, now_ns(), b""));
+    assert!(dump.is_known(sampled) && !dump.is_known(monotonic_ns()));
+    writer.put(&record(3, monotonic_ns(), b""));
     dump.refresh().expect("a good file");
     assert!(dump.is_known(u64::MAX), "closed");
 
     // A half record that isn't finished tells it, too.
     let mut writer = Writer::new(PID, 0);
     let mut dump = writer.dump();
-    writer.put(&load(now_ns(), 0x1000, 64, "half")[..30]);
+    writer.put(&load(monotonic_ns(), 0x1000, 64, "half")[..30]);
     dump.refresh().expect("a good file");
     std::thread::sleep(Duration::from_millis(150));
     dump.refresh().expect("a good file");
@@ -366,15 +366,15 @@ fn a_dump_that_its_writer_gives_up_in_the_middle_of_a_record_is_known_to_its_end
     done.read_exact(&mut [0]).expect("the program has begun");
     let mut table = ProcessTable::new(1 << 20);
     let facts = procfs::facts(child.id()).expect("the process");
-    let process = table.existing(child.id(), &facts, now_ns());
+    let process = table.existing(child.id(), &facts, monotonic_ns());
     let mark = marker(process).expect("the mapping");
     let mut dump = ProcessDump::open(process, mark, Budget::new(1 << 20)).expect("a dump");
     let mut is_known = || {
         for _ in 0..2 {
-            dump.check(now_ns(), true).expect("readable");
+            dump.check(monotonic_ns(), true).expect("readable");
             std::thread::sleep(Duration::from_millis(110));
         }
-        dump.check(now_ns(), true).expect("readable");
+        dump.check(monotonic_ns(), true).expect("readable");
         assert!(dump.dump().is_collecting());
         dump.dump().is_known(u64::MAX)
     };
@@ -391,7 +391,7 @@ fn a_dump_that_its_writer_gives_up_in_the_middle_of_a_record_is_known_to_its_end
 
 #[test]
 fn what_cant_be_believed_is_refused_once_and_names_nothing() {
-    let t = now_ns();
+    let t = monotonic_ns();
     let refused = |writer: &Writer| writer.dump().refresh().expect_err("not to be believed");
     let error = refused(&Writer::new(PID, 1));
     assert!(matches!(error, DumpError::Header(HeaderError::ArchTimestamps)), "{error}");
@@ -422,7 +422,7 @@ fn what_cant_be_believed_is_refused_once_and_names_nothing() {
 
 #[test]
 fn memory_is_bounded_and_hostile_records_are_counted() {
-    let t = now_ns();
+    let t = monotonic_ns();
     let mut writer = Writer::new(PID, 0);
     writer.put(&load(t, u64::MAX - 10, 64, "wraps"));
     writer.put(&record(0, t, b"short"));

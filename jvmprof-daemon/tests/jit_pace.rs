@@ -7,9 +7,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use jvmprof_daemon::jitmap::budget::Budget;
-use jvmprof_daemon::jitmap::process_map::{ProcessMap, Writer};
-use jvmprof_daemon::sampler::now_ns;
+use jvmprof_daemon::clock::monotonic_ns;
+use jvmprof_daemon::jit::memory_budget::Budget;
+use jvmprof_daemon::jit::perf_map::process_perf_map::{ProcessMap, Writer};
 use jvmprof_daemon::types::Avma;
 use tempfile::TempDir;
 
@@ -42,7 +42,7 @@ fn write_large(path: &Path, round: u64) {
 fn a_large_map_that_is_written_anew_all_the_time_is_read_at_a_bounded_rate_whoever_asks() {
     let (root, path) = root();
     let mut map = map_of(root.path(), None);
-    let start = now_ns();
+    let start = monotonic_ns();
     for turn in 0..8_000 {
         if turn % 1_000 == 0 {
             write_large(&path, turn);
@@ -69,9 +69,9 @@ fn a_map_of_any_length_is_read_to_its_end_when_a_person_asks() {
         (0..400_000).map(|index| format!("{:x} 10 f{index}\n", 0x1000 + index * 16)).collect();
     fs::write(&path, lines).expect("written");
     let mut map = map_of(root.path(), None);
-    map.check(now_ns());
+    map.check(monotonic_ns());
     assert!(map.has_more());
-    map.read_all(now_ns());
+    map.read_all(monotonic_ns());
     assert_eq!((map.has_more(), map.map().counters().entries), (false, 400_000));
 }
 
@@ -89,10 +89,10 @@ fn what_an_earlier_process_may_have_left_in_the_file_is_ambiguous_and_what_comes
     };
     append("2000 10 own\n");
     let mut map = map_of(root.path(), Some(started));
-    map.check(now_ns());
+    map.check(monotonic_ns());
     append("3000 10 later\n");
     append("2000 10 own\n");
-    map.check(now_ns());
+    map.check(monotonic_ns());
     let at =
         |address| map.map().lookup(Avma(address), u64::MAX).map(|found| (found.name, found.is_ambiguous));
     assert_eq!((at(0x1000), at(0x2000)), (Some(("left", true)), Some(("own", false))));
@@ -102,7 +102,7 @@ fn what_an_earlier_process_may_have_left_in_the_file_is_ambiguous_and_what_comes
     fs::remove_file(&path).expect("removed");
     fs::write(&path, "1000 10 fresh\n").expect("written");
     let mut map = map_of(root.path(), Some(started));
-    map.check(now_ns());
+    map.check(monotonic_ns());
     let found = map.map().lookup(Avma(0x1000), u64::MAX).expect("its line");
     assert_eq!((found.name, found.is_ambiguous), ("fresh", false));
 }

@@ -13,10 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use jit::program;
-use jvmprof_daemon::process::table::mapped_code;
+use jvmprof_daemon::clock::monotonic_ns;
+use jvmprof_daemon::process::process_table::mapped_code;
 use jvmprof_daemon::process::{Process, ProcessKey, ProcessTable};
 use jvmprof_daemon::profile::model::FrameKind;
-use jvmprof_daemon::sampler::{Event, EventKind, Sample, Sampler, SamplerOptions, now_ns};
+use jvmprof_daemon::sampler::{Event, EventKind, Sample, Sampler, SamplerOptions};
 use jvmprof_daemon::symbolize::{SymbolMemory, Symbolizer};
 use support::{left, scratch};
 
@@ -68,16 +69,16 @@ impl Judge {
     fn judge(&mut self, sample: &Sample) {
         let header = &sample.header;
         let (pid, start_ns, comm) = (header.pid, header.start_ns, sample.comm());
-        let key = self.table.sampled(pid, start_ns, &comm, now_ns(), |_| Some(sample.addresses())).key;
+        let key = self.table.sampled(pid, start_ns, &comm, monotonic_ns(), |_| Some(sample.addresses())).key;
         let process = find(&self.table, key).expect("a process that was sampled");
-        self.symbolizer.look(process, sample, now_ns());
-        while self.symbolizer.must_wait(process, sample, now_ns()) {
+        self.symbolizer.look(process, sample, monotonic_ns());
+        while self.symbolizer.must_wait(process, sample, monotonic_ns()) {
             self.symbolizer.take_rows(|key| find(&self.table, key), None);
             std::thread::sleep(Duration::from_millis(1));
         }
         // Of the samples here none waits for others: what is counted meanwhile is this one's.
         let before = self.ambiguous();
-        let frames = self.symbolizer.resolve(process, sample, now_ns()).frames;
+        let frames = self.symbolizer.resolve(process, sample, monotonic_ns()).frames;
         let was_told = self.ambiguous() > before;
         let Some(name) =
             frames.iter().find(|frame| frame.kind == FrameKind::Jit).map(|frame| &frame.lines[0].name)

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use jvmprof_daemon::jitmap::budget::Budget;
-use jvmprof_daemon::jitmap::process_map::{ProcessMap, Writer};
-use jvmprof_daemon::jitmap::watcher::Watcher;
-use jvmprof_daemon::sampler::now_ns;
+use jvmprof_daemon::clock::monotonic_ns;
+use jvmprof_daemon::jit::memory_budget::Budget;
+use jvmprof_daemon::jit::perf_map::inotify_thread::Watcher;
+use jvmprof_daemon::jit::perf_map::process_perf_map::{ProcessMap, Writer};
 use jvmprof_daemon::types::Avma;
 
 fn watched(root: &Path) -> Arc<Mutex<ProcessMap>> {
@@ -172,10 +172,10 @@ fn write_on(path: &Path, first: u64, seconds: u64) -> Vec<(u64, u64)> {
         if Instant::now() >= end {
             break;
         }
-        let (line, begun) = (format!("{:x} 10 f{index}\n", place(index)), now_ns());
+        let (line, begun) = (format!("{:x} 10 f{index}\n", place(index)), monotonic_ns());
         file.write_all(line.as_bytes()).expect("written");
         // The code runs from here on.
-        written.push((begun, now_ns()));
+        written.push((begun, monotonic_ns()));
         match index % 7 {
             0..4 => {}
             4 => std::thread::yield_now(),
@@ -208,7 +208,7 @@ fn a_name_that_is_wrong_is_told_to_be_ambiguous_however_busy_the_machine_is() {
         for _ in 0..4 {
             let written = write_on(&path, first, 1);
             let mut map = map.lock().expect("a lock");
-            map.check(now_ns());
+            map.check(monotonic_ns());
             for (index, pair) in (first..).zip(written.windows(2)) {
                 let [(_, from), (to, _)] = *pair else { continue };
                 for at_ns in

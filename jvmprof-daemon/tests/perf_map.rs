@@ -10,10 +10,10 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use jvmprof_daemon::jitmap::names::code_name;
-use jvmprof_daemon::jitmap::perf_map::{PerfMap, PerfMapLimits};
+use jvmprof_daemon::clock::monotonic_ns;
+use jvmprof_daemon::jit::name_formats::code_name;
+use jvmprof_daemon::jit::perf_map::{PerfMap, PerfMapLimits};
 use jvmprof_daemon::native::open_file::{OpenError, open_in_root, open_in_root_owned, open_regular};
-use jvmprof_daemon::sampler::now_ns;
 use jvmprof_daemon::types::Avma;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -26,7 +26,7 @@ fn raw_at(map: &PerfMap, address: u64) -> Option<&str> {
     map.lookup(Avma(address), u64::MAX).map(|symbol| symbol.name)
 }
 
-fn refresh(map: &mut PerfMap, path: &Path) -> jvmprof_daemon::jitmap::perf_map::Refresh {
+fn refresh(map: &mut PerfMap, path: &Path) -> jvmprof_daemon::jit::perf_map::Refresh {
     map.refresh(&File::open(path).expect("the map")).expect("it can be read")
 }
 
@@ -92,7 +92,7 @@ fn a_map_that_is_cut_replaced_or_rewritten_is_read_again() {
     // As HotSpot writes: into the same file, from its start, and longer than before.
     std::thread::sleep(Duration::from_millis(20));
     fs::write(&path, "1000 10 other\n5000 10 fifth\n6000 10 sixth\n7000 10 seventh\n").expect("written");
-    let before = now_ns();
+    let before = monotonic_ns();
     assert!(refresh(&mut map, &path).restarted);
     assert_eq!((raw_at(&map, 0x1000), raw_at(&map, 0x2000)), (Some("other"), Some("second")));
     assert_eq!(map.lookup(Avma(0x1000), before).map(|found| found.name), Some("first"));
@@ -162,9 +162,9 @@ fn what_is_there_at_a_look_was_written_before_it_however_many_turns_it_takes_to_
         (0..2_000).map(|index| format!("{:x} 10 filler{index}\n", 0x10_0000 + index * 16)).collect();
     fs::write(&path, format!("1000 10 old\n{filler}1000 10 new\n")).expect("written");
     let mut map = PerfMap::new(PerfMapLimits { read_bytes: 1 << 12, ..PerfMapLimits::default() });
-    let before = now_ns();
+    let before = monotonic_ns();
     assert!(refresh(&mut map, &path).more);
-    let during = now_ns();
+    let during = monotonic_ns();
     OpenOptions::new()
         .append(true)
         .open(&path)

@@ -6,7 +6,7 @@ use jvmprof_common::abi::{Counter, Stop};
 
 use super::targets::TargetCounts;
 use super::windows::ClockCounts;
-use crate::process::table::TableCounts;
+use crate::process::process_table::TableCounts;
 use crate::sampler::SamplerCounts;
 use crate::symbolize::{CacheSize, Outcome, SymbolCounts};
 

@@ -12,9 +12,9 @@ use super::jvm_report::{CodeReport, JvmReport, Reader};
 use super::pipeline_options::node_name;
 use super::stdout::print_out;
 use super::targets::labels_of;
+use crate::clock::monotonic_ns;
 use crate::hotspot::HotspotError;
 use crate::process::{Process, ProcessTable};
-use crate::sampler::now_ns;
 use crate::symbolize::{ModuleReport, NativePlace, SymbolMemory, Symbolizer};
 use crate::types::Avma;
 
@@ -67,7 +67,7 @@ pub(super) fn run(args: &InspectArgs) -> anyhow::Result<()> {
     let facts = crate::process::procfs::facts(args.pid)?;
     // Looked at as if it had just been sampled: what is shown is what the profiler knows.
     let mut table = ProcessTable::default();
-    let process = table.existing(args.pid, &facts, now_ns());
+    let process = table.existing(args.pid, &facts, monotonic_ns());
     let report = Report::new(
         process,
         &mut Symbolizer::new(&SymbolMemory::of_files(FILE_CACHE_BYTES)),
@@ -83,7 +83,7 @@ pub(super) fn run(args: &InspectArgs) -> anyhow::Result<()> {
 
 impl Report {
     fn new(process: &Process, symbolizer: &mut Symbolizer, pc: Option<Avma>) -> Self {
-        let modules = symbolizer.inspect(process, now_ns());
+        let modules = symbolizer.inspect(process, monotonic_ns());
         let mut reader = Reader::new(process.pid);
         let facts = reader.as_ref().ok().map(|reader| &reader.facts);
         let labels = labels_of(process, facts, &node_name());

@@ -25,7 +25,7 @@ use std::process::ExitCode;
 
 use tracing_subscriber::EnvFilter;
 
-use crate::process::heap;
+use crate::own_process::allocator;
 use crate::telemetry::log::{self, LogLimit};
 use args::{Cli, Command};
 use errors::{UsageError, explain};
@@ -37,7 +37,7 @@ pub use record::paused_command;
 /// Runs a subcommand to its end.
 pub fn run(loaded: Loaded) -> ExitCode {
     let Loaded { cli, resolved } = loaded;
-    heap::keep_small();
+    allocator::configure_malloc();
     let log = log_to_stderr(&cli);
     let done = match cli.command {
         Command::Record(args) => record::run(args),

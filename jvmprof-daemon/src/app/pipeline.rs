@@ -14,14 +14,16 @@ use super::targets::{LabelOptions, Owner, Targets};
 use super::waiting::{Wait, Waiting};
 use super::windows::Windows;
 pub use super::windows::{ClockCounts, Flushed};
+use crate::clock::monotonic_ns;
+use crate::own_process::thread_priority;
 use crate::process::container::ContainersOptions;
+use crate::process::procfs;
 use crate::process::{Process, ProcessKey, ProcessTable};
-use crate::process::{priority, procfs};
 use crate::profile::aggregate::Verdict;
 use crate::profile::model::Batch;
 use crate::sampler::{
     BackgroundSampler, Clock, KernelTables, Periods, QueueLimits, Sample, SamplerCounts, SamplerError,
-    SamplerOptions, now_ns, period_ns,
+    SamplerOptions, period_ns,
 };
 use crate::symbolize::{CacheSize, NativeOptions, Outcome, Symbolizer};
 
@@ -37,8 +39,6 @@ pub struct PipelineOptions {
     pub java_frame_types: bool,
     /// How native frames get their names.
     pub native: NativeOptions,
-    /// JVMs that can't be read are asked for a perf map.
-    pub attach_perfmap: bool,
     /// How containers are asked for; `None`: they aren't.
     pub containers: Option<ContainersOptions>,
 }
@@ -97,8 +97,7 @@ impl Pipeline {
             table: ProcessTable::new(memory.mappings),
             symbolizer: Symbolizer::new(&memory.symbols)
                 .with_java_frame_types(options.java_frame_types)
-                .with_native(options.native.clone())
-                .with_attach_perfmap(options.attach_perfmap),
+                .with_native(options.native.clone()),
             windows: Windows::new(
                 period_ns(options.sampler.frequency),
                 options.labels.limit(),
@@ -127,7 +126,7 @@ impl Pipeline {
         let limits = QueueLimits { samples: memory.queued_samples, events: memory.queued_events };
         let sampler = BackgroundSampler::start(&options.sampler, RING_INTERVAL, limits, prepare)?;
         filled.map_err(no_thread)?;
-        priority::hurry();
+        thread_priority::raise_priority();
         state.windows.begin();
         Ok(Self { sampler, state, memory: *memory })
     }
@@ -239,7 +238,7 @@ impl Pipeline {
         let by_key: HashMap<ProcessKey, &Process> =
             state.table.iter().map(|process| (process.key, process)).collect();
         state.symbolizer.name_rest(|key| by_key.get(&key).copied());
-        state.symbolizer.refresh_perf_maps(|key| by_key.get(&key).copied(), now_ns());
+        state.symbolizer.refresh_perf_maps(|key| by_key.get(&key).copied(), monotonic_ns());
         drop(by_key);
         let (symbolizer, targets) = (&mut state.symbolizer, &mut state.targets);
         let flushed = state.windows.flush(
@@ -359,7 +358,7 @@ impl State {
         for &pid in pids.unwrap_or_default() {
             // A process that ends in this moment isn't sampled.
             let Ok(facts) = procfs::facts(pid) else { continue };
-            let now = now_ns();
+            let now = monotonic_ns();
             let process = self.table.existing(pid, &facts, now);
             self.symbolizer.refresh(process, now, true);
         }
@@ -381,7 +380,7 @@ impl State {
 
     /// Resolves those samples that wait for nothing any more.
     fn resolve_ready(&mut self) {
-        let now = now_ns();
+        let now = monotonic_ns();
         let mut until: HashMap<ProcessKey, u64> = HashMap::new();
         for key in self.waiting.keys() {
             until.entry(key).or_insert_with(|| self.symbolizer.walkable_until(key, now));
@@ -395,7 +394,7 @@ impl State {
     /// Resolves those samples that wait for what their runtimes have still to tell, by what they
     /// have told.
     fn finish_dumps(&mut self) {
-        let now = now_ns();
+        let now = monotonic_ns();
         let keys: HashSet<ProcessKey> = self.waiting.keys().collect();
         for process in self.table.iter().filter(|process| keys.contains(&process.key)) {
             self.symbolizer.finish_dump(process, now);
@@ -430,7 +429,7 @@ impl State {
     /// that are being read.
     fn take_in(&mut self, sample: Sample, wait: Wait) -> Option<(ProcessKey, Sample)> {
         let header = &sample.header;
-        let now = now_ns();
+        let now = monotonic_ns();
         let mut known = None;
         let process = self.table.sampled(header.pid, header.start_ns, &sample.comm(), now, |process| {
             known = self.symbolizer.known(process, &sample);

@@ -4,7 +4,7 @@ use super::args::{DaemonArgs, SamplingArgs};
 use super::memory::MemoryLimits;
 use super::pipeline::PipelineOptions;
 use super::targets::LabelOptions;
-use crate::process::memory_limit::memory_limit;
+use crate::own_process::memory_limit::memory_limit;
 use crate::sampler::SamplerOptions;
 use crate::symbolize::NativeOptions;
 
@@ -33,7 +33,6 @@ pub(super) fn options(
         labels: LabelOptions::plain(node_name()),
         java_frame_types: sampling.java_frame_types,
         native,
-        attach_perfmap: sampling.attach_perfmap,
         containers: None,
     }
 }

@@ -1,14 +1,11 @@
-//! Processes: who they are, when they began, and what code they have mapped.
+//! Profiled processes: identity, executable mappings, control group, container and runtime.
 
 pub mod cgroup;
 pub mod container;
-pub mod heap;
-pub mod mappings;
-pub mod memory_limit;
-pub mod priority;
+pub mod executable_mappings;
+pub mod process_table;
 pub mod procfs;
-pub mod runtime;
-pub mod table;
+pub mod runtime_label;
 
-pub use mappings::{Backing, MappedCode, Mappings};
-pub use table::{Process, ProcessKey, ProcessTable};
+pub use executable_mappings::{Backing, MappedCode, Mappings};
+pub use process_table::{Process, ProcessKey, ProcessTable};

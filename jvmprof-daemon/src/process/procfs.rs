@@ -9,7 +9,7 @@ use procfs::process::{MMPermissions, MMapPath, MemoryMaps, Process};
 use procfs::{FromBufRead, ProcError};
 
 use super::cgroup::Cgroup;
-use super::mappings::{Backing, MappedCode, Mappings};
+use super::executable_mappings::{Backing, MappedCode, Mappings};
 use crate::types::{Avma, FileOffset};
 
 /// A process's facts at one time.

@@ -72,8 +72,6 @@ pub(super) struct Java {
     next_look_ns: u64,
     /// Why it can't be read, if it is a JVM.
     problem: Option<&'static str>,
-    /// That was a HotSpot.
-    is_hotspot: bool,
     /// The version of the process's mappings in which there was no JVM.
     none_in: Option<u64>,
 }
@@ -114,12 +112,6 @@ impl Java {
     /// Whether it is a JVM that isn't ready yet.
     pub(super) fn is_awaited(&self, process: &Process) -> bool {
         self.attached.is_none() && self.problem.is_none() && self.looks < LAST_LOOKS && process.is_jvm()
-    }
-
-    /// Whether it is a HotSpot that can't be read. Other JVMs have a `libjvm.so`, too, and take
-    /// signals otherwise.
-    pub(super) fn is_closed_hotspot(&self) -> bool {
-        self.attached.is_none() && self.problem.is_some() && self.is_hotspot
     }
 
     pub(super) fn attached_mut(&mut self) -> Option<&mut Attached> {
@@ -182,9 +174,9 @@ impl Java {
                 // A program that has just begun may be about to load it.
                 let is_young = is_none && self.looks < YOUNG_LOOKS;
                 self.next_look_ns = now_ns + if is_young { SLOW_INTERVAL_NS } else { SELDOM_NS };
-                self.is_hotspot = !matches!(error, HotspotError::NotHotspot(_) | HotspotError::Mappings(_));
+                let is_hotspot = !matches!(error, HotspotError::NotHotspot(_) | HotspotError::Mappings(_));
                 let is_news = self.problem.replace(error.reason()) != Some(error.reason());
-                if !is_news || !self.is_hotspot {
+                if !is_news || !is_hotspot {
                     return Look::Same;
                 }
                 tracing::warn!(pid = process.pid, %error, "a JVM whose Java frames can't be named");

@@ -15,26 +15,21 @@ use super::counts::CacheSize;
 use super::frames::frame_bytes;
 use super::jit_counts::{JitCounts, Reported};
 use super::jit_waiting::{Place, Waiting, WaitingFrames};
-use crate::jitmap::attach::{PerfMapRequests, Target};
-use crate::jitmap::budget::Budget;
-use crate::jitmap::names::{CodeName, code_name};
-use crate::jitmap::process_dump::{self, ProcessDump};
-use crate::jitmap::process_map::{ProcessMap, Writer};
-use crate::jitmap::timeline::{EntryId, Found};
-use crate::jitmap::watcher::Watcher;
+use crate::clock::monotonic_ns;
+use crate::jit::jitdump::process_jitdump::{ProcessDump, marker};
+use crate::jit::memory_budget::Budget;
+use crate::jit::name_formats::{CodeName, code_name};
+use crate::jit::perf_map::inotify_thread::Watcher;
+use crate::jit::perf_map::process_perf_map::{ProcessMap, Writer};
+use crate::jit::timeline::{EntryId, Found};
 use crate::process::{Backing, MappedCode, Process};
 use crate::profile::model::{Frame, FrameKind, Line, Mapping};
-use crate::sampler::now_ns;
 use crate::types::{Avma, FileOffset};
 
 const UNKNOWN_JAVA: &str = "[unknown Java: not in the perf map]";
 const UNKNOWN_JIT: &str = "[jit: unknown]";
 /// Memory for the frames that are remembered of one process, bytes.
 const MAX_FRAME_BYTES: usize = 2 << 20;
-/// One JVM is asked for a perf map at most this often.
-const REQUEST_INTERVAL_NS: u64 = 60_000_000_000;
-/// While another one is asked.
-const REQUEST_RETRY_NS: u64 = 1_000_000_000;
 /// Reads of a jitdump at a window's end.
 const MAX_DUMP_READS: usize = 64;
 /// No sample takes so long from the kernel to here, unless it waits.
@@ -45,19 +40,12 @@ const OLDEST_SAMPLE_NS: u64 = 30_000_000_000;
 pub(super) struct JitShared {
     budget: Budget,
     watcher: Watcher,
-    /// `None`: no JVM is asked for a perf map.
-    requests: Option<PerfMapRequests>,
 }
 
 impl JitShared {
     /// `bytes`: for all perf maps and jitdumps together.
     pub(super) fn new(bytes: usize) -> Self {
-        Self { budget: Budget::new(bytes), watcher: Watcher::default(), requests: None }
-    }
-
-    /// JVMs that can't be read are asked for a perf map.
-    pub(super) fn ask_jvms(&mut self) {
-        self.requests = Some(PerfMapRequests::default());
+        Self { budget: Budget::new(bytes), watcher: Watcher::default() }
     }
 
     /// The memory of all perf maps and jitdumps.
@@ -73,8 +61,6 @@ pub(super) struct JitNames {
     dump: Option<ProcessDump>,
     /// The version of the process's mappings that were searched for the mark of a jitdump.
     searched_version: u64,
-    /// Its JVM isn't asked for a perf map before this time.
-    next_request_ns: u64,
     reported: Reported,
     map_frames: FrameCache,
     dump_frames: FrameCache,
@@ -98,8 +84,6 @@ pub(super) struct Asked<'a> {
     /// `CLOCK_MONOTONIC` of the sample.
     pub(super) at_ns: u64,
     pub(super) now_ns: u64,
-    /// It is HotSpot, and can't be read.
-    pub(super) is_closed_hotspot: bool,
 }
 
 impl JitNames {
@@ -133,8 +117,6 @@ impl JitNames {
         let turn = if self.dump.is_some() || !was_known { at_ns } else { turn };
         let place = Place { address, turn, at_ns };
         if let Some(frame) = self.waiting.push(place, || Arc::new(frame_of(asked, None))) {
-            drop(map);
-            self.ask_jvm(asked, shared);
             return Err(frame);
         }
         // Without room to wait: by what is known.
@@ -260,26 +242,12 @@ impl JitNames {
         self.waiting.forget_settled();
     }
 
-    /// A JVM whose code has no names may tell them.
-    fn ask_jvm(&mut self, asked: Asked<'_>, shared: &JitShared) {
-        let Some((requests, map)) = shared.requests.as_ref().zip(self.map.as_ref()) else { return };
-        if !asked.is_closed_hotspot || asked.now_ns < self.next_request_ns {
-            return;
-        }
-        self.next_request_ns = asked.now_ns + REQUEST_RETRY_NS;
-        if let Some(target) = Target::of(asked.process)
-            && requests.request(target, Arc::clone(map))
-        {
-            self.next_request_ns = asked.now_ns + REQUEST_INTERVAL_NS;
-        }
-    }
-
     fn find_dump(&mut self, process: &Process, shared: &JitShared, counts: &mut JitCounts) {
         if self.dump.is_some() || self.searched_version == process.version {
             return;
         }
         self.searched_version = process.version;
-        let Some(marker) = process_dump::marker(process) else { return };
+        let Some(marker) = marker(process) else { return };
         match ProcessDump::open(process, marker, shared.budget.clone()) {
             Ok(dump) => self.dump = Some(dump),
             Err(error) => {
@@ -372,7 +340,7 @@ fn read_dump(
 ) -> bool {
     let dump = dump.as_mut().filter(|dump| dump.dump().checked_ns() <= at_ns && !dump.dump().is_known(at_ns));
     let Some(dump) = dump else { return false };
-    dump.check(now_ns(), is_last_chance).unwrap_or_else(|error| {
+    dump.check(monotonic_ns(), is_last_chance).unwrap_or_else(|error| {
         counts.refuse_dump(dump.pid(), dump.dump().file_id(), error.reason());
         tracing::debug!(pid = dump.pid(), %error, "a jitdump can't be used");
         true

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::jitmap::jitdump::DumpCounters;
-use crate::jitmap::perf_map::PerfMapCounters;
-use crate::jitmap::process_dump::ProcessDump;
-use crate::jitmap::process_map::{ProcessMap, ProcessMapCounters};
+use crate::jit::jitdump::DumpCounters;
+use crate::jit::jitdump::process_jitdump::ProcessDump;
+use crate::jit::perf_map::PerfMapCounters;
+use crate::jit::perf_map::process_perf_map::{ProcessMap, ProcessMapCounters};
 
 /// Refused files that are remembered, at most.
 const MAX_REFUSED: usize = 1024;

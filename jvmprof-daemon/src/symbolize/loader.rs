@@ -16,7 +16,7 @@ use crate::native::file_cache::FileCache;
 use crate::native::file_identity::FileKey;
 use crate::native::open_file::OpenError;
 use crate::native::unwind_rows::UnwindRows;
-use crate::process::priority;
+use crate::own_process::thread_priority;
 use crate::unwind::FileRows;
 
 /// The thread, as it is seen from outside.
@@ -82,7 +82,7 @@ impl RowsLoader {
         std::thread::Builder::new().name("rows".to_owned()).spawn(move || {
             // A file is read once, for a tenth of a second; behind others it would take seconds on
             // a busy host, in which stacks are cut.
-            priority::hurry();
+            thread_priority::raise_priority();
             let mut queue = Queue::new(wanted);
             while let Some(Request { key, path, file, .. }) = queue.next() {
                 let rows = read(&files, &key, &path, file);

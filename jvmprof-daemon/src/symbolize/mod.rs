@@ -34,7 +34,7 @@ use jvmprof_common::frame::UserFrame;
 
 use crate::hotspot::JavaCache;
 use crate::hotspot::stubs::analyze_native;
-use crate::jitmap::trampolines::Arenas;
+use crate::jit::cpython_trampolines::Arenas;
 use crate::native::file_cache::{FileCache, FileCacheLimits};
 use crate::native::file_identity::FileKey;
 use crate::process::{Process, ProcessKey};
@@ -191,15 +191,6 @@ impl Symbolizer {
     #[must_use]
     pub fn with_java_frame_types(mut self, shown: bool) -> Self {
         self.java_frame_types = shown;
-        self
-    }
-
-    /// Whether JVMs that can't be read are asked for a perf map.
-    #[must_use]
-    pub fn with_attach_perfmap(mut self, asked: bool) -> Self {
-        if asked {
-            self.jit.ask_jvms();
-        }
         self
     }
 

@@ -378,8 +378,7 @@ impl Namer<'_> {
     fn jit_frame(&mut self, symbols: &mut ProcessSymbols, code: &MappedCode, address: Avma) -> Arc<Frame> {
         self.is_passing = true;
         let (process, at_ns, now_ns) = (self.process, self.at_ns, self.now_ns);
-        let is_closed_hotspot = symbols.java.is_closed_hotspot();
-        let asked = Asked { process, code, address, at_ns, now_ns, is_closed_hotspot };
+        let asked = Asked { process, code, address, at_ns, now_ns };
         symbols.jit.frame(asked, self.jit, &mut self.counts.perf_maps).unwrap_or_else(|unnamed| {
             self.pending = true;
             unnamed

@@ -7,10 +7,10 @@ use std::time::Instant;
 use jvmprof_common::jvm::Jvm;
 
 use super::{ProcessSymbols, Symbolizer};
+use crate::clock::monotonic_ns;
 use crate::hotspot::LiveMemory;
-use crate::jitmap::trampolines::Trampolines;
+use crate::jit::cpython_trampolines::Trampolines;
 use crate::process::{Backing, MappedCode, Process, ProcessKey};
-use crate::sampler::now_ns;
 use crate::unwind::{CodeRegion, FileRows, RegionCode, RowsKey};
 
 impl Symbolizer {
@@ -44,7 +44,7 @@ impl Symbolizer {
         }
         if let Some(kernel) = &mut self.kernel_side {
             kernel.tables.tell(process.key, process.pid, start_ns, &regions);
-            symbols.replaced.told(now_ns());
+            symbols.replaced.told(monotonic_ns());
         }
         self.processes.insert(process.key, symbols);
     }

@@ -4,13 +4,11 @@
 //! [`Snapshot`] when a scrape asks for one, so that nothing on a sample's way locks or formats
 //! anything.
 
-mod board;
-pub mod http;
+mod health;
+pub mod http_server;
 pub mod log;
 pub mod metrics;
-mod process;
 mod snapshot;
 
-pub use board::{Board, HANG};
-pub use process::{HostCpu, SelfUsage, cpu_time};
+pub use health::{Board, HANG};
 pub use snapshot::{Budget, Snapshot, TargetCounts};

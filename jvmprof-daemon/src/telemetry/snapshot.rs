@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::process::SelfUsage;
 use crate::export::delivery::DeliveryCounts;
 use crate::export::parca::debuginfo_upload::UploadCounts;
 use crate::native::debuginfod::DebuginfodCounts;
+use crate::own_process::SelfUsage;
 use crate::process::container::ContainerCounts;
-use crate::process::table::TableCounts;
+use crate::process::process_table::TableCounts;
 use crate::sampler::SamplerCounts;
 use crate::symbolize::{CacheSize, Outcome, SymbolCounts};
 

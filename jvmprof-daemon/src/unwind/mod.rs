@@ -74,7 +74,7 @@ pub struct CodeRegion {
 pub enum RowsKey {
     File(FileKey),
     /// CPython's trampolines in memory like this: see
-    /// [`crate::jitmap::trampolines::Trampolines::identity`].
+    /// [`crate::jit::cpython_trampolines::Trampolines::identity`].
     Trampolines(u64),
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use jvmprof_daemon::hotspot::JavaCache;
-use jvmprof_daemon::jitmap::names::code_name;
+use jvmprof_daemon::jit::name_formats::code_name;
 
 use crate::real::{Jvm, classes, request};
 use crate::support::jdks;

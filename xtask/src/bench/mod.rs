@@ -154,7 +154,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
 /// Benchmarks of the daemon's own code, which print their tables themselves.
 fn files() -> anyhow::Result<()> {
     let mut cargo = Command::new("cargo");
-    cargo.args(["bench", "--locked", "--package", "jvmprof-daemon", "--bench", "jitmap", "--bench", "rows"]);
+    cargo.args(["bench", "--locked", "--package", "jvmprof-daemon", "--bench", "jit", "--bench", "rows"]);
     run(cargo.current_dir(paths::workspace()))
 }
 

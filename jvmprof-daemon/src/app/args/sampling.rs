@@ -29,11 +29,6 @@ pub struct SamplingArgs {
     #[command(flatten)]
     pub native: NativeArgs,
 
-    /// Ask JVMs whose code can't be read for a perf map (JDK 17 and later), at most once a minute
-    /// each: sends SIGQUIT to a JVM that nobody has attached to yet
-    #[arg(long)]
-    pub attach_perfmap: bool,
-
     /// Log what the kernel programs do (at level debug)
     #[arg(long)]
     pub kernel_log: bool,

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::telemetry::http::HttpAddress;
+use crate::telemetry::http_server::HttpAddress;
 
 /// What the daemon tells of itself.
 #[derive(Clone, Debug, Args)]

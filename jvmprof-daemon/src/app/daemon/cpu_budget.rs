@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::app::args::BudgetArgs;
 use crate::app::pipeline::Pipeline;
-use crate::telemetry::{Budget, cpu_time};
+use crate::own_process::cpu_time;
+use crate::telemetry::Budget;
 use jvmprof_common::abi::Counter;
 
 /// By default, percent of one core for each CPU: a net below, not a target.

@@ -24,10 +24,10 @@ use crate::app::targets::LabelOptions;
 use crate::config::Setting;
 use crate::export::delivery::{Delivery, DeliveryCounts, SoFar};
 use crate::native::debuginfod::Debuginfod;
-use crate::process::heap;
+use crate::own_process::{SelfUsage, allocator};
 use crate::profile::model::Batch;
+use crate::telemetry::Snapshot;
 use crate::telemetry::log::LogLimit;
-use crate::telemetry::{SelfUsage, Snapshot};
 
 /// How long samples are taken in at most before signals and time are looked at.
 const POLL_LIMIT: Duration = Duration::from_millis(200);
@@ -189,7 +189,7 @@ impl Daemon {
         self.schedule.begin_window();
         self.windows += 1;
         self.telemetry.log_suppressed();
-        heap::give_back();
+        allocator::trim_heap();
         done
     }
 

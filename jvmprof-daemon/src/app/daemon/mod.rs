@@ -18,7 +18,7 @@ use super::args::{Cli, DaemonArgs};
 use super::errors::UsageError;
 use super::settings::SCOPE;
 use crate::config::{Resolved, Setting, Source, example};
-use crate::process::priority;
+use crate::own_process::thread_priority;
 use crate::telemetry::log::LogLimit;
 
 /// Answers what is asked of the settings, or starts the daemon.
@@ -51,7 +51,7 @@ fn profile(args: &DaemonArgs, settings: &BTreeMap<String, Setting>, log: LogLimi
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         // Of encoding and of files: nobody waits for them.
-        .on_thread_start(priority::file_work)
+        .on_thread_start(thread_priority::lower_priority_and_io)
         .build()
         .context("cannot start the event loop")?
         .block_on(event_loop::profile(args, settings, log))

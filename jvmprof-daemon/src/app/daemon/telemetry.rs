@@ -7,9 +7,10 @@ use sd_notify::NotifyState;
 
 use crate::app::args::TelemetryArgs;
 use crate::app::pipeline::Pipeline;
-use crate::telemetry::http::{HttpAddress, HttpServer};
+use crate::own_process::{HostCpu, SelfUsage};
+use crate::telemetry::http_server::{HttpAddress, HttpServer};
 use crate::telemetry::log::LogLimit;
-use crate::telemetry::{Board, HostCpu, SelfUsage, Snapshot};
+use crate::telemetry::{Board, Snapshot};
 
 /// A host whose CPUs do less than this has nothing to be sampled.
 const IDLE_SHARE: f64 = 0.01;

@@ -7,7 +7,7 @@ use procfs::sys::kernel::Version;
 
 use super::{Check, Status};
 use crate::app::errors::explain;
-use crate::sampler::btf::{Btf, VMLINUX};
+use crate::sampler::ebpf::btf::{Btf, VMLINUX};
 use crate::sampler::{Clock, KernelTables, Sampler, SamplerOptions};
 
 /// `bpf_task_pt_regs` and `bpf_get_current_task_btf` are there from here on.

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::args::DoctorArgs;
 use super::stdout::print_out;
-use crate::sampler::verifier::{self, ProgramReport};
+use crate::sampler::ebpf::verifier_report::{ProgramReport, load_each};
 use running_jvms::Jvm;
 
 /// How much of the verifier's walk is shown.
@@ -68,7 +68,7 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     checks.extend(capabilities::checks());
     checks.extend(kernel_checks::sampling_checks());
     let status = checks.iter().map(|check| check.status).max().unwrap_or(Status::Ok);
-    let programs = args.programs.then(|| verifier::load_each(&kernel_checks::idle())).transpose()?;
+    let programs = args.programs.then(|| load_each(&kernel_checks::idle())).transpose()?;
     let refused = programs.iter().flatten().filter(|program| program.refused.is_some()).count();
     let report = Report { status, checks, programs, jvms: running_jvms::find() };
     if args.json {

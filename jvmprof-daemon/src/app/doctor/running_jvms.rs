@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::app::jvm_report::Reader;
 use crate::hotspot::HotspotError;
 use crate::process::procfs;
-use crate::process::{Backing, Mappings, mappings::is_hotspot};
+use crate::process::{Backing, Mappings, executable_mappings::is_hotspot};
 use crate::types::Avma;
 
 /// A running JVM.

@@ -1,7 +1,7 @@
 //! What happens to processes, in the order in which it happened.
 
 use super::{State, Wait};
-use crate::process::table::mapped_code;
+use crate::process::process_table::mapped_code;
 use crate::sampler::{Event, EventKind};
 
 impl State {

@@ -23,8 +23,8 @@ use super::pipeline::{Counts, Pipeline};
 use super::pipeline_options::{node_name, options};
 use super::shutdown_signals::Shutdown;
 use super::stdout::print_out;
+use crate::own_process::{SelfUsage, cpu_time};
 use crate::profile::model::Batch;
-use crate::telemetry::{SelfUsage, cpu_time};
 use hottest_functions::{TopRow, top};
 use output_files::Output;
 

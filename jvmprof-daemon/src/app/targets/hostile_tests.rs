@@ -12,12 +12,12 @@ use std::time::{Duration, SystemTime};
 use prost::Message as _;
 
 use super::*;
+use crate::clock::monotonic_ns;
 use crate::config::relabel::Rule;
 use crate::export::parca::requests;
 use crate::process::{ProcessTable, procfs};
 use crate::profile::model::{Batch, Sample as Counted, Series};
 use crate::proto::profilestore::WriteRawRequest;
-use crate::sampler::now_ns;
 
 /// Line breaks, quotes, what ends a field of `/proc/PID/stat`, a label's name, bytes that are no
 /// text.
@@ -77,7 +77,7 @@ fn a_process_can_choose_values_and_no_names_whatever_it_calls_itself() {
     let facts = procfs::facts(pid).expect("a child can be read");
     assert_eq!(facts.parent, std::process::id(), "its name ends no field of its stat");
     let mut table = ProcessTable::default();
-    table.existing(pid, &facts, now_ns());
+    table.existing(pid, &facts, monotonic_ns());
     let process = table.get(pid).expect("it was added");
     // All that is known of it becomes labels of its own.
     let map = "{ regex = '__meta_(.+)', replacement = 'meta_$1', action = 'labelmap' }";

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::process::{Process, runtime};
+use crate::process::{Process, runtime_label};
 use crate::profile::model::LabelSet;
 use crate::symbolize::JvmFacts;
 
@@ -46,7 +46,7 @@ pub(super) fn own_labels(process: &Process, jvm: Option<&JvmFacts>) -> Labels {
     let mut labels = Labels::default();
     labels.put("pid", &process.pid.to_string());
     labels.put("comm", &process.comm);
-    labels.put("runtime", if jvm.is_some() { "jvm" } else { runtime::runtime(process) });
+    labels.put("runtime", if jvm.is_some() { "jvm" } else { runtime_label::runtime(process) });
     if let Some(executable) = process.executable() {
         labels.put("executable", &executable.to_string_lossy());
     }
@@ -69,7 +69,7 @@ pub(super) fn add_meta(labels: &mut Labels, process: &Process, jvm: Option<&JvmF
     meta("process_pid", &process.pid.to_string());
     meta("process_inner_pid", &process.inner_pid().to_string());
     meta("process_comm", &process.comm);
-    meta("process_runtime", if jvm.is_some() { "jvm" } else { runtime::runtime(process) });
+    meta("process_runtime", if jvm.is_some() { "jvm" } else { runtime_label::runtime(process) });
     if let Some(executable) = process.executable() {
         let name = Path::new(&executable).file_name().unwrap_or_default();
         meta("process_executable", &executable.to_string_lossy());

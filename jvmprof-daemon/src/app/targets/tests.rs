@@ -4,17 +4,17 @@ use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use super::*;
+use crate::clock::monotonic_ns;
 use crate::config::relabel::Rule;
 use crate::export::store::{Store, StoreOptions, TimeRange};
 use crate::process::{ProcessTable, procfs};
 use crate::profile::model::{Batch, Series};
-use crate::sampler::now_ns;
 
 /// A table with this process in it.
 fn table() -> ProcessTable {
     let mut table = ProcessTable::default();
     let facts = procfs::facts(std::process::id()).expect("a process may read itself");
-    table.existing(std::process::id(), &facts, now_ns());
+    table.existing(std::process::id(), &facts, monotonic_ns());
     table
 }
 
@@ -150,7 +150,7 @@ fn what_is_not_wanted_is_dropped_unseen_unless_its_code_could_tell_more() {
     assert!(!by_thread.drops_unseen(process, 1));
     let mut jvm = ProcessTable::default();
     jvm.exec(5_000_000, "java", 0);
-    let code = crate::process::table::mapped_code(
+    let code = crate::process::process_table::mapped_code(
         5_000_000,
         crate::types::Avma(0x1000),
         0x1000,
@@ -158,7 +158,7 @@ fn what_is_not_wanted_is_dropped_unseen_unless_its_code_could_tell_more() {
         "/usr/lib/jvm/java-17-openjdk-amd64/lib/server/libjvm.so",
         None,
     );
-    jvm.map(5_000_000, now_ns(), code);
+    jvm.map(5_000_000, monotonic_ns(), code);
     let jvm = jvm.get(5_000_000).expect("it was told of");
     assert!(jvm.is_jvm() && !unwanted.drops_unseen(jvm, 1));
 }

@@ -18,7 +18,7 @@ use moka::sync::Cache;
 use url::Url;
 
 use crate::native::debug_files::directory::{DebugDirectory, file_in};
-use crate::process::priority;
+use crate::own_process::thread_priority;
 use crate::types::BuildId;
 pub use fetch::FetchError;
 use fetch::Fetcher;
@@ -161,7 +161,7 @@ impl Debuginfod {
             thread::Builder::new()
                 .name("debuginfod".to_owned())
                 .spawn(move || {
-                    priority::idle_file_work();
+                    thread_priority::lower_to_idle_io();
                     shared.work(&wanted, &fetcher);
                 })
                 .map_err(DebuginfodError::Thread)?;

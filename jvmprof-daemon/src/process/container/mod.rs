@@ -4,13 +4,15 @@
 //! cluster are needed. Nothing waits here: who wants to know asks, is told that the answer is on
 //! its way, and asks again when [`Containers::generation`] has changed.
 
-mod cri;
-mod docker;
-mod runtimes;
-mod state;
+mod cri_client;
+mod docker_client;
+mod error;
+mod kubelet_labels;
+mod metadata_cache;
+mod query_thread;
+mod runtime_client;
 #[cfg(test)]
 mod tests;
-mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -20,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use state::{Shared, Wanted};
+use metadata_cache::{Shared, Wanted};
 
 /// Containers that wait to be asked for; more are asked for later.
 const MAX_QUEUED: usize = 1024;
@@ -126,7 +128,7 @@ impl Containers {
         let shared = Arc::new(Shared::default());
         let (queue, wanted) = mpsc::channel(MAX_QUEUED);
         let wait = options.wait;
-        worker::spawn(options, Arc::clone(&shared), wanted)?;
+        query_thread::spawn(options, Arc::clone(&shared), wanted)?;
         Ok(Self { shared, queue, wait })
     }
 

@@ -1,7 +1,7 @@
 //! Logs on standard error: one line a message, as text or JSON, and not too many of the same.
 
-mod limit;
-mod lines;
+mod escape;
+mod rate_limit;
 
 use std::io::IsTerminal;
 
@@ -9,8 +9,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, fmt};
 
-pub use limit::{LogLimit, Suppressed};
-use lines::OneLine;
+use escape::OneLine;
+pub use rate_limit::{LogLimit, Suppressed};
 
 /// How messages are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

@@ -6,8 +6,8 @@ mod debuginfo;
 mod delivery;
 #[cfg(test)]
 mod deployed_tests;
-mod naming;
 mod sampling;
+mod symbolization;
 mod targets;
 #[cfg(test)]
 mod tests;
@@ -80,7 +80,7 @@ impl Metric {
 pub fn all() -> impl Iterator<Item = &'static Metric> {
     [
         sampling::METRICS,
-        naming::METRICS,
+        symbolization::METRICS,
         targets::METRICS,
         delivery::METRICS,
         debuginfo::METRICS,

@@ -1,0 +1,82 @@
+//! How the allocator gives memory back.
+//!
+//! glibc keeps what is freed: each thread has a heap of its own that others can't use, and a large
+//! block that was freed once makes it take such blocks from the heap ever after. Reading a
+//! program's unwind rows and encoding a window take some megabytes for a moment, on threads that
+//! come and go, which left the daemon with twice the memory that it used.
+
+/// Larger blocks are mapped by themselves, and go back to the system when they are freed. Without
+/// it the threshold rises with each one, to 32 MiB.
+const MAP_FROM: libc::c_int = 256 << 10;
+/// Free memory at the heap's end that is kept.
+const KEPT: libc::c_int = 1 << 20;
+/// All threads share one heap: they seldom allocate at the same time.
+const HEAPS: libc::c_int = 1;
+/// From so many free bytes on, the heap's holes are worth a look.
+const WORTH_A_LOOK: usize = 8 << 20;
+
+/// Has the allocator keep little of what was freed. To be called before there are threads.
+pub fn configure_malloc() {
+    #[cfg(target_env = "gnu")]
+    for (option, value) in
+        [(libc::M_ARENA_MAX, HEAPS), (libc::M_MMAP_THRESHOLD, MAP_FROM), (libc::M_TRIM_THRESHOLD, KEPT)]
+    {
+        // SAFETY: two numbers; it takes the allocator's lock.
+        if unsafe { libc::mallopt(option, value) } == 0 {
+            tracing::debug!(option, value, "the allocator doesn't know this setting");
+        }
+    }
+}
+
+/// Gives the system what is free between blocks in use, if that is much. Takes about a millisecond
+/// then.
+pub fn trim_heap() {
+    #[cfg(target_env = "gnu")]
+    {
+        // SAFETY: no arguments; both take the allocator's locks.
+        let free = unsafe { libc::mallinfo2() }.fordblks;
+        if free >= WORTH_A_LOOK {
+            // SAFETY: as above.
+            unsafe { libc::malloc_trim(0) };
+        }
+    }
+}
+
+#[cfg(test)]
+#[cfg(target_env = "gnu")]
+mod tests {
+    use super::*;
+
+    /// Bytes of this process's anonymous memory that are resident.
+    fn resident() -> usize {
+        let status = std::fs::read_to_string("/proc/self/status").expect("one's own status");
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("RssAnon");
+        line.trim().trim_end_matches("kB").trim().parse::<usize>().expect("a number") << 10
+    }
+
+    #[test]
+    fn what_is_free_between_blocks_in_use_goes_back() {
+        const BLOCK: usize = 1 << 10;
+        const BLOCKS: usize = 64 << 10;
+        configure_malloc();
+        let mut blocks: Vec<Option<Box<[u8]>>> = (0..BLOCKS).map(|_| Some(vec![1; BLOCK].into())).collect();
+        let full = resident();
+        // One in 64 stays, so that the heap's end can't be cut off.
+        for (at, block) in blocks.iter_mut().enumerate() {
+            if at % 64 != 0 {
+                *block = None;
+            }
+        }
+        assert!(blocks.iter().flatten().all(|block| block[0] == 1));
+        // Other tests allocate meanwhile, for a moment: half of the 64 MiB is proof enough,
+        // whenever it is seen.
+        let is_back = || {
+            trim_heap();
+            let left = resident();
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            left + BLOCK * BLOCKS / 2 < full
+        };
+        assert!((0..250).any(|_| is_back()), "{full} bytes before, {} after", resident());
+        drop(blocks);
+    }
+}

@@ -1,0 +1,9 @@
+//! The daemon's own process: its allocator, the priorities of its threads, its memory limit, and
+//! the resources that it uses.
+
+pub mod allocator;
+pub mod memory_limit;
+mod resource_usage;
+pub mod thread_priority;
+
+pub use resource_usage::{HostCpu, SelfUsage, cpu_time};

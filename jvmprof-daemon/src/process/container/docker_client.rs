@@ -1,0 +1,109 @@
+//! Asking Docker: its HTTP API (`GET /containers/ID/json`) over its socket.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::header::HOST;
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use tokio::net::UnixStream;
+
+use super::error::RuntimeError;
+use super::kubelet_labels::{CONTAINER, NAMESPACE, POD, POD_UID, allowed, value};
+use super::{ContainerMetadata, ContainersOptions};
+
+/// An answer's size: its environment and mounts come along.
+const MAX_ANSWER_BYTES: usize = 2 << 20;
+
+/// Connects for each question: there are few.
+#[derive(Debug)]
+pub(super) struct Docker {
+    socket: PathBuf,
+}
+
+/// What is needed of the answer.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Inspected {
+    #[serde(default)]
+    name: String,
+    config: Config,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Config {
+    #[serde(default)]
+    image: String,
+    labels: Option<HashMap<String, String>>,
+}
+
+impl Docker {
+    pub(super) fn new(socket: &Path) -> Self {
+        Self { socket: socket.to_owned() }
+    }
+
+    pub(super) async fn ask(
+        &self,
+        id: &str,
+        options: &ContainersOptions,
+    ) -> Result<Option<ContainerMetadata>, RuntimeError> {
+        // It becomes part of a path.
+        if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+            return Ok(None);
+        }
+        let Some(body) = self.get(&format!("/containers/{id}/json")).await? else { return Ok(None) };
+        let inspected = serde_json::from_slice::<Inspected>(&body)
+            .map_err(|error| self.bad_answer(format!("no container's description: {error}")))?;
+        Ok(Some(metadata(inspected, options)))
+    }
+
+    /// The body of an answer; `None` if there is no such thing.
+    async fn get(&self, path: &str) -> Result<Option<Bytes>, RuntimeError> {
+        let http = |source| RuntimeError::Http { socket: self.socket.clone(), source };
+        let stream = UnixStream::connect(&self.socket)
+            .await
+            .map_err(|source| RuntimeError::Connection { socket: self.socket.clone(), source })?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(http)?;
+        // It ends when `sender` is dropped; what goes wrong in it, `sender` tells.
+        tokio::spawn(connection);
+        let request = Request::get(path)
+            .header(HOST, "docker")
+            .body(Empty::<Bytes>::new())
+            .map_err(|error| self.bad_answer(format!("not asked for: {error}")))?;
+        let response = sender.send_request(request).await.map_err(http)?;
+        match response.status() {
+            StatusCode::OK => {}
+            StatusCode::NOT_FOUND => return Ok(None),
+            status => return Err(self.bad_answer(format!("HTTP status {status}"))),
+        }
+        let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
+        let body = body.map_err(|error| self.bad_answer(format!("not to be read: {error}")))?;
+        Ok(Some(body.to_bytes()))
+    }
+
+    fn bad_answer(&self, what: String) -> RuntimeError {
+        RuntimeError::Answer { socket: self.socket.clone(), what }
+    }
+}
+
+fn metadata(inspected: Inspected, options: &ContainersOptions) -> ContainerMetadata {
+    let Inspected { name, config } = inspected;
+    let mut labels = config.labels.unwrap_or_default();
+    let mut told = |name: &str| labels.remove(name).and_then(value);
+    let (namespace, pod, pod_uid) = (told(NAMESPACE), told(POD), told(POD_UID));
+    let name = name.trim_start_matches('/').to_owned();
+    ContainerMetadata {
+        container: told(CONTAINER).or_else(|| value(name)),
+        image: value(config.image),
+        pod_labels: allowed(labels, &options.pod_labels),
+        pod_annotations: std::collections::BTreeMap::new(),
+        namespace,
+        pod,
+        pod_uid,
+    }
+}

@@ -1,0 +1,80 @@
+//! Loading of the eBPF object: sizes of its maps, and offsets of kernel structures as globals.
+
+use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
+use jvmprof_common::abi::globals;
+
+use super::btf::Btf;
+use super::maps::TableSizes;
+use super::object::program_error;
+use crate::sampler::error::SamplerError;
+use crate::sampler::online_cpus;
+use crate::sampler::options::SamplerOptions;
+
+/// Built by `cargo xtask ebpf` and committed, so that a build needs no eBPF toolchain.
+static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../ebpf/jvmprof.bpf.o");
+
+/// What each CPU keeps.
+const CPUS: &str = "CPUS";
+pub(super) const NEW_MAPPING: &str = "new_mapping";
+/// The kernel's function that [`NEW_MAPPING`] is called by.
+pub(super) const MAPPED: &str = "perf_event_mmap";
+pub(super) const RING: &str = "SAMPLES";
+
+/// Creates the maps and sets the globals; no program is in the kernel yet.
+pub(super) fn load(
+    options: &SamplerOptions,
+    btf: &Btf,
+    verifier_log: VerifierLogLevel,
+) -> Result<Ebpf, SamplerError> {
+    let task_group_leader = btf.offset_of("task_struct", "group_leader")?;
+    let task_start_boottime = btf.offset_of("task_struct", "start_boottime")?;
+    let task_flags = btf.offset_of("task_struct", "flags")?;
+    let task_tgid = btf.offset_of("task_struct", "tgid")?;
+    let task_mm = btf.offset_of("task_struct", "mm")?;
+    let task_comm = btf.offset_of("task_struct", "comm")?;
+    let task_fsbase = btf.offset_of("task_struct", "thread")? + btf.offset_of("thread_struct", "fsbase")?;
+    let vma_start = btf.offset_of("vm_area_struct", "vm_start")?;
+    let vma_end = btf.offset_of("vm_area_struct", "vm_end")?;
+    let vma_flags = btf.offset_of("vm_area_struct", "vm_flags")?;
+    let vma_file = btf.offset_of("vm_area_struct", "vm_file")?;
+    let area_length = btf.offset_of("vm_unmapped_area_info", "length")?;
+    let filter = u32::from(options.pids.is_some());
+    let wakeup_bytes = options.ring_bytes / 4;
+    let log = u32::from(options.kernel_log);
+    let log_level: u8 = if options.kernel_log { aya_log::Level::Debug as u8 } else { 0 };
+    let mut loader = EbpfLoader::new();
+    for (name, entries) in TableSizes::of_machine().entries() {
+        loader.map_max_entries(name, entries);
+    }
+    // No relocation of ours needs the kernel's types, and they take tens of megabytes.
+    loader
+        .btf(None)
+        .verifier_log_level(verifier_log)
+        .override_global(globals::TASK_GROUP_LEADER, &task_group_leader, true)
+        .override_global(globals::TASK_START_BOOTTIME, &task_start_boottime, true)
+        .override_global(globals::TASK_FLAGS, &task_flags, true)
+        .override_global(globals::TASK_TGID, &task_tgid, true)
+        .override_global(globals::TASK_MM, &task_mm, true)
+        .override_global(globals::TASK_FSBASE, &task_fsbase, true)
+        .override_global(globals::TASK_COMM, &task_comm, true)
+        .override_global(globals::VMA_START, &vma_start, true)
+        .override_global(globals::VMA_END, &vma_end, true)
+        .override_global(globals::VMA_FLAGS, &vma_flags, true)
+        .override_global(globals::VMA_FILE, &vma_file, true)
+        .override_global(globals::AREA_LENGTH, &area_length, true)
+        .override_global(globals::FILTER, &filter, true)
+        .override_global(globals::WAKEUP_BYTES, &wakeup_bytes, true)
+        .override_global(globals::LOG, &log, true)
+        .override_global(aya_log::LEVEL, &log_level, true)
+        .map_max_entries(RING, options.ring_bytes.next_power_of_two().max(4096))
+        .map_max_entries(CPUS, online_cpus::possible()?)
+        .load(OBJECT)
+        .map_err(SamplerError::Load)
+}
+
+/// The kernel's function that [`NEW_MAPPING`] is attached to, as aya wants it described.
+pub(super) fn mapped_function(btf: &Btf) -> Result<aya::Btf, SamplerError> {
+    let function = btf.of_function(MAPPED)?;
+    let parsed = aya::Btf::parse(&function, aya::Endianness::Little);
+    parsed.map_err(|error| program_error(NEW_MAPPING)(error.into()))
+}

@@ -1,0 +1,10 @@
+//! The kernel programs: loading, attaching, their maps, and what the verifier makes of them.
+
+pub mod btf;
+pub(super) mod dropped_processes;
+pub(super) mod kernel_symbols;
+mod loader;
+pub(super) mod maps;
+mod object;
+pub(super) mod programs;
+pub mod verifier_report;

@@ -1,0 +1,278 @@
+//! The kernel programs: loading, attaching to CPUs that come and go, their ring buffer, counters
+//! and filter.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use aya::maps::{HashMap, MapData, PerCpuArray, ProgramArray, RingBuf};
+use aya::programs::perf_event::{
+    HardwareEvent, PerfEventConfig, PerfEventLinkId, PerfEventScope, SamplePolicy, SoftwareEvent,
+};
+use aya::programs::{FEntry, PerfEvent, ProgramError, RawTracePoint};
+use aya::sys::{Stats, enable_stats};
+use aya::{Ebpf, VerifierLogLevel};
+use aya_log::EbpfLogger;
+use jvmprof_common::abi::{Counter, PROFILED_PIDS, Stop};
+
+use super::btf::Btf;
+use super::loader::{MAPPED, NEW_MAPPING, RING, load, mapped_function};
+use super::maps::{KernelTables, TableSizes};
+use super::object::{map_error, program, program_error, take};
+use crate::clock::monotonic_ns;
+use crate::sampler::counts::SamplerCounts;
+use crate::sampler::error::SamplerError;
+use crate::sampler::event::{Event, EventKind};
+use crate::sampler::options::{Clock, SamplerOptions};
+use crate::sampler::sample::Sample;
+use crate::sampler::sampling_period::FrequencyChange;
+
+const SAMPLE: &str = "sample";
+/// Targets of tail calls, by their index in `PROGRAMS`.
+const TAIL_CALLED: [&str; 3] = ["leaf", "unwind", "frozen"];
+const FORK: &str = "process_fork";
+const EXEC: &str = "process_exec";
+/// Where the kernel doesn't take that one.
+const FREE_PLACE: &str = "free_place";
+const COUNTERS: &str = "COUNTERS";
+/// One CPU's.
+type Counters = [u64; Counter::LEN as usize];
+const PROGRAMS: &str = "PROGRAMS";
+
+pub(in crate::sampler) struct Programs {
+    ebpf: Ebpf,
+    ring: RingBuf<MapData>,
+    counters: PerCpuArray<MapData, Counters>,
+    /// Keeps the filter.
+    _pids: HashMap<MapData, u32, u8>,
+    /// Keeps the tail calls' targets.
+    _targets: ProgramArray<MapData>,
+    links: BTreeMap<u32, PerfEventLinkId>,
+    clock: Clock,
+    frequency: u64,
+    logger: Option<EbpfLogger<&'static dyn log::Log>>,
+    /// The kernel measures the programs' run time as long as this is open.
+    stats: Option<OwnedFd>,
+}
+
+impl fmt::Debug for Programs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Programs").field("clock", &self.clock).field("cpus", &self.links.keys()).finish()
+    }
+}
+
+impl Programs {
+    /// Between loading and attaching, `prepare` gets the tables.
+    pub(in crate::sampler) fn start<T>(
+        options: &SamplerOptions,
+        cpus: &[u32],
+        prepare: impl FnOnce(KernelTables) -> Result<T, SamplerError>,
+    ) -> Result<(Self, T), SamplerError> {
+        // The verifier's reason without its walk: `doctor --programs` tells that too.
+        let btf = Btf::of_running_kernel()?;
+        let mut ebpf = load(options, &btf, VerifierLogLevel::STATS)?;
+        let stats = enable_stats(Stats::RunTime)
+            .inspect_err(|error| tracing::debug!(%error, "the kernel doesn't measure its programs' run time"))
+            .ok();
+        let logger = options.kernel_log.then(|| EbpfLogger::init(&mut ebpf)).and_then(|logger| {
+            logger.inspect_err(|error| tracing::warn!(%error, "no log of the kernel programs")).ok()
+        });
+        let mut targets: ProgramArray<_> = take(&mut ebpf, PROGRAMS)?;
+        for (index, name) in (0..).zip(TAIL_CALLED) {
+            let target: &mut PerfEvent = program(&mut ebpf, name)?;
+            target.load().map_err(program_error(name))?;
+            let target = target.fd().map_err(program_error(name))?.try_clone().map_err(|source| {
+                SamplerError::Program { program: name, source: Box::new(ProgramError::IOError(source)) }
+            })?;
+            targets.set(index, &target, 0).map_err(map_error(PROGRAMS))?;
+        }
+        let mut pids: HashMap<_, u32, u8> = take(&mut ebpf, PROFILED_PIDS)?;
+        for pid in options.pids.iter().flatten() {
+            pids.insert(pid, 1, 0).map_err(map_error(PROFILED_PIDS))?;
+        }
+        if options.pids.is_some() {
+            follow(&mut ebpf, FORK, "sched_process_fork")?;
+        }
+        follow(&mut ebpf, EXEC, "sched_process_exec")?;
+        let watched = watch_mappings(&mut ebpf, &btf);
+        drop(btf);
+        if let Err(error) = &watched {
+            tracing::debug!(%error, "new mappings aren't watched");
+            match follow(&mut ebpf, FREE_PLACE, "vm_unmapped_area") {
+                Ok(()) => tracing::info!("{HALF_WATCHED}"),
+                Err(error) => tracing::warn!(%error, "{UNWATCHED}"),
+            }
+        }
+        let tables = KernelTables::of(&mut ebpf, TableSizes::of_machine())?;
+        program::<&mut PerfEvent>(&mut ebpf, SAMPLE)?.load().map_err(program_error(SAMPLE))?;
+        let mut programs = Self {
+            ring: take(&mut ebpf, RING)?,
+            counters: take(&mut ebpf, COUNTERS)?,
+            _pids: pids,
+            _targets: targets,
+            links: BTreeMap::new(),
+            clock: Clock::Cycles,
+            frequency: u64::from(options.frequency),
+            logger,
+            stats,
+            ebpf,
+        };
+        let prepared = prepare(tables)?;
+        programs.attach_first(cpus)?;
+        Ok((programs, prepared))
+    }
+
+    pub(in crate::sampler) fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    pub(in crate::sampler) fn follow(&mut self, cpus: &[u32]) -> Result<(), SamplerError> {
+        let gone: Vec<u32> = self.links.keys().copied().filter(|cpu| !cpus.contains(cpu)).collect();
+        for cpu in gone {
+            if let Some(link) = self.links.remove(&cpu) {
+                self.detach_link(link);
+                tracing::info!(cpu, "a CPU went offline");
+            }
+        }
+        for &cpu in cpus {
+            if !self.links.contains_key(&cpu) {
+                self.attach(cpu)?;
+                tracing::info!(cpu, "a CPU came online");
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens each CPU's event anew: whether the kernel takes a frequency or a period from a running
+    /// one depends on the clock and on what it made of it (kernel/events/core.c,
+    /// `perf_swevent_init_hrtimer`).
+    pub(in crate::sampler) fn set_frequency(
+        &mut self,
+        frequency: u32,
+    ) -> (FrequencyChange, Result<(), SamplerError>) {
+        self.frequency = u64::from(frequency);
+        let mut change = FrequencyChange { frequency, began_ns: monotonic_ns(), cpus: Default::default() };
+        let mut result = Ok(());
+        for (cpu, link) in std::mem::take(&mut self.links) {
+            self.detach_link(link);
+            change.cpus.insert(cpu, monotonic_ns());
+            if let Err(error) = self.attach(cpu) {
+                result = Err(error);
+            }
+        }
+        (change, result)
+    }
+
+    pub(in crate::sampler) fn detach(&mut self) {
+        for (_, link) in std::mem::take(&mut self.links) {
+            self.detach_link(link);
+        }
+    }
+
+    /// The ring's descriptor, to wait on: it is readable when a sample woke the reader.
+    pub(in crate::sampler) fn ring_fd(&self) -> BorrowedFd<'_> {
+        self.ring.as_fd()
+    }
+
+    /// Hands on what is in the ring buffer and gives how many records were malformed.
+    pub(in crate::sampler) fn drain(&mut self, handle: &mut impl FnMut(Event)) -> u64 {
+        let mut malformed = 0;
+        while let Some(record) = self.ring.next() {
+            match Sample::parse(&record) {
+                Ok(sample) => {
+                    handle(Event { time_ns: sample.header.time_ns, kind: EventKind::Sample(sample) });
+                }
+                Err(_) => malformed += 1,
+            }
+        }
+        if let Some(logger) = &mut self.logger {
+            logger.flush();
+        }
+        malformed
+    }
+
+    pub(in crate::sampler) fn read_counters(&self, counts: &mut SamplerCounts) {
+        let of_cpus = match self.counters.get(&0, 0) {
+            Ok(of_cpus) => of_cpus,
+            Err(error) => {
+                tracing::warn!(%error, "the kernel's counters can't be read");
+                return;
+            }
+        };
+        let sum = |index: u32| of_cpus.iter().map(|counters| counters[index as usize]).sum();
+        counts.counters = Counter::ALL.map(|counter| sum(counter as u32));
+        counts.stops = Stop::ALL.map(|stop| sum(Counter::StopBase as u32 + stop as u32));
+    }
+
+    pub(in crate::sampler) fn run_time(&self) -> Option<(u64, u64)> {
+        self.stats.as_ref()?;
+        // A tail-called program's time is billed to the program that was entered.
+        let info = self.ebpf.program(SAMPLE)?.info().ok()?;
+        Some((info.run_time().as_nanos() as u64, info.run_count()))
+    }
+
+    /// Finds out on the first CPU which clock this machine has.
+    fn attach_first(&mut self, cpus: &[u32]) -> Result<(), SamplerError> {
+        let Some((&first, rest)) = cpus.split_first() else {
+            return Ok(());
+        };
+        if let Err(error) = self.attach(first) {
+            tracing::debug!(%error, "no hardware cycles, taking cpu-clock");
+            self.clock = Clock::CpuClock;
+            self.attach(first)?;
+        }
+        rest.iter().try_for_each(|cpu| self.attach(*cpu))
+    }
+
+    fn attach(&mut self, cpu: u32) -> Result<(), SamplerError> {
+        let config = match self.clock {
+            Clock::Cycles => PerfEventConfig::Hardware(HardwareEvent::CpuCycles),
+            Clock::CpuClock => PerfEventConfig::Software(SoftwareEvent::CpuClock),
+        };
+        let program: &mut PerfEvent = program(&mut self.ebpf, SAMPLE)?;
+        let link = program
+            .attach(
+                config,
+                PerfEventScope::AllProcessesOneCpu { cpu },
+                SamplePolicy::Frequency(self.frequency),
+                false,
+            )
+            .map_err(|error| SamplerError::PerfEvent {
+                event: self.clock.as_str(),
+                cpu,
+                source: std::io::Error::other(error),
+            })?;
+        self.links.insert(cpu, link);
+        Ok(())
+    }
+
+    fn detach_link(&mut self, link: PerfEventLinkId) {
+        let detached = program::<&mut PerfEvent>(&mut self.ebpf, SAMPLE)
+            .and_then(|program| program.detach(link).map_err(program_error(SAMPLE)));
+        if let Err(error) = detached {
+            tracing::warn!(%error, "a CPU's perf event can't be detached");
+        }
+    }
+}
+
+fn follow(ebpf: &mut Ebpf, name: &'static str, tracepoint: &str) -> Result<(), SamplerError> {
+    let program: &mut RawTracePoint = program(ebpf, name)?;
+    program.load().map_err(program_error(name))?;
+    program.attach(tracepoint).map_err(program_error(name))?;
+    Ok(())
+}
+
+/// What it means where the kernel doesn't take [`NEW_MAPPING`]: before 5.16, and where it was built
+/// without what fentry programs need.
+const HALF_WATCHED: &str = "where a process maps code over other code without unmapping that first, stacks of the next second end there: this kernel takes no fentry program";
+/// What it means where it doesn't take [`FREE_PLACE`] either.
+const UNWATCHED: &str = "where a process loads a library in the place of another one, stacks of the next second end there: this kernel takes no fentry program";
+
+/// Has what is known of a process forgotten when code of files takes the place of other.
+fn watch_mappings(ebpf: &mut Ebpf, btf: &Btf) -> Result<(), SamplerError> {
+    let function = mapped_function(btf)?;
+    let program: &mut FEntry = program(ebpf, NEW_MAPPING)?;
+    program.load(MAPPED, &function).map_err(program_error(NEW_MAPPING))?;
+    program.attach().map_err(program_error(NEW_MAPPING))?;
+    Ok(())
+}

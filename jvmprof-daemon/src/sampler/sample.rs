@@ -1,0 +1,250 @@
+//! One sample of a thread's stack, as the kernel program writes it into the ring buffer.
+
+use jvmprof_common::abi::{FLAG_KERNEL_MODE, SAMPLE_MAGIC, SAMPLE_WORDS, SampleHeader, Stop};
+use jvmprof_common::frame::UserFrame;
+
+use crate::types::Avma;
+
+/// A sample: who ran, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sample {
+    pub header: SampleHeader,
+    pub stop: Stop,
+    words: Box<[u64]>,
+}
+
+/// A ring buffer record that isn't a sample of this version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+const HEADER_BYTES: usize = size_of::<SampleHeader>();
+
+impl Sample {
+    /// Reads a ring buffer record.
+    ///
+    /// # Errors
+    /// The record is too short, of another version, or its lengths don't fit.
+    pub fn parse(record: &[u8]) -> Result<Self, Malformed> {
+        let (head, rest) = record.split_at_checked(HEADER_BYTES).ok_or(Malformed)?;
+        let header = parse_header(head).ok_or(Malformed)?;
+        let stop = Stop::from_u8(header.stop).ok_or(Malformed)?;
+        let words = usize::from(header.kernel_frames)
+            + usize::from(header.user_words)
+            + usize::from(header.tail_words)
+            + usize::from(header.far_words);
+        if header.magic != SAMPLE_MAGIC || words > SAMPLE_WORDS || rest.len() < words * 8 {
+            return Err(Malformed);
+        }
+        let words =
+            rest[..words * 8].as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        Ok(Self { header, stop, words })
+    }
+
+    /// Kernel addresses, leaf first. All but the first are return addresses.
+    pub fn kernel(&self) -> &[u64] {
+        &self.words[..usize::from(self.header.kernel_frames)]
+    }
+
+    /// Words of the user stack, leaf first: see [`jvmprof_common::frame::UserFrame`].
+    pub fn user(&self) -> &[u64] {
+        let begin = usize::from(self.header.kernel_frames);
+        &self.words[begin..begin + usize::from(self.header.user_words)]
+    }
+
+    /// The stack from [`Self::tail_start`] on.
+    pub fn tail(&self) -> &[u64] {
+        let end = self.words.len() - usize::from(self.header.far_words);
+        &self.words[usize::from(self.header.kernel_frames) + usize::from(self.header.user_words)..end]
+    }
+
+    /// Other stretches of the process's memory: where each begins, and its words.
+    pub fn stretches(&self) -> impl Iterator<Item = (Avma, &[u64])> {
+        let mut words = &self.words[self.words.len() - usize::from(self.header.far_words)..];
+        std::iter::from_fn(move || {
+            let [start, length, rest @ ..] = words else { return None };
+            let (stretch, behind) = rest.split_at_checked(usize::try_from(*length).ok()?)?;
+            words = behind;
+            Some((Avma(*start), stretch))
+        })
+    }
+
+    /// Where the copied stack begins.
+    pub fn tail_start(&self) -> Avma {
+        Avma(self.header.tail_sp.saturating_sub(self.header.tail_below.into()))
+    }
+
+    /// The addresses of the user's frames that should lie in mappings.
+    pub fn addresses(&self) -> impl Iterator<Item = Avma> + '_ {
+        let mut words = self.user();
+        let frames = std::iter::from_fn(move || UserFrame::take(&mut words));
+        frames.filter_map(|frame| frame.lookup_address()).map(Avma)
+    }
+
+    /// The words of all parts, in this order.
+    pub fn all_words(&self) -> &[u64] {
+        &self.words
+    }
+
+    /// How many words all parts have together.
+    pub fn words(&self) -> usize {
+        self.words.len()
+    }
+
+    pub fn in_kernel(&self) -> bool {
+        self.header.flags & FLAG_KERNEL_MODE != 0
+    }
+
+    /// The thread's name.
+    pub fn comm(&self) -> String {
+        name(&self.header.comm)
+    }
+}
+
+#[cfg(test)]
+impl Sample {
+    /// For tests that need one, whichever.
+    pub(crate) fn empty() -> Self {
+        let magic = SAMPLE_MAGIC.to_le_bytes();
+        let record: Vec<u8> = magic.into_iter().chain(std::iter::repeat(0)).take(HEADER_BYTES).collect();
+        Self::parse(&record).expect("a record of this version")
+    }
+}
+
+/// A NUL-padded kernel name as text.
+pub(super) fn name(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+fn parse_header(bytes: &[u8]) -> Option<SampleHeader> {
+    let mut fields = Fields(bytes);
+    Some(SampleHeader {
+        magic: u64::from_le_bytes(fields.take()?),
+        time_ns: u64::from_le_bytes(fields.take()?),
+        start_ns: u64::from_le_bytes(fields.take()?),
+        pid: u32::from_le_bytes(fields.take()?),
+        tid: u32::from_le_bytes(fields.take()?),
+        comm: fields.take()?,
+        tail_sp: u64::from_le_bytes(fields.take()?),
+        tail_fp: u64::from_le_bytes(fields.take()?),
+        cpu: u32::from_le_bytes(fields.take()?),
+        kernel_frames: u16::from_le_bytes(fields.take()?),
+        user_words: u16::from_le_bytes(fields.take()?),
+        tail_words: u16::from_le_bytes(fields.take()?),
+        stop: fields.take::<1>()?[0],
+        flags: fields.take::<1>()?[0],
+        tail_below: u16::from_le_bytes(fields.take()?),
+        far_words: u16::from_le_bytes(fields.take()?),
+        thread_pointer: u64::from_le_bytes(fields.take()?),
+        registers: {
+            let mut registers = [0; 16];
+            for register in &mut registers {
+                *register = u64::from_le_bytes(fields.take()?);
+            }
+            registers
+        },
+    })
+}
+
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (field, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*field)
+    }
+}
+
+#[cfg(test)]
+impl Sample {
+    /// A sample of these parts, for tests of those that take samples.
+    pub(crate) fn of_parts(kernel: &[u64], user: &[u64], tail: &[u64], stop: Stop) -> Self {
+        let header = SampleHeader {
+            kernel_frames: kernel.len() as u16,
+            user_words: user.len() as u16,
+            tail_words: tail.len() as u16,
+            ..SampleHeader::default()
+        };
+        Self { header, stop, words: [kernel, user, tail].concat().into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jvmprof_common::frame::FrameWord;
+
+    use super::*;
+
+    fn record(kernel: u16, user: u16, tail: u16, words: &[u64]) -> Vec<u8> {
+        record_with_far(kernel, user, tail, 0, words)
+    }
+
+    fn record_with_far(kernel: u16, user: u16, tail: u16, far: u16, words: &[u64]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend(SAMPLE_MAGIC.to_le_bytes());
+        bytes.extend(7u64.to_le_bytes());
+        bytes.extend(8u64.to_le_bytes());
+        bytes.extend(9u32.to_le_bytes());
+        bytes.extend(10u32.to_le_bytes());
+        bytes.extend(*b"worker\0\0\0\0\0\0\0\0\0\0");
+        bytes.extend(0x7000u64.to_le_bytes());
+        bytes.extend(0x7010u64.to_le_bytes());
+        bytes.extend(1u32.to_le_bytes());
+        for length in [kernel, user, tail] {
+            bytes.extend(length.to_le_bytes());
+        }
+        bytes.push(Stop::ChainEnded as u8);
+        bytes.push(FLAG_KERNEL_MODE);
+        bytes.extend(0u16.to_le_bytes());
+        bytes.extend(far.to_le_bytes());
+        bytes.extend(0x5000u64.to_le_bytes());
+        bytes.extend((0..16u64).flat_map(u64::to_le_bytes));
+        assert_eq!(bytes.len(), HEADER_BYTES);
+        bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        bytes
+    }
+
+    #[test]
+    fn a_record_is_taken_apart() {
+        let user = [FrameWord::exact(0x401_000).0, FrameWord::return_address(0x402_000).0];
+        let sample = Sample::parse(&record(1, 2, 1, &[0xffff_ffff_8100_0000, user[0], user[1], 42]))
+            .expect("the record is well-formed");
+        assert_eq!(sample.kernel(), [0xffff_ffff_8100_0000]);
+        assert_eq!(sample.user(), user);
+        assert_eq!(sample.header.registers[13], 13);
+        assert_eq!(sample.tail(), [42]);
+        assert_eq!(
+            (sample.comm().as_str(), sample.stop, sample.in_kernel()),
+            ("worker", Stop::ChainEnded, true)
+        );
+        assert_eq!((sample.header.pid, sample.header.tid, sample.header.cpu), (9, 10, 1));
+    }
+
+    #[test]
+    fn stretches_end_where_a_length_does_not_fit() {
+        let stretches = |far: &[u64]| -> Vec<(Avma, Vec<u64>)> {
+            let words = [&[1, 2], far].concat();
+            let sample =
+                Sample::parse(&record_with_far(0, 1, 1, far.len() as u16, &words)).expect("a record");
+            assert_eq!((sample.tail(), sample.header.thread_pointer), (&[2][..], 0x5000));
+            sample.stretches().map(|(start, words)| (start, words.to_vec())).collect()
+        };
+        let whole = [(Avma(0x10), vec![7]), (Avma(0x20), vec![]), (Avma(0x30), vec![8, 9])];
+        assert_eq!(stretches(&[0x10, 1, 7, 0x20, 0, 0x30, 2, 8, 9]), whole);
+        assert_eq!(stretches(&[0x10, 1, 7, 0x20, 0, 0x30, 3, 8, 9]), whole[..2]);
+        assert_eq!(stretches(&[0x10, u64::MAX, 7]), []);
+        assert_eq!(stretches(&[0x10]), []);
+    }
+
+    #[test]
+    fn a_record_cut_short_or_of_another_version_is_refused() {
+        let whole = record(1, 1, 1, &[1, 2, 3]);
+        for length in 0..whole.len() {
+            assert_eq!(Sample::parse(&whole[..length]), Err(Malformed), "{length} bytes");
+        }
+        let mut other = whole;
+        other[7] = 0;
+        assert_eq!(Sample::parse(&other), Err(Malformed));
+    }
+}
