@@ -2,16 +2,17 @@
 
 use std::process::ExitCode;
 
-use jvmprof_daemon::app::settings::{self, LoadError};
+use jvmprof_daemon::app::settings::Invocation;
 use jvmprof_daemon::app::{self, paused_command};
+use jvmprof_daemon::config::LoadError;
 
 fn main() -> ExitCode {
     // `record -- COMMAND` starts the command through this same binary: nothing may come before.
     if let Some(gate) = paused_command::requested() {
         return gate.run();
     }
-    match settings::load() {
-        Ok(loaded) => app::run(loaded),
+    match Invocation::of_process() {
+        Ok(invocation) => app::run(invocation),
         Err(LoadError::CommandLine(error)) => {
             // Help and version are no errors.
             let usage = error.use_stderr();

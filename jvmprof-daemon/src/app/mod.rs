@@ -29,19 +29,19 @@ use crate::own_process::allocator;
 use crate::telemetry::log::{self, LogLimit};
 use args::{Cli, Command};
 use errors::{UsageError, explain};
-use settings::Loaded;
+use settings::Invocation;
 
 pub use errors::EXIT_USAGE;
 pub use record::paused_command;
 
 /// Runs a subcommand to its end.
-pub fn run(loaded: Loaded) -> ExitCode {
-    let Loaded { cli, resolved } = loaded;
+pub fn run(invocation: Invocation) -> ExitCode {
+    let Invocation { cli, settings } = invocation;
     allocator::configure_malloc();
     let log = log_to_stderr(&cli);
     let done = match cli.command {
         Command::Record(args) => record::run(args),
-        Command::Daemon(args) => daemon::run(&args, &resolved, log),
+        Command::Daemon(args) => daemon::run(&args, &settings, log),
         Command::Collector(args) => collector::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Inspect(args) => inspect::run(&args),

@@ -1,27 +1,40 @@
-//! What is wrong with a configuration, and where.
+//! Errors of a configuration, with the place that each of them is at.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// A configuration that can't be used: all that was found, not just the first.
+/// The command line and the configuration don't lead to settings.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The command line can't be parsed, or asks for help or the version, which are no errors.
+    #[error(transparent)]
+    CommandLine(#[from] clap::Error),
+    #[error(transparent)]
+    Configuration(#[from] SettingsError),
+    /// Each setting is valid by itself, together they can't work.
+    #[error("{0}")]
+    Contradiction(String),
+}
+
+/// All problems of a configuration that can't be used, not just the first.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", lines(.problems))]
-pub struct ConfigError {
+pub struct SettingsError {
     /// At least one, in the order of the file, then of the environment.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<SettingProblem>,
 }
 
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    pub place: Place,
-    /// What, and what would be right.
+pub struct SettingProblem {
+    pub location: SettingLocation,
+    /// The problem, and what would be right.
     pub text: String,
 }
 
-/// Where it stands.
+/// The place where a setting is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum SettingLocation {
     /// A place in the file: line and column count from 1, the column in characters.
     File {
         path: PathBuf,
@@ -33,7 +46,7 @@ pub enum Place {
     Variable(String),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SettingLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File { path, line, column } => write!(f, "{}:{line}:{column}", path.display()),
@@ -43,12 +56,7 @@ impl fmt::Display for Place {
     }
 }
 
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, self.text)
-    }
-}
-
-fn lines(problems: &[Problem]) -> String {
-    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+fn lines(problems: &[SettingProblem]) -> String {
+    let line = |problem: &SettingProblem| format!("{}: {}", problem.location, problem.text);
+    problems.iter().map(line).collect::<Vec<_>>().join("\n")
 }

@@ -1,9 +1,6 @@
-//! The commented example: every key with its meaning and its default.
+//! The commented example file: every key with its meaning and its default.
 
-use clap::Command;
-
-use super::Scope;
-use super::keys::{Key, with_variables};
+use super::option::ConfigOption;
 
 /// Columns of a comment.
 const WIDTH: usize = 118;
@@ -14,33 +11,32 @@ const HEAD: &str = "\
 # Tables group, as you like: `address` in [remote-store] is `remote-store-address`. See docs/configuration.md.
 ";
 
-/// The example for a command's settings.
-pub fn example(command: Command, scope: &Scope) -> String {
-    let command = with_variables(command, scope);
+/// Returns the file for these options.
+pub(super) fn example(options: &[ConfigOption]) -> String {
     let mut text = HEAD.to_owned();
-    for key in Key::all(&command, scope) {
+    for option in options {
         text.push('\n');
-        let help = key.arg.get_long_help().or_else(|| key.arg.get_help()).map(ToString::to_string);
+        let help = option.arg.get_long_help().or_else(|| option.arg.get_help()).map(ToString::to_string);
         for paragraph in help.unwrap_or_default().lines() {
             comment(&mut text, paragraph);
         }
-        let values = key.arg.get_possible_values();
+        let values = option.arg.get_possible_values();
         let names: Vec<&str> = values.iter().map(clap::builder::PossibleValue::get_name).collect();
-        if !names.is_empty() && !key.arg.is_hide_possible_values_set() {
+        if !names.is_empty() && !option.arg.is_hide_possible_values_set() {
             comment(&mut text, &format!("One of: {}", names.join(", ")));
         }
-        let form = key.arg.get_value_names().unwrap_or_default().join(" ");
-        let list = if key.is_list() { "list of " } else { "" };
-        comment(&mut text, &format!("{} ({list}{form})", key.variables.join(", ")));
-        text.push_str(&format!("#{} = {}\n", key.name, value(&key)));
+        let form = option.arg.get_value_names().unwrap_or_default().join(" ");
+        let list = if option.is_list() { "list of " } else { "" };
+        comment(&mut text, &format!("{} ({list}{form})", option.variables.join(", ")));
+        text.push_str(&format!("#{} = {}\n", option.name, default_value(option)));
     }
     text
 }
 
-/// The default as TOML has it; what has none is unset by nothing.
-fn value(key: &Key) -> String {
-    let values: Vec<String> = key.defaults().iter().map(|value| scalar(value)).collect();
-    match (key.is_list(), values.as_slice()) {
+/// Returns the default in TOML; an empty text is the value of an option without one.
+fn default_value(option: &ConfigOption) -> String {
+    let values: Vec<String> = option.default_values().iter().map(|value| scalar(value)).collect();
+    match (option.is_list(), values.as_slice()) {
         (true, values) => format!("[{}]", values.join(", ")),
         (false, [one, ..]) => one.clone(),
         (false, []) => "\"\"".to_owned(),
@@ -54,6 +50,7 @@ fn scalar(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 
+/// Appends a wrapped comment.
 fn comment(text: &mut String, paragraph: &str) {
     let mut column = 0;
     for word in paragraph.split_whitespace() {

@@ -1,32 +1,30 @@
-//! Settings: the command line, environment variables and a TOML file, all three derived from one
-//! definition of flags.
+//! Configuration: the command line goes before the environment, the environment before a TOML file,
+//! the file before the default.
 //!
-//! A flag's long name is its key in the file; `JVMPROF_` and the name in upper case is its
-//! variable. What the command line doesn't say is looked up in the environment, then in the file,
-//! and appended to the command line, so that one parser checks everything and nothing has to be
-//! declared twice.
+//! clap's definition of the command is the only declaration of an option. Its long flag is the key
+//! in the file, `JVMPROF_` and the flag in upper case is its environment variable, and its value
+//! parser checks the values of all three. What the environment and the file assign becomes the
+//! default of the flag, so that one parse applies the precedence ([`ConfigSchema::load`]).
+//!
+//! - `option`: the options of a command, and the check of a value
+//! - `file`, `environment`: the values that each of them assigns, and what is wrong with them
+//! - `load`: precedence, options that exclude each other, and the resulting [`Settings`]
+//! - `example`: the commented file with all keys
+//! - [`relabel`]: relabelling rules as Prometheus has them
 
-mod document;
+mod environment;
 mod error;
 mod example;
-mod keys;
+mod file;
+mod load;
+mod option;
 pub mod relabel;
-mod resolve;
+mod settings;
+mod suggestion;
 #[cfg(test)]
 mod tests;
+mod toml_value;
 
-pub use error::{ConfigError, Place, Problem};
-pub use example::example;
-pub use keys::{with_variables, without_variables};
-pub use resolve::{Resolved, Resolver, Setting, Source};
-
-/// Which flags are settings.
-#[derive(Clone, Copy, Debug)]
-pub struct Scope {
-    /// The subcommand whose flags, together with the global ones, are settings.
-    pub subcommand: &'static str,
-    /// Its flags that only make sense on the command line.
-    pub command_line_only: &'static [&'static str],
-    /// The flag that names the file. It has a variable and no key.
-    pub file_flag: &'static str,
-}
+pub use error::{LoadError, SettingLocation, SettingProblem, SettingsError};
+pub use load::{ConfigSchema, Scope};
+pub use settings::{Setting, SettingSource, Settings};

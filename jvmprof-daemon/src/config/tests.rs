@@ -5,15 +5,15 @@ use std::ffi::OsString;
 use std::io::Write as _;
 use std::time::Duration;
 
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use tempfile::NamedTempFile;
 
-use super::{ConfigError, Resolved, Resolver, Scope, Source, example, with_variables};
+use super::{ConfigSchema, LoadError, Scope, SettingSource, Settings};
 
-const SCOPE: Scope =
-    Scope { subcommand: "serve", command_line_only: &["config", "check"], file_flag: "config" };
+const SCOPE: Scope = Scope { subcommand: "serve", file_flag: "config", command_line_only: &["check"] };
 
 #[derive(Debug, Parser)]
+#[command(version)]
 struct Cli {
     #[arg(long, global = true, env = "JVMPROF_LOG")]
     log_level: Option<String>,
@@ -24,7 +24,10 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(Serve),
-    Other { words: Vec<String> },
+    Other {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -48,6 +51,8 @@ struct Serve {
     store_address: Option<String>,
     #[arg(long)]
     store_insecure: bool,
+    #[arg(long, conflicts_with = "store_insecure")]
+    store_ca: Option<String>,
     #[arg(long, hide_env_values = true)]
     store_token: Option<u32>,
     #[arg(long, conflicts_with = "store_token")]
@@ -60,16 +65,18 @@ struct Serve {
     way: Way,
 }
 
-fn resolve(line: &str, variables: &[(&str, &str)]) -> Result<Resolved, ConfigError> {
-    let argv = line.split(' ').map(OsString::from).collect();
+/// A parsed command line and its settings.
+type Run = (ArgMatches, Settings);
+
+fn load(line: &str, variables: &[(&str, &str)]) -> Result<Run, LoadError> {
+    let argv: Vec<_> = line.split(' ').map(OsString::from).collect();
     let environment: BTreeMap<OsString, OsString> =
         variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
-    Resolver::new(with_variables(Cli::command(), &SCOPE), SCOPE).resolve(argv, &environment)
+    ConfigSchema::new(Cli::command(), SCOPE).load(&argv, &environment)
 }
 
-fn serve(resolved: &Resolved) -> (Serve, Option<String>) {
-    let matches = with_variables(Cli::command(), &SCOPE).try_get_matches_from(&resolved.argv).expect("valid");
-    let cli = Cli::from_arg_matches(&matches).expect("all arguments are there");
+fn serve((matches, _): &Run) -> (Serve, Option<String>) {
+    let cli = Cli::from_arg_matches(matches).expect("all arguments are there");
     match cli.command {
         Command::Serve(serve) => (serve, cli.log_level),
         other @ Command::Other { .. } => panic!("{other:?}"),
@@ -82,16 +89,16 @@ fn file(text: &str) -> NamedTempFile {
     file
 }
 
-fn with_file(text: &str, more: &str, variables: &[(&str, &str)]) -> Result<Resolved, ConfigError> {
+fn with_file(text: &str, more: &str, variables: &[(&str, &str)]) -> Result<Run, LoadError> {
     let file = file(text);
-    resolve(format!("x serve --config {}{more}", file.path().display()).as_str(), variables)
+    load(format!("x serve --config {}{more}", file.path().display()).as_str(), variables)
 }
 
 /// The problems of a file, its name left out.
 fn problems(text: &str) -> Vec<String> {
     let file = file(text);
     let path = file.path().display().to_string();
-    let error = resolve(&format!("x serve --config {path}"), &[]).expect_err("the file is bad");
+    let error = load(&format!("x serve --config {path}"), &[]).expect_err("the file is bad");
     let lines: Vec<String> = error.to_string().lines().map(ToOwned::to_owned).collect();
     assert!(lines.iter().all(|line| line.starts_with(&path)), "{lines:?}");
     lines.iter().map(|line| line[path.len() + 1..].to_owned()).collect()
@@ -101,17 +108,19 @@ fn problems(text: &str) -> Vec<String> {
 fn the_command_line_goes_before_the_environment_before_the_file() {
     let text = "frequency = 19\npush-interval = '3s'\nstore-address = 'file:1'\n";
     let variables = [("JVMPROF_FREQUENCY", "29"), ("JVMPROF_STORE_ADDRESS", "env:1")];
-    let resolved = with_file(text, " --frequency 39", &variables).expect("valid");
-    let (args, _) = serve(&resolved);
+    let run = with_file(text, " --frequency 39", &variables).expect("valid");
+    let (args, _) = serve(&run);
     assert_eq!((args.frequency, args.push_interval), (39, Duration::from_secs(3)));
     assert_eq!(args.store_address.as_deref(), Some("env:1"));
-    let sources: Vec<Source> = ["frequency", "store-address", "push-interval", "way"]
-        .map(|name| resolved.settings[name].source)
-        .into();
-    assert_eq!(sources, [Source::CommandLine, Source::Environment, Source::File, Source::Default]);
+    let sources: Vec<SettingSource> =
+        ["frequency", "store-address", "push-interval", "way"].map(|name| run.1.by_name[name].source).into();
+    assert_eq!(
+        sources,
+        [SettingSource::CommandLine, SettingSource::Environment, SettingSource::File, SettingSource::Default]
+    );
     let (args, _) = serve(&with_file(text, " -F 40", &variables).expect("valid"));
     assert_eq!(args.frequency, 40, "the short form is the same flag");
-    let (args, _) = serve(&resolve("x serve", &[("JVMPROF_FREQUENCY", "")]).expect("valid"));
+    let (args, _) = serve(&load("x serve", &[("JVMPROF_FREQUENCY", "")]).expect("valid"));
     assert_eq!(args.frequency, 99, "an empty variable says nothing");
 }
 
@@ -119,12 +128,12 @@ fn the_command_line_goes_before_the_environment_before_the_file() {
 fn the_file_may_be_named_by_its_variable_and_global_flags_are_keys() {
     let file = file("log_level = 'debug'\nfrequency = 7");
     let path = file.path().to_str().expect("a temporary path is UTF-8");
-    let (args, level) = serve(&resolve("x serve", &[("JVMPROF_CONFIG", path)]).expect("valid"));
+    let (args, level) = serve(&load("x serve", &[("JVMPROF_CONFIG", path)]).expect("valid"));
     assert_eq!((args.frequency, level.as_deref()), (7, Some("debug")));
     let variables = [("JVMPROF_CONFIG", path), ("JVMPROF_LOG", "trace")];
-    let (_, level) = serve(&resolve("x serve", &variables).expect("valid"));
+    let (_, level) = serve(&load("x serve", &variables).expect("valid"));
     assert_eq!(level.as_deref(), Some("trace"), "a variable that was declared counts like the derived one");
-    let (_, level) = serve(&resolve("x --log-level warn serve", &variables).expect("valid"));
+    let (_, level) = serve(&load("x --log-level warn serve", &variables).expect("valid"));
     assert_eq!(level.as_deref(), Some("warn"));
 }
 
@@ -168,11 +177,11 @@ fn tables_group_and_lists_have_many_forms() {
         ("{a,b}/**", vec!["{a,b}/**"]),
         ("a, b", vec!["a", "b"]),
     ] {
-        let (args, _) = serve(&resolve("x serve", &[("JVMPROF_RULE", variable)]).expect("valid"));
+        let (args, _) = serve(&load("x serve", &[("JVMPROF_RULE", variable)]).expect("valid"));
         assert_eq!(args.rule, expected, "{variable}");
     }
     let list = |text: &str| {
-        serve(&resolve("x serve", &[("JVMPROF_STORE_HEADERS", text)]).expect("valid")).0.store_headers
+        serve(&load("x serve", &[("JVMPROF_STORE_HEADERS", text)]).expect("valid")).0.store_headers
     };
     assert_eq!(list("a=1, b=2"), ["a=1", "b=2"]);
     assert_eq!(list("a=1\nb=2\n"), ["a=1", "b=2"]);
@@ -204,15 +213,14 @@ fn every_problem_is_told_with_its_place_and_the_nearest_name() {
     assert!(syntax.starts_with("1:13: "), "{syntax}");
     let [check] = problems("check = true").try_into().expect("one problem");
     assert!(check.contains("unknown key \"check\""), "what isn't a setting isn't a key: {check}");
-    let error =
-        resolve("x serve --config /nowhere/x.toml", &[]).expect_err("there is no such file").to_string();
+    let error = load("x serve --config /nowhere/x.toml", &[]).expect_err("there is no such file").to_string();
     assert!(error.starts_with("/nowhere/x.toml: the configuration file can't be read"), "{error}");
 }
 
 #[test]
 fn bad_variables_are_refused_by_name_and_misspelt_ones_told() {
     let variables = [("JVMPROF_FREQUENCY", "many"), ("JVMPROF_WAY", "north")];
-    let error = resolve("x serve", &variables).expect_err("two variables are bad").to_string();
+    let error = load("x serve", &variables).expect_err("two variables are bad").to_string();
     assert_eq!(
         error.lines().collect::<Vec<_>>(),
         [
@@ -221,8 +229,8 @@ fn bad_variables_are_refused_by_name_and_misspelt_ones_told() {
         ]
     );
     let variables = [("JVMPROF_FREQENCY", "9"), ("JVMPROF_SERVICE_HOST", "10.0.0.1"), ("JVMPROF_CONFIG", "")];
-    let resolved = resolve("x serve", &variables).expect("valid");
-    assert_eq!(resolved.suspicious, ["JVMPROF_FREQENCY is no setting: did you mean JVMPROF_FREQUENCY?"]);
+    let run = load("x serve", &variables).expect("valid");
+    assert_eq!(run.1.misspelt_variables, ["JVMPROF_FREQENCY is no setting: did you mean JVMPROF_FREQUENCY?"]);
 }
 
 #[test]
@@ -232,33 +240,45 @@ fn of_two_that_exclude_each_other_the_one_said_more_explicitly_counts() {
     assert_eq!((args.store_token, args.store_token_file), (Some(17), None));
     let (args, _) = serve(&with_file("store-token = 1", " --store-token-file /x", &[]).expect("valid"));
     assert_eq!((args.store_token, args.store_token_file.as_deref()), (None, Some("/x")));
-    let both = with_file("store-token = 1\nstore-token-file = '/x'", "", &[]).expect("each is valid");
-    let command = with_variables(Cli::command(), &SCOPE);
-    assert!(command.try_get_matches_from(&both.argv).is_err(), "both in the file: the parser refuses");
+    let both = with_file("store-token = 1\nstore-token-file = '/x'", "", &[]).expect_err("both in the file");
+    let both = both.to_string();
+    assert!(both.contains("cannot be used with") && both.contains(":2:1: says store-token-file"), "{both}");
+    assert!(load("x serve --store-token 1 --store-token-file /x", &[]).is_err());
+    // A switch that is off on purpose excludes nothing.
+    let text = "store-insecure = false\nstore-ca = '/ca'";
+    assert_eq!(serve(&with_file(text, "", &[]).expect("valid")).0.store_ca.as_deref(), Some("/ca"));
 }
 
 #[test]
 fn secrets_are_not_told() {
-    let resolved = with_file("store-token = 4711", "", &[]).expect("valid");
-    assert_eq!(resolved.settings["store-token"].to_string(), "(hidden)");
-    assert!(!format!("{:?}", resolved.settings).contains("4711"));
+    let run = with_file("store-token = 4711", "", &[]).expect("valid");
+    assert_eq!(run.1.by_name["store-token"].to_string(), "(hidden)");
+    assert!(!format!("{:?}", run.1).contains("4711"));
     assert_eq!(problems("store-token = 'geheim'"), ["1:15: store-token: invalid digit found in string"]);
-    let mut command = with_variables(Cli::command(), &SCOPE);
-    let help = command.find_subcommand_mut("serve").expect("it is there").render_long_help().to_string();
+    let help = load("x serve --help", &[]).expect_err("help is shown").to_string();
     assert!(help.contains("JVMPROF_STORE_TOKEN"), "{help}");
 }
 
 #[test]
-fn other_subcommands_and_help_are_left_alone() {
-    for line in ["x other a --config b", "x serve --help", "x serve --nonsense", "x --version", "x"] {
-        let resolved = resolve(line, &[("JVMPROF_FREQUENCY", "bad")]).expect("not ours to judge");
-        assert_eq!(resolved.argv.join(" ".as_ref()), line);
+fn other_subcommands_have_the_variables_of_global_flags_alone() {
+    let variables = [("JVMPROF_FREQUENCY", "bad"), ("JVMPROF_CONFIG", "/nowhere"), ("JVMPROF_LOG", "warn")];
+    let (matches, _) = load("x other a --config b", &variables).expect("valid");
+    let cli = Cli::from_arg_matches(&matches).expect("all arguments are there");
+    assert_eq!(cli.log_level.as_deref(), Some("warn"));
+    assert!(matches!(cli.command, Command::Other { words } if words == ["a", "--config", "b"]));
+}
+
+#[test]
+fn what_the_command_line_says_is_answered_first() {
+    for line in ["x serve --help", "x serve --nonsense", "x --version", "x", "x serve --frequency 0"] {
+        let error = load(line, &[("JVMPROF_FREQUENCY", "bad")]).expect_err(line);
+        assert!(matches!(error, LoadError::CommandLine(_)), "{line}: {error}");
     }
 }
 
 #[test]
 fn the_example_holds_every_key_with_its_default() {
-    let text = example(Cli::command(), &SCOPE);
+    let text = ConfigSchema::new(Cli::command(), SCOPE).example();
     for line in [
         "#frequency = 99",
         "#push-interval = \"10s\"",
@@ -275,10 +295,10 @@ fn the_example_holds_every_key_with_its_default() {
         .lines()
         .filter_map(|line| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')))
         .collect();
-    let resolved = with_file(&uncommented.join("\n"), "", &[]).expect("the example is valid");
-    let defaults = resolve("x serve", &[]).expect("valid");
-    for (name, setting) in &resolved.settings {
-        assert_eq!(setting.values, defaults.settings[name].values, "{name}");
+    let run = with_file(&uncommented.join("\n"), "", &[]).expect("the example is valid");
+    let defaults = load("x serve", &[]).expect("valid");
+    for (name, setting) in &run.1.by_name {
+        assert_eq!(setting.values, defaults.1.by_name[name].values, "{name}");
     }
-    assert_eq!(uncommented.len(), resolved.settings.len());
+    assert_eq!(uncommented.len(), run.1.by_name.len());
 }

@@ -35,11 +35,11 @@ pub struct RemoteStoreArgs {
     pub remote_store_ca_file: Option<PathBuf>,
 
     /// PEM file with this daemon's certificate
-    #[arg(long, value_name = "FILE", requires = "remote_store_client_key")]
+    #[arg(long, value_name = "FILE")]
     pub remote_store_client_cert: Option<PathBuf>,
 
     /// PEM file with its key
-    #[arg(long, value_name = "FILE", requires = "remote_store_client_cert")]
+    #[arg(long, value_name = "FILE")]
     pub remote_store_client_key: Option<PathBuf>,
 }
 

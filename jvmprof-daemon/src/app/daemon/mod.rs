@@ -12,34 +12,32 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use anyhow::Context;
-use clap::CommandFactory;
 
-use super::args::{Cli, DaemonArgs};
+use super::args::DaemonArgs;
 use super::errors::UsageError;
-use super::settings::SCOPE;
-use crate::config::{Resolved, Setting, Source, example};
+use crate::config::{Setting, SettingSource, Settings};
 use crate::own_process::thread_priority;
 use crate::telemetry::log::LogLimit;
 
 /// Answers what is asked of the settings, or starts the daemon.
-pub(super) fn run(args: &DaemonArgs, resolved: &Resolved, log: LogLimit) -> anyhow::Result<()> {
+pub(super) fn run(args: &DaemonArgs, settings: &Settings, log: LogLimit) -> anyhow::Result<()> {
     if args.config.example_config {
-        std::io::stdout().write_all(example(Cli::command(), &SCOPE).as_bytes())?;
+        std::io::stdout().write_all(super::settings::schema().example().as_bytes())?;
         return Ok(());
     }
-    for text in &resolved.suspicious {
+    for text in &settings.misspelt_variables {
         tracing::warn!("{text}");
     }
     if args.config.check_config {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let entered = runtime.enter();
-        reload::check(args).map_err(|error| UsageError(resolved.with_places(&error.0)))?;
+        reload::check(args).map_err(|error| UsageError(settings.with_locations(&error.0)))?;
         drop(entered);
-        print(resolved)?;
+        print(settings)?;
         return Ok(());
     }
-    profile(args, &resolved.settings, log).map_err(|error| match error.downcast::<UsageError>() {
-        Ok(UsageError(text)) => UsageError(resolved.with_places(&text)).into(),
+    profile(args, &settings.by_name, log).map_err(|error| match error.downcast::<UsageError>() {
+        Ok(UsageError(text)) => UsageError(settings.with_locations(&text)).into(),
         Err(other) => other,
     })
 }
@@ -58,12 +56,14 @@ fn profile(args: &DaemonArgs, settings: &BTreeMap<String, Setting>, log: LogLimi
 }
 
 /// Prints what isn't the default, secrets hidden.
-fn print(resolved: &Resolved) -> std::io::Result<()> {
+fn print(settings: &Settings) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
-    for (name, setting) in resolved.settings.iter().filter(|(_, setting)| setting.source != Source::Default) {
+    for (name, setting) in
+        settings.by_name.iter().filter(|(_, setting)| setting.source != SettingSource::Default)
+    {
         writeln!(out, "{name} = {setting} ({})", setting.source)?;
     }
-    match &resolved.file {
+    match &settings.file {
         Some(file) => writeln!(out, "the configuration is valid, {} included", file.display()),
         None => writeln!(out, "the configuration is valid"),
     }

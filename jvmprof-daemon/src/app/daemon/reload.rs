@@ -9,8 +9,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::{debug_file_uploads, sinks};
 use crate::app::args::{Command, DaemonArgs};
 use crate::app::errors::{UsageError, explain};
-use crate::app::settings::{self, LoadError, Loaded};
-use crate::config::Setting;
+use crate::app::settings::Invocation;
+use crate::config::{LoadError, Setting};
 
 /// Settings that are taken over while the daemon runs. A name that ends in `-` stands for all that
 /// begin like this.
@@ -101,9 +101,9 @@ impl Reloads {
     /// Reads the settings again. `None` if they are bad or if nothing has changed that can: all
     /// stays as it is, and why is logged.
     pub(super) fn load(&mut self) -> Option<Reloaded> {
-        let loaded = settings::load().and_then(|loaded| check_loaded(&loaded).map(|()| loaded));
+        let loaded = Invocation::of_process().and_then(|read| check_invocation(&read).map(|()| read));
         match loaded {
-            Ok(loaded) => self.take(loaded),
+            Ok(invocation) => self.take(invocation),
             Err(error) => {
                 for line in explain(&error).lines() {
                     tracing::error!("the configuration is kept as it was: {line}");
@@ -113,9 +113,9 @@ impl Reloads {
         }
     }
 
-    fn take(&mut self, loaded: Loaded) -> Option<Reloaded> {
-        let Command::Daemon(args) = loaded.cli.command else { return None };
-        let (changed, fixed) = self.in_force.replace(loaded.resolved.settings);
+    fn take(&mut self, invocation: Invocation) -> Option<Reloaded> {
+        let Command::Daemon(args) = invocation.cli.command else { return None };
+        let (changed, fixed) = self.in_force.replace(invocation.settings.by_name);
         if !fixed.is_empty() {
             tracing::warn!(settings = ?fixed, "these settings have changed and need a restart of the daemon");
         }
@@ -172,11 +172,10 @@ fn is_one_of(name: &str, names: &[&str]) -> bool {
 ///
 /// # Errors
 /// The first thing found.
-fn check_loaded(loaded: &Loaded) -> Result<(), LoadError> {
-    match &loaded.cli.command {
-        Command::Daemon(args) => {
-            check(args).map_err(|error| LoadError::Together(loaded.resolved.with_places(&error.0)))
-        }
+fn check_invocation(invocation: &Invocation) -> Result<(), LoadError> {
+    match &invocation.cli.command {
+        Command::Daemon(args) => check(args)
+            .map_err(|error| LoadError::Contradiction(invocation.settings.with_locations(&error.0))),
         _ => Ok(()),
     }
 }
@@ -196,8 +195,8 @@ mod tests {
     use super::*;
 
     fn settings_of(line: &str) -> BTreeMap<String, Setting> {
-        let argv = line.split(' ').map(Into::into).collect();
-        settings::load_from(argv, &BTreeMap::new()).expect("they are valid").resolved.settings
+        let argv: Vec<_> = line.split(' ').map(Into::into).collect();
+        Invocation::load(&argv, &BTreeMap::new()).expect("they are valid").settings.by_name
     }
 
     #[test]

@@ -46,6 +46,10 @@ pub(super) fn sinks(args: &DaemonArgs, before: SoFar) -> anyhow::Result<Delivery
 pub(super) fn clients(args: &DaemonArgs) -> Result<Vec<ParcaClient>, UsageError> {
     const STORE: &str = "--remote-store-address";
     const COLLECTOR: &str = "--collector-address";
+    if args.remote.remote_store_client_cert.is_some() != args.remote.remote_store_client_key.is_some() {
+        let text = "--remote-store-client-cert and --remote-store-client-key need each other";
+        return Err(UsageError(text.to_owned()));
+    }
     let stores = args.remote.remote_store_address.iter();
     let stores = stores.map(|address| (STORE, parca_options(&args.remote, address)));
     let collector = args.delivery.collector_address.iter();

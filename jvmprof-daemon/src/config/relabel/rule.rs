@@ -141,7 +141,7 @@ fn actions() -> String {
 }
 
 fn suggested(given: &str) -> String {
-    let nearest = crate::config::keys::nearest(given, Action::ALL.iter().map(|(name, _)| *name));
+    let nearest = crate::config::suggestion::nearest(given, Action::ALL.iter().map(|(name, _)| *name));
     nearest.map_or_else(String::new, |name| format!("; did you mean {name:?}?"))
 }
 
@@ -151,7 +151,7 @@ fn explained(message: &str) -> String {
         ["action", "source_labels", "separator", "regex", "modulus", "target_label", "replacement"];
     let text = message.lines().collect::<Vec<_>>().join(" ");
     let unknown = text.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
-    match unknown.and_then(|field| crate::config::keys::nearest(field, FIELDS)) {
+    match unknown.and_then(|field| crate::config::suggestion::nearest(field, FIELDS)) {
         Some(nearest) => format!("{text}; did you mean {nearest:?}?"),
         None => text,
     }

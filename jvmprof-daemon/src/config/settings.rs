@@ -1,0 +1,83 @@
+//! Settings: the values that options have in the end, and where each of them comes from.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use super::error::SettingLocation;
+
+/// The source of a setting, by rising precedence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SettingSource {
+    Default,
+    File,
+    Environment,
+    CommandLine,
+}
+
+impl fmt::Display for SettingSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Default => "default",
+            Self::File => "file",
+            Self::Environment => "environment",
+            Self::CommandLine => "command line",
+        })
+    }
+}
+
+/// The value of one option.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Setting {
+    pub source: SettingSource,
+    /// The values as the command line would have them; none if the option is unset.
+    pub values: Vec<String>,
+    pub is_secret: bool,
+    /// The place in the file or the environment that it comes from.
+    pub location: Option<SettingLocation>,
+}
+
+impl fmt::Display for Setting {
+    /// The values, those of secrets hidden.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.values.as_slice() {
+            [] => f.write_str("unset"),
+            _ if self.is_secret => f.write_str("(hidden)"),
+            [one] => f.write_str(one),
+            many => write!(f, "{many:?}"),
+        }
+    }
+}
+
+impl fmt::Debug for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self} ({})", self.source)
+    }
+}
+
+/// The settings of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// By the option's name.
+    pub by_name: BTreeMap<String, Setting>,
+    /// The file that was read.
+    pub file: Option<PathBuf>,
+    /// One message for each variable that is almost the name of an option's.
+    pub misspelt_variables: Vec<String>,
+}
+
+impl Settings {
+    /// Returns a message that names flags, with the places of those that weren't given as flags.
+    pub fn with_locations(&self, message: &str) -> String {
+        let is_named = |name: &str| {
+            let flag = format!("--{name}");
+            let mut rests = message.split(&*flag).skip(1);
+            rests.any(|rest| !rest.starts_with(|char: char| char.is_alphanumeric() || char == '-'))
+        };
+        let named = self.by_name.iter().filter(|(name, _)| is_named(name));
+        let locations = named.filter_map(|(name, setting)| {
+            setting.location.as_ref().map(|location| format!("{location}: says {name}"))
+        });
+        std::iter::once(message.trim_end().to_owned()).chain(locations).collect::<Vec<_>>().join("\n")
+    }
+}
