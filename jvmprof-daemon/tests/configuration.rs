@@ -53,8 +53,8 @@ impl Daemon {
 
     /// Waits for some windows from now on.
     fn await_windows(&mut self, count: usize) {
-        let before = self.log().lines().filter(|line| line.contains("daemon: window")).count();
-        self.await_lines("daemon: window", before + count);
+        let before = self.log().lines().filter(|line| line.contains("event_loop: window")).count();
+        self.await_lines("event_loop: window", before + count);
     }
 
     fn end(mut self) -> String {

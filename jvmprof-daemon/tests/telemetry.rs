@@ -226,7 +226,7 @@ fn profiles_tell_both_frequencies(daemon: Daemon) {
 
 /// Samples that the last window's line says were lost so.
 fn loss(log: &str, reason: &str) -> u64 {
-    let window = log.lines().rfind(|line| line.contains("daemon: window")).unwrap_or(log);
+    let window = log.lines().rfind(|line| line.contains("event_loop: window")).unwrap_or(log);
     let Some((_, number)) = window.split_once(&format!("\"{reason}\": ")) else { return 0 };
     let digits = number.split(|it: char| !it.is_ascii_digit()).next().unwrap();
     digits.parse().unwrap()
@@ -251,7 +251,7 @@ fn with_a_ring_that_is_too_small_and_no_cpu_to_read_it_all_that_is_missing_is_co
     drop(loads);
     let dir = Rc::clone(&daemon.dir);
     let log = daemon.end();
-    let ended = log.lines().rfind(|line| line.contains("daemon: ended")).unwrap();
+    let ended = log.lines().rfind(|line| line.contains("event_loop: ended")).unwrap();
     let of = |name: &str| -> u64 {
         let value = ended.split_whitespace().find_map(|word| word.strip_prefix(&format!("{name}=")));
         value.unwrap_or_else(|| panic!("no {name} in {ended}")).parse().unwrap()
