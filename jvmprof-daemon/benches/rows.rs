@@ -9,10 +9,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use jvmprof_daemon::hotspot::stubs::analyze_native;
+use jvmprof_daemon::kernel_tables::FileRows;
 use jvmprof_daemon::native::byte_source::RegularFile;
 use jvmprof_daemon::native::elf::ElfFile;
 use jvmprof_daemon::native::unwind_rows::UnwindRows;
-use jvmprof_daemon::unwind::FileRows;
 
 /// What is measured where no file is named; those that aren't here are left out.
 const FILES: [&str; 5] = [

@@ -20,7 +20,7 @@ pub mod native;
 
 pub mod hotspot;
 
-pub mod unwind;
+pub mod kernel_tables;
 
 pub mod jit;
 
@@ -32,5 +32,7 @@ pub mod export;
 
 pub mod config;
 pub mod telemetry;
+
+pub mod pipeline;
 
 pub mod app;

@@ -14,11 +14,11 @@ use gimli::{
 };
 use jvmprof_common::rows::{self, CfaRule, RaRule, RbpRule, Row};
 use jvmprof_daemon::hotspot::stubs::analyze_native;
+use jvmprof_daemon::kernel_tables::FileRows;
 use jvmprof_daemon::native::byte_source::RegularFile;
 use jvmprof_daemon::native::elf::ElfFile;
 use jvmprof_daemon::native::unwind_rows::{EhFrameHdrRows, UnwindRows};
 use jvmprof_daemon::types::Svma;
-use jvmprof_daemon::unwind::FileRows;
 
 const LIBJVM: &str = "/usr/lib/jvm/java-17-openjdk-amd64/lib/server/libjvm.so";
 const LIBC: &str = "/lib/x86_64-linux-gnu/libc.so.6";

@@ -7,8 +7,8 @@ use anyhow::Context;
 use url::Url;
 
 use super::args::{NativeArgs, parse_url};
-use super::pipeline::Pipeline;
 use crate::native::debuginfod::{Debuginfod, DebuginfodOptions};
+use crate::pipeline::Pipeline;
 use crate::symbolize::NativeOptions;
 
 /// What gdb and others read: URLs with spaces between them.

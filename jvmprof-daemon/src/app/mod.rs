@@ -2,24 +2,17 @@
 
 pub mod args;
 mod collector;
-mod containers;
-mod counts;
 mod daemon;
 mod debuginfod_client;
 mod doctor;
 mod errors;
 mod inspect;
 mod jvm_report;
-pub mod memory;
-pub mod pipeline;
 mod pipeline_options;
 mod record;
 pub mod settings;
 mod shutdown_signals;
 mod stdout;
-pub mod targets;
-mod waiting;
-mod windows;
 
 use std::process::ExitCode;
 

@@ -1,10 +1,10 @@
 //! From sampling flags to the pipeline's options.
 
 use super::args::{DaemonArgs, SamplingArgs};
-use super::memory::MemoryLimits;
-use super::pipeline::PipelineOptions;
-use super::targets::LabelOptions;
 use crate::own_process::memory_limit::memory_limit;
+use crate::pipeline::PipelineOptions;
+use crate::pipeline::labels::LabelOptions;
+use crate::pipeline::memory_limits::MemoryLimits;
 use crate::sampler::SamplerOptions;
 use crate::symbolize::NativeOptions;
 

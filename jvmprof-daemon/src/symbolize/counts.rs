@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::jit_counts::JitCounts;
+use super::generated::jit_counts::JitCounts;
+use crate::kernel_tables::TableCounts;
 use crate::native::file_cache::CacheCounters;
-use crate::unwind::TableCounts;
 
 /// What is remembered, or waits, in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::Symbolizer;
-use super::modules::{self, Module};
+use super::native::mapped_files::{self, Module};
 use crate::process::{Backing, Process};
 use crate::types::Avma;
 
@@ -39,7 +39,8 @@ impl Symbolizer {
     pub fn explain(&mut self, process: &Process, pc: Avma) -> Option<NativePlace> {
         let code = process.mappings.find(pc)?;
         let symbols = self.processes.entry(process.key).or_default();
-        let rule = modules::rule(process, &mut symbols.modules, (&self.files, None), &mut self.counts, pc);
+        let rule =
+            mapped_files::rule(process, &mut symbols.modules, (&self.files, None), &mut self.counts, pc);
         let (rule, path) = (format!("{rule:?}"), code.path.to_string());
         if code.backing == Backing::Anonymous {
             let name = "generated code".to_owned();

@@ -10,13 +10,15 @@ use jvmprof_common::unwind::Rule;
 
 use super::counts::SymbolCounts;
 use super::frames::{enter_special_frame, frame, frame_bytes, java_frame, stub_frame, unknown_java};
-use super::jit::{Asked, JitShared};
-use super::later::Unnamed;
-use super::modules::Modules;
-use super::names::{FunctionNames, NativeLines};
-use super::replaced::REPLACED;
-use super::sought::Sought;
-use super::{KernelSide, Outcome, ProcessSymbols, modules, walk};
+use super::generated::{Asked, JitShared};
+use super::native::deferred_frames::Unnamed;
+use super::native::function_names::{FunctionNames, NativeLines};
+use super::native::mapped_files;
+use super::native::mapped_files::Modules;
+use super::stack::fde_lookup::Sought;
+use super::stack::remapped_code::REPLACED;
+use super::stack::resumed_walk;
+use super::{KernelSide, Outcome, ProcessSymbols};
 use crate::hotspot::{JavaCache, SampleTimes};
 use crate::native::file_cache::FileCache;
 use crate::process::{Backing, MappedCode, Process};
@@ -275,24 +277,24 @@ impl Namer<'_> {
         let native = |address| {
             let is_read_elsewhere = self
                 .kernel
-                .is_some_and(|kernel| modules::is_missing(process, modules, &kernel.loader, address));
+                .is_some_and(|kernel| mapped_files::is_missing(process, modules, &kernel.loader, address));
             let began = is_read_elsewhere.then(Instant::now);
             if is_read_elsewhere {
-                let sought = modules::sought_row(process, modules, (files, &mut *sought), address);
+                let sought = mapped_files::sought_row(process, modules, (files, &mut *sought), address);
                 reading += began.map(|began| began.elapsed()).unwrap_or_default();
                 if let Some(row) = sought {
                     return Rule::Row(row);
                 }
-                if !(reads_rows && modules::is_soon_read(process, modules, address)) {
+                if !(reads_rows && mapped_files::is_soon_read(process, modules, address)) {
                     is_missing = true;
                     return Rule::Unknown;
                 }
             }
-            let rule = modules::rule(process, modules, (files, tables), counts, address);
+            let rule = mapped_files::rule(process, modules, (files, tables), counts, address);
             reading += began.map(|began| began.elapsed()).unwrap_or_default();
             rule
         };
-        let end = walk::finish(sample, java, stack, &mut symbols.rules, native, generated);
+        let end = resumed_walk::finish(sample, java, stack, &mut symbols.rules, native, generated);
         self.reading = reading;
         self.counts.perf_maps.ambiguous_stacks += u64::from(is_ambiguous);
         if self.now_ns.saturating_sub(sample.header.time_ns) > MAX_DELAY_NS {
@@ -319,7 +321,7 @@ impl Namer<'_> {
                     tail_sp = header.tail_sp,
                     tail_fp = header.tail_fp,
                     cursor = ?end.cursor,
-                    code = ?java.zip(last).map(|(java, last)| java.code_around(walk::place(last, Some(java)).0)),
+                    code = ?java.zip(last).map(|(java, last)| java.code_around(resumed_walk::place(last, Some(java)).0)),
                     tail = sample.tail().len(),
                     registers = ?header.registers,
                     "a stack isn't whole"
@@ -334,7 +336,7 @@ impl Namer<'_> {
     /// have a zero return address (go src/runtime/asm_amd64.s, `goexit`, `rt0_go`), other threads
     /// none at all (sys_linux_amd64.s, `clone`). Programs of Go may hold C, too.
     fn is_go_root(&self, modules: &Modules, address: Avma, stop: Stop) -> bool {
-        let Some(module) = modules::go_module(self.process, modules, address) else { return false };
+        let Some(module) = mapped_files::go_module(self.process, modules, address) else { return false };
         let named = module.name(self.process, self.files, self.names, address);
         let is_root = |lines: &NativeLines| {
             lines.last().is_some_and(|line| match &*line.system_name {

@@ -2,8 +2,8 @@
 
 use clap::Args;
 
-use crate::app::targets::{LabelOptions, SampleLabel};
 use crate::config::relabel::{Rule, is_label_name};
+use crate::pipeline::labels::{LabelOptions, SampleLabel};
 
 /// How series are labelled.
 #[derive(Clone, Debug, Args)]

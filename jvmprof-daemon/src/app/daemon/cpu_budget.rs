@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::app::args::BudgetArgs;
-use crate::app::pipeline::Pipeline;
 use crate::own_process::cpu_time;
+use crate::pipeline::Pipeline;
 use crate::telemetry::Budget;
 use jvmprof_common::abi::Counter;
 

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use sd_notify::NotifyState;
 
 use crate::app::args::TelemetryArgs;
-use crate::app::pipeline::Pipeline;
 use crate::own_process::{HostCpu, SelfUsage};
+use crate::pipeline::Pipeline;
 use crate::telemetry::http_server::{HttpAddress, HttpServer};
 use crate::telemetry::log::LogLimit;
 use crate::telemetry::{Board, Snapshot};

@@ -19,11 +19,11 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::args::RecordArgs;
 use super::debuginfod_client;
-use super::pipeline::{Counts, Pipeline};
 use super::pipeline_options::{node_name, options};
 use super::shutdown_signals::Shutdown;
 use super::stdout::print_out;
 use crate::own_process::{SelfUsage, cpu_time};
+use crate::pipeline::{Counts, Pipeline};
 use crate::profile::model::Batch;
 use hottest_functions::{TopRow, top};
 use output_files::Output;

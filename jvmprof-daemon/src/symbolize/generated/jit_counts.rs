@@ -48,7 +48,12 @@ pub struct JitCounts {
 impl JitCounts {
     /// Counts a jitdump that can't be used, each file of a process once. `id`: its device and
     /// inode, if it was opened.
-    pub(super) fn refuse_dump(&mut self, pid: u32, id: Option<(u64, u64)>, reason: &'static str) {
+    pub(in crate::symbolize) fn refuse_dump(
+        &mut self,
+        pid: u32,
+        id: Option<(u64, u64)>,
+        reason: &'static str,
+    ) {
         if self.refused_files.len() >= MAX_REFUSED {
             self.refused_files.clear();
         }
@@ -80,7 +85,7 @@ impl JitCounts {
 
 /// What of one process's counters is in [`JitCounts`] already.
 #[derive(Debug, Default)]
-pub(super) struct Reported {
+pub(in crate::symbolize) struct Reported {
     lines: PerfMapCounters,
     map: ProcessMapCounters,
     dump: DumpCounters,
@@ -88,7 +93,12 @@ pub(super) struct Reported {
 
 impl Reported {
     /// Adds what is new.
-    pub(super) fn report(&mut self, map: &ProcessMap, dump: Option<&ProcessDump>, counts: &mut JitCounts) {
+    pub(in crate::symbolize) fn report(
+        &mut self,
+        map: &ProcessMap,
+        dump: Option<&ProcessDump>,
+        counts: &mut JitCounts,
+    ) {
         let (lines, dump) = (map.map().counters(), dump.map_or(self.dump, |dump| dump.dump().counters()));
         let map = map.counters();
         let refused_lines = |it: &PerfMapCounters| it.malformed + it.too_long + it.over_limit;

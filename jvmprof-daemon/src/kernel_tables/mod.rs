@@ -5,10 +5,10 @@
 //! aren't sampled. A process's regions are written to fresh entries and switched to at once, so
 //! that the kernel program never sees half a process.
 
-mod extents;
-mod lookup;
-mod pack;
-mod room;
+mod eviction;
+mod free_extents;
+mod packed_rows;
+mod row_readback;
 #[cfg(test)]
 mod tests;
 
@@ -24,9 +24,9 @@ use jvmprof_common::tables::{
 use crate::native::file_identity::FileKey;
 use crate::process::ProcessKey;
 use crate::sampler::{KernelTables, SamplerError, TableSizes};
-use extents::Extents;
-pub use pack::FileRows;
-use pack::{PackedRows, Rules};
+use free_extents::Extents;
+pub use packed_rows::FileRows;
+use packed_rows::{PackedRows, Rules};
 
 /// How long the kernel program may still look at entries that were replaced: far longer than a walk
 /// takes.

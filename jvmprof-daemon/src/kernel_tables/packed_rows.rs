@@ -6,7 +6,7 @@ use std::ops::Range;
 use jvmprof_common::rows::Row;
 use jvmprof_common::tables::{NO_RULE, PAGE_SHIFT, PackedRule, Page, pack_row};
 
-use super::extents::Extents;
+use super::free_extents::Extents;
 use crate::types::FastHasher;
 
 /// Different rules that one file may have: eight such files fill the kernel's table. rustc's

@@ -16,11 +16,11 @@ const WHILE_NS: u64 = 1_000_000_000;
 
 /// What a sample asks for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    pub(super) address: Avma,
+pub(in crate::symbolize) struct Place {
+    pub(in crate::symbolize) address: Avma,
     /// The same for samples that have the same answer.
-    pub(super) turn: u64,
-    pub(super) at_ns: u64,
+    pub(in crate::symbolize) turn: u64,
+    pub(in crate::symbolize) at_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,18 +31,18 @@ enum Turn {
 
 /// A frame without a name, and which samples have it.
 #[derive(Debug)]
-pub(super) struct Waiting {
-    pub(super) frame: Arc<Frame>,
-    pub(super) address: Avma,
-    pub(super) first_ns: u64,
-    pub(super) last_ns: u64,
-    pub(super) samples: u64,
+pub(in crate::symbolize) struct Waiting {
+    pub(in crate::symbolize) frame: Arc<Frame>,
+    pub(in crate::symbolize) address: Avma,
+    pub(in crate::symbolize) first_ns: u64,
+    pub(in crate::symbolize) last_ns: u64,
+    pub(in crate::symbolize) samples: u64,
     turn: Turn,
 }
 
 /// Those of one process.
 #[derive(Debug, Default)]
-pub(super) struct WaitingFrames {
+pub(in crate::symbolize) struct WaitingFrames {
     by_turn: HashMap<(Avma, Turn), Waiting>,
     /// Names of frames that have waited, by the address of the frame, which is kept so that no
     /// other takes its place.
@@ -50,13 +50,17 @@ pub(super) struct WaitingFrames {
 }
 
 impl WaitingFrames {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::symbolize) fn is_empty(&self) -> bool {
         self.by_turn.is_empty()
     }
 
     /// The frame of a sample from now on, until it is settled; `None` if there is no room. `make`:
     /// one without a name.
-    pub(super) fn push(&mut self, place: Place, make: impl FnOnce() -> Arc<Frame>) -> Option<Arc<Frame>> {
+    pub(in crate::symbolize) fn push(
+        &mut self,
+        place: Place,
+        make: impl FnOnce() -> Arc<Frame>,
+    ) -> Option<Arc<Frame>> {
         let Place { address, turn, at_ns } = place;
         let count = self.by_turn.len() + self.settled.len();
         let mut turn = Turn::Alone(turn);
@@ -83,26 +87,26 @@ impl WaitingFrames {
     }
 
     /// Those that wait and are chosen: each is to be settled, put back, or has no name for good.
-    pub(super) fn take(&mut self, is_chosen: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
+    pub(in crate::symbolize) fn take(&mut self, is_chosen: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
         self.by_turn.extract_if(|_, waiting| is_chosen(waiting)).map(|(_, waiting)| waiting).collect()
     }
 
-    pub(super) fn put_back(&mut self, waiting: Waiting) {
+    pub(in crate::symbolize) fn put_back(&mut self, waiting: Waiting) {
         self.by_turn.insert((waiting.address, waiting.turn), waiting);
     }
 
-    pub(super) fn settle(&mut self, waiting: Waiting, named: Arc<Frame>) {
+    pub(in crate::symbolize) fn settle(&mut self, waiting: Waiting, named: Arc<Frame>) {
         self.settled.insert(Arc::as_ptr(&waiting.frame).addr(), (waiting.frame, named));
     }
 
     /// What has become of a frame that had no name.
-    pub(super) fn settled(&self, frame: &Arc<Frame>) -> Option<Arc<Frame>> {
+    pub(in crate::symbolize) fn settled(&self, frame: &Arc<Frame>) -> Option<Arc<Frame>> {
         let (_, named) = self.settled.get(&Arc::as_ptr(frame).addr())?;
         Some(Arc::clone(named))
     }
 
     /// Frames that have waited have their names in the profile: the next window begins.
-    pub(super) fn forget_settled(&mut self) {
+    pub(in crate::symbolize) fn forget_settled(&mut self) {
         self.settled.clear();
     }
 }

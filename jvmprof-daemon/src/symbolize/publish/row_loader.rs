@@ -12,16 +12,16 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use crate::kernel_tables::FileRows;
 use crate::native::file_cache::FileCache;
 use crate::native::file_identity::FileKey;
 use crate::native::open_file::OpenError;
 use crate::native::unwind_rows::UnwindRows;
 use crate::own_process::thread_priority;
-use crate::unwind::FileRows;
 
 /// The thread, as it is seen from outside.
 #[derive(Debug)]
-pub(super) struct RowsLoader {
+pub(in crate::symbolize) struct RowsLoader {
     requests: Sender<Request>,
     loaded: Receiver<(FileKey, Rows)>,
     loading: HashSet<FileKey>,
@@ -75,7 +75,7 @@ impl Queue {
 impl RowsLoader {
     /// # Errors
     /// The system has no thread left.
-    pub(super) fn start(files: Arc<FileCache>) -> io::Result<Self> {
+    pub(in crate::symbolize) fn start(files: Arc<FileCache>) -> io::Result<Self> {
         let (requests, wanted) = channel::<Request>();
         let (ready, loaded) = channel();
         // It ends with the sender of requests.
@@ -95,7 +95,7 @@ impl RowsLoader {
     }
 
     /// Asks for a file's rows, once; `open` opens it. True if they will arrive.
-    pub(super) fn request(
+    pub(in crate::symbolize) fn request(
         &mut self,
         key: FileKey,
         path: &Path,
@@ -119,24 +119,24 @@ impl RowsLoader {
     }
 
     /// Whether a file's rows were asked for and aren't there yet.
-    pub(super) fn is_loading(&self, key: &FileKey) -> bool {
+    pub(in crate::symbolize) fn is_loading(&self, key: &FileKey) -> bool {
         self.loading.contains(key)
     }
 
     /// Whether anything is asked for.
-    pub(super) fn is_busy(&self) -> bool {
+    pub(in crate::symbolize) fn is_busy(&self) -> bool {
         !self.loading.is_empty()
     }
 
     /// Rows that have arrived.
-    pub(super) fn next(&mut self) -> Option<(FileKey, Rows)> {
+    pub(in crate::symbolize) fn next(&mut self) -> Option<(FileKey, Rows)> {
         let loaded = self.loaded.try_recv().ok()?;
         self.note(&loaded);
         Some(loaded)
     }
 
     /// As [`Self::next`], waiting for it until `end`; `None` too if nothing is asked for.
-    pub(super) fn wait(&mut self, end: Instant) -> Option<(FileKey, Rows)> {
+    pub(in crate::symbolize) fn wait(&mut self, end: Instant) -> Option<(FileKey, Rows)> {
         if self.loading.is_empty() {
             return None;
         }

@@ -11,9 +11,9 @@ use jvmprof_common::unwind::hotspot::{
 };
 use jvmprof_common::unwind::{Code, Cursor, Memory, Rule, is_code_address, step};
 
-use super::java::Attached;
 use crate::hotspot::ProcessMemory;
 use crate::sampler::Sample;
+use crate::symbolize::java::Attached;
 use crate::types::Avma;
 
 /// Frames that are walked here, at most: what fits a copied stack.
@@ -21,7 +21,7 @@ const MAX_FRAMES: usize = 1024;
 
 /// Rules by address, since the same few return addresses end every stack.
 #[derive(Debug, Default)]
-pub(super) struct Rules {
+pub(in crate::symbolize) struct Rules {
     by_address: HashMap<Avma, Rule>,
 }
 
@@ -41,16 +41,16 @@ impl Rules {
 
 /// Why a walk ended, and by which rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct End {
-    pub(super) stop: Stop,
-    pub(super) rule: Rule,
+pub(in crate::symbolize) struct End {
+    pub(in crate::symbolize) stop: Stop,
+    pub(in crate::symbolize) rule: Rule,
     /// Of the last frame.
-    pub(super) cursor: Cursor,
+    pub(in crate::symbolize) cursor: Cursor,
 }
 
 /// Walks on from the last of `frames`, which is stepped again. `find` gives the rule of native
 /// code, `generated` that of other code than HotSpot's that was there at the time.
-pub(super) fn finish(
+pub(in crate::symbolize) fn finish(
     sample: &Sample,
     java: Option<&Attached>,
     frames: &mut Vec<UserFrame>,
@@ -116,7 +116,7 @@ pub(super) fn finish(
 }
 
 /// A frame's pc, and whether it is that of an instruction that was interrupted.
-pub(super) fn place(frame: &UserFrame, java: Option<&Attached>) -> (u64, bool) {
+pub(in crate::symbolize) fn place(frame: &UserFrame, java: Option<&Attached>) -> (u64, bool) {
     match *frame {
         UserFrame::Native { pc, exact }
         | UserFrame::Compiled { pc, exact, .. }

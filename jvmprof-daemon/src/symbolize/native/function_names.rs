@@ -29,14 +29,14 @@ const MAX_HELD: usize = 256;
 
 /// What has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Place {
+pub(in crate::symbolize) enum Place {
     Address(Svma),
     Function(SymbolRef),
 }
 
 /// What is at an address, innermost first: one function, and what was inlined into it if that is
 /// asked for.
-pub(super) type NativeLines = Arc<[Line]>;
+pub(in crate::symbolize) type NativeLines = Arc<[Line]>;
 
 /// A file in a key. Numbers are given once: what was kept under the one that a file had before is
 /// found no more.
@@ -53,7 +53,7 @@ struct Held {
 /// The cache, and how names are found. `None` is remembered too: most addresses of stripped files
 /// have no name.
 #[derive(Debug)]
-pub(super) struct FunctionNames {
+pub(in crate::symbolize) struct FunctionNames {
     by_place: GenerationalCache<(FileNumber, Place), Option<NativeLines>>,
     /// Short for keys of 200 bytes, which each address would have to hold and compare.
     numbers: GenerationalCache<FileKey, FileNumber>,
@@ -62,14 +62,14 @@ pub(super) struct FunctionNames {
     /// process.
     held: Mutex<HashMap<FileKey, Held>>,
     /// Inlined functions and lines are asked for.
-    pub(super) with_lines: bool,
+    pub(in crate::symbolize) with_lines: bool,
     /// Where debuginfod's files are kept.
-    pub(super) downloads: Option<PathBuf>,
+    pub(in crate::symbolize) downloads: Option<PathBuf>,
 }
 
 impl FunctionNames {
     /// `bytes`: its limit.
-    pub(super) fn new(bytes: u64) -> Self {
+    pub(in crate::symbolize) fn new(bytes: u64) -> Self {
         let weight = |lines: &Option<NativeLines>| {
             let lines = lines.as_deref().unwrap_or_default().iter();
             lines.map(|line| line.name.len() + line.system_name.len() + LINE_BYTES).sum()
@@ -85,24 +85,24 @@ impl FunctionNames {
     }
 
     /// Bytes held, and how many may be.
-    pub(super) fn size(&self) -> (u64, u64) {
+    pub(in crate::symbolize) fn size(&self) -> (u64, u64) {
         let (places, numbers) = (self.by_place.size(), self.numbers.size());
         (places.0 + numbers.0, places.1 + numbers.1)
     }
 
     /// Forgets what nobody has asked for long. To be called now and then.
-    pub(super) fn age(&self) {
+    pub(in crate::symbolize) fn age(&self) {
         self.by_place.turn_if_due();
         self.numbers.turn_if_due();
     }
 
     /// Where debug files of what a process maps may be.
-    pub(super) fn places(&self, process: &Process) -> DebugFileLocator {
+    pub(in crate::symbolize) fn places(&self, process: &Process) -> DebugFileLocator {
         DebugFileLocator { process_root: Some(process.root()), host: true, downloads: self.downloads.clone() }
     }
 
     /// What a file is called in keys.
-    pub(super) fn number(&self, file: &FileKey) -> FileNumber {
+    pub(in crate::symbolize) fn number(&self, file: &FileKey) -> FileNumber {
         self.numbers.get(file).unwrap_or_else(|| {
             let number = self.next_number.fetch_add(1, Ordering::Relaxed);
             self.numbers.insert(*file, number);
@@ -112,7 +112,7 @@ impl FunctionNames {
 
     /// What is known of a place in the file that has this [`Self::number`], found out by `find` the
     /// first time. Errors aren't remembered.
-    pub(super) fn get<E>(
+    pub(in crate::symbolize) fn get<E>(
         &self,
         key: (FileNumber, Place),
         find: impl FnOnce() -> Result<Option<NativeLines>, E>,
@@ -126,7 +126,7 @@ impl FunctionNames {
     }
 
     /// Keeps a file open until [`Self::release`], if there is room for it.
-    pub(super) fn hold(&self, key: FileKey, open: impl FnOnce() -> Option<File>) {
+    pub(in crate::symbolize) fn hold(&self, key: FileKey, open: impl FnOnce() -> Option<File>) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(held) = held.get_mut(&key) {
             held.is_wanted = true;
@@ -138,26 +138,26 @@ impl FunctionNames {
     }
 
     /// The file, if it is held.
-    pub(super) fn held(&self, key: &FileKey) -> Option<File> {
+    pub(in crate::symbolize) fn held(&self, key: &FileKey) -> Option<File> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).get(key)?.file.try_clone().ok()
     }
 
     /// What waited has its name. Files of which more waited since the last call stay open until the
     /// next one: they are likely to be asked for again, by processes that have them mapped.
-    pub(super) fn release(&self) {
+    pub(in crate::symbolize) fn release(&self) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.retain(|_, held| std::mem::take(&mut held.is_wanted));
     }
 
     /// Forgets what is known of files with this build id: they get other numbers.
-    pub(super) fn forget(&self, id: BuildId) {
+    pub(in crate::symbolize) fn forget(&self, id: BuildId) {
         self.numbers.retain(|file| file.build_id != Some(id));
     }
 }
 
 /// Puts together what symbols and DWARF say of one address. The function that has the code is
 /// called as its symbol is, which is what it would be called without DWARF.
-pub(super) fn lines_of(symbol: Option<&str>, source: Vec<SourceLine>) -> Option<NativeLines> {
+pub(in crate::symbolize) fn lines_of(symbol: Option<&str>, source: Vec<SourceLine>) -> Option<NativeLines> {
     let symbol = symbol.map(|raw| line_of(raw, None));
     let outermost = source.len().saturating_sub(1);
     let mut lines = Vec::with_capacity(source.len().max(1));

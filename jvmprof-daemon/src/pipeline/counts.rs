@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jvmprof_common::abi::{Counter, Stop};
 
-use super::targets::TargetCounts;
+use super::labels::TargetCounts;
 use super::windows::ClockCounts;
 use crate::process::process_table::TableCounts;
 use crate::sampler::SamplerCounts;

@@ -61,7 +61,7 @@ impl LabelOptions {
 
     /// The limit of series, and the series that says so. Rules have kept its samples; they change
     /// its labels as those of any other.
-    pub(in crate::app) fn limit(&self) -> Option<SeriesLimit> {
+    pub(in crate::pipeline) fn limit(&self) -> Option<SeriesLimit> {
         let mut rest: LabelSet = self.external.clone();
         for name in ["node", "__meta_node"] {
             rest.insert(name.to_owned(), self.node.clone());

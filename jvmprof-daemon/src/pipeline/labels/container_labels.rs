@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::targets::Labels;
+use super::Labels;
 use crate::process::cgroup::Cgroup;
 use crate::process::container::{
     ContainerCounts, ContainerMetadata, Containers, ContainersError, ContainersOptions, Lookup,

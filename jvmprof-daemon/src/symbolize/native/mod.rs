@@ -1,18 +1,22 @@
 //! Names of native frames: found here when there is time for it, or left to a server.
 
+pub(super) mod deferred_frames;
+pub(super) mod function_names;
+pub(super) mod mapped_files;
+
 use std::path::Path;
 use std::sync::Arc;
 
-use super::frames::{frame, frame_bytes};
-use super::later::Unnamed;
-use super::modules::Module;
-use super::{Symbolizer, file_cache};
 use crate::native::byte_source::RegularFile;
 use crate::native::debuginfod::{Debuginfod, Wanted};
 use crate::native::elf::ElfFile;
 use crate::native::upload::queue::{Offer, Offers};
 use crate::process::{Process, ProcessKey};
 use crate::profile::model::{Frame, FrameKind};
+use crate::symbolize::frames::{frame, frame_bytes};
+use crate::symbolize::native::deferred_frames::Unnamed;
+use crate::symbolize::native::mapped_files::Module;
+use crate::symbolize::{Symbolizer, file_cache};
 use crate::types::BuildId;
 
 /// Who names native frames of files with a build id.
@@ -41,7 +45,7 @@ pub struct NativeOptions {
 
 impl NativeOptions {
     /// Whether a frame without a name stays so, because a server may know it.
-    pub(super) fn is_for_server(&self, frame: &Frame) -> bool {
+    pub(in crate::symbolize) fn is_for_server(&self, frame: &Frame) -> bool {
         let has_build_id = frame.mapping.as_ref().is_some_and(|mapping| mapping.build_id.is_some());
         self.symbolize != Symbolize::Local && frame.kind == FrameKind::Native && has_build_id
     }

@@ -5,16 +5,15 @@
 //! Until then, and where nothing covers the address yet, a frame waits: it gets its name, or none
 //! for good, before its window's profile is made.
 
+pub(super) mod deferred_names;
+pub(super) mod jit_counts;
+
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jvmprof_common::rows::Row;
 
-use super::counts::CacheSize;
-use super::frames::frame_bytes;
-use super::jit_counts::{JitCounts, Reported};
-use super::jit_waiting::{Place, Waiting, WaitingFrames};
 use crate::clock::monotonic_ns;
 use crate::jit::jitdump::process_jitdump::{ProcessDump, marker};
 use crate::jit::memory_budget::Budget;
@@ -24,6 +23,10 @@ use crate::jit::perf_map::process_perf_map::{ProcessMap, Writer};
 use crate::jit::timeline::{EntryId, Found};
 use crate::process::{Backing, MappedCode, Process};
 use crate::profile::model::{Frame, FrameKind, Line, Mapping};
+use crate::symbolize::counts::CacheSize;
+use crate::symbolize::frames::frame_bytes;
+use crate::symbolize::generated::deferred_names::{Place, Waiting, WaitingFrames};
+use crate::symbolize::generated::jit_counts::{JitCounts, Reported};
 use crate::types::{Avma, FileOffset};
 
 const UNKNOWN_JAVA: &str = "[unknown Java: not in the perf map]";
@@ -37,26 +40,26 @@ const OLDEST_SAMPLE_NS: u64 = 30_000_000_000;
 
 /// What the processes' generated code shares.
 #[derive(Debug)]
-pub(super) struct JitShared {
+pub(in crate::symbolize) struct JitShared {
     budget: Budget,
     watcher: Watcher,
 }
 
 impl JitShared {
     /// `bytes`: for all perf maps and jitdumps together.
-    pub(super) fn new(bytes: usize) -> Self {
+    pub(in crate::symbolize) fn new(bytes: usize) -> Self {
         Self { budget: Budget::new(bytes), watcher: Watcher::default() }
     }
 
     /// The memory of all perf maps and jitdumps.
-    pub(super) fn size(&self) -> CacheSize {
+    pub(in crate::symbolize) fn size(&self) -> CacheSize {
         CacheSize::new("jit_maps", self.budget.used(), self.budget.limit())
     }
 }
 
 /// The generated code of one process.
 #[derive(Debug, Default)]
-pub(super) struct JitNames {
+pub(in crate::symbolize) struct JitNames {
     map: Option<Arc<Mutex<ProcessMap>>>,
     dump: Option<ProcessDump>,
     /// The version of the process's mappings that were searched for the mark of a jitdump.
@@ -77,19 +80,19 @@ struct FrameCache {
 
 /// When and what a sample asks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked<'a> {
-    pub(super) process: &'a Process,
-    pub(super) code: &'a MappedCode,
-    pub(super) address: Avma,
+pub(in crate::symbolize) struct Asked<'a> {
+    pub(in crate::symbolize) process: &'a Process,
+    pub(in crate::symbolize) code: &'a MappedCode,
+    pub(in crate::symbolize) address: Avma,
     /// `CLOCK_MONOTONIC` of the sample.
-    pub(super) at_ns: u64,
-    pub(super) now_ns: u64,
+    pub(in crate::symbolize) at_ns: u64,
+    pub(in crate::symbolize) now_ns: u64,
 }
 
 impl JitNames {
     /// The frame of an address in generated code; an error is a frame without a name yet, see
     /// [`Self::finished`].
-    pub(super) fn frame(
+    pub(in crate::symbolize) fn frame(
         &mut self,
         asked: Asked<'_>,
         shared: &JitShared,
@@ -131,7 +134,7 @@ impl JitNames {
 
     /// Whether the process's code may have unwinding information, so that its stacks are walked by
     /// [`Self::row`].
-    pub(super) fn may_have_rows(
+    pub(in crate::symbolize) fn may_have_rows(
         &mut self,
         process: &Process,
         shared: &JitShared,
@@ -142,13 +145,13 @@ impl JitNames {
     }
 
     /// As far as that is known by now.
-    pub(super) fn has_rows(&self) -> bool {
+    pub(in crate::symbolize) fn has_rows(&self) -> bool {
         self.dump.as_ref().is_some_and(|dump| dump.dump().is_unwound() != Some(false))
     }
 
     /// Stacks that were sampled up to this time can be walked. Reads on if that may help to know
     /// more.
-    pub(super) fn walkable_until(&mut self, at_ns: u64, counts: &mut JitCounts) -> u64 {
+    pub(in crate::symbolize) fn walkable_until(&mut self, at_ns: u64, counts: &mut JitCounts) -> u64 {
         if !self.has_rows() {
             return u64::MAX;
         }
@@ -162,7 +165,7 @@ impl JitNames {
 
     /// How to unwind the code that was at this address at this time, if that was told, and whether
     /// it was told of this code for sure.
-    pub(super) fn row(&self, address: Avma, at_ns: u64) -> Option<(Row, bool)> {
+    pub(in crate::symbolize) fn row(&self, address: Avma, at_ns: u64) -> Option<(Row, bool)> {
         let dump = self.dump.as_ref()?.dump();
         let found = dump.lookup(address, at_ns)?;
         let row = found.rows?.at(u32::try_from(address.0 - found.start.0).ok()?)?;
@@ -171,7 +174,7 @@ impl JitNames {
 
     /// Opens what the process's runtime writes: by the time that its samples are named it may have
     /// ended.
-    pub(super) fn begin(
+    pub(in crate::symbolize) fn begin(
         &mut self,
         process: &Process,
         shared: &JitShared,
@@ -188,7 +191,7 @@ impl JitNames {
     }
 
     /// Reads all that there is, for those who look at a process that isn't sampled.
-    pub(super) fn read_all(
+    pub(in crate::symbolize) fn read_all(
         &mut self,
         process: &Process,
         shared: &JitShared,
@@ -201,13 +204,13 @@ impl JitNames {
     }
 
     /// What has become of a frame that had no name.
-    pub(super) fn finished(&self, frame: &Arc<Frame>) -> Option<Arc<Frame>> {
+    pub(in crate::symbolize) fn finished(&self, frame: &Arc<Frame>) -> Option<Arc<Frame>> {
         self.waiting.settled(frame)
     }
 
     /// Reads what is new, and gives the frames that wait their names: none for good where there is
     /// none.
-    pub(super) fn refresh(&mut self, process: &Process, now_ns: u64, counts: &mut JitCounts) {
+    pub(in crate::symbolize) fn refresh(&mut self, process: &Process, now_ns: u64, counts: &mut JitCounts) {
         let Some(map) = self.map.clone() else { return };
         let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
         map.finish(now_ns);
@@ -224,7 +227,12 @@ impl JitNames {
     }
 
     /// Reads a dump to its end, if that isn't far, for there is no later chance.
-    pub(super) fn finish_dump(&mut self, process: &Process, now_ns: u64, counts: &mut JitCounts) {
+    pub(in crate::symbolize) fn finish_dump(
+        &mut self,
+        process: &Process,
+        now_ns: u64,
+        counts: &mut JitCounts,
+    ) {
         let has_ended = !Path::new("/proc").join(process.pid.to_string()).exists();
         for _ in 0..MAX_DUMP_READS {
             let has_read = read_dump(&mut self.dump, now_ns, true, counts);
@@ -238,7 +246,7 @@ impl JitNames {
     }
 
     /// Frames that have waited have their names in the profile: the next window begins.
-    pub(super) fn forget_settled(&mut self) {
+    pub(in crate::symbolize) fn forget_settled(&mut self) {
         self.waiting.forget_settled();
     }
 

@@ -14,15 +14,15 @@ const MAX_VALUE: usize = 1024;
 
 /// Labels as they are put together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::app) struct Labels {
-    pub(in crate::app) set: LabelSet,
+pub(in crate::pipeline) struct Labels {
+    pub(in crate::pipeline) set: LabelSet,
     /// Values that were too long.
     pub(super) cut: u64,
 }
 
 impl Labels {
     /// Adds a label with a value; one without is none.
-    pub(in crate::app) fn put(&mut self, name: &str, value: &str) {
+    pub(in crate::pipeline) fn put(&mut self, name: &str, value: &str) {
         if value.is_empty() {
             return;
         }

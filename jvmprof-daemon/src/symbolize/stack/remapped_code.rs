@@ -13,7 +13,7 @@ use crate::sampler::SETTLE;
 use crate::types::Avma;
 
 /// Why such a stack isn't whole.
-pub(super) const REPLACED: &str = "code mapped over other code";
+pub(in crate::symbolize) const REPLACED: &str = "code mapped over other code";
 
 /// So many places are told apart; a process that maps code over code all the time loses more of its
 /// stacks.
@@ -23,7 +23,7 @@ const KEPT_NS: u64 = 60_000_000_000;
 
 /// What was mapped over other code in one process lately.
 #[derive(Debug, Default)]
-pub(super) struct Replaced(Vec<Place>);
+pub(in crate::symbolize) struct Replaced(Vec<Place>);
 
 #[derive(Debug)]
 struct Place {
@@ -35,7 +35,7 @@ struct Place {
 
 impl Replaced {
     /// Code was mapped over other code.
-    pub(super) fn add(&mut self, code: Range<Avma>, mapped_ns: u64) {
+    pub(in crate::symbolize) fn add(&mut self, code: Range<Avma>, mapped_ns: u64) {
         self.0.retain(|place| place.told_ns.is_none_or(|told| told + KEPT_NS > mapped_ns));
         let is_full = self.0.len() == MAX_PLACES;
         match self.0.last_mut() {
@@ -48,13 +48,13 @@ impl Replaced {
     }
 
     /// The kernel program has been told of all of it.
-    pub(super) fn told(&mut self, now_ns: u64) {
+    pub(in crate::symbolize) fn told(&mut self, now_ns: u64) {
         self.0.iter_mut().for_each(|place| _ = place.told_ns.get_or_insert(now_ns));
     }
 
     /// How many frames are believed of a stack that the kernel program walked at that time; `None`:
     /// all.
-    pub(super) fn believed(&self, stack: &[UserFrame], at_ns: u64) -> Option<usize> {
+    pub(in crate::symbolize) fn believed(&self, stack: &[UserFrame], at_ns: u64) -> Option<usize> {
         if self.0.is_empty() {
             return None;
         }

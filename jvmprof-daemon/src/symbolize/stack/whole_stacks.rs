@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use jvmprof_common::abi::Stop;
 
-use super::{Outcome, Resolved};
 use crate::profile::model::Frame;
 use crate::sampler::Sample;
+use crate::symbolize::{Outcome, Resolved};
 use crate::types::FastHasher;
 
 /// Longer ones seldom come twice, and would push out many others.
@@ -24,7 +24,7 @@ const STACK_BYTES: usize = 96;
 
 /// The stacks of one process.
 #[derive(Debug, Default)]
-pub(super) struct Stacks {
+pub(in crate::symbolize) struct Stacks {
     /// Of the process's mappings.
     version: u64,
     /// By the hash of their words: of those that have the same, the last one. A table that grows
@@ -50,7 +50,7 @@ fn is_walked(sample: &Sample) -> bool {
 
 impl Stacks {
     /// The frames of a stack like this.
-    pub(super) fn find(&self, version: u64, sample: &Sample) -> Option<Resolved> {
+    pub(in crate::symbolize) fn find(&self, version: u64, sample: &Sample) -> Option<Resolved> {
         if !is_walked(sample) || self.version != version {
             return None;
         }
@@ -64,7 +64,12 @@ impl Stacks {
 
     /// Keeps a stack whose names stay. Returns how many bytes more are kept than before, which may
     /// be fewer.
-    pub(super) fn keep(&mut self, version: u64, sample: &Sample, frames: &Arc<[Arc<Frame>]>) -> isize {
+    pub(in crate::symbolize) fn keep(
+        &mut self,
+        version: u64,
+        sample: &Sample,
+        frames: &Arc<[Arc<Frame>]>,
+    ) -> isize {
         let before = self.bytes;
         if self.version != version {
             *self = Self { version, ..Self::default() };
@@ -83,7 +88,7 @@ impl Stacks {
     }
 
     /// Forgets them. Returns how many bytes they took.
-    pub(super) fn forget(&mut self) -> usize {
+    pub(in crate::symbolize) fn forget(&mut self) -> usize {
         std::mem::take(self).bytes
     }
 }

@@ -3,10 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Outcome, Resolved, Symbolizer};
 use crate::native::elf::ElfHeader;
 use crate::process::Process;
 use crate::sampler::Sample;
+use crate::symbolize::{Outcome, Resolved, Symbolizer};
 
 /// The most code, in bytes, of files whose rows are read while a stack is walked: a few hundredths
 /// of a second. The C library has 2 MB, a browser 200.
@@ -19,7 +19,7 @@ const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// Whether there is time for it.
 #[derive(Debug)]
-pub(super) struct EarlyRows {
+pub(in crate::symbolize) struct EarlyRows {
     /// Nanoseconds; negative once a file took longer than was left.
     left: i64,
     since: Instant,
@@ -32,14 +32,14 @@ impl Default for EarlyRows {
 }
 
 impl EarlyRows {
-    pub(super) fn has_time(&mut self, now: Instant) -> bool {
+    pub(in crate::symbolize) fn has_time(&mut self, now: Instant) -> bool {
         let earned = nanoseconds(now.saturating_duration_since(self.since) / SHARE);
         self.left = self.left.saturating_add(earned).min(nanoseconds(AT_ONCE));
         self.since = now;
         self.left > 0
     }
 
-    pub(super) fn took(&mut self, time: Duration) {
+    pub(in crate::symbolize) fn took(&mut self, time: Duration) {
         self.left = self.left.saturating_sub(nanoseconds(time));
     }
 }
@@ -67,7 +67,7 @@ fn nanoseconds(time: Duration) -> i64 {
 }
 
 /// Whether the rows of a file are read in so little time.
-pub(super) fn is_small(header: &ElfHeader) -> bool {
+pub(in crate::symbolize) fn is_small(header: &ElfHeader) -> bool {
     let code = header.segments.iter().filter(|segment| segment.executable);
     code.fold(0, |sum: u64, segment| sum.saturating_add(segment.memory_size)) <= MAX_CODE
 }

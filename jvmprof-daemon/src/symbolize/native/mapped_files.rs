@@ -10,11 +10,7 @@ use std::sync::{Arc, OnceLock};
 use jvmprof_common::rows::Row;
 use jvmprof_common::unwind::Rule;
 
-use super::SymbolCounts;
-use super::early::is_small;
-use super::loader::RowsLoader;
-use super::names::{FunctionNames, NativeLines, Place, lines_of};
-use super::sought::Sought;
+use crate::kernel_tables::{CodeTables, RowsKey};
 use crate::native::file_cache::{FileCache, KeyedHeader, LoadError};
 use crate::native::file_identity::FileKey;
 use crate::native::function_symbols::Functions;
@@ -22,18 +18,22 @@ use crate::native::open_file::{FoundFile, OpenError, find_in_root, find_regular}
 use crate::native::unwind_rows::UnwindRows;
 use crate::process::{Backing, MappedCode, Process, procfs};
 use crate::profile::model::Mapping;
+use crate::symbolize::SymbolCounts;
+use crate::symbolize::native::function_names::{FunctionNames, NativeLines, Place, lines_of};
+use crate::symbolize::publish::row_loader::RowsLoader;
+use crate::symbolize::stack::fde_lookup::Sought;
+use crate::symbolize::stack::load_budget::is_small;
 use crate::types::{Avma, BuildId, Svma};
-use crate::unwind::{CodeTables, RowsKey};
 
 /// The mapped files of one process, by where they are mapped.
 #[derive(Debug, Default)]
-pub(super) struct Modules {
+pub(in crate::symbolize) struct Modules {
     by_start: HashMap<Avma, Arc<Module>>,
 }
 
 /// One mapped file.
 #[derive(Debug)]
-pub(super) struct Module {
+pub(in crate::symbolize) struct Module {
     code: Arc<MappedCode>,
     mapping: Arc<Mapping>,
     file: Result<Arc<KeyedHeader>, &'static str>,
@@ -46,7 +46,7 @@ pub(super) struct Module {
 }
 
 impl Modules {
-    pub(super) fn get(
+    pub(in crate::symbolize) fn get(
         &mut self,
         process: &Process,
         code: &Arc<MappedCode>,
@@ -86,13 +86,13 @@ impl Module {
         Self { code, mapping, file, names_key: OnceLock::new(), is_class_data, is_replaced }
     }
 
-    pub(super) fn mapping(&self) -> Arc<Mapping> {
+    pub(in crate::symbolize) fn mapping(&self) -> Arc<Mapping> {
         Arc::clone(&self.mapping)
     }
 
     /// The function at an address, and what was inlined there if that is asked for; `Ok(None)`
     /// where the file has none.
-    pub(super) fn name(
+    pub(in crate::symbolize) fn name(
         &self,
         process: &Process,
         files: &FileCache,
@@ -133,7 +133,7 @@ impl Module {
     }
 
     /// The functions of the file, or why there are none to be had.
-    pub(super) fn symbols(
+    pub(in crate::symbolize) fn symbols(
         &self,
         process: &Process,
         files: &FileCache,
@@ -167,7 +167,12 @@ impl Module {
 
     /// Opens the file once more; `None` if it can't be used, or isn't there any more: its path may
     /// lead to another by now, which must not be taken for it.
-    pub(super) fn reopen(&self, process: &Process, files: &FileCache, names: &FunctionNames) -> Option<File> {
+    pub(in crate::symbolize) fn reopen(
+        &self,
+        process: &Process,
+        files: &FileCache,
+        names: &FunctionNames,
+    ) -> Option<File> {
         let key = &self.file.as_ref().ok()?.key;
         let opened = self.open_again(process, self.file.as_ref().ok()?, files, names).ok()?;
         let known = files.identify(&opened, Path::new(&*self.code.path)).ok()?;
@@ -185,7 +190,7 @@ impl Module {
     }
 
     /// Keeps the file open until its functions have their names.
-    pub(super) fn hold(&self, process: &Process, files: &FileCache, names: &FunctionNames) {
+    pub(in crate::symbolize) fn hold(&self, process: &Process, files: &FileCache, names: &FunctionNames) {
         let Ok(file) = &self.file else { return };
         names.hold(file.key, || {
             let found = find_again(process, &self.code, files, &file.key).ok()?;
@@ -194,7 +199,7 @@ impl Module {
     }
 
     /// `libfoo.so+0x1234`: the stated address where the file is known, else the offset in it.
-    pub(super) fn offset_name(&self, address: Avma) -> String {
+    pub(in crate::symbolize) fn offset_name(&self, address: Avma) -> String {
         let name = Path::new(&*self.code.path)
             .file_name()
             .map_or_else(|| self.code.path.to_string(), |name| name.to_string_lossy().into_owned());
@@ -205,21 +210,26 @@ impl Module {
 
     /// Which file it is, and what an address has more than the file's own; `None` where that isn't
     /// known.
-    pub(super) fn file_and_bias(&self) -> Option<(FileKey, u64)> {
+    pub(in crate::symbolize) fn file_and_bias(&self) -> Option<(FileKey, u64)> {
         let file = self.file.as_ref().ok()?;
         let svma = self.svma(file, self.code.start)?;
         Some((file.key, self.code.start.0.wrapping_sub(svma.0)))
     }
 
     /// Has the file's unwind rows read, for the kernel program. True if they will arrive.
-    pub(super) fn request_rows(&self, process: &Process, files: &FileCache, loader: &mut RowsLoader) -> bool {
+    pub(in crate::symbolize) fn request_rows(
+        &self,
+        process: &Process,
+        files: &FileCache,
+        loader: &mut RowsLoader,
+    ) -> bool {
         self.file.as_ref().is_ok_and(|file| {
             let open = || open_again(process, &self.code, files, &file.key);
             loader.request(file.key, Path::new(&*self.code.path), open)
         })
     }
 
-    pub(super) fn key(&self) -> Option<FileKey> {
+    pub(in crate::symbolize) fn key(&self) -> Option<FileKey> {
         Some(self.file.as_ref().ok()?.key)
     }
 
@@ -239,12 +249,12 @@ impl Module {
     }
 
     /// Whether it is a JVM's archive of classes: the code in it has no frame.
-    pub(super) fn is_class_data(&self) -> bool {
+    pub(in crate::symbolize) fn is_class_data(&self) -> bool {
         self.is_class_data
     }
 
     /// Whether its place is another file's by now.
-    pub(super) fn is_replaced(&self) -> bool {
+    pub(in crate::symbolize) fn is_replaced(&self) -> bool {
         self.is_replaced
     }
 
@@ -270,10 +280,10 @@ impl Module {
 }
 
 /// Where unwind rows are found: in the kernel's tables if those have them, else in the files.
-pub(super) type Sources<'a> = (&'a FileCache, Option<&'a CodeTables>);
+pub(in crate::symbolize) type Sources<'a> = (&'a FileCache, Option<&'a CodeTables>);
 
 /// The unwind rule of the code at an address.
-pub(super) fn rule(
+pub(in crate::symbolize) fn rule(
     process: &Process,
     modules: &mut Modules,
     sources: Sources<'_>,
@@ -291,14 +301,19 @@ pub(super) fn rule(
 
 /// Whether the unwind rows of the code at an address are being read, or can't be: another file is
 /// there by now.
-pub(super) fn is_missing(process: &Process, modules: &Modules, loader: &RowsLoader, address: Avma) -> bool {
+pub(in crate::symbolize) fn is_missing(
+    process: &Process,
+    modules: &Modules,
+    loader: &RowsLoader,
+    address: Avma,
+) -> bool {
     let module = process.mappings.find(address).and_then(|code| modules.by_start.get(&code.start));
     module.is_some_and(|module| module.is_replaced || module.key().is_some_and(|key| loader.is_loading(&key)))
 }
 
 /// The row of the code at an address, of a file whose rows are being read, where it can be had at
 /// once.
-pub(super) fn sought_row(
+pub(in crate::symbolize) fn sought_row(
     process: &Process,
     modules: &Modules,
     (files, sought): (&FileCache, &mut Sought),
@@ -312,14 +327,18 @@ pub(super) fn sought_row(
 
 /// Whether the unwind rows of the code at an address, which are being read, could as well be read
 /// here.
-pub(super) fn is_soon_read(process: &Process, modules: &Modules, address: Avma) -> bool {
+pub(in crate::symbolize) fn is_soon_read(process: &Process, modules: &Modules, address: Avma) -> bool {
     let module = process.mappings.find(address).and_then(|code| modules.by_start.get(&code.start));
     let Some(module) = module.filter(|module| !module.is_replaced) else { return false };
     module.file.as_ref().is_ok_and(|file| is_small(&file.header))
 }
 
 /// The file that holds the code at an address, if Go's linker made it.
-pub(super) fn go_module<'a>(process: &Process, modules: &'a Modules, address: Avma) -> Option<&'a Module> {
+pub(in crate::symbolize) fn go_module<'a>(
+    process: &Process,
+    modules: &'a Modules,
+    address: Avma,
+) -> Option<&'a Module> {
     let code = process.mappings.find(address)?;
     let module = modules.by_start.get(&code.start)?;
     let is_go = module.file.as_ref().is_ok_and(|file| file.header.is_go);

@@ -1,17 +1,19 @@
 //! Telling the kernel program of a process's code.
 
+pub(super) mod row_loader;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
 use jvmprof_common::jvm::Jvm;
 
-use super::{ProcessSymbols, Symbolizer};
 use crate::clock::monotonic_ns;
 use crate::hotspot::LiveMemory;
 use crate::jit::cpython_trampolines::Trampolines;
+use crate::kernel_tables::{CodeRegion, FileRows, RegionCode, RowsKey};
 use crate::process::{Backing, MappedCode, Process, ProcessKey};
-use crate::unwind::{CodeRegion, FileRows, RegionCode, RowsKey};
+use crate::symbolize::{ProcessSymbols, Symbolizer};
 
 impl Symbolizer {
     /// A process has mapped code over other code that the kernel program may have been told of.
@@ -22,7 +24,7 @@ impl Symbolizer {
     }
 
     /// Brings the kernel's tables up to what the process has mapped.
-    pub(super) fn tell(&mut self, process: &Process) {
+    pub(in crate::symbolize) fn tell(&mut self, process: &Process) {
         let Some(start_ns) = process.start_ns() else { return };
         if self.kernel_side.is_none() {
             return;
@@ -95,7 +97,7 @@ impl Symbolizer {
 
     /// Looks whether what was told of trampolines still holds: memory may be used for something
     /// else without a sign.
-    pub(super) fn verify_trampolines(&mut self, process: &Process) {
+    pub(in crate::symbolize) fn verify_trampolines(&mut self, process: &Process) {
         if let Some(symbols) = self.processes.get_mut(&process.key)
             && !symbols.arenas.is_empty()
             && symbols.arenas.verify(&LiveMemory::new(process.pid))

@@ -1,19 +1,17 @@
 //! From kernel events to batches: the one loop that `record` and `daemon` share.
 
-mod events;
+mod counts;
+pub mod labels;
+pub mod memory_limits;
+mod pending_samples;
+mod process_events;
+mod windows;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use jvmprof_common::abi::Counter;
 
-pub use super::counts::Counts;
-use super::counts::lost;
-use super::memory::MemoryLimits;
-use super::targets::{LabelOptions, Owner, Targets};
-use super::waiting::{Wait, Waiting};
-use super::windows::Windows;
-pub use super::windows::{ClockCounts, Flushed};
 use crate::clock::monotonic_ns;
 use crate::own_process::thread_priority;
 use crate::process::container::ContainersOptions;
@@ -26,6 +24,13 @@ use crate::sampler::{
     SamplerOptions, period_ns,
 };
 use crate::symbolize::{CacheSize, NativeOptions, Outcome, Symbolizer};
+pub use counts::Counts;
+use counts::lost;
+use labels::{LabelOptions, Owner, Targets};
+use memory_limits::MemoryLimits;
+use pending_samples::{Wait, Waiting};
+use windows::Windows;
+pub use windows::{ClockCounts, Flushed};
 
 /// What to sample, and what the way may cost.
 #[derive(Clone, Debug)]

@@ -4,11 +4,12 @@
 //! applied once for each process (and thread or CPU, if those are labels), and again when something
 //! they may depend on has changed.
 
+mod container_labels;
 #[cfg(test)]
 mod hostile_tests;
-mod kernel;
-mod labels;
-mod options;
+mod kernel_drops;
+mod label_options;
+mod process_labels;
 #[cfg(test)]
 mod tests;
 
@@ -16,13 +17,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-pub(super) use labels::Labels;
-pub use labels::labels_of;
-pub use options::{LabelOptions, SampleLabel};
+pub use label_options::{LabelOptions, SampleLabel};
+pub(super) use process_labels::Labels;
+pub use process_labels::labels_of;
 
 pub use crate::telemetry::TargetCounts;
 
-use super::containers::{Contained, Guests};
 use crate::config::relabel::{relabel, retain_public};
 use crate::process::container::{ContainersError, ContainersOptions};
 use crate::process::{Process, ProcessKey};
@@ -30,8 +30,9 @@ use crate::profile::aggregate::Verdict;
 use crate::profile::model::LabelSet;
 use crate::sampler::{DroppedProcesses, Sample};
 use crate::symbolize::JvmFacts;
-use kernel::KernelDrops;
-use options::folded;
+use container_labels::{Contained, Guests};
+use kernel_drops::KernelDrops;
+use label_options::folded;
 
 /// Whose a sample is: samples of one owner have the same labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -286,10 +287,10 @@ impl Target {
         }
         self.comm = Arc::clone(&process.comm);
         self.jvm = jvm.cloned();
-        self.own = labels::own_labels(process, jvm.map(AsRef::as_ref));
+        self.own = process_labels::own_labels(process, jvm.map(AsRef::as_ref));
         self.has_meta = needs_meta;
         if needs_meta {
-            labels::add_meta(&mut self.own, process, jvm.map(AsRef::as_ref));
+            process_labels::add_meta(&mut self.own, process, jvm.map(AsRef::as_ref));
         }
         self.reconsider();
     }

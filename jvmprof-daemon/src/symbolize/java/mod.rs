@@ -1,5 +1,7 @@
 //! The JVM in a process: found, followed, and asked for names.
 
+pub(super) mod jvm_labels;
+
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,8 +10,6 @@ use std::time::Instant;
 use jvmprof_common::frame::UserFrame;
 use jvmprof_common::jvm::Jvm;
 
-use super::facts::JvmFacts;
-use super::frames::code_mapping;
 use crate::hotspot::stubs::StubRows;
 use crate::hotspot::{
     Callee, Hotspot, HotspotError, JavaCache, JavaFrame, LiveMemory, NamingError, PhysicalFrame,
@@ -17,6 +17,8 @@ use crate::hotspot::{
 };
 use crate::process::{Backing, Process};
 use crate::profile::model::Mapping;
+use crate::symbolize::frames::code_mapping;
+use crate::symbolize::java::jvm_labels::JvmFacts;
 use crate::types::{Avma, FastHasher};
 
 /// A JVM that isn't ready yet is looked at again this soon: nothing of it can be walked before.
@@ -47,16 +49,16 @@ const MAX_FACT_READS: u32 = 12;
 /// What was found out of the youngest Java frames and their callers: true for as long as the frames
 /// are remembered.
 #[derive(Debug, Default)]
-pub(super) struct Callers {
+pub(in crate::symbolize) struct Callers {
     /// What frames call that were met below an interrupted one.
-    pub(super) calls: HashMap<UserFrame, Callee, FastHasher>,
+    pub(in crate::symbolize) calls: HashMap<UserFrame, Callee, FastHasher>,
     /// Interrupted frames of code that called itself, which were in no stub of it.
     bodies: HashSet<UserFrame, FastHasher>,
 }
 
 impl Callers {
     /// Memory that they take.
-    pub(super) fn bytes(&self) -> usize {
+    pub(in crate::symbolize) fn bytes(&self) -> usize {
         /// Slots in the maps, and the two names that a call has mostly.
         const CALL_BYTES: usize = 200;
         const BODY_BYTES: usize = 50;
@@ -66,7 +68,7 @@ impl Callers {
 
 /// What is known of the JVM in a process, if there is one.
 #[derive(Debug, Default)]
-pub(super) struct Java {
+pub(in crate::symbolize) struct Java {
     attached: Option<Box<Attached>>,
     looks: u32,
     next_look_ns: u64,
@@ -78,7 +80,7 @@ pub(super) struct Java {
 
 /// A JVM that is known.
 #[derive(Debug)]
-pub(super) struct Attached {
+pub(in crate::symbolize) struct Attached {
     hotspot: Hotspot<LiveMemory>,
     stubs: StubRows,
     /// That its rows are among them.
@@ -96,7 +98,7 @@ pub(super) struct Attached {
 
 /// What a look at a JVM brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(in crate::symbolize) enum Look {
     Same,
     /// The kernel program's picture of it is out of date.
     Changed,
@@ -105,22 +107,22 @@ pub(super) enum Look {
 }
 
 impl Java {
-    pub(super) fn attached(&self) -> Option<&Attached> {
+    pub(in crate::symbolize) fn attached(&self) -> Option<&Attached> {
         self.attached.as_deref()
     }
 
     /// Whether it is a JVM that isn't ready yet.
-    pub(super) fn is_awaited(&self, process: &Process) -> bool {
+    pub(in crate::symbolize) fn is_awaited(&self, process: &Process) -> bool {
         self.attached.is_none() && self.problem.is_none() && self.looks < LAST_LOOKS && process.is_jvm()
     }
 
-    pub(super) fn attached_mut(&mut self) -> Option<&mut Attached> {
+    pub(in crate::symbolize) fn attached_mut(&mut self) -> Option<&mut Attached> {
         self.attached.as_deref_mut()
     }
 
     /// A sample met frames of a virtual thread in the heap: what isn't known of such threads is
     /// looked for soon.
-    pub(super) fn expect_virtual_threads(&mut self) {
+    pub(in crate::symbolize) fn expect_virtual_threads(&mut self) {
         if let Some(attached) = &mut self.attached
             && attached.hotspot.awaits_virtual_threads()
             && attached.thread_looks < MAX_THREAD_LOOKS
@@ -134,7 +136,13 @@ impl Java {
 
     /// Looks for the JVM, or for what is new in it, if it is time to. `is_asked`: a sample met code
     /// that isn't known. What JVMs have in common is kept in `cache`.
-    pub(super) fn look(&mut self, process: &Process, now_ns: u64, is_asked: bool, cache: &JavaCache) -> Look {
+    pub(in crate::symbolize) fn look(
+        &mut self,
+        process: &Process,
+        now_ns: u64,
+        is_asked: bool,
+        cache: &JavaCache,
+    ) -> Look {
         let due = self.next_look_ns <= now_ns;
         if let Some(attached) = &mut self.attached {
             let asked = is_asked && now_ns + attached.refresh_ns >= self.next_look_ns + ASKED_REFRESH_NS;
@@ -244,16 +252,16 @@ impl Attached {
         Ok(changed)
     }
 
-    pub(super) fn jvm(&self) -> &Jvm {
+    pub(in crate::symbolize) fn jvm(&self) -> &Jvm {
         self.hotspot.jvm()
     }
 
-    pub(super) fn mapping(&self) -> &Arc<Mapping> {
+    pub(in crate::symbolize) fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
     }
 
     /// Another `Arc` once they have changed.
-    pub(super) fn facts(&self) -> &Arc<JvmFacts> {
+    pub(in crate::symbolize) fn facts(&self) -> &Arc<JvmFacts> {
         &self.facts
     }
 
@@ -269,23 +277,23 @@ impl Attached {
         }
     }
 
-    pub(super) fn stubs(&self) -> &StubRows {
+    pub(in crate::symbolize) fn stubs(&self) -> &StubRows {
         &self.stubs
     }
 
-    pub(super) fn memory(&self) -> LiveMemory {
+    pub(in crate::symbolize) fn memory(&self) -> LiveMemory {
         self.hotspot.memory
     }
 
     /// The bytes around a pc, 32 before and behind it, for those who look into a stack that isn't
     /// whole.
-    pub(super) fn code_around(&self, pc: u64) -> Option<String> {
+    pub(in crate::symbolize) fn code_around(&self, pc: u64) -> Option<String> {
         let bytes = self.hotspot.memory.read_bytes(Avma(pc.checked_sub(32)?), 64)?;
         Some(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
     /// Names the Java frames among these; others are no frames of this JVM's methods.
-    pub(super) fn resolve(
+    pub(in crate::symbolize) fn resolve(
         &self,
         cache: &JavaCache,
         frames: &[UserFrame],
@@ -299,7 +307,7 @@ impl Attached {
 
     /// Whether the first of these frames, the interrupted one, is none: code of the second, on the
     /// way to what that calls.
-    pub(super) fn begins_on_the_way(
+    pub(in crate::symbolize) fn begins_on_the_way(
         &self,
         cache: &JavaCache,
         frames: &[UserFrame],
@@ -324,13 +332,13 @@ impl Attached {
     }
 
     /// What a frame that has a name calls where it waits.
-    pub(super) fn called(&self, cache: &JavaCache, caller: &UserFrame) -> Callee {
+    pub(in crate::symbolize) fn called(&self, cache: &JavaCache, caller: &UserFrame) -> Callee {
         let caller = code_ref(caller, self.jvm().interpreter_start);
         caller.map_or(Callee::Anything, |caller| self.hotspot.called(cache, &caller))
     }
 
     /// What HotSpot calls a stub.
-    pub(super) fn stub_name(&mut self, pc: Avma, name_at: u64) -> Arc<str> {
+    pub(in crate::symbolize) fn stub_name(&mut self, pc: Avma, name_at: u64) -> Arc<str> {
         if let Some(name) = self.stubs.name(pc) {
             return Arc::clone(name);
         }

@@ -4,22 +4,22 @@ use std::sync::Arc;
 
 use jvmprof_common::frame::UserFrame;
 
-use super::Symbolizer;
-use super::frames::offset_frame;
-use super::modules::Module;
 use crate::process::ProcessKey;
 use crate::profile::model::{Frame, FrameKind};
+use crate::symbolize::Symbolizer;
+use crate::symbolize::frames::offset_frame;
+use crate::symbolize::native::mapped_files::Module;
 use crate::types::Avma;
 
 /// A native frame that waits for its name: with the file that was mapped when it was sampled,
 /// whatever is there by the time that it is named.
 #[derive(Debug)]
-pub(super) struct Unnamed {
-    pub(super) key: ProcessKey,
-    pub(super) generation: u64,
-    pub(super) which: UserFrame,
-    pub(super) address: Avma,
-    pub(super) module: Arc<Module>,
+pub(in crate::symbolize) struct Unnamed {
+    pub(in crate::symbolize) key: ProcessKey,
+    pub(in crate::symbolize) generation: u64,
+    pub(in crate::symbolize) which: UserFrame,
+    pub(in crate::symbolize) address: Avma,
+    pub(in crate::symbolize) module: Arc<Module>,
 }
 
 impl Symbolizer {

@@ -1,0 +1,7 @@
+//! The rest of a stack that the kernel program could not walk.
+
+pub(super) mod fde_lookup;
+pub(super) mod load_budget;
+pub(super) mod remapped_code;
+pub(super) mod resumed_walk;
+pub(super) mod whole_stacks;
