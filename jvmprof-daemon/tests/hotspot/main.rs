@@ -6,8 +6,10 @@ mod calls;
 mod churn;
 mod class_files;
 mod hostile;
+mod inspect;
 mod own_map;
 mod real;
+mod record;
 mod snapshot;
 #[path = "../support/mod.rs"]
 mod support;

@@ -94,7 +94,7 @@ pub(super) fn compare(jvmprof: &Path, profile_bee: Option<&Path>, folder: &Path)
 
 fn compile(folder: &Path) -> anyhow::Result<PathBuf> {
     let program = folder.join("alternate");
-    let source = paths::workspace().join("jvmprof-daemon/tests/jit/alternate.c");
+    let source = paths::workspace().join("jvmprof-daemon/tests/jit/programs/alternate.c");
     let mut gcc = Command::new("gcc");
     gcc.args([
         "-O1",

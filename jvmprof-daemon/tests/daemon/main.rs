@@ -1,0 +1,9 @@
+//! `jvmprof daemon`: configuration, delivery, telemetry and uploads. Needs root.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
+
+mod configuration;
+mod debug_file_uploads;
+mod delivery;
+#[path = "../support/mod.rs"]
+mod support;
+mod telemetry;

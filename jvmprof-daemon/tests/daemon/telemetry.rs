@@ -1,0 +1,331 @@
+//! What a running daemon tells of itself: metrics, health, logs, and the service manager's
+//! protocol. Needs root.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use crate::support::{Workload, compile, http_get, jvmprof, scratch, series, signal};
+use tempfile::TempDir;
+
+const BUSY: &str = r"
+volatile unsigned long sink;
+__attribute__((noinline)) void spin(void) { for (int i = 0; i < 20000; i++) sink += i * i; }
+int main(void) { for (;;) spin(); }
+";
+
+/// A daemon that writes into a folder and listens on a socket there.
+struct Daemon {
+    dir: Rc<TempDir>,
+    child: Child,
+    _load: Workload,
+}
+
+impl Daemon {
+    fn start(global: &[&str], args: &[&str], environment: &[(&str, &Path)]) -> Self {
+        let dir = Rc::new(scratch());
+        let load =
+            Workload::start(&compile(dir.path(), "busy", BUSY, &["-O1", "-fno-omit-frame-pointer"]), &[]);
+        let child = jvmprof()
+            .args(global)
+            .args(["daemon", "--push-interval", "3s", "--http-address"])
+            .arg(format!("unix:{}", dir.path().join("http").display()))
+            .arg("--local-store-directory")
+            .arg(dir.path().join("store"))
+            .args(args)
+            .envs(environment.iter().copied())
+            .env("JVMPROF_LOG", "info")
+            .stderr(fs::File::create(dir.path().join("log")).unwrap())
+            .spawn()
+            .unwrap();
+        Self { dir, child, _load: load }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("http")
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).unwrap()
+    }
+
+    /// Status and body.
+    fn get(&self, path: &str) -> Option<(u16, String)> {
+        http_get(&self.socket(), path)
+    }
+
+    fn until(&self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
+        // A limit for a test that would never end otherwise: nothing is measured.
+        let end = Instant::now() + Duration::from_secs(120);
+        while !is_so(self) {
+            assert!(Instant::now() < end, "never {what}; log: {}", self.log());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn until_ready(&self) {
+        self.until("ready", |daemon| daemon.get("/readyz").is_some_and(|(status, _)| status == 200));
+    }
+
+    /// Values by series, as `name{label="value"}`.
+    fn metrics(&self) -> BTreeMap<String, f64> {
+        let (status, text) = self.get("/metrics").expect("it listens");
+        assert_eq!(status, 200);
+        series(&text)
+    }
+
+    fn end(mut self) -> String {
+        signal(self.child.id(), "TERM");
+        assert!(self.child.wait().unwrap().success(), "{}", self.log());
+        assert!(!self.socket().exists(), "the socket is removed");
+        self.log()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn sum(metrics: &BTreeMap<String, f64>, name: &str) -> f64 {
+    let of_name = |series: &&String| series.split('{').next() == Some(name);
+    metrics.keys().filter(of_name).map(|series| metrics[series]).sum()
+}
+
+#[test]
+fn a_daemon_exposes_what_is_documented_and_its_numbers_add_up() {
+    let daemon = Daemon::start(&[], &[], &[]);
+    daemon.until_ready();
+    daemon.until("delivering", |daemon| sum(&daemon.metrics(), "jvmprof_samples_delivered_total") > 0.0);
+    let (_, text) = daemon.get("/metrics").unwrap();
+    let exposed: BTreeMap<&str, &str> =
+        text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
+    let document =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md")).unwrap();
+    let documented: BTreeSet<&str> =
+        document.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    let documented: BTreeSet<&str> = documented
+        .into_iter()
+        .filter(|name| name.starts_with("jvmprof_") || name.starts_with("process_"))
+        .collect();
+    let series_name = |(name, kind): (&&str, &&str)| match *kind {
+        "counter" => format!("{name}_total"),
+        _ => (*name).to_owned(),
+    };
+    let exposed: BTreeSet<String> = exposed.iter().map(series_name).collect();
+    assert_eq!(exposed, documented.iter().map(|name| (*name).to_owned()).collect());
+
+    let metrics = daemon.metrics();
+    let of = |name: &str| sum(&metrics, name);
+    let taken = of("jvmprof_samples_taken_total");
+    assert!(taken > 50.0, "{taken} samples");
+    let gone = ["ring_buffer_full", "unwinder_unavailable"]
+        .map(|reason| metrics[&format!("jvmprof_samples_lost_total{{reason=\"{reason}\"}}")]);
+    let emitted = of("jvmprof_samples_emitted_total");
+    // Per-CPU counters are read one after the other while samples are taken.
+    assert!((taken - emitted - gone.iter().sum::<f64>()).abs() <= 8.0, "{metrics:?}");
+    assert!(of("jvmprof_stacks_total") <= emitted, "{metrics:?}");
+    let handed_over = of("jvmprof_samples_handed_over_total");
+    assert!(handed_over <= of("jvmprof_stacks_total"), "{metrics:?}");
+    let became = ["delivered_total", "undelivered_total", "spooled", "queued"];
+    let became: f64 = became.iter().map(|what| of(&format!("jvmprof_samples_{what}"))).sum();
+    assert!((became - handed_over).abs() < 0.5, "the sink's books are closed: {metrics:?}");
+    let store = daemon.dir.path().join("store");
+    assert!(
+        metrics[&format!("jvmprof_samples_delivered_total{{sink=\"{}\"}}", store.display())] > 0.0,
+        "{metrics:?}"
+    );
+    assert!(of("process_cpu_seconds_total") > 0.0 && of("process_resident_memory_bytes") > 1e6);
+    assert!(of("jvmprof_cache_bytes") > 0.0);
+    let log = daemon.end();
+    assert!(!log.contains('\x1b'), "a file needs no colours");
+}
+
+#[test]
+fn the_service_manager_is_told_of_start_life_and_end() {
+    let dir = scratch();
+    let path = dir.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    let half_a_minute = PathBuf::from("30000000");
+    let daemon = Daemon::start(&[], &[], &[("NOTIFY_SOCKET", &path), ("WATCHDOG_USEC", &half_a_minute)]);
+    let mut told = String::new();
+    manager.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut hear = |wanted: &[&str]| {
+        while !wanted.iter().all(|word| told.contains(word)) {
+            let mut message = [0; 1024];
+            let length = manager.recv(&mut message).unwrap_or_else(|error| panic!("{error}: {told:?}"));
+            told.push_str(std::str::from_utf8(&message[..length]).unwrap());
+            told.push('\n');
+        }
+    };
+    hear(&["READY=1", "WATCHDOG=1", "STATUS=profiling"]);
+    daemon.end();
+    hear(&["STOPPING=1"]);
+}
+
+#[test]
+fn json_logs_are_objects() {
+    let daemon = Daemon::start(&["--log-format", "json"], &[], &[]);
+    daemon.until_ready();
+    let log = daemon.end();
+    let mut messages = BTreeSet::new();
+    for line in BufReader::new(log.as_bytes()).lines() {
+        let line = line.unwrap();
+        let object: serde_json::Value =
+            serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        messages.insert(object["fields"]["message"].as_str().unwrap().to_owned());
+    }
+    for message in ["profiling", "window", "ended"] {
+        assert!(messages.contains(message), "{messages:?}");
+    }
+}
+
+const CURRENT: &str = "jvmprof_sampling_frequency_hertz{which=\"current\"}";
+
+/// Waits until profiles with the frequency that a daemon has now are stored, ends it, and checks
+/// that both it and the 99 Hz that it began with are told by profiles, and that nothing was lost
+/// between the two.
+fn profiles_tell_both_frequencies(daemon: Daemon) {
+    use jvmprof_daemon::export::store::{Store, TimeRange, UnixNanos};
+    use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
+    let frequency = daemon.metrics()[CURRENT];
+    let windows = sum(&daemon.metrics(), "jvmprof_windows_total");
+    daemon.until("two windows later", |daemon| {
+        sum(&daemon.metrics(), "jvmprof_windows_total") >= windows + 2.0
+    });
+    let dir = Rc::clone(&daemon.dir);
+    let log = daemon.end();
+    let store = Store::open_for_reading(&dir.path().join("store")).unwrap();
+    let everything = TimeRange { start: UnixNanos(0), end: UnixNanos(i64::MAX) };
+    let mut samples_by_period = BTreeMap::new();
+    for profile in store.profiles(everything, &[]) {
+        let pprof = decode(&store.read(&profile).unwrap(), DecodeLimits::default()).unwrap();
+        *samples_by_period.entry(pprof.period).or_insert(0) += profile.samples;
+    }
+    assert!(samples_by_period.contains_key(&(1_000_000_000 / 99)), "{samples_by_period:?}");
+    assert!(
+        samples_by_period.contains_key(&(1_000_000_000 / frequency as i64)),
+        "{frequency}: {samples_by_period:?}"
+    );
+    let ended = log.lines().rfind(|line| line.contains("ended")).unwrap();
+    let delivered: u64 = samples_by_period.values().sum();
+    assert!(ended.contains(&format!(" delivered={delivered} ")), "{ended}: {samples_by_period:?}");
+    let taken = delivered + ["shed", "ring_buffer_full"].map(|reason| loss(&log, reason)).iter().sum::<u64>();
+    assert!(ended.contains(&format!(" taken={taken} ")), "none is lost by the change: {log}");
+}
+
+/// Samples that the last window's line says were lost so.
+fn loss(log: &str, reason: &str) -> u64 {
+    let window = log.lines().rfind(|line| line.contains("event_loop: window")).unwrap_or(log);
+    let Some((_, number)) = window.split_once(&format!("\"{reason}\": ")) else { return 0 };
+    let digits = number.split(|it: char| !it.is_ascii_digit()).next().unwrap();
+    digits.parse().unwrap()
+}
+
+#[test]
+fn with_a_ring_that_is_too_small_and_no_cpu_to_read_it_all_that_is_missing_is_counted() {
+    let daemon = Daemon::start(&[], &["--ring-buffer-kib", "4", "-F", "2999", "--max-cpu", "0"], &[]);
+    daemon.until_ready();
+    // Others on every CPU who come first.
+    let busy = daemon.dir.path().join("busy");
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let loads: Vec<_> = (0..2 * cpus)
+        .map(|_| Workload::start(Path::new("/usr/bin/nice"), &["-n", "-15", busy.to_str().unwrap()]))
+        .collect();
+    let full = "jvmprof_samples_lost_total{reason=\"ring_buffer_full\"}";
+    daemon.until("losing", |daemon| {
+        let (_, text) = daemon.get("/metrics").unwrap_or_default();
+        let lost = text.lines().find_map(|line| line.strip_prefix(full)?.trim().parse::<f64>().ok());
+        lost.is_some_and(|lost| lost > 100.0)
+    });
+    drop(loads);
+    let dir = Rc::clone(&daemon.dir);
+    let log = daemon.end();
+    let ended = log.lines().rfind(|line| line.contains("event_loop: ended")).unwrap();
+    let of = |name: &str| -> u64 {
+        let value = ended.split_whitespace().find_map(|word| word.strip_prefix(&format!("{name}=")));
+        value.unwrap_or_else(|| panic!("no {name} in {ended}")).parse().unwrap()
+    };
+    assert!(of("lost_before") > 100, "{ended}");
+    assert_eq!(of("taken"), of("handed_over") + of("lost_before"), "{log}");
+    assert_eq!(of("handed_over"), of("delivered"), "{log}");
+    assert_eq!(loss(&log, "ring_buffer_full") + loss(&log, "shed"), of("lost_before"), "{log}");
+    assert!(!log.contains("nothing counts"), "{log}");
+    use jvmprof_daemon::export::store::{Store, TimeRange};
+    let store = Store::open_for_reading(&dir.path().join("store")).unwrap();
+    let stored: u64 = store.profiles(TimeRange::ALL, &[]).iter().map(|profile| profile.samples).sum();
+    assert_eq!(stored, of("delivered"), "{log}");
+}
+
+#[test]
+fn a_memory_budget_is_kept_by_the_sum_of_all_limits() {
+    let daemon = Daemon::start(&[], &["--max-memory", "48"], &[]);
+    daemon.until_ready();
+    let metrics = daemon.metrics();
+    let limits = sum(&metrics, "jvmprof_cache_limit_bytes");
+    assert!((1e6..48.0 * 1024.0 * 1024.0).contains(&limits), "{metrics:?}");
+    for (series, bytes) in metrics.iter().filter(|(series, _)| series.starts_with("jvmprof_cache_bytes")) {
+        let limit = metrics[&series.replace("cache_bytes", "cache_limit_bytes")];
+        assert!(*bytes <= limit, "{series}: {bytes} of {limit}");
+    }
+    daemon.end();
+}
+
+#[test]
+fn a_budget_lowers_the_frequency_and_profiles_say_so() {
+    let daemon = Daemon::start(&[], &["--max-cpu", "0.01"], &[]);
+    daemon.until_ready();
+    daemon.until("slower", |daemon| daemon.metrics()[CURRENT] < 99.0);
+    profiles_tell_both_frequencies(daemon);
+}
+
+#[test]
+fn sighup_changes_the_frequency_and_profiles_say_so() {
+    let config = tempfile::NamedTempFile::new().unwrap();
+    fs::write(config.path(), "frequency = 99\n").unwrap();
+    let daemon = Daemon::start(&[], &["--config", config.path().to_str().unwrap()], &[]);
+    daemon.until_ready();
+    daemon.until("delivering", |daemon| sum(&daemon.metrics(), "jvmprof_samples_delivered_total") > 0.0);
+    fs::write(config.path(), "frequency = 49\nexternal-labels = [\"reloaded=yes\"]\n").unwrap();
+    signal(daemon.child.id(), "HUP");
+    daemon.until("sampling otherwise", |daemon| (daemon.metrics()[CURRENT] - 49.0).abs() < 0.5);
+    profiles_tell_both_frequencies(daemon);
+}
+
+/// The samples of code without frame pointers wait for what its runtime has still to tell.
+#[test]
+fn samples_without_room_to_wait_are_told_of_by_metrics_and_profiles() {
+    use jvmprof_daemon::export::store::{Store, TimeRange};
+    use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
+    let daemon = Daemon::start(&[], &["--max-memory", "32", "-F", "997", "--max-cpu", "0"], &[]);
+    daemon.until_ready();
+    let flags = ["-O1", "-static", "-fno-omit-frame-pointer", "-fno-inline"];
+    let program =
+        compile(daemon.dir.path(), "alternate", include_str!("../jit/programs/alternate.c"), &flags);
+    // Each sample has a copy of the stack, which begins with what the program was started with.
+    let large = format!("LARGE={}", "x".repeat(100_000));
+    let command = [&large, program.to_str().unwrap(), "late", "600000", "10", "1"];
+    let load = Workload::start(Path::new("/usr/bin/env"), &command);
+    let truncated = "jvmprof_stacks_total{outcome=\"no room to wait\"}";
+    daemon.until("full", |daemon| daemon.metrics().get(truncated).is_some_and(|stacks| *stacks > 100.0));
+    let metrics = daemon.metrics();
+    assert!(sum(&metrics, "jvmprof_samples_waiting_full_total") >= 100.0, "{metrics:?}");
+    let waiting = metrics["jvmprof_cache_bytes{cache=\"waiting_samples\"}"];
+    assert!(waiting <= metrics["jvmprof_cache_limit_bytes{cache=\"waiting_samples\"}"], "{metrics:?}");
+    drop(load);
+    let dir = Rc::clone(&daemon.dir);
+    daemon.end();
+    let store = Store::open_for_reading(&dir.path().join("store")).unwrap();
+    let is_told = store.profiles(TimeRange::ALL, &[]).iter().any(|profile| {
+        let pprof = decode(&store.read(profile).unwrap(), DecodeLimits::default()).unwrap();
+        pprof.string_table.iter().any(|text| text == "[truncated: no room to wait]")
+    });
+    assert!(is_told, "no profile says so");
+}

@@ -1,0 +1,156 @@
+//! What is told of JVMs: inspect, doctor, labels. Needs root and the JDKs of `JVMPROF_TEST_JDKS`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::support::{LOAD, Workload, compile_java, jdks, jvmprof, record_json, scratch};
+
+fn start(home: &Path, classes: &Path, flags: &[&str], depth: &str) -> Workload {
+    let mut args = vec!["-XX:+PreserveFramePointer", "-Xss8m"];
+    args.extend(flags);
+    args.extend(["-cp", classes.to_str().unwrap(), "Load", depth]);
+    Workload::start(&home.join("bin/java"), &args)
+}
+
+/// Asks for a perf map until the JVM is up and its hot methods are compiled.
+fn write_perf_map(home: &Path, pid: u32, until: &str) -> PathBuf {
+    let map = PathBuf::from(format!("/tmp/perf-{pid}.map"));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while Instant::now() < deadline {
+        std::thread::sleep(Duration::from_secs(1));
+        let asked = Command::new(home.join("bin/jcmd")).args([&pid.to_string(), "Compiler.perfmap"]).output();
+        assert!(asked.is_ok(), "{} has no jcmd", home.display());
+        if fs::read_to_string(&map).is_ok_and(|text| text.contains(until)) {
+            return map;
+        }
+    }
+    panic!("no {until} in {} after a minute", map.display());
+}
+
+#[test]
+fn a_jvm_that_starts_and_ends_within_the_recording_keeps_its_samples() {
+    let dir = scratch();
+    let classes = compile_java(dir.path(), "Load", LOAD);
+    let (_, home) = jdks().into_iter().next_back().unwrap();
+    let java = home.join("bin/java");
+    let summary = record_json(&[
+        "--",
+        java.to_str().unwrap(),
+        "-XX:+PreserveFramePointer",
+        "-cp",
+        classes.to_str().unwrap(),
+        "-version",
+    ]);
+    let (taken, samples) =
+        (summary["kernel"]["taken"].as_u64().unwrap(), summary["samples"].as_u64().unwrap());
+    assert!(samples > 0, "{summary}");
+    assert_eq!(taken, samples, "{summary}");
+}
+
+/// What `inspect --json` tells of a process.
+fn inspect(pid: u32, more: &[&str]) -> serde_json::Value {
+    let output = jvmprof().args(["inspect", &pid.to_string(), "--json"]).args(more).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn inspect_tells_what_a_jvm_is_made_of_and_what_is_at_an_address() {
+    let dir = scratch();
+    let classes = compile_java(dir.path(), "Load", LOAD);
+    for (feature, home) in jdks() {
+        let args = ["-XX:+UseSerialGC", "-cp", classes.to_str().unwrap(), "Load", "0"];
+        let load = Workload::start(&home.join("bin/java"), &args);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        // Until its hot loop is compiled.
+        let report = loop {
+            let report = inspect(load.pid(), &[]);
+            if report["jvm"]["nmethods"]["C2"].as_u64().is_some_and(|count| count > 0) {
+                break report;
+            }
+            assert!(Instant::now() < deadline, "JDK {feature}: {report}");
+            std::thread::sleep(Duration::from_millis(200));
+        };
+        let (jvm, labels) = (&report["jvm"], &report["labels"]);
+        let version = if feature == 8 { "1.8.0_".to_owned() } else { feature.to_string() };
+        assert!(labels["jvm_version"].as_str().unwrap().starts_with(&version), "JDK {feature}: {labels}");
+        assert_eq!((&labels["runtime"], &labels["jvm_main_class"]), (&"jvm".into(), &"Load".into()));
+        let flags = jvm["flags"].as_array().unwrap();
+        let set = flags.iter().find(|flag| flag["name"] == "UseSerialGC").unwrap_or_else(|| panic!("{jvm}"));
+        assert_eq!((&set["value"], &set["origin"]), (&"true".into(), &"command_line".into()));
+        let threads = jvm["threads"].as_object().unwrap().values();
+        assert!(threads.map(|count| count.as_u64().unwrap()).sum::<u64>() >= 5, "{jvm}");
+        let heaps = jvm["code_heaps"].as_array().unwrap();
+        assert!(heaps.iter().any(|heap| heap["used_bytes"].as_u64() > Some(0)), "{jvm}");
+        // The first blob of a heap lies there, in one of them at least.
+        let found = heaps.iter().any(|heap| {
+            let at = format!("{:#x}", heap["start"].as_u64().unwrap() + 0x400);
+            let place = inspect(load.pid(), &["--pc", &at]);
+            place["place"]["code"]["blob"].as_str().is_some_and(|blob| !blob.is_empty())
+        });
+        assert!(found, "JDK {feature}: {jvm}");
+    }
+    let own = inspect(std::process::id(), &["--pc", "0x10"]);
+    assert_eq!(own["jvm_problem"]["reason"], "not_hotspot");
+    assert_eq!((&own["place"]["code"], &own["place"]["native"]), (&().into(), &().into()));
+}
+
+#[test]
+fn a_recorded_jvm_has_labels_and_names_tell_how_methods_ran_if_that_is_asked_for() {
+    let dir = scratch();
+    let classes = compile_java(dir.path(), "Load", LOAD);
+    for (feature, home) in jdks() {
+        let args = ["-cp", classes.to_str().unwrap(), "Load", "0"];
+        let load = Workload::start(&home.join("bin/java"), &args);
+        std::thread::sleep(Duration::from_secs(2));
+        let (pprof, folded) = (dir.path().join("x.pb.gz"), dir.path().join("x.folded"));
+        let (pid, pprof, folded) =
+            (load.pid().to_string(), pprof.to_str().unwrap(), folded.to_str().unwrap());
+        record_json(&["-p", &pid, "-d", "2s", "--java-frame-types", "-o", pprof, "-o", folded]);
+        let folded = fs::read_to_string(folded).unwrap();
+        assert!(folded.contains("Load.main_[") && folded.contains("Load.hash_["), "JDK {feature}: {folded}");
+        let raw =
+            Command::new("go").args(["tool", "pprof", "-raw", pprof]).output().expect("the tests need go");
+        let raw = String::from_utf8_lossy(&raw.stdout).into_owned();
+        let version = if feature == 8 { "1.8.0_".to_owned() } else { feature.to_string() };
+        for label in [
+            "runtime:[jvm]".to_owned(),
+            "jvm_main_class:[Load]".to_owned(),
+            format!("jvm_version:[{version}"),
+        ] {
+            assert!(raw.contains(&label), "JDK {feature}: no {label} in {raw}");
+        }
+    }
+}
+
+#[test]
+fn doctor_and_inspect_tell_of_a_running_jvm() {
+    let dir = scratch();
+    let classes = compile_java(dir.path(), "Load", LOAD);
+    let (_, home) = jdks().into_iter().find(|(feature, _)| *feature == 17).unwrap();
+    let load = start(&home, &classes, &[], "0");
+    let map = write_perf_map(&home, load.pid(), "Load.hash");
+    let json = |args: &[&str]| -> serde_json::Value {
+        let output = jvmprof().args(args).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let doctor = json(&["doctor", "--json"]);
+    let jvms = doctor["jvms"].as_array().unwrap();
+    let jvm = jvms.iter().find(|jvm| jvm["pid"] == load.pid()).unwrap_or_else(|| panic!("{doctor}"));
+    assert_eq!((&jvm["main_class"], &jvm["names_compiled_code"]), (&"Load".into(), &true.into()), "{jvm}");
+    assert!(jvm["version"].as_str().unwrap().starts_with("17."), "{jvm}");
+    assert!(jvm["stub_rows_percent"].as_f64().unwrap() > 95.0, "{jvm}");
+    let inspect = json(&["inspect", &load.pid().to_string(), "--json"]);
+    fs::remove_file(map).unwrap();
+    assert_eq!(inspect["labels"]["runtime"], "jvm");
+    assert!(inspect["perf_map_entries"].as_u64().unwrap() > 100, "{inspect}");
+    let libjvm = inspect["mappings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|it| it["path"].as_str().unwrap().ends_with("libjvm.so"));
+    assert!(libjvm.unwrap()["symbols"].as_u64().unwrap() > 100, "{inspect}");
+}

@@ -1,0 +1,325 @@
+//! JVMs as they are, without any flag: their stacks are whole, named, and true. Needs root and the
+//! JDKs of `JVMPROF_TEST_JDKS`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::support::{LOAD, Workload, compile_java, compile_java_for, jdks, record_json, scratch};
+use serde_json::Value;
+
+/// Loads one class file again and again under new names, each through a loader of its own, so that
+/// code and methods of one take over the addresses of another.
+const UNLOAD: &str = r#"
+import java.io.*;
+public class Unload extends ClassLoader {
+    public interface Work { long run(long x); }
+    public static class Shape00 implements Work {
+        public long run(long x) { return outerNr00(x); }
+        long outerNr00(long x) { for (int i = 0; i < 20; i++) x = innerNr00(x + i); return x; }
+        static long innerNr00(long x) {
+            for (int i = 0; i < 50; i++) { x ^= x << 13; x ^= x >>> 7; x ^= x << 17; }
+            return x;
+        }
+    }
+    static volatile long sink;
+    public static void main(String[] args) throws Exception {
+        ByteArrayOutputStream shape = new ByteArrayOutputStream();
+        try (InputStream in = Unload.class.getResourceAsStream("Unload$Shape00.class")) {
+            for (int b; (b = in.read()) >= 0; ) shape.write(b);
+        }
+        for (int round = 0; ; round++) {
+            int nr = round % 90 + 10;
+            String text = shape.toString("ISO-8859-1").replace("Shape00", "Shape" + nr).replace("Nr00", "Nr" + nr);
+            byte[] bytes = text.getBytes("ISO-8859-1");
+            Class<?> loaded = new Unload().defineClass(null, bytes, 0, bytes.length);
+            Work work = (Work) loaded.getDeclaredConstructor().newInstance();
+            long until = System.nanoTime() + 30_000_000;
+            while (System.nanoTime() < until) sink = work.run(sink | 1);
+            if (round % 4 == 0) System.gc();
+        }
+    }
+}
+"#;
+
+/// Virtual threads that park deep in their stacks: they go on with a few frames on a stack, the
+/// others are in the heap.
+const PARK: &str = r#"
+import java.util.concurrent.locks.LockSupport;
+public class Park {
+    static volatile long sink;
+    static long spin(long x) {
+        for (int i = 0; i < 300_000; i++) { x ^= x << 13; x ^= x >>> 7; x ^= x << 17; }
+        return x;
+    }
+    static long descend(int depth, long x) {
+        if (depth > 0) return descend(depth - 1, x) + 1;
+        LockSupport.parkNanos(1);
+        return x;
+    }
+    static long climb(int depth, long x) {
+        if (depth == 0) { descend(5, x); return x; }
+        x = climb(depth - 1, x);
+        return spin(x | 1);
+    }
+    static Object[] kept = new Object[100_000];
+    static void litter() {
+        for (int i = 0;; i = (i + 7) % kept.length) {
+            kept[i] = new byte[200];
+            if (i % 500 == 0) LockSupport.parkNanos(200_000);
+        }
+    }
+    static long turn(int depth) {
+        if (depth > 0) return turn(depth - 1) + 1;
+        Thread.yield();
+        return 1;
+    }
+    public static void main(String[] args) throws Exception {
+        if (args.length > 0 && args[0].equals("turn")) {
+            Runnable turns = () -> { for (;;) sink += turn(60); };
+            for (int i = 0; i < 4; i++) Thread.ofVirtual().start(turns);
+            Thread.sleep(Long.MAX_VALUE);
+        }
+        if (args.length > 0) Thread.ofPlatform().daemon().start(Park::litter);
+        for (;;) {
+            Thread thread = Thread.ofVirtual().start(() -> sink = climb(20, sink));
+            thread.join();
+        }
+    }
+}
+"#;
+
+fn start(home: &Path, classes: &Path, flags: &[&str], program: &[&str]) -> Workload {
+    let mut args = flags.to_vec();
+    args.extend(["-cp", classes.to_str().unwrap()]);
+    args.extend(program);
+    Workload::start(&home.join("bin/java"), &args)
+}
+
+/// What `jvmprof record` found.
+struct Recorded {
+    summary: Value,
+    samples: u64,
+    whole: u64,
+    /// Stacks from the root on, and how many samples have them.
+    stacks: Vec<(String, u64)>,
+    pprof: PathBuf,
+}
+
+/// Records a process, or a command after `--`.
+fn record(dir: &Path, what: &[&str]) -> Recorded {
+    let (pprof, folded) = (dir.join("x.pb.gz"), dir.join("x.folded"));
+    let mut args = vec!["-o", pprof.to_str().unwrap(), "-o", folded.to_str().unwrap()];
+    args.extend(what);
+    let summary = record_json(&args);
+    let number = |name: &str| summary[name].as_u64().unwrap_or_else(|| panic!("{name}: {summary}"));
+    let (samples, whole) = (number("samples"), number("complete"));
+    let stack = |line: &str| {
+        let (stack, count) = line.rsplit_once(' ').unwrap();
+        (stack.to_owned(), count.parse().unwrap())
+    };
+    let stacks = fs::read_to_string(folded).unwrap().lines().map(stack).collect();
+    Recorded { summary, samples, whole, stacks, pprof }
+}
+
+impl Recorded {
+    fn samples_of(&self, is_it: impl Fn(&str) -> bool) -> u64 {
+        self.stacks.iter().filter(|(stack, _)| is_it(stack)).map(|(_, count)| count).sum()
+    }
+}
+
+#[test]
+fn a_known_chain_is_whole_and_named_with_its_lines() {
+    let dir = scratch();
+    let classes = compile_java(dir.path(), "Load", LOAD);
+    for (feature, home) in jdks() {
+        let load = start(&home, &classes, &[], &["Load", "0"]);
+        std::thread::sleep(Duration::from_secs(2));
+        let found = record(dir.path(), &["-p", &load.pid().to_string(), "-d", "3s"]);
+        assert!(found.samples > 100, "JDK {feature}: {}", found.summary);
+        assert!(found.whole * 100 >= found.samples * 99, "JDK {feature}: {}", found.summary);
+        let chain = ";Load.main;Load.outer;Load.hash";
+        let of_main = found.samples_of(|stack| stack.contains("JavaMain;") && stack.ends_with(chain));
+        assert!(of_main * 10 >= found.samples * 9, "JDK {feature}: {of_main}; {:#?}", found.stacks);
+        let lines = crate::support::go_pprof(&found.pprof, &["-lines"]);
+        let of_hash: u64 =
+            lines.iter().filter(|(name, _)| name.contains("Load.java:4")).map(|(_, count)| count).sum();
+        assert!(of_hash * 10 >= found.samples * 9, "JDK {feature}: {lines:?}");
+    }
+}
+
+/// Recursion 1,000 deep is whole, with each of its frames.
+fn recursion(flags: &[&str]) {
+    let dir = scratch();
+    let classes = compile_java(dir.path(), "Load", LOAD);
+    for (feature, home) in jdks() {
+        let load = start(&home, &classes, flags, &["Load", "1000"]);
+        std::thread::sleep(Duration::from_secs(3));
+        let found = record(dir.path(), &["-p", &load.pid().to_string(), "-d", "3s"]);
+        let of = format!("JDK {feature} {flags:?}: {}", found.summary);
+        // Before the kernel knows the JVM, stacks are copied for the daemon to walk, though not as
+        // many bytes of them.
+        let early = found.summary["losses"]["truncated: process not yet known"].as_u64().unwrap_or(0);
+        assert!(early <= 100, "the JVM is known within a second: {of}");
+        assert!(found.samples - early > 50 && found.whole * 100 >= (found.samples - early) * 99, "{of}");
+        // From the main method at most all of them, and at the bottom all but what returned
+        // already.
+        let descends = |stack: &str| stack.matches(";Load.descend").count();
+        let deep = found.samples_of(|stack| stack.contains(";Load.main;") && descends(stack) == 1001);
+        assert!(deep * 10 >= (found.samples - early) * 8, "{of}: {deep} are 1,001 deep");
+        // C2 inlines a recursive call once, and at an instruction between two places with debug
+        // information the inlining of the next one counts.
+        assert_eq!(found.samples_of(|stack| descends(stack) > 1002), 0, "{of}");
+        assert!(found.samples_of(|stack| descends(stack) == 1002) * 50 <= found.samples, "{of}");
+    }
+}
+
+#[test]
+fn interpreted_recursion_1000_deep_is_whole() {
+    recursion(&["-Xint"]);
+}
+
+#[test]
+fn compiled_recursion_1000_deep_is_whole() {
+    recursion(&[]);
+}
+
+#[test]
+fn a_jvm_that_lives_for_five_seconds_is_whole_from_its_start() {
+    let dir = scratch();
+    let classes = compile_java(dir.path(), "Load", LOAD);
+    for (feature, home) in jdks() {
+        let java = home.join("bin/java");
+        let command = ["--", java.to_str().unwrap(), "-cp", classes.to_str().unwrap(), "Load", "0", "5000"];
+        let found = record(dir.path(), &command);
+        let of = format!("JDK {feature}: {}", found.summary);
+        assert_eq!(found.summary["kernel"]["taken"].as_u64().unwrap(), found.samples, "{of}");
+        assert!(found.samples > 50 && found.whole * 100 >= found.samples * 95, "{of}");
+        let named = found.samples_of(|stack| stack.contains(";Load.main;"));
+        // A debug build takes a second to know a JVM; until then its frames are walked too late to
+        // be named.
+        assert!(named * 4 > found.samples, "{of}: {named} of Load.main");
+    }
+}
+
+#[test]
+fn no_frame_of_unloaded_classes_has_another_ones_class_or_method() {
+    let dir = scratch();
+    let classes = compile_java(dir.path(), "Unload", UNLOAD);
+    for (feature, home) in jdks() {
+        let load = start(&home, &classes, &["-Xmx32m"], &["Unload"]);
+        std::thread::sleep(Duration::from_secs(1));
+        let found = record(dir.path(), &["-p", &load.pid().to_string(), "-d", "6s"]);
+        let (mut seen, mut wrong) = (BTreeSet::new(), BTreeSet::new());
+        for (stack, _) in &found.stacks {
+            let mut shapes = BTreeSet::new();
+            for frame in stack.split(';').filter(|frame| frame.contains("$Shape")) {
+                let (class, method) = frame.rsplit_once('.').unwrap_or_else(|| panic!("{stack}"));
+                let (_, class) = class.rsplit_once("$Shape").unwrap_or_else(|| panic!("{stack}"));
+                seen.insert(class.to_owned());
+                shapes.insert(class);
+                let own = method.rsplit_once("Nr").map(|(_, nr)| nr);
+                if own.is_some_and(|nr| nr != class) {
+                    wrong.insert(frame.to_owned());
+                }
+            }
+            if shapes.len() > 1 {
+                wrong.insert(stack.clone());
+            }
+        }
+        assert!(wrong.is_empty(), "JDK {feature}: {wrong:#?}");
+        assert!(seen.len() > 10, "JDK {feature}: {seen:?}, {}", found.summary);
+    }
+}
+
+/// Each `climb` of a stack that was parked calls `spin` once, at its own depth, on its way back.
+#[test]
+fn a_virtual_threads_frames_in_the_heap_are_on_its_stack() {
+    // Without safepoints in its loop an inlined method has no debug information of its own.
+    let serial = ["-XX:+UseSerialGC", "-XX:+UseCountedLoopSafepoints"];
+    frozen(|_| vec![vec![], vec!["-Xint"], vec!["-XX:-UseCompressedOops"], serial.to_vec()], &["Park"]);
+}
+
+/// The same while a collector moves the chunks that the frames lie in.
+#[test]
+fn a_virtual_threads_frames_are_found_while_a_collector_moves_them() {
+    let flags = |feature: u32| -> Vec<Vec<&str>> {
+        let mut all = vec![vec!["-XX:+UseZGC"], vec!["-XX:+UseZGC", "-Xint"], vec!["-XX:+UseShenandoahGC"]];
+        all.push(vec!["-XX:+UseShenandoahGC", "-XX:-UseCompressedOops"]);
+        if feature < 24 {
+            all.push(vec!["-XX:+UseZGC", "-XX:+ZGenerational"]);
+        }
+        all.into_iter()
+            .map(|mut flags| {
+                flags.push("-Xmx128m");
+                flags
+            })
+            .collect()
+    };
+    frozen(flags, &["Park", "litter"]);
+}
+
+/// A thread that yields all the time is often met while the JVM copies its frames back. What it
+/// copies of interpreted ones is cut.
+#[test]
+fn frames_that_are_being_thawed_are_on_their_stack() {
+    let dir = scratch();
+    let classes = compile_java_for(21, dir.path(), "Park", PARK);
+    for (feature, home) in jdks().into_iter().filter(|(feature, _)| *feature >= 21) {
+        let load = start(&home, &classes, &[], &["Park", "turn"]);
+        std::thread::sleep(Duration::from_secs(3));
+        let found = record(dir.path(), &["-p", &load.pid().to_string(), "-d", "4s", "-F", "1999"]);
+        let is_thawing = |stack: &&(String, u64)| stack.0.contains(";thaw<") || stack.0.contains(";thaw ");
+        let thawing: Vec<&(String, u64)> = found.stacks.iter().filter(is_thawing).collect();
+        let count = |wanted: &dyn Fn(&str) -> bool| -> u64 {
+            thawing.iter().filter(|(stack, _)| wanted(stack)).map(|(_, count)| count).sum()
+        };
+        let (all, cut) = (count(&|_| true), count(&|stack| stack.starts_with("[truncated")));
+        let of = format!("JDK {feature}: {all} thawing, {cut} cut");
+        println!("{of}");
+        assert!(all >= 50 && cut * 3 <= all, "{of}: {}", found.summary);
+        for (stack, _) in thawing.iter().filter(|(stack, _)| !stack.starts_with("[truncated")) {
+            let run = ";jdk.internal.vm.Continuation.run;jdk.internal.vm.Continuation.enterSpecial;";
+            assert!(stack.contains(run), "{of}: {stack}");
+        }
+    }
+}
+
+fn frozen(flags: impl Fn(u32) -> Vec<Vec<&'static str>>, program: &[&str]) {
+    let dir = scratch();
+    let classes = compile_java_for(21, dir.path(), "Park", PARK);
+    for (feature, home) in jdks().into_iter().filter(|(feature, _)| *feature >= 21) {
+        for flags in flags(feature) {
+            let load = start(&home, &classes, &flags, program);
+            std::thread::sleep(Duration::from_secs(3));
+            let found = record(dir.path(), &["-p", &load.pid().to_string(), "-d", "4s", "-F", "199"]);
+            let of = format!("JDK {feature} {flags:?}: {}", found.summary);
+            let of_spin = |stack: &&(String, u64)| stack.0.ends_with(";Park.climb;Park.spin");
+            let mut depths = BTreeSet::new();
+            let (mut cut, mut moving) = (0, 0);
+            for (stack, count) in found.stacks.iter().filter(of_spin) {
+                if stack.starts_with("[truncated: virtual thread's frames being moved") {
+                    // How long a collector takes is the machine's to say.
+                    moving += count;
+                    continue;
+                }
+                if stack.starts_with("[truncated") {
+                    cut += count;
+                    continue;
+                }
+                let whole = stack.contains(";java.lang.VirtualThread.runContinuation;")
+                    && stack.contains(
+                        ";jdk.internal.vm.Continuation.enterSpecial;jdk.internal.vm.Continuation.enter;",
+                    );
+                assert!(whole, "{of}: {stack}");
+                depths.insert(stack.matches(";Park.climb").count());
+            }
+            // Early samples come before it is known how this JVM keeps such frames.
+            assert!(found.samples > 100 && cut * 50 <= found.samples, "{of}: {cut} cut");
+            assert!(moving * 4 <= found.samples, "{of}: {moving} being moved");
+            let expected: BTreeSet<usize> = (1..=20).collect();
+            assert_eq!(depths, expected, "{of}");
+        }
+    }
+}

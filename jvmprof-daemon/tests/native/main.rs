@@ -1,0 +1,12 @@
+//! Reading of programs, libraries and their debug files: ELF, symbols, unwind rows, hostile files.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
+
+mod debug_files;
+mod debuginfod;
+mod elf;
+mod go;
+mod hostile;
+#[path = "../support/mod.rs"]
+mod support;
+mod symbols;
+mod unwind_rows;

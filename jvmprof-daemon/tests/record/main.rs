@@ -1,0 +1,8 @@
+//! `jvmprof record` on native programs. Needs root.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
+
+mod command_line;
+mod mapped_files;
+#[path = "../support/mod.rs"]
+mod support;
+mod whole_stacks;
