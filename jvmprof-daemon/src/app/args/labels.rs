@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::config::relabel::{Rule, is_label_name};
+use crate::config::relabel::{RelabelRule, is_label_name};
 use crate::pipeline::labels::{LabelOptions, SampleLabel};
 
 /// How series are labelled.
@@ -20,7 +20,7 @@ pub struct LabelArgs {
     /// __meta_ labels (repeatable): { source_labels = ["__meta_systemd_unit"], regex =
     /// "(.+)\\.service", target_label = "job" }
     #[arg(long, value_name = "RULE")]
-    pub relabel_configs: Vec<Rule>,
+    pub relabel_configs: Vec<RelabelRule>,
 
     /// Series of a window, at most; the samples of further ones go into one series labelled
     /// overflow="true"

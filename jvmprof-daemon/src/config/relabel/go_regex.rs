@@ -8,13 +8,14 @@ use regex::{Regex, RegexBuilder};
 
 /// Memory of a compiled expression, bytes.
 const MAX_BYTES: usize = 1 << 20;
-/// Go repeats nothing more often (`regexp/syntax/parse.go`).
+/// Largest repeat count of Go (`regexp/syntax/parse.go`).
 const MAX_REPEAT: u32 = 1000;
 
-/// The expression, matching whole texts, line breaks in them included (as Prometheus 3 does).
+/// Compiles an expression that matches whole texts, line breaks in them included (as Prometheus 3
+/// does).
 ///
 /// # Errors
-/// Why it can't be compiled.
+/// The reason why it can't be compiled.
 pub(super) fn anchored(expression: &str) -> Result<Regex, String> {
     let rewritten = rewrite(expression)?;
     // By itself first: `a)(b` must not become valid by what is put around it.
@@ -37,7 +38,7 @@ fn rewrite(expression: &str) -> Result<String, String> {
             '[' => rewriter.class(),
             '{' => match repetition(rewriter.rest) {
                 None => rewriter.out.push_str(r"\{"),
-                Some(inside) if is_too_often(inside) => {
+                Some(inside) if exceeds_max_repeat(inside) => {
                     return Err(format!("invalid repeat count {{{inside}}}: {MAX_REPEAT} at most"));
                 }
                 Some(_) => rewriter.out.push('{'),
@@ -66,7 +67,7 @@ impl Rewriter<'_> {
         rest.is_some()
     }
 
-    /// Behind a backslash.
+    /// Rewrites the escape after a backslash.
     fn escape(&mut self, in_class: bool) {
         match self.take() {
             Some('Q') if !in_class => self.quote(),
@@ -101,7 +102,7 @@ impl Rewriter<'_> {
         self.rest = rest;
     }
 
-    /// Up to three digits.
+    /// Rewrites an octal escape of up to three digits.
     fn octal(&mut self, first: char) {
         let more = self.rest.chars().take(2).take_while(|char| is_octal(*char)).count();
         let (digits, rest) = self.rest.split_at(more);
@@ -117,7 +118,7 @@ impl Rewriter<'_> {
         self.braces();
     }
 
-    /// Braces that belong to an escape: `\p{Greek}`, `\x{10FFFF}`.
+    /// Copies braces that belong to an escape: `\p{Greek}`, `\x{10FFFF}`.
     fn braces(&mut self) {
         if self.rest.starts_with('{')
             && let Some(end) = self.rest.find('}')
@@ -127,7 +128,7 @@ impl Rewriter<'_> {
         }
     }
 
-    /// Behind a class's opening bracket.
+    /// Rewrites a class, after its opening bracket.
     fn class(&mut self) {
         self.out.push('[');
         if self.eat("^") {
@@ -161,7 +162,7 @@ impl Rewriter<'_> {
     }
 }
 
-/// The length of `:alpha:]` or `:^alpha:]` behind a bracket.
+/// Returns the length of `:alpha:]` or `:^alpha:]` after a bracket.
 fn named_class(rest: &str) -> Option<usize> {
     let name = rest.strip_prefix(':')?;
     let end = name.find(":]")?;
@@ -173,7 +174,7 @@ fn is_octal(char: char) -> bool {
     char.is_digit(8)
 }
 
-/// `3`, `3,` or `3,5` of what is behind a brace, if it begins a repetition.
+/// Returns `3`, `3,` or `3,5` of the text after a brace, if the brace begins a repetition.
 fn repetition(rest: &str) -> Option<&str> {
     let (inside, _) = rest.split_once('}')?;
     let (low, high) = inside.split_once(',').unwrap_or((inside, ""));
@@ -181,7 +182,7 @@ fn repetition(rest: &str) -> Option<&str> {
     (!low.is_empty() && is_number(low) && is_number(high)).then_some(inside)
 }
 
-fn is_too_often(inside: &str) -> bool {
+fn exceeds_max_repeat(inside: &str) -> bool {
     let numbers = inside.split(',').filter(|number| !number.is_empty());
     numbers.into_iter().any(|number| number.parse::<u32>().map_or(true, |number| number > MAX_REPEAT))
 }

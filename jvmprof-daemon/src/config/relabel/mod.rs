@@ -11,52 +11,51 @@ mod tests;
 
 use md5::{Digest, Md5};
 
-pub use rule::{Action, Rule, RuleError};
+pub use rule::{RelabelAction, RelabelRule, RuleError};
 
 use crate::profile::model::LabelSet;
 
-/// Applies the rules. False: the label set is dropped, and what is left of it means nothing.
+/// Applies the rules. Returns false if they drop the label set: what is left of it means nothing.
 #[must_use]
-pub fn relabel(rules: &[Rule], labels: &mut LabelSet) -> bool {
+pub fn relabel(rules: &[RelabelRule], labels: &mut LabelSet) -> bool {
     rules.iter().all(|rule| rule.apply(labels))
 }
 
-/// Applies what the rules do to labels and not what they drop: to a label set that stands for
-/// several, which they have kept.
-pub fn relabel_kept(rules: &[Rule], labels: &mut LabelSet) {
+/// Applies the rules to a label set that stands for several which they have kept: they change it and
+/// don't drop it.
+pub fn relabel_kept(rules: &[RelabelRule], labels: &mut LabelSet) {
     for rule in rules {
-        let _would_be_kept = rule.apply(labels);
+        let _is_kept = rule.apply(labels);
     }
 }
 
-/// What rules leave: without labels that only they see, empty ones, and names that backends don't
-/// take.
+/// Removes labels that only rules see, empty ones, and those whose names backends don't take.
 pub fn retain_public(labels: &mut LabelSet) {
     labels.retain(|name, value| !name.starts_with("__") && is_label_name(name) && !value.is_empty());
 }
 
-/// `[a-zA-Z_][a-zA-Z0-9_]*`: what backends of the Parca family take.
+/// Returns true for a name that backends of the Parca family take: `[a-zA-Z_][a-zA-Z0-9_]*`.
 pub fn is_label_name(name: &str) -> bool {
     let mut bytes = name.bytes();
     bytes.next().is_some_and(|first| first.is_ascii_alphabetic() || first == b'_')
         && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-impl Rule {
-    /// Applies one rule. False: dropped.
+impl RelabelRule {
+    /// Applies one rule. Returns false if it drops the label set.
     fn apply(&self, labels: &mut LabelSet) -> bool {
         match self.action {
-            Action::Keep => return self.regex.is_match(&self.source(labels)),
-            Action::Drop => return !self.regex.is_match(&self.source(labels)),
-            Action::KeepEqual => return self.source(labels) == get(labels, &self.target_label),
-            Action::DropEqual => return self.source(labels) != get(labels, &self.target_label),
-            Action::Replace => self.replace(labels),
-            Action::Lowercase => self.set(labels, each_char(&self.source(labels), char::to_lowercase)),
-            Action::Uppercase => self.set(labels, each_char(&self.source(labels), char::to_uppercase)),
-            Action::HashMod => self.set(labels, self.hash(&self.source(labels)).to_string()),
-            Action::LabelMap => self.map_names(labels),
-            Action::LabelDrop => labels.retain(|name, _| !self.regex.is_match(name)),
-            Action::LabelKeep => labels.retain(|name, _| self.regex.is_match(name)),
+            RelabelAction::Keep => return self.regex.is_match(&self.source(labels)),
+            RelabelAction::Drop => return !self.regex.is_match(&self.source(labels)),
+            RelabelAction::KeepEqual => return self.source(labels) == get(labels, &self.target_label),
+            RelabelAction::DropEqual => return self.source(labels) != get(labels, &self.target_label),
+            RelabelAction::Replace => self.replace(labels),
+            RelabelAction::Lowercase => self.set(labels, each_char(&self.source(labels), char::to_lowercase)),
+            RelabelAction::Uppercase => self.set(labels, each_char(&self.source(labels), char::to_uppercase)),
+            RelabelAction::HashMod => self.set(labels, self.hash(&self.source(labels)).to_string()),
+            RelabelAction::LabelMap => self.map_names(labels),
+            RelabelAction::LabelDrop => labels.retain(|name, _| !self.regex.is_match(name)),
+            RelabelAction::LabelKeep => labels.retain(|name, _| self.regex.is_match(name)),
         }
         true
     }
@@ -97,7 +96,8 @@ impl Rule {
         }
     }
 
-    /// The last eight bytes of MD5, as Prometheus has it, so that the shards of both are the same.
+    /// Returns the last eight bytes of MD5 modulo `modulus`, as Prometheus does, so that the shards of
+    /// both are the same.
     fn hash(&self, text: &str) -> u64 {
         let sum: [u8; 16] = Md5::digest(text).into();
         let [.., a, b, c, d, e, f, g, h] = sum;
@@ -117,7 +117,7 @@ fn set(labels: &mut LabelSet, name: String, value: String) {
     }
 }
 
-/// Go maps each character to one: what has no single counterpart stays.
+/// Maps each character to one, as Go does: a character without a single counterpart stays.
 fn each_char<I: Iterator<Item = char>>(text: &str, map: impl Fn(char) -> I) -> String {
     let one = |char| {
         let mut mapped = map(char);

@@ -1,19 +1,20 @@
-//! A rule as it is written, checked as Prometheus checks it.
+//! Relabelling rules as they are written, checked as Prometheus checks them.
 
-use std::fmt;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
+use clap::ValueEnum;
 use regex::Regex;
 use serde::Deserialize;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeValue, ValueDeserializer};
 
 use super::{go_regex, is_label_name};
+use crate::config::suggestion::nearest;
 
-/// What a rule does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Action {
+/// The action of a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lower")]
+pub enum RelabelAction {
     /// Writes the expanded `replacement` to `target_label` where `regex` matches the source.
     Replace,
     /// Drops what doesn't match.
@@ -36,39 +37,34 @@ pub enum Action {
     Uppercase,
 }
 
-impl Action {
-    const ALL: [(&'static str, Self); 11] = [
-        ("replace", Self::Replace),
-        ("keep", Self::Keep),
-        ("drop", Self::Drop),
-        ("keepequal", Self::KeepEqual),
-        ("dropequal", Self::DropEqual),
-        ("hashmod", Self::HashMod),
-        ("labelmap", Self::LabelMap),
-        ("labeldrop", Self::LabelDrop),
-        ("labelkeep", Self::LabelKeep),
-        ("lowercase", Self::Lowercase),
-        ("uppercase", Self::Uppercase),
-    ];
+impl RelabelAction {
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
 
-    /// Writes to `target_label`, or compares with it.
+    /// Returns true if it writes to `target_label`, or compares with it.
     fn needs_target(self) -> bool {
         !matches!(self, Self::Keep | Self::Drop | Self::LabelMap | Self::LabelDrop | Self::LabelKeep)
     }
-}
 
-impl fmt::Display for Action {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Self::ALL.iter().find(|(_, action)| action == self).map_or("", |(name, _)| name);
-        f.write_str(name)
+    /// Returns the fields that mean nothing to it. Prometheus refuses them instead of ignoring them.
+    fn unused_fields(self) -> &'static [&'static str] {
+        match self {
+            Self::Lowercase | Self::Uppercase => &["replacement"],
+            Self::KeepEqual | Self::DropEqual => &["regex", "modulus", "separator", "replacement"],
+            Self::LabelDrop | Self::LabelKeep => {
+                &["source_labels", "target_label", "modulus", "separator", "replacement"]
+            }
+            _ => &[],
+        }
     }
 }
 
-/// A checked rule. [`FromStr`] reads it from an inline TOML table with the fields of a Prometheus
+/// A valid rule. [`FromStr`] reads it from an inline TOML table with the fields of a Prometheus
 /// `relabel_config`.
 #[derive(Clone, Debug)]
-pub struct Rule {
-    pub(super) action: Action,
+pub struct RelabelRule {
+    pub(super) action: RelabelAction,
     pub(super) source_labels: Vec<String>,
     pub(super) separator: String,
     pub(super) regex: Regex,
@@ -77,228 +73,179 @@ pub struct Rule {
     pub(super) replacement: String,
 }
 
-/// Why a rule can't be.
+/// A rule that isn't valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RuleError {
-    #[error(
-        "not a rule: {why}; one looks like {{ source_labels = [\"comm\"], regex = \"java\", action = \"keep\" }}"
-    )]
-    Syntax { why: String, field: Option<String> },
-    #[error("unknown action {given:?}: must be one of {}{}", actions(), suggested(.given))]
-    Action { given: String },
-    #[error("regex {regex:?}: {why}")]
-    Regex { regex: String, why: String },
-    #[error("action {action} needs {field}")]
-    Missing { action: Action, field: &'static str },
-    #[error("action {action} takes no {field}")]
-    Superfluous { action: Action, field: &'static str },
-    #[error(
-        "{} {value:?} is no label name: letters, digits and _ without a digit in front",
-        described(field)
-    )]
-    Name { field: &'static str, value: String },
-}
-
-const SOURCE_LABELS: &str = "source_labels";
-
-/// One of several has the name of one.
-fn described(field: &str) -> &str {
-    if field == SOURCE_LABELS { "source label" } else { field }
+#[error("{reason}")]
+pub struct RuleError {
+    reason: String,
+    /// The field that is wrong, if one is.
+    field: Option<String>,
 }
 
 impl RuleError {
-    /// The field that is wrong, if one is.
-    pub fn field(&self) -> Option<&str> {
-        match self {
-            Self::Syntax { field, .. } => field.as_deref(),
-            Self::Action { .. } => Some("action"),
-            Self::Regex { .. } => Some("regex"),
-            Self::Missing { .. } => None,
-            Self::Superfluous { field, .. } | Self::Name { field, .. } => Some(field),
+    fn at(field: &str, reason: String) -> Self {
+        Self { reason, field: Some(field.to_owned()) }
+    }
+
+    /// `value`: with what it is called.
+    fn label_name(field: &str, value: &str) -> Self {
+        let reason = "is no label name: letters, digits and _ without a digit in front";
+        Self::at(field, format!("{value} {reason}"))
+    }
+
+    fn syntax(text: &str, error: &toml::de::Error) -> Self {
+        let reason = with_suggestion(error.message());
+        let example = r#"{ source_labels = ["comm"], regex = "java", action = "keep" }"#;
+        Self {
+            reason: format!("not a rule: {reason}; one looks like {example}"),
+            field: error.span().and_then(|at| field_at(text, at.start)),
         }
     }
 
-    fn syntax(line: &str, error: &toml::de::Error) -> Self {
-        Self::Syntax {
-            why: explained(error.message()),
-            field: error.span().and_then(|at| field_at(line, at.start)),
-        }
+    /// Returns the field that is wrong, if one is.
+    pub fn field(&self) -> Option<&str> {
+        self.field.as_deref()
     }
 }
 
-/// The field of the rule in a line in which this byte stands.
-fn field_at(line: &str, at: usize) -> Option<String> {
-    let document = DeTable::parse(line).ok()?;
-    let DeValue::Table(rule) = document.get_ref().get(RULE)?.get_ref() else { return None };
-    let mut fields = rule.iter();
+/// Returns the field of a rule in which this byte stands.
+fn field_at(text: &str, at: usize) -> Option<String> {
+    let rule = DeValue::parse(text).ok()?;
+    let mut fields = rule.get_ref().as_table()?.iter();
     fields
         .find(|(key, value)| (key.span().start..value.span().end).contains(&at))
         .map(|(key, _)| key.get_ref().to_string())
 }
 
-fn actions() -> String {
-    Action::ALL.map(|(name, _)| name).join(", ")
-}
-
-fn suggested(given: &str) -> String {
-    let nearest = crate::config::suggestion::nearest(given, Action::ALL.iter().map(|(name, _)| *name));
-    nearest.map_or_else(String::new, |name| format!("; did you mean {name:?}?"))
-}
-
-/// In one line, with the field that was meant if one isn't known.
-fn explained(message: &str) -> String {
-    const FIELDS: [&str; 7] =
-        ["action", "source_labels", "separator", "regex", "modulus", "target_label", "replacement"];
+/// Returns a message in one line, with the field that was meant if one isn't known.
+fn with_suggestion(message: &str) -> String {
     let text = message.lines().collect::<Vec<_>>().join(" ");
-    let unknown = text.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
-    match unknown.and_then(|field| crate::config::suggestion::nearest(field, FIELDS)) {
+    // serde: unknown field `regexp`, expected one of `action`, `source_labels`, ...
+    let mut names = text.split('`').skip(1).step_by(2);
+    let unknown = names.next().filter(|_| text.starts_with("unknown field"));
+    match unknown.and_then(|field| nearest(field, names)) {
         Some(nearest) => format!("{text}; did you mean {nearest:?}?"),
         None => text,
     }
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Written {
-    #[serde(default)]
+/// A rule with the fields of a Prometheus `relabel_config`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RuleFields {
     action: Option<String>,
-    #[serde(default)]
     source_labels: Option<Vec<String>>,
-    #[serde(default)]
     separator: Option<String>,
-    #[serde(default)]
     regex: Option<String>,
-    #[serde(default)]
     modulus: Option<u64>,
-    #[serde(default)]
     target_label: Option<String>,
-    #[serde(default)]
     replacement: Option<String>,
 }
 
-/// What a rule is called while it is read.
-const RULE: &str = "rule";
-
-#[derive(Debug, Deserialize)]
-struct Line {
-    rule: Written,
-}
-
-impl FromStr for Rule {
+impl FromStr for RelabelRule {
     type Err = RuleError;
 
     fn from_str(text: &str) -> Result<Self, RuleError> {
-        let line = format!("{RULE} = {}", text.trim());
-        let line: Line = toml::from_str(&line).map_err(|error| RuleError::syntax(&line, &error))?;
-        Self::check(line.rule)
+        let text = text.trim();
+        let fields = ValueDeserializer::parse(text).and_then(RuleFields::deserialize);
+        Self::new(fields.map_err(|error| RuleError::syntax(text, &error))?)
     }
 }
 
-/// Where a rule says nothing.
 const DEFAULT_REGEX: &str = "(.*)";
 const DEFAULT_SEPARATOR: &str = ";";
 const DEFAULT_REPLACEMENT: &str = "$1";
 
-impl Rule {
-    pub fn action(&self) -> Action {
+impl RelabelRule {
+    pub fn action(&self) -> RelabelAction {
         self.action
     }
 
-    /// True if what it does may depend on this label's value.
+    /// Returns true if its effect may depend on this label's value.
     pub fn reads(&self, label: &str) -> bool {
-        let compares = matches!(self.action, Action::KeepEqual | Action::DropEqual);
+        let compares = matches!(self.action, RelabelAction::KeepEqual | RelabelAction::DropEqual);
         self.source_labels.iter().any(|source| source == label) || (compares && self.target_label == label)
     }
 
-    fn check(written: Written) -> Result<Self, RuleError> {
-        let action = match &written.action {
-            None => Action::Replace,
+    fn new(fields: RuleFields) -> Result<Self, RuleError> {
+        let action = match &fields.action {
+            None => RelabelAction::Replace,
             // Prometheus doesn't mind the case either.
-            Some(given) => {
-                let lower = given.to_lowercase();
-                let known = Action::ALL.iter().find(|(name, _)| *name == lower);
-                known.ok_or_else(|| RuleError::Action { given: given.clone() })?.1
-            }
+            Some(given) => RelabelAction::from_str(given, true).map_err(|_| unknown_action(given))?,
         };
-        written.check_fields(action)?;
-        let regex = written.regex.as_deref().unwrap_or(DEFAULT_REGEX);
-        let refused = |why: String| RuleError::Regex { regex: regex.to_owned(), why };
-        let regex = go_regex::anchored(regex).map_err(refused)?;
+        fields.check(action)?;
+        let regex = fields.regex.as_deref().unwrap_or(DEFAULT_REGEX);
+        let regex = go_regex::anchored(regex)
+            .map_err(|reason| RuleError::at("regex", format!("regex {regex:?}: {reason}")))?;
         let or = |value: Option<String>, default: &str| value.unwrap_or_else(|| default.to_owned());
         Ok(Self {
             action,
-            source_labels: written.source_labels.unwrap_or_default(),
-            separator: or(written.separator, DEFAULT_SEPARATOR),
+            source_labels: fields.source_labels.unwrap_or_default(),
+            separator: or(fields.separator, DEFAULT_SEPARATOR),
             regex,
-            modulus: written.modulus.unwrap_or(0),
-            target_label: written.target_label.unwrap_or_default(),
-            replacement: or(written.replacement, DEFAULT_REPLACEMENT),
+            modulus: fields.modulus.unwrap_or(0),
+            target_label: fields.target_label.unwrap_or_default(),
+            replacement: or(fields.replacement, DEFAULT_REPLACEMENT),
         })
     }
 }
 
-impl Written {
-    fn check_fields(&self, action: Action) -> Result<(), RuleError> {
+fn unknown_action(given: &str) -> RuleError {
+    let names: Vec<String> = RelabelAction::value_variants().iter().map(|action| action.name()).collect();
+    let nearest = nearest(given, names.iter().map(String::as_str));
+    let suggested = nearest.map_or_else(String::new, |name| format!("; did you mean {name:?}?"));
+    let reason = format!("unknown action {given:?}: must be one of {}{suggested}", names.join(", "));
+    RuleError::at("action", reason)
+}
+
+impl RuleFields {
+    fn check(&self, action: RelabelAction) -> Result<(), RuleError> {
+        let name = action.name();
+        let needs = |field| Err(RuleError { reason: format!("action {name} needs {field}"), field: None });
         let target = self.target_label.as_deref().unwrap_or_default();
         if action.needs_target() && target.is_empty() {
-            return Err(RuleError::Missing { action, field: "target_label" });
+            return needs("target_label");
         }
-        if action == Action::HashMod && self.modulus.unwrap_or(0) == 0 {
-            return Err(RuleError::Missing { action, field: "a modulus that isn't 0" });
+        if action == RelabelAction::HashMod && self.modulus.unwrap_or(0) == 0 {
+            return needs("a modulus that isn't 0");
         }
-        for (field, default, is_set) in self.set_fields() {
-            if superfluous(action).contains(&field) && is_set && !default {
-                return Err(RuleError::Superfluous { action, field });
-            }
+        if let Some(field) = action.unused_fields().iter().find(|field| self.is_changed(field)) {
+            return Err(RuleError::at(field, format!("action {name} takes no {field}")));
         }
-        self.check_names(action, target)
+        self.check_label_names(action, target)
     }
 
-    /// The fields, whether they say the default, and whether they are there.
-    fn set_fields(&self) -> [(&'static str, bool, bool); 6] {
-        let text =
-            |value: &Option<String>, default: &str| (value.as_deref() == Some(default), value.is_some());
-        let with = |name, (default, is_set)| (name, default, is_set);
-        [
-            with(SOURCE_LABELS, (false, self.source_labels.is_some())),
-            with("separator", text(&self.separator, DEFAULT_SEPARATOR)),
-            with("regex", text(&self.regex, DEFAULT_REGEX)),
-            with("modulus", (self.modulus == Some(0), self.modulus.is_some())),
-            with("target_label", text(&self.target_label, "")),
-            with("replacement", text(&self.replacement, DEFAULT_REPLACEMENT)),
-        ]
+    /// Returns true if a field says something else than its default.
+    fn is_changed(&self, field: &str) -> bool {
+        let text = |value: &Option<String>, default| value.as_deref().is_some_and(|it| it != default);
+        match field {
+            "source_labels" => self.source_labels.is_some(),
+            "separator" => text(&self.separator, DEFAULT_SEPARATOR),
+            "regex" => text(&self.regex, DEFAULT_REGEX),
+            "modulus" => self.modulus.is_some_and(|modulus| modulus != 0),
+            "target_label" => text(&self.target_label, ""),
+            _ => text(&self.replacement, DEFAULT_REPLACEMENT),
+        }
     }
 
-    fn check_names(&self, action: Action, target: &str) -> Result<(), RuleError> {
+    fn check_label_names(&self, action: RelabelAction, target: &str) -> Result<(), RuleError> {
         if let Some(name) = self.source_labels.iter().flatten().find(|name| !is_label_name(name)) {
-            return Err(RuleError::Name { field: SOURCE_LABELS, value: name.clone() });
+            return Err(RuleError::label_name("source_labels", &format!("source label {name:?}")));
         }
-        let is_template = action == Action::Replace && target.contains('$');
-        let is_good = if is_template { is_name_template(target) } else { is_label_name(target) };
-        if action.needs_target() && !is_good {
-            return Err(RuleError::Name { field: "target_label", value: target.to_owned() });
+        let is_template = action == RelabelAction::Replace && target.contains('$');
+        let is_valid = if is_template { is_name_template(target) } else { is_label_name(target) };
+        if action.needs_target() && !is_valid {
+            return Err(RuleError::label_name("target_label", &format!("target_label {target:?}")));
         }
         let replacement = self.replacement.as_deref().unwrap_or(DEFAULT_REPLACEMENT);
-        if action == Action::LabelMap && !is_name_template(replacement) {
-            return Err(RuleError::Name { field: "replacement", value: replacement.to_owned() });
+        if action == RelabelAction::LabelMap && !is_name_template(replacement) {
+            return Err(RuleError::label_name("replacement", &format!("replacement {replacement:?}")));
         }
         Ok(())
     }
 }
 
-/// What Prometheus refuses instead of ignoring it.
-fn superfluous(action: Action) -> &'static [&'static str] {
-    match action {
-        Action::Lowercase | Action::Uppercase => &["replacement"],
-        Action::KeepEqual | Action::DropEqual => &["regex", "modulus", "separator", "replacement"],
-        Action::LabelDrop | Action::LabelKeep => {
-            &["source_labels", "target_label", "modulus", "separator", "replacement"]
-        }
-        _ => &[],
-    }
-}
-
-/// A label name in which parts may be references: `$1`, `${name}`.
+/// Returns true for a label name in which parts may be references: `$1`, `${name}`.
 pub(super) fn is_name_template(text: &str) -> bool {
     static TEMPLATE: LazyLock<Option<Regex>> = LazyLock::new(|| {
         Regex::new(r"^(?:(?:[a-zA-Z_]|\$(?:\{[0-9A-Za-z_]+\}|[0-9A-Za-z_]+))+[0-9A-Za-z_]*)+$").ok()

@@ -15,8 +15,11 @@ fn labels(text: &str) -> LabelSet {
     text.split_whitespace().map(pair).collect()
 }
 
-fn rules(texts: &[&str]) -> Vec<Rule> {
-    texts.iter().map(|text| Rule::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"))).collect()
+fn rules(texts: &[&str]) -> Vec<RelabelRule> {
+    texts
+        .iter()
+        .map(|text| RelabelRule::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}")))
+        .collect()
 }
 
 /// Input, rules, and the labels that are there afterwards beside the input's; `None`: dropped.
@@ -208,10 +211,10 @@ fn rules_that_prometheus_refuses_are_refused() {
         ("keep", "not a rule"),
         ("{", "not a rule"),
     ] {
-        let error = Rule::from_str(text).expect_err(text).to_string();
+        let error = RelabelRule::from_str(text).expect_err(text).to_string();
         assert!(error.contains(part), "{text}: {error}");
     }
-    Rule::from_str("{ target_label = 'b', action = 'keepequal', regex = '(.*)', separator = ';' }")
+    RelabelRule::from_str("{ target_label = 'b', action = 'keepequal', regex = '(.*)', separator = ';' }")
         .expect("defaults may be said");
 }
 
@@ -297,8 +300,8 @@ fn regular_expressions_are_read_as_go_reads_them() {
 
 #[test]
 fn case_is_mapped_by_single_characters() {
-    let rule =
-        Rule::from_str("{ source_labels = ['a'], target_label = 'b', action = 'uppercase' }").expect("valid");
+    let rule = RelabelRule::from_str("{ source_labels = ['a'], target_label = 'b', action = 'uppercase' }")
+        .expect("valid");
     let mut set = labels("a=straße-é");
     assert!(rule.apply(&mut set));
     assert_eq!(set["b"], "STRAßE-É");

@@ -13,7 +13,7 @@ use prost::Message as _;
 
 use super::*;
 use crate::clock::monotonic_ns;
-use crate::config::relabel::Rule;
+use crate::config::relabel::RelabelRule;
 use crate::export::parca::requests;
 use crate::process::{ProcessTable, procfs};
 use crate::profile::model::{Batch, Sample as Counted, Series};
@@ -81,7 +81,7 @@ fn a_process_can_choose_values_and_no_names_whatever_it_calls_itself() {
     let process = table.get(pid).expect("it was added");
     // All that is known of it becomes labels of its own.
     let map = "{ regex = '__meta_(.+)', replacement = 'meta_$1', action = 'labelmap' }";
-    let rules = vec![Rule::from_str(map).expect("a rule")];
+    let rules = vec![RelabelRule::from_str(map).expect("a rule")];
     let options = LabelOptions { rules, ..LabelOptions::plain("host".to_owned()) };
     let mut targets = Targets::new(options, Guests::default());
     let owner = Owner { process: process.key, thread_name: 0, tid: 0, cpu: 0, generation: 0 };

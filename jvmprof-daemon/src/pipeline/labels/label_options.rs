@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 
-use crate::config::relabel::{Action, Rule, relabel_kept, retain_public};
+use crate::config::relabel::{RelabelAction, RelabelRule, relabel_kept, retain_public};
 use crate::profile::aggregate::SeriesLimit;
 use crate::profile::model::LabelSet;
 
@@ -42,7 +42,7 @@ pub struct LabelOptions {
     pub external: BTreeMap<String, String>,
     /// Sorted, each once.
     pub sample_labels: Vec<SampleLabel>,
-    pub rules: Vec<Rule>,
+    pub rules: Vec<RelabelRule>,
     /// `None`: as many as there are.
     pub max_series: Option<usize>,
 }
@@ -75,10 +75,10 @@ impl LabelOptions {
     /// How many rules, from the first on, can't depend on the labels of single samples: what they
     /// drop, they drop of all of a process's samples.
     pub(super) fn process_rules(&self) -> usize {
-        let depends = |rule: &Rule| {
+        let depends = |rule: &RelabelRule| {
             self.sample_labels
                 .iter()
-                .any(|label| rule.reads(label.name()) || rule.action() == Action::LabelMap)
+                .any(|label| rule.reads(label.name()) || rule.action() == RelabelAction::LabelMap)
         };
         self.rules.iter().position(depends).unwrap_or(self.rules.len())
     }
@@ -125,7 +125,7 @@ mod tests {
     fn rules_that_depend_on_single_samples_judge_no_process() {
         let options = |labels: &[SampleLabel], rules: &[&str]| LabelOptions {
             sample_labels: labels.to_vec(),
-            rules: rules.iter().map(|text| Rule::from_str(text).expect("valid")).collect(),
+            rules: rules.iter().map(|text| RelabelRule::from_str(text).expect("valid")).collect(),
             ..LabelOptions::plain("host".to_owned())
         };
         let drop = "{ source_labels = ['comm'], regex = 'x', action = 'drop' }";
@@ -144,7 +144,7 @@ mod tests {
     fn the_series_of_the_rest_has_the_labels_that_all_have() {
         let options = |rules: &[&str]| LabelOptions {
             external: [("cluster".to_owned(), "prod".to_owned())].into(),
-            rules: rules.iter().map(|text| Rule::from_str(text).expect("valid")).collect(),
+            rules: rules.iter().map(|text| RelabelRule::from_str(text).expect("valid")).collect(),
             max_series: Some(7),
             ..LabelOptions::plain("host".to_owned())
         };

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use super::*;
 use crate::clock::monotonic_ns;
-use crate::config::relabel::Rule;
+use crate::config::relabel::RelabelRule;
 use crate::export::store::{Store, StoreOptions, TimeRange};
 use crate::process::{ProcessTable, procfs};
 use crate::profile::model::{Batch, Series};
@@ -24,7 +24,7 @@ fn targets(rules: &[&str], sample_labels: &[SampleLabel]) -> Targets {
 
 fn options(rules: &[&str], sample_labels: &[SampleLabel]) -> LabelOptions {
     LabelOptions {
-        rules: rules.iter().map(|text| Rule::from_str(text).expect("a valid rule")).collect(),
+        rules: rules.iter().map(|text| RelabelRule::from_str(text).expect("a valid rule")).collect(),
         sample_labels: sample_labels.to_vec(),
         external: [("cluster".to_owned(), "prod".to_owned()), ("pid".to_owned(), "none".to_owned())].into(),
         ..LabelOptions::plain("host".to_owned())
