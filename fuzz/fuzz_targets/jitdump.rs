@@ -7,7 +7,7 @@ use std::io::Write;
 
 use jvmprof_daemon::jit::jitdump::JitDump;
 use jvmprof_daemon::jit::name_formats::code_name;
-use jvmprof_daemon::jit::code_unwind_rows::CodeRows;
+use jvmprof_daemon::jit::code_unwind_rows::CodeUnwindRows;
 use jvmprof_daemon::types::Avma;
 use libfuzzer_sys::fuzz_target;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -23,7 +23,7 @@ fn dump(file: &File) -> JitDump {
 fuzz_target!(|data: &[u8]| {
     let Some((options, body)) = data.split_first() else { return };
     // Also as the `.eh_frame` of some code, without a record around it.
-    if let Some(rows) = CodeRows::compile(body, 0x7000_1000, 200) {
+    if let Some(rows) = CodeUnwindRows::compile(body, 0x7000_1000, 200) {
         assert!((200..u32::MAX).step_by(1 << 24).all(|offset| rows.at(offset).is_none()));
         (0..200).for_each(|offset| {
             std::hint::black_box(rows.at(offset));

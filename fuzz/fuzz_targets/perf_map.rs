@@ -7,7 +7,7 @@ use std::io::Write;
 
 use jvmprof_daemon::jit::name_formats::code_name;
 use jvmprof_daemon::jit::perf_map::{PerfMap, PerfMapLimits};
-use jvmprof_daemon::jit::timeline::Found;
+use jvmprof_daemon::jit::timeline::CodeMatch;
 use jvmprof_daemon::types::Avma;
 use libfuzzer_sys::fuzz_target;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -34,7 +34,7 @@ fuzz_target!(|data: &[u8]| {
         for address in start.into_iter().flat_map(|at| [at, at.wrapping_add(1), at.wrapping_sub(1)]) {
             let found = whole.lookup(Avma(address), u64::MAX);
             let same = grown.lookup(Avma(address), u64::MAX);
-            let told = |found: Option<Found<'_>>| found.map(|it| (it.name.to_owned(), it.start, it.size));
+            let told = |found: Option<CodeMatch<'_>>| found.map(|it| (it.name.to_owned(), it.start, it.size));
             assert_eq!(told(found), told(same));
             if let Some(found) = found {
                 assert!(found.start.0 <= address && address - found.start.0 < found.size);

@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use jvmprof_daemon::clock::monotonic_ns;
-use jvmprof_daemon::jit::memory_budget::Budget;
-use jvmprof_daemon::jit::perf_map::inotify_thread::Watcher;
-use jvmprof_daemon::jit::perf_map::process_perf_map::{ProcessMap, Writer};
+use jvmprof_daemon::jit::memory_budget::MemoryBudget;
+use jvmprof_daemon::jit::perf_map::inotify_thread::PerfMapWatcher;
+use jvmprof_daemon::jit::perf_map::process_perf_map::{PerfMapWriter, ProcessPerfMap};
 use jvmprof_daemon::types::Avma;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
@@ -44,7 +44,7 @@ fn cpu(who: UsageWho) -> Duration {
 }
 
 /// A map of so many entries, which isn't read yet, its writer, and its bytes.
-fn map_of(directory: &Path, entries: u64) -> (Arc<Mutex<ProcessMap>>, BufWriter<File>, u64) {
+fn map_of(directory: &Path, entries: u64) -> (Arc<Mutex<ProcessPerfMap>>, BufWriter<File>, u64) {
     let mut writer = BufWriter::new(File::create(directory.join("perf-1.map")).expect("the map"));
     let mut written = 0;
     for index in 0..entries {
@@ -53,13 +53,16 @@ fn map_of(directory: &Path, entries: u64) -> (Arc<Mutex<ProcessMap>>, BufWriter<
         writer.write_all(line.as_bytes()).expect("written");
     }
     writer.flush().expect("written");
-    let places = vec![(directory.to_owned(), "/perf-1.map".into())];
+    let candidate_paths = vec![(directory.to_owned(), "/perf-1.map".into())];
     let uid = nix::unistd::geteuid().as_raw();
-    let map = ProcessMap::new(Writer { places, uid, started_ns: None }, Budget::new(256 << 20));
+    let map = ProcessPerfMap::new(
+        PerfMapWriter { candidate_paths, uid, started_ns: None },
+        MemoryBudget::new(256 << 20),
+    );
     (Arc::new(Mutex::new(map)), writer, written)
 }
 
-fn ask(map: &Mutex<ProcessMap>, entries: u64) {
+fn ask(map: &Mutex<ProcessPerfMap>, entries: u64) {
     let begin = Instant::now();
     let (mut found, now) = (0, monotonic_ns());
     let shared = map.lock().expect("a lock");
@@ -95,7 +98,7 @@ fn main() {
     );
 
     ask(&map, ENTRIES);
-    let watcher = Watcher::default();
+    let watcher = PerfMapWatcher::default();
     watcher.watch(&map).expect("a thread");
     std::thread::sleep(Duration::from_millis(200));
     let (before, thread) = (cpu(UsageWho::RUSAGE_SELF), cpu(UsageWho::RUSAGE_THREAD));

@@ -1,5 +1,5 @@
-//! How to unwind one piece of generated code, as its runtime told it in a jitdump: an `.eh_frame`
-//! for that code alone.
+//! Unwind rows of generated code, compiled from the `.eh_frame` that a jitdump records for each piece
+//! of code (`CODE_UNWINDING_INFO`).
 
 use jvmprof_common::rows::{CfaRule, RbpRule, Row};
 use jvmprof_common::tables::PackedRule;
@@ -7,32 +7,33 @@ use jvmprof_common::tables::PackedRule;
 use crate::native::unwind_rows::UnwindRows;
 use crate::types::Svma;
 
-/// Longest `.eh_frame` of one piece of code that is read, bytes. V8's have some hundred.
+/// Longest `.eh_frame` of one piece of code that is read, in bytes. V8's have some hundred.
 pub const MAX_EH_FRAME: usize = 64 << 10;
-/// Rows of one piece of code, at most: it has no more if more are told.
+/// Most rows of one piece of code; later ones are left out.
 const MAX_ROWS: usize = 4096;
-/// Functions are looked for so far from the code: the place of their `.eh_frame` isn't told.
+/// Distance from the code within which functions of the `.eh_frame` are accepted, in bytes: the
+/// address of the section isn't recorded.
 const REACH: u64 = 1 << 30;
 
 /// Unwind rows of one piece of code.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CodeRows {
-    /// By the offset in the code from which on they hold, in bytes. The default rule is no rule.
+pub struct CodeUnwindRows {
+    /// Rules by the offset in the code from which on they hold, in bytes. The default rule stands for
+    /// no row.
     rows: Box<[(u32, PackedRule)]>,
 }
 
-impl CodeRows {
-    /// Compiles the rows for the `size` bytes of code at `code`. `None` if there are none for it.
+impl CodeUnwindRows {
+    /// Compiles the rows for the `size` bytes of code at `code`. Returns `None` if there are none.
     ///
-    /// The section is written as if it were loaded behind the code, at the next multiple of eight
-    /// (Linux `tools/perf/util/genelf.c`, `jit_write_elf`). V8 reckons with the size of the code
-    /// and its tables, so that a section with only one function is moved to where it speaks of this
-    /// code.
+    /// The section is written as if it were loaded after the code, at the next multiple of eight
+    /// (Linux `tools/perf/util/genelf.c`, `jit_write_elf`). V8 adds the size of its tables to that of
+    /// the code, so that a section with only one function is moved to where it describes this code.
     pub fn compile(eh_frame: &[u8], code: u64, size: u32) -> Option<Self> {
         let end = code.checked_add(u64::from(size))?;
         let near = Svma(code.saturating_sub(REACH))..Svma(code.saturating_add(REACH));
         let mut eh_frame = eh_frame.to_vec();
-        forget_no_lsda(&mut eh_frame);
+        drop_empty_lsda_encoding(&mut eh_frame);
         let load = |address: u64| UnwindRows::from_eh_frame((&*eh_frame).into(), Svma(address), near.clone());
         let address = end.checked_next_multiple_of(8)?;
         let mut section = load(address);
@@ -44,41 +45,41 @@ impl CodeRows {
             }
         }
         let mut rows = Vec::new();
-        let mut behind = code;
+        let mut next = code;
         section.for_each(&mut |first, last, row| {
-            let (first, last) = (first.max(behind), last.min(end));
+            let (first, last) = (first.max(next), last.min(end));
             if first >= last || rows.len() + 2 > MAX_ROWS {
                 return;
             }
-            if first > behind {
-                rows.push(((behind - code) as u32, PackedRule::default()));
+            if first > next {
+                rows.push(((next - code) as u32, PackedRule::default()));
             }
-            rows.push(((first - code) as u32, PackedRule::pack(&popped(row))));
-            behind = last;
+            rows.push(((first - code) as u32, PackedRule::pack(&with_popped_rbp(row))));
+            next = last;
         });
         if rows.is_empty() {
             return None;
         }
-        rows.push(((behind - code) as u32, PackedRule::default()));
+        rows.push(((next - code) as u32, PackedRule::default()));
         Some(Self { rows: rows.into() })
     }
 
-    /// The row for the code at this offset.
+    /// Returns the row for the code at this offset.
     pub fn at(&self, offset: u32) -> Option<Row> {
-        let behind = self.rows.partition_point(|(from, _)| *from <= offset);
-        let (_, rule) = self.rows.get(behind.checked_sub(1)?)?;
+        let after = self.rows.partition_point(|(from, _)| *from <= offset);
+        let (_, rule) = self.rows.get(after.checked_sub(1)?)?;
         (*rule != PackedRule::default()).then(|| rule.unpack())
     }
 
-    /// Bytes of memory held, with those of an `Arc` around it.
+    /// Returns the bytes of memory in use, with those of an `Arc` around it.
     pub(super) fn size_bytes(&self) -> usize {
         size_of::<Self>() + 16 + size_of_val(&*self.rows)
     }
 }
 
-/// What was saved below the stack pointer has been popped since: V8 doesn't tell that the register
-/// is back.
-fn popped(row: Row) -> Row {
+/// Returns the row with rbp as restored if it was saved below the stack pointer: it has been popped
+/// since, which V8 doesn't record.
+fn with_popped_rbp(row: Row) -> Row {
     match (row.cfa, row.rbp) {
         (CfaRule::Rsp(to_cfa), RbpRule::AtCfa(saved)) if to_cfa.saturating_add(saved) < 0 => {
             Row { rbp: RbpRule::Same, ..row }
@@ -87,10 +88,10 @@ fn popped(row: Row) -> Row {
     }
 }
 
-/// Takes away that there is no language specific data: V8 says so by an encoding (`L` with
-/// `DW_EH_PE_omit`, V8 src/diagnostics/eh-frame.cc, `WriteCie`), which gimli doesn't take for an
-/// answer. The byte of `L` becomes another one of `R`, whose last one counts.
-fn forget_no_lsda(eh_frame: &mut [u8]) {
+/// Removes V8's statement that there is no language specific data: an encoding (`L` with
+/// `DW_EH_PE_omit`, V8 src/diagnostics/eh-frame.cc, `WriteCie`) that gimli doesn't accept. The byte
+/// of `L` becomes a second `R`, of which the last one counts.
+fn drop_empty_lsda_encoding(eh_frame: &mut [u8]) {
     // Length, id 0, version, "zLR\0", two alignment factors, return address register, size of the
     // data, data.
     const OMIT: u8 = 0xff;
@@ -128,7 +129,7 @@ mod tests {
         bytes
     }
 
-    fn cfa(rows: &CodeRows, offset: u32) -> Option<i32> {
+    fn cfa(rows: &CodeUnwindRows, offset: u32) -> Option<i32> {
         let row = rows.at(offset)?;
         assert_eq!(row.rbp, RbpRule::Same);
         match row.cfa {
@@ -140,7 +141,7 @@ mod tests {
     #[test]
     fn each_address_of_the_code_has_its_row_wherever_the_writer_thought_the_section_to_be() {
         for distance in [48, 64, 1024] {
-            let rows = CodeRows::compile(&section(45, distance), 0x7000_1000, 45).expect("rows");
+            let rows = CodeUnwindRows::compile(&section(45, distance), 0x7000_1000, 45).expect("rows");
             let found: Vec<_> = [0, 1, 43, 44, 45, 1000].map(|offset| cfa(&rows, offset)).to_vec();
             assert_eq!(found, [Some(8), Some(16), Some(16), Some(8), None, None], "{distance}");
         }
@@ -148,7 +149,7 @@ mod tests {
 
     #[test]
     fn code_behind_what_the_section_tells_of_has_no_row() {
-        let rows = CodeRows::compile(&section(20, 48), 0x7000_1000, 45).expect("rows");
+        let rows = CodeUnwindRows::compile(&section(20, 48), 0x7000_1000, 45).expect("rows");
         assert_eq!((cfa(&rows, 19), cfa(&rows, 20), cfa(&rows, 44)), (Some(8), None, None));
     }
 
@@ -164,7 +165,7 @@ mod tests {
         .chunks(2)
         .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).expect("digits"), 16).expect("hex"))
         .collect();
-        let rows = CodeRows::compile(&section, 0x7fe5_b67c_63c0, 460).expect("rows");
+        let rows = CodeUnwindRows::compile(&section, 0x7fe5_b67c_63c0, 460).expect("rows");
         let cfa: Vec<_> = [14, 15, 17, 18, 69, 70, 71, 89].map(|at| rows.at(at).map(|row| row.cfa)).into();
         let (rsp, rbp) = (|offset| Some(CfaRule::Rsp(offset)), Some(CfaRule::Rbp(16)));
         assert_eq!(cfa, [rsp(8), rsp(16), rsp(16), rbp, rbp, rsp(16), rsp(8), rbp]);
@@ -186,7 +187,7 @@ mod tests {
                 let at = at % section.len();
                 section[at] = byte;
             }
-            if let Some(rows) = CodeRows::compile(&section, code, size) {
+            if let Some(rows) = CodeUnwindRows::compile(&section, code, size) {
                 prop_assert!((size..size + 64).chain([u32::MAX]).all(|offset| rows.at(offset).is_none()));
                 prop_assert!(rows.rows.is_sorted_by_key(|(from, _)| *from) && rows.rows.len() <= MAX_ROWS);
             }
@@ -196,8 +197,8 @@ mod tests {
     #[test]
     fn bytes_that_are_no_section_give_no_rows() {
         for bytes in [&[][..], &[0; 20], &[0xff; 64], &section(45, 48)[..30]] {
-            assert_eq!(CodeRows::compile(bytes, 0x1000, 45), None, "{bytes:x?}");
+            assert_eq!(CodeUnwindRows::compile(bytes, 0x1000, 45), None, "{bytes:x?}");
         }
-        assert_eq!(CodeRows::compile(&section(45, 48), u64::MAX - 4, 45), None);
+        assert_eq!(CodeUnwindRows::compile(&section(45, 48), u64::MAX - 4, 45), None);
     }
 }

@@ -1,10 +1,10 @@
 //! CPython's perf trampolines: the generated code through which it calls each Python function under
 //! `-X perf`.
 //!
-//! A trampoline keeps no frame pointer, and nothing tells how to unwind it. But all are copies of
-//! the same few instructions (CPython Python/asm_trampoline.S), from which the rules follow,
-//! whoever wrote them and wherever they are: the return at the end takes what lies eight bytes
-//! above the stack pointer of the call.
+//! A trampoline keeps no frame pointer, and has no unwinding information. But all are copies of the
+//! same few instructions (CPython Python/asm_trampoline.S), from which the unwind rows follow
+//! wherever they are: the return at the end pops the word eight bytes above the stack pointer of the
+//! call.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -18,21 +18,22 @@ use crate::types::Avma;
 
 /// `sub rsp, 8; call rcx; add rsp, 8; ret`.
 const CODE: [u8; 11] = [0x48, 0x83, 0xec, 8, 0xff, 0xd1, 0x48, 0x83, 0xc4, 8, 0xc3];
-/// In front of it where CPython is built for Intel's CET.
+/// First instruction where CPython is built for Intel's CET.
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 /// Offsets in [`CODE`] between which the stack pointer is eight bytes lower.
 const LOWERED: (u32, u32) = (4, 10);
-/// Most memory that is searched, bytes: CPython's arenas have 64 KiB, and neighbours look like one.
+/// Longest memory that is searched, in bytes: CPython's arenas have 64 KiB, and neighbours look like
+/// one mapping.
 const MAX_ARENA: u64 = 4 << 20;
 /// Most arenas of one process.
 const MAX_ARENAS: usize = 64;
 
-/// The trampolines in one stretch of memory.
+/// The trampolines in one mapping.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Trampolines {
-    /// Where they begin, from the memory's start in bytes, ascending.
+    /// Offsets of their first bytes from the mapping's start, ascending.
     starts: Box<[u32]>,
-    /// Length of what stands in front of [`CODE`].
+    /// Length of the instructions before [`CODE`].
     lead: u32,
 }
 
@@ -57,16 +58,18 @@ impl Trampolines {
         Some(Self { starts: starts.into(), lead: (code.len() - CODE.len()) as u32 })
     }
 
-    /// The row for the code at an offset from the memory's start; `None` between trampolines.
+    /// Returns the row for the code at an offset from the mapping's start; `None` between
+    /// trampolines.
     pub fn row(&self, offset: u32) -> Option<Row> {
-        let behind = self.starts.partition_point(|start| *start <= offset);
-        let within = offset - self.starts.get(behind.checked_sub(1)?)?;
+        let after = self.starts.partition_point(|start| *start <= offset);
+        let within = offset - self.starts.get(after.checked_sub(1)?)?;
         let spans = self.spans();
         let (_, _, row) = spans.into_iter().find(|(start, end, _)| (*start..*end).contains(&within))?;
         Some(row)
     }
 
-    /// Hands on all rows, in order of their addresses: first offset, first one behind it, row.
+    /// Calls `handle` with all rows in order of their addresses: first offset, first offset after
+    /// the row, row.
     pub fn for_each(&self, handle: &mut dyn FnMut(u64, u64, Row)) {
         for start in &self.starts {
             for (from, to, row) in self.spans() {
@@ -75,7 +78,7 @@ impl Trampolines {
         }
     }
 
-    /// A number for what it is, the same for the same memory.
+    /// Returns a hash of the contents, which equal mappings share.
     pub fn identity(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.hash(&mut hasher);
@@ -91,38 +94,38 @@ impl Trampolines {
 
 /// The trampolines of one process.
 #[derive(Debug, Default)]
-pub struct Arenas {
-    /// By the memory's start and the address behind it.
-    by_place: HashMap<(Avma, Avma), Option<Arc<Trampolines>>>,
+pub struct TrampolineArenas {
+    /// Trampolines by the mapping's start and the first address after it; `None` for other code.
+    by_range: HashMap<(Avma, Avma), Option<Arc<Trampolines>>>,
 }
 
-impl Arenas {
-    /// Looks for trampolines where the process has mapped new memory for code.
-    pub fn look(&mut self, process: &Process, memory: &impl ProcessMemory) {
-        let places = process.mappings.iter().filter(|mapping| mapping.backing == Backing::Anonymous);
-        let places = places.map(|mapping| (mapping.start, mapping.end)).take(MAX_ARENAS);
-        let mut known = std::mem::take(&mut self.by_place);
-        self.by_place = places
-            .map(|place| (place, known.remove(&place).unwrap_or_else(|| find(place, memory).map(Arc::new))))
+impl TrampolineArenas {
+    /// Searches mappings of generated code that are new for trampolines.
+    pub fn discover(&mut self, process: &Process, memory: &impl ProcessMemory) {
+        let ranges = process.mappings.iter().filter(|mapping| mapping.backing == Backing::Anonymous);
+        let ranges = ranges.map(|mapping| (mapping.start, mapping.end)).take(MAX_ARENAS);
+        let mut known = std::mem::take(&mut self.by_range);
+        self.by_range = ranges
+            .map(|range| (range, known.remove(&range).unwrap_or_else(|| find(range, memory).map(Arc::new))))
             .collect();
     }
 
-    /// Forgets arenas whose memory has become something else. True if there were any.
+    /// Drops arenas whose memory has changed. Returns true if there were any.
     pub fn verify(&mut self, memory: &impl ProcessMemory) -> bool {
-        let before = self.by_place.len();
-        self.by_place
-            .retain(|place, known| known.is_none() || find(*place, memory).as_ref() == known.as_deref());
-        self.by_place.len() != before
+        let before = self.by_range.len();
+        self.by_range
+            .retain(|range, known| known.is_none() || find(*range, memory).as_ref() == known.as_deref());
+        self.by_range.len() != before
     }
 
-    /// The trampolines in the memory that begins at `start`.
+    /// Returns the trampolines in the mapping from `start` to `end`.
     pub fn at(&self, start: Avma, end: Avma) -> Option<&Arc<Trampolines>> {
-        self.by_place.get(&(start, end))?.as_ref()
+        self.by_range.get(&(start, end))?.as_ref()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no trampolines.
     pub fn is_empty(&self) -> bool {
-        self.by_place.values().all(Option::is_none)
+        self.by_range.values().all(Option::is_none)
     }
 }
 
@@ -182,7 +185,7 @@ mod tests {
         let mut memory = RecordedMemory::default();
         memory.insert(place.0, arena(&[], 11, 4096));
         let known = find(place, &memory).map(Arc::new);
-        let mut arenas = Arenas { by_place: HashMap::from([(place, known)]) };
+        let mut arenas = TrampolineArenas { by_range: HashMap::from([(place, known)]) };
         assert!(!arenas.verify(&memory) && !arenas.is_empty());
         let mut memory = RecordedMemory::default();
         memory.insert(place.0, vec![0x90; 4096]);

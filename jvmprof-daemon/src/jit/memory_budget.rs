@@ -1,54 +1,55 @@
-//! Memory for what is known of generated code, of all processes together: anybody can make a
-//! runtime write a lot.
+//! One limit of memory for the entries of all processes' perf maps and jitdumps: any process can
+//! make its runtime write a lot.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::perf_map::PerfMapLimits;
+/// Most bytes that the entries of one file take.
+const MAX_FILE_BYTES: usize = 160 << 20;
 
-/// A number of bytes that processes share.
+/// A number of bytes that the files of all processes share.
 #[derive(Clone, Debug)]
-pub struct Budget {
+pub struct MemoryBudget {
     used: Arc<AtomicUsize>,
     limit: usize,
 }
 
-impl Budget {
-    /// `limit`: bytes.
+impl MemoryBudget {
+    /// Makes a budget of `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Self { used: Arc::default(), limit }
     }
 
-    /// Bytes that may be taken.
+    /// Returns the limit, in bytes.
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Bytes that are taken.
+    /// Returns the bytes that are in use.
     pub fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 }
 
-/// What one file's entries take of it; given back when this is dropped.
+/// The part of a budget that one file's entries take. It is released when this is dropped.
 #[derive(Debug)]
-pub(super) struct Share {
-    budget: Budget,
+pub(super) struct MemoryReservation {
+    budget: MemoryBudget,
     bytes: usize,
 }
 
-impl Share {
-    pub(super) fn new(budget: Budget) -> Self {
+impl MemoryReservation {
+    pub(super) fn new(budget: MemoryBudget) -> Self {
         Self { budget, bytes: 0 }
     }
 
-    /// How much it may be at most, in bytes.
+    /// Returns the bytes that this reservation may have at most by now.
     pub(super) fn limit(&self) -> usize {
-        let free = self.budget.limit.saturating_sub(self.budget.used.load(Ordering::Relaxed));
-        PerfMapLimits::default().memory_bytes.min(self.bytes + free)
+        let free = self.budget.limit.saturating_sub(self.budget.used());
+        MAX_FILE_BYTES.min(self.bytes + free)
     }
 
-    /// It is so much now.
+    /// Sets the bytes that are in use.
     pub(super) fn set(&mut self, bytes: usize) {
         self.budget.used.fetch_add(bytes, Ordering::Relaxed);
         self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
@@ -56,7 +57,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for MemoryReservation {
     fn drop(&mut self) {
         self.set(0);
     }
@@ -68,8 +69,8 @@ mod tests {
 
     #[test]
     fn what_one_takes_is_missing_for_others_until_it_is_gone() {
-        let budget = Budget::new(100);
-        let (mut first, second) = (Share::new(budget.clone()), Share::new(budget));
+        let budget = MemoryBudget::new(100);
+        let (mut first, second) = (MemoryReservation::new(budget.clone()), MemoryReservation::new(budget));
         first.set(70);
         assert_eq!((first.limit(), second.limit()), (100, 30));
         first.set(10);

@@ -1,11 +1,19 @@
-//! Names of generated code, as the runtimes that generate it write them down for profilers, and the
-//! time since when they hold.
+//! Names of generated code (JIT), as runtimes write them down for profilers: perf maps and jitdumps.
+//!
+//! Such a file says which code is at an address *now*; a sample is from *then*. So [`timeline`]
+//! keeps the entries of a process with the times when they came and went, and answers which code
+//! was at an address at the time of a sample. [`perf_map`] and [`jitdump`] find, read and parse the
+//! two kinds of files, within [`memory_budget`] and a budget of CPU time. [`name_formats`] takes
+//! the markup of each runtime off the names. Code without frame pointers is unwound by
+//! [`code_unwind_rows`] from jitdumps, and by the known instructions of [`cpython_trampolines`].
+//!
+//! HotSpot's code needs none of this: see [`crate::hotspot`]. Design: `docs/jit.md`.
 
 pub mod code_unwind_rows;
-mod cpu_budget;
 pub mod cpython_trampolines;
 pub mod jitdump;
 pub mod memory_budget;
 pub mod name_formats;
 pub mod perf_map;
+mod reading_budget;
 pub mod timeline;

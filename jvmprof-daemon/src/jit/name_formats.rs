@@ -1,14 +1,15 @@
-//! Names of generated code for people, without the markup of their writers.
+//! Formats in which runtimes write names of generated code: HotSpot, V8, CPython, .NET.
 
 use std::borrow::Cow;
 
-/// What a writer's text says of a function.
+/// Name and source position of a function, parsed from a runtime's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CodeName<'a> {
-    /// For people. Where it differs from the text, the text is for `system_name`.
+    /// Name without the runtime's markup. If it differs from the text, the text is the profile's
+    /// `system_name`.
     pub name: Cow<'a, str>,
     pub file: Option<&'a str>,
-    /// Where the function begins in its file, 1-based; 0 if unknown.
+    /// First line of the function, 1-based; 0 if unknown.
     pub line: u32,
 }
 
@@ -18,7 +19,7 @@ impl<'a> CodeName<'a> {
     }
 }
 
-/// Reads the `raw` text of a perf map or a jitdump.
+/// Parses the `raw` text of a perf map or a jitdump.
 ///
 /// - HotSpot (`Compiler.perfmap`): `int com.acme.Order.total(int[][])` is `com.acme.Order.total`;
 ///   the number of a hidden class, another one in every run, is left out
@@ -26,7 +27,7 @@ impl<'a> CodeName<'a> {
 /// - V8 (`--perf-basic-prof`, `--perf-prof`): `LazyCompile:*total /app/order.js:12:3` and
 ///   `JS:~total …` are `total` in line 12 of `/app/order.js`. The tier (`~` interpreted, `^`
 ///   baseline, `+` Maglev, `*` optimized) is only in the raw text: one function is one function,
-///   however it was compiled. One without a name is called by its place: `(anonymous
+///   however it was compiled. One without a name is named after its position: `(anonymous
 ///   order.js:12:3)`. `RegExp:a+b` is `RegExp: a+b`, `Builtin:ArrayMap` is `ArrayMap`.
 /// - CPython (`-X perf`): `py::Order.total:/app/order.py` is `Order.total` of `/app/order.py`.
 /// - .NET: `instance void [Acme] Acme.Order::Total(int32)[OptimizedTier1]` is `Acme.Order.Total`.
@@ -38,7 +39,7 @@ pub fn code_name(raw: &str) -> CodeName<'_> {
         .unwrap_or(CodeName::plain(raw))
 }
 
-/// Names are shown on terminals: control characters must not get there.
+/// Returns a name with its control characters replaced, which must not reach a terminal.
 pub(super) fn printable(name: &[u8]) -> Cow<'_, str> {
     let text = String::from_utf8_lossy(name);
     if text.contains(char::is_control) { text.replace(char::is_control, "\u{fffd}").into() } else { text }
@@ -59,7 +60,7 @@ fn v8(raw: &str) -> Option<CodeName<'_>> {
     if function.is_empty() {
         return None;
     }
-    let Some((name, file, line, place)) = script_place(function) else {
+    let Some((name, file, line, place)) = script_position(function) else {
         return Some(CodeName::plain(function.trim_start()));
     };
     let name = if name.is_empty() {
@@ -71,10 +72,10 @@ fn v8(raw: &str) -> Option<CodeName<'_>> {
     Some(CodeName { name, file: (!file.is_empty()).then_some(file), line })
 }
 
-/// `name file:line:column`: name, file, line, and everything behind the name.
-fn script_place(function: &str) -> Option<(&str, &str, u32, &str)> {
-    // Names (`get value`) and paths may have spaces. What begins like a path is one; without, the
-    // last word is.
+/// Splits `name file:line:column` into name, file, line, and the text after the name.
+fn script_position(function: &str) -> Option<(&str, &str, u32, &str)> {
+    // Names (`get value`) and paths may have spaces. A path is recognized by its start, else it is
+    // the last word.
     let starts = [" /", " file://", " node:", " http://", " https://", " webpack://", " evalmachine."];
     let split =
         starts.iter().filter_map(|start| function.find(start)).min().or_else(|| function.rfind(' '))?;
@@ -119,12 +120,12 @@ fn hotspot(raw: &str) -> Option<CodeName<'_>> {
     }
 }
 
-/// Whether this may be the type of a method's result, with dots and array brackets.
+/// Returns true if this may be the type of a method's result, with dots and array brackets.
 fn is_type(text: &str) -> bool {
     let element = text.trim_end_matches("[]");
     let primitives = ["void", "boolean", "byte", "char", "short", "int", "long", "float", "double"];
-    // A class without a package is a type, too: what tells it from other words is only the method
-    // behind it.
+    // A class without a package is a type, too: only the method after it distinguishes it from other
+    // words.
     primitives.contains(&element) || (!element.is_empty() && !element.contains(['[', ']', ':', ',']))
 }
 

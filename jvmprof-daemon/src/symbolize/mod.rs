@@ -23,7 +23,7 @@ use jvmprof_common::frame::UserFrame;
 
 use crate::hotspot::JavaCache;
 use crate::hotspot::stubs::analyze_native;
-use crate::jit::cpython_trampolines::Arenas;
+use crate::jit::cpython_trampolines::TrampolineArenas;
 use crate::kernel_tables::{CodeTables, FileRows};
 use crate::native::file_cache::{FileCache, FileCacheLimits};
 use crate::native::file_identity::FileKey;
@@ -141,7 +141,7 @@ struct ProcessSymbols {
     modules: Modules,
     rules: Rules,
     jit: JitNames,
-    arenas: Arenas,
+    arenas: TrampolineArenas,
     replaced: Replaced,
     java: Java,
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use jvmprof_common::rows::CfaRule;
 use jvmprof_daemon::clock::monotonic_ns;
-use jvmprof_daemon::jit::jitdump::process_jitdump::{ProcessDump, marker};
-use jvmprof_daemon::jit::jitdump::{DumpError, HeaderError, JitDump};
-use jvmprof_daemon::jit::memory_budget::Budget;
+use jvmprof_daemon::jit::jitdump::process_jitdump::{ProcessJitDump, jitdump_marker};
+use jvmprof_daemon::jit::jitdump::{JitDump, JitDumpError, JitDumpHeaderError};
+use jvmprof_daemon::jit::memory_budget::MemoryBudget;
 use jvmprof_daemon::process::{ProcessTable, procfs};
 use jvmprof_daemon::types::Avma;
 use proptest::collection::vec;
@@ -19,13 +19,13 @@ use tempfile::TempDir;
 
 const PID: u32 = 7;
 
-struct Writer {
+struct DumpWriter {
     _directory: TempDir,
     path: PathBuf,
     file: File,
 }
 
-impl Writer {
+impl DumpWriter {
     fn new(pid: u32, flags: u64) -> Self {
         let directory = tempfile::tempdir().expect("a folder");
         let path = directory.path().join("jit-7.dump");
@@ -94,7 +94,7 @@ fn records_hold_from_their_time_on_however_the_file_grows() {
     for cut in (0..all(1).len()).step_by(7) {
         let t = monotonic_ns();
         let all = all(t);
-        let mut writer = Writer::new(PID, 0);
+        let mut writer = DumpWriter::new(PID, 0);
         let mut dump = writer.dump();
         for part in [&all[..cut], &all[cut..]] {
             writer.put(part);
@@ -117,14 +117,14 @@ fn records_hold_from_their_time_on_however_the_file_grows() {
         let counters = dump.counters();
         assert_eq!((counters.entries, counters.malformed), (4, 0));
         assert_eq!((counters.unwinding, counters.unusable_unwinding), (0, 1), "not of the code behind it");
-        assert!(dump.is_known(t + 40) && !dump.is_collecting());
+        assert!(dump.is_complete_until(t + 40) && !dump.is_buffering());
     }
 }
 
 #[test]
 fn a_record_that_is_refused_in_part_ends_what_was_there() {
     let t = monotonic_ns();
-    let mut writer = Writer::new(PID, 0);
+    let mut writer = DumpWriter::new(PID, 0);
     for address in [0x1000, 0x2000, 0x3000, 0x4000] {
         writer.put(&load(t, address, 64, "old"));
     }
@@ -203,7 +203,7 @@ proptest! {
                 }
             }
         }
-        let mut writer = Writer::new(PID, 0);
+        let mut writer = DumpWriter::new(PID, 0);
         let mut dump = writer.dump();
         let cut = bytes.len() * cut / 100;
         for part in [&bytes[..cut], &bytes[cut..]] {
@@ -243,7 +243,7 @@ fn cfa(dump: &JitDump, address: u64, time_ns: u64) -> Option<CfaRule> {
 #[test]
 fn unwinding_information_comes_and_goes_with_its_code() {
     let t = monotonic_ns();
-    let mut writer = Writer::new(PID, 0);
+    let mut writer = DumpWriter::new(PID, 0);
     for (at, frame) in [(0, Some(24)), (10, Some(40)), (20, None)] {
         if let Some(frame) = frame {
             writer.put(&unwinding(t + at, frame));
@@ -265,13 +265,13 @@ fn unwinding_information_comes_and_goes_with_its_code() {
     let moved = places.map(|(address, at)| cfa(&dump, address, t + at));
     assert_eq!(moved, [rsp(24), None, None, rsp(24)]);
     assert_eq!(cfa(&dump, 0x4004, t + 55), None);
-    assert_eq!((dump.is_unwound(), dump.counters().unwinding), (Some(true), 3));
+    assert_eq!((dump.has_unwinding_info(), dump.counters().unwinding), (Some(true), 3));
 }
 
 #[test]
 fn unwinding_information_has_no_more_memory_than_names() {
     let t = monotonic_ns();
-    let mut writer = Writer::new(PID, 0);
+    let mut writer = DumpWriter::new(PID, 0);
     for index in 0..2_000u64 {
         writer.put(&[unwinding(t, 24), load(t, 0x10_0000 + index * 64, 64, "f")].concat());
     }
@@ -289,32 +289,32 @@ fn unwinding_information_has_no_more_memory_than_names() {
 
 #[test]
 fn a_writer_that_collects_its_records_is_found_out() {
-    let mut writer = Writer::new(PID, 0);
+    let mut writer = DumpWriter::new(PID, 0);
     let mut dump = writer.dump();
     dump.refresh().expect("a good file");
     let sampled = monotonic_ns();
     std::thread::sleep(Duration::from_millis(150));
     dump.refresh().expect("a good file");
-    assert!(dump.is_known(sampled), "nothing speaks against it yet");
+    assert!(dump.is_complete_until(sampled), "nothing speaks against it yet");
     writer.put(&load(sampled - 20_000_000, 0x1000, 64, "late"));
     dump.refresh().expect("a good file");
-    assert!(dump.is_collecting() && !dump.is_known(sampled));
+    assert!(dump.is_buffering() && !dump.is_complete_until(sampled));
     assert_eq!(at(&dump, 0x1000, sampled).as_deref(), Some("late"));
     writer.put(&load(monotonic_ns(), 0x5000, 64, "now"));
     dump.refresh().expect("a good file");
-    assert!(dump.is_known(sampled) && !dump.is_known(monotonic_ns()));
+    assert!(dump.is_complete_until(sampled) && !dump.is_complete_until(monotonic_ns()));
     writer.put(&record(3, monotonic_ns(), b""));
     dump.refresh().expect("a good file");
-    assert!(dump.is_known(u64::MAX), "closed");
+    assert!(dump.is_complete_until(u64::MAX), "closed");
 
     // A half record that isn't finished tells it, too.
-    let mut writer = Writer::new(PID, 0);
+    let mut writer = DumpWriter::new(PID, 0);
     let mut dump = writer.dump();
     writer.put(&load(monotonic_ns(), 0x1000, 64, "half")[..30]);
     dump.refresh().expect("a good file");
     std::thread::sleep(Duration::from_millis(150));
     dump.refresh().expect("a good file");
-    assert!(dump.is_collecting());
+    assert!(dump.is_buffering());
 }
 
 /// Writes a jitdump that ends in the middle of a record, and gives it up: first the mapping, then
@@ -364,16 +364,16 @@ fn a_dump_that_its_writer_gives_up_in_the_middle_of_a_record_is_known_to_its_end
     let mut table = ProcessTable::new(1 << 20);
     let facts = procfs::facts(child.id()).expect("the process");
     let process = table.existing(child.id(), &facts, monotonic_ns());
-    let mark = marker(process).expect("the mapping");
-    let mut dump = ProcessDump::open(process, mark, Budget::new(1 << 20)).expect("a dump");
+    let mark = jitdump_marker(process).expect("the mapping");
+    let mut dump = ProcessJitDump::open(process, mark, MemoryBudget::new(1 << 20)).expect("a dump");
     let mut is_known = || {
         for _ in 0..2 {
-            dump.check(monotonic_ns(), true).expect("readable");
+            dump.read_new(monotonic_ns(), true).expect("readable");
             std::thread::sleep(Duration::from_millis(110));
         }
-        dump.check(monotonic_ns(), true).expect("readable");
-        assert!(dump.dump().is_collecting());
-        dump.dump().is_known(u64::MAX)
+        dump.read_new(monotonic_ns(), true).expect("readable");
+        assert!(dump.dump().is_buffering());
+        dump.dump().is_complete_until(u64::MAX)
     };
     assert!(!is_known(), "it is mapped and open");
     go.write_all(b"!").expect("the program waits");
@@ -389,17 +389,17 @@ fn a_dump_that_its_writer_gives_up_in_the_middle_of_a_record_is_known_to_its_end
 #[test]
 fn what_cant_be_believed_is_refused_once_and_names_nothing() {
     let t = monotonic_ns();
-    let refused = |writer: &Writer| writer.dump().refresh().expect_err("not to be believed");
-    let error = refused(&Writer::new(PID, 1));
-    assert!(matches!(error, DumpError::Header(HeaderError::ArchTimestamps)), "{error}");
-    let error = refused(&Writer::new(8, 0));
-    assert!(matches!(error, DumpError::OtherProcess { found: 8, expected: PID }), "{error}");
+    let refused = |writer: &DumpWriter| writer.dump().refresh().expect_err("not to be believed");
+    let error = refused(&DumpWriter::new(PID, 1));
+    assert!(matches!(error, JitDumpError::Header(JitDumpHeaderError::ArchTimestamps)), "{error}");
+    let error = refused(&DumpWriter::new(8, 0));
+    assert!(matches!(error, JitDumpError::OtherProcess { found: 8, expected: PID }), "{error}");
 
     for (bad, reason) in [
         (load(t * 1000, 0x5000, 64, "tomorrow"), "other clock"),
         ([0u32, 3, 0, 0].map(u32::to_le_bytes).concat(), "no record"),
     ] {
-        let mut writer = Writer::new(PID, 0);
+        let mut writer = DumpWriter::new(PID, 0);
         writer.put(&load(t, 0x1000, 64, "good"));
         writer.put(&bad);
         let mut dump = writer.dump();
@@ -408,19 +408,19 @@ fn what_cant_be_believed_is_refused_once_and_names_nothing() {
         assert!(dump.refresh().is_ok(), "said once");
     }
 
-    let mut writer = Writer::new(PID, 0);
+    let mut writer = DumpWriter::new(PID, 0);
     writer.put(&load(t, 0x1000, 64, "good"));
     let mut dump = writer.dump();
     dump.refresh().expect("a good file");
     writer.file.set_len(50).expect("cut");
-    assert!(matches!(dump.refresh(), Err(DumpError::Truncated)));
+    assert!(matches!(dump.refresh(), Err(JitDumpError::Truncated)));
     assert_eq!(at(&dump, 0x1000, t), None);
 }
 
 #[test]
 fn memory_is_bounded_and_hostile_records_are_counted() {
     let t = monotonic_ns();
-    let mut writer = Writer::new(PID, 0);
+    let mut writer = DumpWriter::new(PID, 0);
     writer.put(&load(t, u64::MAX - 10, 64, "wraps"));
     writer.put(&record(0, t, b"short"));
     for index in 0..4_000u64 {

@@ -25,7 +25,7 @@ fn raw_at(map: &PerfMap, address: u64) -> Option<&str> {
     map.lookup(Avma(address), u64::MAX).map(|symbol| symbol.name)
 }
 
-fn refresh(map: &mut PerfMap, path: &Path) -> jvmprof_daemon::jit::perf_map::Refresh {
+fn refresh(map: &mut PerfMap, path: &Path) -> jvmprof_daemon::jit::perf_map::RefreshResult {
     map.refresh(&File::open(path).expect("the map")).expect("it can be read")
 }
 
@@ -149,7 +149,7 @@ fn a_map_of_ten_gigabytes_costs_no_more_than_its_limits() {
         assert!(refresh(&mut map, &path).more);
     }
     assert_eq!(map.counters().bytes_read, 12 << 20);
-    assert_eq!(map.checked_ns(), 0, "what is behind may say otherwise");
+    assert_eq!(map.read_until_ns(), 0, "what is behind may say otherwise");
     assert!(map.size_bytes() < 10_000);
 }
 
@@ -171,13 +171,13 @@ fn what_is_there_at_a_look_was_written_before_it_however_many_turns_it_takes_to_
         .write_all(b"1000 10 newer\n")
         .expect("written");
     let mut turns = 1;
-    while map.checked_ns() <= before {
-        assert_eq!((raw_at(&map, 0x1000), map.may_tell_more(before)), (Some("old"), true));
+    while map.read_until_ns() <= before {
+        assert_eq!((raw_at(&map, 0x1000), map.may_have_unread_entries(before)), (Some("old"), true));
         refresh(&mut map, &path);
         turns += 1;
     }
     while refresh(&mut map, &path).more {}
-    assert!(!map.may_tell_more(u64::MAX));
+    assert!(!map.may_have_unread_entries(u64::MAX));
     assert!(turns > 5, "{turns}");
     let at = |at_ns| map.lookup(Avma(0x1000), at_ns).map(|found| (found.name, found.is_ambiguous));
     assert_eq!(at(u64::MAX), Some(("newer", false)));

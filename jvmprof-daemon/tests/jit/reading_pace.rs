@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use jvmprof_daemon::clock::monotonic_ns;
-use jvmprof_daemon::jit::memory_budget::Budget;
-use jvmprof_daemon::jit::perf_map::process_perf_map::{ProcessMap, Writer};
+use jvmprof_daemon::jit::memory_budget::MemoryBudget;
+use jvmprof_daemon::jit::perf_map::process_perf_map::{PerfMapWriter, ProcessPerfMap};
 use jvmprof_daemon::types::Avma;
 use tempfile::TempDir;
 
@@ -22,12 +22,12 @@ fn root() -> (TempDir, PathBuf) {
 }
 
 /// The map of a process that was started at this time.
-fn map_of(root: &Path, started: Option<SystemTime>) -> ProcessMap {
-    let places = vec![(root.to_owned(), "/tmp/perf-1.map".into())];
+fn map_of(root: &Path, started: Option<SystemTime>) -> ProcessPerfMap {
+    let candidate_paths = vec![(root.to_owned(), "/tmp/perf-1.map".into())];
     let since_epoch = started.map(|at| at.duration_since(UNIX_EPOCH).expect("after 1970").as_nanos());
     let started_ns = since_epoch.map(|ns| i128::try_from(ns).expect("not that far"));
     let uid = nix::unistd::geteuid().as_raw();
-    ProcessMap::new(Writer { places, uid, started_ns }, Budget::new(64 << 20))
+    ProcessPerfMap::new(PerfMapWriter { candidate_paths, uid, started_ns }, MemoryBudget::new(64 << 20))
 }
 
 /// A GiB without a line, which takes no space.
@@ -48,17 +48,17 @@ fn a_large_map_that_is_written_anew_all_the_time_is_read_at_a_bounded_rate_whoev
         }
         let now = start + turn * SECOND / 1_000;
         // As the watcher when a folder changes, as the naming of frames, and at a window's end.
-        map.path_changed();
-        map.check(now);
-        map.check(now);
+        map.invalidate_path();
+        map.read_new(now);
+        map.read_new(now);
         if turn % 1_000 == 999 {
-            map.finish(now);
+            map.read_before_naming(now);
         }
     }
     let read = map.map().counters().bytes_read;
     // 8 s of a fifth of a CPU, what may be spent at once, and what may be owed, at 12 ns a byte.
     assert!(read > 1 << 20 && read < (8 * SECOND / 5 + SECOND) / 12 + (2 << 20), "{} MiB", read >> 20);
-    assert!(map.checked_ns() <= start, "nothing of it is believed to be all");
+    assert!(map.read_until_ns() <= start, "nothing of it is believed to be all");
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn a_map_of_any_length_is_read_to_its_end_when_a_person_asks() {
         (0..400_000).map(|index| format!("{:x} 10 f{index}\n", 0x1000 + index * 16)).collect();
     fs::write(&path, lines).expect("written");
     let mut map = map_of(root.path(), None);
-    map.check(monotonic_ns());
+    map.read_new(monotonic_ns());
     assert!(map.has_more());
     map.read_all(monotonic_ns());
     assert_eq!((map.has_more(), map.map().counters().entries), (false, 400_000));
@@ -88,10 +88,10 @@ fn what_an_earlier_process_may_have_left_in_the_file_is_ambiguous_and_what_comes
     };
     append("2000 10 own\n");
     let mut map = map_of(root.path(), Some(started));
-    map.check(monotonic_ns());
+    map.read_new(monotonic_ns());
     append("3000 10 later\n");
     append("2000 10 own\n");
-    map.check(monotonic_ns());
+    map.read_new(monotonic_ns());
     let at =
         |address| map.map().lookup(Avma(address), u64::MAX).map(|found| (found.name, found.is_ambiguous));
     assert_eq!((at(0x1000), at(0x2000)), (Some(("left", true)), Some(("own", false))));
@@ -101,7 +101,7 @@ fn what_an_earlier_process_may_have_left_in_the_file_is_ambiguous_and_what_comes
     fs::remove_file(&path).expect("removed");
     fs::write(&path, "1000 10 fresh\n").expect("written");
     let mut map = map_of(root.path(), Some(started));
-    map.check(monotonic_ns());
+    map.read_new(monotonic_ns());
     let found = map.map().lookup(Avma(0x1000), u64::MAX).expect("its line");
     assert_eq!((found.name, found.is_ambiguous), ("fresh", false));
 }

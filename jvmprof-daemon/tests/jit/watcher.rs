@@ -8,24 +8,27 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use jvmprof_daemon::clock::monotonic_ns;
-use jvmprof_daemon::jit::memory_budget::Budget;
-use jvmprof_daemon::jit::perf_map::inotify_thread::Watcher;
-use jvmprof_daemon::jit::perf_map::process_perf_map::{ProcessMap, Writer};
+use jvmprof_daemon::jit::memory_budget::MemoryBudget;
+use jvmprof_daemon::jit::perf_map::inotify_thread::PerfMapWatcher;
+use jvmprof_daemon::jit::perf_map::process_perf_map::{PerfMapWriter, ProcessPerfMap};
 use jvmprof_daemon::types::Avma;
 
-fn watched(root: &Path) -> Arc<Mutex<ProcessMap>> {
+fn watched(root: &Path) -> Arc<Mutex<ProcessPerfMap>> {
     watched_at(&[root])
 }
 
 /// In the first of these roots that has it.
-fn watched_at(roots: &[&Path]) -> Arc<Mutex<ProcessMap>> {
-    let places = roots.iter().map(|root| (root.to_path_buf(), "/tmp/perf-1.map".into())).collect();
+fn watched_at(roots: &[&Path]) -> Arc<Mutex<ProcessPerfMap>> {
+    let candidate_paths = roots.iter().map(|root| (root.to_path_buf(), "/tmp/perf-1.map".into())).collect();
     let uid = nix::unistd::geteuid().as_raw();
-    Arc::new(Mutex::new(ProcessMap::new(Writer { places, uid, started_ns: None }, Budget::new(64 << 20))))
+    Arc::new(Mutex::new(ProcessPerfMap::new(
+        PerfMapWriter { candidate_paths, uid, started_ns: None },
+        MemoryBudget::new(64 << 20),
+    )))
 }
 
 /// Waits until the address has this name, and tells how long that took.
-fn await_name(map: &Mutex<ProcessMap>, address: u64, name: &str) -> Duration {
+fn await_name(map: &Mutex<ProcessPerfMap>, address: u64, name: &str) -> Duration {
     let begin = Instant::now();
     loop {
         let map = map.lock().expect("a lock");
@@ -49,7 +52,7 @@ fn maps_are_read_when_they_are_written_whatever_becomes_of_file_and_folder() {
     let tmp = root.path().join("tmp");
     let path = tmp.join("perf-1.map");
     fs::create_dir(&tmp).expect("a folder");
-    let (map, watcher) = (watched(root.path()), Watcher::default());
+    let (map, watcher) = (watched(root.path()), PerfMapWatcher::default());
     watcher.watch(&map).expect("a thread");
     std::thread::sleep(Duration::from_millis(300));
 
@@ -94,7 +97,7 @@ fn maps_are_seen_where_tmp_is_a_link_though_another_place_is_watched() {
     // Inside of the container, and nowhere else, this leads to its `/var/tmp`.
     std::os::unix::fs::symlink("/var/tmp", container.path().join("tmp")).expect("a link");
     fs::create_dir(host.path().join("tmp")).expect("a folder");
-    let (map, watcher) = (watched_at(&[container.path(), host.path()]), Watcher::default());
+    let (map, watcher) = (watched_at(&[container.path(), host.path()]), PerfMapWatcher::default());
     watcher.watch(&map).expect("a thread");
     std::thread::sleep(Duration::from_millis(300));
     append(&tmp.join("perf-1.map"), "1000 10 first\n");
@@ -139,7 +142,7 @@ fn maps_are_read_where_nothing_tells_of_their_changes() {
         let map = watched(root.path());
         let work = || {
             refuse(call);
-            let watcher = Watcher::default();
+            let watcher = PerfMapWatcher::default();
             watcher.watch(&map).expect("a thread");
             std::thread::sleep(Duration::from_millis(100));
             append(&path, "1000 10 first\n");
@@ -191,7 +194,7 @@ fn a_name_that_is_wrong_is_told_to_be_ambiguous_however_busy_the_machine_is() {
     let root = tempfile::tempdir().expect("a root");
     fs::create_dir(root.path().join("tmp")).expect("a folder");
     let path = root.path().join("tmp/perf-1.map");
-    let (map, watcher) = (watched(root.path()), Watcher::default());
+    let (map, watcher) = (watched(root.path()), PerfMapWatcher::default());
     watcher.watch(&map).expect("a thread");
     let is_over = AtomicBool::new(false);
     let (mut asked, mut wrong, mut ambiguous) = (0u64, 0u64, 0u64);
@@ -207,7 +210,7 @@ fn a_name_that_is_wrong_is_told_to_be_ambiguous_however_busy_the_machine_is() {
         for _ in 0..4 {
             let written = write_on(&path, first, 1);
             let mut map = map.lock().expect("a lock");
-            map.check(monotonic_ns());
+            map.read_new(monotonic_ns());
             for (index, pair) in (first..).zip(written.windows(2)) {
                 let [(_, from), (to, _)] = *pair else { continue };
                 for at_ns in
@@ -233,7 +236,7 @@ fn a_name_that_is_wrong_is_told_to_be_ambiguous_however_busy_the_machine_is() {
 fn a_watcher_that_is_dropped_takes_its_thread_along() {
     let root = tempfile::tempdir().expect("a root");
     let map = watched(root.path());
-    let watcher = Watcher::default();
+    let watcher = PerfMapWatcher::default();
     watcher.watch(&map).expect("a thread");
     drop(watcher);
     let begin = Instant::now();

@@ -1,86 +1,97 @@
-//! The jitdump of one process: found by the page of it that the process maps as code, as a mark for
-//! profilers.
+//! The jitdump of one process: found by its first page, which the process maps executable as a
+//! marker for profilers, and read within the process's budgets of memory and CPU time.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{DumpError, JitDump, MOST_READ};
+use super::{JitDump, JitDumpError, MAX_READ_BYTES};
 use crate::clock::thread_cpu_ns;
-use crate::jit::cpu_budget::{Pace, Urgency};
-use crate::jit::memory_budget::{Budget, Share};
+use crate::jit::memory_budget::{MemoryBudget, MemoryReservation};
+use crate::jit::reading_budget::{ReadUrgency, ReadingBudget};
 use crate::native::open_file::{OpenError, open_in_root_owned, open_regular};
 use crate::process::executable_mappings::is_jitdump;
 use crate::process::{MappedCode, Process};
 
-/// Most open files of a process that are looked at.
+/// Most open files of a process that are searched.
 const MAX_DESCRIPTORS: usize = 4096;
-/// It is looked at most this often whether a dump has been given up.
-const LOOK_INTERVAL_NS: u64 = 100_000_000;
+/// Shortest interval of checking whether the process has closed its jitdump, in ns.
+const CLOSE_CHECK_INTERVAL_NS: u64 = 100_000_000;
 
-/// A jitdump that is read.
+/// A jitdump that is being read.
 #[derive(Debug)]
-pub struct ProcessDump {
+pub struct ProcessJitDump {
     dump: JitDump,
-    share: Share,
-    pace: Pace,
+    memory: MemoryReservation,
+    reading_budget: ReadingBudget,
     pid: u32,
     marker: Arc<MappedCode>,
-    next_look_ns: u64,
+    next_close_check_ns: u64,
 }
 
-/// The mapping that tells that a process writes a jitdump: executable, of a file called
-/// `jit-PID.dump`.
-pub fn marker(process: &Process) -> Option<&Arc<MappedCode>> {
+/// Returns the mapping by which a process marks that it writes a jitdump: executable, of a file
+/// called `jit-PID.dump`.
+pub fn jitdump_marker(process: &Process) -> Option<&Arc<MappedCode>> {
     process.mappings.iter().find(|mapping| is_jitdump(&mapping.path))
 }
 
-impl ProcessDump {
+impl ProcessJitDump {
     /// Opens the file that `marker` maps.
     ///
     /// # Errors
-    /// It is gone, no regular file, or may not be read.
-    pub fn open(process: &Process, marker: &Arc<MappedCode>, budget: Budget) -> Result<Self, OpenError> {
+    /// Returns an error if the file is gone, isn't a regular file, or may not be read.
+    pub fn open(
+        process: &Process,
+        marker: &Arc<MappedCode>,
+        budget: MemoryBudget,
+    ) -> Result<Self, OpenError> {
         let dump = JitDump::new(open(process, marker)?, [process.inner_pid(), process.pid]);
         let (pid, marker) = (process.pid, Arc::clone(marker));
-        Ok(Self { dump, share: Share::new(budget), pace: Pace::default(), pid, marker, next_look_ns: 0 })
+        Ok(Self {
+            dump,
+            memory: MemoryReservation::new(budget),
+            reading_budget: ReadingBudget::default(),
+            pid,
+            marker,
+            next_close_check_ns: 0,
+        })
     }
 
-    /// Reads what is new: a bounded piece, and nothing if the file has cost so much lately that it
-    /// has to wait: false then. `is_last_chance`: names are settled by what is known afterwards.
+    /// Reads a bounded piece of what is new. Returns false if the process's budget is used up.
+    /// `is_final`: frames are named afterwards by the entries that have been read.
     ///
     /// # Errors
-    /// As [`JitDump::refresh`].
-    pub fn check(&mut self, now_ns: u64, is_last_chance: bool) -> Result<bool, DumpError> {
-        let urgency = if is_last_chance { Urgency::LastChance } else { Urgency::Later };
-        let most = self.pace.allowance(now_ns, urgency);
+    /// Returns the errors of [`JitDump::refresh`].
+    pub fn read_new(&mut self, now_ns: u64, is_final: bool) -> Result<bool, JitDumpError> {
+        let urgency = if is_final { ReadUrgency::Final } else { ReadUrgency::Deferrable };
+        let most = self.reading_budget.bytes_allowed(now_ns, urgency);
         if most == 0 {
             return Ok(false);
         }
         let (cpu_ns, read) = (thread_cpu_ns(), self.dump.counters().bytes_read);
-        // Before the last of it is read.
-        let is_given_up = self.is_given_up(now_ns);
-        self.dump.set_memory_limit(self.share.limit());
-        self.dump.set_read_limit(most.min(MOST_READ));
+        // Checked before the last records are read.
+        let is_abandoned = self.is_abandoned(now_ns);
+        self.dump.set_memory_limit(self.memory.limit());
+        self.dump.set_read_limit(most.min(MAX_READ_BYTES));
         let done = self.dump.refresh();
-        if is_given_up {
-            self.dump.writer_has_ended();
+        if is_abandoned {
+            self.dump.mark_writer_ended();
         }
-        self.share.set(self.dump.size_bytes());
+        self.memory.set(self.dump.size_bytes());
         let read = self.dump.counters().bytes_read - read;
-        self.pace.spend(read, thread_cpu_ns().saturating_sub(cpu_ns));
+        self.reading_budget.charge(read, thread_cpu_ns().saturating_sub(cpu_ns));
         done.map(|()| true)
     }
 
-    /// Whether a dump that says less than it should gets no more: its writer has it neither mapped
-    /// nor open. (.NET ends it in the middle of the record of code that it can't read itself, and
-    /// goes on with its perf map.)
-    fn is_given_up(&mut self, now_ns: u64) -> bool {
-        if !self.dump.is_collecting() || now_ns < self.next_look_ns {
+    /// Returns true if nothing more will be written to a dump that lacks records: its writer has it
+    /// neither mapped nor open. (.NET ends it in the middle of the record of code that it can't read
+    /// itself, and goes on with its perf map.)
+    fn is_abandoned(&mut self, now_ns: u64) -> bool {
+        if !self.dump.is_buffering() || now_ns < self.next_close_check_ns {
             return false;
         }
-        self.next_look_ns = now_ns + LOOK_INTERVAL_NS;
+        self.next_close_check_ns = now_ns + CLOSE_CHECK_INTERVAL_NS;
         is_unmapped(self.pid, &self.marker) && has_open(self.pid, &self.marker.path) == Some(false)
     }
 
@@ -98,8 +109,8 @@ impl ProcessDump {
 }
 
 fn open(process: &Process, marker: &MappedCode) -> Result<File, OpenError> {
-    // The very file, deleted or not; that takes CAP_CHECKPOINT_RESTORE. Most writers keep it open,
-    // too.
+    // The mapped file itself, deleted or not, which takes CAP_CHECKPOINT_RESTORE. Most writers keep
+    // it open, too.
     if let Ok(file) = open_regular(&map_file(process.pid, marker)) {
         return Ok(file);
     }
@@ -113,36 +124,36 @@ fn map_file(pid: u32, marker: &MappedCode) -> PathBuf {
     format!("/proc/{pid}/map_files/{:x}-{:x}", marker.start.0, marker.end.0).into()
 }
 
-/// Whether the process has nothing mapped there any more, for sure.
+/// Returns true if the process certainly has nothing mapped there any more.
 fn is_unmapped(pid: u32, marker: &MappedCode) -> bool {
     let path = map_file(pid, marker);
-    // Kernels may have no such folder.
-    let is_told = path.parent().is_some_and(Path::is_dir);
-    is_told && fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+    // Not every kernel has this directory.
+    let is_listed = path.parent().is_some_and(Path::is_dir);
+    is_listed && fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
-/// The links to files of this name that the process has open, deleted or not; `None` if that can't
-/// be told.
+/// Returns the links to files of this name that the process has open, deleted or not; `None` if its
+/// descriptors can't be listed.
 fn descriptors(pid: u32, path: &str) -> Option<impl Iterator<Item = PathBuf>> {
-    let wanted = file_name(path).to_owned();
+    let searched = file_name(path).to_owned();
     let links = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten().take(MAX_DESCRIPTORS);
-    let is_wanted = move |link: &PathBuf| {
+    let is_searched = move |link: &PathBuf| {
         let target = fs::read_link(link).ok();
-        target.and_then(|target| Some(file_name(target.to_str()?) == wanted)).unwrap_or(false)
+        target.and_then(|target| Some(file_name(target.to_str()?) == searched)).unwrap_or(false)
     };
-    Some(links.map(|link| link.path()).filter(is_wanted))
+    Some(links.map(|link| link.path()).filter(is_searched))
 }
 
 fn has_open(pid: u32, path: &str) -> Option<bool> {
     Some(descriptors(pid, path)?.next().is_some())
 }
 
-/// The file of this name that the process has open.
+/// Opens the file of this name that the process has open.
 fn open_descriptor(pid: u32, path: &str) -> Option<File> {
     descriptors(pid, path)?.find_map(|link| open_regular(&link).ok())
 }
 
-/// Without what the kernel adds to the name of a deleted file.
+/// Returns a path's file name without the suffix that the kernel adds for a deleted file.
 fn file_name(path: &str) -> &str {
     let name = path.rsplit_once('/').map_or(path, |(_, name)| name);
     name.strip_suffix(" (deleted)").unwrap_or(name)

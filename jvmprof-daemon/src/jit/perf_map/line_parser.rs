@@ -1,4 +1,4 @@
-//! Lines of a perf map, from pieces of the file as they are read.
+//! Parsing of perf map lines, from pieces of the file as they are read.
 //!
 //! Format: Linux `tools/perf/Documentation/jit-interface.txt`: start and size in hexadecimal and
 //! the name, which may have spaces, separated by one space. HotSpot writes the numbers with `0x`,
@@ -8,20 +8,19 @@ use std::borrow::Cow;
 
 use crate::jit::name_formats::printable;
 
-/// Largest entry that is believed, in bytes: one bad line must not name a whole address space.
-/// HotSpot's whole code cache has 240 MB by default.
+/// Largest size of an entry that is accepted, in bytes: one bad line must not name a whole address
+/// space. HotSpot's whole code cache has 240 MB by default.
 const MAX_SIZE: u64 = 256 << 20;
 /// User addresses end below this, also with five-level page tables.
 const MAX_ADDRESS: u64 = 1 << 56;
 
-/// One line's contents.
+/// An entry as one line describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Line<'a> {
+pub(super) struct PerfMapLine<'a> {
     pub(super) start: u64,
     /// In bytes, not zero; `start + size` is a user address.
     pub(super) size: u32,
-    /// Without line feeds and other control characters. Empty if the line tells of code without
-    /// telling its name.
+    /// Name without line feeds and other control characters. Empty if the line has none.
     pub(super) name: Cow<'a, str>,
 }
 
@@ -29,12 +28,12 @@ pub(super) struct Line<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RawLine<'a> {
     pub(super) bytes: &'a [u8],
-    /// It goes on: this is its start, as long as a line may be.
+    /// The line is longer than allowed, and this is its start.
     pub(super) is_cut: bool,
 }
 
 /// Parses one line, without its line feed.
-pub(super) fn parse(line: &[u8]) -> Option<Line<'_>> {
+pub(super) fn parse(line: &[u8]) -> Option<PerfMapLine<'_>> {
     let line = line.trim_ascii();
     let (start, rest) = split_at_space(line)?;
     let (size, name) = split_at_space(rest).unwrap_or((rest, b""));
@@ -42,7 +41,7 @@ pub(super) fn parse(line: &[u8]) -> Option<Line<'_>> {
     if size == 0 || size > MAX_SIZE || start.checked_add(size)? > MAX_ADDRESS {
         return None;
     }
-    Some(Line { start, size: u32::try_from(size).ok()?, name: printable(name) })
+    Some(PerfMapLine { start, size: u32::try_from(size).ok()?, name: printable(name) })
 }
 
 fn split_at_space(text: &[u8]) -> Option<(&[u8], &[u8])> {
@@ -58,34 +57,39 @@ fn hex(digits: &[u8]) -> Option<u64> {
     digits.iter().try_fold(0, |value, digit| Some(value << 4 | u64::from(char::from(*digit).to_digit(16)?)))
 }
 
-/// Puts pieces of a file together to lines.
+/// Splits a file into lines, whichever pieces it is read in.
 #[derive(Debug, Default)]
-pub(super) struct Splitter {
-    /// The start of a line whose end hasn't been read.
-    begun: Vec<u8>,
-    state: State,
+pub(super) struct LineSplitter {
+    /// Start of a line whose end hasn't been read.
+    partial: Vec<u8>,
+    state: PartialLineState,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
-    /// `begun` is all of the line that was read.
+enum PartialLineState {
+    /// `partial` is all of the line that has been read.
     #[default]
     Whole,
-    /// There was more of the line than it may have.
+    /// The line is longer than allowed.
     Cut,
     /// The line's start wasn't read.
     Headless,
 }
 
-impl Splitter {
-    /// Goes on behind this byte: if it ends no line, the rest of the line is skipped.
-    pub(super) fn behind(last: Option<u8>) -> Self {
+impl LineSplitter {
+    /// Makes a splitter for a file that is read on after this byte. If the byte ends no line, the
+    /// rest of that line is skipped.
+    pub(super) fn resume_after(last: Option<u8>) -> Self {
         let is_inside = last.is_some_and(|byte| byte != b'\n');
-        Self { begun: Vec::new(), state: if is_inside { State::Headless } else { State::Whole } }
+        Self {
+            partial: Vec::new(),
+            state: if is_inside { PartialLineState::Headless } else { PartialLineState::Whole },
+        }
     }
 
-    /// Calls `each` with every line that ends in `piece`: `longest` bytes of it at most; `None` for
-    /// one whose start wasn't read. What is behind the last line feed waits for the next piece.
+    /// Calls `each` with every line that ends in `piece`: with `longest` bytes of it at most, and
+    /// with `None` for a line whose start wasn't read. Bytes after the last line feed are kept for
+    /// the next piece.
     pub(super) fn feed(&mut self, piece: &[u8], longest: usize, mut each: impl FnMut(Option<RawLine<'_>>)) {
         let mut rest = piece;
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
@@ -95,34 +99,37 @@ impl Splitter {
                 each(Some(RawLine { bytes: line, is_cut: false }));
                 continue;
             }
-            self.begin(line, longest);
-            let is_cut = self.state == State::Cut;
-            each((self.state != State::Headless).then_some(RawLine { bytes: &self.begun, is_cut }));
-            self.begun.clear();
-            self.state = State::Whole;
+            self.extend_partial(line, longest);
+            let is_cut = self.state == PartialLineState::Cut;
+            each(
+                (self.state != PartialLineState::Headless)
+                    .then_some(RawLine { bytes: &self.partial, is_cut }),
+            );
+            self.partial.clear();
+            self.state = PartialLineState::Whole;
         }
-        self.begin(rest, longest);
+        self.extend_partial(rest, longest);
     }
 
-    /// More of the line that is being read.
-    fn begin(&mut self, more: &[u8], longest: usize) {
-        if self.state != State::Whole {
+    /// Adds bytes of a line whose end hasn't been read.
+    fn extend_partial(&mut self, more: &[u8], longest: usize) {
+        if self.state != PartialLineState::Whole {
             return;
         }
-        let room = longest - self.begun.len();
-        self.begun.extend_from_slice(&more[..more.len().min(room)]);
-        if more.len() > room {
-            self.state = State::Cut;
+        let capacity = longest - self.partial.len();
+        self.partial.extend_from_slice(&more[..more.len().min(capacity)]);
+        if more.len() > capacity {
+            self.state = PartialLineState::Cut;
         }
     }
 
-    /// Whether everything that was read ended in a line feed.
+    /// Returns true if the bytes that were read end in a line feed.
     pub(super) fn is_empty(&self) -> bool {
-        self.begun.is_empty() && self.state == State::Whole
+        self.partial.is_empty() && self.state == PartialLineState::Whole
     }
 
     pub(super) fn size_bytes(&self) -> usize {
-        self.begun.capacity()
+        self.partial.capacity()
     }
 }
 
@@ -183,7 +190,7 @@ mod tests {
     fn lines_are_the_same_however_the_file_is_cut() {
         let text = b"one\ntwo two\n\nthis line is too long\nexactly 10\nthree\nhalf";
         for cut in 1..text.len() {
-            let (mut splitter, mut lines) = (Splitter::default(), Vec::new());
+            let (mut splitter, mut lines) = (LineSplitter::default(), Vec::new());
             for piece in text.chunks(cut) {
                 splitter.feed(piece, 10, |line| lines.push(line.map(|it| (it.bytes.to_vec(), it.is_cut))));
             }
@@ -197,13 +204,13 @@ mod tests {
             ];
             let expected = expected.map(|(line, is_cut)| Some((line.to_vec(), is_cut)));
             assert_eq!(lines, expected, "pieces of {cut}");
-            assert_eq!(splitter.begun, b"half");
+            assert_eq!(splitter.partial, b"half");
         }
     }
 
     #[test]
-    fn a_line_whose_start_was_not_read_is_told_as_such() {
-        let (mut splitter, mut lines) = (Splitter::behind(Some(b'x')), Vec::new());
+    fn a_line_whose_start_was_not_read_is_reported_as_such() {
+        let (mut splitter, mut lines) = (LineSplitter::resume_after(Some(b'x')), Vec::new());
         splitter.feed(b"the rest\nwhole\n", 10, |line| lines.push(line.map(|it| it.bytes.to_vec())));
         assert_eq!(lines, [None, Some(b"whole".to_vec())]);
     }

@@ -1,97 +1,98 @@
-//! What a timeline's memory is bounded by, and what is dropped when it runs short.
+//! The memory limit of a timeline, and eviction of superseded entries when it is reached.
 
 use std::collections::VecDeque;
 
-use super::name_arena::Names;
-use super::superseded_versions::Older;
+use super::name_arena::NameArena;
+use super::superseded_versions::SupersededVersions;
 use super::vec_growth::{growth, reserve};
-use super::{Entry, PIECE_BYTES, Since, Timeline};
+use super::{CodeEntry, CodeTimeline, CreationTime, PIECE_BYTES};
 
-impl Timeline {
-    /// False if an entry with a name of so many bytes would take more than `limit`, also without
-    /// what can be dropped. Else there is room for what is retired as it is put there.
-    pub(super) fn make_room(&mut self, start: u64, size: u32, name_bytes: usize, limit: usize) -> bool {
+impl CodeTimeline {
+    /// Reserves memory for an entry with a name of `name_bytes`, and drops superseded entries for it
+    /// if necessary. Returns false if the entry would exceed `limit` all the same.
+    pub(super) fn reserve_memory(&mut self, start: u64, size: u32, name_bytes: usize, limit: usize) -> bool {
         let limit = limit.min(u32::MAX as usize);
         let covered = self.pieces.range(start..start + u64::from(size)).count();
-        // So many pieces are put there at most: those covered, the gaps, and what splitting leaves.
+        // The most pieces that the entry leaves: those covered, the gaps, and those split off.
         let left = 2 * covered + 3;
-        let no_room = |it: &Self| {
-            // An entry splits one piece in two at each end at most, and their histories with them;
-            // each piece that it covers, and each gap between them, becomes one of its own.
-            let pieces =
-                2 * (PIECE_BYTES + Older::MAX_BYTES) + (covered + 1) * (PIECE_BYTES + Older::ONE_BYTES);
-            let retired = growth(it.retired.capacity(), it.retired.len(), left) * size_of::<(u64, u64)>();
-            let entries = growth(it.entries.capacity(), it.entries.len(), 1) * size_of::<Entry>();
-            it.size_bytes() + pieces + retired + entries + it.names.growth(name_bytes) > limit
+        let exceeds_limit = |it: &Self| {
+            // An entry splits one piece in two at each end at most, and their superseded versions
+            // with them; each piece that it covers, and each gap between them, becomes a piece.
+            let pieces = 2 * (PIECE_BYTES + SupersededVersions::MAX_BYTES)
+                + (covered + 1) * (PIECE_BYTES + SupersededVersions::ONE_BYTES);
+            let superseded =
+                growth(it.superseded.capacity(), it.superseded.len(), left) * size_of::<(u64, u64)>();
+            let entries = growth(it.entries.capacity(), it.entries.len(), 1) * size_of::<CodeEntry>();
+            it.size_bytes() + pieces + superseded + entries + it.names.growth(name_bytes) > limit
         };
-        let is_sparse = self.entries.len() > 2 * self.pieces.len() + self.retired.len() + 1024;
+        let is_sparse = self.entries.len() > 2 * self.pieces.len() + self.superseded.len() + 1024;
         if is_sparse && self.since_compaction > self.entries.len() / 8 {
             self.compact();
         }
-        // Copying everything pays only after as much was written again as an eighth of it.
-        if no_room(self) && self.since_compaction > self.entries.len() / 8 {
-            self.drop_history();
+        // Copying all entries pays only after an eighth of their number was written.
+        if exceeds_limit(self) && self.since_compaction > self.entries.len() / 8 {
+            self.drop_superseded();
             self.compact();
         }
-        if no_room(self) {
+        if exceeds_limit(self) {
             return false;
         }
-        self.retired.reserve_exact(reserve(self.retired.capacity(), self.retired.len(), left));
+        self.superseded.reserve_exact(reserve(self.superseded.capacity(), self.superseded.len(), left));
         true
     }
 
-    /// Takes away whatever touches the addresses, as a whole, so that memory doesn't grow by
+    /// Drops each piece that touches the addresses, as a whole, so that memory doesn't grow by
     /// splitting.
-    pub(super) fn forget(&mut self, start: u64, size: u32, since: Since) {
-        self.has_forgotten = true;
+    pub(super) fn drop_range(&mut self, start: u64, size: u32, since: CreationTime) {
+        self.has_dropped = true;
         let inside = self.pieces.range(start..start + u64::from(size)).map(|(_, piece)| piece);
         let touched = inside.chain(self.pieces.range(..start).next_back().map(|(_, piece)| piece));
         let times =
             touched.filter_map(|piece| self.entries.get(piece.entry as usize)).map(|entry| entry.since_ns);
-        self.forgotten_ns = times.fold(self.forgotten_ns.max(since.since_ns), u64::max);
+        self.dropped_ns = times.fold(self.dropped_ns.max(since.since_ns), u64::max);
         let before = self.pieces.range(..start).next_back();
         let before = before.filter(|(at, piece)| *at + u64::from(piece.len) > start).map(|(at, _)| *at);
         if let Some(piece) = before.and_then(|before| self.pieces.remove(&before)) {
-            self.older_bytes -= piece.older.size_bytes();
+            self.superseded_bytes -= piece.superseded.size_bytes();
         }
         while let Some((_, piece)) = self.take_first(start, start + u64::from(size)) {
-            self.older_bytes -= piece.older.size_bytes();
+            self.superseded_bytes -= piece.superseded.size_bytes();
         }
     }
 
-    fn drop_history(&mut self) {
+    fn drop_superseded(&mut self) {
         for piece in self.pieces.values_mut() {
-            self.history_over_limit += piece.older.drop_all();
+            self.history_over_limit += piece.superseded.drop_all();
         }
-        self.older_bytes = self.pieces.values().map(|piece| piece.older.size_bytes()).sum();
-        self.retired = VecDeque::new();
+        self.superseded_bytes = self.pieces.values().map(|piece| piece.superseded.size_bytes()).sum();
+        self.superseded = VecDeque::new();
     }
 
-    /// Drops the entries of which nothing is left.
+    /// Drops the entries that have no piece any more.
     pub(super) fn compact(&mut self) {
         self.since_compaction = 0;
         self.epoch += 1;
         let mut is_used = vec![false; self.entries.len()];
         for piece in self.pieces.values() {
             piece
-                .older
+                .superseded
                 .entries()
                 .iter()
                 .chain([&piece.entry])
                 .for_each(|entry| is_used[*entry as usize] = true);
         }
         let kept = is_used.iter().filter(|used| **used).count();
-        let (mut entries, mut names) = (Vec::with_capacity(kept), Names::default());
+        let (mut entries, mut names) = (Vec::with_capacity(kept), NameArena::default());
         let mut moved_to = vec![u32::MAX; self.entries.len()];
         for (index, entry) in self.entries.iter().enumerate().filter(|(index, _)| is_used[*index]) {
             moved_to[index] = entries.len() as u32;
-            let name = self.names.get(entry.name).map_or(Names::NONE, |name| names.push(name));
-            entries.push(Entry { name, ..*entry });
+            let name = self.names.get(entry.name).map_or(NameArena::NONE, |name| names.push(name));
+            entries.push(CodeEntry { name, ..*entry });
         }
         names.shrink();
         for piece in self.pieces.values_mut() {
             piece.entry = moved_to[piece.entry as usize];
-            piece.older.renumber(&moved_to);
+            piece.superseded.renumber(&moved_to);
         }
         self.lines = std::mem::take(&mut self.lines)
             .into_iter()

@@ -1,8 +1,8 @@
-//! Generated code through time: which code was at an address at a given moment.
+//! Generated code through time: the code at an address at a given time.
 //!
 //! The address space is cut into disjoint *pieces*. Each has its newest version on top and, for as
-//! long as a sample may ask for them, the older ones below. A lookup is a search in a B-tree and
-//! one among a piece's few versions.
+//! long as a sample may ask for them, the superseded ones below. A lookup is a search in a B-tree
+//! and one among a piece's few versions.
 
 mod memory_limit;
 mod name_arena;
@@ -15,36 +15,35 @@ mod vec_growth;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::jit::code_unwind_rows::CodeRows;
+use crate::jit::code_unwind_rows::CodeUnwindRows;
 use crate::types::Avma;
-use name_arena::Names;
+use name_arena::NameArena;
 pub use source_lines::CodeLines;
-use superseded_versions::Older;
+use superseded_versions::SupersededVersions;
 use vec_growth::reserve;
 
-/// Bytes that a piece takes in the B-tree: key and value are 24, and nodes that are filled in order
-/// are 60 % full.
+/// Bytes of a piece in the B-tree: key and value are 24, and nodes that are filled in order are 60 %
+/// full.
 const PIECE_BYTES: usize = 40;
-/// Versions of one piece that are remembered below the newest. Also bounds the work of an entry
-/// that lies over many pieces: after so many of them, the pieces have nothing left that tells them
-/// apart, and are merged.
-const MAX_OLDER: usize = 64;
+/// Most superseded versions of one piece. It also bounds the work of an entry that lies over many
+/// pieces: after this many of them the pieces don't differ any more, and are merged.
+const MAX_SUPERSEDED: usize = 64;
 
-/// When an entry's code came to be, in nanoseconds of `CLOCK_MONOTONIC`: after `after_ns`, and not
-/// later than `since_ns`.
+/// Time when an entry's code was generated, in nanoseconds of `CLOCK_MONOTONIC`: after `after_ns`,
+/// and not later than `since_ns`.
 ///
-/// The two are equal where the writer told the time. A file that is read now and then only tells
-/// that its new lines were written since the last look; it is read in the order of its times.
+/// The two are equal if the writer recorded the time. New lines of a perf map were written between
+/// the last two reads. A file is read in the order of its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Since {
+pub struct CreationTime {
     pub after_ns: u64,
     pub since_ns: u64,
-    /// Another process may have written it: whatever it names is ambiguous.
+    /// Another process may have written the entry: names from it are ambiguous.
     pub is_doubtful: bool,
 }
 
-impl Since {
-    /// A time that the writer told.
+impl CreationTime {
+    /// Makes an exact time, as the writer recorded it.
     pub fn exact(time_ns: u64) -> Self {
         Self { after_ns: time_ns, since_ns: time_ns, is_doubtful: false }
     }
@@ -54,96 +53,97 @@ impl Since {
     }
 }
 
-/// Which entry of one timeline; valid while [`Timeline::epoch`] stays the same.
+/// Index of an entry of one timeline; valid while [`CodeTimeline::epoch`] stays the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct EntryId(u32);
+pub struct CodeEntryId(u32);
 
-/// An entry that a lookup found.
+/// Result of a lookup: the entry that covers an address at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found<'a> {
-    pub id: EntryId,
-    /// The writer's text.
+pub struct CodeMatch<'a> {
+    pub id: CodeEntryId,
+    /// Name as written.
     pub name: &'a str,
     /// Start of the entry as written, even where a later one overlaps it.
     pub start: Avma,
     /// In bytes, as written.
     pub size: u64,
-    /// What else is known of its source.
+    /// Source lines, if the writer recorded them.
     pub lines: Option<&'a Arc<CodeLines>>,
-    /// How to unwind it, if that was told.
-    pub rows: Option<&'a Arc<CodeRows>>,
-    /// Another entry may have been there at that time: what the writer told can't tell them apart.
+    /// Unwind rows, if the writer recorded unwinding information.
+    pub rows: Option<&'a Arc<CodeUnwindRows>>,
+    /// Another entry may have been there at that time, as far as the times of the entries are known.
     pub is_ambiguous: bool,
 }
 
-/// What [`Timeline::insert`] did.
+/// Result of [`CodeTimeline::insert`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Inserted {
+pub enum InsertOutcome {
     New,
     /// The same code is there already.
-    Known,
-    /// It would take too much memory: its addresses have no name from then on.
-    NoRoom,
+    Unchanged,
+    /// The memory limit is reached: the addresses have no name from then on.
+    OverLimit,
 }
 
-/// The entries of one process, live and past.
+/// The entries of one process, live and superseded.
 #[derive(Debug, Default)]
-pub struct Timeline {
-    /// What covers the addresses from the key on. Disjoint.
-    pieces: BTreeMap<u64, Piece>,
-    /// In the order written; some may have no piece any more.
-    entries: Vec<Entry>,
-    names: Names,
+pub struct CodeTimeline {
+    /// Disjoint pieces by their start address.
+    pieces: BTreeMap<u64, TimelinePiece>,
+    /// Entries in the order written; some may have no piece any more.
+    entries: Vec<CodeEntry>,
+    names: NameArena,
     lines: HashMap<u32, Arc<CodeLines>>,
-    rows: HashMap<u32, Arc<CodeRows>>,
-    /// Where and when a version left the top of a piece, oldest first as far as the writer's times
-    /// ascend.
-    retired: VecDeque<(u64, u64)>,
-    older_bytes: usize,
+    rows: HashMap<u32, Arc<CodeUnwindRows>>,
+    /// Times and start addresses of pieces whose newest version was superseded, oldest first as far
+    /// as the writer's times ascend.
+    superseded: VecDeque<(u64, u64)>,
+    superseded_bytes: usize,
     lines_bytes: usize,
     rows_bytes: usize,
-    /// What was superseded before this time is forgotten.
+    /// Versions that were superseded before this time are dropped.
     horizon_ns: u64,
-    /// Entries written, or refused, since what is invisible was last dropped.
+    /// Entries that were written or refused since the last compaction.
     since_compaction: usize,
     epoch: u64,
-    /// Which writing of the file is being read: see [`Self::begin_rewrite`].
-    writing: u16,
+    /// Number of the file's rewrite that is being read: see [`Self::begin_rewrite`].
+    rewrite: u16,
     history_over_limit: u64,
     rows_over_limit: u64,
-    /// Some addresses have lost their names for lack of room: where nothing older is known, there
-    /// may have been something.
-    has_forgotten: bool,
-    /// The latest code among that. What came earlier may lie below it.
-    forgotten_ns: u64,
-    /// The last of `entries` is what was written last.
+    /// Entries were dropped since the memory limit was reached: an address without an older entry
+    /// may have had one.
+    has_dropped: bool,
+    /// Time of the newest entry that was dropped. Older entries may lie below it.
+    dropped_ns: u64,
+    /// The last of `entries` was written last.
     is_last_new: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Piece {
-    /// In bytes, not zero.
+struct TimelinePiece {
+    /// Length in bytes, not zero.
     len: u32,
-    /// The newest entry.
+    /// Index of the newest entry.
     entry: u32,
-    older: Older,
+    superseded: SupersededVersions,
 }
 
-/// What was written.
+/// An entry as it was written.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct CodeEntry {
     start: u64,
     since_ns: u64,
     size: u32,
-    /// How much earlier it may have come, in microseconds; `u32::MAX` is any time.
+    /// Length of the time before `since_ns` in which it may have been written, in microseconds;
+    /// `u32::MAX`: at any time.
     slack_us: u32,
-    /// `Names::NONE`: no code is here any more.
+    /// Offset of its name; [`NameArena::NONE`]: no code is here any more.
     name: u32,
-    writing: u16,
+    rewrite: u16,
     is_doubtful: bool,
 }
 
-impl Entry {
+impl CodeEntry {
     fn after_ns(&self) -> u64 {
         if self.slack_us == u32::MAX {
             return 0;
@@ -152,33 +152,40 @@ impl Entry {
     }
 }
 
-impl Timeline {
-    /// Adds code over everything that was there before. `name` has no line feed; `start + size`
+impl CodeTimeline {
+    /// Adds code over everything that was there before. `name` has no line feed, `start + size`
     /// doesn't overflow, and `size` isn't zero. `limit`: most bytes of memory.
-    pub fn insert(&mut self, start: u64, size: u32, name: &str, since: Since, limit: usize) -> Inserted {
+    pub fn insert(
+        &mut self,
+        start: u64,
+        size: u32,
+        name: &str,
+        since: CreationTime,
+        limit: usize,
+    ) -> InsertOutcome {
         self.insert_code(start, size, name, None, since, limit)
     }
 
-    /// As [`Self::insert`], of code that is unwound by `rows`. The same code with other rows is
-    /// other code. Rows that there is no room for are left out.
+    /// Adds code that is unwound by `rows`: see [`Self::insert`]. The same code with other rows is
+    /// other code. Rows beyond the memory limit are left out.
     pub fn insert_code(
         &mut self,
         start: u64,
         size: u32,
         name: &str,
-        rows: Option<Arc<CodeRows>>,
-        since: Since,
+        rows: Option<Arc<CodeUnwindRows>>,
+        since: CreationTime,
         limit: usize,
-    ) -> Inserted {
+    ) -> InsertOutcome {
         self.since_compaction += 1;
         self.is_last_new = false;
-        if let Some(known) = self.same(start, size, name, rows.as_deref(), since) {
-            self.entries[known as usize].writing = self.writing;
-            return Inserted::Known;
+        if let Some(unchanged) = self.find_unchanged(start, size, name, rows.as_deref(), since) {
+            self.entries[unchanged as usize].rewrite = self.rewrite;
+            return InsertOutcome::Unchanged;
         }
-        if since.since_ns < self.forgotten_ns || !self.make_room(start, size, name.len() + 1, limit) {
-            self.forget(start, size, since);
-            return Inserted::NoRoom;
+        if since.since_ns < self.dropped_ns || !self.reserve_memory(start, size, name.len() + 1, limit) {
+            self.drop_range(start, size, since);
+            return InsertOutcome::OverLimit;
         }
         let name = self.names.push(name);
         let entry = self.push_entry(start, size, since, name);
@@ -191,30 +198,30 @@ impl Timeline {
             }
             rows => self.rows_over_limit += u64::from(rows.is_some()),
         }
-        Inserted::New
+        InsertOutcome::New
     }
 
-    /// No code is at these addresses any more.
-    pub fn remove(&mut self, start: u64, size: u32, since: Since, limit: usize) {
-        if since.since_ns < self.forgotten_ns || !self.make_room(start, size, 0, limit) {
-            self.forget(start, size, since);
+    /// Records that no code is at these addresses any more.
+    pub fn remove(&mut self, start: u64, size: u32, since: CreationTime, limit: usize) {
+        if since.since_ns < self.dropped_ns || !self.reserve_memory(start, size, 0, limit) {
+            self.drop_range(start, size, since);
             return;
         }
-        let entry = self.push_entry(start, size, since, Names::NONE);
+        let entry = self.push_entry(start, size, since, NameArena::NONE);
         self.cover(start, size, entry);
     }
 
-    /// The code at `from` is now at `to`. `None` if it isn't known which code that was: `to` has no
-    /// name then.
+    /// Moves the code at `from` to `to`. Returns `None` if that code is unknown: `to` has no name
+    /// then.
     pub fn move_code(
         &mut self,
         from: u64,
         to: u64,
         size: u32,
-        since: Since,
+        since: CreationTime,
         limit: usize,
-    ) -> Option<Inserted> {
-        let Some(found) = self.code_all_over(from, size, since.since_ns) else {
+    ) -> Option<InsertOutcome> {
+        let Some(found) = self.code_covering(from, size, since.since_ns) else {
             self.remove(from, size, since, limit);
             self.remove(to, size, since, limit);
             return None;
@@ -223,15 +230,15 @@ impl Timeline {
         let rows = found.rows.map(Arc::clone);
         self.remove(from, size, since, limit);
         let done = self.insert_code(to, size, &name, rows, since, limit);
-        if let Some(lines) = lines.filter(|_| done == Inserted::New) {
+        if let Some(lines) = lines.filter(|_| done == InsertOutcome::New) {
             self.set_lines(to, lines, limit);
         }
         Some(done)
     }
 
-    /// The code that began at `start` and was all over these addresses: its lines and rows are as
-    /// true elsewhere.
-    fn code_all_over(&self, start: u64, size: u32, at_ns: u64) -> Option<Found<'_>> {
+    /// Returns the code that begins at `start` and covers all of these addresses, so that its lines
+    /// and rows hold elsewhere, too.
+    fn code_covering(&self, start: u64, size: u32, at_ns: u64) -> Option<CodeMatch<'_>> {
         let end = start + u64::from(size);
         let found = self.lookup(Avma(start), at_ns).filter(|found| found.start.0 == start)?;
         let mut at = start;
@@ -244,15 +251,15 @@ impl Timeline {
         (at >= end).then_some(found)
     }
 
-    /// The entry that was written last can't have been there before `after_ns`.
-    pub fn last_not_before(&mut self, after_ns: u64) {
+    /// Records that the entry that was written last is newer than `after_ns`.
+    pub fn narrow_last_creation(&mut self, after_ns: u64) {
         if let Some(entry) = self.entries.last_mut().filter(|_| self.is_last_new) {
             entry.slack_us = slack_us(after_ns, entry.since_ns);
         }
     }
 
-    /// Source lines for the code at `start` that was written last, unless they take too much
-    /// memory.
+    /// Sets the source lines of the code at `start` that was written last. Returns false if there is
+    /// none, or the memory limit is reached.
     pub fn set_lines(&mut self, start: u64, lines: CodeLines, limit: usize) -> bool {
         let bytes = lines.size_bytes();
         let entry = if self.is_last_new {
@@ -271,32 +278,33 @@ impl Timeline {
         true
     }
 
-    /// The entry that was live at `address` at the time `at_ns`.
+    /// Returns the entry that was live at `address` at the time `at_ns`.
     ///
-    /// An entry counts from the time when it was first seen. One that may already have been there
-    /// makes the answer ambiguous, and is the answer if nothing older is known.
-    pub fn lookup(&self, address: Avma, at_ns: u64) -> Option<Found<'_>> {
+    /// An entry holds from the time when it was first seen. One that may already have been there
+    /// makes the result ambiguous, and is the result if nothing older is known.
+    pub fn lookup(&self, address: Avma, at_ns: u64) -> Option<CodeMatch<'_>> {
         let (start, piece) = self.pieces.range(..=address.0).next_back()?;
         if address.0 - start >= u64::from(piece.len) {
             return None;
         }
-        let older = piece.older.entries();
-        let version = |index: usize| older.get(index).copied().unwrap_or(piece.entry);
+        let superseded = piece.superseded.entries();
+        let version = |index: usize| superseded.get(index).copied().unwrap_or(piece.entry);
         let entry = |index| self.entries.get(version(index) as usize);
-        let seen = (0..=older.len()).rev().find(|index| entry(*index).is_some_and(|it| it.since_ns <= at_ns));
-        let maybe = (seen.map_or(0, |seen| seen + 1)..=older.len())
+        let seen =
+            (0..=superseded.len()).rev().find(|index| entry(*index).is_some_and(|it| it.since_ns <= at_ns));
+        let maybe = (seen.map_or(0, |seen| seen + 1)..=superseded.len())
             .filter(|index| entry(*index).is_some_and(|it| it.after_ns() < at_ns));
         let (chosen, is_ambiguous) = match seen {
             Some(seen) => (seen, maybe.count() > 0),
-            // What was there before isn't known any more.
-            None if piece.older.is_dropped() || self.has_forgotten => return None,
+            // The entry before has been dropped.
+            None if piece.superseded.is_dropped() || self.has_dropped => return None,
             None => {
                 let (count, last) = maybe.fold((0, None), |(count, _), index| (count + 1, Some(index)));
                 (last?, count > 1)
             }
         };
-        let (id, entry) = (EntryId(version(chosen)), entry(chosen)?);
-        Some(Found {
+        let (id, entry) = (CodeEntryId(version(chosen)), entry(chosen)?);
+        Some(CodeMatch {
             id,
             name: self.names.get(entry.name)?,
             start: Avma(entry.start),
@@ -307,20 +315,20 @@ impl Timeline {
         })
     }
 
-    /// The whole file is being written anew: entries that don't come again until
-    /// [`Self::end_rewrite`] are gone.
+    /// Begins a rewrite of the whole file: entries that aren't inserted again before
+    /// [`Self::end_rewrite`] end.
     pub fn begin_rewrite(&mut self) {
-        self.writing = self.writing.wrapping_add(1);
+        self.rewrite = self.rewrite.wrapping_add(1);
     }
 
-    /// Takes away what didn't come again. True if something was.
-    pub fn end_rewrite(&mut self, since: Since, limit: usize) -> bool {
+    /// Ends the entries that weren't inserted again. Returns true if there were any.
+    pub fn end_rewrite(&mut self, since: CreationTime, limit: usize) -> bool {
         let gone: Vec<(u64, u32)> = self
             .pieces
             .iter()
             .filter(|(_, piece)| {
                 let entry = self.entries.get(piece.entry as usize);
-                entry.is_some_and(|entry| entry.writing != self.writing && entry.name != Names::NONE)
+                entry.is_some_and(|entry| entry.rewrite != self.rewrite && entry.name != NameArena::NONE)
             })
             .map(|(start, piece)| (*start, piece.len))
             .collect();
@@ -330,36 +338,37 @@ impl Timeline {
         !gone.is_empty()
     }
 
-    /// Forgets what was superseded before `horizon_ns`.
+    /// Drops versions that were superseded before `horizon_ns`.
     pub fn expire(&mut self, horizon_ns: u64) {
         self.horizon_ns = self.horizon_ns.max(horizon_ns);
-        while let Some((_, start)) = self.retired.front().copied().filter(|(at, _)| *at <= self.horizon_ns) {
-            self.retired.pop_front();
+        while let Some((_, start)) = self.superseded.front().copied().filter(|(at, _)| *at <= self.horizon_ns)
+        {
+            self.superseded.pop_front();
             let Some((start, piece)) = self.pieces.range_mut(..=start).next_back() else { continue };
-            self.older_bytes -= piece.older.size_bytes();
-            piece.older.expire(piece.entry, &self.entries, self.horizon_ns);
-            let is_nothing = piece.older.entries().is_empty()
-                && self.entries.get(piece.entry as usize).is_some_and(|entry| entry.name == Names::NONE);
-            if is_nothing {
+            self.superseded_bytes -= piece.superseded.size_bytes();
+            piece.superseded.expire(piece.entry, &self.entries, self.horizon_ns);
+            let is_empty = piece.superseded.entries().is_empty()
+                && self.entries.get(piece.entry as usize).is_some_and(|entry| entry.name == NameArena::NONE);
+            if is_empty {
                 let start = *start;
                 self.pieces.remove(&start);
             } else {
-                self.older_bytes += piece.older.size_bytes();
+                self.superseded_bytes += piece.superseded.size_bytes();
             }
         }
     }
 
-    /// Forgets everything.
+    /// Drops all entries.
     pub fn clear(&mut self) {
         *self = Self {
             epoch: self.epoch + 1,
-            has_forgotten: true,
+            has_dropped: true,
             rows_over_limit: self.rows_over_limit,
             ..Self::default()
         };
     }
 
-    /// How many ranges a lookup can tell apart.
+    /// Returns the number of address ranges that a lookup can tell apart.
     pub fn len(&self) -> usize {
         self.pieces.len()
     }
@@ -368,92 +377,107 @@ impl Timeline {
         self.pieces.is_empty()
     }
 
-    /// Changes when [`EntryId`]s have lost their meaning.
+    /// Returns a number that changes when [`CodeEntryId`]s become invalid.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Versions that were forgotten before their time, for lack of room.
+    /// Returns the number of versions that were dropped early, since the memory limit was reached.
     pub fn history_over_limit(&self) -> u64 {
         self.history_over_limit
     }
 
-    /// Entries that have lost their rows for lack of room.
+    /// Returns the number of entries whose rows were left out, since the memory limit was reached.
     pub fn rows_over_limit(&self) -> u64 {
         self.rows_over_limit
     }
 
-    /// Bytes of memory held.
+    /// Returns the bytes of memory in use.
     pub fn size_bytes(&self) -> usize {
         self.pieces.len() * PIECE_BYTES
-            + self.entries.capacity() * size_of::<Entry>()
+            + self.entries.capacity() * size_of::<CodeEntry>()
             + self.names.size_bytes()
-            + self.retired.capacity() * size_of::<(u64, u64)>()
-            + self.older_bytes
+            + self.superseded.capacity() * size_of::<(u64, u64)>()
+            + self.superseded_bytes
             + self.lines_bytes
             + self.rows_bytes
     }
 
-    /// The entry that is this code, if it is the newest all over its addresses, and this tells
-    /// nothing more of it: where the time was told, other code may still be told to have been there
-    /// before it came again.
-    fn same(&self, start: u64, size: u32, name: &str, rows: Option<&CodeRows>, since: Since) -> Option<u32> {
+    /// Returns the entry of the same code if it is the newest one on all of its addresses. With an
+    /// exact time there is none: a record of other code in between may still follow.
+    fn find_unchanged(
+        &self,
+        start: u64,
+        size: u32,
+        name: &str,
+        rows: Option<&CodeUnwindRows>,
+        since: CreationTime,
+    ) -> Option<u32> {
         let piece = self.pieces.get(&start).filter(|piece| piece.len == size && !since.is_exact())?;
         let entry = self.entries.get(piece.entry as usize)?;
         let is_same = (entry.start, entry.size) == (start, size)
             && self.names.get(entry.name) == Some(name)
-            && self.rows.get(&piece.entry).map(|known| &**known) == rows
+            && self.rows.get(&piece.entry).map(|rows| &**rows) == rows
             && (since.is_doubtful || !entry.is_doubtful);
         is_same.then_some(piece.entry)
     }
 
-    fn push_entry(&mut self, start: u64, size: u32, since: Since, name: u32) -> u32 {
-        let Since { after_ns, since_ns, is_doubtful } = since;
+    fn push_entry(&mut self, start: u64, size: u32, since: CreationTime, name: u32) -> u32 {
+        let CreationTime { after_ns, since_ns, is_doubtful } = since;
         let slack_us = slack_us(after_ns, since_ns);
         let entry = self.entries.len() as u32;
         self.entries.reserve_exact(reserve(self.entries.capacity(), self.entries.len(), 1));
-        let writing = self.writing;
-        self.entries.push(Entry { start, since_ns, size, slack_us, name, writing, is_doubtful });
+        let rewrite = self.rewrite;
+        self.entries.push(CodeEntry { start, since_ns, size, slack_us, name, rewrite, is_doubtful });
         entry
     }
 
-    /// Puts an entry on top of what covers its addresses.
+    /// Puts an entry on top of the pieces that it covers.
     fn cover(&mut self, start: u64, size: u32, entry: u32) {
         let end = start + u64::from(size);
         self.split_at(start);
         self.split_at(end);
-        let mut covered: Vec<(u64, Piece)> = Vec::with_capacity(1);
+        let mut covered: Vec<(u64, TimelinePiece)> = Vec::with_capacity(1);
         let mut at = start;
         while let Some((inside, mut piece)) = self.take_first(at, end) {
             if inside > at {
                 let len = (inside - at) as u32;
-                append(&mut covered, at, Piece { len, entry, older: Older::default() });
+                append(
+                    &mut covered,
+                    at,
+                    TimelinePiece { len, entry, superseded: SupersededVersions::default() },
+                );
             }
             at = inside + u64::from(piece.len);
-            self.older_bytes -= piece.older.size_bytes();
+            self.superseded_bytes -= piece.superseded.size_bytes();
             self.history_over_limit +=
-                u64::from(piece.older.push(&mut piece.entry, entry, &self.entries, self.horizon_ns));
+                u64::from(piece.superseded.push(&mut piece.entry, entry, &self.entries, self.horizon_ns));
             append(&mut covered, inside, piece);
         }
         if at < end {
-            append(&mut covered, at, Piece { len: (end - at) as u32, entry, older: Older::default() });
+            append(
+                &mut covered,
+                at,
+                TimelinePiece { len: (end - at) as u32, entry, superseded: SupersededVersions::default() },
+            );
         }
         for (start, piece) in covered {
             self.put(start, piece);
         }
     }
 
-    fn put(&mut self, start: u64, piece: Piece) {
+    fn put(&mut self, start: u64, piece: TimelinePiece) {
         let entry = self.entries.get(piece.entry as usize);
-        if !piece.older.entries().is_empty() || entry.is_some_and(|entry| entry.name == Names::NONE) {
+        if !piece.superseded.entries().is_empty() || entry.is_some_and(|entry| entry.name == NameArena::NONE)
+        {
             let since_ns = entry.map_or(0, |entry| entry.since_ns);
-            self.retired.push_back((since_ns, start));
+            self.superseded.push_back((since_ns, start));
         }
-        self.older_bytes += piece.older.size_bytes();
+        self.superseded_bytes += piece.superseded.size_bytes();
         self.pieces.insert(start, piece);
     }
 
-    fn take_first(&mut self, from: u64, end: u64) -> Option<(u64, Piece)> {
+    fn take_first(&mut self, from: u64, end: u64) -> Option<(u64, TimelinePiece)> {
         let start = *self.pieces.range(from..end).next()?.0;
         Some((start, self.pieces.remove(&start)?))
     }
@@ -463,14 +487,14 @@ impl Timeline {
         let end = start + u64::from(piece.len);
         if end > address {
             piece.len = (address - start) as u32;
-            let right = Piece { len: (end - address) as u32, ..piece.clone() };
+            let right = TimelinePiece { len: (end - address) as u32, ..piece.clone() };
             self.put(address, right);
         }
     }
 }
 
-/// Memory for an entry's rows, with their place in the map.
-fn row_bytes(rows: &CodeRows) -> usize {
+/// Returns the memory of an entry's rows, with their entry in the map.
+fn row_bytes(rows: &CodeUnwindRows) -> usize {
     rows.size_bytes() + 2 * size_of::<(u32, usize)>()
 }
 
@@ -481,17 +505,16 @@ fn slack_us(after_ns: u64, since_ns: u64) -> u32 {
     }
 }
 
-/// Adds a piece behind others; one that differs in nothing but its place becomes a part of the
-/// last.
-fn append(pieces: &mut Vec<(u64, Piece)>, start: u64, piece: Piece) {
+/// Appends a piece; one that differs from the last only in its address is merged with it.
+fn append(pieces: &mut Vec<(u64, TimelinePiece)>, start: u64, piece: TimelinePiece) {
     match pieces.last_mut() {
         Some((_, last))
             if last.entry == piece.entry
-                && last.older.entries() == piece.older.entries()
+                && last.superseded.entries() == piece.superseded.entries()
                 && last.len.checked_add(piece.len).is_some() =>
         {
             last.len += piece.len;
-            last.older.merge_dropped(&piece.older);
+            last.superseded.merge_dropped(&piece.superseded);
         }
         _ => pieces.push((start, piece)),
     }

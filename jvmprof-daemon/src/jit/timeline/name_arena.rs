@@ -1,16 +1,16 @@
-//! Texts of entries, one behind the other.
+//! Names of entries, one after the other in one allocation.
 
 use super::vec_growth::{growth, reserve};
 
-/// Append-only. Each text is ended by a line feed, which none may hold.
+/// Append-only names. Each ends in a line feed, which none may contain.
 #[derive(Debug, Default)]
-pub(super) struct Names(String);
+pub(super) struct NameArena(String);
 
-impl Names {
-    /// No text.
+impl NameArena {
+    /// Offset that stands for no name.
     pub(super) const NONE: u32 = u32::MAX;
 
-    /// Adds a text and gives its place. The caller has seen to it that there is room below `NONE`.
+    /// Appends a name and returns its offset, which the caller keeps below `NONE`.
     pub(super) fn push(&mut self, name: &str) -> u32 {
         let at = self.0.len() as u32;
         self.0.reserve_exact(reserve(self.0.capacity(), self.0.len(), name.len() + 1));
@@ -24,7 +24,7 @@ impl Names {
         Some(name)
     }
 
-    /// By how many bytes a text of `bytes` lets memory grow.
+    /// Returns the bytes by which memory grows for a name of `bytes`.
     pub(super) fn growth(&self, bytes: usize) -> usize {
         growth(self.0.capacity(), self.0.len(), bytes)
     }

@@ -7,29 +7,29 @@ use super::*;
 
 const SPACE: u64 = 120;
 
-fn name_at(timeline: &Timeline, address: u64, at_ns: u64) -> Option<String> {
+fn name_at(timeline: &CodeTimeline, address: u64, at_ns: u64) -> Option<String> {
     timeline.lookup(Avma(address), at_ns).map(|found| {
         assert!(found.start.0 <= address && address < found.start.0 + found.size);
         found.name.to_owned()
     })
 }
 
-fn between(after_ns: u64, since_ns: u64) -> Since {
-    Since { after_ns, since_ns, is_doubtful: false }
+fn between(after_ns: u64, since_ns: u64) -> CreationTime {
+    CreationTime { after_ns, since_ns, is_doubtful: false }
 }
 
 /// What a writer did.
 #[derive(Clone, Debug)]
-struct Write {
+struct CodeWrite {
     start: u64,
     size: u32,
-    since: Since,
+    since: CreationTime,
     /// Few different ones, so that the same code comes again. `None`: the code is taken away.
     name: Option<u8>,
 }
 
 /// Times mostly ascend.
-fn writes(count: usize) -> impl Strategy<Value = Vec<Write>> {
+fn writes(count: usize) -> impl Strategy<Value = Vec<CodeWrite>> {
     let one = (0..SPACE, 1..40u32, 0..4_000u64, 0..3_000u64, proptest::option::weighted(0.9, 0..6u8));
     vec(one, 0..count).prop_map(|writes| {
         let mut clock = 1_000_000;
@@ -39,7 +39,7 @@ fn writes(count: usize) -> impl Strategy<Value = Vec<Write>> {
                 clock += step;
                 let since_ns = if step % 7 == 0 { clock - 2_500 } else { clock };
                 let slack = if step % 3 == 0 { 0 } else { slack / 1000 * 1000 };
-                Write { start, size, since: between(since_ns - slack, since_ns), name }
+                CodeWrite { start, size, since: between(since_ns - slack, since_ns), name }
             })
             .collect()
     })
@@ -47,7 +47,7 @@ fn writes(count: usize) -> impl Strategy<Value = Vec<Write>> {
 
 /// What was at an address: a name, and which code under that name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Code {
+struct WrittenCode {
     name: String,
     start: u64,
     /// Which write it came with.
@@ -56,21 +56,21 @@ struct Code {
 
 /// All versions of each address, by time.
 #[derive(Debug)]
-struct Naive(Vec<Vec<(Since, Option<Code>)>>);
+struct NaiveTimeline(Vec<Vec<(CreationTime, Option<WrittenCode>)>>);
 
-impl Naive {
+impl NaiveTimeline {
     fn new() -> Self {
         Self(vec![Vec::new(); SPACE as usize + 64])
     }
 
-    fn write(&mut self, start: u64, size: u32, since: Since, code: Option<&Code>) {
+    fn write(&mut self, start: u64, size: u32, since: CreationTime, code: Option<&WrittenCode>) {
         for versions in &mut self.0[start as usize..][..size as usize] {
             let at = versions.partition_point(|(earlier, _)| earlier.since_ns <= since.since_ns);
             versions.insert(at, (since, code.cloned()));
         }
     }
 
-    fn moved(&mut self, from: u64, to: u64, size: u32, since: Since, index: usize) -> bool {
+    fn moved(&mut self, from: u64, to: u64, size: u32, since: CreationTime, index: usize) -> bool {
         let live = |address: u64| {
             let versions = &self.0[address as usize];
             let seen = versions.iter().rfind(|(earlier, _)| earlier.since_ns <= since.since_ns)?;
@@ -79,7 +79,7 @@ impl Naive {
         let first = live(from);
         let is_one = first.is_some() && (from..from + u64::from(size)).all(|address| live(address) == first);
         self.write(from, size, since, None);
-        let code = first.filter(|_| is_one).map(|code| Code { start: to, index, ..code });
+        let code = first.filter(|_| is_one).map(|code| WrittenCode { start: to, index, ..code });
         self.write(to, size, since, code.as_ref());
         is_one
     }
@@ -101,15 +101,21 @@ impl Naive {
 }
 
 /// Writes each one under a name of its own, except where the same code is there already.
-fn apply(timeline: &mut Timeline, naive: &mut Naive, writes: &[Write], first: usize, limit: usize) -> bool {
+fn apply(
+    timeline: &mut CodeTimeline,
+    naive: &mut NaiveTimeline,
+    writes: &[CodeWrite],
+    first: usize,
+    limit: usize,
+) -> bool {
     let mut all = true;
     for (index, write) in (first..).zip(writes) {
         match write.name {
             Some(name) => {
                 let name = format!("f{name} of {index}");
                 let done = timeline.insert(write.start, write.size, &name, write.since, limit);
-                all &= done == Inserted::New;
-                let code = Code { name, start: write.start, index };
+                all &= done == InsertOutcome::New;
+                let code = WrittenCode { name, start: write.start, index };
                 naive.write(write.start, write.size, write.since, Some(&code));
             }
             None => {
@@ -125,26 +131,26 @@ fn apply(timeline: &mut Timeline, naive: &mut Naive, writes: &[Write], first: us
 }
 
 /// The times at which something may change.
-fn times(writes: &[Write]) -> Vec<u64> {
+fn times(writes: &[CodeWrite]) -> Vec<u64> {
     let edges = writes.iter().flat_map(|write| [write.since.after_ns, write.since.since_ns]);
     edges.flat_map(|edge| [edge - 1, edge, edge + 1]).collect()
 }
 
 /// A step of a writer that tells times.
 #[derive(Clone, Debug)]
-enum Step {
+enum TimelineStep {
     Load { start: u64, size: u32, name: u8 },
     Move { from: u64, to: u64, size: u32 },
 }
 
 /// Few places, sizes and names, so that the same comes again and that what is moved is often there.
 /// Some come late.
-fn steps(count: usize) -> impl Strategy<Value = Vec<(u64, Step)>> {
+fn steps(count: usize) -> impl Strategy<Value = Vec<(u64, TimelineStep)>> {
     let (place, size) = (|| (0..12u64).prop_map(|place| place * 10), || prop_oneof![Just(10u32), Just(20)]);
     let odd = || (0..SPACE, 1..40u32);
     let spot = move || prop_oneof![4 => (place(), size()), 1 => odd()];
-    let load = (spot(), 0..3u8).prop_map(|((start, size), name)| Step::Load { start, size, name });
-    let moved = (spot(), place()).prop_map(|((from, size), to)| Step::Move { from, to, size });
+    let load = (spot(), 0..3u8).prop_map(|((start, size), name)| TimelineStep::Load { start, size, name });
+    let moved = (spot(), place()).prop_map(|((from, size), to)| TimelineStep::Move { from, to, size });
     let step = (0..4_000u64, prop_oneof![2 => load, 1 => moved]);
     vec(step, 0..count).prop_map(|steps| {
         let mut clock = 1_000_000;
@@ -158,7 +164,7 @@ fn steps(count: usize) -> impl Strategy<Value = Vec<(u64, Step)>> {
     })
 }
 
-fn agree(timeline: &Timeline, naive: &Naive, times: &[u64]) -> Result<(), TestCaseError> {
+fn agree(timeline: &CodeTimeline, naive: &NaiveTimeline, times: &[u64]) -> Result<(), TestCaseError> {
     for at_ns in times.iter().flat_map(|at| [at - 1, *at, at + 1]) {
         for address in 0..SPACE + 64 {
             let (name, is_ambiguous) = naive.lookup(address, at_ns);
@@ -176,7 +182,7 @@ proptest! {
 
     #[test]
     fn an_address_has_the_name_it_had_at_the_time(writes in writes(60)) {
-        let (mut timeline, mut naive) = (Timeline::default(), Naive::new());
+        let (mut timeline, mut naive) = (CodeTimeline::default(), NaiveTimeline::new());
         prop_assert!(apply(&mut timeline, &mut naive, &writes, 0, usize::MAX));
         for at_ns in times(&writes) {
             for address in 0..SPACE + 64 {
@@ -196,16 +202,16 @@ proptest! {
 
     #[test]
     fn code_that_moves_and_comes_again_has_its_name_at_each_time_however_late_it_is_told(steps in steps(40)) {
-        let (mut timeline, mut naive) = (Timeline::default(), Naive::new());
+        let (mut timeline, mut naive) = (CodeTimeline::default(), NaiveTimeline::new());
         for (index, (time_ns, step)) in steps.iter().enumerate() {
-            let since = Since::exact(*time_ns);
+            let since = CreationTime::exact(*time_ns);
             match *step {
-                Step::Load { start, size, name } => {
+                TimelineStep::Load { start, size, name } => {
                     let name = format!("f{name}");
                     timeline.insert(start, size, &name, since, usize::MAX);
-                    naive.write(start, size, since, Some(&Code { name, start, index }));
+                    naive.write(start, size, since, Some(&WrittenCode { name, start, index }));
                 }
-                Step::Move { from, to, size } => {
+                TimelineStep::Move { from, to, size } => {
                     let moved = timeline.move_code(from, to, size, since, usize::MAX);
                     let is_known = naive.moved(from, to, size, since, index);
                     prop_assume!(timeline.history_over_limit() == 0);
@@ -219,16 +225,16 @@ proptest! {
 
     #[test]
     fn the_same_line_again_is_no_other_code(steps in steps(60), slack in 0..5u64) {
-        let (mut timeline, mut naive, mut clock) = (Timeline::default(), Naive::new(), 1_000_000);
+        let (mut timeline, mut naive, mut clock) = (CodeTimeline::default(), NaiveTimeline::new(), 1_000_000);
         let mut times = Vec::new();
         for (index, (_, step)) in steps.iter().enumerate() {
-            let Step::Load { start, size, name } = *step else { continue };
+            let TimelineStep::Load { start, size, name } = *step else { continue };
             clock += 7_000;
             let (name, since) = (format!("f{name}"), between(clock - slack * 1000 - 1000, clock));
             times.extend([since.after_ns, since.since_ns]);
-            let code = Code { name: name.clone(), start, index };
+            let code = WrittenCode { name: name.clone(), start, index };
             let is_name = |address: u64| naive.lookup(address, u64::MAX).0.as_ref() == Some(&name);
-            if timeline.insert(start, size, &name, since, usize::MAX) == Inserted::New {
+            if timeline.insert(start, size, &name, since, usize::MAX) == InsertOutcome::New {
                 naive.write(start, size, since, Some(&code));
             } else {
                 prop_assert!((start..start + u64::from(size)).all(is_name));
@@ -240,7 +246,7 @@ proptest! {
 
     #[test]
     fn what_is_forgotten_leaves_no_wrong_name(writes in writes(60), share in 0..100usize) {
-        let (mut timeline, mut naive) = (Timeline::default(), Naive::new());
+        let (mut timeline, mut naive) = (CodeTimeline::default(), NaiveTimeline::new());
         apply(&mut timeline, &mut naive, &writes, 0, usize::MAX);
         let all = times(&writes);
         let Some(horizon) = all.get(all.len() * share / 100).copied() else { return Ok(()) };
@@ -255,8 +261,8 @@ proptest! {
                 );
             }
         }
-        let sum: usize = timeline.pieces.values().map(|piece| piece.older.size_bytes()).sum();
-        prop_assert_eq!(timeline.older_bytes, sum);
+        let sum: usize = timeline.pieces.values().map(|piece| piece.superseded.size_bytes()).sum();
+        prop_assert_eq!(timeline.superseded_bytes, sum);
     }
 
     #[test]
@@ -264,7 +270,7 @@ proptest! {
         writes in writes(300),
         limit in 2_000..12_000usize,
     ) {
-        let (mut timeline, mut naive) = (Timeline::default(), Naive::new());
+        let (mut timeline, mut naive) = (CodeTimeline::default(), NaiveTimeline::new());
         for index in 0..writes.len() {
             apply(&mut timeline, &mut naive, &writes[index..=index], index, limit);
             prop_assert!(timeline.size_bytes() <= limit, "{} of {limit}", timeline.size_bytes());
@@ -279,40 +285,40 @@ proptest! {
 
 #[test]
 fn code_that_is_overwritten_for_ever_takes_no_more_memory() {
-    let mut timeline = Timeline::default();
+    let mut timeline = CodeTimeline::default();
     for round in 0..20_000u64 {
-        let since = Since::exact(round * 1_000_000);
+        let since = CreationTime::exact(round * 1_000_000);
         let (start, name) = (0x1000 + round % 10 * 64, format!("round {round}"));
-        assert_eq!(timeline.insert(start, 64, &name, since, usize::MAX), Inserted::New);
+        assert_eq!(timeline.insert(start, 64, &name, since, usize::MAX), InsertOutcome::New);
         timeline.expire((round * 1_000_000).saturating_sub(50_000_000));
     }
     assert!(timeline.size_bytes() < 250_000, "{}", timeline.size_bytes());
     assert_eq!(name_at(&timeline, 0x1000 + 9 * 64, u64::MAX).as_deref(), Some("round 19999"));
-    assert!(timeline.retired.len() < 100);
+    assert!(timeline.superseded.len() < 100);
 }
 
 #[test]
 fn a_large_entry_over_many_small_ones_again_and_again_costs_no_more_than_a_few_turns() {
-    let mut timeline = Timeline::default();
+    let mut timeline = CodeTimeline::default();
     for index in 0..10_000u64 {
-        timeline.insert(index * 16, 16, &format!("f{index}"), Since::exact(1), usize::MAX);
+        timeline.insert(index * 16, 16, &format!("f{index}"), CreationTime::exact(1), usize::MAX);
     }
     for turn in 0..100 {
-        timeline.insert(0, 160_000, &format!("all {turn}"), Since::exact(2 + turn), usize::MAX);
+        timeline.insert(0, 160_000, &format!("all {turn}"), CreationTime::exact(2 + turn), usize::MAX);
     }
     assert_eq!(timeline.len(), 1, "pieces without a difference are one");
 }
 
 #[test]
 fn what_isnt_in_a_file_that_is_written_anew_is_gone() {
-    let mut timeline = Timeline::default();
-    let add = |timeline: &mut Timeline, start, name: &str, at_ns| {
+    let mut timeline = CodeTimeline::default();
+    let add = |timeline: &mut CodeTimeline, start, name: &str, at_ns| {
         timeline.insert(start, 16, name, between(at_ns - 5_000, at_ns), usize::MAX)
     };
     add(&mut timeline, 0x100, "stays", 10_000);
     add(&mut timeline, 0x200, "goes", 10_000);
     timeline.begin_rewrite();
-    assert_eq!(add(&mut timeline, 0x100, "stays", 20_000), Inserted::Known);
+    assert_eq!(add(&mut timeline, 0x100, "stays", 20_000), InsertOutcome::Unchanged);
     add(&mut timeline, 0x300, "comes", 20_000);
     assert!(timeline.end_rewrite(between(15_000, 20_000), usize::MAX));
     let at =
@@ -325,9 +331,9 @@ fn what_isnt_in_a_file_that_is_written_anew_is_gone() {
 
 #[test]
 fn late_code_does_not_outlive_the_code_that_came_again_after_it() {
-    let mut timeline = Timeline::default();
+    let mut timeline = CodeTimeline::default();
     for (at_ns, name) in [(10, "a"), (20, "a"), (15, "b")] {
-        timeline.insert(0x100, 16, name, Since::exact(at_ns), usize::MAX);
+        timeline.insert(0x100, 16, name, CreationTime::exact(at_ns), usize::MAX);
     }
     let names = [10, 14, 15, 19, 20, 99].map(|at_ns| name_at(&timeline, 0x100, at_ns).unwrap_or_default());
     assert_eq!(names, ["a", "a", "b", "b", "a", "a"]);
@@ -335,11 +341,11 @@ fn late_code_does_not_outlive_the_code_that_came_again_after_it() {
 
 #[test]
 fn code_of_which_only_a_part_moves_has_neither_name_nor_lines_there() {
-    let mut timeline = Timeline::default();
-    timeline.insert(0x100, 64, "whole", Since::exact(10), usize::MAX);
-    timeline.insert(0x900, 64, "old", Since::exact(10), usize::MAX);
-    timeline.set_lines(0x900, CodeLines { places: vec![(0, 7, 0)], files: vec!["a".into()] }, usize::MAX);
-    assert_eq!(timeline.move_code(0x110, 0x900, 16, Since::exact(20), usize::MAX), None);
+    let mut timeline = CodeTimeline::default();
+    timeline.insert(0x100, 64, "whole", CreationTime::exact(10), usize::MAX);
+    timeline.insert(0x900, 64, "old", CreationTime::exact(10), usize::MAX);
+    timeline.set_lines(0x900, CodeLines { rows: vec![(0, 7, 0)], files: vec!["a".into()] }, usize::MAX);
+    assert_eq!(timeline.move_code(0x110, 0x900, 16, CreationTime::exact(20), usize::MAX), None);
     let at = |address| name_at(&timeline, address, 30);
     assert_eq!(
         (at(0x10f), at(0x110), at(0x90f), at(0x910)),
@@ -351,15 +357,22 @@ fn code_of_which_only_a_part_moves_has_neither_name_nor_lines_there() {
 
 #[test]
 fn what_another_process_may_have_written_is_ambiguous_until_it_is_written_again() {
-    let mut timeline = Timeline::default();
-    let doubtful = Since { is_doubtful: true, ..between(0, 10_000) };
+    let mut timeline = CodeTimeline::default();
+    let doubtful = CreationTime { is_doubtful: true, ..between(0, 10_000) };
     timeline.insert(0x100, 16, "f", doubtful, usize::MAX);
-    let at = |timeline: &Timeline, at_ns| timeline.lookup(Avma(0x100), at_ns).map(|found| found.is_ambiguous);
+    let at =
+        |timeline: &CodeTimeline, at_ns| timeline.lookup(Avma(0x100), at_ns).map(|found| found.is_ambiguous);
     assert_eq!(at(&timeline, 15_000), Some(true));
-    assert_eq!(timeline.insert(0x100, 16, "f", between(18_000, 20_000), usize::MAX), Inserted::New);
+    assert_eq!(timeline.insert(0x100, 16, "f", between(18_000, 20_000), usize::MAX), InsertOutcome::New);
     assert_eq!((at(&timeline, 15_000), at(&timeline, 25_000)), (Some(true), Some(false)));
     assert_eq!(
-        timeline.insert(0x100, 16, "f", Since { is_doubtful: true, ..between(29_000, 30_000) }, usize::MAX),
-        Inserted::Known
+        timeline.insert(
+            0x100,
+            16,
+            "f",
+            CreationTime { is_doubtful: true, ..between(29_000, 30_000) },
+            usize::MAX
+        ),
+        InsertOutcome::Unchanged
     );
 }

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::jit::jitdump::DumpCounters;
-use crate::jit::jitdump::process_jitdump::ProcessDump;
+use crate::jit::jitdump::JitDumpCounters;
+use crate::jit::jitdump::process_jitdump::ProcessJitDump;
 use crate::jit::perf_map::PerfMapCounters;
-use crate::jit::perf_map::process_perf_map::{ProcessMap, ProcessMapCounters};
+use crate::jit::perf_map::process_perf_map::{ProcessPerfMap, ProcessPerfMapCounters};
 
 /// Refused files that are remembered, at most.
 const MAX_REFUSED: usize = 1024;
@@ -87,22 +87,22 @@ impl JitCounts {
 #[derive(Debug, Default)]
 pub(in crate::symbolize) struct Reported {
     lines: PerfMapCounters,
-    map: ProcessMapCounters,
-    dump: DumpCounters,
+    map: ProcessPerfMapCounters,
+    dump: JitDumpCounters,
 }
 
 impl Reported {
     /// Adds what is new.
     pub(in crate::symbolize) fn report(
         &mut self,
-        map: &ProcessMap,
-        dump: Option<&ProcessDump>,
+        map: &ProcessPerfMap,
+        dump: Option<&ProcessJitDump>,
         counts: &mut JitCounts,
     ) {
         let (lines, dump) = (map.map().counters(), dump.map_or(self.dump, |dump| dump.dump().counters()));
         let map = map.counters();
         let refused_lines = |it: &PerfMapCounters| it.malformed + it.too_long + it.over_limit;
-        let refused_records = |it: &DumpCounters| it.malformed + it.over_limit;
+        let refused_records = |it: &JitDumpCounters| it.malformed + it.over_limit;
         counts.entries += lines.entries - self.lines.entries + dump.entries - self.dump.entries;
         counts.bytes_read +=
             lines.bytes_read - self.lines.bytes_read + dump.bytes_read - self.dump.bytes_read;

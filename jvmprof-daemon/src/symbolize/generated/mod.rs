@@ -15,12 +15,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use jvmprof_common::rows::Row;
 
 use crate::clock::monotonic_ns;
-use crate::jit::jitdump::process_jitdump::{ProcessDump, marker};
-use crate::jit::memory_budget::Budget;
+use crate::jit::jitdump::process_jitdump::{ProcessJitDump, jitdump_marker};
+use crate::jit::memory_budget::MemoryBudget;
 use crate::jit::name_formats::{CodeName, code_name};
-use crate::jit::perf_map::inotify_thread::Watcher;
-use crate::jit::perf_map::process_perf_map::{ProcessMap, Writer};
-use crate::jit::timeline::{EntryId, Found};
+use crate::jit::perf_map::inotify_thread::PerfMapWatcher;
+use crate::jit::perf_map::process_perf_map::{PerfMapWriter, ProcessPerfMap};
+use crate::jit::timeline::{CodeEntryId, CodeMatch};
 use crate::process::{Backing, MappedCode, Process};
 use crate::profile::model::{Frame, FrameKind, Line, Mapping};
 use crate::symbolize::counts::CacheSize;
@@ -41,14 +41,14 @@ const OLDEST_SAMPLE_NS: u64 = 30_000_000_000;
 /// What the processes' generated code shares.
 #[derive(Debug)]
 pub(in crate::symbolize) struct JitShared {
-    budget: Budget,
-    watcher: Watcher,
+    budget: MemoryBudget,
+    watcher: PerfMapWatcher,
 }
 
 impl JitShared {
     /// `bytes`: for all perf maps and jitdumps together.
     pub(in crate::symbolize) fn new(bytes: usize) -> Self {
-        Self { budget: Budget::new(bytes), watcher: Watcher::default() }
+        Self { budget: MemoryBudget::new(bytes), watcher: PerfMapWatcher::default() }
     }
 
     /// The memory of all perf maps and jitdumps.
@@ -60,8 +60,8 @@ impl JitShared {
 /// The generated code of one process.
 #[derive(Debug, Default)]
 pub(in crate::symbolize) struct JitNames {
-    map: Option<Arc<Mutex<ProcessMap>>>,
-    dump: Option<ProcessDump>,
+    map: Option<Arc<Mutex<ProcessPerfMap>>>,
+    dump: Option<ProcessJitDump>,
     /// The version of the process's mappings that were searched for the mark of a jitdump.
     searched_version: u64,
     reported: Reported,
@@ -74,7 +74,7 @@ pub(in crate::symbolize) struct JitNames {
 #[derive(Debug, Default)]
 struct FrameCache {
     epoch: u64,
-    by_entry: HashMap<(EntryId, Avma), Arc<Frame>>,
+    by_entry: HashMap<(CodeEntryId, Avma), Arc<Frame>>,
     bytes: usize,
 }
 
@@ -146,7 +146,7 @@ impl JitNames {
 
     /// As far as that is known by now.
     pub(in crate::symbolize) fn has_rows(&self) -> bool {
-        self.dump.as_ref().is_some_and(|dump| dump.dump().is_unwound() != Some(false))
+        self.dump.as_ref().is_some_and(|dump| dump.dump().has_unwinding_info() != Some(false))
     }
 
     /// Stacks that were sampled up to this time can be walked. Reads on if that may help to know
@@ -156,9 +156,9 @@ impl JitNames {
             return u64::MAX;
         }
         read_dump(&mut self.dump, at_ns, false, counts);
-        match self.dump.as_ref().map(ProcessDump::dump) {
-            Some(dump) if dump.is_unwound().is_none() => 0,
-            Some(dump) => dump.known_until(),
+        match self.dump.as_ref().map(ProcessJitDump::dump) {
+            Some(dump) if dump.has_unwinding_info().is_none() => 0,
+            Some(dump) => dump.complete_until_ns(),
             None => u64::MAX,
         }
     }
@@ -169,7 +169,7 @@ impl JitNames {
         let dump = self.dump.as_ref()?.dump();
         let found = dump.lookup(address, at_ns)?;
         let row = found.rows?.at(u32::try_from(address.0 - found.start.0).ok()?)?;
-        Some((row, dump.is_known(at_ns) && !found.is_ambiguous))
+        Some((row, dump.is_complete_until(at_ns) && !found.is_ambiguous))
     }
 
     /// Opens what the process's runtime writes: by the time that its samples are named it may have
@@ -187,7 +187,7 @@ impl JitNames {
         }
         self.find_dump(process, shared, counts);
         let map = self.map.insert(new_map(process, shared));
-        map.lock().unwrap_or_else(PoisonError::into_inner).check(now_ns);
+        map.lock().unwrap_or_else(PoisonError::into_inner).read_new(now_ns);
     }
 
     /// Reads all that there is, for those who look at a process that isn't sampled.
@@ -213,14 +213,14 @@ impl JitNames {
     pub(in crate::symbolize) fn refresh(&mut self, process: &Process, now_ns: u64, counts: &mut JitCounts) {
         let Some(map) = self.map.clone() else { return };
         let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
-        map.finish(now_ns);
+        map.read_before_naming(now_ns);
         self.finish_dump(process, now_ns, counts);
         self.settle(&map, counts, true);
         let horizon_ns = now_ns.saturating_sub(OLDEST_SAMPLE_NS);
         map.map_mut().expire(horizon_ns);
         if let Some(dump) = &mut self.dump {
             // What is collected may speak of any time since the last window.
-            let collected_ns = if dump.dump().is_collecting() { 4 * OLDEST_SAMPLE_NS } else { 0 };
+            let collected_ns = if dump.dump().is_buffering() { 4 * OLDEST_SAMPLE_NS } else { 0 };
             dump.dump_mut().expire(horizon_ns.saturating_sub(collected_ns));
         }
         self.reported.report(&map, self.dump.as_ref(), counts);
@@ -241,7 +241,7 @@ impl JitNames {
             }
         }
         if let Some(dump) = self.dump.as_mut().filter(|_| has_ended) {
-            dump.dump_mut().writer_has_ended();
+            dump.dump_mut().mark_writer_ended();
         }
     }
 
@@ -255,8 +255,8 @@ impl JitNames {
             return;
         }
         self.searched_version = process.version;
-        let Some(marker) = marker(process) else { return };
-        match ProcessDump::open(process, marker, shared.budget.clone()) {
+        let Some(marker) = jitdump_marker(process) else { return };
+        match ProcessJitDump::open(process, marker, shared.budget.clone()) {
             Ok(dump) => self.dump = Some(dump),
             Err(error) => {
                 counts.refuse_dump(process.pid, None, error.reason());
@@ -267,9 +267,15 @@ impl JitNames {
 
     /// Reads on if that may tell more of what was generated up to `at_ns`. True if it did. A map
     /// that takes many turns is left to the watcher: samples don't wait for it here.
-    fn read_up_to(&mut self, map: &mut ProcessMap, at_ns: u64, now_ns: u64, counts: &mut JitCounts) -> bool {
-        let is_map_old = map.checked_ns() <= at_ns;
-        let has_read_map = is_map_old && !map.has_more() && map.check(now_ns);
+    fn read_up_to(
+        &mut self,
+        map: &mut ProcessPerfMap,
+        at_ns: u64,
+        now_ns: u64,
+        counts: &mut JitCounts,
+    ) -> bool {
+        let is_map_old = map.read_until_ns() <= at_ns;
+        let has_read_map = is_map_old && !map.has_more() && map.read_new(now_ns);
         read_dump(&mut self.dump, at_ns, false, counts) || has_read_map
     }
 
@@ -277,14 +283,14 @@ impl JitNames {
     /// jitdump tells times, a perf map doesn't.
     fn named(
         &mut self,
-        map: &ProcessMap,
+        map: &ProcessPerfMap,
         address: Avma,
         at_ns: u64,
         make: impl FnOnce(Line) -> Arc<Frame>,
     ) -> Option<(Arc<Frame>, bool)> {
-        let dump = self.dump.as_ref().map(ProcessDump::dump);
+        let dump = self.dump.as_ref().map(ProcessJitDump::dump);
         if let Some((dump, found)) = dump.and_then(|dump| Some((dump, dump.lookup(address, at_ns)?))) {
-            let is_ambiguous = found.is_ambiguous || !dump.is_known(at_ns);
+            let is_ambiguous = found.is_ambiguous || !dump.is_complete_until(at_ns);
             return Some((self.dump_frames.get(dump.epoch(), &found, address, make), is_ambiguous));
         }
         let found = map.map().lookup(address, at_ns)?;
@@ -294,7 +300,7 @@ impl JitNames {
 
     /// Names the frames that wait, as far as that can be done. `is_end`: those that can't have no
     /// name.
-    fn settle(&mut self, map: &ProcessMap, counts: &mut JitCounts, is_end: bool) {
+    fn settle(&mut self, map: &ProcessPerfMap, counts: &mut JitCounts, is_end: bool) {
         let dump = self.dump.as_ref();
         let ready = self.waiting.take(|waiting| is_end || is_known(map, dump, waiting.last_ns));
         for waiting in ready {
@@ -311,7 +317,7 @@ impl JitNames {
 
     /// The frame of samples that wait together: what is true of the first and of the last is true
     /// of those between them.
-    fn named_all(&mut self, map: &ProcessMap, waiting: &Waiting) -> Option<(Arc<Frame>, bool)> {
+    fn named_all(&mut self, map: &ProcessPerfMap, waiting: &Waiting) -> Option<(Arc<Frame>, bool)> {
         let Waiting { frame, address, first_ns, last_ns, .. } = waiting;
         let make = |line| Arc::new(Frame { lines: vec![line], ..(**frame).clone() });
         let first = self.named(map, *address, *first_ns, make);
@@ -329,26 +335,28 @@ impl JitNames {
 }
 
 /// Whether everything has been read that was generated up to this time.
-fn is_known(map: &ProcessMap, dump: Option<&ProcessDump>, at_ns: u64) -> bool {
-    is_read_up_to(map, at_ns) && dump.is_none_or(|dump| dump.dump().is_known(at_ns))
+fn is_known(map: &ProcessPerfMap, dump: Option<&ProcessJitDump>, at_ns: u64) -> bool {
+    is_read_up_to(map, at_ns) && dump.is_none_or(|dump| dump.dump().is_complete_until(at_ns))
 }
 
 /// Whether everything has been read of a map that was written up to this time.
-fn is_read_up_to(map: &ProcessMap, at_ns: u64) -> bool {
-    map.checked_ns() > at_ns && !map.map().may_tell_more(at_ns)
+fn is_read_up_to(map: &ProcessPerfMap, at_ns: u64) -> bool {
+    map.read_until_ns() > at_ns && !map.map().may_have_unread_entries(at_ns)
 }
 
 /// Reads on in a dump if that may tell more of what was generated up to `at_ns`. True if it did.
-/// `is_last_chance`: see [`ProcessDump::check`].
+/// `is_last_chance`: see [`ProcessJitDump::read_new`].
 fn read_dump(
-    dump: &mut Option<ProcessDump>,
+    dump: &mut Option<ProcessJitDump>,
     at_ns: u64,
     is_last_chance: bool,
     counts: &mut JitCounts,
 ) -> bool {
-    let dump = dump.as_mut().filter(|dump| dump.dump().checked_ns() <= at_ns && !dump.dump().is_known(at_ns));
+    let dump = dump
+        .as_mut()
+        .filter(|dump| dump.dump().read_until_ns() <= at_ns && !dump.dump().is_complete_until(at_ns));
     let Some(dump) = dump else { return false };
-    dump.check(monotonic_ns(), is_last_chance).unwrap_or_else(|error| {
+    dump.read_new(monotonic_ns(), is_last_chance).unwrap_or_else(|error| {
         counts.refuse_dump(dump.pid(), dump.dump().file_id(), error.reason());
         tracing::debug!(pid = dump.pid(), %error, "a jitdump can't be used");
         true
@@ -356,8 +364,8 @@ fn read_dump(
 }
 
 /// The perf map of a process, read as it is written from now on.
-fn new_map(process: &Process, shared: &JitShared) -> Arc<Mutex<ProcessMap>> {
-    let map = Arc::new(Mutex::new(ProcessMap::new(Writer::of(process), shared.budget.clone())));
+fn new_map(process: &Process, shared: &JitShared) -> Arc<Mutex<ProcessPerfMap>> {
+    let map = Arc::new(Mutex::new(ProcessPerfMap::new(PerfMapWriter::of(process), shared.budget.clone())));
     if let Err(error) = shared.watcher.watch(&map) {
         tracing::warn!(%error, "it is known less exactly when code was generated");
     }
@@ -368,7 +376,7 @@ impl FrameCache {
     fn get(
         &mut self,
         epoch: u64,
-        found: &Found<'_>,
+        found: &CodeMatch<'_>,
         address: Avma,
         make: impl FnOnce(Line) -> Arc<Frame>,
     ) -> Arc<Frame> {
@@ -386,7 +394,7 @@ impl FrameCache {
 }
 
 /// What an entry says of an address of its code.
-fn line(found: &Found<'_>, address: Avma) -> Line {
+fn line(found: &CodeMatch<'_>, address: Avma) -> Line {
     let CodeName { name, file, line } = code_name(found.name);
     let offset = u32::try_from(address.0 - found.start.0).unwrap_or(u32::MAX);
     let place = found.lines.and_then(|lines| lines.at(offset));

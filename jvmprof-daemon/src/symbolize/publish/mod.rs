@@ -34,7 +34,7 @@ impl Symbolizer {
         symbols.awaited.clear();
         symbols.told_jit_rows = symbols.jit.may_have_rows(process, &self.jit, &mut self.counts.perf_maps);
         if !process.is_jvm() {
-            symbols.arenas.look(process, &LiveMemory::new(process.pid));
+            symbols.arenas.discover(process, &LiveMemory::new(process.pid));
         }
         let mut regions: Vec<CodeRegion> = Vec::with_capacity(process.mappings.len() + 1);
         for mapping in process.mappings.iter() {

@@ -1,0 +1,99 @@
+//! CPU time for reading the perf map and the jitdump of one process: a token bucket, since any
+//! process can make its runtime write a lot, again and again.
+
+/// Reading a process's files takes at most 1/SHARE of a CPU in the long run.
+const SHARE: u64 = 5;
+/// CPU time that may be spent at once, in ns: enough for the large file of a process that ran
+/// before the profiler.
+const BURST_NS: i64 = 500_000_000;
+/// CPU time that a byte counts for at least, in ns: the time that reading and parsing one takes.
+const BYTE_NS: u64 = 12;
+/// Least CPU time with which a turn of reading begins, in ns.
+const MIN_TURN_NS: i64 = 4_000_000;
+
+/// Urgency of a turn of reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReadUrgency {
+    /// Another turn follows.
+    Deferrable,
+    /// Frames are named afterwards by the entries that have been read: the turn may overdraw the
+    /// budget, and later turns pay for it.
+    Final,
+    /// A person waits for the whole file.
+    Unlimited,
+}
+
+/// CPU time that may be spent on the files of one process, on whichever thread.
+#[derive(Debug)]
+pub(super) struct ReadingBudget {
+    /// CPU time left, in ns; negative after an overdraft.
+    credit_ns: i64,
+    /// Time up to which credit has been added, in ns of `CLOCK_MONOTONIC`.
+    refilled_ns: u64,
+}
+
+impl Default for ReadingBudget {
+    fn default() -> Self {
+        Self { credit_ns: BURST_NS, refilled_ns: 0 }
+    }
+}
+
+impl ReadingBudget {
+    /// Returns the bytes that may be read now; 0 if no turn may begin.
+    pub(super) fn bytes_allowed(&mut self, now_ns: u64, urgency: ReadUrgency) -> u64 {
+        let passed = now_ns.saturating_sub(self.refilled_ns);
+        self.refilled_ns = self.refilled_ns.max(now_ns);
+        let earned = i64::try_from(passed / SHARE).unwrap_or(i64::MAX);
+        self.credit_ns = self.credit_ns.saturating_add(earned).min(BURST_NS);
+        let most_ns = match urgency {
+            ReadUrgency::Deferrable => self.credit_ns,
+            ReadUrgency::Final => self.credit_ns.saturating_add(BURST_NS),
+            ReadUrgency::Unlimited => return u64::MAX,
+        };
+        if most_ns < MIN_TURN_NS { 0 } else { most_ns.unsigned_abs() / BYTE_NS }
+    }
+
+    /// Subtracts the cost of a turn that has read `bytes` in `cpu_ns` of CPU time.
+    pub(super) fn charge(&mut self, bytes: u64, cpu_ns: u64) {
+        let cost = i64::try_from(cpu_ns.max(bytes.saturating_mul(BYTE_NS))).unwrap_or(i64::MAX);
+        self.credit_ns = self.credit_ns.saturating_sub(cost).max(-BURST_NS);
+    }
+
+    /// Returns the time when the next turn may begin, in ns of `CLOCK_MONOTONIC`.
+    pub(super) fn ready_ns(&self) -> u64 {
+        let missing = u64::try_from(MIN_TURN_NS - self.credit_ns).unwrap_or(0);
+        self.refilled_ns + missing * SHARE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn what_is_read_in_the_long_run_is_a_share_of_a_cpu_whoever_asks() {
+        let (mut budget, mut bytes) = (ReadingBudget::default(), 0);
+        for turn in 0..20_000 {
+            let urgency = if turn % 1000 == 0 { ReadUrgency::Final } else { ReadUrgency::Deferrable };
+            let read = budget.bytes_allowed(SECOND + turn * 1_000_000, urgency).min(1 << 20);
+            budget.charge(read, 0);
+            bytes += read;
+        }
+        let allowed = 2 * BURST_NS.unsigned_abs() + 20 * SECOND / SHARE + MIN_TURN_NS.unsigned_abs();
+        assert!(bytes * BYTE_NS <= allowed && bytes * BYTE_NS > 4 * SECOND, "{bytes}");
+    }
+
+    #[test]
+    fn a_turn_that_costs_more_than_its_bytes_is_paid_for() {
+        let mut budget = ReadingBudget::default();
+        assert!(budget.bytes_allowed(SECOND, ReadUrgency::Deferrable) > 1 << 20);
+        budget.charge(10, BURST_NS.unsigned_abs());
+        assert_eq!(budget.bytes_allowed(SECOND, ReadUrgency::Deferrable), 0);
+        assert!(budget.bytes_allowed(SECOND, ReadUrgency::Final) > 1 << 20);
+        let ready = budget.ready_ns();
+        assert_eq!(budget.bytes_allowed(ready - SHARE, ReadUrgency::Deferrable), 0);
+        assert!(budget.bytes_allowed(ready, ReadUrgency::Deferrable) > 0);
+    }
+}
