@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use super::args::CollectorArgs;
 use super::shutdown_signals::Shutdown;
 use crate::export::collector::page_server::{self, PageOptions};
-use crate::export::collector::{Collector, Debuginfo, ReadLimits, debuginfo_routes, routes, serve};
+use crate::export::collector::{CollectorService, ReadLimits, routes, serve};
 use crate::export::store::{Store, StoreOptions};
 
 /// Runs the subcommand.
@@ -27,10 +27,9 @@ async fn collect(args: &CollectorArgs) -> anyhow::Result<()> {
     let listener =
         TcpListener::bind(args.listen).await.with_context(|| format!("cannot listen on {}", args.listen))?;
     let listen = listener.local_addr().context("cannot tell the address that is listened on")?;
-    let debuginfo = Debuginfo::open(&args.dir, args.debuginfo_limit_mib << 20)?;
     let options = PageOptions { listen, limits: ReadLimits::default() };
-    let page = page_server::router_with(Arc::clone(&store), Some(debuginfo.clone()), options);
-    let collector = Arc::new(Collector::new(store));
+    let page = page_server::router(Arc::clone(&store), options);
+    let collector = Arc::new(CollectorService::new(store));
     let mut shutdown = Shutdown::new().context("cannot handle signals")?;
     // For people and for scripts that asked for any free port.
     println!("http://{listen}/");
@@ -38,7 +37,7 @@ async fn collect(args: &CollectorArgs) -> anyhow::Result<()> {
         tracing::warn!(%listen, "the collector is open to the network: nobody is asked for a password");
     }
     tracing::info!(%listen, dir = %args.dir.display(), "collecting");
-    let router = routes(Arc::clone(&collector)).merge(debuginfo_routes(debuginfo)).merge(page);
+    let router = routes(Arc::clone(&collector)).merge(page);
     let stop = async move {
         let signal = shutdown.requested().await;
         tracing::info!(signal, "ending");

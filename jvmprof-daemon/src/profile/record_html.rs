@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use super::call_tree::{PAGE_NODES, Tree, TreeBuilder};
+use super::call_tree::{CallTree, PAGE_NODES, TreeBuilder};
 use super::model::{Batch, LabelSet};
 use super::page_assets::{RECORD_PAGE, RECORD_SCRIPT, STYLE, VIEW_SCRIPTS};
 
@@ -30,7 +30,7 @@ struct Recorded<'a> {
     start_ms: u64,
     duration_ns: u64,
     period_ns: u64,
-    tree: Tree,
+    tree: CallTree,
 }
 
 /// Writes the batch as a page with the given title, which may be any text.
@@ -53,7 +53,7 @@ pub fn write_html(batch: &Batch, title: &str, out: &mut impl Write) -> Result<()
     Ok(())
 }
 
-fn tree(batch: &Batch) -> Tree {
+fn tree(batch: &Batch) -> CallTree {
     let process = |labels: &LabelSet| {
         let comm = labels.get("comm").or_else(|| labels.get("executable"));
         let pid = labels.get("pid");

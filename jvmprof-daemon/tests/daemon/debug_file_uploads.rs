@@ -1,16 +1,16 @@
-//! Stripped programs get their names from a server that has their debug files: the embedded
-//! collector, and Parca itself where `JVMPROF_TEST_PARCA` names its binary. Needs root, gcc,
+//! Stripped programs get their names from a server that has their debug files: one that stands in
+//! for Parca, and Parca itself where `JVMPROF_TEST_PARCA` names its binary. Needs root, gcc,
 //! binutils and curl.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::debuginfo_server::DebuginfoServer;
 use crate::support::Workload;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -184,52 +184,23 @@ fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970")
 }
 
-// --- the embedded collector
-
-fn collector(dir: &Path) -> (Killed, String) {
-    let mut collector = crate::support::jvmprof()
-        .args(["collector", "--listen", "127.0.0.1:0", "--dir"])
-        .arg(dir)
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the binary runs");
-    let mut line = String::new();
-    let stdout = collector.stdout.take().expect("piped");
-    BufReader::new(stdout).read_line(&mut line).expect("a line");
-    (Killed(collector), line.trim().trim_end_matches('/').to_owned())
-}
-
-fn collected(address: &str, comm: &str) -> Profile {
-    let (from, to) = (now() - Duration::from_secs(600), now() + Duration::from_secs(60));
-    let data = [
-        format!("from={}", from.as_millis()),
-        format!("to={}", to.as_millis()),
-        format!("match=comm={comm}"),
-    ];
-    decode(&curl(&format!("{address}/api/pprof"), &data), DecodeLimits::default()).expect("a profile")
-}
+// --- a server that takes debug files
 
 #[test]
-fn the_collector_names_what_daemons_leave_to_it() {
+fn a_server_can_name_what_daemons_leave_to_it() {
     let _alone = alone();
-    let store = crate::support::scratch();
-    let (_collector, address) = collector(store.path());
+    let server = DebuginfoServer::start();
     let stripped = Stripped::build("secret_c", &["-g"]);
-    let log = stripped.profile(&address, Some(UPLOADED), &["--symbolize", "server"]);
-    let profile = collected(&address, "secret_c");
-    let found = names(&profile);
+    let log = stripped.profile(&server.address, Some(UPLOADED), &["--symbolize", "server"]);
+    let found = server.names("secret_c");
     for name in ["main", "caller_in_secret", "burn_in_secret", "inlined_secret"] {
         assert!(found.contains(name), "{name} in {found:?}\n{log}");
     }
-    assert!(
-        profile.location.iter().any(|location| location.line.len() == 2),
-        "inlined lines share a location"
-    );
+    let inlined = ["inlined_secret", "burn_in_secret"];
+    assert!(server.frames("secret_c").iter().any(|names| *names == inlined), "inlined lines share a frame");
     assert_eq!((count(&log, "failed"), count(&log, "refused")), (0, 0), "{log}");
     assert!(count(&log, "excluded") > 0, "libc and others");
-    let kept: Vec<_> = fs::read_dir(store.path().join("debuginfo")).expect("there").flatten().collect();
-    let kept: Vec<_> = kept.iter().map(|file| file.file_name().to_string_lossy().into_owned()).collect();
-    assert!(kept.contains(&format!("{}.debug", stripped.id)), "{kept:?}");
+    assert!(server.debug_file(&stripped.id).exists(), "{log}");
     for folder in EXCLUDED.iter().map(|glob| glob.trim_end_matches("*/**").trim_end_matches("**")) {
         assert!(!is_uploaded_from(&log, folder), "{folder}: {log}");
     }
@@ -237,21 +208,20 @@ fn the_collector_names_what_daemons_leave_to_it() {
         !is_uploaded_from(&log, text(&builds())) && is_uploaded_from(&log, text(stripped.scratch.path()))
     );
     // Another daemon of the fleet asks and sends nothing.
-    let log = stripped.profile(&address, Some(NOT_WANTED), &["--symbolize", "server"]);
+    let log = stripped.profile(&server.address, Some(NOT_WANTED), &["--symbolize", "server"]);
     assert!(!stripped.is_said(&log, UPLOADED), "{log}");
 }
 
 /// The kernel's own code in each process has a build id, and no file.
 #[test]
-fn the_collector_names_code_of_the_vdso_by_what_is_uploaded() {
+fn a_server_can_name_code_of_the_vdso_by_what_is_uploaded() {
     let _alone = alone();
-    let store = crate::support::scratch();
-    let (_collector, address) = collector(store.path());
+    let server = DebuginfoServer::start();
     let clock =
         Stripped::of_code(include_str!("../record/mapped_files/programs/clock.c"), "secret_v", &["-g"]);
-    let log = clock.profile(&address, Some(UPLOADED), &["--symbolize", "server"]);
+    let log = clock.profile(&server.address, Some(UPLOADED), &["--symbolize", "server"]);
     assert!(is_uploaded_from(&log, "[vdso]"), "{log}");
-    let found = names(&collected(&address, "secret_v"));
+    let found = server.names("secret_v");
     // libc, which has a function of that name, too, is excluded.
     assert!(found.contains("ask") && found.contains("clock_gettime"), "{found:?}\n{log}");
 }
@@ -259,29 +229,30 @@ fn the_collector_names_code_of_the_vdso_by_what_is_uploaded() {
 #[test]
 fn what_has_a_name_here_is_neither_left_out_nor_uploaded() {
     let _alone = alone();
-    let store = crate::support::scratch();
-    let (_collector, address) = collector(store.path());
+    let server = DebuginfoServer::start();
     let stripped = Stripped::build("secret_a", &[]);
-    let log = stripped.profile(&address, None, &["--symbolize", "auto"]);
-    assert!(names(&collected(&address, "secret_a")).contains("burn_in_secret"), "{log}");
+    let log = stripped.profile(&server.address, None, &["--symbolize", "auto"]);
+    assert!(server.names("secret_a").contains("burn_in_secret"), "{log}");
     assert!(!stripped.is_said(&log, UPLOADED), "{log}");
     fs::remove_file(stripped.scratch.path().join("secret_a.debug")).expect("removed");
-    let log = stripped.profile(&address, Some("nothing that a server could use"), &["--symbolize", "auto"]);
+    let log =
+        stripped.profile(&server.address, Some("nothing that a server could use"), &["--symbolize", "auto"]);
     assert!(!stripped.is_said(&log, UPLOADED), "{log}");
 }
 
 #[test]
 fn an_excluded_file_never_leaves_the_host() {
     let _alone = alone();
-    let store = crate::support::scratch();
-    let (_collector, address) = collector(store.path());
+    let server = DebuginfoServer::start();
     let stripped = Stripped::build("secret_x", &[]);
     let glob = format!("{}/**", stripped.scratch.path().display());
-    let log =
-        stripped.profile(&address, Some("excluded"), &["--symbolize", "server", "--upload-exclude", &glob]);
-    let kept = store.path().join("debuginfo").join(format!("{}.debug", stripped.id));
-    assert!(!stripped.is_said(&log, UPLOADED) && !kept.exists(), "{log}");
-    assert!(!names(&collected(&address, "secret_x")).contains("burn_in_secret"));
+    let log = stripped.profile(
+        &server.address,
+        Some("excluded"),
+        &["--symbolize", "server", "--upload-exclude", &glob],
+    );
+    assert!(!stripped.is_said(&log, UPLOADED) && !server.debug_file(&stripped.id).exists(), "{log}");
+    assert!(!server.names("secret_x").contains("burn_in_secret"));
 }
 
 /// What a package manager does to a program that runs: its mapping's path ends in ` (deleted)` from
@@ -289,8 +260,7 @@ fn an_excluded_file_never_leaves_the_host() {
 #[test]
 fn an_excluded_file_that_was_replaced_while_it_runs_never_leaves_the_host() {
     let _alone = alone();
-    let store = crate::support::scratch();
-    let (_collector, address) = collector(store.path());
+    let server = DebuginfoServer::start();
     let stripped = Stripped::build("secret_r", &[]);
     let _workload = Workload::start(&stripped.program, &[]);
     let newer = stripped.scratch.path().join("newer");
@@ -300,9 +270,11 @@ fn an_excluded_file_that_was_replaced_while_it_runs_never_leaves_the_host() {
         [text(&stripped.program).to_owned(), format!("{}/secret_?", stripped.scratch.path().display())]
     {
         let exclude = ["--symbolize", "server", "--upload-exclude", &glob];
-        let log = stripped.profile_running(&address, Some("excluded"), &exclude);
-        let kept = store.path().join("debuginfo").join(format!("{}.debug", stripped.id));
-        assert!(!stripped.is_said(&log, UPLOADED) && !kept.exists(), "{glob}: {log}");
+        let log = stripped.profile_running(&server.address, Some("excluded"), &exclude);
+        assert!(
+            !stripped.is_said(&log, UPLOADED) && !server.debug_file(&stripped.id).exists(),
+            "{glob}: {log}"
+        );
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod configuration;
 mod debug_file_uploads;
+mod debuginfo_server;
 mod delivery;
 #[path = "../support/mod.rs"]
 mod support;

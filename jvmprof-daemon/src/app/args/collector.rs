@@ -19,9 +19,4 @@ pub struct CollectorArgs {
     /// Disk space for profiles; the oldest leave first
     #[arg(long, default_value_t = 4096, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
     pub limit_mib: u64,
-
-    /// Disk space for debug files that daemons upload; the oldest leave first, and one may take
-    /// half of it
-    #[arg(long, default_value_t = 2048, value_name = "MIB", value_parser = clap::value_parser!(u64).range(2..=1 << 30))]
-    pub debuginfo_limit_mib: u64,
 }

@@ -3,7 +3,6 @@
 //!
 //! gRPC and whatever HTTP routes the caller merges share one port: HTTP/1.1 and HTTP/2 without TLS.
 
-pub mod debuginfo;
 mod json_api;
 pub mod page_server;
 #[cfg(test)]
@@ -32,12 +31,10 @@ use tonic::server::NamedService as _;
 use tonic::{Code, Status};
 
 use crate::export::listener::{self, ListenerLimits};
-use crate::proto::debuginfo::debuginfo_service_server::DebuginfoServiceServer;
 use crate::proto::profilestore::profile_store_service_server::ProfileStoreServiceServer;
 
-pub use debuginfo::Debuginfo;
 pub use profile_reader::ReadLimits;
-pub use write_service::{Collector, CollectorCounters};
+pub use write_service::{CollectorCounters, CollectorService};
 
 /// Parca's own limit (`pkg/debuginfo/client.go`, `MaxMsgSize`).
 pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
@@ -50,26 +47,12 @@ const SLOT_TIME: Duration = Duration::from_secs(30);
 /// How long a request may take, from its headers to its answer: whoever trickles bytes holds a
 /// slot.
 const REQUEST_TIME: Duration = Duration::from_secs(120);
-/// The same for debug files: as long as Parca waits for an upload.
-const UPLOAD_TIME: Duration = Duration::from_secs(15 * 60);
-
-/// Largest piece of a debug file, with its frame: parca-agent sends 8 MiB, we send one.
-const MAX_CHUNK_BYTES: usize = 12 << 20;
 
 /// The gRPC routes, to be merged with those of a page: they have no fallback of their own.
-pub fn routes(collector: Arc<Collector>) -> Router {
+pub fn routes(collector: Arc<CollectorService>) -> Router {
     let service = ProfileStoreServiceServer::from_arc(collector).max_decoding_message_size(MAX_MESSAGE_BYTES);
-    let path = format!("/{}/{{*method}}", ProfileStoreServiceServer::<Collector>::NAME);
+    let path = format!("/{}/{{*method}}", ProfileStoreServiceServer::<CollectorService>::NAME);
     let slots = Slots::new(REQUEST_TIME);
-    Router::new().route_service(&path, service).layer(middleware::from_fn_with_state(slots, as_parca_answers))
-}
-
-/// The gRPC routes of uploaded debug files. Uploads take longer than profiles: they have slots of
-/// their own.
-pub fn debuginfo_routes(debuginfo: Debuginfo) -> Router {
-    let path = format!("/{}/{{*method}}", DebuginfoServiceServer::<Debuginfo>::NAME);
-    let service = DebuginfoServiceServer::new(debuginfo).max_decoding_message_size(MAX_CHUNK_BYTES);
-    let slots = Slots::new(UPLOAD_TIME);
     Router::new().route_service(&path, service).layer(middleware::from_fn_with_state(slots, as_parca_answers))
 }
 

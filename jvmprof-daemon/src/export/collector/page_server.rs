@@ -19,7 +19,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tower_http::compression::CompressionLayer;
 
-use super::debuginfo::Debuginfo;
 use super::json_api::{self, Api};
 use super::profile_reader::ReadLimits;
 use crate::export::store::Store;
@@ -57,17 +56,11 @@ pub struct PageOptions {
 
 /// The page and its data: everything on the collector's port that isn't gRPC.
 pub fn router(store: Arc<Store>, options: PageOptions) -> Router {
-    router_with(store, None, options)
-}
-
-/// As [`router`]; frames without names are named by uploaded debug files.
-pub fn router_with(store: Arc<Store>, debuginfo: Option<Debuginfo>, options: PageOptions) -> Router {
-    let api = Api::new(store, options.limits, debuginfo);
+    let api = Api::new(store, options.limits);
     let compressed = Router::new()
         .route("/", get(page))
         .route("/assets/{name}", get(asset))
         .route("/api/labels", get(json_api::labels))
-        .route("/api/series", get(json_api::series))
         .route("/api/timeline", get(json_api::timeline))
         .route("/api/flamegraph", get(json_api::flamegraph))
         .layer(CompressionLayer::new());

@@ -3,8 +3,9 @@
 //! Rules of parca-dev/parca 3b5647cd9: `pkg/normalizer/normalizer.go` (`NormalizeWriteRawRequest`),
 //! `pkg/normalizer/validate.go`, `pkg/profilestore/profilecolumnstore.go` (`writeSeries`). Where
 //! Parca would crash on a request (no label set, negative indices, an empty string table), it is
-//! refused as invalid here. Where Parca takes what a bounded program can't (a profile that unpacks
-//! without end), it is refused as exhausting.
+//! refused as invalid here, and so are references that lead nowhere wherever they stand, because
+//! such a profile couldn't be shown. Where Parca takes what a bounded program can't (a profile that
+//! unpacks without end), it is refused as exhausting.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,14 +16,14 @@ use tonic::{Code, Status};
 use crate::export::store::{NAME_LABEL, NewProfile, UnixNanos};
 use crate::profile::gzip::{self, GzipError};
 use crate::profile::model::LabelSet;
-use crate::profile::pprof;
 use crate::profile::pprof::decode::{DecodeError, DecodeLimits, decode};
+use crate::profile::pprof::{self, CheckedTables, InvalidProfile};
 use crate::proto::pprof::{Profile, ValueType};
 use crate::proto::profilestore::{RawProfileSeries, RawSample, WriteRawRequest};
 
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum WriteRefusal {
     #[error("series without a label set")]
     NoLabelSet,
     #[error("missing label {NAME_LABEL}")]
@@ -34,37 +35,29 @@ pub enum Refusal {
     #[error(transparent)]
     Undecodable(#[from] DecodeError),
     #[error("invalid profile: {0}")]
-    Profile(#[from] Invalid),
+    Profile(#[from] RuleViolation),
     #[error("invalid profile type {0:?}: not a selector")]
     ProfileType(String),
     #[error("compressing a profile: {0}")]
     Compress(std::io::Error),
 }
 
-/// What is wrong with a pprof profile.
+/// A rule of Parca's that a pprof profile breaks.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum Invalid {
+pub enum RuleViolation {
     #[error("the string table doesn't begin with an empty string")]
     FirstString,
     #[error("{table} {position} has id {id}: ids must be 1..N in table order")]
     Id { table: &'static str, position: usize, id: u64 },
-    #[error("{what} of {table} {position} isn't in the string table: {index}")]
-    String { table: &'static str, position: usize, what: &'static str, index: i64 },
     #[error("{count} executable infos for {mappings} mappings")]
     ExecutableInfo { count: usize, mappings: usize },
-    #[error("location {position} refers to {what} {id}, which isn't in its table")]
-    Reference { position: usize, what: &'static str, id: u64 },
-    #[error("samples without a sample type")]
-    NoSampleType,
-    #[error("sample {position} has {values} values for {types} sample types")]
-    Values { position: usize, values: usize, types: usize },
-    #[error("sample {position} refers to location {id}, which isn't in its table")]
-    Location { position: usize, id: u64 },
     #[error("sample {position} has a label without a key")]
     LabelKey { position: usize },
+    #[error(transparent)]
+    Tables(#[from] InvalidProfile),
 }
 
-impl Refusal {
+impl WriteRefusal {
     /// The code that Parca answers with; for bad gzip and bad profile types that is none in
     /// particular.
     pub fn code(&self) -> Code {
@@ -86,8 +79,8 @@ impl Refusal {
     }
 }
 
-impl From<Refusal> for Status {
-    fn from(refusal: Refusal) -> Self {
+impl From<WriteRefusal> for Status {
+    fn from(refusal: WriteRefusal) -> Self {
         Self::new(refusal.code(), refusal.to_string())
     }
 }
@@ -97,10 +90,10 @@ impl From<Refusal> for Status {
 ///
 /// # Errors
 /// The first reason to refuse the request as a whole.
-pub fn profiles(request: WriteRawRequest, limits: DecodeLimits) -> Result<Vec<NewProfile>, Refusal> {
+pub fn profiles(request: WriteRawRequest, limits: DecodeLimits) -> Result<Vec<NewProfile>, WriteRefusal> {
     let mut profiles = Vec::new();
     for RawProfileSeries { labels, samples } in request.series {
-        let labels = label_set(labels.ok_or(Refusal::NoLabelSet)?)?;
+        let labels = label_set(labels.ok_or(WriteRefusal::NoLabelSet)?)?;
         for sample in samples {
             profiles.extend(profile(&labels, sample, limits)?);
         }
@@ -108,7 +101,7 @@ pub fn profiles(request: WriteRawRequest, limits: DecodeLimits) -> Result<Vec<Ne
     Ok(profiles)
 }
 
-fn label_set(labels: crate::proto::profilestore::LabelSet) -> Result<LabelSet, Refusal> {
+fn label_set(labels: crate::proto::profilestore::LabelSet) -> Result<LabelSet, WriteRefusal> {
     let (mut name, mut set) = (String::new(), BTreeMap::new());
     for label in labels.labels {
         if label.name == NAME_LABEL {
@@ -116,15 +109,15 @@ fn label_set(labels: crate::proto::profilestore::LabelSet) -> Result<LabelSet, R
             continue;
         }
         if !is_label_name(&label.name) {
-            return Err(Refusal::LabelName(label.name));
+            return Err(WriteRefusal::LabelName(label.name));
         }
         if set.contains_key(&label.name) {
-            return Err(Refusal::DuplicateLabel(label.name));
+            return Err(WriteRefusal::DuplicateLabel(label.name));
         }
         set.insert(label.name, label.value);
     }
     if name.is_empty() {
-        return Err(Refusal::NoName);
+        return Err(WriteRefusal::NoName);
     }
     set.insert(NAME_LABEL.to_owned(), name);
     Ok(set)
@@ -141,7 +134,7 @@ fn profile(
     labels: &LabelSet,
     sample: RawSample,
     limits: DecodeLimits,
-) -> Result<Option<NewProfile>, Refusal> {
+) -> Result<Option<NewProfile>, WriteRefusal> {
     let profile = decode(&sample.raw_profile, limits)?;
     check(&profile, sample.executable_info.len())?;
     if profile.sample.iter().all(|sample| sample.value.iter().all(|value| *value == 0)) {
@@ -152,7 +145,7 @@ fn profile(
     let pprof = if gzip::is_gzip(&bytes) {
         bytes
     } else {
-        Bytes::from(gzip::compress(&bytes).map_err(Refusal::Compress)?)
+        Bytes::from(gzip::compress(&bytes).map_err(WriteRefusal::Compress)?)
     };
     Ok(Some(NewProfile {
         labels: labels.clone(),
@@ -163,122 +156,41 @@ fn profile(
     }))
 }
 
-/// Parca's rules for a profile on its own.
+/// Checks a profile on its own against Parca's rules.
 ///
 /// # Errors
 /// The first rule that is broken.
-pub fn check(profile: &Profile, executable_infos: usize) -> Result<(), Invalid> {
-    if profile.string_table.first().is_some_and(|first| !first.is_empty()) {
-        return Err(Invalid::FirstString);
+pub fn check(profile: &Profile, executable_infos: usize) -> Result<(), RuleViolation> {
+    let Profile { string_table, mapping, function, location, sample, .. } = profile;
+    let has_types = !profile.sample_type.is_empty() || profile.period_type.is_some();
+    // Parca looks the types up even if their index is 0.
+    if string_table.first().map_or(has_types, |first| !first.is_empty()) {
+        return Err(RuleViolation::FirstString);
     }
-    let checker = Checker { profile };
-    checker.mappings()?;
-    let mappings = profile.mapping.len();
+    let mappings = mapping.len();
+    check_ids("mapping", mapping.iter().map(|mapping| mapping.id))?;
     if executable_infos != 0 && executable_infos != mappings {
-        return Err(Invalid::ExecutableInfo { count: executable_infos, mappings });
+        return Err(RuleViolation::ExecutableInfo { count: executable_infos, mappings });
     }
-    checker.functions()?;
-    checker.locations()?;
-    checker.types()?;
-    checker.samples()
+    check_ids("function", function.iter().map(|function| function.id))?;
+    check_ids("location", location.iter().map(|location| location.id))?;
+    if let Some(position) = sample.iter().position(|it| it.label.iter().any(|label| label.key == 0)) {
+        return Err(RuleViolation::LabelKey { position });
+    }
+    CheckedTables::new(profile)?;
+    Ok(())
 }
 
-struct Checker<'a> {
-    profile: &'a Profile,
-}
-
-impl Checker<'_> {
-    fn id(table: &'static str, position: usize, id: u64) -> Result<(), Invalid> {
-        if id == position as u64 + 1 { Ok(()) } else { Err(Invalid::Id { table, position, id }) }
-    }
-
-    fn string(
-        &self,
-        table: &'static str,
-        position: usize,
-        what: &'static str,
-        index: i64,
-    ) -> Result<(), Invalid> {
-        let is_there = usize::try_from(index).is_ok_and(|at| at == 0 || at < self.profile.string_table.len());
-        if is_there { Ok(()) } else { Err(Invalid::String { table, position, what, index }) }
-    }
-
-    fn mappings(&self) -> Result<(), Invalid> {
-        for (position, mapping) in self.profile.mapping.iter().enumerate() {
-            Self::id("mapping", position, mapping.id)?;
-            self.string("mapping", position, "file name", mapping.filename)?;
-            self.string("mapping", position, "build id", mapping.build_id)?;
-        }
-        Ok(())
-    }
-
-    fn functions(&self) -> Result<(), Invalid> {
-        for (position, function) in self.profile.function.iter().enumerate() {
-            Self::id("function", position, function.id)?;
-            self.string("function", position, "name", function.name)?;
-            self.string("function", position, "system name", function.system_name)?;
-            self.string("function", position, "file name", function.filename)?;
-        }
-        Ok(())
-    }
-
-    fn locations(&self) -> Result<(), Invalid> {
-        let mappings = self.profile.mapping.len() as u64;
-        let functions = self.profile.function.len() as u64;
-        for (position, location) in self.profile.location.iter().enumerate() {
-            Self::id("location", position, location.id)?;
-            if location.mapping_id > mappings {
-                return Err(Invalid::Reference { position, what: "mapping", id: location.mapping_id });
-            }
-            if let Some(line) = location.line.iter().find(|line| line.function_id > functions) {
-                return Err(Invalid::Reference { position, what: "function", id: line.function_id });
-            }
-        }
-        Ok(())
-    }
-
-    fn types(&self) -> Result<(), Invalid> {
-        let Profile { sample_type, period_type, sample, string_table, .. } = self.profile;
-        if sample_type.is_empty() && !sample.is_empty() {
-            return Err(Invalid::NoSampleType);
-        }
-        for (position, value) in sample_type.iter().chain(period_type).enumerate() {
-            self.string("type", position, "name", value.r#type)?;
-            self.string("type", position, "unit", value.unit)?;
-            // Parca looks the types up even if their index is 0.
-            if string_table.is_empty() {
-                return Err(Invalid::FirstString);
-            }
-        }
-        Ok(())
-    }
-
-    fn samples(&self) -> Result<(), Invalid> {
-        let types = self.profile.sample_type.len();
-        let locations = self.profile.location.len() as u64;
-        for (position, sample) in self.profile.sample.iter().enumerate() {
-            let values = sample.value.len();
-            if values != types {
-                return Err(Invalid::Values { position, values, types });
-            }
-            if let Some(&id) = sample.location_id.iter().find(|id| **id == 0 || **id > locations) {
-                return Err(Invalid::Location { position, id });
-            }
-            for label in &sample.label {
-                if label.key == 0 {
-                    return Err(Invalid::LabelKey { position });
-                }
-                self.string("sample", position, "label key", label.key)?;
-                self.string("sample", position, "label value", label.str)?;
-            }
-        }
-        Ok(())
+fn check_ids(table: &'static str, ids: impl Iterator<Item = u64>) -> Result<(), RuleViolation> {
+    match ids.enumerate().find(|(position, id)| *id != *position as u64 + 1) {
+        Some((position, id)) => Err(RuleViolation::Id { table, position, id }),
+        None => Ok(()),
     }
 }
 
 /// Each type, `name:sample_type:sample_unit:period_type:period_unit`, must parse as a metric's name
 /// in a selector: `[a-zA-Z_:][a-zA-Z0-9_:]*`.
-fn check_types(name: &str, profile: &Profile) -> Result<(), Refusal> {
+fn check_types(name: &str, profile: &Profile) -> Result<(), WriteRefusal> {
     let text = |index: i64| {
         usize::try_from(index).ok().and_then(|at| profile.string_table.get(at)).map_or("", String::as_str)
     };
@@ -292,7 +204,7 @@ fn check_types(name: &str, profile: &Profile) -> Result<(), Refusal> {
         let is_selector = !full.starts_with(|first: char| first.is_ascii_digit())
             && full.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b':'));
         if is_used && !is_selector {
-            return Err(Refusal::ProfileType(full));
+            return Err(WriteRefusal::ProfileType(full));
         }
     }
     Ok(())

@@ -1,19 +1,21 @@
-//! Reading many stored profiles for one answer, within limits of bytes and time, and no further
+//! ProfileReader many stored profiles for one answer, within limits of bytes and time, and no further
 //! than anybody waits for.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::debuginfo::Debuginfo;
+use prost::Message as _;
+use serde::Serialize;
+
 use super::selection::Query;
 use crate::export::store::{ProfileRef, SeriesInfo, Store};
-use crate::profile::call_tree::{PAGE_NODES, Tree, TreeBuilder};
+use crate::profile::call_tree::{CallTree, PAGE_NODES, TreeBuilder};
 use crate::profile::gzip;
 use crate::profile::pprof::decode::{DecodeLimits, decode};
 use crate::profile::pprof::merge::{MergeLimits, Merger};
 use crate::proto::pprof::Profile;
-use prost::Message as _;
 
 /// How much one request may cost.
 #[derive(Clone, Copy, Debug)]
@@ -44,16 +46,16 @@ pub(super) enum ReadError {
         "reading {profiles} profiles takes longer than {seconds} s: choose a shorter range or fewer series"
     )]
     TooSlow { profiles: usize, seconds: u64 },
-    #[error("the request was given up")]
-    GivenUp,
+    #[error("the client has closed the request")]
+    Cancelled,
     #[error("cannot compress the merged profile: {0}")]
     Compress(#[from] std::io::Error),
 }
 
 /// A flame graph and what it was made of.
-#[derive(Debug)]
-pub(super) struct Flame {
-    pub(super) tree: Tree,
+#[derive(Debug, Serialize)]
+pub(super) struct FlameGraph {
+    pub(super) tree: CallTree,
     /// Nanoseconds that a sample stands for, on average.
     pub(super) period_ns: u64,
     pub(super) profiles: usize,
@@ -71,45 +73,43 @@ pub(super) struct MergedPprof {
 
 /// One request's reading. Blocking: for `spawn_blocking`.
 #[derive(Debug)]
-pub(super) struct Reading {
+pub(super) struct ProfileReader {
     pub(super) store: Arc<Store>,
     pub(super) limits: ReadLimits,
     /// Set when nobody waits any more.
-    pub(super) given_up: Arc<AtomicBool>,
-    /// Names frames that have none.
-    pub(super) debuginfo: Option<Debuginfo>,
+    pub(super) is_cancelled: Arc<AtomicBool>,
 }
 
-impl Reading {
+impl ProfileReader {
     /// # Errors
     /// See [`ReadError`].
-    pub(super) fn flame(&self, query: &Query) -> Result<Flame, ReadError> {
+    pub(super) fn flame_graph(&self, query: &Query) -> Result<FlameGraph, ReadError> {
         let series = query.selection.series(&self.store);
-        let profiles = query.selection.profiles(&self.store, &series);
+        let profiles = query.selection.profiles(&self.store);
+        let groups = query.group.as_deref().map(|label| groups(&series, label));
         let mut builder = TreeBuilder::default();
         let mut cpu_time = CpuTime::default();
         let (read, unreadable) = self.each(&profiles, |reference, bytes| {
-            let profile = self.named(bytes)?;
-            let group = query.group.as_deref().map(|label| group_of(&series, reference, label));
-            builder.add_pprof(&profile, group.as_deref()).map_err(|error| error.to_string())?;
+            let profile = decoded(bytes)?;
+            let group = groups.as_ref().and_then(|groups| groups.get(&*reference.fingerprint));
+            builder.add_pprof(&profile, group.map(|group| &**group)).map_err(|error| error.to_string())?;
             cpu_time.add(reference.samples, profile.period);
             Ok(())
         })?;
         let tree = builder.finish(self.limits.nodes);
         let series = series.len();
-        Ok(Flame { tree, period_ns: cpu_time.period_ns(), profiles: read, unreadable, series })
+        Ok(FlameGraph { tree, period_ns: cpu_time.period_ns(), profiles: read, unreadable, series })
     }
 
     /// # Errors
     /// See [`ReadError`].
     pub(super) fn pprof(&self, query: &Query) -> Result<MergedPprof, ReadError> {
-        let series = query.selection.series(&self.store);
-        let profiles = query.selection.profiles(&self.store, &series);
+        let profiles = query.selection.profiles(&self.store);
         let limits = MergeLimits::default();
         let mut merger = Merger::new(limits);
         let mut full = false;
         let (_, unreadable) = self.each(&profiles, |_, bytes| {
-            merger.add(&self.named(bytes)?).map_err(|error| {
+            merger.add(&decoded(bytes)?).map_err(|error| {
                 full |= error.is_limit_of_the_whole();
                 error.to_string()
             })
@@ -126,15 +126,6 @@ impl Reading {
         Ok(MergedPprof { bytes: gzip::compress(&merger.finish().encode_to_vec())?, unreadable })
     }
 
-    /// A profile, with names as far as they are known here.
-    fn named(&self, bytes: &[u8]) -> Result<Profile, String> {
-        let mut profile = decode(bytes, DecodeLimits::default()).map_err(|error| error.to_string())?;
-        if let Some(debuginfo) = &self.debuginfo {
-            debuginfo.name(&mut profile);
-        }
-        Ok(profile)
-    }
-
     /// Hands every profile to `take`, and says how many it took and how many it or the store
     /// refused.
     fn each(
@@ -146,8 +137,8 @@ impl Reading {
         let start = Instant::now();
         let (mut read, mut unreadable) = (0, 0);
         for reference in profiles {
-            if self.given_up.load(Ordering::Relaxed) {
-                return Err(ReadError::GivenUp);
+            if self.is_cancelled.load(Ordering::Relaxed) {
+                return Err(ReadError::Cancelled);
             }
             if start.elapsed() > self.limits.time {
                 let seconds = self.limits.time.as_secs();
@@ -187,11 +178,18 @@ fn bytes_of(profiles: &[ProfileRef]) -> u64 {
     profiles.iter().map(|profile| profile.bytes).sum()
 }
 
-/// The value of the label for the profile's series, or a text that says that there is none.
-fn group_of(series: &[SeriesInfo], reference: &ProfileRef, label: &str) -> String {
-    let series = series.iter().find(|series| series.fingerprint == reference.fingerprint);
-    let value = series.and_then(|series| series.labels.get(label)).filter(|value| !value.is_empty());
-    value.cloned().unwrap_or_else(|| format!("(no {label})"))
+fn decoded(bytes: &[u8]) -> Result<Profile, String> {
+    decode(bytes, DecodeLimits::default()).map_err(|error| error.to_string())
+}
+
+/// Returns the label's value of each series by its fingerprint, or a text that says that there is
+/// none.
+fn groups<'a>(series: &'a [SeriesInfo], label: &str) -> HashMap<&'a str, String> {
+    let group = |series: &'a SeriesInfo| {
+        let value = series.labels.get(label).filter(|value| !value.is_empty());
+        (series.fingerprint.as_str(), value.cloned().unwrap_or_else(|| format!("(no {label})")))
+    };
+    series.iter().map(group).collect()
 }
 
 /// Time that samples stand for, over profiles with different periods.

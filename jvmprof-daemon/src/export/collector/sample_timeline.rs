@@ -9,7 +9,7 @@ use crate::export::store::{Store, TimeRange};
 const BARS: usize = 240;
 
 #[derive(Debug, Serialize)]
-pub(super) struct Timeline {
+pub(super) struct SampleTimeline {
     start_ms: i64,
     step_ms: f64,
     /// Samples in each step.
@@ -19,11 +19,11 @@ pub(super) struct Timeline {
     newest_ms: Option<i64>,
 }
 
-impl Timeline {
+impl SampleTimeline {
     pub(super) fn of(selection: &Selection, store: &Store) -> Self {
         let range = selection.range;
         let mut bars = Bars::new(range);
-        for profile in selection.profiles(store, &selection.series(store)) {
+        for profile in selection.profiles(store) {
             let start = profile.start.0.saturating_sub(range.start.0) as f64;
             bars.add(start, profile.duration.as_nanos() as f64, profile.samples as f64);
         }

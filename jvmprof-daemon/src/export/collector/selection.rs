@@ -1,11 +1,11 @@
-//! What a request of the page asks for: a time range and labels.
+//! The query of a request of the page: a time range and conditions on labels.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use url::form_urlencoded;
 
-use crate::export::store::{ProfileRef, SeriesInfo, Store, TimeRange, UnixNanos};
+use crate::export::store::{Matcher, ProfileRef, SeriesInfo, Store, TimeRange, UnixNanos};
 use crate::profile::model::LabelSet;
 
 const NANOS_PER_MILLI: i64 = 1_000_000;
@@ -42,23 +42,19 @@ pub(super) struct Query {
     pub(super) group: Option<String>,
 }
 
-/// A time range, and for some labels the values that they may or mustn't have.
+/// A time range, and conditions that all must be fulfilled: at most one of each label and sign.
 #[derive(Clone, Debug)]
 pub(super) struct Selection {
     pub(super) range: TimeRange,
-    /// Any of these values; several labels must all agree. A label that isn't there has the value
-    /// `""`.
-    wanted: BTreeMap<String, BTreeSet<String>>,
-    unwanted: BTreeMap<String, BTreeSet<String>>,
+    matchers: Vec<Matcher>,
 }
 
 impl Query {
-    /// Parses `from=MS&to=MS&match=label=value&match=label!=value&group=label`; other parameters
-    /// mean nothing.
+    /// Parses `from=MS&to=MS&match=label=value&match=label!=value&group=label`; values of one label
+    /// are alternatives, and other parameters mean nothing.
     pub(super) fn parse(query: &str) -> Result<Self, SelectionError> {
         let (mut from, mut to, mut group) = (None, None, None);
-        let (mut wanted, mut unwanted) = (BTreeMap::new(), BTreeMap::new());
-        let mut conditions = 0;
+        let (mut matchers, mut conditions) = (Vec::new(), 0);
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             match &*name {
                 "from" => from = Some(time("from", &value)?),
@@ -66,7 +62,7 @@ impl Query {
                 "group" if !value.is_empty() => group = Some(value.into_owned()),
                 "match" => {
                     conditions += 1;
-                    add_condition(&value, &mut wanted, &mut unwanted)?;
+                    add_condition(&mut matchers, &value)?;
                 }
                 _ => {}
             }
@@ -79,12 +75,10 @@ impl Query {
         if end < start {
             return Err(SelectionError::Backwards);
         }
-        let length = Duration::from_nanos(end.0.abs_diff(start.0));
-        if length > MAX_RANGE {
+        if Duration::from_nanos(end.0.abs_diff(start.0)) > MAX_RANGE {
             return Err(SelectionError::TooLong);
         }
-        let range = TimeRange { start, end };
-        Ok(Self { selection: Selection { range, wanted, unwanted }, group })
+        Ok(Self { selection: Selection { range: TimeRange { start, end }, matchers }, group })
     }
 }
 
@@ -99,66 +93,53 @@ fn time(name: &'static str, value: &str) -> Result<UnixNanos, SelectionError> {
     nanos.map(UnixNanos).ok_or_else(|| SelectionError::NotATime { name, value: value.to_owned() })
 }
 
-type Values = BTreeMap<String, BTreeSet<String>>;
-
-fn add_condition(text: &str, wanted: &mut Values, unwanted: &mut Values) -> Result<(), SelectionError> {
+fn add_condition(matchers: &mut Vec<Matcher>, text: &str) -> Result<(), SelectionError> {
     let not_a_condition = || SelectionError::NotACondition(text.to_owned());
     let (label, value) = text.split_once('=').ok_or_else(not_a_condition)?;
-    let (label, values) = match label.strip_suffix('!') {
-        Some(label) => (label, unwanted),
-        None => (label, wanted),
+    let (label, is_negated) = match label.strip_suffix('!') {
+        Some(label) => (label, true),
+        None => (label, false),
     };
     if label.is_empty() {
         return Err(not_a_condition());
     }
-    values.entry(label.to_owned()).or_default().insert(value.to_owned());
+    match matchers.iter_mut().find(|it| it.label == label && it.is_negated == is_negated) {
+        Some(matcher) => _ = matcher.values.insert(value.to_owned()),
+        None => matchers.push(Matcher { is_negated, ..Matcher::equal(label, value) }),
+    }
     Ok(())
 }
 
 impl Selection {
-    /// Whether a series with these labels is chosen; conditions on the label `except` don't count.
-    fn chooses(&self, labels: &LabelSet, except: Option<&str>) -> bool {
-        let has = |label: &String, values: &BTreeSet<String>| {
-            values.contains(labels.get(label).map_or("", String::as_str))
-        };
-        let counts = |label: &String| except != Some(label.as_str());
-        self.wanted.iter().filter(|(label, _)| counts(label)).all(|(label, values)| has(label, values))
-            && !self
-                .unwanted
-                .iter()
-                .filter(|(label, _)| counts(label))
-                .any(|(label, values)| has(label, values))
+    /// Returns true if a series with these labels is selected, conditions on the label `except`
+    /// aside.
+    fn selects(&self, labels: &LabelSet, except: Option<&str>) -> bool {
+        let matchers = self.matchers.iter().filter(|matcher| except != Some(matcher.label.as_str()));
+        matchers.into_iter().all(|matcher| matcher.matches(labels))
     }
 
-    /// Series that are chosen and have profiles in the range.
+    /// Returns the selected series that have profiles in the range.
     pub(super) fn series(&self, store: &Store) -> Vec<SeriesInfo> {
-        let mut series = store.series(self.range, &[]);
-        series.retain(|series| self.chooses(&series.labels, None));
-        series
+        store.series(self.range, &self.matchers)
     }
 
-    /// Profiles of the chosen series in the range, oldest first.
-    pub(super) fn profiles(&self, store: &Store, series: &[SeriesInfo]) -> Vec<ProfileRef> {
-        let chosen: BTreeSet<&str> = series.iter().map(|series| series.fingerprint.as_str()).collect();
-        let mut profiles = store.profiles(self.range, &[]);
-        profiles.retain(|profile| chosen.contains(profile.fingerprint.as_str()));
-        profiles
+    /// Returns the profiles of the selected series in the range, oldest first.
+    pub(super) fn profiles(&self, store: &Store) -> Vec<ProfileRef> {
+        store.profiles(self.range, &self.matchers)
     }
 
-    /// When the newest profile of the chosen series ended, whatever the range.
+    /// Returns when the newest profile of the selected series ended, whatever the range.
     pub(super) fn newest(&self, store: &Store) -> Option<UnixNanos> {
-        let series = store.series(TimeRange::ALL, &[]);
-        series.iter().filter(|series| self.chooses(&series.labels, None)).map(|series| series.last).max()
+        store.series(TimeRange::ALL, &self.matchers).iter().map(|series| series.last).max()
     }
 
-    /// The values of each label with their samples. Those of a label that has a condition are told
-    /// as if it had none, so that one can choose another.
+    /// Returns the values of each label with their samples. Values of a label that has a condition
+    /// are returned as if it had none, so that one can choose another.
     pub(super) fn label_values(&self, store: &Store) -> BTreeMap<String, BTreeMap<String, u64>> {
-        let series = store.series(self.range, &[]);
         let mut labels: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
-        for series in &series {
+        for series in store.series(self.range, &[]) {
             for (label, value) in &series.labels {
-                if self.chooses(&series.labels, Some(label)) {
+                if self.selects(&series.labels, Some(label)) {
                     let values = labels.entry(label.clone()).or_default();
                     *values.entry(value.clone()).or_default() += series.samples;
                 }
@@ -183,18 +164,18 @@ mod tests {
     #[test]
     fn values_of_one_label_are_alternatives_and_labels_must_all_agree() {
         let chosen = selection("from=0&to=1&match=comm=java&match=comm=go&match=node%3Da%3Db&match=pid!=7");
-        assert!(chosen.chooses(&labels(&[("comm", "java"), ("node", "a=b")]), None));
-        assert!(chosen.chooses(&labels(&[("comm", "go"), ("node", "a=b"), ("pid", "8")]), None));
-        assert!(!chosen.chooses(&labels(&[("comm", "go"), ("node", "a=b"), ("pid", "7")]), None));
-        assert!(!chosen.chooses(&labels(&[("comm", "c"), ("node", "a=b")]), None));
-        assert!(!chosen.chooses(&labels(&[("comm", "go")]), None));
-        assert!(chosen.chooses(&labels(&[("comm", "c"), ("node", "a=b")]), Some("comm")));
+        assert!(chosen.selects(&labels(&[("comm", "java"), ("node", "a=b")]), None));
+        assert!(chosen.selects(&labels(&[("comm", "go"), ("node", "a=b"), ("pid", "8")]), None));
+        assert!(!chosen.selects(&labels(&[("comm", "go"), ("node", "a=b"), ("pid", "7")]), None));
+        assert!(!chosen.selects(&labels(&[("comm", "c"), ("node", "a=b")]), None));
+        assert!(!chosen.selects(&labels(&[("comm", "go")]), None));
+        assert!(chosen.selects(&labels(&[("comm", "c"), ("node", "a=b")]), Some("comm")));
     }
 
     #[test]
     fn a_missing_label_has_the_empty_value() {
-        assert!(selection("from=0&to=1&match=pod=").chooses(&labels(&[("comm", "java")]), None));
-        assert!(!selection("from=0&to=1&match=pod!=").chooses(&labels(&[("comm", "java")]), None));
+        assert!(selection("from=0&to=1&match=pod=").selects(&labels(&[("comm", "java")]), None));
+        assert!(!selection("from=0&to=1&match=pod!=").selects(&labels(&[("comm", "java")]), None));
     }
 
     #[test]

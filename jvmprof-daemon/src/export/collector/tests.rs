@@ -29,7 +29,7 @@ type Client = ProfileStoreServiceClient<tonic::transport::Channel>;
 
 struct Running {
     dir: tempfile::TempDir,
-    collector: Arc<Collector>,
+    collector: Arc<CollectorService>,
     address: SocketAddr,
     client: Client,
 }
@@ -37,7 +37,7 @@ struct Running {
 async fn start_with(options: StoreOptions, limits: DecodeLimits) -> Running {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(Store::open(dir.path(), options).unwrap());
-    let collector = Arc::new(Collector::with_limits(store, limits));
+    let collector = Arc::new(CollectorService::with_limits(store, limits));
     let page = Router::new().route("/", get(|| async { "a page" }));
     let router = page.merge(routes(Arc::clone(&collector)));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -139,8 +139,8 @@ async fn label_sets_are_held_to_parcas_rules() {
 
 #[tokio::test]
 async fn profiles_are_held_to_parcas_rules() {
-    type Break = fn(&mut Profile);
-    let cases: &[(&str, Break)] = &[
+    type Damage = fn(&mut Profile);
+    let cases: &[(&str, Damage)] = &[
         ("string table doesn't begin", |p| p.string_table[0] = "x".to_owned()),
         ("string table doesn't begin", |p| {
             *p = Profile { sample_type: vec![ValueType::default()], ..Profile::default() };

@@ -1,13 +1,12 @@
 //! `ProfileStoreService` in front of a [`Store`].
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Semaphore;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::parca_validation::{self, Refusal};
+use super::parca_validation::{self, WriteRefusal};
 use crate::export::store::{Store, StoreError};
 use crate::profile::pprof::decode::DecodeLimits;
 use crate::proto::profilestore::profile_store_service_server::ProfileStoreService;
@@ -33,44 +32,37 @@ pub struct CollectorCounters {
 
 /// The service. Stores a request as a whole or refuses it as a whole.
 #[derive(Debug)]
-pub struct Collector {
+pub struct CollectorService {
     store: Arc<Store>,
     limits: DecodeLimits,
     unpacking: Arc<Semaphore>,
-    counters: Arc<Counters>,
-}
-
-#[derive(Debug, Default)]
-struct Counters {
-    stored_requests: AtomicU64,
-    stored_profiles: AtomicU64,
-    stored_samples: AtomicU64,
-    refused_requests: AtomicU64,
-    failed_requests: AtomicU64,
+    counters: Arc<Mutex<CollectorCounters>>,
 }
 
 /// Why a request wasn't stored.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum WriteError {
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(#[from] WriteRefusal),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-impl From<Failure> for Status {
-    fn from(failure: Failure) -> Self {
+impl From<WriteError> for Status {
+    fn from(failure: WriteError) -> Self {
         match failure {
-            Failure::Refused(refusal) => refusal.into(),
+            WriteError::Refused(refusal) => refusal.into(),
             // Nothing was stored: the client may send it again when there is room.
-            Failure::Store(error) if error.is_out_of_space() => Self::resource_exhausted(error.to_string()),
-            Failure::Store(StoreError::TooLarge { .. }) => Self::invalid_argument(failure.to_string()),
-            Failure::Store(error) => Self::unknown(error.to_string()),
+            WriteError::Store(error) if error.is_out_of_space() => {
+                Self::resource_exhausted(error.to_string())
+            }
+            WriteError::Store(StoreError::TooLarge { .. }) => Self::invalid_argument(failure.to_string()),
+            WriteError::Store(error) => Self::unknown(error.to_string()),
         }
     }
 }
 
-impl Collector {
+impl CollectorService {
     pub fn new(store: Arc<Store>) -> Self {
         Self::with_limits(store, DecodeLimits::default())
     }
@@ -84,55 +76,51 @@ impl Collector {
         &self.store
     }
 
+    /// Returns what happened since the start.
     pub fn counters(&self) -> CollectorCounters {
-        let Counters { stored_requests, stored_profiles, stored_samples, refused_requests, failed_requests } =
-            &*self.counters;
-        CollectorCounters {
-            stored_requests: stored_requests.load(Ordering::Relaxed),
-            stored_profiles: stored_profiles.load(Ordering::Relaxed),
-            stored_samples: stored_samples.load(Ordering::Relaxed),
-            refused_requests: refused_requests.load(Ordering::Relaxed),
-            failed_requests: failed_requests.load(Ordering::Relaxed),
-        }
+        *self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Counters {
-    fn count(&self, result: &Result<Stored, Failure>) {
-        let add = |counter: &AtomicU64, amount| counter.fetch_add(amount, Ordering::Relaxed);
+impl CollectorCounters {
+    fn count(&mut self, result: &Result<StoredRequest, WriteError>) {
         match result {
-            Ok(Stored { profiles, samples }) => {
-                add(&self.stored_requests, 1);
-                add(&self.stored_profiles, *profiles);
-                add(&self.stored_samples, *samples);
+            Ok(StoredRequest { profiles, samples }) => {
+                self.stored_requests += 1;
+                self.stored_profiles += *profiles;
+                self.stored_samples = self.stored_samples.saturating_add(*samples);
                 tracing::debug!(profiles, samples, "request stored");
             }
-            Err(Failure::Refused(refusal)) => {
-                add(&self.refused_requests, 1);
+            Err(WriteError::Refused(refusal)) => {
+                self.refused_requests += 1;
                 tracing::warn!(%refusal, code = ?refusal.code(), "request refused");
             }
-            Err(Failure::Store(error)) => {
-                add(&self.failed_requests, 1);
+            Err(WriteError::Store(error)) => {
+                self.failed_requests += 1;
                 tracing::error!(%error, "request couldn't be stored");
             }
         }
     }
 }
 
-struct Stored {
+struct StoredRequest {
     profiles: u64,
     samples: u64,
 }
 
-fn store_request(store: &Store, request: WriteRawRequest, limits: DecodeLimits) -> Result<Stored, Failure> {
+fn store_request(
+    store: &Store,
+    request: WriteRawRequest,
+    limits: DecodeLimits,
+) -> Result<StoredRequest, WriteError> {
     let profiles = parca_validation::profiles(request, limits)?;
     store.append(&profiles)?;
     let samples = profiles.iter().fold(0_u64, |sum, profile| sum.saturating_add(profile.samples));
-    Ok(Stored { profiles: profiles.len() as u64, samples })
+    Ok(StoredRequest { profiles: profiles.len() as u64, samples })
 }
 
 #[tonic::async_trait]
-impl ProfileStoreService for Collector {
+impl ProfileStoreService for CollectorService {
     async fn write_raw(
         &self,
         request: Request<WriteRawRequest>,
@@ -144,7 +132,7 @@ impl ProfileStoreService for Collector {
             // Held to the end of the work even if the client hangs up meanwhile.
             let _permit = permit;
             let result = store_request(&store, request.into_inner(), limits);
-            counters.count(&result);
+            counters.lock().unwrap_or_else(PoisonError::into_inner).count(&result);
             result
         });
         work.await.map_err(|error| Status::internal(format!("storing profiles: {error}")))??;

@@ -170,7 +170,7 @@ async fn bad_series_are_found_and_the_others_delivered() {
     let store = Arc::new(Store::open(dir.path(), StoreOptions::default()).expect("a store"));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
-    let collector = crate::export::collector::Collector::new(Arc::clone(&store));
+    let collector = crate::export::collector::CollectorService::new(Arc::clone(&store));
     let router = crate::export::collector::routes(Arc::new(collector));
     tokio::spawn(crate::export::collector::serve(listener, router, std::future::pending()));
     let delivery = to(&client(address), &options(None));

@@ -11,7 +11,7 @@ use tonic::transport::{Identity, Server, ServerTlsConfig};
 
 use super::scripted_server::{Scripted, Step, serve};
 use super::*;
-use crate::export::collector::{self, Collector};
+use crate::export::collector::{self, CollectorService};
 use crate::export::store::{Store, StoreOptions, TimeRange};
 use crate::profile::model::{Batch, FrameKind};
 use crate::profile::testing::{batch, frame, series};
@@ -52,7 +52,7 @@ async fn what_is_pushed_is_what_the_collector_stores() {
     let store = Arc::new(Store::open(dir.path(), StoreOptions::default()).unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let router = collector::routes(Arc::new(Collector::new(Arc::clone(&store))));
+    let router = collector::routes(Arc::new(CollectorService::new(Arc::clone(&store))));
     tokio::spawn(collector::serve(listener, router, std::future::pending()));
 
     assert_eq!(push(&client(address), &small_batch()).await, [Outcome::Stored]);

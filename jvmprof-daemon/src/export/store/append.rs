@@ -6,10 +6,11 @@ use std::path::Path;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use super::file_names::{self, Staged};
-use super::index::{Entry, Index};
+use super::file_names;
+use super::index::{ProfileEntry, StoreIndex};
 use super::parallel_sync;
-use super::queries::{ProfileRef, UnixNanos};
+use super::staged_files::{self, StagedFile};
+use super::types::{ProfileRef, UnixNanos};
 use super::{NAME_LABEL, Store, StoreError, with_name};
 use crate::profile::model::{Batch, LabelSet, Series};
 use crate::profile::pprof;
@@ -45,9 +46,9 @@ impl NewProfile {
 }
 
 /// A profile on its way: where it goes, and its entry once it is there.
-struct Plan {
+struct PlannedWrite {
     fingerprint: String,
-    entry: Entry,
+    entry: ProfileEntry,
 }
 
 impl Store {
@@ -100,7 +101,7 @@ impl Store {
         Ok(())
     }
 
-    fn plan<'a>(&self, profiles: &'a [NewProfile]) -> (Vec<Plan>, BTreeMap<String, &'a LabelSet>) {
+    fn plan<'a>(&self, profiles: &'a [NewProfile]) -> (Vec<PlannedWrite>, BTreeMap<String, &'a LabelSet>) {
         let mut state = self.state();
         let mut new_series = BTreeMap::new();
         let plan = |profile: &'a NewProfile| {
@@ -108,14 +109,14 @@ impl Store {
             if state.index.get(&fingerprint).is_none() {
                 new_series.insert(fingerprint.clone(), &profile.labels);
             }
-            let entry = Entry {
+            let entry = ProfileEntry {
                 start: profile.start,
                 number: state.index.take_number(),
                 duration_ns: u64::try_from(profile.duration.as_nanos()).unwrap_or(u64::MAX),
                 samples: profile.samples,
                 bytes: profile.pprof.len() as u64,
             };
-            Plan { fingerprint, entry }
+            PlannedWrite { fingerprint, entry }
         };
         let plans = profiles.iter().map(plan).collect();
         (plans, new_series)
@@ -126,24 +127,24 @@ impl Store {
     fn write_files(
         &self,
         profiles: &[NewProfile],
-        plans: &[Plan],
+        plans: &[PlannedWrite],
         new_series: &BTreeMap<String, &LabelSet>,
     ) -> Result<BTreeMap<String, u64>, StoreError> {
         let mut staged = Vec::new();
         let result = self.stage(profiles, plans, new_series, &mut staged).and_then(|label_bytes| {
-            staged.iter_mut().try_for_each(Staged::publish)?;
+            staged.iter_mut().try_for_each(StagedFile::publish)?;
             let touched: BTreeSet<&String> = plans.iter().map(|plan| &plan.fingerprint).collect();
             let mut touched: Vec<_> = touched.into_iter().collect();
             parallel_sync::try_for_each(&mut touched, |fingerprint| {
-                file_names::sync_dir(&file_names::series_dir(&self.dir, fingerprint))
+                staged_files::sync_dir(&file_names::series_dir(&self.dir, fingerprint))
             })?;
             if !new_series.is_empty() {
-                file_names::sync_dir(&file_names::series_root(&self.dir))?;
+                staged_files::sync_dir(&file_names::series_root(&self.dir))?;
             }
             Ok(label_bytes)
         });
         if result.is_err() {
-            staged.into_iter().for_each(Staged::withdraw);
+            staged.into_iter().for_each(StagedFile::withdraw);
         }
         result
     }
@@ -152,15 +153,15 @@ impl Store {
     fn stage(
         &self,
         profiles: &[NewProfile],
-        plans: &[Plan],
+        plans: &[PlannedWrite],
         new_series: &BTreeMap<String, &LabelSet>,
-        staged: &mut Vec<Staged>,
+        staged: &mut Vec<StagedFile>,
     ) -> Result<BTreeMap<String, u64>, StoreError> {
         let mut label_bytes = BTreeMap::new();
         // Labels first: a profile never has its name in a folder that doesn't say whose it is.
         for (fingerprint, labels) in new_series {
             let dir = file_names::series_dir(&self.dir, fingerprint);
-            file_names::create_dir(&dir)?;
+            staged_files::create_dir(&dir)?;
             let json = serde_json::to_vec_pretty(labels)?;
             label_bytes.insert(fingerprint.clone(), json.len() as u64);
             stage_file(staged, &dir, file_names::LABELS, &json)?;
@@ -171,14 +172,14 @@ impl Store {
         }
         let open = staged.len() % SYNCED_TOGETHER;
         let first = staged.len() - open;
-        parallel_sync::try_for_each(&mut staged[first..], Staged::sync)?;
+        parallel_sync::try_for_each(&mut staged[first..], StagedFile::sync)?;
         Ok(label_bytes)
     }
 
     fn enter(
         &self,
         profiles: &[NewProfile],
-        plans: Vec<Plan>,
+        plans: Vec<PlannedWrite>,
         new_series: BTreeMap<String, &LabelSet>,
         label_bytes: &BTreeMap<String, u64>,
     ) {
@@ -235,25 +236,25 @@ impl Store {
     }
 
     fn remove_series_dir(&self, fingerprint: &str) {
-        file_names::remove_series_dir(&file_names::series_dir(&self.dir, fingerprint));
+        staged_files::remove_series_dir(&file_names::series_dir(&self.dir, fingerprint));
     }
 }
 
 /// Files that are open at the same time, waiting to be synced together.
 const SYNCED_TOGETHER: usize = 64;
 
-fn stage_file(staged: &mut Vec<Staged>, dir: &Path, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
-    staged.push(Staged::write(dir, name, bytes)?);
+fn stage_file(staged: &mut Vec<StagedFile>, dir: &Path, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
+    staged.push(StagedFile::write(dir, name, bytes)?);
     if staged.len().is_multiple_of(SYNCED_TOGETHER) {
         let first = staged.len() - SYNCED_TOGETHER;
-        parallel_sync::try_for_each(&mut staged[first..], Staged::sync)?;
+        parallel_sync::try_for_each(&mut staged[first..], StagedFile::sync)?;
     }
     Ok(())
 }
 
 /// The folder that has, or is to have, this label set: its fingerprint, numbered if another set has
 /// the same one.
-fn folder_for(index: &Index, new: &BTreeMap<String, &LabelSet>, labels: &LabelSet) -> String {
+fn folder_for(index: &StoreIndex, new: &BTreeMap<String, &LabelSet>, labels: &LabelSet) -> String {
     let fingerprint = file_names::fingerprint(labels);
     let mut candidate = fingerprint.clone();
     let mut suffix = 2_u32;

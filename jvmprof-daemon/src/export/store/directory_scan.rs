@@ -5,8 +5,8 @@ use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 use std::sync::Mutex;
 
-use super::index::Index;
-use super::{State, Store, StoreCounters, StoreError, StoreOptions, file_names};
+use super::index::StoreIndex;
+use super::{Store, StoreCounters, StoreError, StoreOptions, StoreState, file_names, staged_files};
 use crate::profile::model::LabelSet;
 
 /// Far more than any label set; a larger file isn't one.
@@ -18,10 +18,10 @@ impl Store {
     /// # Errors
     /// Another process writes to it, or it can't be created or listed.
     pub fn open(dir: &Path, options: StoreOptions) -> Result<Self, StoreError> {
-        file_names::create_dir(&file_names::series_root(dir))?;
+        staged_files::create_dir(&file_names::series_root(dir))?;
         let lock = lock(dir)?;
         let (index, counters) = scan(dir, Leftovers::Remove)?;
-        let state = Mutex::new(State { index, counters });
+        let state = Mutex::new(StoreState { index, counters });
         let store = Self { dir: dir.to_owned(), options, lock: Some(lock), writer: Mutex::new(()), state };
         store.enforce_limit();
         Ok(store)
@@ -34,7 +34,7 @@ impl Store {
     /// The directory isn't there or can't be listed.
     pub fn open_for_reading(dir: &Path) -> Result<Self, StoreError> {
         let (index, counters) = scan(dir, Leftovers::Leave)?;
-        let state = Mutex::new(State { index, counters });
+        let state = Mutex::new(StoreState { index, counters });
         Ok(Self {
             dir: dir.to_owned(),
             options: StoreOptions::default(),
@@ -51,7 +51,7 @@ impl Store {
     pub fn refresh(&self) -> Result<(), StoreError> {
         if self.lock.is_none() {
             let (index, counters) = scan(&self.dir, Leftovers::Leave)?;
-            *self.state() = State { index, counters };
+            *self.state() = StoreState { index, counters };
         }
         Ok(())
     }
@@ -80,25 +80,26 @@ enum Leftovers {
     Leave,
 }
 
-struct Scan {
-    index: Index,
+struct DirectoryScan {
+    index: StoreIndex,
     counters: StoreCounters,
     leftovers: Leftovers,
 }
 
-fn scan(dir: &Path, leftovers: Leftovers) -> Result<(Index, StoreCounters), StoreError> {
+fn scan(dir: &Path, leftovers: Leftovers) -> Result<(StoreIndex, StoreCounters), StoreError> {
     let root = file_names::series_root(dir);
-    let mut scan = Scan { index: Index::default(), counters: StoreCounters::default(), leftovers };
+    let mut scan =
+        DirectoryScan { index: StoreIndex::default(), counters: StoreCounters::default(), leftovers };
     for entry in fs::read_dir(&root).map_err(StoreError::io("list", &root))? {
         let entry = entry.map_err(StoreError::io("list", &root))?;
         scan.series(&entry);
     }
-    let Scan { index, counters, .. } = scan;
+    let DirectoryScan { index, counters, .. } = scan;
     tracing::debug!(dir = %dir.display(), used_bytes = index.used_bytes(), ?counters, "store opened");
     Ok((index, counters))
 }
 
-impl Scan {
+impl DirectoryScan {
     fn skip(&mut self, path: &Path, reason: &dyn std::fmt::Display) {
         self.counters.skipped += 1;
         tracing::warn!(path = %path.display(), %reason, "left alone in the store");
@@ -129,7 +130,7 @@ impl Scan {
         self.index.forget_if_empty(fingerprint);
         if self.index.get(fingerprint).is_none() && self.leftovers == Leftovers::Remove {
             // A crash between the labels and the first profile.
-            file_names::remove_series_dir(&path);
+            staged_files::remove_series_dir(&path);
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::queries::{ProfileRef, UnixNanos};
+use super::types::{ProfileRef, UnixNanos};
 use crate::profile::model::LabelSet;
 
 /// File systems allocate in blocks of this size; many profiles are smaller than one.
@@ -16,7 +16,7 @@ fn in_blocks(bytes: u64) -> u64 {
 
 /// One profile of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct ProfileEntry {
     pub(super) start: UnixNanos,
     /// Unique in the store; orders profiles that began at the same time.
     pub(super) number: u64,
@@ -25,7 +25,7 @@ pub(super) struct Entry {
     pub(super) bytes: u64,
 }
 
-impl Entry {
+impl ProfileEntry {
     pub(super) fn reference(&self, series: &SeriesEntry) -> ProfileRef {
         ProfileRef {
             fingerprint: series.fingerprint.to_string(),
@@ -44,19 +44,19 @@ pub(super) struct SeriesEntry {
     pub(super) fingerprint: Arc<str>,
     pub(super) labels: LabelSet,
     label_bytes: u64,
-    entries: BTreeMap<(UnixNanos, u64), Entry>,
+    entries: BTreeMap<(UnixNanos, u64), ProfileEntry>,
 }
 
 impl SeriesEntry {
     /// Oldest first.
-    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = &ProfileEntry> {
         self.entries.values()
     }
 }
 
 /// All series and profiles of a store.
 #[derive(Debug, Default)]
-pub(super) struct Index {
+pub(super) struct StoreIndex {
     by_fingerprint: HashMap<Arc<str>, SeriesEntry>,
     /// Every profile, oldest first: the order of removal. The series is part of it, because copied
     /// files share a number.
@@ -65,7 +65,7 @@ pub(super) struct Index {
     next_number: u64,
 }
 
-impl Index {
+impl StoreIndex {
     pub(super) fn series(&self) -> impl Iterator<Item = &SeriesEntry> {
         self.by_fingerprint.values()
     }
@@ -100,7 +100,7 @@ impl Index {
     }
 
     /// Adds a profile to a series that is known; nothing happens if it isn't.
-    pub(super) fn add_profile(&mut self, fingerprint: &str, entry: Entry) {
+    pub(super) fn add_profile(&mut self, fingerprint: &str, entry: ProfileEntry) {
         let Some(series) = self.by_fingerprint.get_mut(fingerprint) else { return };
         self.next_number = self.next_number.max(entry.number.saturating_add(1));
         self.used_bytes = self.used_bytes.saturating_add(in_blocks(entry.bytes));

@@ -18,8 +18,10 @@ mod file_names;
 mod index;
 mod parallel_sync;
 mod queries;
+mod staged_files;
 #[cfg(test)]
 mod tests;
+mod types;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,7 +30,7 @@ use crate::profile::model::LabelSet;
 
 pub use append::NewProfile;
 pub use error::StoreError;
-pub use queries::{Matcher, MatcherKind, Merged, ProfileRef, SeriesInfo, TimeRange, UnixNanos};
+pub use types::{Matcher, ProfileRef, SeriesInfo, TimeRange, UnixNanos};
 
 /// The label that holds the profile's name.
 pub const NAME_LABEL: &str = "__name__";
@@ -72,12 +74,12 @@ pub struct Store {
     /// Held while files are written or removed; taken before `state`, which is never held during
     /// I/O.
     writer: Mutex<()>,
-    state: Mutex<State>,
+    state: Mutex<StoreState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    index: index::Index,
+struct StoreState {
+    index: index::StoreIndex,
     counters: StoreCounters,
 }
 
@@ -98,7 +100,7 @@ impl Store {
 
     /// A thread that panicked while it held the index can't have left it half changed in a way that
     /// matters: entries are added and removed whole. So the index stays usable.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, StoreState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

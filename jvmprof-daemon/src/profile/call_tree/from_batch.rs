@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{NodeKind, Step, TreeBuilder, nameless};
+use super::{CallStep, NodeKind, TreeBuilder, unnamed_frame};
 use crate::profile::model::{Batch, Frame, FrameKind, LabelSet};
 use crate::types::FastHasher;
 
@@ -40,25 +40,25 @@ impl TreeBuilder {
     }
 
     /// The step for a label's value, to stand above the stacks of its series.
-    pub(super) fn label(&mut self, value: &str) -> Step {
-        Step { function: self.function(NodeKind::Label, value, "", ""), line: 0, mode: None }
+    pub(super) fn label(&mut self, value: &str) -> CallStep {
+        CallStep { function: self.function(NodeKind::Label, value, "", ""), line: 0, mode: None }
     }
 
-    fn line_steps(&mut self, frame: &Frame, steps: &mut Vec<Step>) {
+    fn line_steps(&mut self, frame: &Frame, steps: &mut Vec<CallStep>) {
         let kind = frame.kind.into();
         let module = frame.mapping.as_deref().map_or("", |mapping| &*mapping.path);
         for line in frame.lines.iter().rev() {
             let file = line.file.as_deref().unwrap_or_default();
-            steps.push(Step {
+            steps.push(CallStep {
                 function: self.function(kind, &line.name, file, module),
                 line: line.line,
                 mode: line.mode,
             });
         }
         if frame.lines.is_empty() {
-            let name = nameless(module, frame.address.map(|address| address.0));
+            let name = unnamed_frame(module, frame.address.map(|address| address.0));
             let function = self.function(kind, &name, "", module);
-            steps.push(Step { function, line: 0, mode: None });
+            steps.push(CallStep { function, line: 0, mode: None });
         }
     }
 }
@@ -69,11 +69,11 @@ impl TreeBuilder {
 struct FrameSteps {
     /// By the frame's place in memory, which is its identity as long as the batch is borrowed.
     known: HashMap<*const Frame, Range<usize>, FastHasher>,
-    steps: Vec<Step>,
+    steps: Vec<CallStep>,
 }
 
 impl FrameSteps {
-    fn extend(&mut self, tree: &mut TreeBuilder, path: &mut Vec<Step>, frame: &Arc<Frame>) {
+    fn extend(&mut self, tree: &mut TreeBuilder, path: &mut Vec<CallStep>, frame: &Arc<Frame>) {
         let steps = self.known.entry(Arc::as_ptr(frame)).or_insert_with(|| {
             let start = self.steps.len();
             tree.line_steps(frame, &mut self.steps);

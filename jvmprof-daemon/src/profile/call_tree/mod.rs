@@ -1,7 +1,7 @@
 //! Stacks merged into one tree: what a flame graph draws, and the table of functions beside it.
 //!
 //! A node is a function reached by one path of callers; inlined calls are nodes of their own.
-//! Functions are told apart by kind, name, file and module, not by line: a flame graph that splits
+//! FunctionColumns are told apart by kind, name, file and module, not by line: a flame graph that splits
 //! a method by the line it was at hides how much time it took. The lines are counted in the node
 //! instead.
 //!
@@ -24,17 +24,16 @@ use smallvec::SmallVec;
 use super::model::ExecutionMode;
 use crate::types::FastHasher;
 
-pub use from_pprof::PprofTreeError;
-pub use page_columns::{Pruned, TopRow, Tree};
+pub use page_columns::{CallTree, Pruned};
 
-/// Nodes that a tree may have while it is built: about 50 MB.
+/// NodeColumns that a tree may have while it is built: about 50 MB.
 pub const MAX_BUILD_NODES: usize = 500_000;
 
-/// Nodes that a page draws without delay. A stack of 1,024 frames with inlined calls still fits
+/// NodeColumns that a page draws without delay. A stack of 1,024 frames with inlined calls still fits
 /// many times.
 pub const PAGE_NODES: usize = 20_000;
 
-/// Nodes on one path. A whole stack of 1,024 user and 127 kernel frames has room for three inlined
+/// NodeColumns on one path. A whole stack of 1,024 user and 127 kernel frames has room for three inlined
 /// calls in each frame; deeper input, which only other producers send, would exhaust the browser's
 /// stack.
 pub const MAX_DEPTH: usize = 4_096;
@@ -69,7 +68,7 @@ pub struct FunctionId(u32);
 
 /// One call of a stack: a function, the line in it (0 if unknown), and how it ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct CallStep {
     pub function: FunctionId,
     pub line: u32,
     /// Of a Java method, if that is known.
@@ -78,7 +77,7 @@ pub struct Step {
 
 /// A function as the tree tells it apart; strings are indices into the tree's string table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Function {
+pub(crate) struct TreeFunction {
     pub(crate) kind: NodeKind,
     pub(crate) name: u32,
     pub(crate) file: u32,
@@ -96,7 +95,7 @@ struct FunctionSamples {
 }
 
 #[derive(Clone, Debug)]
-struct Node {
+struct CallNode {
     parent: u32,
     function: u32,
     total: u64,
@@ -121,28 +120,28 @@ const MAX_LINES: usize = 64;
 pub struct TreeBuilder {
     strings: Vec<Arc<str>>,
     string_ids: HashMap<Arc<str>, u32>,
-    functions: Vec<Function>,
-    function_ids: HashMap<Function, u32, FastHasher>,
+    functions: Vec<TreeFunction>,
+    function_ids: HashMap<TreeFunction, u32, FastHasher>,
     samples: Vec<FunctionSamples>,
-    nodes: Vec<Node>,
+    nodes: Vec<CallNode>,
     children: HashMap<(u32, u32), u32, FastHasher>,
     truncated: BTreeMap<u32, u64>,
     stacks: u64,
     max_nodes: usize,
     /// The function `[pruned]`, which has a node below each node that lost callees.
     pruned: u32,
-    /// Nodes that were given up so far.
-    given_up: usize,
+    /// NodeColumns that were given up so far.
+    pruned_nodes: usize,
 }
 
 impl Default for TreeBuilder {
     fn default() -> Self {
-        Self::with_room_for(MAX_BUILD_NODES)
+        Self::with_capacity(MAX_BUILD_NODES)
     }
 }
 
 impl TreeBuilder {
-    fn with_room_for(max_nodes: usize) -> Self {
+    fn with_capacity(max_nodes: usize) -> Self {
         let mut builder = Self {
             strings: Vec::new(),
             string_ids: HashMap::default(),
@@ -155,11 +154,11 @@ impl TreeBuilder {
             stacks: 0,
             max_nodes,
             pruned: 0,
-            given_up: 0,
+            pruned_nodes: 0,
         };
         builder.intern("");
         let root = builder.function(NodeKind::Root, "all", "", "");
-        builder.nodes.push(Node {
+        builder.nodes.push(CallNode {
             parent: ROOT,
             function: root.0,
             total: 0,
@@ -186,10 +185,14 @@ impl TreeBuilder {
     /// symbols (`libc.so.6+0x27249`) are one too.
     pub fn function(&mut self, kind: NodeKind, name: &str, file: &str, module: &str) -> FunctionId {
         let module = module.rsplit('/').next().unwrap_or(module);
-        let nameless = is_place_in(module, name).then(|| nameless(module, None));
-        let name = nameless.as_deref().unwrap_or(name);
-        let function =
-            Function { kind, name: self.intern(name), file: self.intern(file), module: self.intern(module) };
+        let unnamed_frame = is_address_in(module, name).then(|| unnamed_frame(module, None));
+        let name = unnamed_frame.as_deref().unwrap_or(name);
+        let function = TreeFunction {
+            kind,
+            name: self.intern(name),
+            file: self.intern(file),
+            module: self.intern(module),
+        };
         let next = self.functions.len() as u32;
         let id = *self.function_ids.entry(function).or_insert(next);
         if id == next {
@@ -200,7 +203,7 @@ impl TreeBuilder {
     }
 
     /// Counts a stack, `path` from the root to the leaf, that was seen `count` times.
-    pub fn add(&mut self, path: &[Step], count: u64) {
+    pub fn add(&mut self, path: &[CallStep], count: u64) {
         if count == 0 {
             return;
         }
@@ -237,7 +240,7 @@ impl TreeBuilder {
 
     fn add_child(&mut self, parent: u32, function: u32) -> u32 {
         let child = self.nodes.len() as u32;
-        self.nodes.push(Node {
+        self.nodes.push(CallNode {
             parent,
             function,
             total: 0,
@@ -248,7 +251,7 @@ impl TreeBuilder {
         child
     }
 
-    fn count_functions(&mut self, path: &[Step], count: u64) {
+    fn count_functions(&mut self, path: &[CallStep], count: u64) {
         for step in path {
             let samples = &mut self.samples[step.function.0 as usize];
             if samples.stamp != self.stacks {
@@ -262,7 +265,7 @@ impl TreeBuilder {
     }
 
     /// A stack that isn't whole has a marker as its outermost frame; labels may stand above it.
-    fn count_truncated(&mut self, path: &[Step], count: u64) {
+    fn count_truncated(&mut self, path: &[CallStep], count: u64) {
         let mut functions = path.iter().map(|step| self.functions[step.function.0 as usize]);
         let Some(outermost) = functions.find(|function| function.kind != NodeKind::Label) else {
             return;
@@ -287,14 +290,14 @@ fn count_line(lines: &mut SmallVec<[(u32, u64); 1]>, line: u32, count: u64) {
 }
 
 /// Whether the name is how the symbolizer tells a place that no symbol covers.
-fn is_place_in(module: &str, name: &str) -> bool {
+fn is_address_in(module: &str, name: &str) -> bool {
     let place = name.strip_prefix(module).and_then(|rest| rest.strip_prefix("+0x"));
     !module.is_empty() && place.is_some_and(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 /// What to call a frame without a symbol. Not by its address: a function of which every instruction
 /// is a node of its own can't be seen to be heavy. The addresses are in the pprof.
-fn nameless(module: &str, address: Option<u64>) -> String {
+fn unnamed_frame(module: &str, address: Option<u64>) -> String {
     let file = module.rsplit('/').next().unwrap_or(module);
     match address {
         _ if !file.is_empty() => format!("{file} (no symbol)"),

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::{Function, NodeKind, ROOT, TreeBuilder};
+use super::{NodeKind, ROOT, TreeBuilder, TreeFunction};
 
-/// Functions in the table. Nobody reads further; the page says how many there are.
+/// FunctionColumns in the table. Nobody reads further; the page says how many there are.
 const TOP_FUNCTIONS: usize = 1_000;
 
 /// Lines told for one node.
@@ -15,114 +15,68 @@ const TOP_LINES: usize = 3;
 /// A tree within a bound, as columns: row `i` of every column of `nodes` speaks of the same node.
 /// The names in JSON are what the page's `tree.js` reads.
 #[derive(Clone, Debug, Serialize)]
-pub struct Tree {
-    strings: Vec<Arc<str>>,
-    functions: Functions,
-    nodes: Nodes,
-    top: Top,
+pub struct CallTree {
+    pub(super) strings: Vec<Arc<str>>,
+    pub(super) functions: FunctionColumns,
+    pub(super) nodes: NodeColumns,
+    pub(super) top: FunctionTable,
     /// Samples in all stacks.
-    total: u64,
+    pub(super) total: u64,
     /// Samples of stacks that aren't whole, by the marker that says why.
-    truncated: Vec<(Arc<str>, u64)>,
-    pruned: Pruned,
+    pub(super) truncated: Vec<(Arc<str>, u64)>,
+    pub(super) pruned: Pruned,
 }
 
 #[derive(Clone, Debug, Default, Serialize)]
-struct Functions {
-    kind: Vec<NodeKind>,
-    name: Vec<u32>,
-    file: Vec<u32>,
-    module: Vec<u32>,
+pub(super) struct FunctionColumns {
+    pub(super) kind: Vec<NodeKind>,
+    pub(super) name: Vec<u32>,
+    pub(super) file: Vec<u32>,
+    pub(super) module: Vec<u32>,
 }
 
 /// Parents stand before their children; node 0 is the root and its own parent.
 #[derive(Clone, Debug, Default, Serialize)]
-struct Nodes {
-    parent: Vec<u32>,
-    function: Vec<u32>,
-    total: Vec<u64>,
+pub(super) struct NodeColumns {
+    pub(super) parent: Vec<u32>,
+    pub(super) function: Vec<u32>,
+    pub(super) total: Vec<u64>,
     /// The lines with most samples: line, samples, line, samples, ...
-    lines: Vec<Vec<u64>>,
+    pub(super) lines: Vec<Vec<u64>>,
     /// How a Java method ran, by number in the order of `HOW_NAMES` in `tree.js`: how, samples,
     /// how, samples, ...
-    how: Vec<Vec<u32>>,
+    pub(super) how: Vec<Vec<u32>>,
 }
 
 /// The functions with most samples, their own or with callees: columns again.
 #[derive(Clone, Debug, Default, Serialize)]
-struct Top {
-    function: Vec<u32>,
+pub(super) struct FunctionTable {
+    pub(super) function: Vec<u32>,
     #[serde(rename = "self")]
-    own: Vec<u64>,
-    total: Vec<u64>,
-    /// Functions that were seen, in the table or not.
-    seen: usize,
+    pub(super) own: Vec<u64>,
+    pub(super) total: Vec<u64>,
+    /// FunctionColumns that were seen, in the table or not.
+    pub(super) seen: usize,
 }
 
 /// What the tree lost to its bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Pruned {
-    /// Nodes that aren't there by themselves. One that was given up and came back counts again.
+    /// NodeColumns that aren't there by themselves. One that was given up and came back counts again.
     pub nodes: usize,
     /// Samples whose stacks end in a `[pruned]` node.
     pub samples: u64,
 }
 
-/// A row of the table of functions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TopRow<'a> {
-    pub name: &'a str,
-    pub kind: NodeKind,
-    pub own: u64,
-    pub total: u64,
-}
-
-impl Tree {
-    /// Samples in all stacks.
-    pub fn total(&self) -> u64 {
-        self.total
-    }
-
-    /// Nodes, the root and `[pruned]` ones included.
-    pub fn len(&self) -> usize {
-        self.nodes.parent.len()
-    }
-
-    /// Whether there is no sample.
-    pub fn is_empty(&self) -> bool {
-        self.total == 0
-    }
-
-    /// Samples of stacks that aren't whole.
-    pub fn truncated(&self) -> u64 {
-        self.truncated.iter().map(|(_, samples)| samples).sum()
-    }
-
-    pub fn pruned(&self) -> Pruned {
-        self.pruned
-    }
-
-    /// The table of functions, most own samples first.
-    pub fn top(&self) -> impl Iterator<Item = TopRow<'_>> {
-        let top = &self.top;
-        top.function.iter().zip(&top.own).zip(&top.total).map(|((&function, &own), &total)| TopRow {
-            name: &self.strings[self.functions.name[function as usize] as usize],
-            kind: self.functions.kind[function as usize],
-            own,
-            total,
-        })
-    }
-}
-
 impl TreeBuilder {
     /// The tree with its heaviest nodes, at most `max_nodes` (at least 2: the root and what was
     /// cut).
-    pub fn finish(mut self, max_nodes: usize) -> Tree {
+    pub fn finish(mut self, max_nodes: usize) -> CallTree {
         self.prune(max_nodes.max(2));
-        let mut writer = Writer::new(&self);
+        let mut writer = ColumnWriter::new(&self);
         let top = self.top(&mut writer);
-        let mut nodes = Nodes::default();
-        let mut pruned = Pruned { nodes: self.given_up, samples: 0 };
+        let mut nodes = NodeColumns::default();
+        let mut pruned = Pruned { nodes: self.pruned_nodes, samples: 0 };
         for node in &self.nodes {
             nodes.parent.push(node.parent);
             nodes.function.push(writer.function(node.function));
@@ -137,11 +91,11 @@ impl TreeBuilder {
             .iter()
             .map(|(&name, &samples)| (Arc::clone(&self.strings[name as usize]), samples))
             .collect();
-        let Writer { strings, functions, .. } = writer;
-        Tree { strings, functions, nodes, top, total: self.nodes[ROOT as usize].total, truncated, pruned }
+        let ColumnWriter { strings, functions, .. } = writer;
+        CallTree { strings, functions, nodes, top, total: self.nodes[ROOT as usize].total, truncated, pruned }
     }
 
-    fn top(&self, writer: &mut Writer<'_>) -> Top {
+    fn top(&self, writer: &mut ColumnWriter<'_>) -> FunctionTable {
         let is_code = |id: &u32| {
             let kind = self.functions[*id as usize].kind;
             !matches!(kind, NodeKind::Root | NodeKind::Label | NodeKind::Pruned)
@@ -158,7 +112,7 @@ impl TreeBuilder {
         chosen.extend(heaviest_total);
         chosen.sort_by_key(|id| (std::cmp::Reverse((samples(id).own, samples(id).total)), *id));
         chosen.dedup();
-        Top {
+        FunctionTable {
             own: chosen.iter().map(|id| samples(id).own).collect(),
             total: chosen.iter().map(|id| samples(id).total).collect(),
             function: chosen.iter().map(|&id| writer.function(id)).collect(),
@@ -174,20 +128,20 @@ fn top_lines(lines: &[(u32, u64)]) -> Vec<u64> {
 }
 
 /// Takes over only the functions and strings that are used.
-struct Writer<'a> {
+struct ColumnWriter<'a> {
     builder: &'a TreeBuilder,
     strings: Vec<Arc<str>>,
-    functions: Functions,
+    functions: FunctionColumns,
     string_ids: Vec<u32>,
     function_ids: Vec<u32>,
 }
 
-impl<'a> Writer<'a> {
+impl<'a> ColumnWriter<'a> {
     fn new(builder: &'a TreeBuilder) -> Self {
         Self {
             builder,
             strings: Vec::new(),
-            functions: Functions::default(),
+            functions: FunctionColumns::default(),
             string_ids: vec![u32::MAX; builder.strings.len()],
             function_ids: vec![u32::MAX; builder.functions.len()],
         }
@@ -204,7 +158,7 @@ impl<'a> Writer<'a> {
     fn function(&mut self, id: u32) -> u32 {
         if self.function_ids[id as usize] == u32::MAX {
             self.function_ids[id as usize] = self.functions.kind.len() as u32;
-            let Function { kind, name, file, module } = self.builder.functions[id as usize];
+            let TreeFunction { kind, name, file, module } = self.builder.functions[id as usize];
             let (name, file, module) = (self.string(name), self.string(file), self.string(module));
             self.functions.kind.push(kind);
             self.functions.name.push(name);

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use super::{Node, TreeBuilder};
+use super::{CallNode, TreeBuilder};
 
 impl TreeBuilder {
     /// Cuts the tree to at most `max_nodes`. What goes is summed up in `[pruned]` nodes.
@@ -18,10 +18,10 @@ impl TreeBuilder {
         for (index, node) in old.into_iter().enumerate() {
             let parent = places[node.parent as usize];
             if index == 0 || keep[index] {
-                places[index] = self.take_over(node, parent, index == 0);
+                places[index] = self.keep_node(node, parent, index == 0);
                 continue;
             }
-            self.given_up += usize::from(node.function != self.pruned);
+            self.pruned_nodes += usize::from(node.function != self.pruned);
             if parent != u32::MAX {
                 let rest = self.child(parent, self.pruned);
                 self.nodes[rest as usize].total += node.total;
@@ -31,7 +31,7 @@ impl TreeBuilder {
 
     /// Puts a kept node into the new list. A `[pruned]` node may be there already, for a sibling
     /// that went before it.
-    fn take_over(&mut self, node: Node, parent: u32, is_root: bool) -> u32 {
+    fn keep_node(&mut self, node: CallNode, parent: u32, is_root: bool) -> u32 {
         if is_root {
             self.nodes.push(node);
             return 0;

@@ -7,10 +7,55 @@ use super::*;
 use crate::profile::model::{Batch, Frame, FrameKind, LabelSet, Line, Mapping, Sample, Series};
 use crate::types::{Avma, FileOffset};
 
-fn path(builder: &mut TreeBuilder, names: &[&str]) -> Vec<Step> {
+/// A row of the table of functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FunctionRow<'a> {
+    name: &'a str,
+    kind: NodeKind,
+    own: u64,
+    total: u64,
+}
+
+impl CallTree {
+    /// Samples in all stacks.
+    fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Nodes, the root and `[pruned]` ones included.
+    fn len(&self) -> usize {
+        self.nodes.parent.len()
+    }
+
+    /// Samples of stacks that aren't whole.
+    fn truncated(&self) -> u64 {
+        self.truncated.iter().map(|(_, samples)| samples).sum()
+    }
+
+    fn pruned(&self) -> Pruned {
+        self.pruned
+    }
+
+    /// The table of functions, most own samples first.
+    fn top(&self) -> impl Iterator<Item = FunctionRow<'_>> {
+        let top = &self.top;
+        top.function.iter().zip(&top.own).zip(&top.total).map(|((&function, &own), &total)| FunctionRow {
+            name: &self.strings[self.functions.name[function as usize] as usize],
+            kind: self.functions.kind[function as usize],
+            own,
+            total,
+        })
+    }
+}
+
+fn path(builder: &mut TreeBuilder, names: &[&str]) -> Vec<CallStep> {
     names
         .iter()
-        .map(|name| Step { function: builder.function(NodeKind::Native, name, "", ""), line: 0, mode: None })
+        .map(|name| CallStep {
+            function: builder.function(NodeKind::Native, name, "", ""),
+            line: 0,
+            mode: None,
+        })
         .collect()
 }
 
@@ -20,7 +65,7 @@ fn add(builder: &mut TreeBuilder, names: &[&str], count: u64) {
 }
 
 /// Every node as `root;child;...` with its samples.
-fn folded(tree: &Tree) -> Vec<(String, u64)> {
+fn folded(tree: &CallTree) -> Vec<(String, u64)> {
     let json = serde_json::to_value(tree).unwrap();
     let at = |column: &Value, index: usize| column[index].as_u64().unwrap() as usize;
     let name = |node: usize| {
@@ -38,7 +83,7 @@ fn folded(tree: &Tree) -> Vec<(String, u64)> {
     paths.into_iter().zip(totals).collect()
 }
 
-fn assert_sums_hold(tree: &Tree) {
+fn assert_sums_hold(tree: &CallTree) {
     let json = serde_json::to_value(tree).unwrap();
     let column = |name: &str| -> Vec<u64> { serde_json::from_value(json["nodes"][name].clone()).unwrap() };
     let (parents, totals) = (column("parent"), column("total"));
@@ -93,7 +138,7 @@ fn what_is_cut_stays_visible_with_its_samples() {
 
 #[test]
 fn merging_is_bounded_and_sums_stay_right() {
-    let mut builder = TreeBuilder::with_room_for(50);
+    let mut builder = TreeBuilder::with_capacity(50);
     for leaf in 0..1_000 {
         add(&mut builder, &["main", &format!("mid{}", leaf % 40), &format!("leaf{leaf}"), "x"], 1);
     }
@@ -109,7 +154,7 @@ fn merging_is_bounded_and_sums_stay_right() {
 
 #[test]
 fn what_is_heavy_is_kept_even_if_it_comes_last() {
-    let mut builder = TreeBuilder::with_room_for(200);
+    let mut builder = TreeBuilder::with_capacity(200);
     for leaf in 0..2_000 {
         add(&mut builder, &["main", &format!("mid{}", leaf % 90), &format!("leaf{leaf}")], 1);
     }
@@ -330,7 +375,7 @@ fn a_node_counts_how_its_method_ran() {
         (None, 1),
         (Some(ExecutionMode::C2), 1),
     ] {
-        builder.add(&[Step { function, line: 7, mode }], count);
+        builder.add(&[CallStep { function, line: 7, mode }], count);
     }
     let json = serde_json::to_value(builder.finish(PAGE_NODES)).expect("a tree is JSON");
     assert_eq!(json["nodes"]["how"], serde_json::json!([[], [0, 2, 2, 41]]));

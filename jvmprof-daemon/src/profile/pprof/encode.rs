@@ -40,7 +40,7 @@ pub struct Pushed<'a> {
 
 impl<'a> Pushed<'a> {
     pub fn new(batch: &'a Batch) -> Self {
-        Self { batch, builder: Builder::new(Values::Count) }
+        Self { batch, builder: Builder::new(ValueColumns::Count) }
     }
 
     /// The profile of a series of the batch.
@@ -54,7 +54,7 @@ impl<'a> Pushed<'a> {
 /// The profile of all series for a file: `samples/count` and `cpu/nanoseconds`, series labels as
 /// sample labels.
 pub fn for_file(batch: &Batch) -> Profile {
-    let mut builder = Builder::new(Values::CountAndTime);
+    let mut builder = Builder::new(ValueColumns::CountAndTime);
     builder.begin(batch);
     for series in &batch.series {
         let labels = builder.labels(&series.labels);
@@ -78,7 +78,7 @@ pub fn total(profile: &Profile) -> u64 {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Values {
+enum ValueColumns {
     Count,
     CountAndTime,
 }
@@ -113,7 +113,7 @@ type LocationKey = (u64, u64, SmallVec<[(u64, u32, u32); 4]>);
 #[derive(Debug)]
 struct Builder<'a> {
     profile: Profile,
-    values: Values,
+    values: ValueColumns,
     period: i64,
     texts: HashMap<TextKey, i64, FastHasher>,
     strings: HashMap<&'a str, i64, FastHasher>,
@@ -126,7 +126,7 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(values: Values) -> Self {
+    fn new(values: ValueColumns) -> Self {
         Self {
             profile: Profile::default(),
             values,
@@ -158,8 +158,8 @@ impl<'a> Builder<'a> {
         let count = self.value_type("samples", "count");
         let time = self.value_type("cpu", "nanoseconds");
         self.profile.sample_type = match self.values {
-            Values::Count => vec![count],
-            Values::CountAndTime => vec![count, time],
+            ValueColumns::Count => vec![count],
+            ValueColumns::CountAndTime => vec![count, time],
         };
         self.profile.period_type = Some(time);
         self.profile.period = self.period;
@@ -206,8 +206,8 @@ impl<'a> Builder<'a> {
             let location_id = sample.frames.iter().map(|frame| self.location(frame)).collect();
             let count = i64::try_from(sample.count).unwrap_or(i64::MAX);
             let value = match self.values {
-                Values::Count => vec![count],
-                Values::CountAndTime => vec![count, count.saturating_mul(self.period)],
+                ValueColumns::Count => vec![count],
+                ValueColumns::CountAndTime => vec![count, count.saturating_mul(self.period)],
             };
             self.profile.sample.push(Sample { location_id, value, label: labels.to_vec() });
         }

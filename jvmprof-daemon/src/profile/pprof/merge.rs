@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use std::hash::Hash;
 
 use super::decode::{DecodeError, DecodeLimits, decode};
-use super::strings::StringTable;
-use super::tables::Source;
+use super::strings::PprofStrings;
+use super::tables::{CheckedTables, InvalidProfile};
 use crate::proto::pprof::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
 
 /// How much a merge may hold.
@@ -34,12 +34,8 @@ impl Default for MergeLimits {
 pub enum MergeError {
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    #[error("merging profiles: {what} {id} isn't in its table")]
-    Dangling { what: &'static str, id: i128 },
-    #[error("merging profiles: a sample has {values} values for {types} sample types")]
-    Values { values: usize, types: usize },
-    #[error("merging profiles: one has no sample types")]
-    NoTypes,
+    #[error("merging profiles: {0}")]
+    Invalid(#[from] InvalidProfile),
     #[error("merging profiles: sample types {found} can't be added to {expected}")]
     Incompatible { found: String, expected: String },
     #[error("merging profiles: the result would have more than {limit} bytes")]
@@ -57,18 +53,18 @@ impl MergeError {
 #[derive(Debug)]
 pub struct Merger {
     limits: MergeLimits,
-    strings: StringTable,
-    mappings: Table<MappingKey, Mapping>,
-    functions: Table<(i64, i64, i64, i64), Function>,
-    locations: Table<LocationKey, Location>,
-    samples: Table<SampleKey, Sample>,
-    head: Option<Head>,
+    strings: PprofStrings,
+    mappings: EntryTable<MappingKey, Mapping>,
+    functions: EntryTable<(i64, i64, i64, i64), Function>,
+    locations: EntryTable<MergedLocation, Location>,
+    samples: EntryTable<SampleKey, Sample>,
+    head: Option<ProfileHeader>,
     held_bytes: usize,
 }
 
 /// Everything of a profile but its tables.
 #[derive(Debug)]
-struct Head {
+struct ProfileHeader {
     sample_type: Vec<ValueType>,
     period_type: Option<ValueType>,
     default_sample_type: i64,
@@ -81,7 +77,7 @@ struct Head {
 type MappingKey = (u64, u64, i64);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct LocationKey {
+struct MergedLocation {
     mapping: u64,
     /// From the start of the mapping, because processes load a file at different addresses.
     address: u64,
@@ -97,18 +93,18 @@ struct SampleKey {
 
 /// Entries with ids 1..N in order of first sight.
 #[derive(Debug)]
-struct Table<K, V> {
+struct EntryTable<K, V> {
     ids: HashMap<K, u64>,
     entries: Vec<V>,
 }
 
-impl<K, V> Default for Table<K, V> {
+impl<K, V> Default for EntryTable<K, V> {
     fn default() -> Self {
         Self { ids: HashMap::new(), entries: Vec::new() }
     }
 }
 
-impl<K: Hash + Eq, V> Table<K, V> {
+impl<K: Hash + Eq, V> EntryTable<K, V> {
     /// The id of the entry with this key; `new` makes it from its id if there is none.
     fn id(&mut self, key: K, new: impl FnOnce(u64) -> V) -> u64 {
         let entries = &mut self.entries;
@@ -128,11 +124,11 @@ impl Merger {
     pub fn new(limits: MergeLimits) -> Self {
         Self {
             limits,
-            strings: StringTable::default(),
-            mappings: Table::default(),
-            functions: Table::default(),
-            locations: Table::default(),
-            samples: Table::default(),
+            strings: PprofStrings::default(),
+            mappings: EntryTable::default(),
+            functions: EntryTable::default(),
+            locations: EntryTable::default(),
+            samples: EntryTable::default(),
             head: None,
             held_bytes: 0,
         }
@@ -151,7 +147,11 @@ impl Merger {
     /// # Errors
     /// See [`MergeError`]; nothing was added.
     pub fn add(&mut self, profile: &Profile) -> Result<(), MergeError> {
-        let source = Source::new(profile)?;
+        let source = CheckedTables::new(profile)?;
+        // Random bytes often parse as an empty profile.
+        if profile.sample_type.is_empty() {
+            return Err(InvalidProfile::NoSampleType.into());
+        }
         let bytes = prost::Message::encoded_len(profile);
         let limit = self.limits.max_bytes;
         if self.held_bytes.saturating_add(bytes) > limit {
@@ -180,7 +180,7 @@ impl Merger {
         ]
     }
 
-    fn check_types(&self, source: &Source<'_>) -> Result<(), MergeError> {
+    fn check_types(&self, source: &CheckedTables<'_>) -> Result<(), MergeError> {
         let Some(head) = &self.head else { return Ok(()) };
         let expected: Vec<_> = head.sample_type.iter().chain(&head.period_type).collect();
         let found: Vec<_> = source.profile.sample_type.iter().chain(&source.profile.period_type).collect();
@@ -189,7 +189,7 @@ impl Merger {
         if expected == found { Ok(()) } else { Err(MergeError::Incompatible { found, expected }) }
     }
 
-    fn add_head(&mut self, source: &Source<'_>) {
+    fn add_head(&mut self, source: &CheckedTables<'_>) {
         let profile = source.profile;
         let end = profile.time_nanos.saturating_add(profile.duration_nanos);
         if let Some(head) = &mut self.head {
@@ -202,7 +202,7 @@ impl Merger {
             r#type: self.strings.index(source.text(value.r#type)),
             unit: self.strings.index(source.text(value.unit)),
         };
-        self.head = Some(Head {
+        self.head = Some(ProfileHeader {
             sample_type: profile.sample_type.iter().map(&mut value_type).collect(),
             period_type: profile.period_type.as_ref().map(&mut value_type),
             default_sample_type: self.strings.index(source.text(profile.default_sample_type)),
@@ -216,7 +216,7 @@ impl Merger {
         }
     }
 
-    fn add_samples(&mut self, source: &Source<'_>) {
+    fn add_samples(&mut self, source: &CheckedTables<'_>) {
         let mut known = HashMap::new();
         for sample in &source.profile.sample {
             let locations = sample
@@ -236,12 +236,12 @@ impl Merger {
         }
     }
 
-    fn label(&mut self, source: &Source<'_>, label: &Label) -> (i64, i64, i64, i64) {
+    fn label(&mut self, source: &CheckedTables<'_>, label: &Label) -> (i64, i64, i64, i64) {
         let mut string = |index| self.strings.index(source.text(index));
         (string(label.key), string(label.str), label.num, string(label.num_unit))
     }
 
-    fn location(&mut self, source: &Source<'_>, id: u64) -> u64 {
+    fn location(&mut self, source: &CheckedTables<'_>, id: u64) -> u64 {
         let Some(location) = source.location(id) else { return 0 };
         let mapping = source.mapping(location.mapping_id);
         let mapping_id = mapping.map_or(0, |mapping| self.mapping(source, mapping));
@@ -253,7 +253,7 @@ impl Merger {
             .collect();
         let address = location.address.wrapping_sub(start);
         let merged_start = self.mappings.get_mut(mapping_id).map_or(0, |mapping| mapping.memory_start);
-        let key = LocationKey { mapping: mapping_id, address, lines, is_folded: location.is_folded };
+        let key = MergedLocation { mapping: mapping_id, address, lines, is_folded: location.is_folded };
         self.locations.id(key.clone(), |id| Location {
             id,
             mapping_id,
@@ -267,7 +267,7 @@ impl Merger {
         })
     }
 
-    fn mapping(&mut self, source: &Source<'_>, mapping: &Mapping) -> u64 {
+    fn mapping(&mut self, source: &CheckedTables<'_>, mapping: &Mapping) -> u64 {
         let filename = self.strings.index(source.text(mapping.filename));
         let build_id = self.strings.index(source.text(mapping.build_id));
         let size = mapping.memory_limit.wrapping_sub(mapping.memory_start);
@@ -288,7 +288,7 @@ impl Merger {
         id
     }
 
-    fn function(&mut self, source: &Source<'_>, id: u64) -> u64 {
+    fn function(&mut self, source: &CheckedTables<'_>, id: u64) -> u64 {
         let Some(function) = source.function(id) else { return 0 };
         let mut string = |index| self.strings.index(source.text(index));
         let (name, system_name) = (string(function.name), string(function.system_name));

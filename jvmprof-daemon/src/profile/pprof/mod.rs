@@ -9,3 +9,4 @@ mod tables;
 mod tests;
 
 pub use encode::{PROFILE_NAME, Pushed, for_file, for_push, to_bytes, total};
+pub use tables::{CheckedTables, InvalidProfile};

@@ -4,18 +4,18 @@ use std::collections::HashMap;
 
 /// Each text once; entry 0 is `""`.
 #[derive(Debug)]
-pub(super) struct StringTable {
+pub(super) struct PprofStrings {
     indices: HashMap<Box<str>, i64>,
     table: Vec<Box<str>>,
 }
 
-impl Default for StringTable {
+impl Default for PprofStrings {
     fn default() -> Self {
         Self { indices: HashMap::from([("".into(), 0)]), table: vec!["".into()] }
     }
 }
 
-impl StringTable {
+impl PprofStrings {
     /// The index of the text, which is added if it isn't there.
     pub(super) fn index(&mut self, text: &str) -> i64 {
         if let Some(index) = self.indices.get(text) {

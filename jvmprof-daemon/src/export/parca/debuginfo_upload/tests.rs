@@ -1,4 +1,4 @@
-//! The uploader against servers that follow a script, and against the embedded collector.
+//! The uploader against servers that follow a script.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -15,7 +15,6 @@ use tonic::transport::Server;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::*;
-use crate::export::collector::{Debuginfo, debuginfo_routes, serve};
 use crate::native::byte_source::RegularFile;
 use crate::native::elf::ElfFile;
 use crate::native::upload::queue::Offers;
@@ -356,18 +355,4 @@ async fn a_file_of_another_build_than_the_one_it_is_offered_by_is_not_sent() {
     let server = Scripted::default();
     let counts = upload(start(&server).await, options(), vec![offer]).await;
     assert_eq!((counts, &*server.calls()), (UploadCounts { failed: 1, ..ONE }, "should"));
-}
-
-#[tokio::test]
-async fn the_collector_takes_a_file_once() {
-    let dir = tempfile::tempdir().unwrap();
-    let debuginfo = Debuginfo::open(dir.path(), 64 << 20).unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(serve(listener, debuginfo_routes(debuginfo), std::future::pending()));
-    let counts = upload(address, options(), vec![offer(LIBC), offer("/bin/ls")]).await;
-    assert_eq!((counts.uploaded, counts.not_wanted), (2, 0));
-    let counts = upload(address, options(), vec![offer(LIBC), offer("/bin/ls")]).await;
-    assert_eq!((counts.uploaded, counts.not_wanted), (0, 2));
-    assert_eq!(std::fs::read_dir(dir.path().join("debuginfo")).unwrap().count(), 2);
 }

@@ -93,16 +93,16 @@ fn references_to_nowhere_are_errors() {
         &[],
         vec![(vec![located(&mapping("/a", 0x1000), 0x1008, vec![line("f", 1)])], 1)],
     )]));
-    type Break = fn(&mut Profile);
-    let breaks: &[(&str, Break)] = &[
+    type Damage = fn(&mut Profile);
+    let breaks: &[(&str, Damage)] = &[
         ("location 9", |p| p.sample[0].location_id[0] = 9),
         ("location 0", |p| p.sample[0].location_id[0] = 0),
         ("mapping 9", |p| p.location[0].mapping_id = 9),
         ("function 9", |p| p.location[0].line[0].function_id = 9),
-        ("function name string 99", |p| p.function[0].name = 99),
-        ("function name string -1", |p| p.function[0].name = -1),
-        ("file name string 99", |p| p.mapping[0].filename = 99),
-        ("type string 99", |p| p.sample_type[0].r#type = 99),
+        ("name of function 0 isn't in the string table: 99", |p| p.function[0].name = 99),
+        ("name of function 0 isn't in the string table: -1", |p| p.function[0].name = -1),
+        ("file name of mapping 0 isn't in the string table: 99", |p| p.mapping[0].filename = 99),
+        ("name of type 0 isn't in the string table: 99", |p| p.sample_type[0].r#type = 99),
         ("2 values for 1 sample types", |p| p.sample[0].value.push(1)),
         ("0 values for 1 sample types", |p| p.sample[0].value.clear()),
     ];
