@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -12,21 +12,12 @@ use crate::build;
 use crate::children::{Children, Stop};
 use crate::jdk::{self, Jdk};
 use crate::paths;
-use crate::run::{output, run};
+use crate::run::run;
 
 const MAIN_CLASS: &str = "com.acme.shop.Demo";
 
 /// How long the collector may take to listen.
 const LISTEN_WITHIN: Duration = Duration::from_secs(10);
-
-/// When the JVM has compiled the most of what it will compile.
-const FIRST_PERF_MAP: Duration = Duration::from_secs(5);
-
-/// What is compiled later gets its name after this time.
-const NEXT_PERF_MAP: Duration = Duration::from_secs(15);
-
-/// The first JDK whose jcmd writes a perf map.
-const WRITES_PERF_MAPS: u32 = 17;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -48,7 +39,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
         );
     }
     let stop = Stop::on_signals()?;
-    let jvmprof = build::release()?;
+    let jvmprof = build::fast()?;
     let folder = paths::target().join("demo");
     let profiles = folder.join("profiles");
     if profiles.exists() {
@@ -66,16 +57,13 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
     children.start("collector", &mut collector)?;
     wait_for(&mut children, &stop, args.listen)?;
 
-    let jvm = match chosen_jdk(args)? {
+    match chosen_jdk(args)? {
         Some(jdk) => start_jvm(&mut children, &jdk, &folder)?,
-        None => {
-            eprintln!(
-                "no JDK found: this host is profiled as it is. For the demo JVM install one, such as \
-                 `apt-get install openjdk-17-jdk-headless`, or name one by --jdk"
-            );
-            None
-        }
-    };
+        None => eprintln!(
+            "no JDK found: this host is profiled as it is. For the demo JVM install one, such as \
+             `apt-get install openjdk-17-jdk-headless`, or name one by --jdk"
+        ),
+    }
     let mut daemon = Command::new(&jvmprof);
     daemon.args(["daemon", "--remote-store-address", &address, "--remote-store-insecure"]);
     daemon.arg("--spool-directory").arg(folder.join("spool"));
@@ -85,18 +73,8 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
     println!("  profiles:    {}", profiles.display());
     println!("  Ctrl-C ends it\n");
     let until = args.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
-    let mut perf_maps = jvm.map(PerfMaps::new);
-    children.watch(&stop, until, || {
-        if let Some(perf_maps) = &mut perf_maps {
-            perf_maps.keep_current();
-        }
-        false
-    })?;
+    children.watch(&stop, until, || false)?;
     children.stop();
-    if let Some(perf_maps) = perf_maps {
-        // A later process may get the same pid. There is none if the JVM never wrote it.
-        let _ = fs::remove_file(format!("/tmp/perf-{}.map", perf_maps.jvm.pid));
-    }
     Ok(())
 }
 
@@ -124,13 +102,11 @@ fn chosen_jdk(args: &Args) -> anyhow::Result<Option<Jdk>> {
     }
 }
 
-/// Starts the demo program; returns what is needed to ask its JVM for perf maps, or `None` if it
-/// writes none.
-fn start_jvm(children: &mut Children, jdk: &Jdk, folder: &Path) -> anyhow::Result<Option<Jvm>> {
+/// Starts the demo program, by a JVM without any flag for profilers.
+fn start_jvm(children: &mut Children, jdk: &Jdk, folder: &Path) -> anyhow::Result<()> {
     let source = paths::workspace().join("xtask/demo/Demo.java");
     let mut java = Command::new(jdk.program("java").context("the JDK has no bin/java")?);
-    // Frame pointers let the kernel program walk compiled Java code.
-    java.args(["-Xmx256m", "-XX:+PreserveFramePointer"]);
+    java.arg("-Xmx256m");
     match compiler_for(jdk) {
         Some(javac) => {
             let classes = folder.join("classes");
@@ -145,50 +121,11 @@ fn start_jvm(children: &mut Children, jdk: &Jdk, folder: &Path) -> anyhow::Resul
     }
     let pid = children.start("jvm", &mut java)?;
     eprintln!("demo JVM: process {pid}, Java {} of {}", jdk.feature, jdk.home.display());
-    if jdk.feature < WRITES_PERF_MAPS {
-        eprintln!("Java {} writes no perf map: its frames have no names yet", jdk.feature);
-        return Ok(None);
-    }
-    let jcmd = jdk.program("jcmd");
-    if jcmd.is_none() {
-        eprintln!("{} has no jcmd, which makes the JVM write names: frames have none", jdk.home.display());
-    }
-    Ok(jcmd.map(|jcmd| Jvm { pid, jcmd }))
+    Ok(())
 }
 
 /// A javac whose classes this JDK can run: its own, else the newest of an older or equal JDK.
 fn compiler_for(jdk: &Jdk) -> Option<PathBuf> {
     let older = jdk::found().into_iter().rev().filter(|other| other.feature <= jdk.feature);
     std::iter::once(jdk.clone()).chain(older).find_map(|jdk| jdk.program("javac"))
-}
-
-#[derive(Debug)]
-struct Jvm {
-    pid: u32,
-    jcmd: PathBuf,
-}
-
-/// Has the JVM write `/tmp/perf-PID.map` now and then: names of what is compiled by then.
-#[derive(Debug)]
-struct PerfMaps {
-    jvm: Jvm,
-    next: Instant,
-}
-
-impl PerfMaps {
-    fn new(jvm: Jvm) -> Self {
-        Self { jvm, next: Instant::now() + FIRST_PERF_MAP }
-    }
-
-    fn keep_current(&mut self) {
-        if Instant::now() < self.next {
-            return;
-        }
-        self.next = Instant::now() + NEXT_PERF_MAP;
-        let mut jcmd = Command::new(&self.jvm.jcmd);
-        jcmd.arg(self.jvm.pid.to_string()).arg("Compiler.perfmap").stdin(Stdio::null());
-        if let Err(error) = output(&mut jcmd) {
-            eprintln!("no perf map this time: {error:#}");
-        }
-    }
 }

@@ -1,13 +1,13 @@
 //! `cargo xtask test`: everything that has to hold on a commit, setup included.
 
-use std::cell::Cell;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::time::Instant;
-use std::{fs, io};
+use std::time::{Duration, Instant};
+use std::{fs, io, thread};
 
 use anyhow::{Context as _, bail};
+use serde::Deserialize;
 
 use crate::run::{output, run, shown};
 use crate::{build, ebpf, jdk, kernels, packages, paths, python, soak, test_packages, tools, zoo};
@@ -17,6 +17,9 @@ pub(crate) struct Args {
     /// Trust that the machine has what the tests need
     #[arg(long)]
     no_setup: bool,
+    /// Only rustfmt, clippy, unit tests and the unwinder's snapshots: needs neither root nor setup
+    #[arg(long)]
+    quick: bool,
 }
 
 /// Tests that ran.
@@ -26,67 +29,140 @@ struct Count {
     failed: u64,
 }
 
-type Step<'a> = (&'a str, Box<dyn Fn() -> anyhow::Result<()> + 'a>);
+/// What the tests are told of the machine.
+#[derive(Debug)]
+struct Setup {
+    jdks: Vec<jdk::Jdk>,
+    python: PathBuf,
+    packages: PathBuf,
+}
+
+impl Setup {
+    fn found() -> Self {
+        let python = python::found().unwrap_or_default();
+        Self { jdks: jdk::found(), python, packages: test_packages::folder() }
+    }
+
+    /// Installs what is missing.
+    fn ensure() -> anyhow::Result<Self> {
+        packages::install(packages::FOR_TESTS)?;
+        Ok(Self { jdks: jdk::ensure()?, python: python::ensure()?, packages: test_packages::ensure()? })
+    }
+
+    /// The variables that hand it to the tests.
+    fn environment(&self) -> [(&'static str, String); 3] {
+        [
+            (jdk::TEST_JDKS, jdk::list(&self.jdks)),
+            (python::TEST_PYTHON, self.python.display().to_string()),
+            (test_packages::TEST_PACKAGES, self.packages.display().to_string()),
+        ]
+    }
+}
+
+/// A suite that has run.
+#[derive(Debug)]
+struct Finished {
+    name: String,
+    took: Duration,
+    count: Count,
+    error: Option<String>,
+}
+
+#[derive(Debug, Default)]
+struct Suites(Vec<Finished>);
+
+impl Suites {
+    /// Runs a suite, which adds its tests to the count; a failure is kept for the end.
+    fn run(&mut self, name: &str, work: impl FnOnce(&mut Count) -> anyhow::Result<()>) {
+        eprintln!("\n== {name}");
+        let (started, mut count) = (Instant::now(), Count::default());
+        let error = work(&mut count).err().map(|error| format!("{error:#}"));
+        if let Some(error) = &error {
+            eprintln!("error: {error}");
+        }
+        let finished = Finished { name: name.to_owned(), took: started.elapsed(), count, error };
+        eprintln!("== {}", finished.line());
+        self.0.push(finished);
+    }
+
+    fn check(&mut self, name: &str, work: impl FnOnce() -> anyhow::Result<()>) {
+        self.run(name, |_| work());
+    }
+
+    /// Prints times and failures, and last the line that CI reads as the run's result.
+    fn close(&self) -> anyhow::Result<ExitCode> {
+        let took: Duration = self.0.iter().map(|suite| suite.took).sum();
+        eprintln!("\n== {:.1} minutes:", took.as_secs_f64() / 60.0);
+        for suite in &self.0 {
+            eprintln!("{:>6.0} s  {}", suite.took.as_secs_f64(), suite.line());
+        }
+        let mut failed = self.0.iter().map(|suite| suite.count.failed).sum::<u64>();
+        for suite in &self.0 {
+            if let Some(error) = &suite.error {
+                eprintln!("failed: {}: {error}", suite.name);
+                // A check that failed, or a test binary that died, counts no test: the run must
+                // not close with "0 failed" all the same.
+                failed += u64::from(suite.count.failed == 0);
+            }
+        }
+        let passed = self.0.iter().map(|suite| suite.count.passed).sum::<u64>();
+        println!("{passed} passed, {failed} failed");
+        io::stdout().flush().context("writing to standard output")?;
+        Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+impl Finished {
+    fn line(&self) -> String {
+        let Count { passed, failed } = self.count;
+        let outcome = if self.error.is_some() { "FAILED" } else { "ok" };
+        let counts =
+            if passed + failed > 0 { format!(", {passed} passed, {failed} failed") } else { String::new() };
+        format!("{}: {outcome}{counts}", self.name)
+    }
+}
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut suites = Suites::default();
+    if args.quick {
+        let setup = Setup::found();
+        suites.check("rustfmt", rustfmt);
+        suites.check("clippy", clippy);
+        suites.run("unit tests", |count| cargo_tests(count, &setup, UNIT_TESTS));
+        suites
+            .run("unwinder", |count| cargo_tests(count, &setup, &chosen(&test_binaries("jvmprof-common")?)));
+        return suites.close();
+    }
     if output(Command::new("id").arg("-u"))? != "0" {
         bail!("the tests load kernel programs and read other processes: run them as root");
     }
-    let (jdks, python, packages) = if args.no_setup {
-        (jdk::found(), python::found().unwrap_or_default(), test_packages::folder())
-    } else {
-        packages::install(packages::FOR_TESTS)?;
-        (jdk::ensure()?, python::ensure()?, test_packages::ensure()?)
-    };
-    let list = jdk::list(&jdks);
-    eprintln!("{}={list}", jdk::TEST_JDKS);
-    eprintln!("{}={}", python::TEST_PYTHON, python.display());
-    eprintln!("{}={}", test_packages::TEST_PACKAGES, packages.display());
-
-    let mut failures: Vec<String> = Vec::new();
-    let mut step = |name: &str, work: &dyn Fn() -> anyhow::Result<()>| {
-        eprintln!("\n== {name}");
-        let started = Instant::now();
-        if let Err(error) = work() {
-            eprintln!("error: {error:#}");
-            failures.push(format!("{name}: {error:#}"));
-        }
-        eprintln!("== {name}: {:.0} s", started.elapsed().as_secs_f64());
-    };
-    let checks: [Step<'_>; 4] = [
-        ("rustfmt", Box::new(rustfmt)),
-        ("clippy", Box::new(clippy)),
-        ("cargo deny", Box::new(deny)),
-        ("kernel programs are current", Box::new(ebpf::check)),
-    ];
-    for (name, work) in &checks {
-        step(name, work);
+    // The one waits for the network, the other for the processors.
+    let setup = thread::scope(|scope| {
+        let setup = scope.spawn(|| if args.no_setup { Ok(Setup::found()) } else { Setup::ensure() });
+        suites.check("rustfmt", rustfmt);
+        suites.check("building the tests", || {
+            run(&mut cargo(&["test", "--workspace", "--locked", "--no-run"]))
+        });
+        setup.join().unwrap_or_else(|_| bail!("the setup panicked"))
+    })?;
+    for (name, value) in setup.environment() {
+        eprintln!("{name}={value}");
     }
-    let total = Cell::new(Count::default());
-    let tests: [Step<'_>; 5] = [
-        ("node --test", Box::new(|| node_tests(&total))),
-        ("cargo test", Box::new(|| cargo_tests(&total, &list, &python, &packages))),
-        ("stacks of the zoo's programs", Box::new(|| zoo_smoke(&jdks))),
-        ("a short soak", Box::new(soak::short)),
-        ("kernel 6.12", Box::new(|| kernels::check(&[kernels::Line::V6_12], None))),
-    ];
-    for (name, work) in &tests {
-        step(name, work);
+    suites.check("clippy", clippy);
+    suites.check("cargo deny", deny);
+    suites.check("kernel programs are current", ebpf::check);
+    suites.run("node --test", node_tests);
+    suites.run("unit tests", |count| cargo_tests(count, &setup, UNIT_TESTS));
+    suites.run("documentation tests", |count| cargo_tests(count, &setup, &["--doc"]));
+    suites.run("unwinder", |count| cargo_tests(count, &setup, &chosen(&test_binaries("jvmprof-common")?)));
+    // One after another: what they measure mustn't be disturbed.
+    for name in test_binaries("jvmprof-daemon")? {
+        suites.run(&name, |count| cargo_tests(count, &setup, &["--test", &name]));
     }
-
-    let mut count = total.get();
-    // A check that failed, or a test binary that died, is no test: it must not close with "0
-    // failed" all the same.
-    if count.failed == 0 {
-        count.failed = failures.len() as u64;
-    }
-    for failure in &failures {
-        eprintln!("failed: {failure}");
-    }
-    // CI reads this line as the run's result, so nothing comes after it.
-    println!("{} passed, {} failed", count.passed, count.failed);
-    io::stdout().flush().context("writing to standard output")?;
-    Ok(if count.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    suites.check("stacks of the zoo's programs", || zoo_smoke(&setup.jdks));
+    suites.check("a short soak", soak::short);
+    suites.check("kernel 6.12", || kernels::check(&[kernels::Line::V6_12], None));
+    suites.close()
 }
 
 fn rustfmt() -> anyhow::Result<()> {
@@ -127,7 +203,7 @@ fn deny() -> anyhow::Result<()> {
 }
 
 /// Tests written for node: `*.test.mjs` of the daemon's page.
-fn node_tests(total: &Cell<Count>) -> anyhow::Result<()> {
+fn node_tests(count: &mut Count) -> anyhow::Result<()> {
     let mut files = Vec::new();
     find_node_tests(&paths::workspace().join("jvmprof-daemon"), &mut files)?;
     if files.is_empty() {
@@ -137,7 +213,7 @@ fn node_tests(total: &Cell<Count>) -> anyhow::Result<()> {
     files.sort();
     let mut node = Command::new("node");
     node.args(["--test", "--test-reporter=tap"]).args(&files).current_dir(paths::workspace());
-    counted(&mut node, total, node_line)
+    counted(&mut node, count, node_line)
 }
 
 fn find_node_tests(folder: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
@@ -155,15 +231,51 @@ fn find_node_tests(folder: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()
     Ok(())
 }
 
-/// In the dev profile: it builds in half the time of a release, and overflows and debug assertions
-/// fail tests.
-fn cargo_tests(total: &Cell<Count>, jdks: &str, python: &Path, packages: &Path) -> anyhow::Result<()> {
-    let mut tests = cargo(&["test", "--workspace", "--locked", "--no-fail-fast", "--", "--include-ignored"]);
-    // These make fixtures, and judge files that are named to them.
-    tests.args(["--skip", "record_jvms", "--skip", "rows_of_other_files"]);
-    tests.env(jdk::TEST_JDKS, jdks).env(python::TEST_PYTHON, python);
-    tests.env(test_packages::TEST_PACKAGES, packages);
-    counted(&mut tests, total, cargo_line)
+const UNIT_TESTS: &[&str] = &["--lib", "--bins"];
+
+/// Runs these tests of the workspace. Each call names the whole workspace, so that dependencies are
+/// built once, with one set of features. In the dev profile: it builds in half the time of a
+/// release, and overflows and debug assertions fail tests.
+fn cargo_tests(count: &mut Count, setup: &Setup, which: &[&str]) -> anyhow::Result<()> {
+    let mut tests = cargo(&["test", "--workspace", "--locked", "--no-fail-fast"]);
+    tests.args(which);
+    if which != ["--doc"] {
+        tests.args(["--", "--include-ignored"]);
+        // These make fixtures, and evaluate files that are named to them.
+        tests.args(["--skip", "record_jvms", "--skip", "rows_of_other_files"]);
+    }
+    counted(tests.envs(setup.environment()), count, cargo_line)
+}
+
+fn chosen(binaries: &[String]) -> Vec<&str> {
+    binaries.iter().flat_map(|name| ["--test", name]).collect()
+}
+
+/// Returns the names of a package's test binaries, as cargo knows them.
+fn test_binaries(package: &str) -> anyhow::Result<Vec<String>> {
+    #[derive(Deserialize)]
+    struct Metadata {
+        packages: Vec<Package>,
+    }
+    #[derive(Deserialize)]
+    struct Package {
+        name: String,
+        targets: Vec<Target>,
+    }
+    #[derive(Deserialize)]
+    struct Target {
+        kind: Vec<String>,
+        name: String,
+    }
+    let text = output(&mut cargo(&["metadata", "--no-deps", "--format-version=1", "--locked"]))?;
+    let metadata: Metadata = serde_json::from_str(&text).context("reading cargo's metadata")?;
+    let targets = metadata.packages.into_iter().filter(|found| found.name == package);
+    let tests = targets.flat_map(|package| package.targets).filter(|target| target.kind == ["test"]);
+    let names: Vec<String> = tests.map(|target| target.name).collect();
+    if names.is_empty() {
+        bail!("{package} has no tests");
+    }
+    Ok(names)
 }
 
 /// An unoptimized daemon can't keep up with it.
@@ -175,11 +287,7 @@ fn zoo_smoke(jdks: &[jdk::Jdk]) -> anyhow::Result<()> {
 
 /// Runs a test runner, passes its standard output on, and adds up the results that `read` finds in
 /// its lines.
-fn counted(
-    command: &mut Command,
-    total: &Cell<Count>,
-    read: fn(&str) -> Option<Count>,
-) -> anyhow::Result<()> {
+fn counted(command: &mut Command, count: &mut Count, read: fn(&str) -> Option<Count>) -> anyhow::Result<()> {
     let line = shown(command);
     eprintln!("$ {line}");
     let mut child = command
@@ -187,18 +295,16 @@ fn counted(
         .stdout(Stdio::piped())
         .spawn()
         .with_context(|| format!("starting `{line}`"))?;
-    let mut sum = total.get();
     let stdout = child.stdout.take().context("the runner's output isn't there")?;
     for text in BufReader::new(stdout).split(b'\n') {
         let text = text.with_context(|| format!("reading the output of `{line}`"))?;
         let text = String::from_utf8_lossy(&text);
         println!("{text}");
         if let Some(result) = read(&text) {
-            sum.passed += result.passed;
-            sum.failed += result.failed;
+            count.passed += result.passed;
+            count.failed += result.failed;
         }
     }
-    total.set(sum);
     let status = child.wait().with_context(|| format!("waiting for `{line}`"))?;
     if !status.success() {
         bail!("`{line}` failed: {status}");
@@ -242,6 +348,13 @@ mod tests {
         let line = "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s";
         assert_eq!(cargo_line(line), Some(Count { passed: 12, failed: 3 }));
         assert_eq!(cargo_line("test tests::result ... ok"), None);
+    }
+
+    #[test]
+    fn the_unwinders_and_the_daemons_tests_are_found() {
+        assert!(test_binaries("jvmprof-common").unwrap().contains(&"snapshots".to_owned()));
+        assert!(test_binaries("jvmprof-daemon").unwrap().contains(&"hotspot".to_owned()));
+        assert!(test_binaries("no-such-package").is_err());
     }
 
     #[test]

@@ -39,6 +39,9 @@ impl Tool {
         let mut install = Command::new("cargo");
         install.args(["install", "--locked", "--force", &package, "--root"]).arg(paths::tools());
         install.arg("--target-dir").arg(paths::target().join("tools-build"));
+        // A tool runs for seconds: a quick build saves more than a quick tool.
+        install.args(["--profile", "dev"]).env("CARGO_PROFILE_DEV_DEBUG", "false");
+        install.env("CARGO_PROFILE_DEV_DEBUG_ASSERTIONS", "false");
         // The tools are built for this machine, whatever the kernel programs are built with.
         for inherited in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "RUSTC_BOOTSTRAP"] {
             install.env_remove(inherited);

@@ -34,6 +34,15 @@ pub(super) struct JvmCost {
 
 /// Profiles each load at 99 Hz.
 pub(super) fn costs(jvmprof: &Path, seconds: u32, folder: &Path) -> anyhow::Result<Vec<JvmCost>> {
+    let jdk = prepare(folder)?;
+    LOADS.into_iter().map(|load| cost(jvmprof, &jdk, load, seconds, folder)).collect()
+}
+
+/// Compiles the load into `folder`; returns the JDK that runs it: 17, else the oldest.
+///
+/// # Errors
+/// There is no JDK, or none has a compiler.
+pub(super) fn prepare(folder: &Path) -> anyhow::Result<Jdk> {
     let jdks = jdk::found();
     let Some(jdk) = jdks.iter().find(|jdk| jdk.feature == 17).or(jdks.first()) else {
         bail!("there is no JDK here (Debian: openjdk-17-jdk-headless)");
@@ -41,7 +50,16 @@ pub(super) fn costs(jvmprof: &Path, seconds: u32, folder: &Path) -> anyhow::Resu
     let compiler = jdks.iter().find_map(|jdk| jdk.program("javac")).context("no JDK here has a javac")?;
     let source = paths::workspace().join("xtask/bench/jvm/JvmLoad.java");
     run(Command::new(compiler).args(["-nowarn", "-d"]).arg(folder).arg(source))?;
-    LOADS.into_iter().map(|load| cost(jvmprof, jdk, load, seconds, folder)).collect()
+    Ok(jdk.clone())
+}
+
+/// Starts a load that outlives a measurement of this length, and returns when it is warm.
+pub(super) fn start_warm(jdk: &Jdk, load: &str, seconds: u32, folder: &Path) -> anyhow::Result<Load> {
+    let lasts = (u64::from(seconds) + WARM_UP.as_secs() + 10).to_string();
+    let mut java = Command::new(jdk.home.join("bin/java"));
+    let jvm = Load::start(java.arg("-cp").arg(folder).args(["JvmLoad", load, &lasts]))?;
+    thread::sleep(WARM_UP);
+    Ok(jvm)
 }
 
 fn cost(
@@ -51,10 +69,7 @@ fn cost(
     seconds: u32,
     folder: &Path,
 ) -> anyhow::Result<JvmCost> {
-    let lasts = (u64::from(seconds) + WARM_UP.as_secs() + 10).to_string();
-    let mut java = Command::new(jdk.home.join("bin/java"));
-    let jvm = Load::start(java.arg("-cp").arg(folder).args(["JvmLoad", load, &lasts]))?;
-    thread::sleep(WARM_UP);
+    let jvm = start_warm(jdk, load, seconds, folder)?;
     let stacks = folder.join(format!("{load}.folded"));
     let mut flags: Vec<String> = ["-F", "99", "-d"].map(str::to_owned).into();
     flags.extend([seconds.to_string(), "-p".to_owned(), jvm.pid().to_string()]);
@@ -62,19 +77,17 @@ fn cost(
     let summary = record(jvmprof, &flags)?;
     drop(jvm);
     let text = std::fs::read_to_string(&stacks).with_context(|| format!("reading {}", stacks.display()))?;
-    let per = |value: f64, count: u64| (count > 0).then(|| value / count as f64);
-    let running = summary.daemon.cpu_ms - summary.daemon.startup_cpu_ms.unwrap_or(0.0);
     Ok(JvmCost {
         load,
         jdk: jdk.feature,
         frames: mean_depth(&text),
-        kernel_ns_per_sample: per(summary.kernel.run_time_ns as f64, summary.kernel.taken),
-        daemon_cpu_ms_per_1000_samples: per(running * 1e3, summary.samples),
+        kernel_ns_per_sample: summary.kernel_ns_per_sample(),
+        daemon_cpu_ms_per_1000_samples: summary.running_cpu_ms_per_1000_samples(),
         summary,
     })
 }
 
-/// Of folded stacks.
+/// Returns the mean number of frames of folded stacks, by samples.
 fn mean_depth(folded: &str) -> f64 {
     let stacks = folded.lines().filter_map(|line| line.rsplit_once(' '));
     let (mut frames, mut samples) = (0, 0);

@@ -17,6 +17,7 @@ use crate::run::{run, shown};
 use crate::{build, paths};
 
 mod alternate;
+mod by_turns;
 mod jvm;
 
 #[derive(Debug, clap::Args)]
@@ -31,6 +32,12 @@ pub(crate) struct Args {
     /// profile-bee
     #[arg(long, conflicts_with_all = ["jvm", "files", "json"])]
     jit_alternate: bool,
+    /// Only the cost of this older program and of the one to measure, by turns on one running JVM
+    #[arg(long, conflicts_with_all = ["jvm", "files", "jit_alternate", "json"], value_name = "OLD")]
+    compare: Option<PathBuf>,
+    /// How often each program is measured at each frequency
+    #[arg(long, default_value_t = 5, requires = "compare", value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
     /// The program to measure [default: a release build of this checkout]
     #[arg(long, value_name = "PATH")]
     jvmprof: Option<PathBuf>,
@@ -65,6 +72,23 @@ pub(crate) struct Summary {
     pub(crate) kernel: Kernel,
     pub(crate) daemon: Daemon,
     pub(crate) top: Vec<Function>,
+}
+
+impl Summary {
+    /// Returns the run time of the kernel program per sample that it took.
+    pub(crate) fn kernel_ns_per_sample(&self) -> Option<f64> {
+        per(self.kernel.run_time_ns as f64, self.kernel.taken)
+    }
+
+    /// Returns the CPU time after the first sample, per thousand samples.
+    pub(crate) fn running_cpu_ms_per_1000_samples(&self) -> Option<f64> {
+        let running = self.daemon.cpu_ms - self.daemon.startup_cpu_ms.unwrap_or(0.0);
+        per(running * 1e3, self.samples)
+    }
+}
+
+fn per(value: f64, count: u64) -> Option<f64> {
+    (count > 0).then(|| value / count as f64)
 }
 
 /// The kernel's own statistics of the perf-event program.
@@ -128,6 +152,9 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
     if args.jit_alternate {
         return alternate::compare(&jvmprof, args.profile_bee.as_deref(), &folder);
     }
+    if let Some(old) = &args.compare {
+        return by_turns::compare(old, &jvmprof, args.seconds, args.rounds, &folder);
+    }
     let jvms = jvm::costs(&jvmprof, 3 * args.seconds, &folder)?;
     let depths = if args.jvm { &[][..] } else { &args.depths };
     let recurse = compile("recurse", &folder)?;
@@ -184,10 +211,9 @@ fn cost(args: &Args, depth: u32, jvmprof: &Path, recurse: &Path) -> anyhow::Resu
     flags.extend(loads.iter().flat_map(|load| ["-p".to_owned(), load.pid().to_string()]));
     let summary = record(jvmprof, &flags)?;
     drop(loads);
-    let per = |value: f64, count: u64| (count > 0).then(|| value / count as f64);
     Ok(Cost {
         depth,
-        kernel_ns_per_sample: per(summary.kernel.run_time_ns as f64, summary.kernel.taken),
+        kernel_ns_per_sample: summary.kernel_ns_per_sample(),
         daemon_cpu_ms_per_1000_samples: per(summary.daemon.cpu_ms * 1e3, summary.samples),
         summary,
     })

@@ -2,7 +2,7 @@
 //! read its settings again, a disk that is full; in the end every sample that the kernel program
 //! took is in the backend once, or counted as lost.
 
-mod books;
+mod accounting;
 mod host;
 mod kernel;
 mod memory;
@@ -20,7 +20,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use self::books::{Account, Entry, Run, SETTINGS_LABEL, Stored};
+use self::accounting::{Accounting, DaemonRun, LedgerEntry, SETTINGS_LABEL, StoredProfiles};
 use self::host::Host;
 use self::kernel::KernelCounts;
 use self::memory::Memory;
@@ -112,13 +112,13 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
     drop(host);
     let hangups = scene.hangups;
     let (runs, memory) = scene.end()?;
-    let stored = Stored::read(&folder.join("store"))?;
-    let mut wrong = Account { runs: &runs, stored: &stored }.settle();
+    let stored = StoredProfiles::read(&folder.join("store"))?;
+    let mut wrong = Accounting { runs: &runs, stored: &stored }.discrepancies();
     println!("{hangups} times SIGHUP; samples of {} different settings", stored.settings.len());
     if !stored.settings.contains(&labels_version(hangups)) {
         wrong.push("no sample has the last settings' label: the soak has not tested SIGHUP".to_owned());
     }
-    let spool_failed = runs.last().and_then(|run| run.noted.total().losses.get("spool_failed").copied());
+    let spool_failed = runs.last().and_then(|run| run.recorded.total().losses.get("spool_failed").copied());
     if spool_failed.unwrap_or(0) == 0 {
         wrong.push("the full disk was never noticed: the soak has not tested it".to_owned());
     }
@@ -145,7 +145,7 @@ struct Scene {
     backend: Option<Process>,
     daemon: Option<(Process, KernelCounts)>,
     memory: Memory,
-    runs: Vec<Run>,
+    runs: Vec<DaemonRun>,
     /// Times that the daemon got SIGHUP.
     hangups: u32,
     /// When the daemon gets it next; `None`: no more.
@@ -255,9 +255,9 @@ impl Scene {
     fn end_daemon(&mut self, signal: Signal) -> anyhow::Result<()> {
         let (mut process, counts) = self.daemon.take().context("no daemon runs")?;
         process.end(signal)?;
-        let run = Run {
+        let run = DaemonRun {
             taken: counts.taken()?,
-            noted: Entry::read(&self.disk.0)?,
+            recorded: LedgerEntry::read(&self.disk.0)?,
             killed: signal == Signal::SIGKILL,
         };
         self.runs.push(run);
@@ -281,9 +281,9 @@ impl Scene {
     }
 
     /// Waits until the spool is empty, and ends everything in good order.
-    fn end(mut self) -> anyhow::Result<(Vec<Run>, Memory)> {
+    fn end(mut self) -> anyhow::Result<(Vec<DaemonRun>, Memory)> {
         let began = Instant::now();
-        while Entry::read(&self.disk.0)?.run.spooled > 0 && began.elapsed() < DRAIN {
+        while LedgerEntry::read(&self.disk.0)?.run.spooled > 0 && began.elapsed() < DRAIN {
             self.wait(Instant::now() + TICK)?;
         }
         self.end_daemon(Signal::SIGTERM)?;

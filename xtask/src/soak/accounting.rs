@@ -1,4 +1,7 @@
-//! What the daemons and the backend wrote down, and whether it adds up.
+//! The ledgers of the daemons and the profiles of the backend: the sum of all samples.
+//!
+//! The ledger is read anew here rather than by the daemon's own reader: what the soak holds against
+//! the daemon must not come from its code, and xtask needn't be built with it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
@@ -11,7 +14,7 @@ const SLOT_BYTES: usize = 4096;
 
 /// The part of a ledger's entry that is needed here.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Entry {
+pub(super) struct LedgerEntry {
     sequence: u64,
     earlier: Counts,
     pub(super) run: Counts,
@@ -31,7 +34,7 @@ pub(super) struct Counts {
     pub(super) waiting: u64,
 }
 
-impl Entry {
+impl LedgerEntry {
     /// The last entry of the ledger in the only backend's folder.
     pub(super) fn read(spool: &Path) -> anyhow::Result<Self> {
         let folders = fs::read_dir(spool).with_context(|| format!("reading {}", spool.display()))?;
@@ -62,28 +65,28 @@ impl Entry {
 }
 
 /// Four bytes of checksum, four of length, JSON.
-fn decode(slot: &[u8]) -> Option<Entry> {
+fn decode(slot: &[u8]) -> Option<LedgerEntry> {
     let length = u32::from_le_bytes(*slot.get(4..)?.first_chunk()?);
     serde_json::from_slice(slot.get(8..)?.get(..length as usize)?).ok()
 }
 
 /// A daemon from its start to its end.
 #[derive(Clone, Debug)]
-pub(super) struct Run {
+pub(super) struct DaemonRun {
     /// By the kernel program's counters.
     pub(super) taken: u64,
     /// By its ledger.
-    pub(super) noted: Entry,
+    pub(super) recorded: LedgerEntry,
     pub(super) killed: bool,
 }
 
 /// What lies in the collector's folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Stored {
+pub(super) struct StoredProfiles {
     pub(super) profiles: u64,
     pub(super) samples: u64,
     /// Profiles of a series and a time that another one has.
-    pub(super) twice: u64,
+    pub(super) duplicates: u64,
     /// Values of the label [`SETTINGS_LABEL`].
     pub(super) settings: BTreeSet<String>,
 }
@@ -91,7 +94,7 @@ pub(super) struct Stored {
 /// The label that tells under which settings a sample was taken.
 pub(super) const SETTINGS_LABEL: &str = "settings";
 
-impl Stored {
+impl StoredProfiles {
     /// From the names of the files: `<start>-<duration>-<samples>-<number>.pb.gz`.
     pub(super) fn read(store: &Path) -> anyhow::Result<Self> {
         let root = store.join("series");
@@ -111,7 +114,7 @@ impl Stored {
                 let start = parts.nth(1).context("no start")?.to_owned();
                 stored.profiles += 1;
                 stored.samples += samples;
-                stored.twice += u64::from(!starts.insert(start));
+                stored.duplicates += u64::from(!starts.insert(start));
             }
         }
         Ok(stored)
@@ -120,23 +123,23 @@ impl Stored {
 
 /// The whole account.
 #[derive(Debug)]
-pub(super) struct Account<'a> {
-    pub(super) runs: &'a [Run],
-    pub(super) stored: &'a Stored,
+pub(super) struct Accounting<'a> {
+    pub(super) runs: &'a [DaemonRun],
+    pub(super) stored: &'a StoredProfiles,
 }
 
-impl Account<'_> {
+impl Accounting<'_> {
     fn total(&self) -> Counts {
-        self.runs.last().map(|run| run.noted.total()).unwrap_or_default()
+        self.runs.last().map(|run| run.recorded.total()).unwrap_or_default()
     }
 
     /// Prints it, and says what doesn't add up.
-    pub(super) fn settle(&self) -> Vec<String> {
+    pub(super) fn discrepancies(&self) -> Vec<String> {
         let total = self.total();
-        let sum = |of: fn(&Run) -> u64| self.runs.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&DaemonRun) -> u64| self.runs.iter().map(of).sum::<u64>();
         let taken = sum(|run| run.taken);
-        let unnoted = sum(|run| run.taken.saturating_sub(run.noted.taken));
-        let lost_before = sum(|run| run.noted.lost_before);
+        let unrecorded = sum(|run| run.taken.saturating_sub(run.recorded.taken));
+        let lost_before = sum(|run| run.recorded.lost_before);
         let possibly = total.losses.get("possibly_lost").copied().unwrap_or(0);
         println!(
             "\n{taken:>9} samples were taken by the kernel program, in {} runs of the daemon",
@@ -151,7 +154,7 @@ impl Account<'_> {
             println!("{samples:>9} counted as {reason}");
         }
         println!(
-            "{unnoted:>9} were taken after the last note of a killed daemon: only the kernel knows of them"
+            "{unrecorded:>9} were taken after the last note of a killed daemon: only the kernel knows of them"
         );
 
         let mut wrong = Vec::new();
@@ -173,19 +176,19 @@ impl Account<'_> {
             format!("{spooled} samples are still in the spool, {waiting} in memory"),
         );
         check(
-            taken == handed_over + lost_before + unnoted,
+            taken == handed_over + lost_before + unrecorded,
             format!(
-                "{taken} taken are not {handed_over} handed over, {lost_before} lost before and {unnoted} not noted"
+                "{taken} taken are not {handed_over} handed over, {lost_before} lost before and {unrecorded} not recorded"
             ),
         );
         for run in self.runs.iter().filter(|run| !run.killed) {
-            let (taken, noted) = (run.taken, &run.noted);
-            let handed_over = noted.handed_over_before + noted.run.handed_over;
+            let (taken, recorded) = (run.taken, &run.recorded);
+            let handed_over = recorded.handed_over_before + recorded.run.handed_over;
             check(
-                taken == noted.taken && taken == noted.lost_before + handed_over,
+                taken == recorded.taken && taken == recorded.lost_before + handed_over,
                 format!(
-                    "a daemon that ended in good order took {taken}, noted {} and handed over {handed_over}",
-                    noted.taken
+                    "a daemon that ended in good order took {taken}, recorded {} and handed over {handed_over}",
+                    recorded.taken
                 ),
             );
         }
@@ -194,10 +197,10 @@ impl Account<'_> {
             (delivered..=delivered + possibly).contains(&stored),
             format!("{stored} samples in the backend, {delivered} delivered and {possibly} possibly lost"),
         );
-        check(self.stored.twice == 0, format!("{} profiles are there twice", self.stored.twice));
+        check(self.stored.duplicates == 0, format!("{} profiles are there twice", self.stored.duplicates));
         println!(
             "\n{taken} = {stored} stored + {} lost + {} possibly lost and not stored",
-            losses - possibly + lost_before + unnoted,
+            losses - possibly + lost_before + unrecorded,
             (delivered + possibly).saturating_sub(stored)
         );
         wrong
@@ -208,30 +211,39 @@ impl Account<'_> {
 mod tests {
     use super::*;
 
-    fn run(taken: u64, noted: u64, handed_over: u64, delivered: u64, killed: bool) -> Run {
+    fn run(taken: u64, recorded: u64, handed_over: u64, delivered: u64, killed: bool) -> DaemonRun {
         let losses = BTreeMap::from([("refused".to_owned(), handed_over - delivered)]);
         let counts = Counts { handed_over, delivered, losses, ..Counts::default() };
-        let noted = Entry { run: counts, taken: noted, lost_before: noted - handed_over, ..Entry::default() };
-        Run { taken, noted, killed }
+        let recorded = LedgerEntry {
+            run: counts,
+            taken: recorded,
+            lost_before: recorded - handed_over,
+            ..LedgerEntry::default()
+        };
+        DaemonRun { taken, recorded, killed }
     }
 
     #[test]
     fn an_account_that_adds_up_is_told_from_one_that_does_not() {
-        let settle = |run: Run, samples, twice| {
-            let stored = Stored { profiles: 1, samples, twice, ..Stored::default() };
-            Account { runs: &[run], stored: &stored }.settle().len()
+        let discrepancies = |run: DaemonRun, samples, duplicates| {
+            let stored = StoredProfiles { profiles: 1, samples, duplicates, ..StoredProfiles::default() };
+            Accounting { runs: &[run], stored: &stored }.discrepancies().len()
         };
-        assert_eq!(settle(run(100, 100, 90, 80, false), 80, 0), 0);
-        assert_eq!(settle(run(100, 100, 90, 80, false), 81, 0), 1, "more is stored than was delivered");
-        assert_eq!(settle(run(100, 100, 90, 80, false), 80, 1), 1, "something is there twice");
-        assert_eq!(settle(run(101, 100, 90, 80, false), 80, 0), 1, "one sample is missing");
-        assert_eq!(settle(run(101, 100, 90, 80, true), 80, 0), 0, "as it may be if it was killed");
+        assert_eq!(discrepancies(run(100, 100, 90, 80, false), 80, 0), 0);
+        assert_eq!(
+            discrepancies(run(100, 100, 90, 80, false), 81, 0),
+            1,
+            "more is stored than was delivered"
+        );
+        assert_eq!(discrepancies(run(100, 100, 90, 80, false), 80, 1), 1, "something is there twice");
+        assert_eq!(discrepancies(run(101, 100, 90, 80, false), 80, 0), 1, "one sample is missing");
+        assert_eq!(discrepancies(run(101, 100, 90, 80, true), 80, 0), 0, "as it may be if it was killed");
         let mut reopened = run(100, 100, 90, 80, false);
-        reopened.noted.lost_before = 5;
-        assert_eq!(settle(reopened.clone(), 80, 0), 2, "5 samples are missing");
+        reopened.recorded.lost_before = 5;
+        assert_eq!(discrepancies(reopened.clone(), 80, 0), 2, "5 samples are missing");
         // They were handed over to the sink before.
-        (reopened.noted.handed_over_before, reopened.noted.earlier) =
+        (reopened.recorded.handed_over_before, reopened.recorded.earlier) =
             (5, Counts { handed_over: 5, delivered: 5, ..Counts::default() });
-        assert_eq!(settle(reopened, 85, 0), 0);
+        assert_eq!(discrepancies(reopened, 85, 0), 0);
     }
 }
