@@ -1,15 +1,17 @@
-//! The ABI between the kernel program and the daemon: ring buffer records, frame words, counters, limits.
+//! The ABI between the kernel program and the daemon: ring buffer records, frame words, counters,
+//! limits.
 //!
-//! Both sides are built from this file. The daemon embeds the object it was built with, so there is no version to
-//! negotiate; [`SampleHeader::magic`] only catches a committed object that is older than this file.
+//! Both sides are built from this file. The daemon embeds the object it was built with, so there is
+//! no version to negotiate; [`SampleHeader::magic`] only catches a committed object that is older
+//! than this file.
 
 /// User frames of one sample, at most.
 pub const MAX_USER_FRAMES: usize = 1024;
 /// Kernel frames of one sample, at most; the default of `/proc/sys/kernel/perf_event_max_stack`.
 pub const MAX_KERNEL_FRAMES: usize = 127;
-/// Stack words (8 bytes each) copied where the kernel program knows too little of the code to walk: a process it hasn't
-/// been told of yet, a file whose rows aren't in its tables. The daemon walks them. Programs have frames of 64 KiB,
-/// Chromium two of them one above the other.
+/// Stack words (8 bytes each) copied where the kernel program knows too little of the code to walk:
+/// a process it hasn't been told of yet, a file whose rows aren't in its tables. The daemon walks
+/// them. Programs have frames of 64 KiB, Chromium two of them one above the other.
 pub const MAX_TAIL_WORDS: usize = 20_480;
 /// The same where a quarter of the ring buffer is unread.
 pub const CROWDED_TAIL_WORDS: usize = 4096;
@@ -19,8 +21,8 @@ pub const FAR_WORDS: usize = 2048;
 pub const BROKEN_TAIL_WORDS: usize = 512;
 /// Stack words copied behind a frame whose caller's address is zero.
 pub const END_TAIL_WORDS: usize = 64;
-/// Stack words copied below the stack pointer: what a function may use there (System V ABI AMD64 supplement, 3.2.2), and
-/// where what it has just popped still is.
+/// Stack words copied below the stack pointer: what a function may use there (System V ABI AMD64
+/// supplement, 3.2.2), and where what it has just popped still is.
 pub const RED_ZONE_WORDS: usize = 16;
 /// Words that are copied at a time: a page.
 pub const COPY_WORDS: usize = 512;
@@ -28,8 +30,9 @@ pub const COPY_WORDS: usize = 512;
 pub const MAX_FRAME_WORDS: usize = 3;
 /// Words behind a [`SampleHeader`], at most. A power of two, so that an index is bounded by a mask.
 pub const SAMPLE_WORDS: usize = 32_768;
-/// Frames that one kernel program walks before it tail-calls itself. The kernel allows 33 tail calls, of which the first
-/// leads to the interrupted frame's program: 32 * 32 = 1,024 frames above that one.
+/// Frames that one kernel program walks before it tail-calls itself. The kernel allows 33 tail
+/// calls, of which the first leads to the interrupted frame's program: 32 * 32 = 1,024 frames above
+/// that one.
 pub const FRAMES_PER_PROGRAM: usize = 32;
 
 const _: () = assert!(
@@ -46,8 +49,8 @@ const _: () = assert!(FRAMES_PER_PROGRAM * 32 >= MAX_USER_FRAMES);
 
 /// Addresses of the kernel's code that are named at a time.
 pub const KERNEL_NAMES: usize = 16;
-/// Bytes of a name with what stands behind it, at most: a name of 512 bytes, a module's of 56, two numbers (`KSYM_SYMBOL_LEN` without
-/// the build id, include/linux/kallsyms.h).
+/// Bytes of a name with what stands behind it, at most: a name of 512 bytes, a module's of 56, two
+/// numbers (`KSYM_SYMBOL_LEN` without the build id, include/linux/kallsyms.h).
 pub const KERNEL_NAME_BYTES: usize = 640;
 
 /// The name of an address in the kernel's code.
@@ -65,16 +68,18 @@ pub struct KernelName {
 /// First word of every sample: "jvmprof" and the version of this layout.
 pub const SAMPLE_MAGIC: u64 = u64::from_le_bytes(*b"jvmprof\x04");
 
-/// A sample as it stands in the ring buffer, followed by `kernel_frames` kernel addresses (leaf first), `user_words` frame
-/// words (leaf first, see [`crate::frame::UserFrame`]), `tail_words` words of stack starting `tail_below` bytes below
-/// `tail_sp`, and `far_words` words of other stretches of memory: each its address, the number of its words, and these.
+/// A sample as it stands in the ring buffer, followed by `kernel_frames` kernel addresses (leaf
+/// first), `user_words` frame words (leaf first, see [`crate::frame::UserFrame`]), `tail_words`
+/// words of stack starting `tail_below` bytes below `tail_sp`, and `far_words` words of other
+/// stretches of memory: each its address, the number of its words, and these.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SampleHeader {
     pub magic: u64,
     /// `CLOCK_MONOTONIC`, ns.
     pub time_ns: u64,
-    /// `task_struct.start_boottime` of the thread group's leader, ns: with `pid` the identity of a process.
+    /// `task_struct.start_boottime` of the thread group's leader, ns: with `pid` the identity of a
+    /// process.
     pub start_ns: u64,
     /// Thread group id in the initial pid namespace.
     pub pid: u32,
@@ -99,7 +104,8 @@ pub struct SampleHeader {
     pub far_words: u16,
     /// The base of `fs`, where there are other stretches; else zero.
     pub thread_pointer: u64,
-    /// General-purpose registers of the interrupted user code, by their numbers in instruction encodings.
+    /// General-purpose registers of the interrupted user code, by their numbers in instruction
+    /// encodings.
     pub registers: [u64; 16],
 }
 
@@ -257,7 +263,8 @@ impl Counter {
 
 const _: () = assert!(Counter::StopBase as usize + Stop::ALL.len() <= Counter::LEN as usize);
 
-/// Kernel field offsets and switches that the daemon sets before it loads the object, by the names of the globals.
+/// Kernel field offsets and switches that the daemon sets before it loads the object, by the names
+/// of the globals.
 pub mod globals {
     /// `u32`: offset of `task_struct.group_leader`.
     pub const TASK_GROUP_LEADER: &str = "TASK_GROUP_LEADER";
@@ -294,11 +301,12 @@ pub mod globals {
 /// Map `u32 -> u8`: the thread group ids that are sampled where [`globals::FILTER`] is set.
 pub const PROFILED_PIDS: &str = "PROFILED_PIDS";
 
-/// Map `u32 -> u64`: thread group ids that aren't sampled, with their `start_boottime` in ns, so that another tenant of the pid
-/// isn't meant. Exec removes an entry.
+/// Map `u32 -> u64`: thread group ids that aren't sampled, with their `start_boottime` in ns, so
+/// that another tenant of the pid isn't meant. Exec removes an entry.
 pub const DROPPED_PIDS: &str = "DROPPED_PIDS";
 
-/// Raw tracepoint program that is run by hand; its first argument says how many of [`NAMES`] it names.
+/// Raw tracepoint program that is run by hand; its first argument says how many of [`NAMES`] it
+/// names.
 pub const KERNEL_NAMES_PROGRAM: &str = "kernel_names";
 
 /// Array of one `[KernelName; KERNEL_NAMES]`.

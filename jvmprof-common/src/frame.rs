@@ -2,7 +2,8 @@
 
 use crate::jvm::mix;
 
-/// One word of a user stack: an address with a tag in its top four bits (user addresses have at most 57).
+/// One word of a user stack: an address with a tag in its top four bits (user addresses have at
+/// most 57).
 ///
 /// The first word of a frame says by its tag how many words it has, see [`UserFrame`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,8 +36,8 @@ impl FrameWord {
         Self::tagged(pc, Self::TAG_RETURN, exact)
     }
 
-    /// First word of the frame of `Continuation.enterSpecial` where it isn't known yet where that code is: of a
-    /// [`UserFrame::Stub`] at no address, whose second word is 0.
+    /// First word of the frame of `Continuation.enterSpecial` where it isn't known yet where that
+    /// code is: of a [`UserFrame::Stub`] at no address, whose second word is 0.
     pub const ENTER_SPECIAL: Self = Self::stub(0, false);
 
     /// First word of a [`UserFrame::Compiled`].
@@ -62,8 +63,8 @@ impl FrameWord {
         Self(address & Self::ADDRESS_MASK | (tag | exact as u64) << Self::TAG_SHIFT)
     }
 
-    /// What tells the Java code of a frame that begins with this word from all other, `second` and `third` being its other
-    /// words; `None` if it is none.
+    /// What tells the Java code of a frame that begins with this word from all other, `second` and
+    /// `third` being its other words; `None` if it is none.
     #[inline(always)]
     pub const fn code_identity(self, second: u64, third: u64) -> Option<u64> {
         match self.0 >> Self::TAG_SHIFT & !1 {
@@ -108,8 +109,9 @@ pub const fn compiled_delta(word: u64) -> u64 {
     word >> COMPILE_ID_BITS & 0x0fff_ffff
 }
 
-/// Second word of an interpreted frame. `bcp`: bytes from the `ConstMethod`'s begin to the bytecode, below 2^24, 0 if
-/// unknown. `pc`: bytes from the interpreter's begin to the frame's pc, below 2^32.
+/// Second word of an interpreted frame. `bcp`: bytes from the `ConstMethod`'s begin to the
+/// bytecode, below 2^24, 0 if unknown. `pc`: bytes from the interpreter's begin to the frame's pc,
+/// below 2^32.
 #[inline(always)]
 pub const fn interpreted_word(bcp: u64, pc: u64) -> u64 {
     bcp & ((1 << BCP_BITS) - 1) | (pc & 0xffff_ffff) << BCP_BITS
@@ -191,7 +193,8 @@ impl UserFrame {
         Some(frame)
     }
 
-    /// The code address to look mappings up by; `None` for interpreted frames, which have their method instead.
+    /// The code address to look mappings up by; `None` for interpreted frames, which have their
+    /// method instead.
     pub const fn lookup_address(&self) -> Option<u64> {
         match *self {
             Self::Native { pc, exact } | Self::Compiled { pc, exact, .. } | Self::Stub { pc, exact, .. } => {

@@ -1,33 +1,36 @@
-//! What the kernel program knows of one HotSpot JVM: addresses and field offsets that the daemon read from the JVM's own
-//! vmStructs, and the check value that tells one tenant of a `Method`'s address from the next.
+//! What the kernel program knows of one HotSpot JVM: addresses and field offsets that the daemon
+//! read from the JVM's own vmStructs, and the check value that tells one tenant of a `Method`'s
+//! address from the next.
 
+use crate::address::Avma;
 use crate::unwind::Memory;
 
-/// Code heaps of one JVM, at most: non-nmethods, profiled, non-profiled (openjdk src/hotspot/share/code/codeCache.cpp),
-/// and the hot code heap that later versions may add.
-pub const MAX_HEAPS: usize = 4;
+/// Code heaps of one JVM, at most: non-nmethods, profiled, non-profiled (openjdk
+/// src/hotspot/share/code/codeCache.cpp), and the hot code heap that later versions may add.
+pub const MAX_CODE_HEAPS: usize = 4;
 /// Offset of a field that this JVM doesn't have.
 pub const NO_FIELD: u16 = u16::MAX;
 
 /// One code heap (openjdk src/hotspot/share/memory/heap.hpp, `CodeHeap`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Heap {
+pub struct CodeHeap {
     /// First address of the memory reserved for it; it never moves.
     pub start: u64,
     /// First address behind the reserved memory; equal to `start` for an unused entry.
     pub end: u64,
-    /// First address of the segment map: one byte a segment, 0xff if free, 0 at a block's start, else how many segments
-    /// to go back (more hops may follow).
+    /// First address of the segment map: one byte a segment, 0xff if free, 0 at a block's start,
+    /// else how many segments to go back (more hops may follow).
     pub segment_map: u64,
     /// Segment size as a power of two.
     pub log2_segment: u64,
 }
 
-/// Field offsets in bytes, [`NO_FIELD`] where the JVM has no such field, and what differs by its version.
+/// Field offsets in bytes, [`NO_FIELD`] where the JVM has no such field, and what differs by its
+/// version.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Layout {
+pub struct JvmLayout {
     /// `sizeof(HeapBlock)`: a `CodeBlob` begins this far behind its block.
     pub heap_block_bytes: u16,
     /// `HeapBlock::Header::_used`, one byte, from the block's begin.
@@ -38,24 +41,29 @@ pub struct Layout {
     pub blob_kind: u16,
     /// The kind of an nmethod.
     pub nmethod_kind: u16,
-    /// Where the code begins: an address ([`Layout::code_is_offset`] 0) or an `int` offset from the blob (1).
+    /// Where the code begins: an address ([`JvmLayout::code_is_offset`] 0) or an `int` offset from
+    /// the blob (1).
     pub blob_code_begin: u16,
     pub code_is_offset: u16,
-    /// `CodeBlob::_frame_complete_offset`: bytes of code after which the frame is built; `frame_complete_bytes` wide (2, 4).
+    /// `CodeBlob::_frame_complete_offset`: bytes of code after which the frame is built;
+    /// `frame_complete_bytes` wide (2, 4).
     pub blob_frame_complete: u16,
     pub frame_complete_bytes: u16,
     /// `CodeBlob::_frame_size`, an `int`: words, return address included.
     pub blob_frame_size: u16,
-    /// `nmethod::_verified_entry_point`: an address, or (`entry_is_offset` 1) a `u2` offset from the code's begin.
+    /// `nmethod::_verified_entry_point`: an address, or (`entry_is_offset` 1) a `u2` offset from
+    /// the code's begin.
     pub nmethod_verified_entry: u16,
     pub entry_is_offset: u16,
     /// `nmethod::_compile_id`, an `int`.
     pub nmethod_compile_id: u16,
     /// `nmethod::_entry_bci`, an `int`: -1 unless the nmethod is an on-stack replacement.
     pub nmethod_entry_bci: u16,
-    /// `nmethod::_orig_pc_offset`, an `int`: where a deoptimized frame keeps its pc, from its stack pointer.
+    /// `nmethod::_orig_pc_offset`, an `int`: where a deoptimized frame keeps its pc, from its stack
+    /// pointer.
     pub nmethod_orig_pc: u16,
-    /// The deoptimization handlers: addresses, or (`deopt_is_offset` 1) `int` offsets from the blob.
+    /// The deoptimization handlers: addresses, or (`deopt_is_offset` 1) `int` offsets from the
+    /// blob.
     pub nmethod_deopt: u16,
     pub nmethod_deopt_mh: u16,
     pub deopt_is_offset: u16,
@@ -75,7 +83,8 @@ pub struct Layout {
     pub symbol_length: u16,
     /// `Symbol::_body`.
     pub symbol_body: u16,
-    /// Which word below the frame pointer holds the bytecode pointer of an interpreted frame: 8 (7 on JDK 8).
+    /// Which word below the frame pointer holds the bytecode pointer of an interpreted frame: 8 (7
+    /// on JDK 8).
     pub interpreter_bcp_slot: u16,
     /// `JavaThread::_cont_entry` (JDK 19 and later).
     pub thread_cont_entry: u16,
@@ -87,15 +96,16 @@ pub struct Layout {
     pub reserved: [u16; 2],
 }
 
-/// How references within the Java heap are followed. Collectors that move objects while threads run leave references to where
-/// an object was; what they keep of its new place leads on.
+/// How references within the Java heap are followed. Collectors that move objects while threads run
+/// leave references to where an object was; what they keep of its new place leads on.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Collector {
-    /// [`Collector::STOPS`] and the following.
+pub struct GarbageCollector {
+    /// [`GarbageCollector::STOPS`] and the following.
     pub kind: u16,
-    /// Fields of what ZGC knows of a page whose objects move (openjdk src/hotspot/share/gc/z/zForwarding.hpp): its begin,
-    /// how objects are aligned, and the length of its hash table, which lies behind these `forwarding_bytes`.
+    /// Fields of what ZGC knows of a page whose objects move (openjdk
+    /// src/hotspot/share/gc/z/zForwarding.hpp): its begin, how objects are aligned, and the length
+    /// of its hash table, which lies behind these `forwarding_bytes`.
     pub forwarding_start: u16,
     pub forwarding_alignment: u16,
     pub forwarding_length: u16,
@@ -104,17 +114,19 @@ pub struct Collector {
     pub granule_shift: u16,
     /// Zero.
     pub reserved: [u16; 2],
-    /// Address of the mask of colors: good ones ([`Collector::Z`]), bad ones ([`Collector::X`]).
+    /// Address of the mask of colors: good ones ([`GarbageCollector::Z`]), bad ones
+    /// ([`GarbageCollector::X`]).
     pub mask_at: u64,
     /// The bits of an address that are an offset within the heap, and what its other bits are.
     pub offset_mask: u64,
     pub base: u64,
-    /// Tables of pages whose objects move: of the young generation or the only one, and of the old one.
+    /// Tables of pages whose objects move: of the young generation or the only one, and of the old
+    /// one.
     pub young: u64,
     pub old: u64,
 }
 
-impl Collector {
+impl GarbageCollector {
     /// Moves objects only while it stops all threads that run Java code.
     pub const STOPS: u16 = 0;
     /// The generational ZGC.
@@ -124,11 +136,11 @@ impl Collector {
     pub const SHENANDOAH: u16 = 3;
 }
 
-/// Where the heap keeps the frames of virtual threads that aren't on a stack: `jdk.internal.vm.StackChunk`. All 0 where they
-/// can't be walked.
+/// Where the heap keeps the frames of virtual threads that aren't on a stack:
+/// `jdk.internal.vm.StackChunk`. All 0 where they can't be walked.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Chunks {
+pub struct StackChunkLayout {
     /// What tells a chunk: the word at `klass_at` under this mask.
     pub klass: u64,
     pub klass_mask: u64,
@@ -146,16 +158,18 @@ pub struct Chunks {
     pub size: u16,
     /// Index of the youngest frame's first word.
     pub sp: u16,
-    /// Index of the word behind the oldest frame, or (`bottom_is_argsize` 1) how many words it is from the end.
+    /// Index of the word behind the oldest frame, or (`bottom_is_argsize` 1) how many words it is
+    /// from the end.
     pub bottom: u16,
     pub bottom_is_argsize: u16,
     /// Bytes from the object to its stack.
     pub stack: u16,
-    /// `StackChunk.maxThawingSize`: words of stack that its frames take once they are thawed; 0 where it isn't known.
+    /// `StackChunk.maxThawingSize`: words of stack that its frames take once they are thawed; 0
+    /// where it isn't known.
     pub max_thawing: u16,
     /// Zero.
     pub reserved: u16,
-    pub collector: Collector,
+    pub collector: GarbageCollector,
 }
 
 /// One JVM.
@@ -165,53 +179,73 @@ pub struct Jvm {
     /// The memory reserved for the code cache.
     pub code_start: u64,
     pub code_end: u64,
-    pub heaps: [Heap; MAX_HEAPS],
+    pub heaps: [CodeHeap; MAX_CODE_HEAPS],
     /// The interpreter's code.
     pub interpreter_start: u64,
     pub interpreter_end: u64,
-    /// Addresses of the strings "nmethod" and "native nmethod" as blobs point to them; 0 where nmethods are told by kind,
-    /// or where none has been seen yet.
+    /// Addresses of the strings "nmethod" and "native nmethod" as blobs point to them; 0 where
+    /// nmethods are told by kind, or where none has been seen yet.
     pub nmethod_name: u64,
     pub native_nmethod_name: u64,
-    /// Code of `StubRoutines` that a frozen continuation's bottom frame returns to; empty where there are no continuations.
+    /// Code of `StubRoutines` that a frozen continuation's bottom frame returns to; empty where
+    /// there are no continuations.
     pub return_barrier_start: u64,
     pub return_barrier_end: u64,
     /// `ContinuationEntry::_return_pc`.
     pub cont_entry_return_pc: u64,
-    /// Address of the blob that `call_stub` is in, which stays as long as the JVM; 0 if it isn't known.
+    /// Address of the blob that `call_stub` is in, which stays as long as the JVM; 0 if it isn't
+    /// known.
     pub call_stub: u64,
-    /// Address of the counter `java.cls.loadedClasses`; 0 if the JVM keeps none. While it stays as it is, no class takes the
-    /// memory of another: it is incremented for each class that was parsed, versions of redefined classes included, before any
-    /// of its methods can run (openjdk src/hotspot/share/classfile/classFileParser.cpp, `fill_instance_klass`).
+    /// Address of the counter `java.cls.loadedClasses`; 0 if the JVM keeps none. While it stays as
+    /// it is, no class takes the memory of another: it is incremented for each class that was
+    /// parsed, versions of redefined classes included, before any of its methods can run (openjdk
+    /// src/hotspot/share/classfile/classFileParser.cpp, `fill_instance_klass`).
     pub loaded_classes: u64,
     /// Unwind rows of stubs, interpreter and adapters: see [`crate::tables`]; 0 if there are none.
     pub table: u32,
     pub reserved: u32,
-    pub layout: Layout,
-    pub chunks: Chunks,
+    pub layout: JvmLayout,
+    pub chunks: StackChunkLayout,
 }
 
 const _: () =
-    assert!(size_of::<Layout>() == 32 * size_of::<u16>(), "no padding: the daemon writes its bytes");
-const _: () = assert!(size_of::<Collector>() == 8 * 2 + 5 * 8, "no padding: the daemon writes its bytes");
+    assert!(size_of::<JvmLayout>() == 32 * size_of::<u16>(), "no padding: the daemon writes its bytes");
+const _: () =
+    assert!(size_of::<GarbageCollector>() == 8 * 2 + 5 * 8, "no padding: the daemon writes its bytes");
 const _: () = assert!(
-    size_of::<Chunks>() == 3 * 8 + 12 * 2 + size_of::<Collector>(),
+    size_of::<StackChunkLayout>() == 3 * 8 + 12 * 2 + size_of::<GarbageCollector>(),
     "no padding: the daemon writes its bytes"
 );
 const _: () = assert!(
     size_of::<Jvm>()
-        == 11 * 8 + MAX_HEAPS * size_of::<Heap>() + 2 * 4 + size_of::<Layout>() + size_of::<Chunks>(),
+        == 11 * 8
+            + MAX_CODE_HEAPS * size_of::<CodeHeap>()
+            + 2 * 4
+            + size_of::<JvmLayout>()
+            + size_of::<StackChunkLayout>(),
     "no padding: the daemon writes its bytes"
 );
 
 impl Jvm {
-    /// The heap that holds an address.
+    /// Returns true for an address within the memory of the code cache.
     #[inline(always)]
-    pub fn heap(&self, address: u64) -> Option<Heap> {
+    pub const fn in_code_cache(&self, address: Avma) -> bool {
+        address.0 >= self.code_start && address.0 < self.code_end
+    }
+
+    /// Returns true for a return address of the interpreter: the call is before it.
+    #[inline(always)]
+    pub const fn returns_to_interpreter(&self, pc: Avma) -> bool {
+        pc.0 > self.interpreter_start && pc.0 <= self.interpreter_end
+    }
+
+    /// Returns the code heap that holds an address.
+    #[inline(always)]
+    pub fn code_heap(&self, address: Avma) -> Option<CodeHeap> {
         let mut index = 0;
-        while index < MAX_HEAPS {
+        while index < MAX_CODE_HEAPS {
             let heap = self.heaps[index];
-            if address >= heap.start && address < heap.end {
+            if address.0 >= heap.start && address.0 < heap.end {
                 return Some(heap);
             }
             index += 1;
@@ -220,29 +254,32 @@ impl Jvm {
     }
 }
 
-/// A method's identity beyond its address: where its `ConstMethod` is, and a check over what names it. Class unloading
-/// lets another class's method take over the very same addresses; the check then differs.
+/// A method's identity beyond its address: where its `ConstMethod` is, and a check over what names
+/// it. Class unloading lets another class's method take over the very same addresses; the check
+/// then differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MethodIdentity {
     /// Address of the `ConstMethod`.
     pub const_method: u64,
-    /// Over the addresses of `ConstMethod`, `ConstantPool`, holder and the holder's name, the method's code size, name and
-    /// signature indices and idnum, and the length and last eight bytes of the holder's name.
+    /// Over the addresses of `ConstMethod`, `ConstantPool`, holder and the holder's name, the
+    /// method's code size, name and signature indices and idnum, and the length and last eight
+    /// bytes of the holder's name.
     pub check: u64,
 }
 
 /// Reads what identifies the method at this address now.
 #[inline(always)]
-pub fn method_identity(method: u64, layout: &Layout, memory: &mut impl Memory) -> Option<MethodIdentity> {
-    let const_method = memory.read_object(method + u64::from(layout.method_const))?;
-    let pool = memory.read_object(const_method + u64::from(layout.const_constants))?;
-    let shape = memory.read_object(const_method + u64::from(layout.const_code_size))?;
-    let holder = memory.read_object(pool + u64::from(layout.pool_holder))?;
-    let name = memory.read_object(holder + u64::from(layout.klass_name))?;
-    let length = memory.read_object(name + u64::from(layout.symbol_length))? & 0xffff;
+pub fn method_identity(method: Avma, layout: &JvmLayout, memory: &mut impl Memory) -> Option<MethodIdentity> {
+    let mut field = |object: u64, offset: u16| memory.read_object(Avma(object + u64::from(offset)));
+    let const_method = field(method.0, layout.method_const)?;
+    let pool = field(const_method, layout.const_constants)?;
+    let shape = field(const_method, layout.const_code_size)?;
+    let holder = field(pool, layout.pool_holder)?;
+    let name = field(holder, layout.klass_name)?;
+    let length = field(name, layout.symbol_length)? & 0xffff;
     // Names of classes that take each other's place mostly differ at their ends.
     let end = if length > 8 { length } else { 8 };
-    let last = memory.read_object(name + u64::from(layout.symbol_body) + end - 8)?;
+    let last = memory.read_object(Avma(name + u64::from(layout.symbol_body) + end - 8))?;
     let last = if length >= 8 { last } else { last & ((1 << (length * 8)) - 1) };
     let mut check = 0xcbf2_9ce4_8422_2325;
     for word in [const_method, pool, shape, holder, name, length, last] {

@@ -1,13 +1,14 @@
 //! Unwind rows: how to find the caller's frame from one program counter of native code.
 //!
-//! A row says in terms of the stepped frame's own registers what DWARF's call frame information (DWARF 5, 6.4;
-//! System V ABI AMD64 supplement, 3.7 for the register numbers) says for one range of program counters, restricted to
-//! what an unwinder needs that only knows `rip`, `rsp` and `rbp`. The caller's `rsp` is the CFA.
+//! A row says in terms of the stepped frame's own registers what DWARF's call frame information
+//! (DWARF 5, 6.4; System V ABI AMD64 supplement, 3.7 for the register numbers) says for one range
+//! of program counters, restricted to what an unwinder needs that only knows `rip`, `rsp` and
+//! `rbp`. The caller's `rsp` is the CFA.
 //!
 //! All offsets are in bytes.
 
-/// A general-purpose register by its number in instruction encodings: rax 0, rcx 1, rdx 2, rbx 3, rsp 4, rbp 5, rsi 6,
-/// rdi 7, r8 to r15 (Intel SDM volume 2, table 2-2 with REX).
+/// A general-purpose register by its number in instruction encodings: rax 0, rcx 1, rdx 2, rbx 3,
+/// rsp 4, rbp 5, rsi 6, rdi 7, r8 to r15 (Intel SDM volume 2, table 2-2 with REX).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Register(pub u8);
 
@@ -22,34 +23,39 @@ impl Register {
     pub const R15: Self = Self(15);
 }
 
-/// Where the canonical frame address is: the value of `rsp` before the call instruction pushed the return address.
+/// Where the canonical frame address is: the value of `rsp` before the call instruction pushed the
+/// return address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CfaRule {
     /// `rsp + offset`.
     Rsp(i32),
     /// `rbp + offset`.
     Rbp(i32),
-    /// What binutils writes for PLT sections: `rsp + 8`, and 8 more once the entry has pushed its index:
-    /// `rsp + 8 + (((rip & 15) >= index_pushed) << 3)`. `index_pushed` (0 to 15) depends on the kind of entry (binutils
-    /// `bfd/elf64-x86-64.c`): 11 in ordinary ones, 9 in those that start with `endbr64`, 10 or 5 with `bnd` prefixes.
+    /// What binutils writes for PLT sections: `rsp + 8`, and 8 more once the entry has pushed its
+    /// index: `rsp + 8 + (((rip & 15) >= index_pushed) << 3)`. `index_pushed` (0 to 15) depends on
+    /// the kind of entry (binutils `bfd/elf64-x86-64.c`): 11 in ordinary ones, 9 in those that
+    /// start with `endbr64`, 10 or 5 with `bnd` prefixes.
     Plt { index_pushed: u8 },
     /// `*(rsp + at) + add`, the eight bytes at `rsp + at`: signal frames, hand-written assembly.
     RspIndirect { at: i32, add: i32 },
     /// `*(rbp + at) + add`: functions that realign their stack.
     RbpIndirect { at: i32, add: i32 },
-    /// `*(rsp + 8 * index + at) + add`: assembly that keeps its caller's stack pointer behind an array. The register is
-    /// known of the interrupted frame only.
+    /// `*(rsp + 8 * index + at) + add`: assembly that keeps its caller's stack pointer behind an
+    /// array. The register is known of the interrupted frame only.
     RspIndexed { index: Register, at: i32, add: i32 },
-    /// In a register: generated code that remembers its caller's stack pointer. Known of the interrupted frame only.
+    /// In a register: generated code that remembers its caller's stack pointer. Known of the
+    /// interrupted frame only.
     Register(Register),
-    /// A register and something: assembly, and functions that realign their stack. Known of the interrupted frame only.
+    /// A register and something: assembly, and functions that realign their stack. Known of the
+    /// interrupted frame only.
     RegisterPlus { register: Register, add: i32 },
-    /// `rbp + offset`, on another stack than `rsp`, which may lie above or below: code that switches stacks and keeps its
-    /// frame pointer on the one that it came from.
+    /// `rbp + offset`, on another stack than `rsp`, which may lie above or below: code that
+    /// switches stacks and keeps its frame pointer on the one that it came from.
     OtherStack(i32),
-    /// The `gobuf` in which Go's runtime keeps a goroutine's registers while this thread runs on its system stack
-    /// (go src/runtime/runtime2.go): `m.curg.sched`, where `m` is that of the `g` at `fs + tls`, and `curg` at `m + current`.
-    /// It isn't the caller's `rsp`, but begins with it. No goroutine: the root.
+    /// The `gobuf` in which Go's runtime keeps a goroutine's registers while this thread runs on
+    /// its system stack (go src/runtime/runtime2.go): `m.curg.sched`, where `m` is that of the `g`
+    /// at `fs + tls`, and `curg` at `m + current`. It isn't the caller's `rsp`, but begins with it.
+    /// No goroutine: the root.
     Goroutine { tls: i32, current: i16 },
     /// Something that these rules can't express.
     Unsupported,
@@ -69,9 +75,11 @@ pub enum RbpRule {
     AtCfa(i32),
     /// The eight bytes at `rsp + offset`, with the stepped frame's own `rsp`: signal frames.
     AtRsp(i32),
-    /// The eight bytes at `rbp + offset`, with the stepped frame's own `rbp`: functions that realign their stack.
+    /// The eight bytes at `rbp + offset`, with the stepped frame's own `rbp`: functions that
+    /// realign their stack.
     AtRbp(i32),
-    /// Lost: the caller's value can't be had, and needn't be unless a row of the caller asks for it.
+    /// Lost: the caller's value can't be had, and needn't be unless a row of the caller asks for
+    /// it.
     Undefined,
     /// Something that these rules can't express.
     Unsupported,
@@ -82,16 +90,18 @@ pub enum RbpRule {
 pub enum RaRule {
     /// The eight bytes at `CFA + offset`; the offset is -8 in all ordinary code.
     AtCfa(i32),
-    /// The eight bytes at `rsp + offset`, with the stepped frame's own `rsp`: signal frames, generated code.
+    /// The eight bytes at `rsp + offset`, with the stepped frame's own `rsp`: signal frames,
+    /// generated code.
     AtRsp(i32),
-    /// The eight bytes at `rbp + offset`, with the stepped frame's own `rbp`: generated code whose frame pointer is set up
-    /// while its caller's stack pointer is elsewhere.
+    /// The eight bytes at `rbp + offset`, with the stepped frame's own `rbp`: generated code whose
+    /// frame pointer is set up while its caller's stack pointer is elsewhere.
     AtRbp(i32),
-    /// In a register: generated code that took it off the stack. Known of the interrupted frame only.
+    /// In a register: generated code that took it off the stack. Known of the interrupted frame
+    /// only.
     Register(Register),
-    /// Behind the system call that makes a thread: the eight bytes at `CFA - 8`; but where `rax` is zero, this is the new thread,
-    /// which has none. Known of the interrupted frame only.
-    BehindClone,
+    /// Behind the system call that makes a thread: the eight bytes at `CFA - 8`; but where `rax` is
+    /// zero, this is the new thread, which has none. Known of the interrupted frame only.
+    AfterClone,
     /// There is none: this frame is the root of its thread's stack (`_start`, `clone3`).
     Undefined,
     /// Something that these rules can't express.
@@ -111,20 +121,22 @@ pub struct Row {
     pub cfa: CfaRule,
     pub rbp: RbpRule,
     pub ra: RaRule,
-    /// A signal frame (`S` in the CIE's augmentation): its caller was interrupted rather than left by a call, so that
-    /// the address found is the caller's very program counter, to be looked up as it is instead of at address - 1.
+    /// A signal frame (`S` in the CIE's augmentation): its caller was interrupted rather than left
+    /// by a call, so that the address found is the caller's very program counter, to be looked up
+    /// as it is instead of at address - 1.
     pub signal: bool,
 }
 
-/// A row's rules, each asked for when it is needed: what the verifier sees of one is forgotten before the next.
-pub trait Rules {
+/// A row's rules, each asked for when it is needed: what the verifier sees of one is forgotten
+/// before the next.
+pub trait RowRules {
     fn cfa(&self) -> CfaRule;
     fn rbp(&self) -> RbpRule;
     fn ra(&self) -> RaRule;
     fn is_signal(&self) -> bool;
 }
 
-impl Rules for Row {
+impl RowRules for Row {
     #[inline(always)]
     fn cfa(&self) -> CfaRule {
         self.cfa
@@ -151,17 +163,9 @@ impl Row {
     pub const AT_CALL: Self =
         Self { cfa: CfaRule::Rsp(8), rbp: RbpRule::Same, ra: RaRule::AtCfa(-8), signal: false };
 
-    /// Whether this frame is the root of its thread's stack.
+    /// Returns true if this frame is the root of its thread's stack.
     pub const fn is_root(&self) -> bool {
         matches!(self.ra, RaRule::Undefined)
-    }
-
-    /// Whether an unwinder can follow every rule of this row (a root is followed by stopping there).
-    pub const fn is_supported(&self) -> bool {
-        self.is_root()
-            || !(matches!(self.cfa, CfaRule::Unsupported)
-                || matches!(self.rbp, RbpRule::Unsupported)
-                || matches!(self.ra, RaRule::Unsupported))
     }
 }
 

@@ -1,11 +1,13 @@
-//! The tables through which the kernel program knows a process's code: regions, and unwind rows packed into four bytes.
+//! The tables through which the kernel program knows a process's code: regions, and unwind rows
+//! packed into four bytes.
 //!
-//! All tables are parts of large arrays that the daemon allots. A process's regions are sorted by address. A table of rows
-//! covers the code of one file (or the stubs of one JVM) in pages of 4 KiB; a row is the low 16 bits of the address from
-//! which on it holds, and a 16-bit number of a rule that all tables share. A row holds up to the next one in its page; each
-//! page begins with one.
+//! All tables are parts of large arrays that the daemon allots. A process's regions are sorted by
+//! address. A table of rows covers the code of one file (or the stubs of one JVM) in pages of 4
+//! KiB; a row is the low 16 bits of the address from which on it holds, and a 16-bit number of a
+//! rule that all tables share. A row holds up to the next one in its page; each page begins with
+//! one.
 
-use crate::rows::{CfaRule, RaRule, RbpRule, Register, Row, Rules};
+use crate::rows::{CfaRule, RaRule, RbpRule, Register, Row, RowRules};
 
 /// Bytes of code in a page of rows, as a power of two.
 pub const PAGE_SHIFT: u32 = 12;
@@ -21,14 +23,16 @@ pub const ROW_STEPS: u32 = PAGE_SHIFT;
 /// The rule of code without a row.
 pub const NO_RULE: u16 = 0;
 
-/// Nanoseconds in a tick of `/proc/PID/stat`: `USER_HZ` is 100 on x86-64 whatever the kernel's own rate.
+/// Nanoseconds in a tick of `/proc/PID/stat`: `USER_HZ` is 100 on x86-64 whatever the kernel's own
+/// rate.
 pub const NS_PER_TICK: u64 = 10_000_000;
 
 /// What the kernel program knows of a process. Element of a hash map by thread group id.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessEntry {
-    /// [`crate::abi::SampleHeader::start_ns`] / [`NS_PER_TICK`]: an entry of another tenant of the pid isn't believed.
+    /// [`crate::abi::SampleHeader::start_ns`] / [`NS_PER_TICK`]: an entry of another tenant of the
+    /// pid isn't believed.
     pub start_ticks: u64,
     /// Index of its first region.
     pub first_region: u32,
@@ -36,7 +40,8 @@ pub struct ProcessEntry {
     pub regions: u32,
     /// Index of its [`crate::jvm::Jvm`].
     pub jvm: u32,
-    /// Another one each time that a process is told of: what was remembered of its code under an older one may not hold.
+    /// Another one each time that a process is told of: what was remembered of its code under an
+    /// older one may not hold.
     pub epoch: u32,
 }
 
@@ -49,7 +54,7 @@ pub struct Region {
     pub end: u64,
     /// What a pc has more than the address that its table speaks of.
     pub bias: u64,
-    /// Index of its [`Table`], for [`Region::ROWS`].
+    /// Index of its [`RowTable`], for [`Region::ROWS`].
     pub table: u32,
     pub kind: u32,
 }
@@ -63,26 +68,27 @@ impl Region {
     pub const FRAME_POINTER: u32 = 3;
     /// Rows exist, but aren't in the kernel's tables.
     pub const ROWS_MISSING: u32 = 4;
-    /// As [`Self::FRAME_POINTER`], but no thread begins there: generated code of which nothing is known yet.
+    /// As [`Self::FRAME_POINTER`], but no thread begins there: generated code of which nothing is
+    /// known yet.
     pub const GENERATED: u32 = 5;
 }
 
 /// Where a table's pages are. Element of an array; element 0 is no table.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Table {
+pub struct RowTable {
     /// Number of the first page: an address >> [`PAGE_SHIFT`].
     pub first_page: u64,
     /// Number of pages.
     pub pages: u32,
-    /// Index of the first [`Page`].
+    /// Index of the first [`RowPage`].
     pub index: u32,
 }
 
 /// A page of rows. Element of an array.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Page {
+pub struct RowPage {
     /// Index of its first row.
     pub first: u32,
     /// Number of its rows, 1 to 4,096.
@@ -90,7 +96,7 @@ pub struct Page {
 }
 
 /// Rows lie in the array in chunks, so that many are written with one system call.
-pub type Chunk = [u32; CHUNK_ROWS];
+pub type RowChunk = [u32; CHUNK_ROWS];
 
 /// A row: the low bits of its address, and its rule.
 #[inline(always)]
@@ -98,11 +104,12 @@ pub const fn pack_row(address: u64, rule: u16) -> u32 {
     ((address & 0xffff) << 16) as u32 | rule as u32
 }
 
-/// The rule of the last row that begins at or before `address`, of the `rows` (1 or more) sorted rows from index `first`
-/// on, by halving; `row` reads one by its index, and `None` ends the search.
+/// The rule of the last row that begins at or before `address`, of the `rows` (1 or more) sorted
+/// rows from index `first` on, by halving; `row` reads one by its index, and `None` ends the
+/// search.
 ///
-/// `row` must not add the index to a pointer: the verifier would then follow each path of the search
-/// ([`crate::unwind::memory::Veil`] helps).
+/// `row` must not add the index to a pointer: the verifier would then follow each path of the
+/// search ([`crate::unwind::verifier::BarrierVar`] helps).
 #[inline(always)]
 pub fn find_rule(
     address: u64,
@@ -131,8 +138,9 @@ pub fn find_rule(
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PackedRule {
-    /// Kinds of the CFA, rbp and return address rules, four bits each; then the signal bit; the upper half is what a CFA
-    /// read from memory has added, as `i16`, or another offset that a CFA needs.
+    /// Kinds of the CFA, rbp and return address rules, four bits each; then the signal bit; the
+    /// upper half is what a CFA read from memory has added, as `i16`, or another offset that a CFA
+    /// needs.
     kinds: u32,
     cfa: i32,
     rbp: i32,
@@ -160,7 +168,7 @@ const RA_AT_RSP: u32 = 2;
 const RA_AT_RBP: u32 = 3;
 const RA_REGISTER: u32 = 4;
 const RA_UNDEFINED: u32 = 5;
-const RA_BEHIND_CLONE: u32 = 6;
+const RA_AFTER_CLONE: u32 = 6;
 const SIGNAL: u32 = 1 << 12;
 
 impl PackedRule {
@@ -214,7 +222,7 @@ impl PackedRule {
             RaRule::AtRsp(offset) => (RA_AT_RSP, offset),
             RaRule::AtRbp(offset) => (RA_AT_RBP, offset),
             RaRule::Register(register) => (RA_REGISTER, i32::from(register.0)),
-            RaRule::BehindClone => (RA_BEHIND_CLONE, 0),
+            RaRule::AfterClone => (RA_AFTER_CLONE, 0),
             RaRule::Undefined => (RA_UNDEFINED, 0),
             RaRule::Unsupported => (0, 0),
         };
@@ -229,7 +237,7 @@ impl PackedRule {
     }
 }
 
-impl Rules for PackedRule {
+impl RowRules for PackedRule {
     #[inline(always)]
     fn cfa(&self) -> CfaRule {
         let add = i32::from((self.kinds >> 16) as u16 as i16);
@@ -269,7 +277,7 @@ impl Rules for PackedRule {
             RA_AT_RSP => RaRule::AtRsp(self.ra),
             RA_AT_RBP => RaRule::AtRbp(self.ra),
             RA_REGISTER => RaRule::Register(Register(self.ra as u8)),
-            RA_BEHIND_CLONE => RaRule::BehindClone,
+            RA_AFTER_CLONE => RaRule::AfterClone,
             RA_UNDEFINED => RaRule::Undefined,
             _ => RaRule::Unsupported,
         }
@@ -313,7 +321,7 @@ mod tests {
             RaRule::AtRsp(i32::MAX),
             RaRule::AtRbp(i32::MIN),
             RaRule::Register(Register::RAX),
-            RaRule::BehindClone,
+            RaRule::AfterClone,
             RaRule::Undefined,
             RaRule::Unsupported,
         ];

@@ -5,8 +5,9 @@ use std::io::Read;
 use std::path::Path;
 
 use jvmprof_common::abi::{MAX_USER_FRAMES, Stop};
+use jvmprof_common::address::StackAddress;
 use jvmprof_common::unwind::memory::WINDOW_WORDS;
-use jvmprof_common::unwind::{Cursor, FramePointersOnly, Memory, Source, Window, step};
+use jvmprof_common::unwind::{Cursor, Memory, StackWindow, UnwindRule, WindowSource, step};
 
 /// A thread's registers and stack, and its callers by gdb's own unwinder.
 struct Snapshot {
@@ -20,9 +21,9 @@ struct Stack {
     bytes: Vec<u8>,
 }
 
-impl Source for Stack {
-    fn copy(&mut self, address: u64, into: &mut [u64; WINDOW_WORDS], bytes: usize) -> bool {
-        let Some(offset) = address.checked_sub(self.start).and_then(|it| usize::try_from(it).ok()) else {
+impl WindowSource for Stack {
+    fn copy(&mut self, address: StackAddress, into: &mut [u64; WINDOW_WORDS], bytes: usize) -> bool {
+        let Some(offset) = address.0.checked_sub(self.start).and_then(|it| usize::try_from(it).ok()) else {
             return false;
         };
         let Some(copied) = self.bytes.get(offset..offset + bytes) else {
@@ -38,11 +39,11 @@ impl Source for Stack {
 /// The kernel program's way of reading: through a window.
 struct Windowed {
     stack: Stack,
-    window: Window,
+    window: StackWindow,
 }
 
 impl Memory for Windowed {
-    fn read_u64(&mut self, address: u64) -> Option<u64> {
+    fn read_u64(&mut self, address: StackAddress) -> Option<u64> {
         self.window.read_u64(&mut self.stack, address)
     }
 }
@@ -64,18 +65,18 @@ impl Snapshot {
         let length = next();
         assert_eq!(rest.len() as u64, length);
         let stack = Stack { start: sp, bytes: rest.to_vec() };
-        Self { cursor: Cursor { pc, sp, fp, exact: true }, callers, stack }
+        Self { cursor: Cursor::interrupted(pc, sp, fp), callers, stack }
     }
 
     /// Return addresses as the unwinder finds them, leaf's caller first, and why it ended.
     fn walk(self) -> (Vec<u64>, Stop) {
         let (mut cursor, mut found) = (self.cursor, Vec::new());
-        let mut memory = Windowed { stack: self.stack, window: Window::default() };
+        let mut memory = Windowed { stack: self.stack, window: StackWindow::default() };
         while found.len() < MAX_USER_FRAMES {
-            if let Err(stop) = step(&mut cursor, &mut memory, &mut FramePointersOnly) {
+            if let Err(stop) = step(&mut cursor, &mut memory, &UnwindRule::FramePointer) {
                 return (found, stop);
             }
-            found.push(cursor.pc);
+            found.push(cursor.pc.0);
         }
         (found, Stop::DepthReached)
     }
@@ -87,7 +88,8 @@ fn recursion_1000_deep_is_walked_as_gdb_walks_it() {
     let mut expected = snapshot.callers.clone();
     assert!(expected.len() >= 1_000);
     let (found, stop) = snapshot.walk();
-    // libc keeps no frame pointers: the chain ends in main's caller, and gdb goes on by unwind rows.
+    // libc keeps no frame pointers: the chain ends in main's caller, and gdb goes on by unwind
+    // rows.
     let in_libc = expected.iter().position(|pc| *pc >> 40 == 0x7f).expect("main's caller is libc");
     expected.truncate(in_libc + 1);
     assert_eq!(found.len(), expected.len());

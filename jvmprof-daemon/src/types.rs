@@ -3,14 +3,11 @@
 
 use std::fmt;
 
+pub use jvmprof_common::address::Avma;
+
 /// For maps that are asked several times a sample. It is seeded, but not made against keys that
 /// somebody chooses to collide: for keys of which each process has maps of its own, or few.
 pub type FastHasher = foldhash::fast::RandomState;
-
-/// An actual virtual address: where something is in a running process (or in the kernel), as a
-/// program counter holds it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Avma(pub u64);
 
 /// A stated virtual address: what an ELF file's own program headers and symbols speak of
 /// (`p_vaddr`, `st_value`).
@@ -20,12 +17,6 @@ pub struct Svma(pub u64);
 /// An offset in bytes from the start of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileOffset(pub u64);
-
-impl fmt::Display for Avma {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#x}", self.0)
-    }
-}
 
 impl fmt::Display for Svma {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -22,8 +22,9 @@ fn add_one(index: u32) {
     if index < Counter::LEN as usize
         && let Some(counters) = COUNTERS.get_ptr_mut(0)
     {
-        // SAFETY: the map lends a valid pointer to this CPU's own value; a perf event program isn't interrupted by
-        // another run of itself on its CPU, and the fork program adds to an index of its own.
+        // SAFETY: the map lends a valid pointer to this CPU's own value; a perf event program isn't
+        // interrupted by another run of itself on its CPU, and the fork program adds to an index of
+        // its own.
         unsafe { (*counters)[index] += 1 }
     }
 }

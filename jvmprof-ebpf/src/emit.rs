@@ -1,4 +1,5 @@
-//! The end of a sample: the stack behind the last frame, where the daemon has to go on, and the ring buffer.
+//! The end of a sample: what is copied of the stack after the last frame, where the daemon has to
+//! go on, and the ring buffer.
 
 use core::mem::offset_of;
 
@@ -11,16 +12,21 @@ use aya_ebpf::{
     programs::PerfEventContext,
 };
 use aya_log_ebpf::debug;
-use jvmprof_common::abi::{
-    BROKEN_TAIL_WORDS, COPY_WORDS, CROWDED_TAIL_WORDS, Counter, END_TAIL_WORDS, MAX_TAIL_WORDS,
-    RED_ZONE_WORDS, SAMPLE_WORDS, SampleHeader, Stop,
+use jvmprof_common::{
+    abi::{
+        BROKEN_TAIL_WORDS, COPY_WORDS, CROWDED_TAIL_WORDS, Counter, END_TAIL_WORDS, MAX_TAIL_WORDS,
+        RED_ZONE_WORDS, SAMPLE_WORDS, SampleHeader, Stop,
+    },
+    address::Avma,
+    unwind::verifier::bounded,
 };
 
 use crate::{
     counters::{count, count_stop},
-    globals, goroutine, memory,
-    scratch::{self, MAX_STRETCHES, Scratch, Stretch},
+    globals, goroutine,
+    scratch::{self, MAX_RANGES, MemoryRange, Scratch},
     task::Task,
+    user_memory,
 };
 
 /// The daemon sets its size.
@@ -36,16 +42,18 @@ pub fn finish(scratch: *mut Scratch, ctx: &PerfEventContext, stop: u64) {
     unsafe { close(&mut *scratch, stop) };
     let words = tail_words(stop);
     if words != 0 {
-        copy_tail(words as u64);
-        if MUCH & 1 << (stop & 63) != 0 {
-            goroutine::copy_left();
+        append_tail(words as u64);
+        if LONG_TAIL & 1 << (stop & 63) != 0 {
+            goroutine::append_parked();
         }
     }
     // SAFETY: as above.
     let scratch = unsafe { &mut *scratch };
-    // What the daemon has to read of the process may be gone soon; or, once it is told, the next such stack can be walked.
-    let urgent = if scratch.process.jvm == 0 { MUCH } else { MUCH | SOME | 1 << Stop::Frozen as u64 };
-    let is_urgent = scratch.is_new != 0 || urgent & 1 << (stop & 63) != 0;
+    // What the daemon has to read of the process may be gone soon; or the next such stack can be
+    // walked once it is published.
+    let urgent =
+        if scratch.process.jvm == 0 { LONG_TAIL } else { LONG_TAIL | BROKEN_TAIL | 1 << Stop::Frozen as u64 };
+    let is_urgent = scratch.has_new_code != 0 || urgent & 1 << (stop & 63) != 0;
     if globals::log() != 0 {
         debug!(
             ctx,
@@ -54,76 +62,79 @@ pub fn finish(scratch: *mut Scratch, ctx: &PerfEventContext, stop: u64) {
             scratch.header.tid,
             scratch.used,
             stop as u8,
-            scratch.cursor.sp,
-            scratch.cursor.fp
+            scratch.cursor.sp.0,
+            scratch.cursor.fp.0
         );
     }
     emit(scratch, is_urgent);
 }
 
-/// Writes into the header where the walk has ended.
+/// Writes to the header where the walk has ended: [`Scratch::used`], [`Scratch::cursor`].
 #[inline(always)]
 fn close(scratch: &mut Scratch, stop: u64) {
     let words = scratch.used as usize;
     scratch.header.user_words = (words - scratch.header.kernel_frames as usize) as u16;
     scratch.header.stop = stop as u8;
     if stop != Stop::KernelThread as u64 && stop != Stop::Not64Bit as u64 && stop != Stop::NoMemory as u64 {
-        scratch.header.tail_sp = scratch.cursor.sp;
-        scratch.header.tail_fp = scratch.cursor.fp;
+        scratch.header.tail_sp = scratch.cursor.sp.0;
+        scratch.header.tail_fp = scratch.cursor.fp.0;
     }
 }
 
-/// Ends of walks, one bit each, by how much stack the daemon needs to go on.
-const MUCH: u64 = 1 << Stop::UnknownProcess as u64
+/// Ends of walks, one bit each, after which the daemon needs the longest tail.
+const LONG_TAIL: u64 = 1 << Stop::UnknownProcess as u64
     | 1 << Stop::RowsMissing as u64
     | 1 << Stop::UnknownStub as u64
     | 1 << Stop::UnknownCode as u64;
-const SOME: u64 = 1 << Stop::FramePointerInvalid as u64
+/// The same, where a frame was broken.
+const BROKEN_TAIL: u64 = 1 << Stop::FramePointerInvalid as u64
     | 1 << Stop::StackUnreadable as u64
     | 1 << Stop::ReturnAddressInvalid as u64
     | 1 << Stop::CodeUnreadable as u64;
-/// Whether the chain may end here depends on the code, which the daemon looks at.
-const LITTLE: u64 = 1 << Stop::ChainEnded as u64;
+/// The same, where it depends on the code whether the chain may end here.
+const SHORT_TAIL: u64 = 1 << Stop::ChainEnded as u64;
 
 #[inline(always)]
 fn tail_words(stop: u64) -> usize {
     let stop = 1 << (stop & 63);
-    if MUCH & stop != 0 {
+    if LONG_TAIL & stop != 0 {
         let is_crowded = unread() >= u64::from(globals::wakeup_bytes());
         if is_crowded { CROWDED_TAIL_WORDS } else { MAX_TAIL_WORDS }
-    } else if SOME & stop != 0 {
+    } else if BROKEN_TAIL & stop != 0 {
         BROKEN_TAIL_WORDS
-    } else if LITTLE & stop != 0 {
+    } else if SHORT_TAIL & stop != 0 {
         END_TAIL_WORDS
     } else {
         0
     }
 }
 
-/// Copies the stack behind the last frame, and a little below it, as far as it is readable. A global function, as the next
-/// ones: the verifier checks it once.
+/// Reads [`Scratch::cursor`], appends the stack from a little below it on to the sample, as far as
+/// it is readable, and writes to the header how much that is. A global function, as the next ones:
+/// the verifier checks it once.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn copy_tail(max_words: u64) -> u64 {
+extern "C" fn append_tail(max_words: u64) -> u64 {
     let Some(scratch) = scratch::get() else {
         return 0;
     };
     let below = (RED_ZONE_WORDS * 8) as u64;
-    let address = scratch.cursor.sp.wrapping_sub(below);
+    let address = scratch.cursor.sp.wrapping_sub(below).0;
     if !address.is_multiple_of(8) {
         return 0;
     }
     let mut left = max_words * 8 + below;
-    // Thread-local data lie at the end of a thread's stack, and behind them whatever was mapped before it.
+    // Thread-local data lie at the end of a thread's stack, and behind them whatever was mapped
+    // before it.
     // SAFETY: the helper has no preconditions.
     let current = Task(unsafe { bpf_get_current_task() });
-    let thread = current.thread_pointer().unwrap_or(0);
-    for end in [thread, goroutine::stack_end(thread)] {
+    let thread = current.thread_pointer().unwrap_or(Avma(0));
+    for end in [thread.0, goroutine::stack_end(thread)] {
         if end > address && end - address < left {
             left = (end - address) & !7;
         }
     }
-    let mut words = copy(address, left);
+    let mut words = append_memory(address, left);
     // What is below alone is no stack.
     let is_stack = words > RED_ZONE_WORDS as u64;
     if let Some(scratch) = scratch::get() {
@@ -137,12 +148,13 @@ extern "C" fn copy_tail(max_words: u64) -> u64 {
     words
 }
 
-/// Copies the first of [`Scratch::stretches`], each behind its address and the number of its words.
+/// Appends the first of [`Scratch::ranges`] to the sample, each after its address and the number of
+/// its words, and writes to the header how many words these are.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn copy_stretches(count: u64) -> u64 {
+pub extern "C" fn append_ranges(count: u64) -> u64 {
     let mut all = 0;
-    for index in 0..MAX_STRETCHES {
+    for index in 0..MAX_RANGES {
         let Some(scratch) = scratch::get() else {
             break;
         };
@@ -150,13 +162,13 @@ pub extern "C" fn copy_stretches(count: u64) -> u64 {
         if index as u64 >= count || at > SAMPLE_WORDS - COPY_WORDS {
             break;
         }
-        let Stretch { start, bytes } = scratch.stretches[index];
+        let MemoryRange { start, bytes } = scratch.ranges[index];
         scratch.used += 2;
-        let words = if start.is_multiple_of(8) { copy(start, bytes) } else { 0 };
+        let words = if start.is_multiple_of(8) { append_memory(start.0, bytes) } else { 0 };
         let Some(scratch) = scratch::get() else {
             break;
         };
-        scratch.words[at & (SAMPLE_WORDS - 1)] = start;
+        scratch.words[at & (SAMPLE_WORDS - 1)] = start.0;
         scratch.words[(at + 1) & (SAMPLE_WORDS - 1)] = words;
         all += 2 + words;
         scratch.header.far_words = all as u16;
@@ -164,19 +176,21 @@ pub extern "C" fn copy_stretches(count: u64) -> u64 {
     all
 }
 
-/// Copies a stretch of a stack behind the sample's words, page by page, as far as it is readable: how many words these are.
+/// Appends a range of memory to [`Scratch::words`], page by page, as far as it is readable, and
+/// returns how many words these are.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn copy(mut address: u64, bytes: u64) -> u64 {
+extern "C" fn append_memory(mut address: u64, bytes: u64) -> u64 {
     let Some(scratch) = scratch::get() else {
         return 0;
     };
     let mut left = bytes;
     let begin = scratch.used;
     let mut readable = begin;
-    // The pages of the longest tail, and one more each where the first and the last one aren't copied as a whole.
+    // The pages of the longest tail, and one more each where the first and the last one aren't
+    // copied as a whole.
     for _ in 0..MAX_TAIL_WORDS / COPY_WORDS + 2 {
-        let copied = copy_page(address, left);
+        let copied = append_page(address, left);
         let bytes = copied & !IS_READABLE;
         if bytes == 0 {
             break;
@@ -191,10 +205,11 @@ extern "C" fn copy(mut address: u64, bytes: u64) -> u64 {
     readable.wrapping_sub(begin)
 }
 
-/// Copies up to the end of the page: how many bytes these are, and [`IS_READABLE`]; 0 if nothing is left, or no room.
+/// Appends memory up to the end of its page to [`Scratch::words`], and returns how many bytes these
+/// are, and [`IS_READABLE`]; 0 if nothing is left to copy, or no space.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn copy_page(address: u64, left: u64) -> u64 {
+extern "C" fn append_page(address: u64, left: u64) -> u64 {
     let Some(scratch) = scratch::get() else {
         return 0;
     };
@@ -204,16 +219,16 @@ extern "C" fn copy_page(address: u64, left: u64) -> u64 {
     if bytes == 0 || at > SAMPLE_WORDS - COPY_WORDS {
         return 0;
     }
-    let bytes = memory::bounded::<{ COPY_WORDS * 8 }>(bytes as usize);
+    let bytes = bounded::<{ COPY_WORDS * 8 }>(bytes as usize);
     // SAFETY: `at` leaves room for as many words.
     let into =
         unsafe { core::slice::from_raw_parts_mut(scratch.words.as_mut_ptr().add(at).cast::<u8>(), bytes) };
     scratch.used += bytes as u64 / 8;
     // Pages that the process hasn't touched yet lie within large frames: they become zeros here.
-    if memory::read(address, into) { bytes as u64 | IS_READABLE } else { bytes as u64 }
+    if user_memory::read(Avma(address), into) { bytes as u64 | IS_READABLE } else { bytes as u64 }
 }
 
-/// What [`copy_page`] has copied wasn't left out.
+/// Bit of [`append_page`]'s result: the memory could be read.
 const IS_READABLE: u64 = 1 << 32;
 
 #[inline(always)]
@@ -224,11 +239,13 @@ fn emit(scratch: &mut Scratch, is_urgent: bool) {
         return;
     }
     let bytes = (size_of::<SampleHeader>() + words * 8) as u64;
-    // The reader looks at the ring in short intervals anyway; waking it for each sample would cost more than the sample.
+    // The reader looks at the ring in short intervals anyway; waking it for each sample would cost
+    // more than the sample.
     let wakes = is_urgent || unread() >= u64::from(globals::wakeup_bytes());
     let flags = if wakes { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
     let record = (&raw mut *scratch).cast::<u8>().wrapping_add(offset_of!(Scratch, header));
-    // SAFETY: the header and its words lie together in the scratch memory and are `bytes` long at least.
+    // SAFETY: the header and its words lie together in the scratch memory and are `bytes` long at
+    // least.
     let result = unsafe { bpf_ringbuf_output(ring(), record.cast::<c_void>(), bytes, u64::from(flags)) };
     count(if result == 0 { Counter::Emitted } else { Counter::RingBufferFull });
 }
@@ -238,7 +255,7 @@ fn ring() -> *mut c_void {
     (&raw const SAMPLES).cast_mut().cast()
 }
 
-/// Bytes of the ring buffer that wait for the daemon.
+/// Returns the bytes of the ring buffer that the daemon hasn't read.
 #[inline(always)]
 fn unread() -> u64 {
     // SAFETY: the map is a ring buffer.

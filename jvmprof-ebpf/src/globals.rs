@@ -9,8 +9,8 @@ macro_rules! global {
 
         #[inline(always)]
         pub fn $read() -> u32 {
-            // SAFETY: the static is initialised and never written while programs run; volatile, since the loader
-            // changes it behind the compiler's back.
+            // SAFETY: the static is initialised and never written while programs run; volatile,
+            // since the loader changes it behind the compiler's back.
             unsafe { core::ptr::read_volatile(&raw const $name) }
         }
     };

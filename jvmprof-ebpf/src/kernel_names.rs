@@ -1,4 +1,5 @@
-//! Names of the kernel's own code, from the kernel itself: the daemon runs this program when it meets an address for the first time.
+//! Names of the kernel's own code, from the kernel itself: the daemon runs this program when it
+//! meets an address for the first time.
 
 use aya_ebpf::{
     EbpfContext as _,
@@ -12,10 +13,12 @@ use jvmprof_common::abi::{KERNEL_NAME_BYTES, KERNEL_NAMES, KernelName};
 #[map]
 static NAMES: Array<[KernelName; KERNEL_NAMES]> = Array::with_max_entries(1, 0);
 
-/// The name, where in it, how long it is, and of which module (Linux Documentation/core-api/printk-formats.rst).
+/// The name, where in it, how long it is, and of which module (Linux
+/// Documentation/core-api/printk-formats.rst).
 static FORMAT: [u8; 4] = *b"%pS\0";
 
-/// Names the first addresses of [`NAMES`], as many as its argument says. It belongs to no tracepoint: `BPF_PROG_TEST_RUN` runs it.
+/// Names the first addresses of [`NAMES`], as many as its argument says. It belongs to no
+/// tracepoint: `BPF_PROG_TEST_RUN` runs it.
 #[raw_tracepoint]
 fn kernel_names(ctx: RawTracePointContext) -> i32 {
     let Some(names) = NAMES.get_ptr_mut(0) else {
@@ -26,14 +29,16 @@ fn kernel_names(ctx: RawTracePointContext) -> i32 {
         if index as u64 >= count {
             break;
         }
-        // SAFETY: the index is within the value, and the daemon waits for this program before it looks.
+        // SAFETY: the index is within the value, and the daemon waits for this program before it
+        // looks.
         let name = unsafe { &mut (*names)[index] };
         let mut address = name.address;
         if address == 0 {
             // SAFETY: the context is this program's, and there is room for one address.
             unsafe { bpf_get_stack(ctx.as_ptr(), (&raw mut address).cast(), 8, 0) };
         }
-        // SAFETY: the text is that long, the format ends in a zero and takes one argument of eight bytes.
+        // SAFETY: the text is that long, the format ends in a zero and takes one argument of eight
+        // bytes.
         name.length = unsafe {
             bpf_snprintf(
                 name.text.as_mut_ptr().cast(),

@@ -1,35 +1,55 @@
-//! The kernel programs: a sample per clock tick of each CPU, and the children of profiled processes.
+//! The kernel programs of jvmprof: a sample per clock tick of each CPU, with its user stack.
 //!
-//! `sample` takes a sample's identity, its kernel stack and its user registers and tail-calls `leaf`, which walks the
-//! interrupted frame and tail-calls `unwind`, which walks [`jvmprof_common::abi::FRAMES_PER_PROGRAM`] frames and tail-calls
-//! itself until the stack ends; then the sample goes to the ring buffer. State between the programs is in memory of the CPU.
+//! # Overview
+//!
+//! The way of a sample is a chain of perf event programs. State between them is in memory of the
+//! CPU ([`scratch`]).
+//!
+//! 1. `sample` ([`sample`]) runs at each tick. It drops what isn't profiled ([`process_filter`]),
+//!    takes the sample's identity, its kernel stack and its user registers, and tail-calls
+//! 2. `leaf` ([`walk`]), which walks the interrupted frame and tail-calls
+//! 3. `unwind` ([`walk`]), which walks [`jvmprof_common::abi::FRAMES_PER_PROGRAM`] callers and
+//!    tail-calls itself until the stack ends;
+//! 4. `frozen` ([`walk`]) takes its place for the frames of a virtual thread that lie in the Java
+//!    heap.
+//! 5. At the end, in whichever program that is, [`emit`] copies what the daemon needs to go on,
+//!    also of [`goroutine`]s, and writes the sample to the ring buffer.
+//!
+//! The walk's algorithm is [`jvmprof_common::unwind`]; here is what it runs on: the maps that the
+//! daemon fills ([`tables`]), memory of the process ([`user_memory`]), a cache of what the last
+//! samples found, and the subprograms that the verifier checks by themselves.
+//!
+//! The other programs are
+//!
+//! - `process_fork` and `process_exec` ([`process_filter`]): children of profiled processes are
+//!   profiled, and the tables forget a program that was replaced;
+//! - `new_mapping` and, on kernels that don't take it, `unmapped_area` ([`mapping_events`]): the
+//!   tables forget a process one of whose libraries takes the place of another;
+//! - `kernel_names` ([`kernel_names`]), which the daemon runs to name addresses of the kernel.
 #![no_std]
 #![no_main]
 
 mod counters;
 mod emit;
-mod filter;
-mod frozen;
 mod globals;
 mod goroutine;
-mod heap;
 mod kernel_names;
-mod known;
-mod mapping;
-mod memory;
-mod methods;
+mod mapping_events;
+mod process_filter;
 mod sample;
 mod scratch;
 mod tables;
 mod task;
-mod unwind;
+mod user_memory;
+mod walk;
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     loop {}
 }
 
-/// The kernel lends helpers such as `bpf_get_stack` to GPL-compatible programs only; this one is dual-licensed.
+/// The kernel lends helpers such as `bpf_get_stack` to GPL-compatible programs only; this one is
+/// dual-licensed.
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

@@ -1,4 +1,5 @@
-//! The perf event program: who runs, in the kernel or in user code, and from which registers the walk starts.
+//! The perf event program: who runs, in the kernel or in user code, and from which registers the
+//! walk starts.
 
 use aya_ebpf::{
     EbpfContext,
@@ -12,16 +13,17 @@ use aya_ebpf::{
 };
 use jvmprof_common::{
     abi::{Counter, FLAG_KERNEL_MODE, MAX_KERNEL_FRAMES, SAMPLE_MAGIC, SampleHeader, Stop},
+    address::StackAddress,
     unwind::Cursor,
 };
 
 use crate::{
     counters::count,
-    emit, filter,
+    emit, process_filter,
     scratch::{self, Scratch},
     tables,
     task::Task,
-    unwind,
+    walk,
 };
 
 /// Code segment selector of 64-bit user code (`__USER_CS`, Linux arch/x86/include/asm/segment.h).
@@ -43,21 +45,22 @@ fn sample(ctx: PerfEventContext) -> u32 {
     };
     // The daemon tells only of processes that are profiled, so that mostly one search does.
     let process = tables::process(tgid, start_ns);
-    let is_known = process.is_some();
-    // At once: kept for later, what a process that isn't known has none of would be read from the stack all the same, where
-    // nothing was written. Kernels before 6.3 refuse that.
-    scratch.is_known = u64::from(is_known);
+    let is_published = process.is_some();
+    // At once: kept for later, what a process that isn't known has none of would be read from the
+    // stack all the same, where nothing was written. Kernels before 6.3 refuse that.
+    scratch.is_published = u64::from(is_published);
     scratch.process = process.unwrap_or_default();
-    if !is_known && !filter::is_profiled(tgid) {
+    if !is_published && !process_filter::is_profiled(tgid) {
         count(Counter::Filtered);
         return 0;
     }
-    if filter::is_dropped(tgid, start_ns) {
+    if process_filter::is_dropped(tgid, start_ns) {
         count(Counter::Dropped);
         return 0;
     }
     count(Counter::Taken);
-    // SAFETY: the context of a perf event program is a bpf_perf_event_data that begins with the interrupted registers.
+    // SAFETY: the context of a perf event program is a bpf_perf_event_data that begins with the
+    // interrupted registers.
     let interrupted = unsafe { &(*ctx.as_ptr().cast::<bpf_perf_event_data>()).regs };
     let in_kernel = interrupted.cs & 3 == 0;
 
@@ -72,7 +75,8 @@ fn sample(ctx: PerfEventContext) -> u32 {
             emit::finish(scratch, &ctx, Stop::NoMemory as u64);
             return 0;
         }
-        // SAFETY: both helpers take and return pointers that the kernel checks; the task is the current one.
+        // SAFETY: both helpers take and return pointers that the kernel checks; the task is the
+        // current one.
         let user = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as *const pt_regs;
         // SAFETY: a task that isn't a kernel thread has its user registers there.
         start(scratch, unsafe { &*user }, &ctx);
@@ -87,9 +91,9 @@ fn fill_header(scratch: &mut Scratch, ctx: &PerfEventContext, task: Task, start_
     scratch.used = 0;
     scratch.frames = 0;
     scratch.by_frame_pointer = 0;
-    scratch.is_new = 0;
-    scratch.frozen.entry = 0;
-    scratch.frozen.taken_until = 0;
+    scratch.has_new_code = 0;
+    scratch.frozen.entry = StackAddress(0);
+    scratch.frozen.thawed_until = StackAddress(0);
     let header = &mut scratch.header;
     header.magic = SAMPLE_MAGIC;
     // SAFETY: helpers without arguments.
@@ -131,8 +135,8 @@ fn start(scratch: &mut Scratch, regs: &pt_regs, ctx: &PerfEventContext) {
     let header: &mut SampleHeader = &mut scratch.header;
     header.tail_sp = regs.rsp;
     header.tail_fp = regs.rbp;
-    // A thread that the kernel started for the process, such as a worker of io_uring (Linux arch/x86/kernel/process.c,
-    // `copy_thread`).
+    // A thread that the kernel started for the process, such as a worker of io_uring (Linux
+    // arch/x86/kernel/process.c, `copy_thread`).
     if regs.rip == 0 && regs.rsp == 0 {
         emit::finish(scratch, ctx, Stop::KernelThread as u64);
         return;
@@ -141,9 +145,9 @@ fn start(scratch: &mut Scratch, regs: &pt_regs, ctx: &PerfEventContext) {
         emit::finish(scratch, ctx, Stop::Not64Bit as u64);
         return;
     }
-    scratch.cursor = Cursor { pc: regs.rip, sp: regs.rsp, fp: regs.rbp, exact: true };
+    scratch.cursor = Cursor::interrupted(regs.rip, regs.rsp, regs.rbp);
     keep_registers(&mut scratch.header, regs);
-    unwind::start(ctx);
+    walk::start(ctx);
     // Only a failed tail call returns.
     count(Counter::UnwinderUnavailable);
 }

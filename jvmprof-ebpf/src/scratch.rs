@@ -3,16 +3,20 @@
 use aya_ebpf::{helpers::bpf_get_smp_processor_id, macros::map, maps::Array};
 use jvmprof_common::{
     abi::{MAX_FRAME_WORDS, SAMPLE_WORDS, SampleHeader},
+    address::Avma,
     jvm::MethodIdentity,
     tables::{PackedRule, ProcessEntry, Region},
     unwind::{
-        Cursor, Window,
-        hotspot::{CODE_WORDS, HEADER_WORDS, Words, frozen::Frozen},
-        memory::Veil,
+        Cursor, StackWindow,
+        hotspot::{
+            EncodedFrame, code_blobs::HEADER_WORDS, compiled::instructions::LoadedCode,
+            continuation::stack_chunk::FrozenWalk,
+        },
+        verifier::BarrierVar,
     },
 };
 
-use crate::{known::Recent, methods::RecentMethods};
+use crate::walk::{method_cache::MethodCache, unwind_cache::UnwindCache};
 
 /// What a CPU keeps.
 #[repr(C)]
@@ -31,78 +35,83 @@ fn cpu() -> Option<*mut Cpu> {
     CPUS.get_ptr_mut(unsafe { bpf_get_smp_processor_id() })
 }
 
-/// Stretches of memory that are copied with a sample, at most.
-pub const MAX_STRETCHES: usize = 5;
+/// Ranges of memory that are copied with a sample beside its stack, at most.
+pub const MAX_RANGES: usize = 5;
 
-/// A stretch of the process's memory.
+/// A range of the process's memory.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Stretch {
-    pub start: u64,
+pub struct MemoryRange {
+    pub start: Avma,
     pub bytes: u64,
 }
 
+/// The sample that is built, and the state of its walk.
 #[repr(C)]
 pub struct Scratch {
+    /// Words of the sample so far: kernel frames, then user frames, then what is copied.
     pub used: u64,
+    /// User frames of the sample so far.
     pub frames: u64,
+    /// The current frame.
     pub cursor: Cursor,
     /// The cursor one frame earlier.
     pub callee: Cursor,
     /// 1 if the cursor was found by the frame pointer: nothing vouches for it yet.
     pub by_frame_pointer: u64,
     /// 1 if some of the Java code on the stack is new to the daemon.
-    pub is_new: u64,
-    /// 1 if the daemon has told of the process.
-    pub is_known: u64,
+    pub has_new_code: u64,
+    /// 1 if the daemon has published the process.
+    pub is_published: u64,
     pub process: ProcessEntry,
-    /// Where the walk is in the Java heap, if it is there.
-    pub frozen: Frozen,
+    /// The walk through the Java heap, if it is there.
+    pub frozen: FrozenWalk,
     /// Frames and words of the sample before the first one from there.
-    pub frozen_from: [u64; 2],
-    /// Where the last frame's code was: most callers are in the same region.
+    pub before_frozen: [u64; 2],
+    /// The last frame's region: most callers are in the same one.
     pub region: Region,
-    /// The words of the HotSpot frame in work.
-    pub frame: Words,
+    /// The current frame, of HotSpot's code.
+    pub frame: EncodedFrame,
     /// What is to be copied of the memory beside the stack.
-    pub stretches: [Stretch; MAX_STRETCHES],
-    pub veil: Veil,
-    /// The rule of the native frame in work.
+    pub ranges: [MemoryRange; MAX_RANGES],
+    pub barrier_var: BarrierVar,
+    /// The rule of the current frame, of native code.
     pub rule: PackedRule,
     /// The header and its words lie together as they do in the ring buffer.
     pub header: SampleHeader,
     pub words: [u64; SAMPLE_WORDS],
-    pub recent: Recent,
+    pub unwind_cache: UnwindCache,
 }
 
-/// This CPU's scratch memory.
+/// Returns this CPU's scratch memory.
 #[inline(always)]
 pub fn get<'a>() -> Option<&'a mut Scratch> {
-    // SAFETY: the pointer is valid for the program's run, the kernel neither nests perf event programs on a CPU nor moves
-    // them to another, and each program takes it once.
+    // SAFETY: the pointer is valid for the program's run, the kernel neither nests perf event
+    // programs on a CPU nor moves them to another, and each program takes it once.
     cpu().map(|cpu| unsafe { &mut (*cpu).scratch })
 }
 
-/// Pieces of the target's memory. They aren't part of [`Scratch`], since functions that the verifier checks by themselves fill
-/// them while their callers hold that.
+/// Pieces of the target's memory. They aren't part of [`Scratch`], since functions that the
+/// verifier checks by themselves fill them while their callers hold that.
 #[repr(C)]
 pub struct Copies {
-    pub window: Window,
-    /// The begin of a header that was seen before, from its block's mark on.
-    pub known: [u64; KNOWN_WORDS],
-    pub code: [u64; CODE_WORDS],
-    /// Of the interpreted frame in work.
+    pub window: StackWindow,
+    /// The begin of a code blob, from its block's mark on.
+    pub block: [u64; BLOCK_WORDS],
+    pub code: LoadedCode,
+    /// Of the current frame, an interpreted one.
     pub method: MethodIdentity,
-    /// 1 if that was known.
-    pub is_recalled: u64,
+    /// 1 if that was cached.
+    pub method_was_cached: u64,
     pub header: [u64; HEADER_WORDS],
-    pub methods: RecentMethods,
+    pub method_cache: MethodCache,
 }
 
 /// A power of two.
-pub const KNOWN_WORDS: usize = 32;
+pub const BLOCK_WORDS: usize = 32;
 
-/// This CPU's copies. Whoever uses them makes references for as long as no other function runs.
+/// Returns this CPU's copies. Whoever uses them makes references for as long as no other function
+/// runs.
 #[inline(always)]
 pub fn copies() -> Option<*mut Copies> {
     // SAFETY: only an address is made of the pointer.
@@ -110,14 +119,15 @@ pub fn copies() -> Option<*mut Copies> {
 }
 
 impl Scratch {
-    /// Appends a word; the mask only tells the verifier what the limits of frames already guarantee.
+    /// Appends a word; the mask only tells the verifier what the limits of frames already
+    /// guarantee.
     #[inline(always)]
     pub fn push(&mut self, word: u64) {
         self.words[self.used as usize & (SAMPLE_WORDS - 1)] = word;
         self.used += 1;
     }
 
-    /// Appends the frame in work.
+    /// Appends the current frame, which [`Self::frame`] has.
     #[inline(always)]
     pub fn push_frame(&mut self) {
         let at = self.used as usize;

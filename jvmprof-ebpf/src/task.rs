@@ -1,6 +1,7 @@
 //! Fields of `task_struct`, at the offsets that the daemon read from the kernel's BTF.
 
 use aya_ebpf::helpers::bpf_probe_read_kernel;
+use jvmprof_common::address::Avma;
 
 use crate::globals;
 
@@ -17,7 +18,7 @@ impl Task {
         self.read::<u32>(globals::task_flags()).unwrap_or(0) & PF_KTHREAD != 0
     }
 
-    /// False once the task has given its user memory back.
+    /// Returns false once the task has released its user memory.
     #[inline(always)]
     pub fn has_memory(self) -> bool {
         self.read::<u64>(globals::task_mm()).unwrap_or(0) != 0
@@ -28,24 +29,24 @@ impl Task {
         self.read(globals::task_tgid())
     }
 
-    /// When the process (its first thread) was started: `CLOCK_BOOTTIME`, ns.
+    /// Returns the start time of the process (of its first thread): `CLOCK_BOOTTIME`, ns.
     #[inline(always)]
     pub fn process_start(self) -> Option<u64> {
         let leader = Self(self.read(globals::task_group_leader())?);
         leader.read(globals::task_start_boottime())
     }
 
-    /// The thread's name.
+    /// Returns the thread's name.
     #[inline(always)]
     pub fn name(self) -> Option<[u8; 16]> {
         self.read(globals::task_comm())
     }
 
-    /// The base of `fs` as it was set by a system call. Code that sets it by instruction is unknown to the kernel until
-    /// it leaves the CPU; neither glibc nor Go's runtime does.
+    /// Returns the base of `fs` as it was set by a system call. Code that sets it by instruction is
+    /// unknown to the kernel until it leaves the CPU; neither glibc nor Go's runtime does.
     #[inline(always)]
-    pub fn thread_pointer(self) -> Option<u64> {
-        self.read(globals::task_fsbase())
+    pub fn thread_pointer(self) -> Option<Avma> {
+        self.read(globals::task_fsbase()).map(Avma)
     }
 
     #[inline(always)]

@@ -1,16 +1,21 @@
-//! What tests of several parts need.
+//! Targets for tests of several parts.
 
-/// A target that has memory, and no code.
-macro_rules! only_memory {
+/// Implements [`HotspotTarget`](jvmprof_common::unwind::hotspot::HotspotTarget) for a type that has
+/// memory, and no code but what `$code` returns.
+macro_rules! target_over_memory {
     ($memory:ty) => {
-        impl jvmprof_common::unwind::hotspot::Target for $memory {
+        target_over_memory!($memory, |_| &[0;
+            jvmprof_common::unwind::hotspot::compiled::instructions::CODE_WORDS]);
+    };
+    ($memory:ty, $code:expr) => {
+        impl jvmprof_common::unwind::hotspot::HotspotTarget for $memory {
             type Row = jvmprof_common::rows::Row;
 
-            fn read_u8(&mut self, _: u64) -> Option<u8> {
+            fn read_u8(&mut self, _: jvmprof_common::address::Avma) -> Option<u8> {
                 None
             }
 
-            fn load_header(&mut self, _: u64) -> bool {
+            fn load_header(&mut self, _: jvmprof_common::address::Avma) -> bool {
                 false
             }
 
@@ -18,15 +23,21 @@ macro_rules! only_memory {
                 0
             }
 
-            fn load_code(&mut self, _: u64) -> bool {
+            fn load_code(&mut self, _: jvmprof_common::address::Avma) -> bool {
                 false
             }
 
-            fn code(&self) -> &[u64; jvmprof_common::unwind::hotspot::CODE_WORDS] {
-                &[0; jvmprof_common::unwind::hotspot::CODE_WORDS]
+            fn code(&self) -> &jvmprof_common::unwind::hotspot::compiled::instructions::LoadedCode {
+                let code: fn(&Self) -> &jvmprof_common::unwind::hotspot::compiled::instructions::LoadedCode =
+                    $code;
+                code(self)
             }
 
-            fn stub_row(&mut self, _: u32, _: u64) -> Option<jvmprof_common::rows::Row> {
+            fn stub_row(
+                &mut self,
+                _: u32,
+                _: jvmprof_common::address::Avma,
+            ) -> Option<jvmprof_common::rows::Row> {
                 None
             }
         }

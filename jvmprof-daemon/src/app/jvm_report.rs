@@ -156,7 +156,7 @@ impl Reader {
 
     fn heaps(&self) -> Vec<HeapReport> {
         let heaps = self.hotspot.jvm().heaps.iter().filter(|heap| heap.start != 0);
-        let report = |heap: &jvmprof_common::jvm::Heap| {
+        let report = |heap: &jvmprof_common::jvm::CodeHeap| {
             let range = heap.start..heap.end;
             let blobs = self.blobs.iter().filter(|blob| range.contains(&blob.address.0));
             let (used_bytes, blobs) = blobs.fold((0, 0), |(bytes, n), blob| (bytes + blob.bytes, n + 1));

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use jvmprof_common::jvm::{Jvm, MAX_HEAPS, NO_FIELD};
+use jvmprof_common::jvm::{Jvm, MAX_CODE_HEAPS, NO_FIELD};
 
 use super::code_cache::code_heaps::{
     self, Blob, HeapFields, HeapView, NATIVE_NMETHOD, NMETHOD, Names, StubBlob,
@@ -347,4 +347,4 @@ fn read_version(lookup: Lookup<'_>, memory: &impl ProcessMemory) -> Result<JvmVe
     })
 }
 
-const _: () = assert!(MAX_HEAPS == 4, "a JVM has up to four kinds of code heaps");
+const _: () = assert!(MAX_CODE_HEAPS == 4, "a JVM has up to four kinds of code heaps");

@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 
 use jvmprof_common::jvm::Jvm;
 use jvmprof_common::tables::{
-    CHUNK_ROWS, MAX_REGIONS, MAX_RULES, NO_RULE, NS_PER_TICK, PackedRule, Page, ProcessEntry, Region, Table,
+    CHUNK_ROWS, MAX_REGIONS, MAX_RULES, NO_RULE, NS_PER_TICK, PackedRule, ProcessEntry, Region, RowPage,
+    RowTable,
 };
 
 use crate::native::file_identity::FileKey;
@@ -168,7 +169,7 @@ impl CodeTables {
     pub fn with_room(kernel: KernelTables, sizes: TableSizes) -> Self {
         Self {
             regions: Extents::new(0..sizes.regions),
-            // Table 0 is none.
+            // RowTable 0 is none.
             numbers: Extents::new(1..sizes.tables),
             pages: Extents::new(0..sizes.pages),
             chunks: Extents::new(0..sizes.rows / CHUNK_ROWS as u32),
@@ -396,9 +397,9 @@ impl CodeTables {
         let first_row = room.chunks.start * CHUNK_ROWS as u32;
         let ends = packed.pages.iter().skip(1).copied().chain([packed.rows.len() as u32]);
         for ((index, first), end) in room.pages.clone().zip(&packed.pages).zip(ends) {
-            self.kernel.set_page(index, Page { first: first_row + first, rows: end - first })?;
+            self.kernel.set_page(index, RowPage { first: first_row + first, rows: end - first })?;
         }
-        let table = Table {
+        let table = RowTable {
             first_page: packed.first_page,
             pages: packed.pages.len() as u32,
             index: room.pages.start,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use jvmprof_common::rows::Row;
-use jvmprof_common::tables::{NO_RULE, PAGE_SHIFT, PackedRule, Page, pack_row};
+use jvmprof_common::tables::{NO_RULE, PAGE_SHIFT, PackedRule, RowPage, pack_row};
 
 use super::free_extents::Extents;
 use crate::types::FastHasher;
@@ -165,7 +165,7 @@ impl FileRows {
     /// Bytes that they take in the kernel's tables, with their pages and the rules that no other
     /// file has.
     pub fn size_bytes(&self) -> usize {
-        let pages = self.rows.pages.len() * size_of::<Page>();
+        let pages = self.rows.pages.len() * size_of::<RowPage>();
         self.rows.rows.len() * size_of::<u32>() + pages + self.rules.list.len() * size_of::<PackedRule>()
     }
 

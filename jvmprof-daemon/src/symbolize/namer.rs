@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use jvmprof_common::abi::Stop;
 use jvmprof_common::frame::UserFrame;
-use jvmprof_common::unwind::Rule;
+use jvmprof_common::unwind::UnwindRule;
 
 use super::counts::SymbolCounts;
 use super::frames::{enter_special_frame, frame, frame_bytes, java_frame, stub_frame, unknown_java};
@@ -267,11 +267,11 @@ impl Namer<'_> {
         let generated = |address| {
             if let Some((row, is_known)) = symbols.jit.row(address, self.at_ns) {
                 is_ambiguous |= !is_known;
-                return Some(Rule::Row(row));
+                return Some(UnwindRule::Row(row));
             }
             let code = process.mappings.find(address)?;
             let trampolines = symbols.arenas.at(code.start, code.end)?;
-            Some(Rule::Row(trampolines.row(u32::try_from(address.0 - code.start.0).ok()?)?))
+            Some(UnwindRule::Row(trampolines.row(u32::try_from(address.0 - code.start.0).ok()?)?))
         };
         let (reads_rows, mut reading) = (self.reads_rows, Duration::ZERO);
         let native = |address| {
@@ -283,11 +283,11 @@ impl Namer<'_> {
                 let sought = mapped_files::sought_row(process, modules, (files, &mut *sought), address);
                 reading += began.map(|began| began.elapsed()).unwrap_or_default();
                 if let Some(row) = sought {
-                    return Rule::Row(row);
+                    return UnwindRule::Row(row);
                 }
                 if !(reads_rows && mapped_files::is_soon_read(process, modules, address)) {
                     is_missing = true;
-                    return Rule::Unknown;
+                    return UnwindRule::Unknown;
                 }
             }
             let rule = mapped_files::rule(process, modules, (files, tables), counts, address);

@@ -51,7 +51,9 @@ fn interpreted(jvm: &Jvm, hotspot: &mut Hotspot<LiveMemory>, truth: &BTreeMap<St
     let mut right = Right::default();
     for compiled in hotspot.compiled().unwrap() {
         let method = method_of(jvm, &structs, &compiled);
-        let Some(identity) = method_identity(method, &layout, &mut Words(jvm.memory())) else { continue };
+        let Some(identity) = method_identity(Avma(method), &layout, &mut Words(jvm.memory())) else {
+            continue;
+        };
         let at = |bci: u32| PhysicalFrame::Interpreted {
             method: Avma(method),
             check: identity.check,

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
+use jvmprof_common::address::StackAddress;
 use jvmprof_common::jvm::method_identity;
 use jvmprof_common::unwind::Memory;
 use jvmprof_daemon::hotspot::vmstructs::VmStructs;
@@ -187,8 +188,8 @@ fn without_line_tables_no_line_and_no_file_is_invented() {
 pub(crate) struct Words(pub(crate) LiveMemory);
 
 impl Memory for Words {
-    fn read_u64(&mut self, address: u64) -> Option<u64> {
-        self.0.read_u64(Avma(address))
+    fn read_u64(&mut self, address: StackAddress) -> Option<u64> {
+        self.0.read_u64(address.avma())
     }
 }
 
@@ -212,7 +213,9 @@ fn interpreted_frames_are_named_by_who_they_were() {
         let mut checked = 0;
         for compiled in hotspot.compiled().unwrap() {
             let method = method_of(&jvm, &structs, &compiled);
-            let Some(identity) = method_identity(method, &layout, &mut Words(jvm.memory())) else { continue };
+            let Some(identity) = method_identity(Avma(method), &layout, &mut Words(jvm.memory())) else {
+                continue;
+            };
             let interpreted = |bci: u32, check, codelet_pc, leaf| {
                 let bcp_offset = u32::from(layout.const_bytes) + bci;
                 let method = Avma(method);

@@ -92,7 +92,7 @@ fn step_by_row(row: &Row, machine: &Machine) -> Option<Caller> {
         RaRule::AtCfa(offset) => Some(read(cfa, offset)),
         RaRule::AtRsp(offset) => Some(read(machine.rsp, offset)),
         RaRule::Register(register) => Some(machine.encoded(register)),
-        RaRule::AtRbp(_) | RaRule::BehindClone => panic!("frame information has no such rows: {row:?}"),
+        RaRule::AtRbp(_) | RaRule::AfterClone => panic!("frame information has no such rows: {row:?}"),
         RaRule::Undefined => None,
         RaRule::Unsupported => return None,
     };
@@ -221,7 +221,7 @@ fn check_against_gimli(path: &str, least_coverage: f64) {
         assert!(sought.row(Svma(fde.end_address())).is_none_or(|one| Some(one) == behind));
         // glibc has no frame information of the few instructions behind the system call that makes
         // a thread.
-        let behind = behind.filter(|row| row.ra != RaRule::BehindClone);
+        let behind = behind.filter(|row| row.ra != RaRule::AfterClone);
         assert!(behind.is_none() || rows.function_ranges().any(|(start, _)| start.0 == fde.end_address()));
     }
     let coverage = covered as f64 / total as f64;
@@ -342,7 +342,7 @@ fn threads_of_libc_have_their_root_where_its_frames_say() {
     assert_eq!(roots.len(), 2, "{roots:x?}");
     for (child, _) in &roots {
         let row = rows.row(Svma(child.0 - 1)).expect("the parent's return has a row");
-        assert_eq!((row.cfa, row.ra), (CfaRule::Rsp(8), RaRule::BehindClone), "{child:x?}");
+        assert_eq!((row.cfa, row.ra), (CfaRule::Rsp(8), RaRule::AfterClone), "{child:x?}");
     }
     let file = File::open("/usr/bin/python3").expect("python3 is here");
     let elf = ElfFile::parse(RegularFile::new(&file).expect("a regular file")).expect("an ELF file");

@@ -104,7 +104,7 @@ fn watch_goroutines(program: &Path, main: u64, steps: usize) -> (Seen, Goroutine
     // So that the code is known by name.
     Walk::of(&stepper, &mut modules);
     let mut truth = Goroutines::at_main(&stepper, |pc| {
-        modules.describe(&Cursor { pc, sp: 0, fp: 0, exact: true }).ends_with(" runtime.goexit")
+        modules.describe(&Cursor::interrupted(pc, 0, 0)).ends_with(" runtime.goexit")
     });
     for step in 1..=steps {
         seen.steps = step;
@@ -124,7 +124,7 @@ fn watch_goroutines(program: &Path, main: u64, steps: usize) -> (Seen, Goroutine
         let Some(step) = stepper.advance() else { break };
         seen.signals += usize::from(step.what == What::Interrupted);
         let switch = stepper.has_loaded_rsp(&step).then(|| {
-            let name = |pc| modules.describe(&Cursor { pc, sp: 0, fp: 0, exact: true });
+            let name = |pc| modules.describe(&Cursor::interrupted(pc, 0, 0));
             let is_end = || truth.innermost().is_some_and(|it| name(it.pc).ends_with(" runtime.goexit1"));
             match name(step.before.rip).rsplit(' ').next().unwrap_or_default() {
                 "runtime.mcall" if is_end() => Switch::Ends,

@@ -34,11 +34,11 @@ pub(crate) struct Modules {
 impl Modules {
     /// The rule for a cursor's pc, as the kernel program would find it.
     pub(crate) fn rule(&mut self, pid: u32, cursor: &Cursor) -> Option<PackedRule> {
-        let key = (cursor.pc, cursor.exact);
+        let key = (cursor.pc.0, cursor.exact);
         if let Some(rule) = self.rules.get(&key) {
             return *rule;
         }
-        let at = if cursor.exact { cursor.pc } else { cursor.pc - 1 };
+        let at = if cursor.exact { cursor.pc.0 } else { cursor.pc.0 - 1 };
         if self.find(at).is_none() {
             self.load(pid);
         }
@@ -56,8 +56,8 @@ impl Modules {
 
     /// The function and the address in its file.
     pub(crate) fn describe(&self, cursor: &Cursor) -> String {
-        let at = if cursor.exact { cursor.pc } else { cursor.pc - 1 };
-        let Some((module, svma)) = self.find(at) else { return format!("{:x}", cursor.pc) };
+        let at = if cursor.exact { cursor.pc.0 } else { cursor.pc.0 - 1 };
+        let Some((module, svma)) = self.find(at) else { return format!("{:x}", cursor.pc.0) };
         let file = module.path.rsplit('/').next().unwrap_or_default();
         let symbol = module.symbols.lookup(svma);
         let name = symbol.and_then(|it| module.symbols.name(it, &&*module.image).ok().flatten());
@@ -66,7 +66,7 @@ impl Modules {
 
     /// Whether the code is that of libgcc which replaces frames by others.
     pub(crate) fn removes_frames(&self, pc: u64) -> bool {
-        self.describe(&Cursor { pc, sp: 0, fp: 0, exact: true }).contains("_Unwind_")
+        self.describe(&Cursor::interrupted(pc, 0, 0)).contains("_Unwind_")
     }
 
     fn load(&mut self, pid: u32) {

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use iced_x86::{Decoder, DecoderOptions, Mnemonic};
+use jvmprof_common::address::{Avma, StackAddress};
 use jvmprof_common::rows::Register;
 use jvmprof_common::unwind::Memory;
 use jvmprof_daemon::native::byte_source::RegularFile;
@@ -277,7 +278,8 @@ impl Stopped<'_> {
 }
 
 impl Memory for Stopped<'_> {
-    fn read_u64(&mut self, address: u64) -> Option<u64> {
+    fn read_u64(&mut self, address: StackAddress) -> Option<u64> {
+        let address = address.0;
         if !address.is_multiple_of(8) {
             return None;
         }
@@ -299,7 +301,7 @@ impl Memory for Stopped<'_> {
         all.get(usize::from(register.0)).copied()
     }
 
-    fn thread_pointer(&self) -> Option<u64> {
-        Some(self.thread)
+    fn thread_pointer(&self) -> Option<Avma> {
+        Some(Avma(self.thread))
     }
 }

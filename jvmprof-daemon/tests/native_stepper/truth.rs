@@ -16,7 +16,7 @@ pub(crate) struct Caller {
 impl Caller {
     /// Its registers, as far as they are known.
     pub(crate) fn cursor(&self) -> Cursor {
-        Cursor { pc: self.pc, sp: self.sp, fp: 0, exact: self.interrupted }
+        Cursor { exact: self.interrupted, ..Cursor::interrupted(self.pc, self.sp, 0) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The stack as the unwinder finds it.
 
 use jvmprof_common::abi::Stop;
-use jvmprof_common::unwind::{Cursor, rows};
+use jvmprof_common::unwind::{Cursor, row_stepper};
 
 use super::modules::Modules;
 use super::stepper::Stepper;
@@ -32,7 +32,7 @@ impl Walk {
     pub(crate) fn of(stepper: &Stepper, modules: &mut Modules) -> Self {
         let registers = stepper.registers();
         let mut target = stepper.memory(&registers);
-        let mut cursor = Cursor { pc: registers.rip, sp: registers.rsp, fp: registers.rbp, exact: true };
+        let mut cursor = Cursor::interrupted(registers.rip, registers.rsp, registers.rbp);
         let mut walk = Self { from: Vec::new(), callers: Vec::new(), end: None };
         while walk.callers.len() <= DEPTH {
             walk.from.push(cursor);
@@ -40,12 +40,12 @@ impl Walk {
                 walk.end = Some(End::NoRow);
                 break;
             };
-            if let Err(stop) = rows::step(&mut cursor, &rule, &mut target) {
+            if let Err(stop) = row_stepper::step(&mut cursor, &rule, &mut target) {
                 walk.end = Some(End::Stopped(stop));
                 break;
             }
             target.leave_frame();
-            walk.callers.push(Caller { pc: cursor.pc, sp: cursor.sp, interrupted: cursor.exact });
+            walk.callers.push(Caller { pc: cursor.pc.0, sp: cursor.sp.0, interrupted: cursor.exact });
         }
         walk
     }
@@ -87,7 +87,7 @@ impl Walk {
     /// In code that removes frames, or that such code has called: the frames above it, which may be
     /// those behind the removal.
     pub(crate) fn behind_removal(mut self, callers: &[Caller], modules: &Modules) -> Option<Self> {
-        let inner = self.from.iter().take(2).position(|from| modules.removes_frames(from.pc))?;
+        let inner = self.from.iter().take(2).position(|from| modules.removes_frames(from.pc.0))?;
         let is_true = self.callers.iter().zip(callers.iter().rev()).take(inner).all(|(a, b)| a == b);
         self.from.drain(..inner);
         self.callers.drain(..inner);

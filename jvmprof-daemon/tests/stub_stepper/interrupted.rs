@@ -1,11 +1,12 @@
 //! A thread that stands between two instructions, as the kernel program sees an interrupted one.
 
 use jvmprof_common::abi::Stop;
+use jvmprof_common::address::StackAddress;
 use jvmprof_common::jvm::Jvm;
 use jvmprof_common::rows::{Register, Row};
-use jvmprof_common::unwind::hotspot::{
-    CODE_BYTES, CODE_WORDS, HEADER_BYTES, HEADER_WORDS, SHORT_HEADER_BYTES, Target, Words, step_leaf,
-};
+use jvmprof_common::unwind::hotspot::code_blobs::{HEADER_BYTES, HEADER_WORDS, SHORT_HEADER_BYTES};
+use jvmprof_common::unwind::hotspot::compiled::instructions::{CODE_BYTES, CODE_WORDS, LoadedCode};
+use jvmprof_common::unwind::hotspot::{EncodedFrame, HotspotTarget, step_leaf};
 use jvmprof_common::unwind::{Cursor, Memory};
 use jvmprof_daemon::hotspot::stubs::StubRows;
 use jvmprof_daemon::hotspot::{LiveMemory, ProcessMemory};
@@ -29,8 +30,8 @@ impl<'w> Interrupted<'w> {
     /// The caller by the kernel program's own stepper.
     pub(crate) fn caller(&mut self, jvm: &Jvm) -> Result<Cursor, Stop> {
         let now = self.registers;
-        let mut cursor = Cursor { pc: now.rip, sp: now.rsp, fp: now.rbp, exact: true };
-        step_leaf(&mut cursor, self, jvm, &mut Words::default()).map(|()| cursor)
+        let mut cursor = Cursor::interrupted(now.rip, now.rsp, now.rbp);
+        step_leaf(&mut cursor, self, jvm, &mut EncodedFrame::default()).map(|()| cursor)
     }
 
     /// Size of the frame whose header was loaded last, in bytes.
@@ -39,8 +40,8 @@ impl<'w> Interrupted<'w> {
         (self.header[at / 8] >> (at % 8 * 8) & 0xffff_ffff) * 8
     }
 
-    fn words<const N: usize>(&self, address: u64, bytes: usize) -> Option<[u64; N]> {
-        let read = self.memory.read_bytes(Avma(address), bytes)?;
+    fn words<const N: usize>(&self, address: Avma, bytes: usize) -> Option<[u64; N]> {
+        let read = self.memory.read_bytes(address, bytes)?;
         let mut words = [0; N];
         for (word, bytes) in words.iter_mut().zip(read.chunks_exact(8)) {
             *word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
@@ -50,8 +51,8 @@ impl<'w> Interrupted<'w> {
 }
 
 impl Memory for Interrupted<'_> {
-    fn read_u64(&mut self, address: u64) -> Option<u64> {
-        ProcessMemory::read_u64(self.memory, Avma(address))
+    fn read_u64(&mut self, address: StackAddress) -> Option<u64> {
+        ProcessMemory::read_u64(self.memory, address.avma())
     }
 
     fn register(&self, register: Register) -> Option<u64> {
@@ -64,14 +65,14 @@ impl Memory for Interrupted<'_> {
     }
 }
 
-impl Target for Interrupted<'_> {
+impl HotspotTarget for Interrupted<'_> {
     type Row = Row;
 
-    fn read_u8(&mut self, address: u64) -> Option<u8> {
-        self.memory.read_bytes(Avma(address), 1)?.first().copied()
+    fn read_u8(&mut self, address: Avma) -> Option<u8> {
+        self.memory.read_bytes(address, 1)?.first().copied()
     }
 
-    fn load_header(&mut self, address: u64) -> bool {
+    fn load_header(&mut self, address: Avma) -> bool {
         let header = self.words(address, HEADER_BYTES).or_else(|| self.words(address, SHORT_HEADER_BYTES));
         self.header = header.unwrap_or([0; HEADER_WORDS]);
         header.is_some()
@@ -81,17 +82,17 @@ impl Target for Interrupted<'_> {
         self.header[index % HEADER_WORDS]
     }
 
-    fn load_code(&mut self, address: u64) -> bool {
+    fn load_code(&mut self, address: Avma) -> bool {
         let code = self.words(address, CODE_BYTES);
         self.code = code.unwrap_or([0; CODE_WORDS]);
         code.is_some()
     }
 
-    fn code(&self) -> &[u64; CODE_WORDS] {
+    fn code(&self) -> &LoadedCode {
         &self.code
     }
 
-    fn stub_row(&mut self, _: u32, address: u64) -> Option<Row> {
-        self.rows.row(Avma(address))
+    fn stub_row(&mut self, _: u32, address: Avma) -> Option<Row> {
+        self.rows.row(address)
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 use jvmprof_common::rows::Row;
-use jvmprof_common::unwind::{Cursor, rows};
+use jvmprof_common::unwind::{Cursor, row_stepper};
 use jvmprof_daemon::hotspot::stubs::{CodeKind, StubRows, kind_of_blob, kind_of_codelet};
 use jvmprof_daemon::hotspot::{Hotspot, LiveMemory, ProcessMemory, images};
 use jvmprof_daemon::types::Avma;
@@ -195,8 +195,9 @@ impl Watch {
             *self.without_row.entry(at).or_default() += 1;
             return;
         };
-        let mut cursor = Cursor { pc: now.rip, sp: now.rsp, fp: now.rbp, exact: true };
-        let stepped = rows::step(&mut cursor, &row, &mut Interrupted::new(&self.memory, now, &self.rows));
+        let mut cursor = Cursor::interrupted(now.rip, now.rsp, now.rbp);
+        let stepped =
+            row_stepper::step(&mut cursor, &row, &mut Interrupted::new(&self.memory, now, &self.rows));
         // Within the interpreter, a call to code of the same frame is no frame of its own.
         let mut calls = self.truth.calls.iter().rev();
         let own = |call: &&Called| (start..code.end).contains(&call.return_address);
@@ -255,14 +256,14 @@ impl Watch {
     }
 
     fn problem(&self, code: &Code, found: &Cursor, truth: &Called) -> Option<String> {
-        if found.pc != truth.return_address {
+        if found.pc.0 != truth.return_address {
             let jumped_to = matches!(
                 code.kind,
                 Some(CodeKind::Exception | CodeKind::Safepoint | CodeKind::Deoptimization)
             );
             // Jumped to by an nmethod: its frame is the caller.
-            let by_nmethod = self.code_at(found.pc).is_some_and(|(_, code)| code.kind.is_none());
-            if jumped_to && by_nmethod && found.sp <= truth.sp {
+            let by_nmethod = self.code_at(found.pc.0).is_some_and(|(_, code)| code.kind.is_none());
+            if jumped_to && by_nmethod && found.sp.0 <= truth.sp {
                 return None;
             }
             // A frame's handler of exceptions hands over where they were thrown, or where they go
@@ -270,17 +271,17 @@ impl Watch {
             let method_of =
                 |pc| self.code_at(pc).filter(|(_, code)| code.kind.is_none()).map(|(start, _)| start);
             let of_one_method =
-                method_of(found.pc).is_some() && method_of(found.pc) == method_of(truth.return_address);
-            if of_one_method && code.name.contains("exception") && found.sp == truth.sp {
+                method_of(found.pc.0).is_some() && method_of(found.pc.0) == method_of(truth.return_address);
+            if of_one_method && code.name.contains("exception") && found.sp.0 == truth.sp {
                 return None;
             }
-            return Some(format!("return address {:#x}, not {:#x}", found.pc, truth.return_address));
+            return Some(format!("return address {:#x}, not {:#x}", found.pc.0, truth.return_address));
         }
         // Adapters on the way from the interpreter to its callee make another stack pointer of it.
-        if found.sp != truth.sp && !truth.interpreted {
-            return Some(format!("caller's rsp {:#x}, not {:#x}", found.sp, truth.sp));
+        if found.sp.0 != truth.sp && !truth.interpreted {
+            return Some(format!("caller's rsp {:#x}, not {:#x}", found.sp.0, truth.sp));
         }
-        (found.fp != truth.fp).then(|| format!("caller's rbp {:#x}, not {:#x}", found.fp, truth.fp))
+        (found.fp.0 != truth.fp).then(|| format!("caller's rbp {:#x}, not {:#x}", found.fp.0, truth.fp))
     }
 
     fn note_wrong(&mut self, code: &Code, pc: u64, start: u64, row: &Row, problem: &str) {

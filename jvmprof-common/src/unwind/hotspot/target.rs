@@ -1,233 +1,112 @@
-//! What the stepper needs of a target, and what a target may do in its own way.
-//!
-//! In the kernel program most of these are global functions: the verifier checks the paths of one once, instead of once for each path
-//! that leads to it.
+//! What the stepper needs of the process that it walks.
 
-use super::known::Nmethod;
-use super::{
-    CODE_WORDS, Code, find, frozen, interrupted, is_called, is_search, leaf, prologue, pushed,
-    pushed_arguments, pushed_words, references, returns_to_java, spilled, thawing, traits,
-};
+use super::cached_frames::Nmethod;
+use super::compiled::{barrier_spills, c1_pushed_words, epilogue, layout_at_pc, prologue, string_indexof};
+use super::compiled::{c1_pushed_words::ArrayCopyState, frame_layout::FrameLayout, instructions::LoadedCode};
+use super::continuation::{coloured_pointers, stack_chunk, stack_chunk::ChunkBounds, thawing};
+use super::{CodeBlob, code_blobs, compiled};
+use crate::abi::Stop;
+use crate::address::{Avma, StackAddress};
+use crate::hotspot_subprograms;
 use crate::jvm::{Jvm, MethodIdentity, method_identity};
-use crate::rows::Rules;
+use crate::rows::RowRules;
 use crate::unwind::Memory;
 
-/// The target as this stepper sees it. `load_*` copy a piece of it, which the other functions then read.
-pub trait Target: Memory {
-    type Row: Rules;
+/// The methods that call the subprograms: they run the function itself, unless the target has
+/// another way to.
+macro_rules! methods {
+    (
+        arguments {$(
+            $(#[$pure_doc:meta])*
+            fn $pure:ident($($pure_arg:ident: $pure_type:ty),*) -> $pure_result:ty = $pure_rule:path;
+        )*}
+        code {$(
+            $(#[$code_doc:meta])*
+            fn $code:ident($($code_arg:ident: $code_type:ty),*) -> $code_result:ty = $code_rule:path,
+                else $_0:expr;
+        )*}
+        memory {$(
+            $(#[$memory_doc:meta])*
+            fn $memory:ident($($memory_arg:ident: $memory_type:ty),*) -> $memory_result:ty = $memory_rule:path,
+                else $_1:expr;
+        )*}
+        jvm {$(
+            $(#[$jvm_doc:meta])*
+            fn $jvm:ident($($jvm_arg:ident: $jvm_type:ty),*) -> $jvm_result:ty = $jvm_rule:path,
+                else $_2:expr;
+        )*}
+    ) => {
+        $(
+            $(#[$pure_doc])*
+            fn $pure(&self, $($pure_arg: $pure_type),*) -> $pure_result {
+                $pure_rule($($pure_arg),*)
+            }
+        )*
+        $(
+            $(#[$code_doc])*
+            fn $code(&self, $($code_arg: $code_type),*) -> $code_result {
+                $code_rule(self.code() $(, $code_arg)*)
+            }
+        )*
+        $(
+            $(#[$memory_doc])*
+            fn $memory(&mut self, $($memory_arg: $memory_type),*) -> $memory_result
+            where
+                Self: Sized,
+            {
+                $memory_rule(self $(, $memory_arg)*)
+            }
+        )*
+        $(
+            $(#[$jvm_doc])*
+            fn $jvm(&mut self, jvm: &Jvm $(, $jvm_arg: $jvm_type)*) -> $jvm_result
+            where
+                Self: Sized,
+            {
+                $jvm_rule(self, jvm $(, $jvm_arg)*)
+            }
+        )*
+    };
+}
 
-    /// The byte at this address.
-    fn read_u8(&mut self, address: u64) -> Option<u8>;
+/// A process with a HotSpot JVM. `load_*` copy a piece of its memory, which other methods then
+/// read.
+pub trait HotspotTarget: Memory {
+    type Row: RowRules;
 
-    /// The byte at an address, and the word at another one behind it, in one read if the target has a cheap way. Of a word that isn't
-    /// aligned to 8 the upper half is anything.
-    fn read_pair(&mut self, byte: u64, word: u64) -> Option<(u8, u64)> {
+    /// Reads the byte at an address.
+    fn read_u8(&mut self, address: Avma) -> Option<u8>;
+
+    /// Reads the byte at an address, and the word at another one behind it, in one read if the
+    /// target has a cheap way. Of a word that isn't aligned to 8 the upper half is anything.
+    fn read_pair(&mut self, byte: Avma, word: Avma) -> Option<(u8, u64)> {
         Some((self.read_u8(byte)?, self.read_object(word)?))
     }
 
-    /// Loads the [`HEADER_BYTES`](super::HEADER_BYTES) at this address (or [`SHORT_HEADER_BYTES`](super::SHORT_HEADER_BYTES), and zeros behind them).
-    fn load_header(&mut self, address: u64) -> bool;
+    /// Loads the [`HEADER_BYTES`](code_blobs::HEADER_BYTES) at an address (or
+    /// [`SHORT_HEADER_BYTES`](code_blobs::SHORT_HEADER_BYTES), and zeros behind them).
+    fn load_header(&mut self, address: Avma) -> bool;
 
-    /// A word of the loaded header; the index is taken modulo [`HEADER_WORDS`](super::HEADER_WORDS).
+    /// Returns a word of the loaded header; the index is taken modulo
+    /// [`HEADER_WORDS`](code_blobs::HEADER_WORDS).
     fn header_word(&self, index: usize) -> u64;
 
-    /// Loads the [`CODE_BYTES`](super::CODE_BYTES) at this address.
-    fn load_code(&mut self, address: u64) -> bool;
+    /// Loads the [`CODE_BYTES`](compiled::instructions::CODE_BYTES) at an address.
+    fn load_code(&mut self, address: Avma) -> bool;
 
-    /// The loaded code; the first byte is the lowest of the first word.
-    fn code(&self) -> &[u64; CODE_WORDS];
+    /// Returns the loaded code; the first byte is the lowest of the first word.
+    fn code(&self) -> &LoadedCode;
 
-    /// How far the frame is built at the pc whose surroundings are loaded, as [`leaf::Leaf::to_bits`]: [`leaf::judge`],
-    /// unless the target has a cheaper way to call it.
-    fn judge_leaf(&mut self, left: u64, bytes: u64) -> u64
-    where
-        Self: Sized,
-    {
-        leaf::judge(self.code(), left, bytes).to_bits()
-    }
-
-    /// The same behind the prologue: [`leaf::judge_body`].
-    fn judge_body(&mut self, bytes: u64) -> u64 {
-        leaf::judge_body(self.code(), bytes).to_bits()
-    }
-
-    /// [`traits`], unless the target has a cheaper way to call it.
-    fn traits(&mut self, entry: u64, bytes: u64, level: u64) -> u64
-    where
-        Self: Sized,
-    {
-        traits(self, entry, bytes, level)
-    }
-
-    /// [`prologue::behind_store`] of the loaded code, unless the target has a cheaper way to call it.
-    fn behind_store(&self, at: usize, bytes: u64) -> u64 {
-        prologue::behind_store(self.code(), at, bytes)
-    }
-
-    /// [`interrupted`], unless the target has a cheaper way to call it.
-    fn interrupted(&mut self, pc: u64, bytes: u64) -> u64
-    where
-        Self: Sized,
-    {
-        interrupted(self, pc, bytes)
-    }
-
-    /// [`is_search`], unless the target has a cheaper way to call it.
-    fn is_search(&mut self, usual: u64, saved: u64, pc: u64, jvm: &Jvm) -> bool
-    where
-        Self: Sized,
-    {
-        is_search(self, jvm, usual, saved, pc)
-    }
-
-    /// [`is_called`], unless the target has a cheaper way to call it.
-    fn is_called(&mut self, slot: u64, callee: u64) -> bool
-    where
-        Self: Sized,
-    {
-        is_called(self, slot, callee)
-    }
-
-    /// What code an address belongs to, as [`Code::to_bits`], and loads its header: [`find`], unless the target has a cheaper way
-    /// to call it.
-    fn find_code(&mut self, at: u64, jvm: &Jvm) -> u64
-    where
-        Self: Sized,
-    {
-        Code::to_bits(find(at, self, jvm))
-    }
-
-    /// Bytes that the caller of a stub at this pc has pushed for it: [`pushed_arguments`], unless the target has a cheaper way
-    /// to call it.
-    fn pushed_arguments(&mut self, pc: u64) -> u64
-    where
-        Self: Sized,
-    {
-        pushed_arguments(self, pc)
-    }
-
-    /// [`pushed_words`], unless the target has a cheaper way to call it.
-    fn pushed_words(&mut self, pc: u64, usual: u64, jvm: &Jvm) -> u64
-    where
-        Self: Sized,
-    {
-        pushed_words(self, jvm, pc, usual)
-    }
-
-    /// Bytes that the loaded code takes off the stack at once, from this byte on: [`pushed::popped`], unless the target has a cheaper
-    /// way to call it.
-    fn popped(&self, at: usize) -> u64 {
-        pushed::popped(self.code(), at)
-    }
-
-    /// [`pushed::copy`] of the loaded code, unless the target has a cheaper way to call it.
-    fn last_copy(&self) -> u64 {
-        pushed::copy(self.code()) as u64
-    }
-
-    /// [`returns_to_java`], unless the target has a cheaper way to call it.
-    fn returns_to_java(&mut self, slot: u64, jvm: &Jvm) -> bool
-    where
-        Self: Sized,
-    {
-        returns_to_java(self, jvm, slot)
-    }
-
-    /// Bytes below the frame of compiled code at a return address: [`spilled::below`], unless the target has a cheaper way to call
-    /// it.
-    fn spilled(&mut self, pc: u64) -> u64
-    where
-        Self: Sized,
-    {
-        spilled::below(self, pc)
-    }
-
-    /// [`spilled::restoring`], unless the target has a cheaper way to call it.
-    fn restoring(&self, word: u64) -> u64 {
-        spilled::restoring(word)
-    }
-
-    /// [`frozen::youngest_chunk`], unless the target has a cheaper way to call it.
-    fn youngest_chunk(&mut self, entry: u64, jvm: &Jvm) -> u64
-    where
-        Self: Sized,
-    {
-        frozen::youngest_chunk(self, jvm, entry)
-    }
-
-    /// [`thawing::may_end_room`], unless the target has a cheaper way to call it.
-    fn may_end_room(&mut self, begin: u64, entry: u64, jvm: &Jvm) -> bool
-    where
-        Self: Sized,
-    {
-        thawing::may_end_room(self, jvm, begin, entry)
-    }
-
-    /// [`thawing::end_of_room`], unless the target has a cheaper way to call it.
-    fn end_of_room(&mut self, begin: u64, jvm: &Jvm) -> u64
-    where
-        Self: Sized,
-    {
-        thawing::end_of_room(self, jvm, begin)
-    }
-
-    /// [`thawing::end_within`], unless the target has a cheaper way to call it.
-    fn end_within(&mut self, begin: u64, from: u64, jvm: &Jvm) -> u64
-    where
-        Self: Sized,
-    {
-        thawing::end_within(self, jvm, begin, from)
-    }
-
-    /// [`thawing::find_taken`], unless the target has a cheaper way to call it.
-    fn find_taken(&mut self, own: u64, taken: u64, stack: u64, jvm: &Jvm) -> u64
-    where
-        Self: Sized,
-    {
-        thawing::find_taken(self, jvm, own, taken, stack)
-    }
-
-    /// [`frozen::chunk_bounds`], unless the target has a cheaper way to call it.
-    fn chunk_bounds(&mut self, chunk: u64, jvm: &Jvm) -> u64
-    where
-        Self: Sized,
-    {
-        frozen::chunk_bounds(self, jvm, chunk)
-    }
-
-    /// [`frozen::left_to_thaw`], unless the target has a cheaper way to call it.
-    fn left_to_thaw(&mut self, chunk: u64, jvm: &Jvm) -> u64
-    where
-        Self: Sized,
-    {
-        frozen::left_to_thaw(self, jvm, chunk)
-    }
-
-    /// [`references::follow`], unless the target has a cheaper way to call it.
-    fn follow(&mut self, slot: u64, is_root: bool, jvm: &Jvm) -> u64
-    where
-        Self: Sized,
-    {
-        references::follow(self, jvm, slot, is_root)
-    }
-
-    /// [`references::new_place`], unless the target has a cheaper way to call it.
-    fn new_place(&mut self, table: u64, object: u64, jvm: &Jvm) -> u64
-    where
-        Self: Sized,
-    {
-        references::new_place(self, jvm, table, object)
-    }
-
-    /// Brings the nmethod that was met at this address before, if one was, to `into`.
-    fn recall_nmethod(&mut self, address: u64, into: &mut Nmethod) -> bool {
+    /// Copies the nmethod that was interrupted at this address lately, if one was, to `into`.
+    fn cached_nmethod(&mut self, address: Avma, into: &mut Nmethod) -> bool {
         let _ = (address, into);
         false
     }
 
-    /// What identifies the method at this address: [`method_identity`], unless the target remembers it. `is_entered`: it is just
-    /// being entered, and may be an intrinsic, which the JVM makes without loading a class.
-    fn identify_method(&mut self, method: u64, is_entered: bool, jvm: &Jvm) -> Option<MethodIdentity>
+    /// Returns what identifies the method at this address: [`method_identity`], unless the target
+    /// has it cached. `is_entered`: it is just being entered, and may be an intrinsic, which the
+    /// JVM makes without loading a class.
+    fn identify_method(&mut self, method: Avma, is_entered: bool, jvm: &Jvm) -> Option<MethodIdentity>
     where
         Self: Sized,
     {
@@ -235,6 +114,8 @@ pub trait Target: Memory {
         method_identity(method, &jvm.layout, self)
     }
 
-    /// The row of generated code at this address, from the JVM's own table.
-    fn stub_row(&mut self, table: u32, address: u64) -> Option<Self::Row>;
+    /// Returns the row of generated code at an address, from the JVM's own table.
+    fn stub_row(&mut self, table: u32, address: Avma) -> Option<Self::Row>;
+
+    hotspot_subprograms!(methods);
 }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use jvmprof_common::jvm::{Heap, Layout, MAX_HEAPS, NO_FIELD};
+use jvmprof_common::jvm::{CodeHeap, JvmLayout, MAX_CODE_HEAPS, NO_FIELD};
 
 use crate::hotspot::error::HotspotError;
 use crate::hotspot::process_memory::{ProcessMemory, field};
@@ -95,14 +95,14 @@ pub(crate) const NATIVE_NMETHOD: &str = "native nmethod";
 /// A code heap as the daemon sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HeapView {
-    pub(crate) heap: Heap,
+    pub(crate) heap: CodeHeap,
     /// First address behind what is in use or free, but committed.
     committed: u64,
     segment_map_end: u64,
 }
 
 impl HeapFields {
-    pub(crate) fn new(lookup: Lookup<'_>, layout: &Layout) -> Result<Self, HotspotError> {
+    pub(crate) fn new(lookup: Lookup<'_>, layout: &JvmLayout) -> Result<Self, HotspotError> {
         let (root, array) = match lookup.maybe_address("CodeCache::_heaps") {
             Some(root) => {
                 let length = ["GrowableArrayBase::_len", "GenericGrowableArray::_len"];
@@ -158,7 +158,7 @@ impl HeapFields {
             None => vec![root],
             Some((length, data)) => {
                 let count = read("the number of code heaps", root.wrapping_add(length.into()))? as u32;
-                if count > MAX_HEAPS as u32 {
+                if count > MAX_CODE_HEAPS as u32 {
                     return Err(HotspotError::Implausible {
                         what: "the number of code heaps",
                         value: count.into(),
@@ -206,7 +206,7 @@ impl HeapFields {
         if !fits {
             return Err(HotspotError::Implausible { what, value: start });
         }
-        let heap = Heap { start, end, segment_map: map, log2_segment };
+        let heap = CodeHeap { start, end, segment_map: map, log2_segment };
         Ok(Some(HeapView { heap, committed: high, segment_map_end: map_end }))
     }
 
@@ -215,11 +215,11 @@ impl HeapFields {
     pub(crate) fn blobs(
         &self,
         view: &HeapView,
-        layout: &Layout,
+        layout: &JvmLayout,
         names: &mut Names,
         memory: &impl ProcessMemory,
     ) -> Result<Vec<Blob>, HotspotError> {
-        let Heap { start, segment_map, log2_segment, .. } = view.heap;
+        let CodeHeap { start, segment_map, log2_segment, .. } = view.heap;
         let segments = (view.committed - start) >> log2_segment;
         let len = segments.min(view.segment_map_end - segment_map) as usize;
         let what = "a segment map";
@@ -248,7 +248,7 @@ impl HeapFields {
         Ok(blobs)
     }
 
-    fn parse(&self, block: Avma, bytes: &[u8], view: &HeapView, layout: &Layout) -> Option<RawBlob> {
+    fn parse(&self, block: Avma, bytes: &[u8], view: &HeapView, layout: &JvmLayout) -> Option<RawBlob> {
         if field::u8(bytes, self.block_used.into())? != 1 {
             return None;
         }

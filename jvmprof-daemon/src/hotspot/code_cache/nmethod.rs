@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use jvmprof_common::jvm::{Layout, NO_FIELD};
+use jvmprof_common::jvm::{JvmLayout, NO_FIELD};
 
 use super::code_heaps::Blob;
 use super::scope_descs::{self, PcDesc};
@@ -89,7 +89,7 @@ enum Metadata {
 }
 
 impl NmethodFields {
-    pub(crate) fn new(lookup: Lookup<'_>, layout: &Layout) -> Result<Self, HotspotError> {
+    pub(crate) fn new(lookup: Lookup<'_>, layout: &JvmLayout) -> Result<Self, HotspotError> {
         let number = |name| Number::new(lookup, name);
         let apart = lookup.maybe(&["nmethod::_immutable_data"])?;
         let scopes = match apart {
@@ -155,7 +155,7 @@ impl NmethodFields {
         &self,
         wanted: NmethodId,
         bytes: &[u8],
-        layout: &Layout,
+        layout: &JvmLayout,
     ) -> Result<Header, NamingError> {
         let blob = bytes.get(self.block_bytes..).ok_or(NamingError::Unreadable)?;
         let used = field::u8(bytes, self.block_used) == Some(1);
@@ -249,7 +249,7 @@ impl NmethodFields {
     pub(crate) fn read_debug(
         &self,
         wanted: &[(NmethodId, Header)],
-        layout: &Layout,
+        layout: &JvmLayout,
         memory: &impl ProcessMemory,
     ) -> Vec<Result<Debug, NamingError>> {
         let mut places = Vec::with_capacity(wanted.len() * 4);
@@ -295,7 +295,7 @@ impl NmethodFields {
     pub(crate) fn compiled(
         &self,
         blobs: &[Blob],
-        layout: &Layout,
+        layout: &JvmLayout,
         memory: &impl ProcessMemory,
     ) -> Vec<Compiled> {
         let places: Vec<(Avma, usize)> = blobs.iter().map(|blob| self.header_place(blob.address)).collect();

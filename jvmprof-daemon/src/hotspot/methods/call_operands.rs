@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use jvmprof_common::jvm::Layout;
+use jvmprof_common::jvm::JvmLayout;
 
 use super::class_names::decode_symbol;
 use super::method::{is_method_name, is_signature};
@@ -106,7 +106,7 @@ impl CallFields {
         &self,
         pool: u64,
         operand: u16,
-        layout: &Layout,
+        layout: &JvmLayout,
         memory: &impl ProcessMemory,
     ) -> Option<Arc<str>> {
         let header = memory.read_bytes(Avma(pool), self.pool_bytes as usize)?;
@@ -145,7 +145,7 @@ impl CallFields {
     }
 }
 
-fn symbol(symbol: u64, layout: &Layout, memory: &impl ProcessMemory) -> Option<String> {
+fn symbol(symbol: u64, layout: &JvmLayout, memory: &impl ProcessMemory) -> Option<String> {
     let length = memory.read_bytes(Avma(symbol.checked_add(layout.symbol_length.into())?), 2)?;
     let length = usize::from(field::u16(&length, 0)?).min(MAX_SYMBOL);
     decode_symbol(&memory.read_bytes(Avma(symbol.checked_add(layout.symbol_body.into())?), length)?)

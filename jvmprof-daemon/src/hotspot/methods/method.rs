@@ -6,7 +6,8 @@
 
 use std::sync::Arc;
 
-use jvmprof_common::jvm::{Layout, MethodIdentity, method_identity};
+use jvmprof_common::address::StackAddress;
+use jvmprof_common::jvm::{JvmLayout, MethodIdentity, method_identity};
 use jvmprof_common::unwind::Memory;
 
 use super::class_names::{class_name, decode_symbol};
@@ -75,7 +76,11 @@ pub(crate) struct MethodFields {
 }
 
 impl MethodFields {
-    pub(crate) fn new(lookup: Lookup<'_>, layout: &Layout, encoding: Encoding) -> Result<Self, HotspotError> {
+    pub(crate) fn new(
+        lookup: Lookup<'_>,
+        layout: &JvmLayout,
+        encoding: Encoding,
+    ) -> Result<Self, HotspotError> {
         let one = |name| lookup.one(name).map(usize::from);
         let pool_source = lookup.maybe(&["ConstantPool::_source_file_name_index"])?.map(usize::from);
         let klass_source = match pool_source {
@@ -144,9 +149,9 @@ pub(crate) struct Reading {
 }
 
 impl Memory for &Reading {
-    fn read_u64(&mut self, address: u64) -> Option<u64> {
+    fn read_u64(&mut self, address: StackAddress) -> Option<u64> {
         self.read.iter().find_map(|(start, bytes)| {
-            let at = usize::try_from(address.checked_sub(*start)?).ok()?;
+            let at = usize::try_from(address.0.checked_sub(*start)?).ok()?;
             field::u64(bytes, at)
         })
     }
@@ -154,7 +159,7 @@ impl Memory for &Reading {
 
 impl Reading {
     fn word(&self, address: u64) -> Option<u64> {
-        (&mut &*self).read_u64(address)
+        (&mut &*self).read_object(Avma(address))
     }
 
     fn bytes(&self, address: u64, len: usize) -> Option<&[u8]> {
@@ -204,7 +209,7 @@ fn round(
 pub(crate) fn identify(
     methods: &[Avma],
     fields: &MethodFields,
-    layout: &Layout,
+    layout: &JvmLayout,
     memory: &impl ProcessMemory,
 ) -> Vec<Result<(Reading, MethodIdentity), NamingError>> {
     let offset = u64::from;
@@ -255,8 +260,7 @@ pub(crate) fn identify(
         if !is_held && is_replaced() != Some(true) {
             return Err(NamingError::Metadata);
         }
-        let identity =
-            method_identity(reading.method.0, layout, &mut &reading).ok_or(NamingError::Metadata)?;
+        let identity = method_identity(reading.method, layout, &mut &reading).ok_or(NamingError::Metadata)?;
         Ok((reading, identity))
     };
     readings.into_iter().map(|reading| reading.and_then(identity)).collect()
@@ -265,7 +269,7 @@ pub(crate) fn identify(
 /// `java/lang/invoke/MethodHandle`, as far as its length and its last eight bytes tell. Its
 /// intrinsics are made with pools of their own (openjdk src/hotspot/share/oops/method.cpp,
 /// `make_method_handle_intrinsic`), and it is never unloaded.
-fn is_method_handle(reading: &Reading, layout: &Layout) -> bool {
+fn is_method_handle(reading: &Reading, layout: &JvmLayout) -> bool {
     const NAME: &[u8; 29] = b"java/lang/invoke/MethodHandle";
     let last = reading.class_symbol.wrapping_add(u64::from(layout.symbol_body)).wrapping_add(21);
     usize::from(reading.class_len) == NAME.len() && reading.bytes(last, 8) == Some(&NAME[21..])
@@ -275,7 +279,7 @@ fn is_method_handle(reading: &Reading, layout: &Layout) -> bool {
 /// has changed since.
 pub(crate) fn identify_again(
     readings: &[&Reading],
-    layout: &Layout,
+    layout: &JvmLayout,
     memory: &impl ProcessMemory,
 ) -> Vec<Option<MethodIdentity>> {
     let place = |at: u64, field: u16| (Avma(at.wrapping_add(field.into())), 8);
@@ -299,7 +303,7 @@ pub(crate) fn identify_again(
     each.map(|((places, words), known)| {
         let read = places.iter().zip(words).filter_map(|((at, _), word)| Some((at.0, word.clone()?)));
         let again = Reading { read: read.collect(), ..known.without_bytes() };
-        method_identity(known.method.0, layout, &mut &again)
+        method_identity(known.method, layout, &mut &again)
     })
     .collect()
 }
@@ -315,7 +319,7 @@ impl Reading {
 pub(crate) fn describe(
     readings: Vec<Reading>,
     fields: &MethodFields,
-    layout: &Layout,
+    layout: &JvmLayout,
     memory: &impl ProcessMemory,
 ) -> Vec<Result<(Reading, MethodInfo), NamingError>> {
     let mut readings: Readings = readings.into_iter().map(Ok).collect();
@@ -357,12 +361,12 @@ fn const_method_bytes(it: &Reading, fields: &MethodFields) -> Option<usize> {
     (bytes <= MAX_CONST_METHOD && bytes >= fields.const_bytes + code).then_some(bytes)
 }
 
-fn body_place(it: &Reading, symbol: u64, layout: &Layout) -> Option<(u64, usize)> {
+fn body_place(it: &Reading, symbol: u64, layout: &JvmLayout) -> Option<(u64, usize)> {
     let length = it.bytes(symbol.checked_add(layout.symbol_length.into())?, 2)?;
     Some((symbol.checked_add(layout.symbol_body.into())?, usize::from(field::u16(length, 0)?)))
 }
 
-fn symbol_text(it: &Reading, symbol: u64, layout: &Layout) -> Option<String> {
+fn symbol_text(it: &Reading, symbol: u64, layout: &JvmLayout) -> Option<String> {
     let (start, len) = body_place(it, symbol, layout)?;
     decode_symbol(it.bytes(start, len)?)
 }
@@ -439,7 +443,7 @@ impl Pool {
     }
 }
 
-fn info(it: &Reading, fields: &MethodFields, layout: &Layout) -> Option<MethodInfo> {
+fn info(it: &Reading, fields: &MethodFields, layout: &JvmLayout) -> Option<MethodInfo> {
     let method = it.bytes(it.method.0, fields.method_bytes)?;
     let size = const_method_bytes(it, fields)?;
     let whole = it.bytes(it.const_method, size)?;

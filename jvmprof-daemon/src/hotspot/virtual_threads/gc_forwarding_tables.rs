@@ -1,7 +1,7 @@
 //! How a JVM's collector lets references in the heap be followed: see
-//! [`jvmprof_common::unwind::hotspot::references`].
+//! [`jvmprof_common::unwind::hotspot::continuation::coloured_pointers`].
 
-use jvmprof_common::jvm::Collector;
+use jvmprof_common::jvm::GarbageCollector;
 
 use crate::hotspot::process_memory::{ProcessMemory, field};
 use crate::hotspot::vmstructs::field_offsets::Lookup;
@@ -72,13 +72,16 @@ impl CollectorFields {
         &self,
         flag: impl Fn(&str) -> Option<String>,
         memory: &impl ProcessMemory,
-    ) -> Option<Collector> {
+    ) -> Option<GarbageCollector> {
         let is = |name: &str, value: &str| flag(name).as_deref() == Some(value);
         if is("UseShenandoahGC", "true") {
-            return Some(Collector { kind: Collector::SHENANDOAH, ..Collector::default() });
+            return Some(GarbageCollector {
+                kind: GarbageCollector::SHENANDOAH,
+                ..GarbageCollector::default()
+            });
         }
         if !is("UseZGC", "true") {
-            return Some(Collector::default());
+            return Some(GarbageCollector::default());
         }
         // The flag came with JDK 21 and went with 24, and the other kind with it.
         if is("ZGenerational", "false") {
@@ -125,20 +128,25 @@ impl ZFields {
         })
     }
 
-    fn generational(&self, memory: &impl ProcessMemory) -> Option<Collector> {
+    fn generational(&self, memory: &impl ProcessMemory) -> Option<GarbageCollector> {
         let [young, old] = self.tables(memory)?;
-        self.collector(Collector::Z, [young, old], memory)
+        self.collector(GarbageCollector::Z, [young, old], memory)
     }
 
-    fn without_generations(&self, memory: &impl ProcessMemory) -> Option<Collector> {
+    fn without_generations(&self, memory: &impl ProcessMemory) -> Option<GarbageCollector> {
         let map = memory.read_u64(self.heap)? + self.forwarding_table? + self.map;
         let words = memory.read_words(&[Avma(map), Avma(map - 8)]);
         let (table, length) = (words[0]?, words[1].filter(|length| *length <= MAX_GRANULES)?);
         let table = touched(table, length, memory);
-        self.collector(Collector::X, [table, table], memory)
+        self.collector(GarbageCollector::X, [table, table], memory)
     }
 
-    fn collector(&self, kind: u16, tables: [u64; 2], memory: &impl ProcessMemory) -> Option<Collector> {
+    fn collector(
+        &self,
+        kind: u16,
+        tables: [u64; 2],
+        memory: &impl ProcessMemory,
+    ) -> Option<GarbageCollector> {
         let globals = memory.read_u64(self.globals)?;
         let pointer = |field| memory.read_u64(Avma(globals + field)).filter(|address| *address != 0);
         let offset_mask = memory.read_u64(Avma(pointer(self.offset_mask)?))?;
@@ -146,7 +154,7 @@ impl ZFields {
         let mask_at = pointer(self.mask)?;
         memory.read_u64(Avma(mask_at)).filter(|mask| *mask != 0)?;
         let [young, old] = tables;
-        Some(Collector {
+        Some(GarbageCollector {
             kind,
             forwarding_start: self.start,
             forwarding_alignment: self.alignment,

@@ -6,7 +6,7 @@
 //! src/hotspot/share/classfile/vmClasses.hpp), and each class has a list of its fields
 //! (share/oops/fieldInfo.inline.hpp, JDK 21 and later).
 
-use jvmprof_common::jvm::{Chunks, Layout};
+use jvmprof_common::jvm::{JvmLayout, StackChunkLayout};
 
 use super::gc_forwarding_tables::CollectorFields;
 use crate::hotspot::code_cache::unsigned5::{Encoding, Reader};
@@ -121,10 +121,10 @@ impl ChunkFields {
     /// What the kernel program needs; `None` where chunks can't be walked, or while the JVM starts.
     pub(crate) fn read(
         &self,
-        layout: &Layout,
+        layout: &JvmLayout,
         encoding: Encoding,
         memory: &impl ProcessMemory,
-    ) -> Option<Chunks> {
+    ) -> Option<StackChunkLayout> {
         let flag = |name: &str| self.flags.value_of(name, memory);
         let is_set = |name: &str| flag(name).as_deref() == Some("true");
         let [chunk, continuation] = self.find([CHUNK, CONTINUATION], layout, memory);
@@ -141,7 +141,7 @@ impl ChunkFields {
         let are_narrow = is_set("UseCompressedOops");
         let (oop_base, oop_shift) = if are_narrow { self.oop_coding.read(memory)? } else { (0, 0) };
         let (klass_at, klass_mask, klass) = self.klass_word(chunk.klass, is_set, memory)?;
-        Some(Chunks {
+        Some(StackChunkLayout {
             klass,
             klass_mask,
             oop_base,
@@ -187,7 +187,7 @@ impl ChunkFields {
     fn find<const N: usize>(
         &self,
         names: [&str; N],
-        layout: &Layout,
+        layout: &JvmLayout,
         memory: &impl ProcessMemory,
     ) -> [Option<Class>; N] {
         let slots: Vec<Avma> = (0..MAX_CLASSES).map(|index| Avma(self.classes.0 + index * 8)).collect();
@@ -214,7 +214,7 @@ impl ChunkFields {
         &self,
         class: Class,
         names: [&str; N],
-        layout: &Layout,
+        layout: &JvmLayout,
         encoding: Encoding,
         memory: &impl ProcessMemory,
     ) -> Option<[u16; N]> {
@@ -286,7 +286,7 @@ impl Coding {
 }
 
 /// The texts of symbols, as far as they are short.
-fn texts(symbols: &[u64], layout: &Layout, memory: &impl ProcessMemory) -> Vec<Option<Vec<u8>>> {
+fn texts(symbols: &[u64], layout: &JvmLayout, memory: &impl ProcessMemory) -> Vec<Option<Vec<u8>>> {
     let stretch = |offset: u16, bytes| {
         let place = move |symbol: &u64| (Avma(symbol.wrapping_add(u64::from(offset))), bytes);
         symbols.iter().map(place).collect::<Vec<_>>()

@@ -1,7 +1,7 @@
 //! Field offsets of one JVM, from its own vmStructs. What a JVM doesn't say is derived here from
 //! its sources, each with the file that defines it.
 
-use jvmprof_common::jvm::{Layout, NO_FIELD};
+use jvmprof_common::jvm::{JvmLayout, NO_FIELD};
 
 use super::tables::VmStructs;
 use crate::hotspot::error::HotspotError;
@@ -64,11 +64,11 @@ impl Lookup<'_> {
 ///
 /// # Errors
 /// What the JVM doesn't say or what can't be.
-pub(crate) fn common(lookup: Lookup<'_>) -> Result<Layout, HotspotError> {
+pub(crate) fn common(lookup: Lookup<'_>) -> Result<JvmLayout, HotspotError> {
     let blob_kind = lookup.or_none(&["CodeBlob::_kind"])?;
     let frame_complete = "CodeBlob::_frame_complete_offset";
     let narrow = lookup.0.field(frame_complete).is_some_and(|field| field.type_name.starts_with("int16"));
-    let mut layout = Layout {
+    let mut layout = JvmLayout {
         heap_block_bytes: lookup.size("HeapBlock")?,
         block_used: lookup.one("HeapBlock::_header")? + lookup.one("HeapBlock::Header::_used")?,
         blob_name: lookup.one("CodeBlob::_name")?,
@@ -79,7 +79,7 @@ pub(crate) fn common(lookup: Lookup<'_>) -> Result<Layout, HotspotError> {
         blob_frame_complete: lookup.one(frame_complete)?,
         frame_complete_bytes: if narrow { 2 } else { 4 },
         blob_frame_size: lookup.one("CodeBlob::_frame_size")?,
-        ..Layout::default()
+        ..JvmLayout::default()
     };
     nmethod(&mut layout, lookup)?;
     metadata(&mut layout, lookup)?;
@@ -99,7 +99,7 @@ fn nmethod_kind(lookup: Lookup<'_>, blob_kind: u16) -> Result<u16, HotspotError>
     }
 }
 
-fn nmethod(layout: &mut Layout, lookup: Lookup<'_>) -> Result<(), HotspotError> {
+fn nmethod(layout: &mut JvmLayout, lookup: Lookup<'_>) -> Result<(), HotspotError> {
     layout.nmethod_verified_entry =
         lookup.any(&["nmethod::_verified_entry_point", "nmethod::_verified_entry_offset"])?;
     layout.entry_is_offset = u16::from(!lookup.has("nmethod::_verified_entry_point"));
@@ -125,7 +125,7 @@ fn nmethod(layout: &mut Layout, lookup: Lookup<'_>) -> Result<(), HotspotError> 
     Ok(())
 }
 
-fn metadata(layout: &mut Layout, lookup: Lookup<'_>) -> Result<(), HotspotError> {
+fn metadata(layout: &mut JvmLayout, lookup: Lookup<'_>) -> Result<(), HotspotError> {
     layout.method_const = lookup.one("Method::_constMethod")?;
     layout.const_constants = lookup.one("ConstMethod::_constants")?;
     layout.const_code_size = lookup.one("ConstMethod::_code_size")?;
@@ -148,7 +148,7 @@ fn metadata(layout: &mut Layout, lookup: Lookup<'_>) -> Result<(), HotspotError>
     Ok(())
 }
 
-fn continuation(layout: &mut Layout, lookup: Lookup<'_>) -> Result<(), HotspotError> {
+fn continuation(layout: &mut JvmLayout, lookup: Lookup<'_>) -> Result<(), HotspotError> {
     layout.thread_cont_entry = lookup.or_none(&["JavaThread::_cont_entry"])?;
     layout.cont_entry_bytes = match lookup.0.size_of("ContinuationEntry") {
         // share/runtime/continuationEntry.hpp, `size()`: up to a multiple of two words.

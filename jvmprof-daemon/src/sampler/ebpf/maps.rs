@@ -5,7 +5,9 @@ use std::ops::RangeInclusive;
 
 use aya::maps::{Array, HashMap, MapData, MapError};
 use jvmprof_common::jvm::Jvm;
-use jvmprof_common::tables::{CHUNK_ROWS, Chunk, MAX_RULES, PackedRule, Page, ProcessEntry, Region, Table};
+use jvmprof_common::tables::{
+    CHUNK_ROWS, MAX_RULES, PackedRule, ProcessEntry, Region, RowChunk, RowPage, RowTable,
+};
 
 use super::dropped_processes::DroppedProcesses;
 use super::kernel_symbols::KernelNames;
@@ -43,7 +45,7 @@ impl TableSizes {
     pub fn of_machine() -> Self {
         let memory = memory_bytes().unwrap_or_default();
         let bytes = (memory / MEMORY_PART).clamp(*ROW_BYTES.start(), *ROW_BYTES.end());
-        let chunks = bytes / size_of::<Chunk>() as u64;
+        let chunks = bytes / size_of::<RowChunk>() as u64;
         Self { rows: (chunks * CHUNK_ROWS as u64) as u32, ..Self::default() }
     }
 
@@ -80,16 +82,16 @@ const ROWS: &str = "ROWS";
 const RULES: &str = "RULES";
 const JVMS: &str = "JVMS";
 
-plain!(ProcessEntry, Region, Table, Page, Chunk, PackedRule, Jvm);
+plain!(ProcessEntry, Region, RowTable, RowPage, RowChunk, PackedRule, Jvm);
 
 /// The tables of loaded kernel programs.
 pub struct KernelTables {
     sizes: TableSizes,
     processes: HashMap<MapData, u32, Plain<ProcessEntry>>,
     regions: Array<MapData, Plain<Region>>,
-    tables: Array<MapData, Plain<Table>>,
-    pages: Array<MapData, Plain<Page>>,
-    rows: Array<MapData, Plain<Chunk>>,
+    tables: Array<MapData, Plain<RowTable>>,
+    pages: Array<MapData, Plain<RowPage>>,
+    rows: Array<MapData, Plain<RowChunk>>,
     rules: Array<MapData, Plain<PackedRule>>,
     jvms: Array<MapData, Plain<Jvm>>,
     dropped: Option<DroppedProcesses>,
@@ -158,19 +160,19 @@ impl KernelTables {
 
     /// # Errors
     /// As [`Self::set_region`].
-    pub fn set_table(&mut self, index: u32, table: Table) -> Result<(), SamplerError> {
+    pub fn set_table(&mut self, index: u32, table: RowTable) -> Result<(), SamplerError> {
         self.tables.set(index, Plain(table), 0).map_err(map_error(TABLES))
     }
 
     /// # Errors
     /// As [`Self::set_region`].
-    pub fn set_page(&mut self, index: u32, page: Page) -> Result<(), SamplerError> {
+    pub fn set_page(&mut self, index: u32, page: RowPage) -> Result<(), SamplerError> {
         self.pages.set(index, Plain(page), 0).map_err(map_error(PAGES))
     }
 
     /// # Errors
     /// As [`Self::set_region`].
-    pub fn set_chunk(&mut self, index: u32, rows: Chunk) -> Result<(), SamplerError> {
+    pub fn set_chunk(&mut self, index: u32, rows: RowChunk) -> Result<(), SamplerError> {
         self.rows.set(index, Plain(rows), 0).map_err(map_error(ROWS))
     }
 
@@ -184,7 +186,7 @@ impl KernelTables {
     ///
     /// # Errors
     /// As [`Self::set_region`].
-    pub fn page(&self, index: u32) -> Result<Page, SamplerError> {
+    pub fn page(&self, index: u32) -> Result<RowPage, SamplerError> {
         self.pages.get(&index, 0).map(|page| page.0).map_err(map_error(PAGES))
     }
 
@@ -192,7 +194,7 @@ impl KernelTables {
     ///
     /// # Errors
     /// As [`Self::set_region`].
-    pub fn chunk(&self, index: u32) -> Result<Chunk, SamplerError> {
+    pub fn chunk(&self, index: u32) -> Result<RowChunk, SamplerError> {
         self.rows.get(&index, 0).map(|rows| rows.0).map_err(map_error(ROWS))
     }
 

@@ -33,7 +33,7 @@ const TAIL_CALLED: [&str; 3] = ["leaf", "unwind", "frozen"];
 const FORK: &str = "process_fork";
 const EXEC: &str = "process_exec";
 /// Where the kernel doesn't take that one.
-const FREE_PLACE: &str = "free_place";
+const UNMAPPED_AREA: &str = "unmapped_area";
 const COUNTERS: &str = "COUNTERS";
 /// One CPU's.
 type Counters = [u64; Counter::LEN as usize];
@@ -98,7 +98,7 @@ impl Programs {
         drop(btf);
         if let Err(error) = &watched {
             tracing::debug!(%error, "new mappings aren't watched");
-            match follow(&mut ebpf, FREE_PLACE, "vm_unmapped_area") {
+            match follow(&mut ebpf, UNMAPPED_AREA, "vm_unmapped_area") {
                 Ok(()) => tracing::info!("{HALF_WATCHED}"),
                 Err(error) => tracing::warn!(%error, "{UNWATCHED}"),
             }
@@ -265,7 +265,7 @@ fn follow(ebpf: &mut Ebpf, name: &'static str, tracepoint: &str) -> Result<(), S
 /// What it means where the kernel doesn't take [`NEW_MAPPING`]: before 5.16, and where it was built
 /// without what fentry programs need.
 const HALF_WATCHED: &str = "where a process maps code over other code without unmapping that first, stacks of the next second end there: this kernel takes no fentry program";
-/// What it means where it doesn't take [`FREE_PLACE`] either.
+/// What it means where it doesn't take [`UNMAPPED_AREA`] either.
 const UNWATCHED: &str = "where a process loads a library in the place of another one, stacks of the next second end there: this kernel takes no fentry program";
 
 /// Has what is known of a process forgotten when code of files takes the place of other.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use jvmprof_common::rows::Row;
-use jvmprof_common::unwind::Rule;
+use jvmprof_common::unwind::UnwindRule;
 
 use crate::kernel_tables::{CodeTables, RowsKey};
 use crate::native::file_cache::{FileCache, KeyedHeader, LoadError};
@@ -258,24 +258,24 @@ impl Module {
         self.is_replaced
     }
 
-    fn rule(&self, process: &Process, (files, tables): Sources<'_>, address: Avma) -> Rule {
+    fn rule(&self, process: &Process, (files, tables): Sources<'_>, address: Avma) -> UnwindRule {
         if self.is_class_data {
-            return Rule::Row(Row::AT_CALL);
+            return UnwindRule::Row(Row::AT_CALL);
         }
         let place = self.file.as_ref().ok().and_then(|file| Some((file, self.svma(file, address)?)));
-        let Some((file, svma)) = place else { return Rule::FramePointer };
+        let Some((file, svma)) = place else { return UnwindRule::FramePointer };
         let row = match tables.and_then(|tables| tables.row(&RowsKey::File(file.key), svma.0)) {
             Some(row) => row,
             None => match self.rows(process, file, files) {
                 Ok(rows) => rows.row(svma),
                 // It has rows, and likely needs them.
-                Err(LoadError::OverLimit { .. }) => return Rule::Unknown,
+                Err(LoadError::OverLimit { .. }) => return UnwindRule::Unknown,
                 Err(_) => None,
             },
         };
         // Code without rows is mostly written by hand or by compilers that keep frame pointers,
         // such as Go's.
-        row.map_or(Rule::FramePointer, Rule::Row)
+        row.map_or(UnwindRule::FramePointer, UnwindRule::Row)
     }
 }
 
@@ -289,10 +289,10 @@ pub(in crate::symbolize) fn rule(
     sources: Sources<'_>,
     counts: &mut SymbolCounts,
     address: Avma,
-) -> Rule {
+) -> UnwindRule {
     match process.mappings.find(address) {
-        None => Rule::Unknown,
-        Some(code) if code.backing == Backing::Anonymous => Rule::FramePointer,
+        None => UnwindRule::Unknown,
+        Some(code) if code.backing == Backing::Anonymous => UnwindRule::FramePointer,
         Some(code) => {
             modules.get(process, &Arc::clone(code), sources.0, counts).rule(process, sources, address)
         }

@@ -4,12 +4,13 @@
 use std::collections::HashMap;
 
 use jvmprof_common::abi::Stop;
+use jvmprof_common::address::StackAddress;
 use jvmprof_common::frame::{FrameWord, UserFrame};
 use jvmprof_common::rows::{CfaRule, RaRule, RbpRule, Register, Row};
-use jvmprof_common::unwind::hotspot::{
-    self, CODE_BYTES, CODE_WORDS, HEADER_BYTES, HEADER_WORDS, SHORT_HEADER_BYTES, Target, Words,
-};
-use jvmprof_common::unwind::{Code, Cursor, Memory, Rule, is_code_address, step};
+use jvmprof_common::unwind::hotspot::code_blobs::{HEADER_BYTES, HEADER_WORDS, SHORT_HEADER_BYTES};
+use jvmprof_common::unwind::hotspot::compiled::instructions::{CODE_BYTES, CODE_WORDS, LoadedCode};
+use jvmprof_common::unwind::hotspot::{self, EncodedFrame, HotspotTarget};
+use jvmprof_common::unwind::{Cursor, Memory, UnwindRule, is_code_address, step};
 
 use crate::hotspot::ProcessMemory;
 use crate::sampler::Sample;
@@ -22,17 +23,17 @@ const MAX_FRAMES: usize = 1024;
 /// Rules by address, since the same few return addresses end every stack.
 #[derive(Debug, Default)]
 pub(in crate::symbolize) struct Rules {
-    by_address: HashMap<Avma, Rule>,
+    by_address: HashMap<Avma, UnwindRule>,
 }
 
 impl Rules {
-    fn at(&mut self, address: Avma, find: impl FnOnce(Avma) -> Rule) -> Rule {
+    fn at(&mut self, address: Avma, find: impl FnOnce(Avma) -> UnwindRule) -> UnwindRule {
         if let Some(rule) = self.by_address.get(&address) {
             return *rule;
         }
         let rule = find(address);
         // Code may be mapped there a moment later.
-        if !matches!(rule, Rule::Unknown) {
+        if !matches!(rule, UnwindRule::Unknown) {
             self.by_address.insert(address, rule);
         }
         rule
@@ -43,7 +44,7 @@ impl Rules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::symbolize) struct End {
     pub(in crate::symbolize) stop: Stop,
-    pub(in crate::symbolize) rule: Rule,
+    pub(in crate::symbolize) rule: UnwindRule,
     /// Of the last frame.
     pub(in crate::symbolize) cursor: Cursor,
 }
@@ -55,14 +56,15 @@ pub(in crate::symbolize) fn finish(
     java: Option<&Attached>,
     frames: &mut Vec<UserFrame>,
     rules: &mut Rules,
-    mut find: impl FnMut(Avma) -> Rule,
-    mut generated: impl FnMut(Avma) -> Option<Rule>,
+    mut find: impl FnMut(Avma) -> UnwindRule,
+    mut generated: impl FnMut(Avma) -> Option<UnwindRule>,
 ) -> End {
     let header = &sample.header;
     let Some((pc, exact)) = frames.last().map(|frame| place(frame, java)) else {
-        return End { stop: sample.stop, rule: Rule::Unknown, cursor: Cursor::default() };
+        return End { stop: sample.stop, rule: UnwindRule::Unknown, cursor: Cursor::default() };
     };
-    let mut cursor = Cursor { pc, sp: header.tail_sp, fp: header.tail_fp, exact };
+    let (sp, fp) = (StackAddress(header.tail_sp), StackAddress(header.tail_fp));
+    let mut cursor = Cursor { pc: Avma(pc), sp, fp, exact };
     let mut target = Copied {
         stack: (sample.tail_start(), sample.tail()),
         sample,
@@ -73,30 +75,30 @@ pub(in crate::symbolize) fn finish(
     };
     let mut rule_at = |at: Avma| generated(at).unwrap_or_else(|| rules.at(at, &mut find));
     loop {
-        let at = Avma(if cursor.exact { cursor.pc } else { cursor.pc.saturating_sub(1) });
+        let at = if cursor.exact { cursor.pc } else { Avma(cursor.pc.0.saturating_sub(1)) };
         let is_java = |at: Avma| java.is_some_and(|java| contains(java, at));
-        let mut words = Words::default();
+        let mut encoded = EncodedFrame::default();
         let (stepped, rule) = match java.filter(|_| is_java(at)) {
             Some(java) => {
                 let jvm = java.jvm();
                 let stepped = if target.registers.is_some() {
-                    hotspot::step_leaf(&mut cursor, &mut target, jvm, &mut words)
+                    hotspot::step_leaf(&mut cursor, &mut target, jvm, &mut encoded)
                 } else {
-                    hotspot::step(&mut cursor, &mut target, jvm, &mut words)
+                    hotspot::step(&mut cursor, &mut target, jvm, &mut encoded)
                 };
-                let mut taken = &words.words[..words.count as usize];
+                let mut taken = &encoded.words[..encoded.count as usize];
                 if let Some(frame) = UserFrame::take(&mut taken) {
                     frames.pop();
                     frames.push(frame);
                 }
-                (stepped, Rule::Unknown)
+                (stepped, UnwindRule::Unknown)
             }
             None => {
                 let mut rule = rule_at(at);
-                if matches!(rule, Rule::Row(Row::AT_CALL)) && target.is_archived_entry(cursor.pc) {
-                    rule = Rule::Row(AT_INTERPRETER_ENTRY);
+                if matches!(rule, UnwindRule::Row(Row::AT_CALL)) && target.is_archived_entry(cursor.pc) {
+                    rule = UnwindRule::Row(AT_INTERPRETER_ENTRY);
                 }
-                (step(&mut cursor, &mut target, &mut Known(rule)), rule)
+                (step(&mut cursor, &mut target, &rule), rule)
             }
         };
         if let Err(stop) = stepped {
@@ -105,12 +107,12 @@ pub(in crate::symbolize) fn finish(
         if frames.len() >= MAX_FRAMES {
             return End { stop: Stop::DepthReached, rule, cursor };
         }
-        let caller = Avma(cursor.pc.saturating_sub(1));
-        if !is_code_address(cursor.pc) || !is_java(caller) && matches!(rule_at(caller), Rule::Unknown) {
+        let caller = Avma(cursor.pc.0.saturating_sub(1));
+        if !is_code_address(cursor.pc) || !is_java(caller) && matches!(rule_at(caller), UnwindRule::Unknown) {
             return End { stop: Stop::UnknownCode, rule, cursor };
         }
         target.registers = None;
-        let word = FrameWord::native(cursor.pc, cursor.exact);
+        let word = FrameWord::native(cursor.pc.0, cursor.exact);
         frames.push(UserFrame::Native { pc: word.address(), exact: word.is_exact() });
     }
 }
@@ -154,14 +156,6 @@ fn archived_jump(code: &[u8; ARCHIVED_JUMP_BYTES]) -> Option<u64> {
     })
 }
 
-struct Known(Rule);
-
-impl Code for Known {
-    fn rule(&mut self, _: &Cursor) -> Rule {
-        self.0
-    }
-}
-
 /// What was copied of the memory, and the live process for what wasn't.
 struct Copied<'a> {
     /// Where it begins, and its words.
@@ -174,13 +168,13 @@ struct Copied<'a> {
 }
 
 impl Copied<'_> {
-    fn read(&self, address: u64, into: &mut [u8]) -> bool {
-        self.java.is_some_and(|java| java.memory().read_into(Avma(address), into))
+    fn read(&self, address: Avma, into: &mut [u8]) -> bool {
+        self.java.is_some_and(|java| java.memory().read_into(address, into))
     }
 
     /// Whether the interrupted instruction is a jump of an archive of classes that leads to an
     /// entry of the interpreter.
-    fn is_archived_entry(&self, pc: u64) -> bool {
+    fn is_archived_entry(&self, pc: Avma) -> bool {
         let Some(java) = self.java.filter(|_| self.registers.is_some()) else { return false };
         let mut code = [0; ARCHIVED_JUMP_BYTES];
         let interpreter = java.jvm().interpreter_start..java.jvm().interpreter_end;
@@ -188,7 +182,7 @@ impl Copied<'_> {
             && archived_jump(&code).is_some_and(|to| interpreter.contains(&to))
     }
 
-    fn read_words<const N: usize>(&self, address: u64, bytes: usize) -> Option<[u64; N]> {
+    fn read_words<const N: usize>(&self, address: Avma, bytes: usize) -> Option<[u64; N]> {
         let mut buffer = vec![0; bytes];
         if !self.read(address, &mut buffer) {
             return None;
@@ -202,15 +196,16 @@ impl Copied<'_> {
 }
 
 impl Memory for Copied<'_> {
-    fn read_u64(&mut self, address: u64) -> Option<u64> {
+    fn read_u64(&mut self, address: StackAddress) -> Option<u64> {
         std::iter::once(self.stack).chain(self.sample.stretches()).find_map(|(start, words)| {
-            let offset = address.checked_sub(start.0).filter(|offset| offset.is_multiple_of(8))?;
+            let offset = address.0.checked_sub(start.0).filter(|offset| offset.is_multiple_of(8))?;
             words.get(usize::try_from(offset / 8).ok()?).copied()
         })
     }
 
-    fn read_object(&mut self, address: u64) -> Option<u64> {
-        if let Some(word) = self.sample.header.thread_pointer.ne(&0).then(|| self.read_u64(address)).flatten()
+    fn read_object(&mut self, address: Avma) -> Option<u64> {
+        if let Some(word) =
+            self.sample.header.thread_pointer.ne(&0).then(|| self.read_u64(StackAddress(address.0))).flatten()
         {
             return Some(word);
         }
@@ -218,8 +213,8 @@ impl Memory for Copied<'_> {
         self.read(address, &mut bytes).then(|| u64::from_le_bytes(bytes))
     }
 
-    fn thread_pointer(&self) -> Option<u64> {
-        Some(self.sample.header.thread_pointer).filter(|thread| *thread != 0)
+    fn thread_pointer(&self) -> Option<Avma> {
+        Some(Avma(self.sample.header.thread_pointer)).filter(|thread| thread.0 != 0)
     }
 
     fn register(&self, register: Register) -> Option<u64> {
@@ -227,15 +222,15 @@ impl Memory for Copied<'_> {
     }
 }
 
-impl Target for Copied<'_> {
+impl HotspotTarget for Copied<'_> {
     type Row = Row;
 
-    fn read_u8(&mut self, address: u64) -> Option<u8> {
+    fn read_u8(&mut self, address: Avma) -> Option<u8> {
         let mut byte = [0];
         self.read(address, &mut byte).then_some(byte[0])
     }
 
-    fn load_header(&mut self, address: u64) -> bool {
+    fn load_header(&mut self, address: Avma) -> bool {
         let whole = self.read_words(address, HEADER_BYTES);
         let read = whole.or_else(|| self.read_words(address, SHORT_HEADER_BYTES));
         self.header = read.unwrap_or(self.header);
@@ -246,18 +241,18 @@ impl Target for Copied<'_> {
         self.header[index % HEADER_WORDS]
     }
 
-    fn load_code(&mut self, address: u64) -> bool {
+    fn load_code(&mut self, address: Avma) -> bool {
         let read = self.read_words(address, CODE_BYTES);
         self.code = read.unwrap_or(self.code);
         read.is_some()
     }
 
-    fn code(&self) -> &[u64; CODE_WORDS] {
+    fn code(&self) -> &LoadedCode {
         &self.code
     }
 
-    fn stub_row(&mut self, _: u32, address: u64) -> Option<Row> {
-        self.java?.stubs().row(Avma(address))
+    fn stub_row(&mut self, _: u32, address: Avma) -> Option<Row> {
+        self.java?.stubs().row(address)
     }
 }
 

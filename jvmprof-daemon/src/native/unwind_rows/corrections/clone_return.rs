@@ -40,7 +40,7 @@ pub(in crate::native::unwind_rows) fn rows<S: ByteSource>(
         let own = rows.row(Svma(call.0.checked_sub(1)?))?;
         let is_plain = matches!((own.cfa, own.ra), (CfaRule::Rsp(_), RaRule::AtCfa(-8)));
         let code = suspects::instructions(file, (call, Svma(child.0 + FIRST_BYTES), 0));
-        let row = Row { ra: RaRule::BehindClone, ..own };
+        let row = Row { ra: RaRule::AfterClone, ..own };
         (is_plain && is_return(&code, child)).then_some((call.0, child.0, row))
     });
     found.collect()

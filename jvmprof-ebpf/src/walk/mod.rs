@@ -1,0 +1,397 @@
+//! Walking the user stack: the interrupted frame (the program `leaf`), then some frames a program
+//! (`unwind`, and [`frozen`] in the Java heap), one program after the other, until the stack ends.
+//!
+//! The walk's state is [`Scratch`]; each global function says what it reads and writes there. Each
+//! frame is looked for in the [`unwind_cache`] first; what isn't there is found by the tables and
+//! by the steppers of [`jvmprof_common::unwind`], which see the process as a [`target`] and call
+//! [`subprograms`].
+
+mod frozen;
+pub mod method_cache;
+mod subprograms;
+mod target;
+pub mod unwind_cache;
+
+use aya_ebpf::{
+    macros::{map, perf_event},
+    maps::ProgramArray,
+    programs::PerfEventContext,
+};
+use jvmprof_common::{
+    abi::{Counter, FRAMES_PER_PROGRAM, MAX_USER_FRAMES, Stop},
+    address::Avma,
+    frame::FrameWord,
+    tables::Region,
+    unwind::{Cursor, call_instruction::ends_in_call, frame_pointer_stepper, hotspot, row_stepper},
+};
+
+use crate::{
+    counters::count,
+    emit::finish,
+    scratch::{self, Copies, Scratch},
+    tables, user_memory,
+};
+use target::frame_target;
+use unwind_cache::CachedPc;
+
+/// Entry 0 is [`leaf`], entry 1 [`unwind`], entry 2 [`frozen`].
+#[map]
+static PROGRAMS: ProgramArray = ProgramArray::with_max_entries(3, 0);
+
+/// Continues in [`leaf`]; returns only if that isn't possible.
+#[inline(always)]
+pub fn start(ctx: &PerfEventContext) {
+    // SAFETY: the programs of the array have this context's type; a missing entry makes the call
+    // return.
+    unsafe { PROGRAMS.tail_call(ctx, 0) };
+}
+
+/// The interrupted frame: any instruction of any code, with all its registers.
+#[perf_event]
+fn leaf(ctx: PerfEventContext) -> u32 {
+    let Some(scratch) = scratch::get() else {
+        count(Counter::UnwinderUnavailable);
+        return 0;
+    };
+    if scratch.is_published == 0 {
+        scratch.push(FrameWord::exact(scratch.cursor.pc.0).0);
+        scratch.frames = 1;
+        finish(scratch, &ctx, Stop::UnknownProcess as u64);
+        return 0;
+    }
+    let Some(copies) = scratch::copies() else {
+        count(Counter::UnwinderUnavailable);
+        return 0;
+    };
+    // SAFETY: nobody else uses the copies meanwhile. They are another sample's.
+    unsafe {
+        (*copies).window.clear();
+        (*copies).method_cache.begin_sample();
+    }
+    unwind_cache::begin_sample(scratch);
+    let stop = match classify(scratch, copies, true) {
+        Ok(WALKED_CACHED) => WALKED,
+        Ok(HOTSPOT) => step_java_leaf(),
+        Ok(kind) => step_native_leaf(kind),
+        Err(stop) => stop as u64,
+    };
+    if stop != WALKED {
+        if stop == Stop::Frozen as u64 {
+            tail_call(&ctx, FROZEN);
+        }
+        finish(scratch, &ctx, stop);
+        return 0;
+    }
+    tail_call(&ctx, UNWIND);
+    count(Counter::UnwinderUnavailable);
+    0
+}
+
+#[perf_event]
+fn unwind(ctx: PerfEventContext) -> u32 {
+    let Some(scratch) = scratch::get() else {
+        count(Counter::UnwinderUnavailable);
+        return 0;
+    };
+    for _ in 0..FRAMES_PER_PROGRAM {
+        if scratch.frames >= MAX_USER_FRAMES as u64 {
+            finish(scratch, &ctx, Stop::DepthReached as u64);
+            return 0;
+        }
+        let stop = walk_caller();
+        if stop == Stop::Frozen as u64 {
+            tail_call(&ctx, FROZEN);
+        }
+        if stop != WALKED {
+            finish(scratch, &ctx, stop);
+            return 0;
+        }
+    }
+    tail_call(&ctx, UNWIND);
+    // The kernel's limit of tail calls.
+    finish(scratch, &ctx, Stop::DepthReached as u64);
+    0
+}
+
+/// Entries of [`PROGRAMS`].
+pub const UNWIND: u32 = 1;
+pub const FROZEN: u32 = 2;
+
+/// Continues in another program; returns only if that isn't possible.
+#[inline(always)]
+pub fn tail_call(ctx: &PerfEventContext, program: u32) {
+    // SAFETY: as in `start`.
+    unsafe { PROGRAMS.tail_call(ctx, program) };
+}
+
+/// [`walk_caller`] and the steps return this where there is a caller; else a [`Stop`].
+pub const WALKED: u64 = 255;
+
+/// Appends the frame of [`Scratch::cursor`], which is above the interrupted one, to the sample, and
+/// moves the cursor to its caller. A global function, as the next ones: the verifier checks it
+/// once, instead of once a turn of the loop, and what follows it as often as paths lead there.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn walk_caller() -> u64 {
+    let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
+        return Stop::CodeUnreadable as u64;
+    };
+    // What follows works on the scratch memory itself: nothing here may hold it meanwhile.
+    match classify(scratch, copies, false) {
+        Ok(WALKED_CACHED) => WALKED,
+        Ok(HOTSPOT) => step_java_caller(),
+        Ok(kind) => step_native_caller(kind),
+        Err(stop) => stop as u64,
+    }
+}
+
+/// Returns the kind of the cursor's frame. A compiled one that is cached is appended and left:
+/// [`WALKED_CACHED`].
+#[inline(always)]
+fn classify(scratch: &mut Scratch, copies: *mut Copies, is_leaf: bool) -> Result<u32, Stop> {
+    let here = scratch.cursor;
+    // Below a signal handler an interrupted frame has no registers: too seldom to be cached.
+    let is_usual = is_leaf || !here.exact;
+    let kind = match is_usual {
+        true if !is_leaf && is_interpreted(scratch, here.pc) => HOTSPOT,
+        true => unwind_cache::get(scratch, &here),
+        false => CachedPc::NONE,
+    };
+    if kind == CachedPc::COMPILED || kind == CachedPc::STUB {
+        let mut cursor = here;
+        if step_cached(scratch, copies, &mut cursor, kind) {
+            if kind == CachedPc::STUB {
+                return Ok(kind);
+            }
+            scratch.by_frame_pointer = 0;
+            scratch.push_frame();
+            scratch.callee = here;
+            scratch.cursor = cursor;
+            return Ok(WALKED_CACHED);
+        }
+    } else if kind != CachedPc::NONE {
+        return Ok(kind);
+    }
+    let kind = find_code(scratch, &here, is_leaf)?;
+    if is_usual && kind == CachedPc::ROWS {
+        unwind_cache::insert_rule(scratch, &here);
+    }
+    Ok(kind)
+}
+
+/// Appends the interrupted frame, of a JVM's code, and moves [`Scratch::cursor`] to its caller;
+/// writes [`Scratch::frame`] and the cache.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn step_java_leaf() -> u64 {
+    step_java(true)
+}
+
+/// The same for a frame above it.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn step_java_caller() -> u64 {
+    step_java(false)
+}
+
+#[inline(always)]
+fn step_java(is_leaf: bool) -> u64 {
+    let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
+        return Stop::CodeUnreadable as u64;
+    };
+    let here = scratch.cursor;
+    let mut cursor = here;
+    let by_frame_pointer = scratch.by_frame_pointer;
+    scratch.by_frame_pointer = 0;
+    // SAFETY: nobody else uses the copies meanwhile; as below.
+    unsafe { (*copies).method_was_cached = 0 };
+    let stepped = step_hotspot(scratch, copies, &mut cursor, is_leaf);
+    if unsafe { (*copies).method_was_cached } == 0 {
+        unwind_cache::flag_new_code(scratch);
+    }
+    if (is_leaf || !here.exact) && stepped.is_ok() {
+        unwind_cache::insert_generated(scratch, &here);
+        if is_leaf {
+            unwind_cache::insert_nmethod(scratch, &here);
+        }
+    }
+    scratch.push_frame();
+    leave(scratch, cursor, stepped, by_frame_pointer)
+}
+
+/// Appends the interrupted frame, of native code, or of a stub that [`Scratch::frame`] has already,
+/// and moves [`Scratch::cursor`] to its caller; reads [`Scratch::rule`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn step_native_leaf(kind: u32) -> u64 {
+    step_native(kind, true)
+}
+
+/// The same for a frame above it.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn step_native_caller(kind: u32) -> u64 {
+    step_native(kind, false)
+}
+
+#[inline(always)]
+fn step_native(kind: u32, is_leaf: bool) -> u64 {
+    let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
+        return Stop::CodeUnreadable as u64;
+    };
+    let mut cursor = scratch.cursor;
+    let by_frame_pointer = scratch.by_frame_pointer;
+    scratch.by_frame_pointer = 0;
+    if kind != CachedPc::STUB {
+        scratch.frame.words[0] = FrameWord::native(cursor.pc.0, cursor.exact).0;
+        scratch.frame.count = 1;
+    }
+    scratch.push_frame();
+    let stepped = step_by_rule(scratch, copies, &mut cursor, kind, is_leaf);
+    leave(scratch, cursor, stepped, by_frame_pointer)
+}
+
+/// Moves [`Scratch::cursor`] from the frame that was appended to its caller, `cursor`, if that was
+/// found. `by_frame_pointer`: as the frame itself was.
+#[inline(always)]
+fn leave(scratch: &mut Scratch, cursor: Cursor, stepped: Result<(), Stop>, by_frame_pointer: u64) -> u64 {
+    match stepped {
+        Ok(()) => {
+            scratch.callee = scratch.cursor;
+            scratch.cursor = cursor;
+            WALKED
+        }
+        Err(stop) => {
+            if by_frame_pointer != 0 {
+                drop_false_frame(scratch);
+            }
+            stop as u64
+        }
+    }
+}
+
+/// Kinds of frames beside those of [`CachedPc`].
+const HOTSPOT: u32 = 16;
+const FRAME_POINTER: u32 = 17;
+const ROWS_MISSING: u32 = 18;
+const GENERATED: u32 = 19;
+const WALKED_CACHED: u32 = 20;
+
+/// Returns true for a return address of the interpreter: nothing in it is cached.
+#[inline(always)]
+fn is_interpreted(scratch: &Scratch, pc: Avma) -> bool {
+    unwind_cache::jvm(scratch).is_some_and(|jvm| jvm.returns_to_interpreter(pc))
+}
+
+/// Writes the cursor's region to [`Scratch::region`] and its rule to [`Scratch::rule`], and returns
+/// the kind of its frame.
+#[inline(always)]
+fn find_code(scratch: &mut Scratch, here: &Cursor, is_leaf: bool) -> Result<u32, Stop> {
+    let at = if here.exact { here.pc } else { here.pc - 1 };
+    if !unwind_cache::find_region(scratch, at) {
+        if is_leaf {
+            // A jump through a bad pointer, or code that was mapped a moment ago.
+            scratch.push(FrameWord::exact(here.pc.0).0);
+            scratch.frames += 1;
+        } else {
+            // No return address leads out of the code: the daemon steps the callee again.
+            scratch.cursor = scratch.callee;
+        }
+        return Err(Stop::UnknownCode);
+    }
+    match scratch.region.kind {
+        Region::HOTSPOT => return Ok(HOTSPOT),
+        Region::ROWS_MISSING => return Ok(ROWS_MISSING),
+        Region::GENERATED => return Ok(GENERATED),
+        Region::ROWS => {}
+        _ => return Ok(FRAME_POINTER),
+    }
+    let Region { table, bias, .. } = scratch.region;
+    match tables::row(table, at.0.wrapping_sub(bias)) {
+        Some(rule) => {
+            scratch.rule = *rule;
+            Ok(CachedPc::ROWS)
+        }
+        None => Ok(FRAME_POINTER),
+    }
+}
+
+/// Returns true if the cached frame's code is still there. If so, a compiled frame is stepped over.
+#[inline(always)]
+fn step_cached(scratch: &mut Scratch, copies: *mut Copies, cursor: &mut Cursor, kind: u32) -> bool {
+    let cached = scratch.frame.cached;
+    let Some(jvm) = unwind_cache::jvm(scratch) else { return false };
+    let mut target = frame_target!(scratch, copies, None, 0);
+    if !cached.is_valid(&mut target, jvm) {
+        return false;
+    }
+    if kind == CachedPc::STUB {
+        scratch.frame.words = [FrameWord::stub(cursor.pc.0, cursor.exact).0, cached.word, 0];
+        scratch.frame.count = 2;
+        return true;
+    }
+    hotspot::cached_frames::step(cursor, &mut target, jvm, &cached, &mut scratch.frame)
+}
+
+#[inline(always)]
+fn step_hotspot(
+    scratch: &mut Scratch,
+    copies: *mut Copies,
+    cursor: &mut Cursor,
+    is_leaf: bool,
+) -> Result<(), Stop> {
+    let jvm = unwind_cache::jvm(scratch).ok_or(Stop::CodeUnreadable)?;
+    let registers = if is_leaf { Some(&scratch.header.registers) } else { None };
+    let mut target = frame_target!(scratch, copies, registers, jvm.code_start);
+    if is_leaf {
+        hotspot::step_leaf(cursor, &mut target, jvm, &mut scratch.frame)
+    } else {
+        hotspot::step(cursor, &mut target, jvm, &mut scratch.frame)
+    }
+}
+
+/// Steps over a frame by its rule, or by the frame pointer.
+#[inline(always)]
+fn step_by_rule(
+    scratch: &mut Scratch,
+    copies: *mut Copies,
+    cursor: &mut Cursor,
+    kind: u32,
+    is_leaf: bool,
+) -> Result<(), Stop> {
+    if kind == ROWS_MISSING {
+        return Err(Stop::RowsMissing);
+    }
+    let registers = if is_leaf { Some(&scratch.header.registers) } else { None };
+    let rule = scratch.rule;
+    let jvm = unwind_cache::jvm(scratch);
+    let mut target = frame_target!(scratch, copies, registers, 0);
+    if kind == FRAME_POINTER || kind == GENERATED {
+        frame_pointer_stepper::step(cursor, &mut target).map_err(|stop| {
+            // A zero there only shows that the code keeps no frame pointer. The daemon may know
+            // more of it, and needs the stack.
+            if kind == GENERATED && stop == Stop::ChainEnded { Stop::FramePointerInvalid } else { stop }
+        })?;
+        scratch.by_frame_pointer = 1;
+        return Ok(());
+    }
+    row_stepper::step(cursor, &rule, &mut target)?;
+    if kind == CachedPc::STUB
+        && is_leaf
+        && let Some(jvm) = jvm
+    {
+        hotspot::skip_pushed_arguments(cursor, &mut target, jvm);
+    }
+    Ok(())
+}
+
+/// Takes the last frame back if its return address doesn't follow a call: code that keeps something
+/// else in rbp has led the chain off the stack, and the daemon goes on from the callee.
+#[inline(always)]
+fn drop_false_frame(scratch: &mut Scratch) {
+    let mut before = [0u8; 8];
+    // Code that isn't in memory right now can't be checked.
+    if user_memory::read(scratch.cursor.pc - 8, &mut before) && !ends_in_call(u64::from_le_bytes(before)) {
+        scratch.drop_frame(1);
+    }
+}
