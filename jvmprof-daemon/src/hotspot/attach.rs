@@ -19,6 +19,7 @@ use super::methods::call_operands::CallFields;
 use super::methods::class_unloading::Unloads;
 use super::methods::method::MethodFields;
 use super::process_memory::ProcessMemory;
+use super::stubs::stub_names::StubNames;
 use super::version::JvmVersion;
 use super::virtual_threads::continuation_entry;
 use super::virtual_threads::stack_chunks::ChunkFields;
@@ -52,6 +53,7 @@ pub struct Hotspot<M> {
     /// Where it counts them; `None` if it doesn't.
     pub(crate) unloaded_classes: Option<Avma>,
     pub(crate) unloads: Unloads,
+    pub(crate) stub_names: StubNames,
     /// `None` once it is known how virtual threads' frames are kept, or that this can't be known.
     chunk_fields: Option<ChunkFields>,
 }
@@ -105,6 +107,7 @@ impl<M: ProcessMemory> Hotspot<M> {
             diagnostic_fields: DiagnosticFields::new(lookup),
             unloaded_classes: None,
             unloads: Unloads::default(),
+            stub_names: StubNames::default(),
             chunk_fields: ChunkFields::new(lookup),
         };
         let is_by_version = hotspot.derives_continuations()

@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::code_cache::nmethod::{Debug, NmethodId};
 use super::methods::method::MethodInfo;
 use super::stubs::{PieceShapes, StubRows};
+use super::vmstructs::symtab_variables::VariablesByBuild;
 use crate::generational_cache::GenerationalCache;
 use crate::intern::Interner;
 use crate::types::Avma;
@@ -37,6 +38,7 @@ pub struct JavaCache {
     /// Methods of the JDK are the same in all JVMs of its version.
     infos: Mutex<Interner<MethodInfo>>,
     shapes: Arc<PieceShapes>,
+    pub(crate) symtab_variables: VariablesByBuild,
 }
 
 impl JavaCache {
@@ -48,6 +50,7 @@ impl JavaCache {
             nmethods: GenerationalCache::new(bytes / 2, IDLE, |debug: &Arc<Debug>| debug.size_bytes()),
             infos: Mutex::default(),
             shapes: Arc::default(),
+            symtab_variables: VariablesByBuild::default(),
         }
     }
 

@@ -32,3 +32,4 @@ pub use naming::java_frames::{Frames, JavaFrame, PhysicalFrame};
 pub use process_memory::{LiveMemory, ProcessMemory, RecordedMemory};
 pub use version::JvmVersion;
 pub use vmstructs::exported_symbols::{Image, images};
+pub use vmstructs::symtab_variables::StubVariables;

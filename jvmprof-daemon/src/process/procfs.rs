@@ -275,6 +275,14 @@ pub fn image_starts(pid: u32) -> Result<Vec<Avma>, ProcfsError> {
     Ok(starts)
 }
 
+/// Returns the end of the file's mapping that begins at an address, and the file's path; `None` if
+/// there is none, or the process is gone.
+pub fn mapped_file(pid: u32, start: Avma) -> Option<(Avma, String)> {
+    let maps = open(pid).ok()?.maps().ok()?;
+    let map = maps.into_iter().find(|map| map.address.0 == start.0 && map.inode != 0)?;
+    Some((Avma(map.address.1), path_text(&map.pathname)))
+}
+
 /// Names as perf records have them.
 fn path_text(path: &MMapPath) -> String {
     match path {

@@ -11,5 +11,6 @@ mod own_map;
 mod real;
 mod record;
 mod snapshot;
+mod stub_names;
 #[path = "../support/mod.rs"]
 mod support;

@@ -16,7 +16,9 @@ mod native_code;
 mod piece_shape;
 mod relocatable_fields;
 mod rows_by_offset;
+pub(crate) mod stub_names;
 mod stub_rows;
+mod vtable_stubs;
 
 #[cfg(test)]
 mod tests;

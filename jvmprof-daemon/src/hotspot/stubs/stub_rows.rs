@@ -152,9 +152,11 @@ impl StubRows {
         piece.shape.row(piece.shape.spans.get(behind.checked_sub(1)?)?)
     }
 
-    /// What HotSpot calls the code at an address: a blob's name, a codelet's description.
-    pub fn name(&self, pc: Avma) -> Option<&Arc<str>> {
-        Some(&self.piece(pc)?.shape.name)
+    /// What HotSpot calls the code at an address, and all code that is called so there: a blob's
+    /// name, a codelet's description.
+    pub fn name(&self, pc: Avma) -> Option<(&Arc<str>, Range<Avma>)> {
+        let piece = self.piece(pc)?;
+        Some((&piece.shape.name, Avma(piece.start)..Avma(piece.end())))
     }
 
     /// Hands on all rows in order of their addresses, which count from `base`: first address, first

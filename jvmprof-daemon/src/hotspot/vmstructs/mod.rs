@@ -2,6 +2,7 @@
 
 pub(crate) mod exported_symbols;
 pub(crate) mod field_offsets;
+pub(crate) mod symtab_variables;
 mod tables;
 
 pub use tables::VmStructs;

@@ -206,6 +206,7 @@ impl Attached {
         let mut hotspot = Hotspot::attach(&images, LiveMemory::new(pid))?;
         let mut stubs = cache.stub_rows();
         let attached = began.elapsed();
+        hotspot.locate_stub_names(pid, cache);
         let blobs = hotspot.stub_blobs()?;
         let (codelets, bytes) = hotspot.codelets()?;
         stubs.update(&blobs, &codelets, interpreter(hotspot.jvm()).start, &bytes);
@@ -241,6 +242,7 @@ impl Attached {
 
     /// Takes in stubs that are new. True if there are any.
     fn update_stubs(&mut self) -> Result<bool, HotspotError> {
+        self.hotspot.refresh_stub_names();
         let blobs = self.hotspot.stub_blobs()?;
         let interpreter = interpreter(self.hotspot.jvm());
         if interpreter == self.interpreter {
@@ -339,8 +341,8 @@ impl Attached {
 
     /// What HotSpot calls a stub.
     pub(in crate::symbolize) fn stub_name(&mut self, pc: Avma, name_at: u64) -> Arc<str> {
-        if let Some(name) = self.stubs.name(pc) {
-            return Arc::clone(name);
+        if let Some(name) = self.hotspot.stub_name(&self.stubs, pc) {
+            return name;
         }
         let memory = self.hotspot.memory;
         let name = self.names.entry(name_at).or_insert_with(|| {
