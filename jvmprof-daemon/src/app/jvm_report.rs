@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use crate::hotspot::stubs::StubRows;
 use crate::hotspot::{
-    Blob, CodeAtPc, Compiled, FlagOrigin, Hotspot, HotspotError, JavaFrame, JvmVersion, LiveMemory, VmFlag,
-    images,
+    Blob, CodeAtPc, Compiled, FlagOrigin, Hotspot, HotspotError, JavaCache, JavaFrame, JvmVersion,
+    LiveMemory, VmFlag, images,
 };
 use crate::symbolize::JvmFacts;
 use crate::types::Avma;
@@ -74,6 +74,8 @@ pub(super) struct CodeReport {
     blob: String,
     start: u64,
     end: u64,
+    /// The stub's own name, where a blob has many.
+    stub: Option<String>,
     /// Of the interpreter.
     codelet: Option<String>,
     compile_id: Option<u32>,
@@ -102,6 +104,7 @@ impl Reader {
     /// There is none, or it can't be read.
     pub(super) fn new(pid: u32) -> Result<Self, HotspotError> {
         let mut hotspot = Hotspot::attach(&images(pid)?, LiveMemory::new(pid))?;
+        hotspot.locate_stub_names(pid, &JavaCache::default());
         let blobs = hotspot.blobs()?;
         let mut rows = StubRows::default();
         let (codelets, bytes) = hotspot.codelets()?;
@@ -173,10 +176,13 @@ impl Reader {
         let Some(CodeAtPc { blob, codelet, compiled }) = self.hotspot.explain(pc)? else {
             return Ok(None);
         };
+        let stub =
+            self.hotspot.stub_name(&self.rows, pc).filter(|name| codelet.is_none() && *name != blob.name);
         let mut report = CodeReport {
             blob: blob.name.to_string(),
             start: blob.code.start.0,
             end: blob.code.end.0,
+            stub: stub.map(|name| name.to_string()),
             codelet: codelet.map(|codelet| codelet.description.to_string()),
             compile_id: None,
             tier: None,
@@ -280,6 +286,9 @@ fn counted(counts: &BTreeMap<&'static str, u64>) -> String {
 impl fmt::Display for CodeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "    {:#x}-{:#x} {}", self.start, self.end, self.blob)?;
+        if let Some(stub) = &self.stub {
+            writeln!(f, "    stub                {stub}")?;
+        }
         if let Some(codelet) = &self.codelet {
             writeln!(f, "    codelet             {codelet}")?;
         }

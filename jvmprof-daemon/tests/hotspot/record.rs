@@ -90,6 +90,33 @@ public class Park {
 }
 "#;
 
+/// Hashes, copies of arrays, and calls through vtables and itables.
+const STUBS: &str = r#"
+import java.security.MessageDigest;
+public class Stubs {
+    interface Shape { int area(int x); }
+    static abstract class Base implements Shape { abstract int side(int x); }
+    static class A extends Base { public int area(int x) { return x + 1; } int side(int x) { return x * 3; } }
+    static class B extends Base { public int area(int x) { return x + 2; } int side(int x) { return x * 5; } }
+    static class C extends Base { public int area(int x) { return x + 3; } int side(int x) { return x * 7; } }
+    static class D extends Base { public int area(int x) { return x + 4; } int side(int x) { return x * 9; } }
+    static volatile long sink;
+    static void hash(MessageDigest digest, byte[] data) { digest.update(data); }
+    static void copy(byte[] from, byte[] to) { for (int i = 0; i < 64; i++) System.arraycopy(from, 0, to, 0, from.length); }
+    static long call(Shape[] shapes, Base[] bases) {
+        long sum = 0;
+        for (int i = 0; i < 400_000; i++) sum += shapes[i & 3].area(i) + bases[i & 3].side(i);
+        return sum;
+    }
+    public static void main(String[] args) throws Exception {
+        MessageDigest digest = MessageDigest.getInstance("SHA-256");
+        byte[] data = new byte[200_000], to = new byte[200_000];
+        Base[] bases = { new A(), new B(), new C(), new D() };
+        for (;;) { hash(digest, data); copy(data, to); sink += call(bases, bases); }
+    }
+}
+"#;
+
 fn start(home: &Path, classes: &Path, flags: &[&str], program: &[&str]) -> Workload {
     let mut args = flags.to_vec();
     args.extend(["-cp", classes.to_str().unwrap()]);
@@ -146,6 +173,44 @@ fn a_known_chain_is_whole_and_named_with_its_lines() {
         let of_hash: u64 =
             lines.iter().filter(|(name, _)| name.contains("Load.java:4")).map(|(_, count)| count).sum();
         assert!(of_hash * 10 >= found.samples * 9, "JDK {feature}: {lines:?}");
+    }
+}
+
+#[test]
+fn stubs_have_the_names_that_hotspot_gives_them() {
+    let dir = scratch();
+    let classes = compile_java(dir.path(), "Stubs", STUBS);
+    for (feature, home) in jdks() {
+        let load = start(&home, &classes, &[], &["Stubs"]);
+        std::thread::sleep(Duration::from_secs(3));
+        let found = record(dir.path(), &["-p", &load.pid().to_string(), "-d", "4s", "-F", "499"]);
+        let leaf_of = |caller: &str, name: &str| {
+            found.samples_of(|stack| {
+                let (rest, leaf) = stack.rsplit_once(';').unwrap_or(("", stack));
+                leaf.starts_with(name) && rest.rsplit(';').next().is_some_and(|it| it.starts_with(caller))
+            })
+        };
+        let of = format!("JDK {feature}: {}", found.summary);
+        // Debian's JDK 8 has no symbols, and its stubs the names of their blobs.
+        let has_names = found.samples_of(|stack| stack.contains(";[call_stub]")) > 0;
+        assert!(has_names || feature == 8, "{of}: {:#?}", found.stacks);
+        if has_names {
+            assert_eq!(
+                found.samples_of(|stack| stack.contains("[StubRoutines (")),
+                0,
+                "{of}: {:#?}",
+                found.stacks
+            );
+            // Which one depends on the JDK and the CPU.
+            for (caller, name) in [
+                ("sun.security.provider", "[sha256_implCompress"),
+                ("Stubs.copy", "[jbyte_"),
+                ("Stubs.call", "[vtable stub]"),
+                ("Stubs.call", "[itable stub]"),
+            ] {
+                assert!(leaf_of(caller, name) > 0, "{of}: {name} of {:#?}", found.stacks);
+            }
+        }
     }
 }
 
