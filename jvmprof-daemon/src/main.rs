@@ -8,7 +8,7 @@ use jvmprof_daemon::config::LoadError;
 
 fn main() -> ExitCode {
     // `record -- COMMAND` starts the command through this same binary: nothing may come before.
-    if let Some(gate) = paused_command::requested() {
+    if let Some(gate) = paused_command::exec_gate() {
         return gate.run();
     }
     match Invocation::of_process() {

@@ -6,7 +6,7 @@ use anyhow::Context;
 use tokio::net::TcpListener;
 
 use super::args::CollectorArgs;
-use super::shutdown_signals::Shutdown;
+use super::shutdown_signals::ShutdownSignals;
 use crate::export::collector::page_server::{self, PageOptions};
 use crate::export::collector::{CollectorService, ReadLimits, routes, serve};
 use crate::export::store::{Store, StoreOptions};
@@ -30,7 +30,7 @@ async fn collect(args: &CollectorArgs) -> anyhow::Result<()> {
     let options = PageOptions { listen, limits: ReadLimits::default() };
     let page = page_server::router(Arc::clone(&store), options);
     let collector = Arc::new(CollectorService::new(store));
-    let mut shutdown = Shutdown::new().context("cannot handle signals")?;
+    let mut shutdown = ShutdownSignals::new().context("cannot handle signals")?;
     // For people and for scripts that asked for any free port.
     println!("http://{listen}/");
     if !listen.ip().is_loopback() {

@@ -1,4 +1,4 @@
-//! Flags for names of native code, and what they mean.
+//! The options for names of native frames, and the debuginfod client that they start.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,19 +11,19 @@ use crate::native::debuginfod::{Debuginfod, DebuginfodOptions};
 use crate::pipeline::Pipeline;
 use crate::symbolize::NativeOptions;
 
-/// What gdb and others read: URLs with spaces between them.
+/// The variable that gdb and others read: URLs with spaces between them.
 const URLS_VARIABLE: &str = "DEBUGINFOD_URLS";
-/// How long a recording waits for debug files at its end.
+/// Longest time that a recording waits for debug files at its end.
 const LAST_WAIT: Duration = Duration::from_secs(60);
 const LAST_POLL: Duration = Duration::from_millis(50);
 
-/// The servers that the variable names; what isn't a URL there is for other programs
+/// Returns the servers that the variable names; words that aren't URLs are for other programs
 /// (`ima:enforcing`).
 fn urls_of(variable: &str) -> Vec<Url> {
     variable.split_ascii_whitespace().filter_map(|word| parse_url(word).ok()).collect()
 }
 
-/// Starts what the flags ask for.
+/// Returns the options of these flags, and starts the debuginfod client if they name a server.
 ///
 /// # Errors
 /// debuginfod's folder can't be made.
@@ -44,7 +44,7 @@ pub(super) fn options(args: &NativeArgs) -> anyhow::Result<NativeOptions> {
     Ok(options)
 }
 
-/// A recording has one profile only: debug files on their way are waited for, for a while.
+/// Waits for debug files that are being fetched, for a while: a recording has one profile only.
 pub(super) async fn wait_for_debug_files(options: &NativeOptions, pipeline: &mut Pipeline) {
     let Some(server) = &options.debuginfod else { return };
     let end = Instant::now() + LAST_WAIT;

@@ -8,11 +8,11 @@ pub const EXIT_USAGE: u8 = 64;
 #[error("{0}")]
 pub(super) struct UsageError(pub(super) String);
 
-/// Lines of the verifier's log that are worth reading.
+/// Lines of an error with the verifier's log that are worth reading.
 const MAX_LINES: usize = 12;
 
-/// An error with all its causes, each said once.
-pub(super) fn explain(error: &(dyn std::error::Error + 'static)) -> String {
+/// Returns an error's text with those of all its causes, each said once.
+pub(super) fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -37,10 +37,10 @@ mod tests {
         let repeating = anyhow::Error::new(crate::sampler::SamplerError::Thread { source: io });
         let error = repeating.context("cannot sample");
         assert_eq!(
-            explain(error.as_ref()),
+            with_causes(error.as_ref()),
             "cannot sample: starting the thread that empties the rings: no room"
         );
         let plain = std::fs::read("/nowhere/x").context("cannot read").expect_err("there is no such file");
-        assert_eq!(explain(plain.as_ref()), "cannot read: No such file or directory (os error 2)");
+        assert_eq!(with_causes(plain.as_ref()), "cannot read: No such file or directory (os error 2)");
     }
 }

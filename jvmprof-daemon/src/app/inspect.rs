@@ -1,4 +1,4 @@
-//! `jvmprof inspect PID`: what is known of one process.
+//! `jvmprof inspect PID`: reports what the profiler knows of one process.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,11 +8,10 @@ use anyhow::Context;
 use serde::Serialize;
 
 use super::args::InspectArgs;
-use super::jvm_report::{CodeReport, JvmReport, Reader};
+use super::jvm_report::{CodeReport, JvmInspector, JvmProblem, JvmReport};
 use super::pipeline_options::node_name;
-use super::stdout::print_out;
+use super::stdout::print_report;
 use crate::clock::monotonic_ns;
-use crate::hotspot::HotspotError;
 use crate::pipeline::labels::labels_of;
 use crate::process::{Process, ProcessTable};
 use crate::symbolize::{ModuleReport, NativePlace, SymbolMemory, Symbolizer};
@@ -22,7 +21,7 @@ use crate::types::Avma;
 const FILE_CACHE_BYTES: u64 = 64 << 20;
 
 #[derive(Debug, Serialize)]
-struct Report {
+struct ProcessReport {
     pid: u32,
     /// Its pid in its own pid namespace.
     inner_pid: u32,
@@ -32,23 +31,16 @@ struct Report {
     labels: BTreeMap<String, String>,
     perf_map_entries: u64,
     jvm: Option<JvmReport>,
-    /// Why there is no `jvm`.
-    jvm_problem: Option<Problem>,
-    /// What is at the address that was asked for.
+    /// The reason why there is no `jvm`.
+    jvm_problem: Option<JvmProblem>,
+    /// The code at the requested address.
     #[serde(skip_serializing_if = "Option::is_none")]
-    place: Option<Place>,
+    place: Option<AddressReport>,
     mappings: Vec<ModuleReport>,
 }
 
 #[derive(Debug, Serialize)]
-struct Problem {
-    /// A short word: [`HotspotError::reason`].
-    reason: &'static str,
-    text: String,
-}
-
-#[derive(Debug, Serialize)]
-struct Place {
+struct AddressReport {
     pc: u64,
     /// In the JVM's code cache.
     code: Option<CodeReport>,
@@ -56,42 +48,36 @@ struct Place {
     native: Option<NativePlace>,
 }
 
-impl From<HotspotError> for Problem {
-    fn from(error: HotspotError) -> Self {
-        Self { reason: error.reason(), text: error.to_string() }
-    }
-}
-
 /// Runs the subcommand.
 pub(super) fn run(args: &InspectArgs) -> anyhow::Result<()> {
     let facts = crate::process::procfs::facts(args.pid)?;
-    // Looked at as if it had just been sampled: what is shown is what the profiler knows.
+    // As if it had just been sampled: the report shows what the profiler knows.
     let mut table = ProcessTable::default();
     let process = table.existing(args.pid, &facts, monotonic_ns());
-    let report = Report::new(
+    let report = ProcessReport::new(
         process,
         &mut Symbolizer::new(&SymbolMemory::of_files(FILE_CACHE_BYTES)),
         args.pc.map(Avma),
     );
     if args.json {
-        print_out(&(serde_json::to_string(&report).context("cannot encode the report")? + "\n"))?;
+        print_report(&(serde_json::to_string(&report).context("cannot encode the report")? + "\n"))?;
     } else {
-        print_out(&report.to_string())?;
+        print_report(&report.to_string())?;
     }
     Ok(())
 }
 
-impl Report {
+impl ProcessReport {
     fn new(process: &Process, symbolizer: &mut Symbolizer, pc: Option<Avma>) -> Self {
         let modules = symbolizer.inspect(process, monotonic_ns());
-        let mut reader = Reader::new(process.pid);
+        let mut reader = JvmInspector::new(process.pid);
         let facts = reader.as_ref().ok().map(|reader| &reader.facts);
         let labels = labels_of(process, facts, &node_name());
         let place = pc.map(|pc| {
             // Code of a JVM that can't be read is told as far as the mapping tells it.
             let code = reader.as_mut().ok().and_then(|reader| reader.explain(pc).ok().flatten());
             let native = if code.is_none() { symbolizer.explain(process, pc) } else { None };
-            Place { pc: pc.0, code, native }
+            AddressReport { pc: pc.0, code, native }
         });
         let (jvm, jvm_problem) = match reader.and_then(|mut reader| reader.report()) {
             Ok(jvm) => (Some(jvm), None),
@@ -112,7 +98,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for AddressReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "  address {:#x}", self.pc)?;
         match (&self.code, &self.native) {
@@ -128,7 +114,7 @@ impl fmt::Display for Place {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ProcessReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let executable =
             self.executable.as_ref().map_or_else(|| "?".to_owned(), |path| path.display().to_string());
@@ -147,7 +133,7 @@ impl fmt::Display for Report {
         if let Some(jvm) = &self.jvm {
             write!(f, "{jvm}")?;
         }
-        if let Some(Problem { text, .. }) = &self.jvm_problem {
+        if let Some(JvmProblem { text, .. }) = &self.jvm_problem {
             writeln!(f, "  no JVM can be read    {text}")?;
         }
         if let Some(place) = &self.place {

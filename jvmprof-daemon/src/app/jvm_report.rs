@@ -1,4 +1,4 @@
-//! What is known of a JVM, for `inspect` and `doctor`.
+//! Reports on a JVM, for `inspect` and `doctor`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::symbolize::JvmFacts;
 use crate::types::Avma;
 
 /// Flags that the JVM sets by itself and that decide how its code looks.
-const TELLING: [&str; 7] = [
+const CODE_FLAGS: [&str; 7] = [
     "TieredCompilation",
     "TieredStopAtLevel",
     "SegmentedCodeCache",
@@ -24,16 +24,30 @@ const TELLING: [&str; 7] = [
     "UseCompressedClassPointers",
 ];
 
-/// A JVM that was read.
+/// An attached JVM, with its stubs' unwind rows.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct JvmInspector {
     hotspot: Hotspot<LiveMemory>,
     rows: StubRows,
     blobs: Vec<Blob>,
     pub(super) facts: JvmFacts,
 }
 
-/// A JVM at one time.
+/// The reason why a JVM can't be read.
+#[derive(Debug, Serialize)]
+pub(super) struct JvmProblem {
+    /// A short word: [`HotspotError::reason`].
+    pub(super) reason: &'static str,
+    pub(super) text: String,
+}
+
+impl From<HotspotError> for JvmProblem {
+    fn from(error: HotspotError) -> Self {
+        Self { reason: error.reason(), text: error.to_string() }
+    }
+}
+
+/// The state of a JVM.
 #[derive(Debug, Serialize)]
 pub(super) struct JvmReport {
     version: String,
@@ -67,7 +81,7 @@ struct HeapReport {
     blobs: usize,
 }
 
-/// What is at an address of the code cache.
+/// The code at an address of the code cache.
 #[derive(Debug, Serialize)]
 pub(super) struct CodeReport {
     /// As HotSpot calls it.
@@ -83,9 +97,9 @@ pub(super) struct CodeReport {
     osr: bool,
     /// The methods that run there, innermost first.
     methods: Vec<MethodReport>,
-    /// Why they can't be told.
+    /// The reason why they are unknown.
     problem: Option<&'static str>,
-    /// How the caller is found, in code without debug information.
+    /// The unwind row, in code without debug information.
     row: Option<String>,
 }
 
@@ -97,8 +111,8 @@ struct MethodReport {
     bci: i32,
 }
 
-impl Reader {
-    /// Reads the JVM in a process.
+impl JvmInspector {
+    /// Attaches to the JVM in a process.
     ///
     /// # Errors
     /// There is none, or it can't be read.
@@ -126,12 +140,14 @@ impl Reader {
         self.hotspot.names_compiled_code()
     }
 
-    /// The share of the code of stubs that has unwind rows, in percent.
+    /// Returns the share of the stubs' code that has unwind rows, in percent.
     pub(super) fn stub_share(&self) -> f64 {
         let coverage = self.rows.coverage();
         percent(coverage.covered_bytes, coverage.code_bytes)
     }
 
+    /// Reads the state of the JVM.
+    ///
     /// # Errors
     /// The code cache can't be read.
     pub(super) fn report(&mut self) -> Result<JvmReport, HotspotError> {
@@ -148,7 +164,7 @@ impl Reader {
             version: self.facts.version.clone(),
             vm_release: self.version().vm_release.clone(),
             main_class: self.facts.main_class.clone(),
-            flags: self.hotspot.flags().into_iter().filter(is_telling).map(FlagReport::of).collect(),
+            flags: self.hotspot.flags().into_iter().filter(is_reported).map(FlagReport::of).collect(),
             code_heaps: self.heaps(),
             nmethods,
             threads,
@@ -168,7 +184,7 @@ impl Reader {
         heaps.map(report).collect()
     }
 
-    /// What is at an address; `None` outside the code cache and in its gaps.
+    /// Describes the code at an address. Returns `None` outside the code cache and in its gaps.
     ///
     /// # Errors
     /// The code cache can't be read.
@@ -204,7 +220,7 @@ impl Reader {
     }
 }
 
-/// `CompLevel` in words: openjdk src/hotspot/share/compiler/compilerDefinitions.hpp.
+/// Returns a `CompLevel` in words: openjdk src/hotspot/share/compiler/compilerDefinitions.hpp.
 fn tier(compiled: &Compiled) -> &'static str {
     match compiled.level {
         0 => "native",
@@ -216,10 +232,10 @@ fn tier(compiled: &Compiled) -> &'static str {
     }
 }
 
-fn is_telling(flag: &VmFlag) -> bool {
+fn is_reported(flag: &VmFlag) -> bool {
     let collector = flag.name.starts_with("Use") && flag.name.ends_with("GC") && flag.value == "true";
     let by_itself = matches!(flag.origin, FlagOrigin::Ergonomic | FlagOrigin::Other);
-    !by_itself || collector || TELLING.contains(&&*flag.name)
+    !by_itself || collector || CODE_FLAGS.contains(&&*flag.name)
 }
 
 fn percent(part: u64, whole: u64) -> f64 {
@@ -266,7 +282,7 @@ impl fmt::Display for JvmReport {
     }
 }
 
-/// Who set a flag, unless it was the JVM itself.
+/// Describes who set a flag, unless it was the JVM itself.
 fn by(origin: FlagOrigin) -> &'static str {
     match origin {
         FlagOrigin::CommandLine => " (command line)",
@@ -328,7 +344,7 @@ mod tests {
             (flag("UseSerialGC", "false", FlagOrigin::Ergonomic), false),
             (flag("SegmentedCodeCache", "true", FlagOrigin::Ergonomic), true),
         ] {
-            assert_eq!(is_telling(&flag), told, "{flag:?}");
+            assert_eq!(is_reported(&flag), told, "{flag:?}");
         }
     }
 }

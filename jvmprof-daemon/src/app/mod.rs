@@ -21,7 +21,7 @@ use tracing_subscriber::EnvFilter;
 use crate::own_process::allocator;
 use crate::telemetry::log::{self, LogLimit};
 use args::{Cli, Command};
-use errors::{UsageError, explain};
+use errors::{UsageError, with_causes};
 use settings::Invocation;
 
 pub use errors::EXIT_USAGE;
@@ -42,13 +42,14 @@ pub fn run(invocation: Invocation) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("jvmprof: {}", explain(error.as_ref()));
+            eprintln!("jvmprof: {}", with_causes(error.as_ref()));
             if error.is::<UsageError>() { EXIT_USAGE.into() } else { ExitCode::FAILURE }
         }
     }
 }
 
-/// `--log-level` or `JVMPROF_LOG`; a daemon says what it does, a command only what goes wrong.
+/// Starts logging at `--log-level` or `JVMPROF_LOG`: by default a daemon logs its work, a command
+/// only what goes wrong.
 fn log_to_stderr(cli: &Cli) -> LogLimit {
     let level = cli.log_level.as_deref();
     let default = match cli.command {

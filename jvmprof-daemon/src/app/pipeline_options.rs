@@ -8,12 +8,12 @@ use crate::pipeline::memory_limits::MemoryLimits;
 use crate::sampler::SamplerOptions;
 use crate::symbolize::NativeOptions;
 
-/// Ring buffer by default: half a second of the deepest stacks at 99 Hz on each CPU.
+/// Default size of the ring buffer: half a second of the deepest stacks at 99 Hz on each CPU.
 const RING_KIB_PER_CPU: u32 = 512;
 const MAX_DEFAULT_RING_KIB: u32 = 16 << 10;
 
-/// `pids`: only these processes.
-/// `native`: how native frames get their names.
+/// Returns the options of these flags. `pids`: the processes to sample, if not all. `native`: the
+/// options for names of native frames.
 pub(super) fn options(
     sampling: &SamplingArgs,
     pids: Option<Vec<u32>>,
@@ -37,14 +37,14 @@ pub(super) fn options(
     }
 }
 
-/// The limits of the daemon's caches and queues.
+/// Returns the limits of the daemon's caches and queues.
 pub(super) fn daemon_memory(args: &DaemonArgs) -> MemoryLimits {
     let requested = args.budget.max_memory.map(|mib| mib << 20);
     let budget = requested.or_else(|| memory_limit().map(MemoryLimits::budget_within));
     MemoryLimits::new(args.sampling.symbol_cache_mib << 20, budget)
 }
 
-/// The host's name.
+/// Returns the host's name.
 pub(super) fn node_name() -> String {
     nix::unistd::gethostname()
         .map_or_else(|_| "unknown".to_owned(), |name| name.to_string_lossy().into_owned())

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM end a run in good order.
+//! SIGINT and SIGTERM, which end a run in good order.
 
 use std::io;
 
@@ -6,13 +6,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The signals that ask this process to end.
 #[derive(Debug)]
-pub(super) struct Shutdown {
+pub(super) struct ShutdownSignals {
     interrupt: Signal,
     terminate: Signal,
 }
 
-impl Shutdown {
-    /// Takes the signals over from their default, which would lose what was collected.
+impl ShutdownSignals {
+    /// Installs handlers: the default action would lose what was collected.
     ///
     /// # Errors
     /// The handlers can't be installed.
@@ -20,7 +20,7 @@ impl Shutdown {
         Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
 
-    /// Waits for one of them and gives its name.
+    /// Waits for one of them and returns its name.
     pub(super) async fn requested(&mut self) -> &'static str {
         tokio::select! {
             _ = self.interrupt.recv() => "SIGINT",

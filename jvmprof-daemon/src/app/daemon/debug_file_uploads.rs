@@ -1,4 +1,4 @@
-//! Flags for names that a server finds, and the uploader they start.
+//! Uploads of debug files to a backend that names native frames.
 
 use std::sync::Arc;
 
@@ -13,17 +13,17 @@ use crate::native::upload::queue::Offers;
 use crate::symbolize::{NativeOptions, Symbolize};
 
 /// The uploader in the background, if there is one.
-pub(super) struct Uploads(Option<Running>);
+pub(super) struct DebugFileUploads(Option<RunningUploader>);
 
-struct Running {
+struct RunningUploader {
     uploader: Uploader,
     offers: Arc<Offers>,
     task: JoinHandle<()>,
     address: String,
 }
 
-impl Uploads {
-    /// Starts what the flags ask for, and lets `native` know of it.
+impl DebugFileUploads {
+    /// Starts an uploader if the settings ask for one, and connects it with `native`.
     ///
     /// # Errors
     /// Flags that don't go together, or can't work.
@@ -50,12 +50,11 @@ impl Uploads {
         let (offers, queue) = Offers::new();
         native.offers = Some(Arc::clone(&offers));
         let task = tokio::spawn(uploader.clone().run(queue));
-        Ok(Self(Some(Running { uploader, offers, task, address: address.clone() })))
+        Ok(Self(Some(RunningUploader { uploader, offers, task, address: address.clone() })))
     }
 
-    /// Uploads where, and with what, these flags say from now on. Another server is offered every
-    /// file anew.
-    pub(super) fn change(&mut self, remote: &RemoteStoreArgs) {
+    /// Applies new settings of the backend. Another server is offered every file again.
+    pub(super) fn configure(&mut self, remote: &RemoteStoreArgs) {
         let Self(Some(running)) = self else { return };
         let Some(address) = remote.remote_store_address.first() else {
             tracing::warn!(
@@ -74,24 +73,24 @@ impl Uploads {
         }
     }
 
-    /// What has happened so far, if anything is uploaded at all.
+    /// Returns the counts so far, if anything is uploaded at all.
     pub(super) fn counts(&self) -> Option<UploadCounts> {
         self.0.as_ref().map(|running| running.uploader.counts())
     }
 
-    /// Ends it: what isn't uploaded yet is uploaded by the next daemon.
+    /// Stops the uploads: the next daemon uploads the rest.
     pub(super) fn end(self) {
-        if let Self(Some(Running { uploader, task, .. })) = self {
+        if let Self(Some(RunningUploader { uploader, task, .. })) = self {
             task.abort();
             tracing::info!(counts = ?uploader.counts(), "uploads ended");
         }
     }
 }
 
-/// Finds what doesn't go together.
+/// Checks that there is a backend if one is to name frames.
 ///
 /// # Errors
-/// A backend is to name frames, and there is none.
+/// There is none.
 pub(super) fn check(args: &UploadArgs, remote: &RemoteStoreArgs) -> Result<(), UsageError> {
     let needs_backend = !matches!(args.symbolize, SymbolizeArg::Local);
     if needs_backend && remote.remote_store_address.is_empty() {

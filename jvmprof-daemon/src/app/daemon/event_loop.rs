@@ -1,5 +1,5 @@
-//! The event loop of the daemon: takes samples in, ends windows, hands their profiles to the sinks,
-//! and carries out new settings.
+//! The event loop of the daemon: processes samples, ends windows, delivers their profiles to the
+//! sinks, and applies new settings.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use jvmprof_common::abi::Counter;
 use tokio::time::sleep;
 
 use super::cpu_budget::CpuBudget;
-use super::debug_file_uploads::Uploads;
-use super::reload::{Reloaded, Reloads};
+use super::debug_file_uploads::DebugFileUploads;
+use super::reload::{ReloadedSettings, SighupReloader};
 use super::sinks;
-use super::telemetry::Telemetry;
-use super::window_schedule::Schedule;
+use super::telemetry::DaemonTelemetry;
+use super::window_schedule::WindowSchedule;
 use crate::app::args::DaemonArgs;
 use crate::app::debuginfod_client;
 use crate::app::pipeline_options::{daemon_memory, node_name, options};
-use crate::app::shutdown_signals::Shutdown;
+use crate::app::shutdown_signals::ShutdownSignals;
 use crate::config::Setting;
 use crate::export::delivery::{Delivery, DeliveryCounts, SoFar};
 use crate::native::debuginfod::Debuginfod;
@@ -29,16 +29,16 @@ use crate::profile::model::Batch;
 use crate::telemetry::Snapshot;
 use crate::telemetry::log::LogLimit;
 
-/// How long samples are taken in at most before signals and time are looked at.
+/// Longest time for which samples are processed before signals and deadlines are checked.
 const POLL_LIMIT: Duration = Duration::from_millis(200);
-/// How long the last samples may take to be looked at and named when the daemon ends.
-const LAST_SAMPLES: Duration = Duration::from_secs(8);
-/// How long the last batches may take to be delivered then, before they go to the spool.
-const DRAIN: Duration = Duration::from_secs(10);
-/// How long both may take together: the unit and the pod give 30 s.
-const END: Duration = Duration::from_secs(20);
-/// How long they may take when settings replace the sinks.
-const CHANGE: Duration = Duration::from_secs(2);
+/// Longest time for the last samples to be processed and named when the daemon ends.
+const LAST_SAMPLES_TIMEOUT: Duration = Duration::from_secs(8);
+/// Longest time for the last batches to be delivered then, before they go to the spool.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest time for both together: the unit and the pod give 30 s.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
+/// Longest time for deliveries to finish when settings replace the sinks.
+const SINK_CHANGE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Profiles the host until a signal arrives.
 pub(super) async fn profile(
@@ -46,13 +46,13 @@ pub(super) async fn profile(
     settings: &BTreeMap<String, Setting>,
     log: LogLimit,
 ) -> anyhow::Result<()> {
-    let telemetry = Telemetry::start(&args.telemetry, log)?;
-    let delivery = sinks::sinks(args, SoFar::default())?;
+    let telemetry = DaemonTelemetry::start(&args.telemetry, log)?;
+    let delivery = sinks::open(args, SoFar::default())?;
     let mut native = debuginfod_client::options(&args.sampling.native)?;
-    let uploads = Uploads::start(&args.upload, &args.remote, &mut native)?;
+    let uploads = DebugFileUploads::start(&args.upload, &args.remote, &mut native)?;
     let debuginfod = native.debuginfod.clone();
-    let mut shutdown = Shutdown::new().context("cannot handle signals")?;
-    let mut reloads = Reloads::new(settings).context("cannot handle signals")?;
+    let mut shutdown = ShutdownSignals::new().context("cannot handle signals")?;
+    let mut reloads = SighupReloader::new(settings).context("cannot handle signals")?;
     let mut options = options(&args.sampling, None, native);
     options.memory = daemon_memory(args);
     options.containers = args.container.options();
@@ -68,8 +68,8 @@ pub(super) async fn profile(
     );
     telemetry.started();
     let budget = CpuBudget::new(&args.budget, args.sampling.frequency);
-    let schedule = Schedule::new(args.push_interval);
-    let mut daemon = Daemon {
+    let schedule = WindowSchedule::new(args.push_interval);
+    let mut daemon = DaemonLoop {
         pipeline,
         delivery,
         uploads,
@@ -78,111 +78,120 @@ pub(super) async fn profile(
         budget,
         schedule,
         args: Box::new(args.clone()),
-        closed: BTreeMap::new(),
+        replaced: BTreeMap::new(),
         reloaded: None,
         windows: 0,
         handed_over: 0,
     };
-    let signal = daemon.turn_until(&mut shutdown, &mut reloads).await;
+    let signal = daemon.run_until_signal(&mut shutdown, &mut reloads).await;
     daemon.end(signal).await;
     Ok(())
 }
 
-/// How series are labelled.
+/// Returns the options for the labels of series.
 fn label_options(args: &DaemonArgs) -> LabelOptions {
     args.labels.options(args.node.clone().unwrap_or_else(node_name))
 }
 
-/// All that turns with the event loop.
-struct Daemon {
+/// The state of the event loop.
+struct DaemonLoop {
     pipeline: Pipeline,
     delivery: Delivery,
-    uploads: Uploads,
+    uploads: DebugFileUploads,
     debuginfod: Option<Arc<Debuginfod>>,
-    telemetry: Telemetry,
+    telemetry: DaemonTelemetry,
     budget: CpuBudget,
-    schedule: Schedule,
+    schedule: WindowSchedule,
     /// The settings in force.
     args: Box<DaemonArgs>,
     /// Counts of sinks that settings have replaced.
-    closed: BTreeMap<String, DeliveryCounts>,
-    /// Settings that hold from the next window on.
-    reloaded: Option<Reloaded>,
+    replaced: BTreeMap<String, DeliveryCounts>,
+    /// New settings, which apply from the next window on.
+    reloaded: Option<ReloadedSettings>,
     /// Windows that have ended.
     windows: u64,
     /// Samples in all batches so far.
     handed_over: u64,
 }
 
-impl Daemon {
-    /// The event loop. Gives the signal that ends it.
-    async fn turn_until(&mut self, shutdown: &mut Shutdown, reloads: &mut Reloads) -> &'static str {
+impl DaemonLoop {
+    /// Runs until a signal arrives, and returns its name.
+    async fn run_until_signal(
+        &mut self,
+        shutdown: &mut ShutdownSignals,
+        reloads: &mut SighupReloader,
+    ) -> &'static str {
         loop {
-            let (mut is_asked, mut new) = (false, None);
-            let pause = self.schedule.pause(self.telemetry.beat(), self.pipeline.due());
+            let (mut snapshot_requested, mut new) = (false, None);
+            let pause = self.schedule.pause(self.telemetry.max_pause(), self.pipeline.due());
             tokio::select! {
                 signal = shutdown.requested() => return signal,
                 () = self.pipeline.urgent() => {}
-                () = self.telemetry.asked() => is_asked = true,
+                () = self.telemetry.snapshot_requested() => snapshot_requested = true,
                 () = reloads.requested() => new = reloads.load(),
                 () = self.pipeline.arrived(), if !self.schedule.has_work() => {}
                 () = sleep(pause) => {}
             }
-            // There may always be something to take in: others on this thread, who deliver what
-            // was, have their turn first.
+            // Samples may arrive without a pause: the other tasks of this thread, which deliver
+            // profiles, run first.
             tokio::task::yield_now().await;
             let has_work = self.pipeline.poll(POLL_LIMIT);
-            self.schedule.worked(has_work);
+            self.schedule.set_has_work(has_work);
             if let Some(new) = new {
                 self.reload(new);
             } else if self.pipeline.look_at_clocks() {
                 self.schedule.end_window();
-            } else if self.budget.look(&mut self.pipeline) {
+            } else if self.budget.evaluate(&mut self.pipeline) {
                 self.schedule.end_window_soon();
             }
             if self.schedule.window_is_over() {
-                if let Err(not_taken) = self.end_window().await {
-                    reloads.not_taken(&not_taken);
+                if let Err(rejected) = self.end_window().await {
+                    reloads.reject(&rejected);
                 }
-            } else if self.schedule.note_is_due() {
-                self.note();
+            } else if self.schedule.record_is_due() {
+                self.record_taken();
             }
-            self.telemetry.turn(&self.pipeline);
-            if is_asked {
+            self.telemetry.update(&self.pipeline);
+            if snapshot_requested {
                 self.publish();
             }
         }
     }
 
-    /// New settings hold from the next window on, which begins soon.
-    fn reload(&mut self, new: Reloaded) {
+    /// Ends the window soon: new settings apply from the next one on.
+    fn reload(&mut self, new: ReloadedSettings) {
         let sampling = ["frequency", "max-cpu"];
         let frequency = new.args.sampling.frequency;
-        if new.concerns(&sampling) && self.budget.change(&new.args.budget, frequency, &mut self.pipeline) {
+        if new.changes_any(&sampling)
+            && self.budget.configure(&new.args.budget, frequency, &mut self.pipeline)
+        {
             self.schedule.end_window_soon();
         } else {
             self.schedule.end_window();
         }
-        self.reloaded = Some(new.behind(self.reloaded.take()));
+        self.reloaded = Some(new.merged_with(self.reloaded.take()));
     }
 
-    /// `Err`: settings that were to hold from now on and can't.
-    async fn end_window(&mut self) -> Result<(), Reloaded> {
+    /// Delivers the window's profiles and applies new settings.
+    ///
+    /// # Errors
+    /// The new settings, where they can't be applied.
+    async fn end_window(&mut self) -> Result<(), ReloadedSettings> {
         if self.delivery.is_empty()
-            && let Err(error) = self.change_sinks(self.args.clone()).await
+            && let Err(error) = self.replace_sinks(self.args.clone()).await
         {
             tracing::error!("profiles are lost until there is a sink: {error:#}");
         }
-        let done = match self.reloaded.take() {
+        let applied = match self.reloaded.take() {
             Some(reloaded) => {
                 // No window has two configurations: also what has a new period already goes out.
                 let batches = self.pipeline.flush_all();
-                self.hand_over(batches);
-                self.take_over(reloaded).await
+                self.deliver(batches);
+                self.apply(reloaded).await
             }
             None => {
                 let flushed = self.pipeline.flush();
-                self.hand_over(flushed.into_batches());
+                self.deliver(flushed.into_batches());
                 Ok(())
             }
         };
@@ -190,20 +199,20 @@ impl Daemon {
         self.windows += 1;
         self.telemetry.log_suppressed();
         allocator::trim_heap();
-        done
+        applied
     }
 
-    /// All of the new settings hold from now on, or none.
-    async fn take_over(&mut self, new: Reloaded) -> Result<(), Reloaded> {
-        if new.concerns_sinks()
-            && let Err(error) = self.change_sinks(new.args.clone()).await
+    /// Applies all of the new settings, or none.
+    async fn apply(&mut self, new: ReloadedSettings) -> Result<(), ReloadedSettings> {
+        if new.changes_sinks()
+            && let Err(error) = self.replace_sinks(new.args.clone()).await
         {
             tracing::error!("the configuration is kept as it was, SIGHUP tries again: {error:#}");
             let frequency = self.args.sampling.frequency;
-            self.budget.change(&self.args.budget, frequency, &mut self.pipeline);
+            self.budget.configure(&self.args.budget, frequency, &mut self.pipeline);
             return Err(new);
         }
-        if new.concerns_labels() {
+        if new.changes_labels() {
             self.pipeline.set_labels(label_options(&new.args));
         }
         self.schedule.set_window(new.args.push_interval);
@@ -211,30 +220,30 @@ impl Daemon {
         Ok(())
     }
 
-    /// Has what is sampled from now on go where these settings say, or else where those in force
-    /// say. What waits for the sinks so far has a moment to go there, then it waits in their
-    /// spools.
-    async fn change_sinks(&mut self, args: Box<DaemonArgs>) -> anyhow::Result<()> {
-        // They may share a spool with those that follow, so these can't be opened before.
-        let ended = std::mem::take(&mut self.delivery).finish(CHANGE).await;
-        self.closed = sinks::since_start(&self.closed, ended);
+    /// Replaces the sinks by those of these settings, or opens those of the settings in force
+    /// again. Pending profiles are delivered to the sinks so far for a moment, then they wait in
+    /// their spools.
+    async fn replace_sinks(&mut self, args: Box<DaemonArgs>) -> anyhow::Result<()> {
+        // The new sinks may share a spool with these, and can't be opened before.
+        let ended = std::mem::take(&mut self.delivery).finish(SINK_CHANGE_TIMEOUT).await;
+        self.replaced = sinks::since_start(&self.replaced, ended);
         let so_far = self.so_far();
-        let opened = sinks::sinks(&args, so_far);
+        let opened = sinks::open(&args, so_far);
         match opened {
             Ok(sinks) => {
                 if args.delivery.spool_directory != self.args.delivery.spool_directory {
-                    for counts in self.closed.values_mut() {
+                    for counts in self.replaced.values_mut() {
                         *counts = counts.leaving_its_spool();
                     }
                 }
-                self.uploads.change(&args.remote);
+                self.uploads.configure(&args.remote);
                 self.delivery = sinks;
                 let sinks: Vec<_> = self.delivery.counts().into_iter().map(|(sink, _)| sink).collect();
                 tracing::info!(?sinks, "profiles go there from now on");
                 Ok(())
             }
             Err(error) => {
-                match sinks::sinks(&self.args, so_far) {
+                match sinks::open(&self.args, so_far) {
                     Ok(sinks) => self.delivery = sinks,
                     Err(error) => tracing::error!("profiles are lost until there is a sink: {error:#}"),
                 }
@@ -243,7 +252,7 @@ impl Daemon {
         }
     }
 
-    fn hand_over(&mut self, batches: impl IntoIterator<Item = Batch>) {
+    fn deliver(&mut self, batches: impl IntoIterator<Item = Batch>) {
         for batch in batches {
             log_window(&mut self.pipeline, &batch);
             self.handed_over += batch.samples();
@@ -256,14 +265,14 @@ impl Daemon {
         for (sink, counts) in self.delivery.counts() {
             sinks::log(&sink, &counts, "sink");
         }
-        self.note();
+        self.record_taken();
     }
 
-    /// Notes down what was taken: a daemon that is killed can't tell any more.
-    fn note(&mut self) {
+    /// Records how many samples were taken: a daemon that is killed has no other chance to.
+    fn record_taken(&mut self) {
         let SoFar { taken, lost_before, .. } = self.so_far();
         self.delivery.note_taken(taken, lost_before);
-        self.schedule.noted();
+        self.schedule.set_recorded();
     }
 
     fn so_far(&self) -> SoFar {
@@ -271,29 +280,29 @@ impl Daemon {
         SoFar { taken, lost_before, handed_over: self.handed_over }
     }
 
-    /// Puts a snapshot where scrapes find it.
+    /// Publishes a snapshot for scrapes.
     fn publish(&mut self) {
         self.telemetry.publish(Snapshot {
-            sinks: sinks::since_start(&self.closed, self.delivery.counts()).into_iter().collect(),
+            sinks: sinks::since_start(&self.replaced, self.delivery.counts()).into_iter().collect(),
             uploads: self.uploads.counts(),
             debuginfod: self.debuginfod.as_ref().map(|server| server.counts()),
-            budget: self.budget.told(),
+            budget: self.budget.state(),
             windows: self.windows,
             ..self.telemetry.snapshot(&mut self.pipeline)
         });
     }
 
-    /// Delivers the rest.
+    /// Stops sampling and delivers the rest.
     async fn end(mut self, signal: &str) {
-        let end = Instant::now() + END;
+        let end = Instant::now() + SHUTDOWN_TIMEOUT;
         self.telemetry.stopping();
         tracing::info!(signal, "ending: what was sampled is still delivered");
-        self.pipeline.stop(LAST_SAMPLES);
+        self.pipeline.stop(LAST_SAMPLES_TIMEOUT);
         let batches = self.pipeline.flush_all();
-        self.hand_over(batches);
-        let drain = end.saturating_duration_since(Instant::now()).min(DRAIN);
+        self.deliver(batches);
+        let drain = end.saturating_duration_since(Instant::now()).min(DRAIN_TIMEOUT);
         let sinks = self.delivery.finish(drain).await;
-        let sinks = sinks::since_start(&self.closed, sinks);
+        let sinks = sinks::since_start(&self.replaced, sinks);
         self.uploads.end();
         for (sink, counts) in &sinks {
             sinks::log(sink, counts, "sink closed");

@@ -19,7 +19,7 @@ use crate::config::{Setting, SettingSource, Settings};
 use crate::own_process::thread_priority;
 use crate::telemetry::log::LogLimit;
 
-/// Answers what is asked of the settings, or starts the daemon.
+/// Prints the example or checks the settings if that is requested, else profiles.
 pub(super) fn run(args: &DaemonArgs, settings: &Settings, log: LogLimit) -> anyhow::Result<()> {
     if args.config.example_config {
         std::io::stdout().write_all(super::settings::schema().example().as_bytes())?;
@@ -48,14 +48,14 @@ fn profile(args: &DaemonArgs, settings: &BTreeMap<String, Setting>, log: LogLimi
     // blocking threads, and the rings have a thread of their own.
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        // Of encoding and of files: nobody waits for them.
+        // The blocking pool encodes and does disk I/O: nobody waits for it.
         .on_thread_start(thread_priority::lower_priority_and_io)
         .build()
         .context("cannot start the event loop")?
         .block_on(event_loop::profile(args, settings, log))
 }
 
-/// Prints what isn't the default, secrets hidden.
+/// Prints the settings that aren't the default, secrets hidden.
 fn print(settings: &Settings) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     for (name, setting) in

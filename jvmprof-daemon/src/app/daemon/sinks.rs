@@ -1,4 +1,4 @@
-//! Where the daemon's profiles go: flags, and the sinks that they ask for.
+//! The sinks of the daemon: opens those that the settings name, and logs their counts.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -14,11 +14,11 @@ use crate::export::store::{Store, StoreOptions};
 /// The value of `--spool-directory` for none.
 const NO_SPOOL: &str = "none";
 
-/// Opens every sink that the flags ask for. `handed_over`: samples that went to others before.
+/// Opens every sink that the settings name. `before`: counts of the daemon so far.
 ///
 /// # Errors
 /// Flags that don't go together, or can't work; a spool or a store that can't be used.
-pub(super) fn sinks(args: &DaemonArgs, before: SoFar) -> anyhow::Result<Delivery> {
+pub(super) fn open(args: &DaemonArgs, before: SoFar) -> anyhow::Result<Delivery> {
     let mut delivery = Delivery::after(before);
     let clients = clients(args)?;
     let max_waiting_bytes = daemon_memory(args).outbox / clients.len().max(1);
@@ -39,7 +39,7 @@ pub(super) fn sinks(args: &DaemonArgs, before: SoFar) -> anyhow::Result<Delivery
     Ok(delivery)
 }
 
-/// A client for each backend that the flags name. Connects to nobody.
+/// Returns a client for each backend that the settings name. Connects to nobody.
 ///
 /// # Errors
 /// Flags that don't go together, or can't work.
@@ -56,7 +56,7 @@ pub(super) fn clients(args: &DaemonArgs) -> Result<Vec<ParcaClient>, UsageError>
     let collector =
         collector.map(|address| (COLLECTOR, ParcaOptions { insecure: true, ..ParcaOptions::new(address) }));
     let compress = args.delivery.remote_store_compression == CompressionArg::Gzip;
-    // By which metrics tell them apart.
+    // The name of a backend is a label of metrics.
     let mut backends = HashSet::new();
     let mut clients = Vec::new();
     for (flag, options) in stores.chain(collector) {
@@ -71,7 +71,7 @@ pub(super) fn clients(args: &DaemonArgs) -> Result<Vec<ParcaClient>, UsageError>
     Ok(clients)
 }
 
-/// Which flags a backend's options come from that can't be. `address`: the one that names it.
+/// Returns the flags of options that a client refuses. `address`: the flag of its address.
 fn flags_of(error: &ConfigError, address: &'static str) -> &'static str {
     match error {
         ConfigError::Address { .. } | ConfigError::Proxy { .. } => address,
@@ -114,7 +114,8 @@ fn spool_plan(args: &DeliveryArgs, address: &str) -> Option<SpoolPlan> {
     })
 }
 
-/// For people the address as far as it can be part of a file's name, for certainty its checksum.
+/// Returns a backend's folder: for people the address as far as it can be part of a file's name,
+/// for certainty its checksum.
 fn folder_name(address: &str) -> String {
     let address = address.trim();
     let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '-') { c } else { '_' };
@@ -122,8 +123,8 @@ fn folder_name(address: &str) -> String {
     format!("{readable}-{:08x}", crc32fast::hash(address.as_bytes()))
 }
 
-/// The counts of sinks since the daemon's start: those of now on top of those of sinks that are
-/// closed.
+/// Returns the counts of sinks since the daemon's start: those of now added to those of sinks that
+/// are closed.
 pub(super) fn since_start(
     closed: &BTreeMap<String, DeliveryCounts>,
     now: Vec<(String, DeliveryCounts)>,
@@ -136,7 +137,7 @@ pub(super) fn since_start(
     all
 }
 
-/// Logs what a sink has done so far.
+/// Logs the counts of a sink so far.
 pub(super) fn log(sink: &str, counts: &DeliveryCounts, message: &'static str) {
     let losses: Vec<_> = counts.losses.iter().filter(|(_, samples)| *samples > 0).collect();
     tracing::info!(

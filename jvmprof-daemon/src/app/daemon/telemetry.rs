@@ -1,4 +1,4 @@
-//! Flags for what the daemon tells of itself, and the side of it that the event loop feeds.
+//! Metrics, health and the service manager: what the event loop publishes of the daemon.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,16 +12,16 @@ use crate::telemetry::http_server::{HttpAddress, HttpServer};
 use crate::telemetry::log::LogLimit;
 use crate::telemetry::{Board, Snapshot};
 
-/// A host whose CPUs do less than this has nothing to be sampled.
+/// Share of busy CPU time below which a host is idle: it has nothing to be sampled.
 const IDLE_SHARE: f64 = 0.01;
-/// How often the loop turns at least, so that a hang is noticed.
-const BEAT: Duration = Duration::from_secs(10);
-/// How often the service manager is told how things are.
+/// Longest pause of the event loop, so that a hang is noticed.
+const MAX_PAUSE: Duration = Duration::from_secs(10);
+/// Interval of status messages to the service manager.
 const STATUS_INTERVAL: Duration = Duration::from_secs(30);
 
-/// What the event loop tells others.
+/// The publishing side of metrics and health, and systemd's notifications.
 #[derive(Debug)]
-pub(super) struct Telemetry {
+pub(super) struct DaemonTelemetry {
     board: Arc<Board>,
     http: Option<HttpServer>,
     log: LogLimit,
@@ -31,8 +31,9 @@ pub(super) struct Telemetry {
     is_ready: bool,
 }
 
-impl Telemetry {
-    /// Starts what the flags and the service manager ask for.
+impl DaemonTelemetry {
+    /// Starts the HTTP server and the watchdog if the settings and the service manager ask for
+    /// them.
     ///
     /// # Errors
     /// The address can't be listened on.
@@ -59,31 +60,31 @@ impl Telemetry {
         })
     }
 
-    /// Sampling has begun: tells the service manager.
+    /// Notifies the service manager that sampling has begun.
     pub(super) fn started(&self) {
         notify(&[NotifyState::Ready]);
     }
 
-    /// The end has begun.
+    /// Notifies the service manager that the daemon is stopping.
     pub(super) fn stopping(&self) {
         notify(&[NotifyState::Stopping]);
     }
 
-    /// How often the loop must turn: twice within the service manager's patience.
-    pub(super) fn beat(&self) -> Duration {
-        self.watchdog.map_or(BEAT, |patience| (patience / 2).min(BEAT))
+    /// Returns the longest pause of the event loop: half of the watchdog's timeout.
+    pub(super) fn max_pause(&self) -> Duration {
+        self.watchdog.map_or(MAX_PAUSE, |timeout| (timeout / 2).min(MAX_PAUSE))
     }
 
-    /// Resolves when somebody wants a snapshot.
-    pub(super) async fn asked(&self) {
+    /// Resolves when a scrape waits for a snapshot.
+    pub(super) async fn snapshot_requested(&self) {
         self.board.asked().await;
     }
 
-    /// To be called each time the loop turns.
-    pub(super) fn turn(&mut self, pipeline: &Pipeline) {
+    /// Feeds the watchdog and updates health and status; called on each turn of the event loop.
+    pub(super) fn update(&mut self, pipeline: &Pipeline) {
         let is_sampling = pipeline.is_sampling();
         self.board.turn(is_sampling);
-        // Without the rings' thread all samples are lost: better to be started anew.
+        // Without the ring reader all samples are lost: the service manager restarts the daemon.
         if self.watchdog.is_some() && is_sampling {
             notify(&[NotifyState::Watchdog]);
         }
@@ -102,7 +103,7 @@ impl Telemetry {
         now.busy_since(begin) < IDLE_SHARE
     }
 
-    /// What the pipeline and this know now.
+    /// Returns the counts of the pipeline and of this.
     pub(super) fn snapshot(&self, pipeline: &mut Pipeline) -> Snapshot {
         let counts = pipeline.counts();
         Snapshot {
@@ -128,12 +129,12 @@ impl Telemetry {
         }
     }
 
-    /// Puts a snapshot where scrapes find it.
+    /// Publishes a snapshot for scrapes.
     pub(super) fn publish(&self, snapshot: Snapshot) {
         self.board.publish(snapshot);
     }
 
-    /// Says what wasn't logged.
+    /// Logs how many messages were suppressed.
     pub(super) fn log_suppressed(&self) {
         for suppressed in self.log.take() {
             tracing::warn!(place = suppressed.place, messages = suppressed.count, "messages were held back");
@@ -141,7 +142,7 @@ impl Telemetry {
     }
 }
 
-/// Not under systemd, nobody listens.
+/// Sends states to the service manager; without systemd, nobody listens.
 fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::debug!(%error, "the service manager can't be told");

@@ -1,72 +1,71 @@
-//! When the daemon's event loop turns, and what is due then.
+//! The deadlines of the daemon's event loop: the window's end, the next poll, the next record.
 
 use std::time::{Duration, Instant};
 
 use rand::RngExt;
 
-/// How often samples are taken in while there are any.
+/// Interval of polls for samples while there are any.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// A window is this much longer or shorter by chance, so that a fleet doesn't push in step.
+/// Share by which a window is longer or shorter at random, so that a fleet doesn't push in step.
 const JITTER: f64 = 0.2;
-/// How often it is noted down how many samples were taken, if the sinks have a place for that.
-const NOTE_INTERVAL: Duration = Duration::from_secs(1);
-/// A window whose frequency has changed ends so much later, when what was sampled before has
-/// arrived.
+/// Interval at which the number of samples taken is recorded, if the sinks have a ledger.
+const RECORD_INTERVAL: Duration = Duration::from_secs(1);
+/// Delay after which a window whose frequency has changed ends: samples taken before have arrived.
 const ARRIVAL: Duration = Duration::from_millis(500);
 
-/// Knows what is due.
+/// The deadlines of the event loop.
 #[derive(Debug)]
-pub(super) struct Schedule {
+pub(super) struct WindowSchedule {
     window: Duration,
     window_ends: Instant,
     has_work: bool,
-    /// Something has happened since samples were counted last.
-    is_noteworthy: bool,
-    next_note: Instant,
+    /// Samples were processed since the last record.
+    has_unrecorded: bool,
+    next_record: Instant,
 }
 
-impl Schedule {
-    /// `window`: the length of windows, but for chance.
+impl WindowSchedule {
+    /// `window`: the length of windows, but for the jitter.
     pub(super) fn new(window: Duration) -> Self {
         let now = Instant::now();
         Self {
             window,
             window_ends: now + jittered(window),
             has_work: true,
-            is_noteworthy: false,
-            next_note: now + NOTE_INTERVAL,
+            has_unrecorded: false,
+            next_record: now + RECORD_INTERVAL,
         }
     }
 
-    /// How long the loop may sleep if nothing wakes it: for `beat` at most, and until `due`. A host
-    /// on which nothing happens is left alone.
-    pub(super) fn pause(&self, beat: Duration, due: Option<Instant>) -> Duration {
+    /// Returns how long the loop may sleep if nothing wakes it: for `max` at most, and until `due`.
+    /// An idle host is left alone.
+    pub(super) fn pause(&self, max: Duration, due: Option<Instant>) -> Duration {
         let now = Instant::now();
         let until = |end: Instant| end.saturating_duration_since(now);
         if self.has_work {
             return due.map_or(POLL_INTERVAL, |due| until(due).min(POLL_INTERVAL));
         }
-        let note = self.is_noteworthy.then_some(self.next_note);
-        [Some(self.window_ends), due, note].into_iter().flatten().map(until).fold(beat, Duration::min)
+        let record = self.has_unrecorded.then_some(self.next_record);
+        [Some(self.window_ends), due, record].into_iter().flatten().map(until).fold(max, Duration::min)
     }
 
-    /// True if the loop's next turn comes soon anyway.
+    /// Returns true if the loop's next turn comes soon anyway.
     pub(super) fn has_work(&self) -> bool {
         self.has_work
     }
 
-    /// A turn has found work, or not.
-    pub(super) fn worked(&mut self, has_work: bool) {
+    /// Sets whether the last turn had samples to process.
+    pub(super) fn set_has_work(&mut self, has_work: bool) {
         self.has_work = has_work;
-        self.is_noteworthy |= has_work;
+        self.has_unrecorded |= has_work;
     }
 
-    /// The window ends with this turn.
+    /// Ends the window with this turn.
     pub(super) fn end_window(&mut self) {
         self.window_ends = Instant::now();
     }
 
-    /// The window ends once what is under way has arrived.
+    /// Ends the window once the samples that were taken have arrived.
     pub(super) fn end_window_soon(&mut self) {
         self.window_ends = Instant::now() + ARRIVAL;
     }
@@ -75,7 +74,7 @@ impl Schedule {
         Instant::now() >= self.window_ends
     }
 
-    /// From the next window on they are so long.
+    /// Sets the length of windows from the next one on.
     pub(super) fn set_window(&mut self, window: Duration) {
         self.window = window;
     }
@@ -84,15 +83,15 @@ impl Schedule {
         self.window_ends = Instant::now() + jittered(self.window);
     }
 
-    /// True if samples should be counted now.
-    pub(super) fn note_is_due(&self) -> bool {
-        self.is_noteworthy && Instant::now() >= self.next_note
+    /// Returns true if the number of samples should be recorded now.
+    pub(super) fn record_is_due(&self) -> bool {
+        self.has_unrecorded && Instant::now() >= self.next_record
     }
 
-    /// They have been.
-    pub(super) fn noted(&mut self) {
-        self.is_noteworthy = false;
-        self.next_note = Instant::now() + NOTE_INTERVAL;
+    /// Sets the next record, after one.
+    pub(super) fn set_recorded(&mut self) {
+        self.has_unrecorded = false;
+        self.next_record = Instant::now() + RECORD_INTERVAL;
     }
 }
 
@@ -108,17 +107,17 @@ mod tests {
 
     #[test]
     fn an_idle_host_is_left_alone_until_something_is_due() {
-        let mut schedule = Schedule::new(HOUR);
+        let mut schedule = WindowSchedule::new(HOUR);
         assert_eq!(schedule.pause(HOUR, None), POLL_INTERVAL, "at first there is work");
-        schedule.worked(true);
-        schedule.worked(false);
-        assert!(schedule.pause(HOUR, None) <= NOTE_INTERVAL, "what was taken is still to be noted");
-        schedule.noted();
+        schedule.set_has_work(true);
+        schedule.set_has_work(false);
+        assert!(schedule.pause(HOUR, None) <= RECORD_INTERVAL, "what was taken is still to be noted");
+        schedule.set_recorded();
         let beat = HOUR / 2;
         assert_eq!(schedule.pause(beat, None), beat, "a window of an hour lasts for 48 minutes at least");
         assert!(schedule.pause(beat, Some(Instant::now() + beat / 2)) <= beat / 2);
-        schedule.worked(false);
-        assert!(!schedule.note_is_due());
+        schedule.set_has_work(false);
+        assert!(!schedule.record_is_due());
         schedule.end_window();
         assert_eq!(schedule.pause(beat, None), Duration::ZERO);
         assert!(schedule.window_is_over());

@@ -1,80 +1,85 @@
-//! Capabilities of this process: what each one is for.
+//! Checks of this process's capabilities.
 
 use procfs::process::Process;
 
-use super::{Check, Status};
+use super::{CheckStatus, HostCheck};
 
 /// A capability by its number in include/uapi/linux/capability.h.
-struct Needed {
+struct RequiredCapability {
     number: u32,
     name: &'static str,
     purpose: &'static str,
-    without: Status,
+    without: CheckStatus,
     /// Another capability that does as well.
     or: Option<u32>,
 }
 
 const CAP_SYS_ADMIN: u32 = 21;
 
-const NEEDED: [Needed; 5] = [
-    Needed {
+const REQUIRED: [RequiredCapability; 5] = [
+    RequiredCapability {
         number: 39,
         name: "CAP_BPF",
         purpose: "loading the kernel programs",
-        without: Status::Missing,
+        without: CheckStatus::Missing,
         or: Some(CAP_SYS_ADMIN),
     },
-    Needed {
+    RequiredCapability {
         number: 38,
         name: "CAP_PERFMON",
         purpose: "perf events of all processes",
-        without: Status::Missing,
+        without: CheckStatus::Missing,
         or: Some(CAP_SYS_ADMIN),
     },
-    Needed {
+    RequiredCapability {
         number: 19,
         name: "CAP_SYS_PTRACE",
         purpose: "reading what other users' processes have mapped",
-        without: Status::Degraded,
+        without: CheckStatus::Degraded,
         or: None,
     },
-    Needed {
+    RequiredCapability {
         number: 2,
         name: "CAP_DAC_READ_SEARCH",
         purpose: "reading other users' programs and perf maps",
-        without: Status::Degraded,
+        without: CheckStatus::Degraded,
         or: Some(1),
     },
-    Needed {
+    RequiredCapability {
         number: 40,
         name: "CAP_CHECKPOINT_RESTORE",
         purpose: "symbols of programs whose file was deleted",
-        without: Status::Degraded,
+        without: CheckStatus::Degraded,
         or: Some(CAP_SYS_ADMIN),
     },
 ];
 
-pub(super) fn checks() -> Vec<Check> {
+pub(super) fn checks() -> Vec<HostCheck> {
     match Process::myself().and_then(|process| process.status()) {
-        Ok(status) => NEEDED.iter().map(|needed| check(needed, status.capeff)).collect(),
+        Ok(status) => REQUIRED.iter().map(|required| check(required, status.capeff)).collect(),
         Err(error) => {
             let fix = "mount /proc";
-            vec![Check::new("capabilities", Status::Missing, format!("/proc/self/status: {error}"), fix)]
+            vec![HostCheck::new(
+                "capabilities",
+                CheckStatus::Missing,
+                format!("/proc/self/status: {error}"),
+                fix,
+            )]
         }
     }
 }
 
-fn check(needed: &Needed, effective: u64) -> Check {
+fn check(required: &RequiredCapability, effective: u64) -> HostCheck {
     let has = |number: u32| effective >> number & 1 == 1;
-    if has(needed.number) || needed.or.is_some_and(has) {
-        return Check::ok(needed.name, needed.purpose);
+    if has(required.number) || required.or.is_some_and(has) {
+        return HostCheck::ok(required.name, required.purpose);
     }
     let fix = format!(
         "run as root, or `setcap {}+ep` the binary, or AmbientCapabilities={} in its systemd unit",
-        needed.name.to_lowercase(),
-        needed.name
+        required.name.to_lowercase(),
+        required.name
     );
-    Check::new(needed.name, needed.without, format!("not there: no {}", needed.purpose), fix)
+    HostCheck::new(required.name, required.without, format!("not there: no {}", required.purpose), fix)
 }
 
 #[cfg(test)]
@@ -83,12 +88,12 @@ mod tests {
 
     #[test]
     fn each_capability_is_told_by_its_bit() {
-        for needed in &NEEDED {
-            assert_eq!(check(needed, 1 << needed.number).status, Status::Ok, "{}", needed.name);
-            let without = check(needed, 0);
-            assert_eq!(without.status, needed.without);
-            assert!(without.fix.is_some_and(|fix| fix.contains(needed.name)));
+        for required in &REQUIRED {
+            assert_eq!(check(required, 1 << required.number).status, CheckStatus::Ok, "{}", required.name);
+            let without = check(required, 0);
+            assert_eq!(without.status, required.without);
+            assert!(without.fix.is_some_and(|fix| fix.contains(required.name)));
         }
-        assert_eq!(check(&NEEDED[0], 1 << CAP_SYS_ADMIN).status, Status::Ok);
+        assert_eq!(check(&REQUIRED[0], 1 << CAP_SYS_ADMIN).status, CheckStatus::Ok);
     }
 }

@@ -1,5 +1,5 @@
-//! `jvmprof doctor`: what this kernel, these capabilities and these JVMs allow, and what to do
-//! where something is missing.
+//! `jvmprof doctor`: checks what the kernel, the capabilities and the JVMs allow, and advises where
+//! something is missing.
 
 mod capabilities;
 mod kernel_checks;
@@ -11,17 +11,17 @@ use std::io::IsTerminal;
 use serde::Serialize;
 
 use super::args::DoctorArgs;
-use super::stdout::print_out;
+use super::stdout::print_report;
 use crate::sampler::ebpf::verifier_report::{ProgramReport, load_each};
-use running_jvms::Jvm;
+use running_jvms::RunningJvm;
 
-/// How much of the verifier's walk is shown.
+/// Lines of the verifier's log that are shown.
 const LOG_LINES: usize = 40;
 
-/// How a check ended.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Status {
+enum CheckStatus {
     Ok,
     /// Profiling works, with less to see.
     Degraded,
@@ -29,37 +29,42 @@ enum Status {
     Missing,
 }
 
-/// One thing that was looked at.
+/// A check of the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Check {
+struct HostCheck {
     name: &'static str,
-    status: Status,
-    /// What was found.
+    status: CheckStatus,
+    /// The finding.
     found: String,
     /// The exact thing to do, where something is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     fix: Option<String>,
 }
 
-impl Check {
+impl HostCheck {
     fn ok(name: &'static str, found: impl Into<String>) -> Self {
-        Self { name, status: Status::Ok, found: found.into(), fix: None }
+        Self { name, status: CheckStatus::Ok, found: found.into(), fix: None }
     }
 
-    fn new(name: &'static str, status: Status, found: impl Into<String>, fix: impl Into<String>) -> Self {
+    fn new(
+        name: &'static str,
+        status: CheckStatus,
+        found: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Self {
         Self { name, status, found: found.into(), fix: Some(fix.into()) }
     }
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
+struct DoctorReport {
     /// The worst of all checks.
-    status: Status,
-    checks: Vec<Check>,
+    status: CheckStatus,
+    checks: Vec<HostCheck>,
     /// Each kernel program as this kernel loads it, if that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     programs: Option<Vec<ProgramReport>>,
-    jvms: Vec<Jvm>,
+    jvms: Vec<RunningJvm>,
 }
 
 /// Runs the subcommand; the exit code tells whether profiling works.
@@ -67,16 +72,16 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let mut checks = kernel_checks::host_checks();
     checks.extend(capabilities::checks());
     checks.extend(kernel_checks::sampling_checks());
-    let status = checks.iter().map(|check| check.status).max().unwrap_or(Status::Ok);
+    let status = checks.iter().map(|check| check.status).max().unwrap_or(CheckStatus::Ok);
     let programs = args.programs.then(|| load_each(&kernel_checks::idle())).transpose()?;
     let refused = programs.iter().flatten().filter(|program| program.refused.is_some()).count();
-    let report = Report { status, checks, programs, jvms: running_jvms::find() };
+    let report = DoctorReport { status, checks, programs, jvms: running_jvms::find() };
     if args.json {
-        print_out(&(serde_json::to_string(&report)? + "\n"))?;
+        print_report(&(serde_json::to_string(&report)? + "\n"))?;
     } else {
-        print_out(&report.to_string())?;
+        print_report(&report.to_string())?;
     }
-    if status == Status::Missing {
+    if status == CheckStatus::Missing {
         anyhow::bail!("profiling doesn't work here: see what is marked as missing");
     }
     if refused > 0 {
@@ -85,14 +90,14 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for DoctorReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let color = std::io::stdout().is_terminal();
         for check in &self.checks {
             let (mark, code) = match check.status {
-                Status::Ok => ("ok      ", 32),
-                Status::Degraded => ("degraded", 33),
-                Status::Missing => ("missing ", 31),
+                CheckStatus::Ok => ("ok      ", 32),
+                CheckStatus::Degraded => ("degraded", 33),
+                CheckStatus::Missing => ("missing ", 31),
             };
             let mark = if color { format!("\x1b[{code}m{mark}\x1b[0m") } else { mark.to_owned() };
             writeln!(f, "{mark}  {:<22} {}", check.name, check.found)?;

@@ -1,10 +1,10 @@
-//! The JVMs that run here, and what can be seen of each.
+//! The JVMs that run on this host, and what can be read of each.
 
 use std::fmt;
 
 use serde::Serialize;
 
-use crate::app::jvm_report::Reader;
+use crate::app::jvm_report::{JvmInspector, JvmProblem};
 use crate::hotspot::HotspotError;
 use crate::process::procfs;
 use crate::process::{Backing, Mappings, executable_mappings::is_hotspot};
@@ -12,7 +12,7 @@ use crate::types::Avma;
 
 /// A running JVM.
 #[derive(Debug, Serialize)]
-pub(super) struct Jvm {
+pub(super) struct RunningJvm {
     pid: u32,
     /// Its program, as it sees it.
     executable: String,
@@ -24,32 +24,25 @@ pub(super) struct Jvm {
     stub_rows_percent: Option<f64>,
     /// Compiled methods can be named, with those that were inlined and their lines.
     names_compiled_code: bool,
-    /// Why it can't be read.
+    /// The reason why it can't be read.
     #[serde(skip_serializing_if = "Option::is_none")]
-    problem: Option<Problem>,
+    problem: Option<JvmProblem>,
 }
 
-#[derive(Debug, Serialize)]
-struct Problem {
-    /// A short word: [`HotspotError::reason`].
-    reason: &'static str,
-    text: String,
-}
-
-/// All that can be found: by what they export, and by a mapped `libjvm.so` where that can't be
+/// Returns all JVMs: found by what they export, and by a mapped `libjvm.so` where that can't be
 /// read.
-pub(super) fn find() -> Vec<Jvm> {
-    procfs::pids().into_iter().filter_map(|pid| Jvm::of(pid, &procfs::mappings(pid).ok()?)).collect()
+pub(super) fn find() -> Vec<RunningJvm> {
+    procfs::pids().into_iter().filter_map(|pid| RunningJvm::of(pid, &procfs::mappings(pid).ok()?)).collect()
 }
 
-impl Jvm {
+impl RunningJvm {
     fn of(pid: u32, mappings: &Mappings) -> Option<Self> {
         let libjvm = mappings.iter().find(|mapping| is_hotspot(mapping));
         let generates_code = mappings.iter().any(|mapping| mapping.backing == Backing::Anonymous);
         if libjvm.is_none() && !generates_code {
             return None;
         }
-        let read = Reader::new(pid);
+        let read = JvmInspector::new(pid);
         if libjvm.is_none() && matches!(read, Err(HotspotError::NotHotspot(_))) {
             return None;
         }
@@ -77,23 +70,23 @@ impl Jvm {
             }
             Err(error) => {
                 jvm.libjvm = path.unwrap_or_default();
-                jvm.problem = Some(Problem { reason: error.reason(), text: error.to_string() });
+                jvm.problem = Some(error.into());
             }
         }
         Some(jvm)
     }
 }
 
-/// The file whose first byte is mapped at an address: its code follows.
+/// Returns the file whose first byte is mapped at an address: its code follows.
 fn path_of(mappings: &Mappings, start: Avma) -> Option<String> {
     let code = mappings.iter().find(|mapping| mapping.start >= start)?;
     Some(code.path.to_string())
 }
 
-impl fmt::Display for Jvm {
+impl fmt::Display for RunningJvm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "  {} {} ({})", self.pid, self.executable, self.libjvm)?;
-        if let Some(Problem { reason, text }) = &self.problem {
+        if let Some(JvmProblem { reason, text }) = &self.problem {
             writeln!(f, "    can't be read ({reason}): {text}")?;
             return match *reason {
                 "not_ready" => writeln!(f, "      it is starting: the daemon looks again"),

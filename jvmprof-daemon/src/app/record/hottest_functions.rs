@@ -1,4 +1,4 @@
-//! The functions that cost most.
+//! The functions with the most samples.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::profile::model::{Batch, FrameKind};
 
-/// A function's share.
+/// The samples of a function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct TopRow {
     pub name: String,
@@ -17,8 +17,8 @@ pub(super) struct TopRow {
     pub total: u64,
 }
 
-/// The functions with the most samples of their own, at most `limit`.
-pub(super) fn top(batch: &Batch, limit: usize) -> Vec<TopRow> {
+/// Returns the functions with the most samples of their own, at most `limit`.
+pub(super) fn hottest_functions(batch: &Batch, limit: usize) -> Vec<TopRow> {
     let mut counts: HashMap<&str, (u64, u64)> = HashMap::new();
     let mut seen = HashSet::new();
     for sample in batch.series.iter().flat_map(|series| &series.samples) {
@@ -68,7 +68,10 @@ mod tests {
             series: vec![Series { labels: LabelSet::new(), samples }],
         };
         let row = |name: &str, own, total| TopRow { name: name.to_owned(), own, total };
-        assert_eq!(top(&batch, 10), [row("inlined", 3, 3), row("main", 1, 4), row("caller", 0, 3)]);
-        assert_eq!(top(&batch, 1).len(), 1);
+        assert_eq!(
+            hottest_functions(&batch, 10),
+            [row("inlined", 3, 3), row("main", 1, 4), row("caller", 0, 3)]
+        );
+        assert_eq!(hottest_functions(&batch, 1).len(), 1);
     }
 }

@@ -20,23 +20,23 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::args::RecordArgs;
 use super::debuginfod_client;
 use super::pipeline_options::{node_name, options};
-use super::shutdown_signals::Shutdown;
-use super::stdout::print_out;
+use super::shutdown_signals::ShutdownSignals;
+use super::stdout::print_report;
 use crate::own_process::{SelfUsage, cpu_time};
 use crate::pipeline::{Counts, Pipeline};
 use crate::profile::model::Batch;
-use hottest_functions::{TopRow, top};
-use output_files::Output;
+use hottest_functions::{TopRow, hottest_functions};
+use output_files::OutputFile;
 
-/// How often samples are taken in, and for how long at most before signals and time are looked at.
+/// Interval of polls for samples, and their longest duration before signals and time are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const POLL_LIMIT: Duration = Duration::from_millis(200);
-/// Looking for processes costs more than looking for samples.
-const TARGET_INTERVAL: Duration = Duration::from_millis(250);
+/// Interval of checks whether the recorded processes run: they cost more than polls.
+const TARGET_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 const TOP_METHODS: usize = 10;
-/// How long the last samples may take to be looked at and named.
-const LAST_SAMPLES: Duration = Duration::from_secs(60);
-/// How long a command that was told to end may take.
+/// Longest time for the last samples to be processed and named.
+const LAST_SAMPLES_TIMEOUT: Duration = Duration::from_secs(60);
+/// Longest time for the command to end after SIGTERM.
 const COMMAND_GRACE: Duration = Duration::from_secs(5);
 
 /// Runs the subcommand.
@@ -48,8 +48,8 @@ pub(super) fn run(args: RecordArgs) -> anyhow::Result<()> {
         .block_on(record(args))
 }
 
-/// What ended a recording.
-enum Ended {
+/// The event that ended a recording.
+enum EndReason {
     Signal(&'static str),
     Time,
     Target,
@@ -59,17 +59,17 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
     for pid in &args.pids {
         check_process(*pid)?;
     }
-    let outputs: Vec<Output> =
-        args.outputs.iter().map(|path| Output::prepare(path)).collect::<Result<_, _>>()?;
-    let mut shutdown = Shutdown::new().context("cannot handle signals")?;
+    let outputs: Vec<OutputFile> =
+        args.outputs.iter().map(|path| OutputFile::prepare(path)).collect::<Result<_, _>>()?;
+    let mut shutdown = ShutdownSignals::new().context("cannot handle signals")?;
 
     let mut pids = args.pids.clone();
-    let mut waiting = None;
+    let mut paused = None;
     if !args.command.is_empty() {
         let started =
             paused_command::start(&args.command).context("cannot start a process for the command")?;
         pids.push(started.child.id());
-        waiting = Some(started);
+        paused = Some(started);
     }
     let native = debuginfod_client::options(&args.sampling.native)?;
     let filter = (!pids.is_empty()).then(|| pids.clone());
@@ -77,17 +77,17 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
         Ok(pipeline) => pipeline,
         Err(error) => {
             // Its pipe closes with it: the command never begins.
-            drop(waiting);
+            drop(paused);
             return Err(anyhow::Error::new(error).context(
                 "cannot sample; `jvmprof doctor` tells what this kernel and these capabilities allow",
             ));
         }
     };
-    let mut child = match waiting {
-        Some(waiting) => Some(waiting.release().context("the command's process ended before it began")?),
+    let mut child = match paused {
+        Some(paused) => Some(paused.resume().context("the command's process ended before it began")?),
         None => None,
     };
-    let progress = Progress::new(args.duration);
+    let progress = RecordingProgress::new(args.duration);
     let began = Instant::now();
     let mut next_target_check = began;
     let mut startup_cpu = None;
@@ -95,7 +95,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let ended = loop {
         tokio::select! {
-            signal = shutdown.requested() => break Ended::Signal(signal),
+            signal = shutdown.requested() => break EndReason::Signal(signal),
             () = pipeline.urgent() => {}
             _ = tick.tick() => {}
         }
@@ -105,25 +105,25 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
         }
         progress.show(began.elapsed(), pipeline.samples());
         if Instant::now() >= next_target_check {
-            next_target_check = Instant::now() + TARGET_INTERVAL;
+            next_target_check = Instant::now() + TARGET_CHECK_INTERVAL;
             if target_ended(child.as_mut(), &args.pids) {
-                break Ended::Target;
+                break EndReason::Target;
             }
         }
         if args.duration.is_some_and(|duration| began.elapsed() >= duration) {
-            break Ended::Time;
+            break EndReason::Time;
         }
     };
     progress.finish();
-    pipeline.stop(LAST_SAMPLES);
+    pipeline.stop(LAST_SAMPLES_TIMEOUT);
     let command_failure = match &mut child {
         Some(child) => end_command(child, &args).await,
         None => None,
     };
     match ended {
-        Ended::Signal(signal) => tracing::info!(signal, "stopped"),
-        Ended::Target if !args.pids.is_empty() => eprintln!("jvmprof: the recorded processes have ended"),
-        Ended::Target | Ended::Time => {}
+        EndReason::Signal(signal) => tracing::info!(signal, "stopped"),
+        EndReason::Target if !args.pids.is_empty() => eprintln!("jvmprof: the recorded processes have ended"),
+        EndReason::Target | EndReason::Time => {}
     }
     debuginfod_client::wait_for_debug_files(&native, &mut pipeline).await;
     let batch = pipeline.flush().batch;
@@ -141,9 +141,9 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
             }
         }
     }
-    let summary = Summary::new(&batch, &counts, &pipeline, written, startup_cpu);
+    let summary = RecordingSummary::new(&batch, &counts, &pipeline, written, startup_cpu);
     if args.json {
-        print_out(&(serde_json::to_string(&summary)? + "\n"))?;
+        print_report(&(serde_json::to_string(&summary)? + "\n"))?;
     } else {
         summary.print();
     }
@@ -159,7 +159,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
     }
 }
 
-/// `-p` takes processes, not threads, and only those that exist.
+/// Checks that a process exists and isn't a thread of another one.
 fn check_process(pid: u32) -> anyhow::Result<()> {
     let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else {
         bail!("there is no process {pid}");
@@ -180,7 +180,7 @@ fn target_ended(child: Option<&mut Child>, pids: &[u32]) -> bool {
     }
 }
 
-/// A zombie runs no more.
+/// Returns true if a process exists and isn't a zombie.
 fn is_running(pid: u32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
         return false;
@@ -190,7 +190,7 @@ fn is_running(pid: u32) -> bool {
     !matches!(state, Some('Z' | 'X'))
 }
 
-/// Ends the command if it still runs, and says if it failed by itself.
+/// Ends the command if it still runs. Returns a message if it failed by itself or doesn't end.
 async fn end_command(child: &mut Child, args: &RecordArgs) -> Option<String> {
     let name = args.command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     if let Ok(Some(status)) = child.try_wait() {
@@ -225,9 +225,9 @@ fn title(args: &RecordArgs) -> String {
     }
 }
 
-/// What the recording says at its end; the fields' names are an interface.
+/// The summary at the end of a recording; the fields' names are an interface.
 #[derive(Debug, Serialize)]
-struct Summary {
+struct RecordingSummary {
     samples: u64,
     complete: u64,
     losses: std::collections::BTreeMap<String, u64>,
@@ -255,7 +255,7 @@ struct DaemonSummary {
     peak_rss_bytes: u64,
 }
 
-impl Summary {
+impl RecordingSummary {
     fn new(
         batch: &Batch,
         counts: &Counts,
@@ -280,7 +280,7 @@ impl Summary {
                 startup_cpu_ms: startup_cpu.map(milliseconds),
                 peak_rss_bytes: usage.peak_rss_bytes,
             },
-            top: top(batch, TOP_METHODS),
+            top: hottest_functions(batch, TOP_METHODS),
             outputs,
             duration_ms: u64::try_from(batch.duration.as_millis()).unwrap_or(u64::MAX),
             clock: pipeline.clock().as_str(),
@@ -316,10 +316,10 @@ impl Summary {
     }
 }
 
-/// Progress on a terminal; nothing elsewhere.
-struct Progress(Option<ProgressBar>);
+/// The progress bar on a terminal; nothing elsewhere.
+struct RecordingProgress(Option<ProgressBar>);
 
-impl Progress {
+impl RecordingProgress {
     fn new(duration: Option<Duration>) -> Self {
         if !std::io::stderr().is_terminal() {
             return Self(None);

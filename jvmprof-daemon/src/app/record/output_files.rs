@@ -1,4 +1,4 @@
-//! The files that `record` writes, by their endings.
+//! The files that `record` writes; the ending of a name selects the format.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -19,17 +19,17 @@ enum Format {
     Html,
 }
 
-/// A file that can be written: that is known before the recording starts.
+/// A file that is known to be writable before the recording starts.
 #[derive(Debug)]
-pub(super) struct Output {
+pub(super) struct OutputFile {
     path: PathBuf,
     format: Format,
     /// In the same folder: a file under its own name is always whole.
     file: NamedTempFile,
 }
 
-impl Output {
-    /// Prepares to write a file.
+impl OutputFile {
+    /// Creates the temporary file of an output.
     ///
     /// # Errors
     /// Its ending is unknown, or its folder can't be written to.
@@ -74,7 +74,7 @@ impl Output {
     }
 }
 
-/// Temporary files are private; a profile is a file like any other.
+/// Makes a file readable by all: temporary files are private, a profile is a file like any other.
 fn readable_by_all(file: &File) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     file.set_permissions(std::fs::Permissions::from_mode(0o644))
@@ -104,8 +104,9 @@ mod tests {
 
     #[test]
     fn a_folder_that_is_not_there_is_named_before_anything_is_recorded() {
-        let error = Output::prepare(Path::new("/nowhere/at/all/x.svg")).expect_err("there is no such folder");
+        let error =
+            OutputFile::prepare(Path::new("/nowhere/at/all/x.svg")).expect_err("there is no such folder");
         assert!(format!("{error:#}").starts_with("cannot write /nowhere/at/all/x.svg: "), "{error:#}");
-        assert!(Output::prepare(Path::new("x.png")).expect_err("unknown ending").is::<UsageError>());
+        assert!(OutputFile::prepare(Path::new("x.png")).expect_err("unknown ending").is::<UsageError>());
     }
 }

@@ -1,4 +1,4 @@
-//! Starting a command that waits for its profiler.
+//! Starts a command that is paused until its profiler is ready.
 //!
 //! A command is to be profiled from its first instruction, so its process must exist, and be known
 //! to the kernel programs, before it runs. It is started as this same binary, which waits at a pipe
@@ -14,24 +14,25 @@ use std::process::{Child, Command, ExitCode};
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::unistd::{close, pipe2};
 
-/// First argument that makes this binary a gate; the pipe's descriptor and the command follow.
+/// First argument that makes this binary an exec gate; the pipe's descriptor and the command
+/// follow.
 const ARGUMENT: &str = "__jvmprof_exec_gate";
 /// Shells' exit codes for a command that isn't there, or can't be run.
 const EXIT_NOT_FOUND: u8 = 127;
 const EXIT_NOT_EXECUTABLE: u8 = 126;
 
-/// A command that waits to be let go.
+/// A command that hasn't begun yet.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct PausedCommand {
     pub child: Child,
     gate: File,
 }
 
-/// Starts a command that waits.
+/// Starts a paused command.
 ///
 /// # Errors
 /// The process can't be created.
-pub fn start(command: &[OsString]) -> io::Result<Waiting> {
+pub fn start(command: &[OsString]) -> io::Result<PausedCommand> {
     let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
     fcntl(&read, FcntlArg::F_SETFD(FdFlag::empty()))?;
     let child = Command::new("/proc/self/exe")
@@ -39,44 +40,44 @@ pub fn start(command: &[OsString]) -> io::Result<Waiting> {
         .arg(read.as_raw_fd().to_string())
         .args(command)
         .spawn()?;
-    Ok(Waiting { child, gate: File::from(write) })
+    Ok(PausedCommand { child, gate: File::from(write) })
 }
 
-impl Waiting {
-    /// Lets the command begin.
+impl PausedCommand {
+    /// Resumes the command.
     ///
     /// # Errors
     /// The waiting process is gone.
-    pub fn release(mut self) -> io::Result<Child> {
+    pub fn resume(mut self) -> io::Result<Child> {
         self.gate.write_all(&[1])?;
         Ok(self.child)
     }
 }
 
-/// The other side: this process is to wait and become a command.
+/// The other side: this process waits and becomes a command.
 #[derive(Debug)]
-pub struct Gate {
+pub struct ExecGate {
     pipe: RawFd,
     command: Vec<OsString>,
 }
 
-/// Was this process started as a gate?
-pub fn requested() -> Option<Gate> {
+/// Returns the gate if this process was started as one.
+pub fn exec_gate() -> Option<ExecGate> {
     let mut args = std::env::args_os().skip(1);
     if args.next()? != OsStr::new(ARGUMENT) {
         return None;
     }
     let pipe = args.next()?.to_str()?.parse().ok()?;
-    Some(Gate { pipe, command: args.collect() })
+    Some(ExecGate { pipe, command: args.collect() })
 }
 
-impl Gate {
+impl ExecGate {
     /// Waits, then becomes the command. Returns only if that failed.
     pub fn run(self) -> ExitCode {
         let Some((program, args)) = self.command.split_first() else {
             return ExitCode::FAILURE;
         };
-        // Without the byte the profiler has died: nobody wants the command any more.
+        // Without the byte the profiler has died: the command isn't needed any more.
         if wait(self.pipe).is_err() {
             return ExitCode::FAILURE;
         }
