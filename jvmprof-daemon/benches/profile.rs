@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
+use jvmprof_daemon::event_type::EventType;
 use jvmprof_daemon::profile::folded_stacks::{self, Annotation};
 use jvmprof_daemon::profile::model::{Batch, Frame, FrameKind, LabelSet, Line, Mapping, Sample, Series};
 use jvmprof_daemon::profile::pprof::merge::{MergeLimits, Merger};
@@ -49,6 +50,7 @@ fn process(pid: u64) -> Series {
     let stack = |number: u64| Sample {
         frames: (0..DEPTH).map(|at| Arc::clone(&frames[((number * 7 + at * 5) % FRAMES) as usize])).collect(),
         count: number % 9 + 1,
+        value: (number % 9 + 1) * 10_000_000,
     };
     Series {
         labels: LabelSet::from([("pid".to_owned(), pid.to_string()), ("comm".to_owned(), "java".to_owned())]),
@@ -58,6 +60,7 @@ fn process(pid: u64) -> Series {
 
 fn host() -> Batch {
     Batch {
+        event: EventType::Cpu,
         start: SystemTime::now(),
         duration: Duration::from_secs(10),
         period_ns: 10_000_000,

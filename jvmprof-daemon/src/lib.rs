@@ -54,6 +54,7 @@
 //! |---|---|
 //! | [`types`] | addresses and other values that all share |
 //! | `intern`, `generational_cache` | shared strings; a cache whose entries live for generations |
+//! | [`event_type`] | the events that samples are taken of: series names, sample types |
 //! | [`clock`] | the clocks of the kernel |
 //! | [`own_process`] | this process: priority of threads, allocator, memory limit, CPU used |
 //! | [`proto`] | generated code of `proto/*.proto` |
@@ -85,6 +86,7 @@ mod generational_cache;
 mod intern;
 
 pub mod clock;
+pub mod event_type;
 
 pub mod own_process;
 

@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 use jvmprof_common::abi::Counter;
 
 use crate::clock::monotonic_ns;
+use crate::event_type::EventType;
 use crate::own_process::thread_priority;
 use crate::process::container::ContainersOptions;
 use crate::process::procfs;
 use crate::process::{Process, ProcessKey, ProcessTable};
-use crate::profile::aggregate::Verdict;
+use crate::profile::aggregate::{NamedStack, Verdict};
 use crate::profile::model::Batch;
 use crate::sampler::{
     BackgroundSampler, Clock, KernelTables, Periods, QueueLimits, Sample, SamplerCounts, SamplerError,
@@ -465,11 +466,16 @@ impl State {
         let jvm = self.symbolizer.jvm_facts(process.key);
         let owner = self.targets.owner(process.key, &sample);
         let verdict = self.targets.judge(process, jvm, owner, header.start_ns);
-        let window = self.windows.of_period(self.periods.of(header.cpu, header.time_ns));
+        let period_ns = self.periods.of(header.cpu, header.time_ns);
+        let value = match sample.event {
+            EventType::Cpu => period_ns,
+        };
+        let window = self.windows.aggregator(sample.event, period_ns);
+        let stack = NamedStack { frames: resolved.frames, pending: resolved.pending };
         match verdict {
             Verdict::Dropped => return None,
-            Verdict::Awaited => window.hold(owner, resolved.frames, resolved.pending),
-            Verdict::Labels(labels) => window.add(&labels, owner, resolved.frames, resolved.pending),
+            Verdict::Awaited => window.hold(owner, stack, value),
+            Verdict::Labels(labels) => window.add(&labels, owner, stack, value),
         }
         self.first_sample.get_or_insert_with(Instant::now);
         None

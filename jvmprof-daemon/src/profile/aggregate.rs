@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use super::model::{Batch, Frame, LabelSet, Sample, Series};
 use super::stack_budget::{MAX_STACK_BYTES, Room};
+use crate::event_type::EventType;
 use crate::types::FastHasher;
 
 /// The samples of one window.
@@ -30,9 +31,10 @@ pub struct Aggregator<K> {
     room: Room,
 }
 
-/// When samples were taken, and how often.
+/// What samples are of, when they were taken, and how often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
+    pub event: EventType,
     pub start: SystemTime,
     pub duration: Duration,
     /// Between two samples of a CPU, ns.
@@ -42,9 +44,18 @@ pub struct Window {
 impl Window {
     /// A batch of samples that were taken then.
     pub fn batch(self, series: Vec<Series>) -> Batch {
-        let Self { start, duration, period_ns } = self;
-        Batch { start, duration, period_ns, series }
+        let Self { event, start, duration, period_ns } = self;
+        Batch { event, start, duration, period_ns, series }
     }
+}
+
+/// A stack with the names that are known by now.
+#[derive(Clone, Debug)]
+pub struct NamedStack {
+    /// Leaf first; ends in a marker if the stack isn't whole.
+    pub frames: Arc<[Arc<Frame>]>,
+    /// Some of its frames may still get names, before its window's profile is made.
+    pub pending: bool,
 }
 
 /// How many series a batch may have.
@@ -93,8 +104,16 @@ struct Late<K> {
 #[derive(Debug)]
 struct Counted<K> {
     count: u64,
+    value: u64,
     owner: K,
     pending: bool,
+}
+
+impl<K> Counted<K> {
+    fn add(&mut self, value: u64) {
+        self.count += 1;
+        self.value += value;
+    }
 }
 
 /// A stack, equal to another if it is made of the very same frames.
@@ -173,21 +192,15 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
         self.over_limit
     }
 
-    /// Counts a stack (leaf first). `pending`: some of its frames may still get names.
-    pub fn add(
-        &mut self,
-        labels: &Arc<LabelSet>,
-        owner: K,
-        frames: impl Into<Arc<[Arc<Frame>]>>,
-        pending: bool,
-    ) {
+    /// Counts an event of this value with its stack.
+    pub fn add(&mut self, labels: &Arc<LabelSet>, owner: K, stack: NamedStack, value: u64) {
         let place = Arc::as_ptr(labels).addr();
         let (series, is_over) = match self.met.get(&place) {
             Some(met) => (met.series, met.is_over),
             None => self.meet(labels),
         };
         self.over_limit += u64::from(is_over);
-        count(&mut self.series[series].1, &mut self.room, owner, frames.into(), pending);
+        count(&mut self.series[series].1, &mut self.room, owner, stack, value);
     }
 
     /// The series that these labels' samples go to, and whether that is the one of the rest.
@@ -208,9 +221,9 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
         (series, is_over)
     }
 
-    /// Counts a stack whose labels the owner will be asked for.
-    pub fn hold(&mut self, owner: K, frames: impl Into<Arc<[Arc<Frame>]>>, pending: bool) {
-        count(self.held.entry(owner).or_default(), &mut self.room, owner, frames.into(), pending);
+    /// The same for an event whose labels the owner will be asked for.
+    pub fn hold(&mut self, owner: K, stack: NamedStack, value: u64) {
+        count(self.held.entry(owner).or_default(), &mut self.room, owner, stack, value);
     }
 
     /// Samples since the beginning whose stacks found no room.
@@ -313,16 +326,17 @@ fn put(
     count
 }
 
-fn count<K>(stacks: &mut Stacks<K>, room: &mut Room, owner: K, frames: Arc<[Arc<Frame>]>, pending: bool) {
+fn count<K>(stacks: &mut Stacks<K>, room: &mut Room, owner: K, stack: NamedStack, value: u64) {
+    let NamedStack { frames, pending } = stack;
     let key = StackKey::new(frames);
     if let Some(counted) = stacks.get_mut(&key) {
-        counted.count += 1;
+        counted.add(value);
         return;
     }
     let has_room = room.take(key.frames.len(), size_of::<(StackKey, Counted<K>)>());
     let (key, pending) =
         if has_room { (key, pending) } else { (StackKey::new([room.marker()].into()), false) };
-    stacks.entry(key).or_insert(Counted { count: 0, owner, pending }).count += 1;
+    stacks.entry(key).or_insert(Counted { count: 0, value: 0, owner, pending }).add(value);
 }
 
 fn finished<K>(stacks: Stacks<K>, finish: &mut impl FnMut(K, &mut [Arc<Frame>])) -> Vec<Sample> {
@@ -330,7 +344,7 @@ fn finished<K>(stacks: Stacks<K>, finish: &mut impl FnMut(K, &mut [Arc<Frame>]))
         if counted.pending {
             finish(counted.owner, Arc::make_mut(&mut frames));
         }
-        Sample { frames, count: counted.count }
+        Sample { frames, count: counted.count, value: counted.value }
     };
     stacks.into_iter().map(&mut finish).collect()
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use crate::event_type::EventType;
 use crate::types::{Avma, BuildId, FileOffset};
 
 /// What kind of code a frame ran; decides its colour in flame graphs and its mapping in pprof.
@@ -97,12 +98,14 @@ pub struct Frame {
     pub lines: Vec<Line>,
 }
 
-/// A stack and how often it was seen. Leaf first; a stack that isn't whole ends in a marker frame.
+/// A stack, and what was measured of it. Leaf first; a stack that isn't whole ends in a marker frame.
 #[derive(Clone, Debug)]
 pub struct Sample {
     pub frames: Arc<[Arc<Frame>]>,
-    /// Number of samples, > 0.
+    /// Number of events, > 0.
     pub count: u64,
+    /// The sum of their values, in the unit of the batch's event: nanoseconds of CPU time.
+    pub value: u64,
 }
 
 /// Label names and values of a series, without `__name__`.
@@ -115,12 +118,13 @@ pub struct Series {
     pub samples: Vec<Sample>,
 }
 
-/// All series of one aggregation window.
+/// All series of one event in one aggregation window.
 #[derive(Clone, Debug)]
 pub struct Batch {
+    pub event: EventType,
     pub start: SystemTime,
     pub duration: Duration,
-    /// Nanoseconds of CPU time that one sample stands for: 1e9 / Hz.
+    /// The value that one sample stands for: 1e9 / Hz nanoseconds of CPU time.
     pub period_ns: u64,
     pub series: Vec<Series>,
 }

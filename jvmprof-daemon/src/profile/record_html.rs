@@ -131,6 +131,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::event_type::EventType;
     use crate::profile::model::{Frame, FrameKind, Line, Sample, Series};
 
     fn batch(names: &[&str], processes: &[(&str, &str)]) -> Batch {
@@ -143,9 +144,10 @@ mod tests {
             .collect();
         let series = processes.iter().map(|(comm, pid)| Series {
             labels: [("comm", comm), ("pid", pid)].map(|(k, v)| (k.to_owned(), (*v).to_owned())).into(),
-            samples: vec![Sample { frames: frames.clone().into(), count: 3 }],
+            samples: vec![Sample { frames: frames.clone().into(), count: 3, value: 3 * 10_101_010 }],
         });
         Batch {
+            event: EventType::Cpu,
             start: UNIX_EPOCH + Duration::from_secs(1_700_000_000),
             duration: Duration::from_secs(10),
             period_ns: 10_101_010,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::model::{Batch, Frame, FrameKind, LabelSet, Line, Mapping, Sample, Series};
+use crate::event_type::EventType;
 use crate::types::{Avma, BuildId, FileOffset};
 
 pub(crate) fn line(name: &str, number: u32) -> Line {
@@ -42,14 +43,21 @@ pub(crate) fn labels(labels: &[(&str, &str)]) -> LabelSet {
 }
 
 pub(crate) fn series(names: &[(&str, &str)], samples: Vec<(Vec<Arc<Frame>>, u64)>) -> Series {
-    let samples =
-        samples.into_iter().map(|(frames, count)| Sample { frames: frames.into(), count }).collect();
+    let samples = samples
+        .into_iter()
+        .map(|(frames, count)| Sample {
+            frames: frames.into(),
+            count,
+            value: count.saturating_mul(10_000_000),
+        })
+        .collect();
     Series { labels: labels(names), samples }
 }
 
 /// Ten seconds at 100 Hz, from a fixed time on.
 pub(crate) fn batch(series: Vec<Series>) -> Batch {
     Batch {
+        event: EventType::Cpu,
         start: SystemTime::UNIX_EPOCH + Duration::from_secs(1_732_195_500),
         duration: Duration::from_secs(10),
         period_ns: 10_000_000,

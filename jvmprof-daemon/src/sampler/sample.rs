@@ -3,11 +3,14 @@
 use jvmprof_common::abi::{FLAG_KERNEL_MODE, SAMPLE_MAGIC, SAMPLE_WORDS, SampleHeader, Stop};
 use jvmprof_common::frame::UserFrame;
 
+use crate::event_type::EventType;
 use crate::types::Avma;
 
 /// A sample: who ran, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
+    /// What it was taken of.
+    pub event: EventType,
     pub header: SampleHeader,
     pub stop: Stop,
     words: Box<[u64]>,
@@ -37,7 +40,8 @@ impl Sample {
         }
         let words =
             rest[..words * 8].as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
-        Ok(Self { header, stop, words })
+        // The kernel programs have no other.
+        Ok(Self { event: EventType::Cpu, header, stop, words })
     }
 
     /// Kernel addresses, leaf first. All but the first are return addresses.
@@ -166,7 +170,7 @@ impl Sample {
             tail_words: tail.len() as u16,
             ..SampleHeader::default()
         };
-        Self { header, stop, words: [kernel, user, tail].concat().into() }
+        Self { event: EventType::Cpu, header, stop, words: [kernel, user, tail].concat().into() }
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use jvmprof_daemon::event_type::EventType;
 use jvmprof_daemon::profile::model::{Batch, Frame, FrameKind, Line, Mapping, Sample, Series};
 use jvmprof_daemon::types::{Avma, BuildId, FileOffset};
 
@@ -171,21 +172,29 @@ pub(crate) fn window(
     let mut frames = Frames::new();
     let mut shop = Vec::new();
     for _ in 0..samples {
-        shop.push(Sample { frames: stack(&mut frames, numbers, shape).into(), count: 1 });
+        shop.push(Sample { frames: stack(&mut frames, numbers, shape).into(), count: 1, value: 10_101_010 });
     }
     let recursion: Vec<_> =
         (0..1_000).map(|_| frames.get("com.acme.shop.tax.Rules.evaluate", FrameKind::Java, 42)).collect();
     let count = (samples / 25).max(1) as u64;
-    shop.push(Sample { frames: rooted(&mut frames, recursion).into(), count });
+    shop.push(Sample { frames: rooted(&mut frames, recursion).into(), count, value: count * 10_101_010 });
     let cut = vec![
         frames.get("java.lang.String.hashCode", FrameKind::Java, 12),
         frames.get("[truncated: stack unreadable]", FrameKind::Marker, 0),
     ];
-    shop.push(Sample { frames: cut.into(), count: (samples / 400).max(1) as u64 });
+    shop.push(Sample {
+        frames: cut.into(),
+        count: (samples / 400).max(1) as u64,
+        value: (samples / 400).max(1) as u64 * 10_101_010,
+    });
     let postgres =
         ["index_getnext_tid", "ExecScan", "PortalRun", "PostgresMain", "main", "__libc_start_main"];
     let postgres: Vec<_> = postgres.iter().map(|name| frames.get(name, FrameKind::Native, 0)).collect();
-    let postgres = vec![Sample { frames: postgres.into(), count: (samples / 20).max(1) as u64 }];
+    let postgres = vec![Sample {
+        frames: postgres.into(),
+        count: (samples / 20).max(1) as u64,
+        value: (samples / 20).max(1) as u64 * 10_101_010,
+    }];
     let series = |comm: &str, pid: &str, runtime: &str, samples| Series {
         labels: [("node", "worker-1"), ("comm", comm), ("pid", pid), ("runtime", runtime)]
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -193,6 +202,7 @@ pub(crate) fn window(
         samples,
     };
     Batch {
+        event: EventType::Cpu,
         start,
         duration,
         period_ns: 10_101_010,

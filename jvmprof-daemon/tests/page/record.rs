@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use jvmprof_daemon::event_type::EventType;
 use jvmprof_daemon::profile::model::{Batch, Frame, FrameKind, Line, Sample, Series};
 use jvmprof_daemon::profile::record_html::write_html;
 
@@ -139,7 +140,7 @@ fn the_largest_tree_stays_responsive() {
     let mut batch =
         window(SystemTime::now(), Duration::from_secs(10), 60_000, Shape::Wide, &mut Numbers::new(3));
     let frames: Vec<_> = (0..4_200).map(|depth| named(&format!("deep{}", depth % 900))).collect();
-    batch.series[0].samples.push(Sample { frames: frames.into(), count: 20_000 });
+    batch.series[0].samples.push(Sample { frames: frames.into(), count: 20_000, value: 20_000 * 10_000_000 });
     let url = write(&batch, &folder.path().join("x.html"));
     let mut browser = Browser::start(1920, 1080);
     let start = Instant::now();
@@ -184,10 +185,15 @@ fn hostile_names_do_nothing() {
         "\u{202e}\u{0}javascript:alert(1)",
         "",
     ];
-    let samples = vec![Sample { frames: hostile.iter().map(|name| named(name)).collect(), count: 3 }];
+    let samples = vec![Sample {
+        frames: hostile.iter().map(|name| named(name)).collect(),
+        count: 3,
+        value: 3 * 10_000_000,
+    }];
     let labels =
         |name: &str| [("comm".to_owned(), hostile[0].to_owned()), ("pid".to_owned(), name.to_owned())].into();
     let batch = Batch {
+        event: EventType::Cpu,
         start: SystemTime::now(),
         duration: Duration::from_secs(1),
         period_ns: 10_000_000,

@@ -45,6 +45,7 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use super::*;
+    use crate::event_type::EventType;
     use crate::profile::model::{Frame, LabelSet, Line, Sample, Series};
 
     fn frame(kind: FrameKind, names: &[&str]) -> Arc<Frame> {
@@ -58,10 +59,11 @@ mod tests {
         let main = frame(FrameKind::Native, &["main"]);
         let cut = frame(FrameKind::Marker, &["[truncated: x]"]);
         let samples = vec![
-            Sample { frames: vec![leaf.clone(), leaf, main.clone()].into(), count: 3 },
-            Sample { frames: vec![main, cut].into(), count: 1 },
+            Sample { frames: vec![leaf.clone(), leaf, main.clone()].into(), count: 3, value: 3 },
+            Sample { frames: vec![main, cut].into(), count: 1, value: 1 },
         ];
         let batch = Batch {
+            event: EventType::Cpu,
             start: SystemTime::UNIX_EPOCH,
             duration: Duration::from_secs(1),
             period_ns: 1,

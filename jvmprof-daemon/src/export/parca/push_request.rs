@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use prost::Message as _;
 
+use crate::event_type::EventType;
 use crate::export::store::NAME_LABEL;
 use crate::profile::gzip::Compressor;
 use crate::profile::model::{Batch, Series};
@@ -92,7 +93,7 @@ pub fn requests(batch: &Batch, max_bytes: usize) -> io::Result<Vec<Request>> {
     let (mut profiles, mut compressor) = (pprof::Pushed::new(batch), Compressor::default());
     let created = batch.start + batch.duration;
     for series in batch.series.iter().filter(|series| !series.samples.is_empty()) {
-        let encoded = encode(series, &profiles.of(series), &mut compressor)?;
+        let encoded = encode(batch.event, series, &profiles.of(series), &mut compressor)?;
         // Tag and length of the series in the request: at most 6 bytes below 2 GiB.
         let bytes = encoded.encoded_len() + 6;
         let samples = series.samples.iter().map(|sample| sample.count).sum::<u64>();
@@ -113,8 +114,13 @@ pub fn requests(batch: &Batch, max_bytes: usize) -> io::Result<Vec<Request>> {
     Ok(requests)
 }
 
-fn encode(series: &Series, profile: &Profile, compressor: &mut Compressor) -> io::Result<RawProfileSeries> {
-    let name = Label { name: NAME_LABEL.to_owned(), value: pprof::PROFILE_NAME.to_owned() };
+fn encode(
+    event: EventType,
+    series: &Series,
+    profile: &Profile,
+    compressor: &mut Compressor,
+) -> io::Result<RawProfileSeries> {
+    let name = Label { name: NAME_LABEL.to_owned(), value: event.descriptor().series.to_owned() };
     let labels = series.labels.iter().filter(|(name, _)| *name != NAME_LABEL);
     let labels = labels.map(|(name, value)| Label { name: name.clone(), value: value.clone() });
     let raw_profile = compressor.compress(&profile.encode_to_vec())?.into();

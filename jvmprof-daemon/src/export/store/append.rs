@@ -36,7 +36,7 @@ impl NewProfile {
     pub fn of_series(batch: &Batch, series: &Series) -> std::io::Result<Self> {
         let profile = pprof::for_push(batch, series);
         Ok(Self {
-            labels: with_name(&series.labels, pprof::PROFILE_NAME),
+            labels: with_name(&series.labels, batch.event.descriptor().series),
             start: UnixNanos(profile.time_nanos),
             duration: batch.duration,
             samples: pprof::total(&profile),

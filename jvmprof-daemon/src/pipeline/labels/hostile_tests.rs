@@ -14,6 +14,7 @@ use prost::Message as _;
 use super::*;
 use crate::clock::monotonic_ns;
 use crate::config::relabel::RelabelRule;
+use crate::event_type::EventType;
 use crate::export::parca::requests;
 use crate::process::{ProcessTable, procfs};
 use crate::profile::model::{Batch, Sample as Counted, Series};
@@ -53,9 +54,15 @@ fn hostile(dir: &std::path::Path) -> Killed {
 
 /// The label sets of what a backend would get.
 fn sent(labels: &LabelSet) -> Vec<Vec<(String, String)>> {
-    let samples = vec![Counted { frames: [].into(), count: 1 }];
+    let samples = vec![Counted { frames: [].into(), count: 1, value: 1 }];
     let series = vec![Series { labels: labels.clone(), samples }];
-    let batch = Batch { start: SystemTime::now(), duration: Duration::from_secs(1), period_ns: 1, series };
+    let batch = Batch {
+        event: EventType::Cpu,
+        start: SystemTime::now(),
+        duration: Duration::from_secs(1),
+        period_ns: 1,
+        series,
+    };
     let requests = requests(&batch, 1 << 20).expect("it can be encoded");
     // As the spool has it: a count, so many numbers, the message.
     let decoded = requests.iter().map(|request| {

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use super::*;
 use crate::clock::monotonic_ns;
 use crate::config::relabel::RelabelRule;
+use crate::event_type::EventType;
 use crate::export::store::{Store, StoreOptions, TimeRange};
 use crate::process::{ProcessTable, procfs};
 use crate::profile::model::{Batch, Series};
@@ -97,8 +98,9 @@ fn names_of_processes_are_values_and_nothing_else() {
     let process = table.get(5_000_000).expect("it was told of");
     let labels = labels_of(process, None, "host");
     assert_eq!((&*labels["comm"], &*labels["pid"]), ("x\",pid=\"1\"} {a ", "5000000"));
-    let samples = vec![crate::profile::model::Sample { frames: [].into(), count: 1 }];
+    let samples = vec![crate::profile::model::Sample { frames: [].into(), count: 1, value: 1 }];
     let batch = Batch {
+        event: EventType::Cpu,
         start: SystemTime::now(),
         duration: Duration::from_secs(1),
         period_ns: 1,

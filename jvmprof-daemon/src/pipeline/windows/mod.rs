@@ -1,7 +1,7 @@
 //! The window that samples are counted in, and its place in time.
 //!
-//! Samples of different periods stand for different amounts of time: each period has a profile of
-//! its own. And a window's place in time is told by the clock as it is set at the window's end, so
+//! Samples of different events or periods stand for different amounts: each event and period has
+//! profiles of its own. And a window's place in time is told by the clock as it is set at the window's end, so
 //! that a clock that was wrong before doesn't lead profiles astray.
 
 use std::collections::BTreeMap;
@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
 
+use crate::event_type::EventType;
 use crate::profile::aggregate::{Aggregator, SeriesLimit, Verdict, Window};
 use crate::profile::model::{Batch, Frame};
 
@@ -57,9 +58,9 @@ struct Jump {
 /// What a window's end gives.
 #[derive(Clone, Debug)]
 pub struct Flushed {
-    /// The window's profile. Empty if nothing was sampled.
+    /// The window's profile of CPU time. Empty if nothing was sampled.
     pub batch: Batch,
-    /// Samples of an earlier period that arrived in this window. Mostly there are none.
+    /// Its profiles of other events, and of samples of an earlier period. Mostly there are none.
     pub late: Vec<Batch>,
 }
 
@@ -76,12 +77,19 @@ pub struct ClockCounts {
     pub suspends: u64,
 }
 
+/// What the samples of one profile have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct ProfileKey {
+    event: EventType,
+    period_ns: u64,
+}
+
 /// The open window, and what is still held of earlier ones. `K` tells whose a sample is.
 #[derive(Debug)]
 pub(super) struct Windows<K> {
-    /// By period, ns.
-    aggregators: BTreeMap<u64, Aggregator<K>>,
-    period_ns: u64,
+    aggregators: BTreeMap<ProfileKey, Aggregator<K>>,
+    /// That of samples of CPU time.
+    cpu: ProfileKey,
     limit: Option<SeriesLimit>,
     /// For the stacks of each.
     stack_bytes: usize,
@@ -92,8 +100,8 @@ pub(super) struct Windows<K> {
     began: Clocks,
     /// The clocks when they were looked at last.
     looked: Clocks,
-    /// The period before, until its last profile has been taken, and when it ended.
-    ending: Option<(u64, Clocks)>,
+    /// The one before, of another period, until its last profile has been taken, and when it ended.
+    ending: Option<(ProfileKey, Clocks)>,
     counts: ClockCounts,
 }
 
@@ -103,7 +111,7 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         let now = Clocks::now();
         Self {
             aggregators: BTreeMap::new(),
-            period_ns,
+            cpu: ProfileKey { event: EventType::Cpu, period_ns },
             limit,
             stack_bytes,
             over_limit: 0,
@@ -121,11 +129,11 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         self.looked = self.began;
     }
 
-    /// The aggregator of samples with this period, ns.
-    pub(super) fn of_period(&mut self, period_ns: u64) -> &mut Aggregator<K> {
+    /// The aggregator of an event's samples with this period, ns.
+    pub(super) fn aggregator(&mut self, event: EventType, period_ns: u64) -> &mut Aggregator<K> {
         let (limit, bytes) = (&self.limit, self.stack_bytes);
         let new = || Aggregator::new(limit.clone()).with_stack_bytes(bytes);
-        self.aggregators.entry(period_ns).or_insert_with(new)
+        self.aggregators.entry(ProfileKey { event, period_ns }).or_insert_with(new)
     }
 
     /// Another limit of series from now on.
@@ -161,13 +169,13 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         self.aggregators.values().map(Aggregator::held_stacks).sum()
     }
 
-    /// Samples have another period from now on. The next flush ends the window of the old one, as
+    /// Samples of CPU time have another period from now on. The next flush ends the window of the old one, as
     /// of now; what has the new period already stays for the flush after that.
     pub(super) fn change_period(&mut self, period_ns: u64) {
-        if period_ns != self.period_ns && self.ending.is_none() {
-            self.ending = Some((self.period_ns, Clocks::now()));
+        if period_ns != self.cpu.period_ns && self.ending.is_none() {
+            self.ending = Some((self.cpu, Clocks::now()));
         }
-        self.period_ns = period_ns;
+        self.cpu.period_ns = period_ns;
     }
 
     /// Looks at the clocks. True if the host was suspended: what was sampled before should go out
@@ -215,18 +223,18 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         mut finish: impl FnMut(K, &mut [Arc<Frame>]),
         mut labels: impl FnMut(K, u64) -> Verdict,
     ) -> Flushed {
-        let (period_ns, end) = self.ending.take().unwrap_or((self.period_ns, now));
-        let stays = |period| period == self.period_ns && period != period_ns;
+        let (cpu, end) = self.ending.take().unwrap_or((self.cpu, now));
+        let stays = |key| key == self.cpu && key != cpu;
         // Reckoned back from the clock as it is set now.
         let start =
             now.wall.checked_sub(now.boot.saturating_sub(self.began.boot)).unwrap_or(SystemTime::UNIX_EPOCH);
         let duration = end.monotonic.saturating_sub(self.began.monotonic);
         self.began = end;
-        let window = |period_ns| Window { start, duration, period_ns };
-        let (mut batch, mut late) = (window(period_ns).batch(Vec::new()), Vec::new());
-        for (&period, aggregator) in self.aggregators.iter_mut().filter(|(period, _)| !stays(**period)) {
-            let flushed = aggregator.flush(window(period), &mut finish, &mut labels);
-            if period == period_ns {
+        let window = |ProfileKey { event, period_ns }| Window { event, start, duration, period_ns };
+        let (mut batch, mut late) = (window(cpu).batch(Vec::new()), Vec::new());
+        for (&key, aggregator) in self.aggregators.iter_mut().filter(|(key, _)| !stays(**key)) {
+            let flushed = aggregator.flush(window(key), &mut finish, &mut labels);
+            if key == cpu {
                 batch = flushed;
             } else if !flushed.series.is_empty() {
                 late.push(flushed);

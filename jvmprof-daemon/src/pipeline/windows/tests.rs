@@ -3,6 +3,7 @@
 use std::time::UNIX_EPOCH;
 
 use super::*;
+use crate::profile::aggregate::NamedStack;
 use crate::profile::model::LabelSet;
 use crate::profile::stack_budget::MAX_STACK_BYTES;
 
@@ -22,6 +23,18 @@ fn flush(windows: &mut Windows<u32>, now: Clocks) -> Flushed {
     windows.flush_at(now, |_, _| {}, |_, _| Verdict::Awaited)
 }
 
+fn stack() -> NamedStack {
+    NamedStack { frames: [].into(), pending: false }
+}
+
+fn of_cpu(period_ns: u64) -> ProfileKey {
+    ProfileKey { event: EventType::Cpu, period_ns }
+}
+
+fn cpu(windows: &mut Windows<u32>, period_ns: u64) -> &mut Aggregator<u32> {
+    windows.aggregator(EventType::Cpu, period_ns)
+}
+
 fn labels(name: &str) -> Arc<LabelSet> {
     Arc::new(LabelSet::from([("name".to_owned(), name.to_owned())]))
 }
@@ -34,7 +47,7 @@ fn facts(batch: &Batch) -> (u64, u64, u64, u64) {
 
 fn add(windows: &mut Windows<u32>, period_ns: u64, count: u64) {
     for _ in 0..count {
-        windows.of_period(period_ns).add(&labels("known"), 1, Vec::new(), false);
+        cpu(windows, period_ns).add(&labels("known"), 1, stack(), period_ns);
     }
 }
 
@@ -75,7 +88,7 @@ fn samples_of_two_periods_never_share_a_profile() {
     let mut windows = windows(at(10, 10, 1000));
     add(&mut windows, HZ_100, 7);
     windows.change_period(HZ_50);
-    windows.ending = Some((HZ_100, at(20, 20, 1010)));
+    windows.ending = Some((of_cpu(HZ_100), at(20, 20, 1010)));
     // One that was under way at the change, and two after it.
     add(&mut windows, HZ_100, 1);
     add(&mut windows, HZ_50, 2);
@@ -111,10 +124,10 @@ fn two_changes_before_a_flush_lose_nothing() {
 fn what_is_held_keeps_the_period_and_the_time_it_was_sampled_with() {
     let mut windows = windows(at(10, 10, 1000));
     add(&mut windows, HZ_100, 2);
-    windows.of_period(HZ_100).hold(7, Vec::new(), false);
+    cpu(&mut windows, HZ_100).hold(7, stack(), HZ_100);
     windows.change_period(HZ_50);
-    windows.ending = Some((HZ_100, at(20, 20, 1010)));
-    windows.of_period(HZ_50).hold(7, Vec::new(), false);
+    windows.ending = Some((of_cpu(HZ_100), at(20, 20, 1010)));
+    cpu(&mut windows, HZ_50).hold(7, stack(), HZ_50);
     assert_eq!(facts(&flush(&mut windows, at(21, 21, 1011)).batch), (1000, 10, HZ_100, 2));
     assert!(!windows.is_empty(), "the new period's sample is in the open window");
     assert_eq!(facts(&flush(&mut windows, at(30, 30, 1020)).batch), (1010, 10, HZ_50, 0));
@@ -136,7 +149,7 @@ fn the_limit_of_series_holds_for_each_period_and_is_counted_over_all() {
     let limit = |rest| Some(SeriesLimit { max: 1, rest: labels(rest) });
     let mut windows = Windows::new(HZ_100, limit("rest"), MAX_STACK_BYTES);
     let add = |windows: &mut Windows<u32>, period, name| {
-        windows.of_period(period).add(&labels(name), 1, Vec::new(), false);
+        cpu(windows, period).add(&labels(name), 1, stack(), period);
     };
     for period in [HZ_100, HZ_50] {
         for name in ["a", "b", "c"] {

@@ -11,9 +11,13 @@ fn labels(pid: &str) -> Arc<LabelSet> {
     Arc::new(LabelSet::from([("pid".to_owned(), pid.to_owned())]))
 }
 
+fn stack(frames: Vec<Arc<Frame>>, pending: bool) -> NamedStack {
+    NamedStack { frames: frames.into(), pending }
+}
+
 fn window(start: u64) -> Window {
     let start = SystemTime::UNIX_EPOCH + Duration::from_secs(start);
-    Window { start, duration: Duration::from_secs(10), period_ns: 10 }
+    Window { event: EventType::Cpu, start, duration: Duration::from_secs(10), period_ns: 10 }
 }
 
 #[test]
@@ -22,17 +26,17 @@ fn equal_stacks_of_equal_labels_are_counted_together() {
     let mut aggregator = Aggregator::new(None);
     for _ in 0..3 {
         // Label sets are equal by value, also when they aren't the same one.
-        aggregator.add(&labels("1"), 1, vec![leaf.clone(), main.clone()], false);
+        aggregator.add(&labels("1"), 1, stack(vec![leaf.clone(), main.clone()], false), 10);
     }
-    aggregator.add(&labels("1"), 1, vec![other, main.clone()], false);
-    aggregator.add(&labels("2"), 2, vec![leaf, main], false);
+    aggregator.add(&labels("1"), 1, stack(vec![other, main.clone()], false), 10);
+    aggregator.add(&labels("2"), 2, stack(vec![leaf, main], false), 10);
     let batch = aggregator.flush(window(0), |_, _| {}, |_, _| Verdict::Awaited);
     assert_eq!(batch.samples(), 5);
     assert_eq!(batch.series.len(), 2);
     let first = batch.series.iter().find(|series| series.labels["pid"] == "1").expect("pid 1 was added");
-    let mut counts: Vec<u64> = first.samples.iter().map(|sample| sample.count).collect();
+    let mut counts: Vec<_> = first.samples.iter().map(|sample| (sample.count, sample.value)).collect();
     counts.sort_unstable();
-    assert_eq!(counts, [1, 3]);
+    assert_eq!(counts, [(1, 10), (3, 30)]);
     assert!(aggregator.is_empty());
 }
 
@@ -42,11 +46,11 @@ fn a_label_set_goes_where_the_limit_sends_it_also_when_it_comes_again() {
     let mut aggregator = Aggregator::new(Some(limit));
     let (first, second) = (labels("1"), labels("2"));
     for owner in [&first, &second, &second, &labels("1")] {
-        aggregator.add(owner, 1, vec![frame("main")], false);
+        aggregator.add(owner, 1, stack(vec![frame("main")], false), 10);
     }
     assert_eq!(aggregator.over_limit(), 2);
     aggregator.set_limit(None);
-    aggregator.add(&second, 1, vec![frame("main")], false);
+    aggregator.add(&second, 1, stack(vec![frame("main")], false), 10);
     assert_eq!(aggregator.over_limit(), 2);
     let batch = aggregator.flush(window(0), |_, _| {}, |_, _| Verdict::Awaited);
     let count = |pid: &str| {
@@ -54,7 +58,7 @@ fn a_label_set_goes_where_the_limit_sends_it_also_when_it_comes_again() {
         series.samples.iter().map(|sample| sample.count).sum::<u64>()
     };
     assert_eq!([count("1"), count("rest"), count("2")], [2, 2, 1]);
-    aggregator.add(&second, 1, vec![frame("main")], false);
+    aggregator.add(&second, 1, stack(vec![frame("main")], false), 10);
     assert_eq!(aggregator.flush(window(1), |_, _| {}, |_, _| Verdict::Awaited).series.len(), 1);
 }
 
@@ -62,28 +66,33 @@ fn a_label_set_goes_where_the_limit_sends_it_also_when_it_comes_again() {
 fn stacks_without_room_are_counted_as_one_that_says_so() {
     let mut aggregator = Aggregator { room: Room::new(10_000), ..Aggregator::new(None) };
     let first = vec![frame("first")];
-    aggregator.add(&labels("1"), 1, first.clone(), false);
+    aggregator.add(&labels("1"), 1, stack(first.clone(), false), 10);
     for at in 0..1000 {
-        aggregator.add(&labels("1"), 1, vec![frame(&format!("f{at}"))], true);
+        aggregator.add(&labels("1"), 1, stack(vec![frame(&format!("f{at}"))], true), 10);
     }
     // What is there already needs no room.
-    aggregator.add(&labels("1"), 1, first, false);
+    aggregator.add(&labels("1"), 1, stack(first, false), 10);
     let without_room = aggregator.without_room();
     assert!((500..1000).contains(&without_room), "{without_room}");
-    let window = Window { start: SystemTime::UNIX_EPOCH, duration: Duration::from_secs(1), period_ns: 10 };
+    let window = Window {
+        event: EventType::Cpu,
+        start: SystemTime::UNIX_EPOCH,
+        duration: Duration::from_secs(1),
+        period_ns: 10,
+    };
     let batch = aggregator.flush(window, |_, _| {}, |_, _| Verdict::Awaited);
     assert_eq!(batch.samples(), 1002);
     let full = batch.series[0].samples.iter().find(|sample| &*sample.frames[0].lines[0].name == NO_ROOM);
     assert_eq!(full.map(|sample| sample.count), Some(without_room));
-    aggregator.add(&labels("1"), 1, vec![frame("of the next window")], false);
+    aggregator.add(&labels("1"), 1, stack(vec![frame("of the next window")], false), 10);
     assert_eq!(aggregator.without_room(), without_room);
 }
 
 #[test]
 fn pending_stacks_are_shown_once_more_with_their_owner() {
     let mut aggregator = Aggregator::new(None);
-    aggregator.add(&labels("1"), 7, vec![frame("later")], true);
-    aggregator.add(&labels("1"), 7, vec![frame("known")], false);
+    aggregator.add(&labels("1"), 7, stack(vec![frame("later")], true), 10);
+    aggregator.add(&labels("1"), 7, stack(vec![frame("known")], false), 10);
     let mut seen = Vec::new();
     let named = frame("named");
     let finish = |owner, frames: &mut [Arc<Frame>]| {
@@ -101,11 +110,11 @@ fn what_waits_for_labels_goes_out_with_its_own_windows_time() {
     let (first, second) = (window(0), Window { period_ns: 20, ..window(10) });
     let (main, leaf) = (frame("main"), frame("leaf"));
     let mut aggregator = Aggregator::new(None);
-    aggregator.add(&labels("1"), 1, vec![main.clone()], false);
+    aggregator.add(&labels("1"), 1, stack(vec![main.clone()], false), 10);
     // Owner 1's label set is known, only later for these two samples; owner 2's isn't.
-    aggregator.hold(1, vec![main.clone()], false);
-    aggregator.hold(1, vec![main.clone()], false);
-    aggregator.hold(2, vec![leaf.clone(), main.clone()], false);
+    aggregator.hold(1, stack(vec![main.clone()], false), 10);
+    aggregator.hold(1, stack(vec![main.clone()], false), 10);
+    aggregator.hold(2, stack(vec![leaf.clone(), main.clone()], false), 10);
     let known = |owner, _| match owner {
         1 => Verdict::Labels(labels("1")),
         _ => Verdict::Awaited,
@@ -116,7 +125,7 @@ fn what_waits_for_labels_goes_out_with_its_own_windows_time() {
     assert_eq!(aggregator.held_stacks(), 1);
 
     assert!(aggregator.take_late(|_, _| Verdict::Awaited).is_empty());
-    aggregator.hold(2, vec![leaf], false);
+    aggregator.hold(2, stack(vec![leaf], false), 10);
     let mut asked = Vec::new();
     let late = aggregator.take_late(|owner, samples| {
         asked.push((owner, samples));
@@ -126,7 +135,7 @@ fn what_waits_for_labels_goes_out_with_its_own_windows_time() {
     assert_eq!(late.len(), 1);
     assert_eq!((late[0].samples(), &*late[0].series[0].labels["pid"]), (1, "2"));
     let Batch { start, duration, period_ns, .. } = late[0];
-    assert_eq!(Window { start, duration, period_ns }, first);
+    assert_eq!(Window { event: EventType::Cpu, start, duration, period_ns }, first);
     assert!(aggregator.held().eq([2]), "the second window's sample goes out with that window");
     let batch = aggregator.flush(second, |_, _| {}, |_, _| Verdict::Labels(labels("2")));
     assert_eq!((batch.samples(), batch.start, batch.period_ns), (1, second.start, 20));
@@ -138,12 +147,12 @@ fn what_exceeds_the_limit_of_series_is_merged_and_counted() {
     let rest = Arc::new(LabelSet::from([("overflow".to_owned(), "true".to_owned())]));
     let limit = SeriesLimit { max: 2, rest: Arc::clone(&rest) };
     let mut aggregator = Aggregator::new(Some(limit));
-    let stack = frame("main");
+    let main = frame("main");
     for pid in ["1", "2", "3", "4", "1", "3"] {
-        aggregator.add(&labels(pid), 0, vec![stack.clone()], false);
+        aggregator.add(&labels(pid), 0, stack(vec![main.clone()], false), 10);
     }
-    aggregator.hold(5, vec![stack.clone()], false);
-    aggregator.hold(6, vec![stack.clone()], false);
+    aggregator.hold(5, stack(vec![main.clone()], false), 10);
+    aggregator.hold(6, stack(vec![main.clone()], false), 10);
     let verdict = |owner, _| if owner == 5 { Verdict::Labels(labels("5")) } else { Verdict::Dropped };
     let batch = aggregator.flush(window(0), |_, _| {}, verdict);
     assert_eq!(batch.samples(), 7, "only what was dropped on purpose is missing");
@@ -151,9 +160,9 @@ fn what_exceeds_the_limit_of_series_is_merged_and_counted() {
     let merged = batch.series.iter().find(|series| series.labels == *rest).expect("there is a rest");
     assert_eq!(merged.samples.iter().map(|sample| sample.count).sum::<u64>(), 4);
     assert_eq!(aggregator.over_limit(), 4);
-    aggregator.add(&labels("3"), 0, vec![stack.clone()], false);
+    aggregator.add(&labels("3"), 0, stack(vec![main.clone()], false), 10);
     for owner in 1..=4 {
-        aggregator.hold(owner, vec![stack.clone()], false);
+        aggregator.hold(owner, stack(vec![main.clone()], false), 10);
     }
     let batch = aggregator.flush(window(0), |_, _| {}, |_, _| Verdict::Awaited);
     assert_eq!(batch.series[0].labels["pid"], "3", "each window has the whole room");

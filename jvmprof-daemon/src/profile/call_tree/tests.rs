@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::Value;
 
 use super::*;
+use crate::event_type::EventType;
 use crate::profile::model::{Batch, Frame, FrameKind, LabelSet, Line, Mapping, Sample, Series};
 use crate::types::{Avma, FileOffset};
 
@@ -210,6 +211,7 @@ fn batch(samples: Vec<Sample>, labels: &[(&str, &str)]) -> Batch {
     let labels: LabelSet =
         labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     Batch {
+        event: EventType::Cpu,
         start: SystemTime::UNIX_EPOCH,
         duration: Duration::from_secs(10),
         period_ns: 10_101_010,
@@ -225,7 +227,11 @@ fn inlined_calls_become_nodes_below_their_caller_and_lines_are_counted() {
     };
     let root = frame(FrameKind::Native, "/usr/lib/libc.so.6", vec![line("start_thread", None, 0)]);
     let samples = [(20, 5), (21, 9)]
-        .map(|(at, count)| Sample { frames: vec![java(at), Arc::clone(&root)].into(), count })
+        .map(|(at, count)| Sample {
+            frames: vec![java(at), Arc::clone(&root)].into(),
+            count,
+            value: count * 10_101_010,
+        })
         .to_vec();
     let mut builder = TreeBuilder::default();
     builder.add_batch(&batch(samples, &[]), |_| None);
@@ -247,7 +253,8 @@ fn frames_without_symbol_are_one_node_by_file() {
         placed("libx.so+0x2f4"),
         placed("libx.so+x"),
     ];
-    let samples = frames.map(|frame| Sample { frames: vec![frame].into(), count: 1 }).to_vec();
+    let samples =
+        frames.map(|frame| Sample { frames: vec![frame].into(), count: 1, value: 10_101_010 }).to_vec();
     let mut builder = TreeBuilder::default();
     builder.add_batch(&batch(samples, &[]), |_| None);
     let tree = builder.finish(PAGE_NODES);
@@ -268,6 +275,7 @@ fn truncated_stacks_are_counted_by_reason_below_a_group_too() {
     let sample = |outermost: Option<Arc<Frame>>, count| Sample {
         frames: std::iter::once(Arc::clone(&leaf)).chain(outermost).collect(),
         count,
+        value: count * 10_101_010,
     };
     let samples = vec![
         sample(None, 10),

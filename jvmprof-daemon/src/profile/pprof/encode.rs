@@ -11,21 +11,18 @@ use std::time::{Duration, SystemTime};
 use prost::Message as _;
 use smallvec::SmallVec;
 
+use crate::event_type::{SampleNumber, SampleType};
 use crate::profile::gzip;
 use crate::profile::model::{self, Batch, Frame, LabelSet, Series};
 use crate::proto::pprof::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
 use crate::types::BuildId;
 use crate::types::FastHasher;
 
-/// `__name__` of CPU profiles, a name that Parca's page knows.
-pub const PROFILE_NAME: &str = "process_cpu";
-
 /// Label of a series that tells the path of its main binary.
 const EXECUTABLE_LABEL: &str = "executable";
 
-/// The profile that is pushed for one series: `samples/count` only, because a backend of the Parca
-/// family stores each sample type as a profile of its own and knows the period. The labels travel
-/// beside it.
+/// The profile that is pushed for one series: of CPU time `samples/count` only (see
+/// [`crate::event_type::EventDescriptor::pushed_types`]). The labels travel beside it.
 pub fn for_push(batch: &Batch, series: &Series) -> Profile {
     Pushed::new(batch).of(series)
 }
@@ -40,7 +37,7 @@ pub struct Pushed<'a> {
 
 impl<'a> Pushed<'a> {
     pub fn new(batch: &'a Batch) -> Self {
-        Self { batch, builder: Builder::new(ValueColumns::Count) }
+        Self { batch, builder: Builder::new(batch.event.descriptor().pushed_types) }
     }
 
     /// The profile of a series of the batch.
@@ -51,10 +48,10 @@ impl<'a> Pushed<'a> {
     }
 }
 
-/// The profile of all series for a file: `samples/count` and `cpu/nanoseconds`, series labels as
-/// sample labels.
+/// The profile of all series for a file: of CPU time `samples/count` and `cpu/nanoseconds`, series
+/// labels as sample labels.
 pub fn for_file(batch: &Batch) -> Profile {
-    let mut builder = Builder::new(ValueColumns::CountAndTime);
+    let mut builder = Builder::new(batch.event.descriptor().sample_types);
     builder.begin(batch);
     for series in &batch.series {
         let labels = builder.labels(&series.labels);
@@ -75,12 +72,6 @@ pub fn to_bytes(profile: &Profile) -> io::Result<Vec<u8>> {
 pub fn total(profile: &Profile) -> u64 {
     let first = profile.sample.iter().filter_map(|sample| sample.value.first());
     first.fold(0, |sum, value| sum.saturating_add(u64::try_from(*value).unwrap_or(0)))
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ValueColumns {
-    Count,
-    CountAndTime,
 }
 
 /// The main binary, if all series that name one name the same.
@@ -113,8 +104,7 @@ type LocationKey = (u64, u64, SmallVec<[(u64, u32, u32); 4]>);
 #[derive(Debug)]
 struct Builder<'a> {
     profile: Profile,
-    values: ValueColumns,
-    period: i64,
+    sample_types: &'static [SampleType],
     texts: HashMap<TextKey, i64, FastHasher>,
     strings: HashMap<&'a str, i64, FastHasher>,
     frames: HashMap<usize, u64, FastHasher>,
@@ -126,11 +116,10 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(values: ValueColumns) -> Self {
+    fn new(sample_types: &'static [SampleType]) -> Self {
         Self {
             profile: Profile::default(),
-            values,
-            period: 0,
+            sample_types,
             texts: HashMap::default(),
             strings: HashMap::default(),
             frames: HashMap::default(),
@@ -145,7 +134,6 @@ impl<'a> Builder<'a> {
     /// Begins a profile of the batch.
     fn begin(&mut self, batch: &Batch) {
         self.profile = Profile::default();
-        self.period = i64::try_from(batch.period_ns).unwrap_or(i64::MAX);
         self.texts.clear();
         self.strings.clear();
         self.frames.clear();
@@ -155,22 +143,17 @@ impl<'a> Builder<'a> {
         self.mappings.clear();
         self.build_ids.clear();
         self.string("");
-        let count = self.value_type("samples", "count");
-        let time = self.value_type("cpu", "nanoseconds");
-        self.profile.sample_type = match self.values {
-            ValueColumns::Count => vec![count],
-            ValueColumns::CountAndTime => vec![count, time],
-        };
-        self.profile.period_type = Some(time);
-        self.profile.period = self.period;
+        self.profile.sample_type = self.sample_types.iter().map(|of| self.value_type(of)).collect();
+        self.profile.period_type = Some(self.value_type(&batch.event.descriptor().period_type));
+        self.profile.period = i64::try_from(batch.period_ns).unwrap_or(i64::MAX);
         let since_epoch = batch.start.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         self.profile.time_nanos = nanos(since_epoch);
         // Zero would make it a profile of another type for Parca: only a delta has a duration.
         self.profile.duration_nanos = nanos(batch.duration).max(1);
     }
 
-    fn value_type(&mut self, kind: &'static str, unit: &'static str) -> ValueType {
-        ValueType { r#type: self.string(kind), unit: self.string(unit) }
+    fn value_type(&mut self, of: &SampleType) -> ValueType {
+        ValueType { r#type: self.string(of.name), unit: self.string(of.unit) }
     }
 
     fn string(&mut self, text: &'a str) -> i64 {
@@ -204,11 +187,12 @@ impl<'a> Builder<'a> {
         self.profile.sample.reserve(series.samples.len());
         for sample in &series.samples {
             let location_id = sample.frames.iter().map(|frame| self.location(frame)).collect();
-            let count = i64::try_from(sample.count).unwrap_or(i64::MAX);
-            let value = match self.values {
-                ValueColumns::Count => vec![count],
-                ValueColumns::CountAndTime => vec![count, count.saturating_mul(self.period)],
+            let number = |of: &SampleType| match of.number {
+                SampleNumber::Count => sample.count,
+                SampleNumber::Value => sample.value,
             };
+            let number = |of: &SampleType| i64::try_from(number(of)).unwrap_or(i64::MAX);
+            let value = self.sample_types.iter().map(number).collect();
             self.profile.sample.push(Sample { location_id, value, label: labels.to_vec() });
         }
     }

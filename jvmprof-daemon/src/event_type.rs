@@ -1,0 +1,58 @@
+//! The events that samples are taken of: what a sample's count and value stand for, and under which
+//! names they are stored.
+
+/// A kind of event. Samples, profiles, windows and series are each of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum EventType {
+    /// CPU time: a tick of a CPU's clock.
+    Cpu,
+}
+
+/// One of the numbers that a pprof sample has, by its name and unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SampleType {
+    pub name: &'static str,
+    pub unit: &'static str,
+    pub number: SampleNumber,
+}
+
+/// The number of a sample that a [`SampleType`] shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SampleNumber {
+    /// Events that the sample stands for.
+    Count,
+    /// The sum of their values.
+    Value,
+}
+
+/// The names that backends know an event by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventDescriptor {
+    /// `__name__` of its series, a name that Parca's page knows.
+    pub series: &'static str,
+    /// What is written to files.
+    pub sample_types: &'static [SampleType],
+    /// What is pushed: a backend of the Parca family stores each sample type as a profile of its
+    /// own, and knows the period.
+    pub pushed_types: &'static [SampleType],
+    /// What a period is measured in.
+    pub period_type: SampleType,
+}
+
+impl EventType {
+    /// The event's names.
+    pub fn descriptor(self) -> &'static EventDescriptor {
+        match self {
+            Self::Cpu => &CPU,
+        }
+    }
+}
+
+const SAMPLES: SampleType = SampleType { name: "samples", unit: "count", number: SampleNumber::Count };
+const CPU_TIME: SampleType = SampleType { name: "cpu", unit: "nanoseconds", number: SampleNumber::Value };
+const CPU: EventDescriptor = EventDescriptor {
+    series: "process_cpu",
+    sample_types: &[SAMPLES, CPU_TIME],
+    pushed_types: &[SAMPLES],
+    period_type: CPU_TIME,
+};
