@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 /// Random access to the bytes of a file or of a buffer.
@@ -17,6 +18,26 @@ pub trait ByteSource {
     /// # Errors
     /// `UnexpectedEof` where the source ends before the buffer is full, else what the system says.
     fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
+
+    /// A handle of its own on the same file, for what reads on when this one is gone; `None` of a
+    /// buffer, and where the system has no descriptor left.
+    fn duplicate(&self) -> Option<OwnedFile> {
+        None
+    }
+}
+
+impl<S: ByteSource> ByteSource for &S {
+    fn size(&self) -> u64 {
+        (**self).size()
+    }
+
+    fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        (**self).read_exact_at(offset, buffer)
+    }
+
+    fn duplicate(&self) -> Option<OwnedFile> {
+        (**self).duplicate()
+    }
 }
 
 impl ByteSource for &[u8] {
@@ -63,21 +84,64 @@ impl ByteSource for RegularFile<'_> {
     fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(buffer, offset)
     }
+
+    fn duplicate(&self) -> Option<OwnedFile> {
+        Some(OwnedFile { file: self.file.try_clone().ok()?, size: self.size })
+    }
+}
+
+/// As [`RegularFile`], with a descriptor of its own.
+#[derive(Debug)]
+pub struct OwnedFile {
+    file: File,
+    size: u64,
+}
+
+impl ByteSource for OwnedFile {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(buffer, offset)
+    }
+}
+
+/// A range of a source, read in order.
+pub(crate) struct SourceReader<'s, S> {
+    source: &'s S,
+    left: Range<u64>,
+}
+
+impl<'s, S: ByteSource> SourceReader<'s, S> {
+    pub(crate) fn new(source: &'s S, range: Range<u64>) -> Self {
+        Self { source, left: range }
+    }
+}
+
+impl<S: ByteSource> io::Read for SourceReader<'_, S> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = usize::try_from(self.left.end - self.left.start).unwrap_or(usize::MAX);
+        let count = buffer.len().min(left);
+        self.source.read_exact_at(self.left.start, &mut buffer[..count])?;
+        self.left.start += count as u64;
+        Ok(count)
+    }
 }
 
 /// A part of a file that was copied into memory; the rest can't be read.
 #[derive(Debug)]
-pub(crate) struct Window {
+pub(crate) struct FileExcerpt {
     start: u64,
     bytes: Box<[u8]>,
 }
 
-impl Window {
+impl FileExcerpt {
     /// Copies this range of `source`.
     ///
     /// # Errors
     /// What reading says; nothing is allocated for a range that isn't inside the source.
-    pub(crate) fn copy(source: &impl ByteSource, range: std::ops::Range<u64>) -> io::Result<Self> {
+    pub(crate) fn copy(source: &impl ByteSource, range: Range<u64>) -> io::Result<Self> {
         let len = range.end.checked_sub(range.start).filter(|_| range.end <= source.size());
         let len = len.and_then(|len| usize::try_from(len).ok()).ok_or(io::ErrorKind::UnexpectedEof)?;
         let mut bytes = vec![0; len].into_boxed_slice();
@@ -91,7 +155,7 @@ impl Window {
     }
 }
 
-impl ByteSource for Window {
+impl ByteSource for FileExcerpt {
     fn size(&self) -> u64 {
         self.start + self.bytes.len() as u64
     }

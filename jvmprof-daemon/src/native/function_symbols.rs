@@ -7,7 +7,7 @@ use std::path::Path;
 
 use object::elf::SHT_SYMTAB;
 
-use crate::native::byte_source::{ByteSource, RegularFile, Window};
+use crate::native::byte_source::{ByteSource, FileExcerpt, RegularFile};
 use crate::native::debug_files::{CHANGED, DebugFile, DebugFileLocator};
 use crate::native::elf::compressed_sections;
 use crate::native::elf::{ElfError, ElfFile};
@@ -17,8 +17,8 @@ use crate::native::symbols::{SymbolRef, SymbolTable};
 /// Largest `.gnu_debugdata` that is expanded, in bytes; Fedora's largest have some hundred
 /// thousand.
 const MAX_MINI: u64 = 16 << 20;
-/// Largest ELF file that may come out of it.
-const MAX_MINI_EXPANDED: u64 = 64 << 20;
+/// Largest ELF file that may come out of it, which is in memory for a moment.
+const MAX_MINI_EXPANDED: u64 = 24 << 20;
 /// Largest string table of a debug file that is copied to memory.
 const MAX_COPIED_NAMES: u64 = 16 << 20;
 
@@ -38,7 +38,7 @@ enum Symtab {
     Debug { file: File, identity: FileIdentity },
     /// The names alone: what `.gnu_debugdata` held, or a debug file of a container, which isn't
     /// kept open since that would hold on to the container's file system.
-    Copied(Window),
+    Copied(FileExcerpt),
 }
 
 impl Functions {
@@ -155,11 +155,11 @@ impl Functions {
 /// The ELF file that `.gnu_debugdata` holds; `None` without that section.
 ///
 /// # Errors
-/// [`ElfError::TooLarge`] above 64 MiB, [`ElfError::Malformed`] for data that can't be expanded.
+/// [`ElfError::TooLarge`] above 24 MiB, [`ElfError::Malformed`] for data that can't be expanded.
 pub fn mini_debug_info<S: ByteSource>(file: &ElfFile<S>) -> Result<Option<Vec<u8>>, ElfError> {
     let Some(section) = file.section(".gnu_debugdata") else { return Ok(None) };
-    let compressed = file.read(section, MAX_MINI)?;
-    compressed_sections::xz(&section.name, &compressed, MAX_MINI_EXPANDED).map(Some)
+    let compressed = file.stream(section, MAX_MINI)?;
+    compressed_sections::xz(&section.name, compressed, MAX_MINI_EXPANDED).map(Some)
 }
 
 pub(crate) fn has_symtab<S: ByteSource>(file: &ElfFile<S>) -> bool {
@@ -167,14 +167,14 @@ pub(crate) fn has_symtab<S: ByteSource>(file: &ElfFile<S>) -> bool {
     file.sections().iter().any(|s| s.kind == SHT_SYMTAB.0 && !s.no_bits && s.size > 24)
 }
 
-fn copy_names(table: &SymbolTable, source: &impl ByteSource) -> Result<Window, ElfError> {
+fn copy_names(table: &SymbolTable, source: &impl ByteSource) -> Result<FileExcerpt, ElfError> {
     let range = table.symtab_names();
     let (what, size) = ("names of a debug file".to_owned(), range.end.saturating_sub(range.start));
     if size > MAX_COPIED_NAMES {
         return Err(ElfError::TooLarge { what, size, limit: MAX_COPIED_NAMES });
     }
     let offset = range.start;
-    Window::copy(source, range).map_err(|source| ElfError::Read { what, offset, len: size, source })
+    FileExcerpt::copy(source, range).map_err(|source| ElfError::Read { what, offset, len: size, source })
 }
 
 fn note(path: &Path, error: &ElfError) {

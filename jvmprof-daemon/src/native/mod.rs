@@ -1,6 +1,7 @@
 //! Native code: ELF files, their build ids, symbols, unwind rows and lines.
 //!
-//! - `elf`, `byte_source`, `open_file`: how a file of another process is opened and parsed;
+//! - `elf`, `byte_source`, `paged_reader`, `open_file`: how a file of another process is opened and
+//!   parsed;
 //! - `file_identity`, `file_cache`: what tells files apart, and what is kept of each;
 //! - `unwind_rows`: how stacks of native code are walked; `go`: the tables of Go programs;
 //! - `symbols`, `function_symbols`, `dwarf_lines`, `demangle`: names of functions, and their lines;
@@ -23,6 +24,7 @@ pub mod function_symbols;
 pub mod go;
 pub(crate) mod http_client;
 pub mod open_file;
+mod paged_reader;
 pub mod symbols;
 pub mod unwind_rows;
 pub mod upload;

@@ -13,8 +13,9 @@ use ruzstd::decoding::StreamingDecoder;
 
 use crate::native::elf::ElfError;
 
-/// Memory that xz may take beside its output, in KiB. `xz -9` asks for 64 MiB.
-const XZ_MEMORY_KIB: u32 = 80 << 10;
+/// Memory that xz may take beside its output, in KiB. What packages' debug information is made with,
+/// `xz` without a level, asks for 9 MiB.
+const XZ_MEMORY_KIB: u32 = 20 << 10;
 /// Largest window of zstd, in bytes: that of its highest level without `--long`.
 const ZSTD_WINDOW: u64 = 8 << 20;
 
@@ -24,16 +25,19 @@ const ZSTD_WINDOW: u64 = 8 << 20;
 /// # Errors
 /// [`ElfError::TooLarge`] if it states more than `limit` bytes, [`ElfError::Malformed`] for data
 /// that can't be expanded, or to another size than stated.
-pub(crate) fn section(name: &str, bytes: &[u8], limit: u64) -> Result<Vec<u8>, ElfError> {
-    let (header, rest) = pod::from_bytes::<CompressionHeader64<Le>>(bytes)
-        .map_err(|()| ElfError::malformed(name, "compressed, but too short for a compression header"))?;
+pub(crate) fn section(name: &str, mut bytes: impl Read, limit: u64) -> Result<Vec<u8>, ElfError> {
+    let mut header = [0; size_of::<CompressionHeader64<Le>>()];
+    let is_there = bytes.read_exact(&mut header).is_ok();
+    let header = is_there.then(|| pod::from_bytes::<CompressionHeader64<Le>>(&header).ok()).flatten();
+    let (header, _) = header
+        .ok_or_else(|| ElfError::malformed(name, "compressed, but too short for a compression header"))?;
     let size = header.ch_size.get(Le);
     if size > limit {
         return Err(ElfError::TooLarge { what: name.into(), size, limit });
     }
     let expanded = match header.ch_type.get(Le) {
-        elf::ELFCOMPRESS_ZLIB => read_up_to(flate2::read::ZlibDecoder::new(rest), size),
-        elf::ELFCOMPRESS_ZSTD => StreamingDecoder::new_with_max_window_size(rest, ZSTD_WINDOW)
+        elf::ELFCOMPRESS_ZLIB => read_up_to(flate2::read::ZlibDecoder::new(bytes), size),
+        elf::ELFCOMPRESS_ZSTD => StreamingDecoder::new_with_max_window_size(bytes, ZSTD_WINDOW)
             .ok()
             .and_then(|decoder| read_up_to(decoder, size)),
         _ => return Err(ElfError::malformed(name, "compressed by another method than zlib and zstd")),
@@ -50,7 +54,7 @@ pub(crate) fn section(name: &str, bytes: &[u8], limit: u64) -> Result<Vec<u8>, E
 /// # Errors
 /// [`ElfError::TooLarge`] if more than `limit` bytes come out, [`ElfError::Malformed`] for data
 /// that can't be expanded.
-pub(crate) fn xz(name: &str, bytes: &[u8], limit: u64) -> Result<Vec<u8>, ElfError> {
+pub(crate) fn xz(name: &str, bytes: impl Read, limit: u64) -> Result<Vec<u8>, ElfError> {
     // One more than allowed, to tell a full buffer from an end.
     let expanded = read_up_to(XzReader::new_mem_limit(bytes, true, XZ_MEMORY_KIB), limit.saturating_add(1));
     let expanded = expanded.ok_or_else(|| ElfError::malformed(name, "its xz data can't be expanded"))?;

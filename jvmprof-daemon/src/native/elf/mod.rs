@@ -7,6 +7,7 @@ pub mod build_id;
 pub(crate) mod compressed_sections;
 
 use std::io;
+use std::ops::Range;
 
 use object::LittleEndian as Le;
 use object::elf::{self, FileHeader64, ProgramHeader64, SectionHeader64};
@@ -14,7 +15,7 @@ use object::pod::{self, Pod};
 
 use self::build_id::FileNotes;
 
-use crate::native::byte_source::ByteSource;
+use crate::native::byte_source::{ByteSource, SourceReader};
 use crate::types::{BuildId, FileOffset, Svma};
 
 /// Most program headers that are read; linkers make about 15.
@@ -26,6 +27,9 @@ const MAX_SECTIONS: u64 = 65_536;
 const MAX_SECTION_NAMES: u64 = 4 << 20;
 /// Longest name of a section in bytes: the rest is cut off. Those that matter have twenty.
 const MAX_SECTION_NAME: usize = 256;
+
+/// Bytes of a section that are read at once where it is read in order.
+const STREAM_BYTES: usize = 64 << 10;
 
 /// Largest section of notes in which a build id is looked for, in bytes, and how many of them.
 pub(crate) const MAX_NOTES: u64 = 16 << 10;
@@ -162,6 +166,13 @@ pub struct Section {
     pub link: u32,
 }
 
+impl Section {
+    /// `SHF_COMPRESSED`.
+    pub(crate) fn is_compressed(&self) -> bool {
+        self.compressed
+    }
+}
+
 /// A parsed ELF file; sections are read through it.
 #[derive(Debug)]
 pub struct ElfFile<S> {
@@ -242,11 +253,28 @@ impl<S: ByteSource> ElfFile<S> {
         if section.no_bits {
             return Err(ElfError::malformed(&section.name, "its bytes aren't in this file"));
         }
-        let bytes = read_bytes(&self.source, &section.name, section.offset.0, section.size, limit)?;
+        let (name, offset, size) = (&section.name, section.offset.0, section.size);
         if section.compressed {
-            compressed_sections::section(&section.name, &bytes, limit)
-        } else {
-            Ok(bytes)
+            return compressed_sections::section(name, self.stream(section, limit)?, limit);
+        }
+        read_bytes(&self.source, name, offset, size, limit)
+    }
+
+    /// The bytes of `section` as they are in the file, in order, if they are no more than `limit`.
+    ///
+    /// # Errors
+    /// [`ElfError::TooLarge`] above `limit`, [`ElfError::Read`] where the file ends before the
+    /// section does.
+    pub(crate) fn stream(&self, section: &Section, limit: u64) -> Result<impl io::Read, ElfError> {
+        let (what, offset, len) = (section.name.clone(), section.offset.0, section.size);
+        if len > limit {
+            return Err(ElfError::TooLarge { what, size: len, limit });
+        }
+        match offset.checked_add(len).filter(|end| *end <= self.source.size()) {
+            Some(end) => {
+                Ok(io::BufReader::with_capacity(STREAM_BYTES, SourceReader::new(&self.source, offset..end)))
+            }
+            None => Err(ElfError::Read { what, offset, len, source: io::ErrorKind::UnexpectedEof.into() }),
         }
     }
 
@@ -265,6 +293,18 @@ impl<S: ByteSource> ElfFile<S> {
             return Err(ElfError::Read { what, offset, len, source });
         }
         Ok(section.offset)
+    }
+
+    /// The range of the file that holds `section` as it is, if that has no more than `limit` bytes.
+    ///
+    /// # Errors
+    /// As [`Self::place`], and [`ElfError::TooLarge`] above the limit.
+    pub(crate) fn range(&self, section: &Section, limit: u64) -> Result<Range<u64>, ElfError> {
+        let (start, size) = (self.place(section)?.0, section.size);
+        if size > limit {
+            return Err(ElfError::TooLarge { what: section.name.clone(), size, limit });
+        }
+        Ok(start..start + size)
     }
 
     /// Reads `len` bytes of `section` from `offset` inside it, for tables that are worked through

@@ -25,7 +25,7 @@ use crate::native::elf::{self, ElfError, ElfFile, ElfHeader};
 use crate::native::file_identity::{Content, FileKey, FileStat};
 use crate::native::function_symbols::Functions;
 use crate::native::open_file::{FoundFile, OpenError};
-use crate::native::unwind_rows::{Analyze, UnwindRows};
+use crate::native::unwind_rows::{AnalyzeCode, UnwindRows};
 use crate::types::{BuildId, Svma};
 
 /// What a [`FileCache`] may cost.
@@ -162,7 +162,7 @@ pub struct FileCache {
     parts: Cache<PartKey, Loaded<Part>>,
     lines: Cache<FileKey, Loaded<Option<Arc<LineTable>>>>,
     counting: Arc<Counting>,
-    analyze: Option<Analyze>,
+    analyze: Option<AnalyzeCode>,
     with_lines: bool,
 }
 
@@ -199,7 +199,7 @@ impl FileCache {
 
     /// Rows are found for code without frame information, too.
     #[must_use]
-    pub fn with_analysis(mut self, analyze: Analyze) -> Self {
+    pub fn with_analysis(mut self, analyze: AnalyzeCode) -> Self {
         self.analyze = Some(analyze);
         self
     }
@@ -375,7 +375,8 @@ impl FileCache {
         open: impl FnOnce() -> Result<File, OpenError>,
     ) -> Result<Arc<UnwindRows>, LoadError> {
         let part = self.part(PartKey::Rows(*key), key, "unwind rows", path, open, |file| {
-            UnwindRows::load_with(file, self.analyze).map(|rows| Part::Rows(Arc::new(rows)))
+            UnwindRows::load_within(file, self.analyze, self.limits.bytes / 2)
+                .map(|rows| Part::Rows(Arc::new(rows)))
         });
         match part? {
             Part::Rows(rows) => Ok(rows),

@@ -9,23 +9,28 @@ use crate::native::open_file::OpenError;
 use crate::native::unwind_rows::{EhFrameHdrRows, UnwindRows};
 
 impl FileCache {
-    /// As [`Self::rows`], for whoever makes something else of them at once: they aren't kept,
-    /// however large they are.
+    /// Hands the unwind rows of the file known as `key` to `convert`, and gives what it makes of
+    /// them. They aren't kept, however large they are, and large parts of them stay in the file.
     ///
     /// # Errors
     /// As [`Self::symbols`], but none is remembered.
-    pub fn read_rows(
+    pub fn convert_rows<T>(
         &self,
         key: &FileKey,
         path: &Path,
         open: impl FnOnce() -> Result<File, OpenError>,
-    ) -> Result<UnwindRows, LoadError> {
-        let rows =
-            self.load(key, "unwind rows", path, open, |file| UnwindRows::load_with(file, self.analyze));
-        rows.inspect_err(|error| self.counting.load_error(error))
+        convert: impl FnOnce(&UnwindRows) -> T,
+    ) -> Result<T, LoadError> {
+        let converted = self.load(key, "unwind rows", path, open, |file| {
+            let rows = UnwindRows::load_from_file(file, self.analyze)?;
+            let converted = convert(&rows);
+            rows.check()?;
+            Ok(converted)
+        });
+        converted.inspect_err(|error| self.counting.load_error(error))
     }
 
-    /// Those that can be looked up at once, before [`Self::read_rows`] is done; `None` if the file
+    /// Those that can be looked up at once, before [`Self::convert_rows`] is done; `None` if the file
     /// has no table for that, or it can't be read: whoever reads all of them says why.
     ///
     /// # Errors

@@ -4,32 +4,44 @@
 //! pointer has moved: the runtime itself walks stacks by it. Layouts of Go 1.2 to 1.26: go
 //! src/internal/abi/symtab.go, src/debug/gosym/pclntab.go, src/runtime/symtab.go (`moduledata`,
 //! `_func`), and these files' history.
+//!
+//! A large server's table has a hundred megabytes, so it is never in memory as a whole.
 
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
+use crate::native::byte_source::ByteSource;
+use crate::native::elf::ElfError;
+use crate::native::paged_reader::PagedReader;
+
 /// Largest table that is read, in bytes. Kubernetes' kubelet 1.35 has 24 MB.
-pub(crate) const MAX_TABLE: u64 = 256 << 20;
+pub(crate) const MAX_TABLE: u64 = 512 << 20;
 /// Functions, at most: kubelet 1.35 has 90,000.
 const MAX_FUNCTIONS: u64 = 4 << 20;
+/// Steps of the stack pointer of one function, at most. Go's own tools have some hundred.
+const MAX_STEPS: usize = 1 << 16;
+/// Bytes of a name that are compared.
+const MAX_NAME: usize = 32;
 
-/// Where a file may have its table.
+/// Sections that may hold the table.
 pub(crate) const SECTIONS: [&str; 2] = [".gopclntab", ".data.rel.ro.gopclntab"];
 
-/// Which layout a table has, by its first four bytes.
+/// The layout of a table, by its first four bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Layout {
+enum PclntabLayout {
     /// Go 1.2 to 1.15: everything counts from the table's begin.
     Go12,
     /// Go 1.16 and 1.17: parts have offsets of their own.
     Go116,
     /// Go 1.18 and 1.19: addresses count from the begin of the code.
     Go118,
-    /// Go 1.20 on: functions tell their first line.
+    /// Go 1.20 on: functions have their first line.
     Go120,
 }
 
-impl Layout {
-    fn of(magic: u32) -> Option<Self> {
+impl PclntabLayout {
+    fn from_magic(magic: u32) -> Option<Self> {
         Some(match magic {
             0xffff_fffb => Self::Go12,
             0xffff_fffa => Self::Go116,
@@ -44,190 +56,231 @@ impl Layout {
     }
 }
 
-/// A parsed table.
+/// A parsed table. Its parts are each worked through in order, at the same time.
 #[derive(Debug)]
-pub struct GoTable<'a> {
-    bytes: &'a [u8],
-    layout: Layout,
-    functions: usize,
+pub struct Pclntab<'s, S> {
+    index: PagedReader<&'s S>,
+    records: PagedReader<&'s S>,
+    names: PagedReader<&'s S>,
+    steps: PagedReader<&'s S>,
+    layout: PclntabLayout,
+    functions: u64,
     /// Offsets in the table: of names, of the stack pointer's steps, of the functions.
-    names: usize,
-    steps: usize,
-    index: usize,
-    /// What the header says that addresses count from; zero for absolute ones, and where it isn't
-    /// told.
+    names_at: u64,
+    steps_at: u64,
+    index_at: u64,
+    /// The address that the header says addresses count from; zero for absolute ones, and where it
+    /// isn't stated.
     stated_text: u64,
 }
 
 /// A function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GoFunction<'a> {
-    /// From the begin of the code, or absolute: see [`GoTable::is_relative`].
+pub struct GoFunction {
+    /// From the begin of the code, or absolute: see [`Pclntab::is_relative`].
     pub start: u64,
-    /// Where the next function begins, behind padding.
+    /// The start of the next function, behind padding.
     pub limit: u64,
     /// Offset in the table.
-    pub name_at: usize,
+    pub name_at: u64,
     /// The name and what follows it: a zero byte ends it.
-    name: &'a [u8],
-    /// It writes the stack pointer in ways that its steps don't tell (Go 1.17 on).
+    name: [u8; MAX_NAME],
+    /// It writes the stack pointer in ways that its steps don't have (Go 1.17 on).
     pub writes_sp: bool,
-    steps: &'a [u8],
+    steps_at: u64,
 }
 
-impl<'a> GoTable<'a> {
-    /// `None` if it isn't such a table, or one of a version that isn't known.
-    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let layout = Layout::of(word(bytes, 0)?)?;
+/// The address up to which a function holds so many bytes of stack above its return address; the
+/// number is negative where the return address itself has been popped.
+pub type StackStep = (u64, i32);
+
+impl<'s, S: ByteSource> Pclntab<'s, S> {
+    /// Parses the table at `range` of `source`; `None` if it isn't one, or one of a version that
+    /// isn't known.
+    pub fn parse(source: &'s S, range: Range<u64>) -> Option<Self> {
+        let index = PagedReader::new(source, ".gopclntab", range, 2);
+        let layout = PclntabLayout::from_magic(u32::from_le_bytes(index.bytes(0)?))?;
         // Padding, the least instruction's length, a pointer's size.
-        if bytes.get(4..8)? != [0, 0, 1, 8] {
+        if index.bytes(4)? != [0, 0, 1, 8] {
             return None;
         }
-        let field = |index: usize| usize::try_from(long(bytes, 8 + 8 * index)?).ok();
-        let functions = field(0).filter(|count| *count as u64 <= MAX_FUNCTIONS)?;
-        let (stated_text, names, steps, index) = match layout {
-            Layout::Go12 => (0, 0, 0, 16),
-            Layout::Go116 => (0, field(2)?, field(5)?, field(6)?),
-            Layout::Go118 | Layout::Go120 => (long(bytes, 8 + 8 * 2)?, field(3)?, field(6)?, field(7)?),
+        let field = |number: u64| index.bytes(8 + 8 * number).map(u64::from_le_bytes);
+        let functions = field(0).filter(|count| *count <= MAX_FUNCTIONS)?;
+        let (stated_text, names_at, steps_at, index_at) = match layout {
+            PclntabLayout::Go12 => (0, 0, 0, 16),
+            PclntabLayout::Go116 => (0, field(2)?, field(5)?, field(6)?),
+            PclntabLayout::Go118 | PclntabLayout::Go120 => (field(2)?, field(3)?, field(6)?, field(7)?),
         };
-        let table = Self { bytes, layout, functions, names, steps, index, stated_text };
-        let end = index.checked_add(functions.checked_mul(table.entry_size())?)?;
-        (end <= bytes.len() && names <= bytes.len() && steps <= bytes.len()).then_some(table)
+        let (records, names) = (index.with_pages(2), index.with_pages(8));
+        // Functions with the same steps share them.
+        let steps = index.with_pages(16);
+        let table = Self {
+            index,
+            records,
+            names,
+            steps,
+            layout,
+            functions,
+            names_at,
+            steps_at,
+            index_at,
+            stated_text,
+        };
+        let size = table.index.len();
+        let end = index_at.checked_add(functions.checked_mul(table.entry_size())?)?;
+        (end <= size && names_at <= size && steps_at <= size).then_some(table)
     }
 
-    /// Whether addresses count from the begin of the code.
+    /// Returns true if addresses count from the begin of the code.
     pub fn is_relative(&self) -> bool {
         self.layout.has_offsets()
     }
 
-    /// Where that is, if the table tells. A position-independent program is relocated, so that the
-    /// file may say nothing.
+    /// The begin of the code, if the table states it. A position-independent program is relocated,
+    /// so that the file may say nothing.
     pub fn stated_text(&self) -> Option<u64> {
         (self.stated_text != 0).then_some(self.stated_text)
     }
 
-    /// Where names are, in the table.
-    pub fn names(&self) -> Range<usize> {
-        self.names..self.bytes.len()
+    /// Offsets of the names in the table.
+    pub fn names(&self) -> Range<u64> {
+        self.names_at..self.names.len()
     }
 
-    /// All that are well-formed, in order of their addresses. What overlaps an earlier one isn't.
-    pub fn functions(&self) -> impl Iterator<Item = GoFunction<'a>> {
+    /// All functions that are well-formed, in order of their addresses. What overlaps an earlier
+    /// one isn't.
+    pub fn functions(&self) -> impl Iterator<Item = GoFunction> {
         let mut end = 0;
         (0..self.functions).filter_map(|number| self.function(number)).filter(move |function| {
-            let is_behind = function.start >= end;
-            end = if is_behind { function.limit } else { end };
-            is_behind
+            let is_after = function.start >= end;
+            end = if is_after { function.limit } else { end };
+            is_after
         })
     }
 
-    /// The functions of this name: a second one may be a wrapper.
-    pub fn named(&self, name: &str) -> impl Iterator<Item = GoFunction<'a>> {
-        self.functions().filter(move |function| function.is(name))
+    /// The functions of each of these names, two at most: a second one may be a wrapper.
+    pub fn named<const N: usize>(&self, names: [&str; N]) -> [SmallVec<[GoFunction; 2]>; N] {
+        let mut found = [const { SmallVec::new_const() }; N];
+        for function in self.functions() {
+            let same_name = names.iter().position(|name| function.is(name));
+            if let Some(found) = same_name.map(|index| &mut found[index]).filter(|found| found.len() < 2) {
+                found.push(function);
+            }
+        }
+        found
     }
 
-    fn entry_size(&self) -> usize {
+    /// The steps of a function's stack pointer, in order. They end where the function's code does,
+    /// before padding, or where the table makes no sense.
+    pub fn steps(&self, function: &GoFunction) -> SmallVec<[StackStep; 16]> {
+        let (mut steps, mut at, mut address, mut held) =
+            (SmallVec::new(), function.steps_at, function.start, -1i32);
+        while let Some((change, length)) = self.varint(&mut at).zip(self.varint(&mut at)) {
+            // A change of zero ends the steps, unless it is the first; what doesn't get on would
+            // never end.
+            if (change == 0 || length == 0) && !steps.is_empty() {
+                break;
+            }
+            let change = if change & 1 != 0 { !(change >> 1) } else { change >> 1 };
+            held = held.wrapping_add(change.cast_signed());
+            address = address.saturating_add(length.into());
+            if address > function.limit || !(-8..1 << 30).contains(&held) || steps.len() == MAX_STEPS {
+                break;
+            }
+            steps.push((address, held));
+        }
+        steps
+    }
+
+    /// # Errors
+    /// The first read that failed.
+    pub(crate) fn check(&self) -> Result<(), ElfError> {
+        [&self.index, &self.records, &self.names, &self.steps].into_iter().try_for_each(PagedReader::check)
+    }
+
+    fn entry_size(&self) -> u64 {
         if self.layout.has_offsets() { 8 } else { 16 }
     }
 
-    fn entry(&self, number: usize) -> Option<u64> {
-        let at = self.index.checked_add(number * self.entry_size())?;
-        if self.layout.has_offsets() { Some(word(self.bytes, at)?.into()) } else { long(self.bytes, at) }
+    /// The start of a function, and the offset of its record.
+    fn entry(&self, number: u64) -> Option<(u64, u64)> {
+        let at = self.index_at.checked_add(number * self.entry_size())?;
+        if self.layout.has_offsets() {
+            let [start, record] = *self.index.bytes::<8>(at)?.as_chunks::<4>().0 else { return None };
+            Some((u32::from_le_bytes(start).into(), u32::from_le_bytes(record).into()))
+        } else {
+            let [start, record] = *self.index.bytes::<16>(at)?.as_chunks::<8>().0 else { return None };
+            Some((u64::from_le_bytes(start), u64::from_le_bytes(record)))
+        }
     }
 
-    fn function(&self, number: usize) -> Option<GoFunction<'a>> {
-        let (start, limit) = (self.entry(number)?, self.entry(number + 1)?);
-        let at = self.index + number * self.entry_size() + self.entry_size() / 2;
-        let record = match self.layout.has_offsets() {
-            true => self.index.checked_add(word(self.bytes, at)? as usize)?,
-            // Of Go 1.2 from the table's begin, of Go 1.16 from the functions'.
-            false => {
-                let base = if self.layout == Layout::Go12 { 0 } else { self.index };
-                base.checked_add(usize::try_from(long(self.bytes, at)?).ok()?)?
-            }
-        };
-        let record = self.bytes.get(record..)?;
+    /// The start of a function, or the end of the last one: all that is there of the entry behind
+    /// it.
+    fn start(&self, number: u64) -> Option<u64> {
+        let at = self.index_at.checked_add(number * self.entry_size())?;
+        if self.layout.has_offsets() {
+            self.index.bytes(at).map(|bytes| u32::from_le_bytes(bytes).into())
+        } else {
+            self.index.bytes(at).map(u64::from_le_bytes)
+        }
+    }
+
+    fn function(&self, number: u64) -> Option<GoFunction> {
+        let ((start, record), limit) = (self.entry(number)?, self.start(number + 1)?);
+        // Of Go 1.2 from the table's begin, else from the functions'.
+        let base = if self.layout == PclntabLayout::Go12 { 0 } else { self.index_at };
+        let record = base.checked_add(record)?;
+        let word = |at: u64| self.records.bytes(record.checked_add(at)?).map(u32::from_le_bytes);
         // `entry` has four or eight bytes.
         let (own_start, fields) = match self.layout.has_offsets() {
-            true => (word(record, 0)?.into(), record.get(4..)?),
-            false => (long(record, 0)?, record.get(8..)?),
+            true => (word(0)?.into(), 4),
+            false => (self.records.bytes(record).map(u64::from_le_bytes)?, 8),
         };
         if own_start != start || limit <= start {
             return None;
         }
-        let name_at = self.names.checked_add(word(fields, 0)? as usize)?;
-        let name = self.bytes.get(name_at..)?;
-        let steps = self.bytes.get(self.steps.checked_add(word(fields, 12)? as usize)?..)?;
+        let name_at = self.names_at.checked_add(word(fields)?.into())?;
+        let steps_at = self.steps_at.checked_add(word(fields + 12)?.into())?;
+        if name_at > self.names.len() || steps_at > self.steps.len() {
+            return None;
+        }
         let flag = match self.layout {
-            Layout::Go12 => None,
+            PclntabLayout::Go12 => None,
             // funcID stands behind deferreturn, pcsp, pcfile, pcln, npcdata and cuOffset, and
             // startLine.
-            Layout::Go116 | Layout::Go118 => fields.get(33),
-            Layout::Go120 => fields.get(37),
+            PclntabLayout::Go116 | PclntabLayout::Go118 => self.records.byte(record + fields + 33),
+            PclntabLayout::Go120 => self.records.byte(record + fields + 37),
         };
+        // What isn't there ends no name.
+        let mut name = [u8::MAX; MAX_NAME];
+        self.names.read_up_to(name_at, &mut name);
         let writes_sp = flag.is_some_and(|flag| flag & SP_WRITE != 0);
-        Some(GoFunction { start, limit, name_at, name, writes_sp, steps })
+        Some(GoFunction { start, limit, name_at, name, writes_sp, steps_at })
+    }
+
+    /// A varint of 32 bits (go src/runtime/symtab.go, `readvarint`).
+    fn varint(&self, at: &mut u64) -> Option<u32> {
+        let mut value = 0u32;
+        for shift in (0..32).step_by(7) {
+            let byte = self.steps.byte(*at)?;
+            *at += 1;
+            value |= u32::from(byte & 0x7f).wrapping_shl(shift);
+            if byte & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+        None
     }
 }
 
 /// `FuncFlagSPWrite` of go src/internal/abi/symtab.go.
 const SP_WRITE: u8 = 2;
 
-impl GoFunction<'_> {
+impl GoFunction {
+    /// Returns true if this is its name, which has at most 31 bytes.
     pub fn is(&self, name: &str) -> bool {
         self.name.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
     }
-
-    /// How many bytes the stack holds above the return address, by the address up to which it does:
-    /// what is pushed or reserved there; negative where the return address itself has been popped.
-    /// Ends where the function's code does, before padding, or where the table makes no sense.
-    pub fn steps(&self) -> impl Iterator<Item = (u64, i32)> {
-        let (mut rest, mut at, mut value, limit) = (self.steps, self.start, -1i32, self.limit);
-        let mut is_first = true;
-        std::iter::from_fn(move || {
-            let change = number(&mut rest)?;
-            if change == 0 && !is_first {
-                return None;
-            }
-            let change = if change & 1 != 0 { !(change >> 1) } else { change >> 1 };
-            value = value.wrapping_add(change.cast_signed());
-            let length = number(&mut rest)?;
-            // What doesn't get on would never end.
-            if length == 0 && !is_first {
-                return None;
-            }
-            is_first = false;
-            at = at.checked_add(length.into())?;
-            (at <= limit && (-8..1 << 30).contains(&value)).then_some((at, value))
-        })
-    }
-
-    /// Where its code ends.
-    pub fn end(&self) -> u64 {
-        self.steps().last().map_or(self.start, |(end, _)| end)
-    }
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..)?.first_chunk().map(|chunk| u32::from_le_bytes(*chunk))
-}
-
-fn long(bytes: &[u8], at: usize) -> Option<u64> {
-    bytes.get(at..)?.first_chunk().map(|chunk| u64::from_le_bytes(*chunk))
-}
-
-/// A varint of 32 bits (go src/runtime/symtab.go, `readvarint`).
-fn number(rest: &mut &[u8]) -> Option<u32> {
-    let mut value = 0u32;
-    for shift in (0..32).step_by(7) {
-        let (byte, behind) = rest.split_first()?;
-        *rest = behind;
-        value |= u32::from(byte & 0x7f).wrapping_shl(shift);
-        if byte & 0x80 == 0 {
-            return Some(value);
-        }
-    }
-    None
 }
 
 #[cfg(test)]
@@ -258,8 +311,8 @@ mod tests {
     #[test]
     fn functions_that_overlap_others_are_left_out() {
         let starts = |addresses: &[u32]| {
-            let bytes = table(addresses);
-            let table = GoTable::parse(&bytes).expect("a table");
+            let bytes = &*table(addresses);
+            let table = Pclntab::parse(&bytes, 0..bytes.len() as u64).expect("a table");
             table.functions().map(|function| (function.start, function.limit)).collect::<Vec<_>>()
         };
         assert_eq!(starts(&[0, 16, 48, 64]), [(0, 16), (16, 48), (48, 64)]);

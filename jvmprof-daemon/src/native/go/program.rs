@@ -1,78 +1,97 @@
-//! Go programs: their table of functions, and where their code is.
+//! Go programs: their table of functions, and the code that it describes.
 
-use super::pclntab::{GoFunction, GoTable, MAX_TABLE, SECTIONS};
+use smallvec::SmallVec;
+
+use super::pclntab::{GoFunction, MAX_TABLE, Pclntab, SECTIONS};
 use crate::native::byte_source::ByteSource;
-use crate::native::elf::{ElfError, ElfFile, Section};
+use crate::native::elf::{ElfError, ElfFile};
+use crate::native::paged_reader::PagedReader;
 use crate::types::{FileOffset, Svma};
 
-/// Largest section of code that is read, in bytes.
-const MAX_CODE: u64 = 256 << 20;
+/// Largest section of code in which functions are looked up, in bytes.
+const MAX_CODE: u64 = 512 << 20;
 
-/// A Go program's table and code, in memory.
-pub(crate) struct GoProgram {
-    table: Vec<u8>,
-    /// Where the table is in the file.
-    pub(crate) place: FileOffset,
-    code: Vec<u8>,
+/// A Go program whose table fits its code: names that are wrong are worse than none.
+pub(crate) struct GoProgram<'f, S> {
+    pub(crate) table: Pclntab<'f, S>,
+    /// The table's place in the file.
+    pub(crate) table_offset: FileOffset,
+    /// What the table's addresses have to have added to be the file's own.
+    pub(crate) base: u64,
+    code: PagedReader<&'f S>,
     code_start: u64,
 }
 
-impl GoProgram {
-    /// `None` if the file has no such table.
+impl<'f, S: ByteSource> GoProgram<'f, S> {
+    /// Opens the table of `file`; `None` if it has none, or one that isn't understood or doesn't
+    /// fit the code.
     ///
     /// # Errors
     /// [`ElfError`] where it, or the code, can't be read or is too large.
-    pub(crate) fn load<S: ByteSource>(file: &ElfFile<S>) -> Result<Option<Self>, ElfError> {
-        let Some(section) = table_of(file) else { return Ok(None) };
+    pub(crate) fn open(file: &'f ElfFile<S>) -> Result<Option<Self>, ElfError> {
+        let Some(section) = SECTIONS.iter().find_map(|name| file.section(name)) else { return Ok(None) };
         let Some(text) = file.section(".text").filter(|text| text.executable) else { return Ok(None) };
-        let place = file.place(section)?;
-        let (table, code) = (file.read(section, MAX_TABLE)?, file.read(text, MAX_CODE)?);
-        Ok(Some(Self { table, place, code, code_start: text.address.0 }))
+        let (table_offset, table_range) = (file.place(section)?, file.range(section, MAX_TABLE)?);
+        let code = PagedReader::new(file.source(), "code of a Go program", file.range(text, MAX_CODE)?, 4);
+        let Some(table) = Pclntab::parse(file.source(), table_range) else { return Ok(None) };
+        let program = Self { table, table_offset, base: 0, code, code_start: text.address.0 };
+        let base = program.find_base();
+        program.check()?;
+        Ok(base.map(|base| Self { base, ..program }))
     }
 
-    /// The table, and what its addresses have to have added to be the file's own; `None` if it
-    /// isn't understood or doesn't fit the code: names that are wrong are worse than none.
-    pub(crate) fn table(&self) -> Option<(GoTable<'_>, u64)> {
-        let table = GoTable::parse(&self.table)?;
-        let exit = table.named(EXIT).next()?.start;
+    /// The file's own address of an address of the table.
+    pub(crate) fn address(&self, in_table: u64) -> Svma {
+        Svma(self.base.wrapping_add(in_table))
+    }
+
+    /// The code at an address of the file: `length` bytes, or as many as there are.
+    pub(crate) fn code_at(&self, address: Svma, length: usize) -> SmallVec<[u8; 32]> {
+        let mut code = SmallVec::from_elem(0, length);
+        let at = address.0.checked_sub(self.code_start);
+        let count = at.map_or(0, |at| self.code.read_up_to(at, &mut code));
+        code.truncate(count);
+        code
+    }
+
+    /// Returns true if all the code of a function, up to the next one, is in the file.
+    pub(crate) fn has_code(&self, function: &GoFunction) -> bool {
+        let start = self.address(function.start).0.checked_sub(self.code_start);
+        let end = start.and_then(|start| start.checked_add(function.limit - function.start));
+        end.is_some_and(|end| end <= self.code.len())
+    }
+
+    /// # Errors
+    /// The first read that failed: what was found until then isn't all.
+    pub(crate) fn check(&self) -> Result<(), ElfError> {
+        self.table.check().and_then(|()| self.code.check())
+    }
+
+    fn find_base(&self) -> Option<u64> {
         // A wrapper has the same name.
-        let bodies: Vec<u64> = table.named(EXIT_BODY).take(2).map(|function| function.start).collect();
+        let [exits, bodies] = self.table.named([EXIT, EXIT_BODY]);
+        let exit = exits.first()?.start;
         let fits = |base: u64| self.is_exit(base.wrapping_add(exit), base, &bodies);
-        if !table.is_relative() {
-            return fits(0).then_some((table, 0));
+        if !self.table.is_relative() {
+            return fits(0).then_some(0);
         }
-        let base =
-            [table.stated_text(), Some(self.code_start)].into_iter().flatten().find(|base| fits(*base));
-        let base = base.or_else(|| {
+        let stated = [self.table.stated_text(), Some(self.code_start)];
+        stated.into_iter().flatten().find(|base| fits(*base)).or_else(|| {
             // Behind C's start code, in a program that another linker made.
-            let places = (0..self.code.len() as u64).step_by(ALIGNMENT).map(|at| self.code_start + at);
+            let places = (0..self.code.len()).step_by(ALIGNMENT).map(|at| self.code_start.wrapping_add(at));
             places.map(|at| at.wrapping_sub(exit)).find(|base| fits(*base))
-        });
-        base.map(|base| (table, base))
+        })
     }
 
-    /// The code from an address of the file on.
-    pub(crate) fn code_at(&self, address: Svma) -> &[u8] {
-        let at = address.0.checked_sub(self.code_start).and_then(|at| usize::try_from(at).ok());
-        at.and_then(|at| self.code.get(at..)).unwrap_or_default()
-    }
-
-    /// The code of a function of the table, up to the next one; `None` if not all of it is there.
-    pub(crate) fn code_of(&self, function: &GoFunction<'_>, base: u64) -> Option<&[u8]> {
-        let length = usize::try_from(function.limit - function.start).ok()?;
-        self.code_at(Svma(base.wrapping_add(function.start))).get(..length)
-    }
-
-    /// Whether the code at `address` is that of `runtime.goexit`: a `nop`, a call of
+    /// Returns true if the code at `address` is that of `runtime.goexit`: a `nop`, a call of
     /// `runtime.goexit1`, and a `nop` (go src/runtime/asm_amd64.s).
-    fn is_exit(&self, address: u64, base: u64, bodies: &[u64]) -> bool {
-        let [0x90, 0xe8, offset @ .., 0x90] =
-            self.code_at(Svma(address)).first_chunk::<7>().unwrap_or(&[0; 7])
-        else {
+    fn is_exit(&self, address: u64, base: u64, bodies: &[GoFunction]) -> bool {
+        let code = self.code_at(Svma(address), 7);
+        let [0x90, 0xe8, offset @ .., 0x90] = code.first_chunk::<7>().unwrap_or(&[0; 7]) else {
             return false;
         };
         let target = address.wrapping_add(6).wrapping_add_signed(i32::from_le_bytes(*offset).into());
-        bodies.contains(&target.wrapping_sub(base))
+        bodies.iter().any(|body| body.start == target.wrapping_sub(base))
     }
 }
 
@@ -80,7 +99,3 @@ const EXIT: &str = "runtime.goexit";
 const EXIT_BODY: &str = "runtime.goexit1";
 /// Of Go's functions, at least.
 const ALIGNMENT: usize = 16;
-
-fn table_of<S: ByteSource>(file: &ElfFile<S>) -> Option<&Section> {
-    SECTIONS.iter().find_map(|name| file.section(name))
-}

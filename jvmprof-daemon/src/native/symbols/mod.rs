@@ -19,6 +19,7 @@ use std::cmp::Reverse;
 use object::LittleEndian as Le;
 use object::elf::{self, Sym64};
 use object::pod;
+use smallvec::SmallVec;
 
 use crate::native::byte_source::ByteSource;
 use crate::native::elf::{ElfError, ElfFile, Section};
@@ -82,24 +83,25 @@ impl SymbolTable {
     /// # Errors
     /// As [`Self::load`].
     pub fn load_go<S: ByteSource>(file: &ElfFile<S>) -> Result<Option<Self>, ElfError> {
-        let Some(program) = GoProgram::load(file)? else { return Ok(None) };
-        let Some((table, base)) = program.table() else { return Ok(None) };
-        let names = table.names();
-        let place = FileOffset(program.place.0 + names.start as u64);
-        let Some(go) = StringTable::at(place, names.len() as u64) else { return Ok(None) };
+        let Some(program) = GoProgram::open(file)? else { return Ok(None) };
+        let (table, names) = (&program.table, program.table.names());
+        let place = FileOffset(program.table_offset.0 + names.start);
+        let Some(go) = StringTable::at(place, names.end - names.start) else { return Ok(None) };
         let code = CodeSections::of(file.sections());
-        let functions = table.functions().filter_map(|function| {
-            program.code_of(&function, base)?;
-            let start = base.wrapping_add(function.start).checked_sub(code.base())?;
-            Some(Candidate {
-                start: u32::try_from(start).ok()?,
-                size: u32::try_from(function.end() - function.start).ok()?,
-                name: u32::try_from(function.name_at - names.start).ok()?,
-                rank: Rank::new(true, 0, elf::STB_LOCAL),
-                sized: true,
-            })
-        });
+        let functions =
+            table.functions().filter(|function| program.has_code(function)).filter_map(|function| {
+                let start = program.address(function.start).0.checked_sub(code.base())?;
+                let end = table.steps(&function).last().map_or(function.start, |(end, _)| *end);
+                Some(Candidate {
+                    start: u32::try_from(start).ok()?,
+                    size: u32::try_from(end - function.start).ok()?,
+                    name: u32::try_from(function.name_at - names.start).ok()?,
+                    rank: Rank::new(true, 0, elf::STB_LOCAL),
+                    sized: true,
+                })
+            });
         let mut candidates: Vec<_> = functions.collect();
+        program.check()?;
         let dynamic = read_table(file, elf::SHT_DYNSYM, 1, &code, &mut candidates)?;
         let strings = [go, dynamic];
         let known = |table: usize, name| strings[table & 1].has_known(file.source(), name);
@@ -118,7 +120,7 @@ fn finish(
     drop_covered(&mut candidates);
     drop_unknown_labels(&mut candidates, known)?;
     give_sizes(&mut candidates, code);
-    Ok(table_of(&candidates, strings, code.base()))
+    Ok(table_of(candidates, strings, code.base()))
 }
 
 /// Adds what may be functions in the symbol table of this kind; gives its string table.
@@ -140,19 +142,27 @@ fn read_table<S: ByteSource>(
     Ok(strings)
 }
 
+/// Candidates whose memory is given back at once, while the table grows.
+const GIVE_BACK: usize = 64 << 10;
+
 /// `candidates` come sorted, so that names for the same bytes are side by side.
-fn table_of(candidates: &[Candidate], strings: [StringTable; 2], base: u64) -> SymbolTable {
+fn table_of(mut candidates: Vec<Candidate>, strings: [StringTable; 2], base: u64) -> SymbolTable {
     let mut names = Names::new(strings);
     let same_bytes = |a: &Candidate, b: &Candidate| (a.start, a.size) == (b.start, b.size);
     let functions = candidates.chunk_by(same_bytes).count();
     let mut builder = TableBuilder::new(base, functions);
-    for same in candidates.chunk_by(same_bytes) {
-        let Some(best) = same.first() else { continue };
-        let end = same.partition_point(|c| c.rank.group() == best.rank.group());
-        let offsets = same[..end].iter().map(|c| (c.rank.bind(), c.name));
-        let name = names.add(best.rank.table(), offsets);
+    candidates.reverse();
+    while let Some(best) = candidates.last().copied() {
+        let same = candidates.iter().rev().take_while(|it| same_bytes(it, &best)).count();
+        let group = candidates.iter().rev().take(same).take_while(|it| it.rank.group() == best.rank.group());
+        let offsets: SmallVec<[_; 4]> = group.map(|it| (it.rank.bind(), it.name)).collect();
+        let name = names.add(best.rank.table(), offsets.into_iter());
         let range = Range { start: best.start, end: best.start.saturating_add(best.size) };
         builder.push(range, name);
+        candidates.truncate(candidates.len() - same);
+        if candidates.capacity() - candidates.len() >= GIVE_BACK {
+            candidates.shrink_to_fit();
+        }
     }
     names.shrink();
     builder.finish(names)

@@ -3,17 +3,16 @@
 //!
 //! To index the functions of a large library takes a tenth of a second, in which stacks that lead
 //! through it would wait. One function is found at once. What is more than frame information, or in
-//! its place, isn't told here: nothing, rather than something else than [`UnwindRows`] will say.
+//! its place, isn't told here: nothing, rather than something else than [`super::UnwindRows`] will say.
 
 use std::fmt;
 
-use gimli::{EhFrame, EhFrameOffset, UnwindSection};
 use jvmprof_common::rows::Row;
 
-use super::cfi::fde_index::{MAX_CIE, MAX_ENTRY};
+use super::cfi::frame_bytes::FrameBytes;
 use super::cfi::stripped_section_headers::USUAL;
+use super::cfi::{CallFrames, bases_of};
 use super::corrections::{dl_runtime_resolve, libgcc_eh_return};
-use super::{UnwindRows, bases_of};
 use crate::native::byte_source::ByteSource;
 use crate::native::elf::{ElfError, ElfFile};
 use crate::types::Svma;
@@ -24,7 +23,7 @@ const MAX_BYTES: u64 = 16 << 20;
 /// The frame information of one file, unread.
 pub struct EhFrameHdrRows {
     /// Without an index.
-    rows: UnwindRows,
+    frames: CallFrames,
     /// `.eh_frame_hdr` (Linux Standard Base 5.0, core, 10.6.2), as linkers write it, and where it
     /// is.
     table: Box<[u8]>,
@@ -51,28 +50,22 @@ impl EhFrameHdrRows {
             return Ok(None);
         }
         let (bases, table_at) = (bases_of(file, frames), table.address.0);
-        let section = file.read(frames, MAX_BYTES)?.into();
+        let bytes = FrameBytes::Memory(file.read(frames, MAX_BYTES)?.into());
         let table: Box<[u8]> = file.read(table, MAX_BYTES)?.into();
-        let rows = UnwindRows { bases, section, ..UnwindRows::default() };
-        Ok(table.starts_with(&USUAL).then_some(Self { rows, table, table_at }))
+        let frames = CallFrames::unindexed(bases, bytes);
+        Ok(table.starts_with(&USUAL).then_some(Self { frames, table, table_at }))
     }
 
     /// The row for code at `pc`, where frame information alone decides it.
     pub fn row(&self, pc: Svma) -> Option<Row> {
-        let bases = &self.rows.bases;
         let entry = self.entry(pc)?;
-        let section = self.rows.eh_frame();
-        let fde = section.fde_from_offset(bases, entry, EhFrame::cie_from_offset).ok()?;
-        let is_usual = fde.entry_len() <= MAX_ENTRY && fde.cie().entry_len() <= MAX_CIE;
-        if !is_usual || !fde.contains(pc.0) || self.may_be_patched(entry, fde.entry_len()) {
-            return None;
-        }
-        self.rows.evaluate(&section, entry, pc)
+        let length = self.frames.length_of_entry_for(entry, pc)?;
+        (!self.may_be_overridden(entry, length)).then(|| self.frames.evaluate(entry, pc))?
     }
 
     /// The entry of the last function that begins at an address or before it, if the table is
     /// sorted; else of any.
-    fn entry(&self, pc: Svma) -> Option<EhFrameOffset> {
+    fn entry(&self, pc: Svma) -> Option<usize> {
         // Version and encodings, where `.eh_frame` is, how many pairs; then a function and its
         // entry each, counted from the table.
         let words = self.table.as_chunks::<4>().0;
@@ -82,19 +75,19 @@ impl EhFrameHdrRows {
         let at = |word: [u8; 4]| self.table_at.checked_add_signed(i32::from_le_bytes(word).into());
         let behind = pairs.partition_point(|[start, _]| at(*start).is_some_and(|start| start <= pc.0));
         let [_, entry] = pairs.get(behind.checked_sub(1)?)?;
-        let offset = at(*entry)?.checked_sub(self.rows.bases.eh_frame.section?)?;
-        Some(EhFrameOffset(usize::try_from(offset).ok()?))
+        let offset = at(*entry)?.checked_sub(self.frames.bases.eh_frame.section?)?;
+        usize::try_from(offset).ok()
     }
 
-    /// Whether other rows may take the place of this entry's.
-    fn may_be_patched(&self, EhFrameOffset(entry): EhFrameOffset, length: usize) -> bool {
-        let bytes = self.rows.section.get(entry..entry.saturating_add(length + 4)).unwrap_or_default();
+    /// Returns true if other rows may take the place of this entry's.
+    fn may_be_overridden(&self, entry: usize, length: usize) -> bool {
+        let bytes = self.frames.bytes.get(entry, length.saturating_add(4));
         let has = |pattern: &[u8]| bytes.windows(pattern.len()).any(|window| window == pattern);
         has(&dl_runtime_resolve::BY_RBX) || has(&libgcc_eh_return::BY_RCX)
     }
 
     /// Bytes of memory held.
     pub fn size_bytes(&self) -> usize {
-        size_of::<Self>() + self.rows.section.len() + self.table.len()
+        size_of::<Self>() + self.frames.size_bytes() + self.table.len()
     }
 }

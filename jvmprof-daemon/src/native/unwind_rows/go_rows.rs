@@ -7,9 +7,13 @@
 
 use jvmprof_common::rows::{CfaRule, GO_G_M, GO_G_SCHED, RaRule, RbpRule, Row};
 
-use super::row_table::Spans;
-use super::signal_return::{SIGNAL_RETURN, is_signal_return};
-use crate::native::go::pclntab::GoFunction;
+use smallvec::SmallVec;
+
+use super::row_table::RowTable;
+use super::signal_return::{MAX_SIGNAL_RETURN, SIGNAL_RETURN, is_signal_return};
+use crate::native::byte_source::ByteSource;
+use crate::native::elf::ElfError;
+use crate::native::go::pclntab::{GoFunction, StackStep};
 use crate::native::go::program::GoProgram;
 use crate::types::Svma;
 
@@ -37,146 +41,165 @@ const SWITCHED: &str = "runtime.systemstack_switch";
 /// Before Go 1.17 the table doesn't tell that these write the stack pointer.
 const WRITE_SP: [&str; 4] = [SWITCHES, CALLS_C, "runtime.cgocallback", "runtime.cgocallback_gofunc"];
 
-pub(super) fn spans(program: &GoProgram) -> Spans {
-    let mut spans = Spans::default();
-    let Some((table, base)) = program.table() else { return spans };
-    let growing = table.named(GROWS_STACK).find_map(|function| {
-        let switch = table.named(SWITCHES).next()?.start;
-        let code = |start: u64| program.code_at(Svma(base.wrapping_add(start)));
-        goroutine(code(function.start), code(switch))
+/// The rows of all functions of a program.
+///
+/// # Errors
+/// [`ElfError::Read`] where the file doesn't give its table or its code.
+pub(super) fn table<S: ByteSource>(program: &GoProgram<'_, S>) -> Result<RowTable, ElfError> {
+    let mut rows = RowTable::default();
+    let [growing, switching] = program.table.named([GROWS_STACK, SWITCHES]);
+    let growing = growing.iter().find_map(|function| {
+        let code = |start: u64, length| program.code_at(program.address(start), length);
+        let switch = switching.first()?.start;
+        goroutine(&code(function.start, MUCH_CODE), &code(switch, MUCH_CODE / 2))
     });
-    for function in table.functions() {
-        let start = base.wrapping_add(function.start);
-        let Some(code) = program.code_of(&function, base) else { continue };
-        let length = usize::try_from(function.end() - function.start).unwrap_or_default();
-        let code = code.get(..length).unwrap_or_default();
-        let before = program.code_at(Svma(start.wrapping_sub(1)));
-        if is_signal_return(code) && before.first() == Some(&INT3) {
+    for function in program.table.functions().filter(|function| program.has_code(function)) {
+        Function::new(program, &function).push_rows(&function, growing, &mut rows);
+    }
+    program.check()?;
+    rows.finish();
+    Ok(rows)
+}
+
+/// A function's code and the steps of its stack pointer.
+struct Function<'p, 'f, S> {
+    program: &'p GoProgram<'f, S>,
+    start: Svma,
+    /// Bytes of code, without the padding behind it.
+    length: u64,
+    /// By offset in the function.
+    steps: SmallVec<[StackStep; 16]>,
+}
+
+impl<'p, 'f, S: ByteSource> Function<'p, 'f, S> {
+    fn new(program: &'p GoProgram<'f, S>, function: &GoFunction) -> Self {
+        let mut steps = program.table.steps(function);
+        steps.iter_mut().for_each(|(to, _)| *to -= function.start);
+        let length = steps.last().map_or(0, |(to, _)| *to);
+        Self { program, start: program.address(function.start), length, steps }
+    }
+
+    /// At most `length` bytes of code from an offset on.
+    fn code(&self, offset: u64, length: usize) -> SmallVec<[u8; 32]> {
+        let left = usize::try_from(self.length.saturating_sub(offset)).unwrap_or(usize::MAX);
+        self.program.code_at(Svma(self.start.0.saturating_add(offset)), length.min(left))
+    }
+
+    fn push_rows(&self, function: &GoFunction, growing: Option<Row>, rows: &mut RowTable) {
+        let (start, end) = (self.start.0, self.start.0 + self.length);
+        let is_after_trap = || self.program.code_at(Svma(start.wrapping_sub(1)), 1).first() == Some(&INT3);
+        if is_signal_return(&self.code(0, MAX_SIGNAL_RETURN)) && is_after_trap() {
             // A handler returns to its first instruction; a row for a return address is looked up
             // before it.
-            spans.push(start - 1, start + code.len() as u64, SIGNAL_RETURN);
-            continue;
+            rows.push(start - 1, end, SIGNAL_RETURN);
+            return;
         }
-        let end = start + code.len() as u64;
-        if function.is(SWITCHED)
-            && before.first() == Some(&INT3)
-            && function.steps().all(|(_, held)| held == 0)
-        {
-            spans.push(start - 1, end, Row::AT_CALL);
-            continue;
+        if function.is(SWITCHED) && self.steps.iter().all(|(_, held)| *held == 0) && is_after_trap() {
+            rows.push(start - 1, end, Row::AT_CALL);
+            return;
         }
-        let left = leaves_stack(&function, code, growing).map(|(at, row)| (start + at as u64, row));
+        let left = self.leaves_stack(function, growing);
         let signal = INJECTED.iter().any(|name| function.is(name));
-        ordinary(&function, code, &mut |from, to, row| {
-            let (from, to, row) = (start + from, start + to, Row { signal, ..row });
-            match left {
-                Some((at, _)) if from >= at => {}
-                Some((at, _)) => spans.push(from, to.min(at), row),
-                None => spans.push(from, to, row),
+        self.ordinary_rows(function, &mut |from, to, row| {
+            let to = left.map_or(to, |(at, _)| to.min(at));
+            if from < to {
+                rows.push(start + from, start + to, Row { signal, ..row });
             }
         });
         if let Some((at, row)) = left {
-            spans.push(at, end, row);
+            rows.push(start + at, end, row);
         }
     }
-    spans.finish();
-    spans
-}
 
-/// From which offset on a function's frame isn't on the stack that `rsp` points to any more, and
-/// the row there.
-fn leaves_stack(function: &GoFunction<'_>, code: &[u8], growing: Option<Row>) -> Option<(usize, Row)> {
-    let switched = || after_switch(code).unwrap_or(0);
-    if ROOTS.iter().any(|name| function.is(name)) {
-        let root = Row { ra: RaRule::Undefined, ..Row::AT_CALL };
-        // Since Go 1.17 `runtime.gogo` leaves the switch to `gogo`.
-        let stays = function.is(ENTERS) && after_switch(code).is_none();
-        return (!stays).then(|| (switched(), root));
-    }
-    // Before Go 1.21 these two have no frame pointer.
-    let is_frameless = || Saved::find(function, code).is_none();
-    let waits = function.is(SWITCHES) || function.is(CALLS_C);
-    if function.is(GROWS_STACK) || waits && is_frameless() {
-        let unknown = Row { cfa: CfaRule::Unsupported, ..Row::AT_CALL };
-        return Some((switched(), growing.unwrap_or(unknown)));
-    }
-    None
-}
-
-/// The rows of a function, each by its first offset and the first one behind it.
-fn ordinary(function: &GoFunction<'_>, code: &[u8], handle: &mut dyn FnMut(u64, u64, Row)) {
-    let switches = function.writes_sp || WRITE_SP.iter().any(|name| function.is(name));
-    let saved = Saved::find(function, code);
-    let mut from = 0;
-    for (to, held) in function.steps() {
-        let to = to - function.start;
-        if held < 0 {
-            from = to;
-            continue;
+    /// The offset from which on the frame isn't on the stack that `rsp` points to any more, and the
+    /// row there.
+    fn leaves_stack(&self, function: &GoFunction, growing: Option<Row>) -> Option<(u64, Row)> {
+        let after_switch = || after_switch(&self.code(0, MAX_SWITCHING_CODE)).map(|at| at as u64);
+        if ROOTS.iter().any(|name| function.is(name)) {
+            let root = Row { ra: RaRule::Undefined, ..Row::AT_CALL };
+            let switched = after_switch();
+            // Since Go 1.17 `runtime.gogo` leaves the switch to `gogo`.
+            let stays = function.is(ENTERS) && switched.is_none();
+            return (!stays).then(|| (switched.unwrap_or(0), root));
         }
-        let row = |rbp| Row { cfa: CfaRule::Rsp(held + 8), rbp, ..Row::AT_CALL };
-        // In the order of addresses: until rbp is saved, until it points to the frame, the rest.
-        let saved_at = saved.map_or(u64::MAX, |saved| saved.at).clamp(from, to);
-        let set_at = saved.map_or(u64::MAX, |saved| saved.set).clamp(saved_at, to);
-        let on_frame = match held {
-            0 => row(RbpRule::Same),
-            _ if switches => Row { cfa: CfaRule::OtherStack(16), ..row(RbpRule::AtCfa(-16)) },
-            _ => row(RbpRule::AtCfa(-16)),
-        };
-        let just_saved = if held == 0 { on_frame } else { row(RbpRule::AtCfa(-16)) };
-        for (from, to, row) in
-            [(from, saved_at, row(RbpRule::Same)), (saved_at, set_at, just_saved), (set_at, to, on_frame)]
-        {
-            if from < to {
-                handle(from, to, row);
+        // Before Go 1.21 these two have no frame pointer.
+        let waits = function.is(SWITCHES) || function.is(CALLS_C);
+        if function.is(GROWS_STACK) || waits && self.frame_pointer_save().is_none() {
+            let unknown = Row { cfa: CfaRule::Unsupported, ..Row::AT_CALL };
+            return Some((after_switch().unwrap_or(0), growing.unwrap_or(unknown)));
+        }
+        None
+    }
+
+    /// The rows by the steps alone, each by its first offset and the first one behind it.
+    fn ordinary_rows(&self, function: &GoFunction, handle: &mut dyn FnMut(u64, u64, Row)) {
+        let switches = function.writes_sp || WRITE_SP.iter().any(|name| function.is(name));
+        let saved = self.frame_pointer_save();
+        let mut from = 0;
+        for (to, held) in self.steps.iter().copied() {
+            if held < 0 {
+                from = to;
+                continue;
             }
+            let row = |rbp| Row { cfa: CfaRule::Rsp(held + 8), rbp, ..Row::AT_CALL };
+            // In the order of addresses: until rbp is saved, until it points to the frame, the
+            // rest.
+            let saved_at = saved.map_or(u64::MAX, |saved| saved.at).clamp(from, to);
+            let set_at = saved.map_or(u64::MAX, |saved| saved.set).clamp(saved_at, to);
+            let on_frame = match held {
+                0 => row(RbpRule::Same),
+                _ if switches => Row { cfa: CfaRule::OtherStack(16), ..row(RbpRule::AtCfa(-16)) },
+                _ => row(RbpRule::AtCfa(-16)),
+            };
+            let just_saved = if held == 0 { on_frame } else { row(RbpRule::AtCfa(-16)) };
+            for (from, to, row) in
+                [(from, saved_at, row(RbpRule::Same)), (saved_at, set_at, just_saved), (set_at, to, on_frame)]
+            {
+                if from < to {
+                    handle(from, to, row);
+                }
+            }
+            from = to;
         }
-        from = to;
+    }
+
+    /// Finds the save by the code where the stack pointer moves first: `push rbp; mov rbp, rsp`
+    /// since Go 1.21, before that `sub rsp, n; mov [rsp + n - 8], rbp; lea rbp, [rsp + n - 8]`.
+    fn frame_pointer_save(&self) -> Option<FramePointerSave> {
+        let first = self.steps.iter().position(|(_, held)| *held > 0)?;
+        let at = first.checked_sub(1).map_or(0, |before| self.steps[before].0);
+        let held = self.steps[first].1;
+        let (before, code) = (self.code(at.saturating_sub(1), 1), self.code(at, MAX_FRAME_POINTER_SAVE));
+        if held == 8 && at > 0 && before.first() == Some(&PUSH_RBP) {
+            return code.starts_with(&[0x48, 0x89, 0xe5]).then_some(FramePointerSave { at, set: at + 3 });
+        }
+        let place = held - 8;
+        let operand = code.strip_prefix(&[0x48, 0x89])?;
+        let length = match *operand {
+            [0x2c, 0x24, ..] if place == 0 => 4,
+            [0x6c, 0x24, low, ..] if i32::from(low.cast_signed()) == place => 5,
+            [0xac, 0x24, a, b, c, d, ..] if i32::from_le_bytes([a, b, c, d]) == place => 8,
+            _ => return None,
+        };
+        // The `lea` behind it has the same operand, so the same length.
+        Some(FramePointerSave { at: at + length, set: at + 2 * length })
     }
 }
 
-/// Where a function saves its caller's `rbp`, below the return address.
+/// A function's save of its caller's `rbp`, below the return address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Saved {
+struct FramePointerSave {
     /// Offset from which on it is saved.
     at: u64,
     /// Offset from which on `rbp` points there.
     set: u64,
 }
 
-impl Saved {
-    /// By the code where the stack pointer moves first: `push rbp; mov rbp, rsp` since Go 1.21,
-    /// before that `sub rsp, n; mov [rsp + n - 8], rbp; lea rbp, [rsp + n - 8]`.
-    fn find(function: &GoFunction<'_>, code: &[u8]) -> Option<Self> {
-        let mut moved = function.start;
-        let held = function.steps().find_map(|(end, held)| {
-            if held > 0 {
-                return Some(held);
-            }
-            moved = end;
-            None
-        })?;
-        let at = moved - function.start;
-        let offset = usize::try_from(at).ok()?;
-        let rest = code.get(offset..)?;
-        if held == 8 && offset > 0 && code[offset - 1] == PUSH_RBP {
-            return rest.starts_with(&[0x48, 0x89, 0xe5]).then_some(Self { at, set: at + 3 });
-        }
-        let place = held - 8;
-        let length = |opcode: u8| {
-            let operand = rest.strip_prefix(&[0x48, opcode])?;
-            match *operand {
-                [0x2c, 0x24, ..] if place == 0 => Some(4),
-                [0x6c, 0x24, low, ..] if i32::from(low.cast_signed()) == place => Some(5),
-                [0xac, 0x24, a, b, c, d, ..] if i32::from_le_bytes([a, b, c, d]) == place => Some(8),
-                _ => None,
-            }
-        };
-        // The `lea` behind it has the same operand, so the same length.
-        length(0x89).map(|length| Self { at: at + length, set: at + 2 * length })
-    }
-}
-
+/// Bytes of the longest `mov [rsp + n], rbp`.
+const MAX_FRAME_POINTER_SAVE: usize = 8;
+/// Bytes of code in which a switch of stacks is looked for: the functions that switch have some
+/// hundred.
+const MAX_SWITCHING_CODE: usize = 4 << 10;
 const PUSH_RBP: u8 = 0x55;
 const INT3: u8 = 0xcc;
 

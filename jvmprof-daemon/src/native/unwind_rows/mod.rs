@@ -13,55 +13,39 @@ mod go_rows;
 mod row_table;
 mod signal_return;
 
-use std::cell::RefCell;
+use std::iter::Peekable;
 use std::ops::Range;
 
-use gimli::{BaseAddresses, DebugFrame, EhFrame, LittleEndian, UnwindContext, UnwindSection};
+use gimli::BaseAddresses;
 use jvmprof_common::rows::Row;
 
-use self::cfi::dwarf_rules;
-use self::cfi::fde_index::{self, Index, RecentCies};
-use self::cfi::stripped_section_headers;
-pub use self::code_without_cfi::Analyze;
-use self::corrections::row_overrides::Patches;
+use self::cfi::frame_bytes::FrameBytes;
+use self::cfi::{CallFrames, FrameSectionKind, code_of, stripped_section_headers};
+pub use self::code_without_cfi::AnalyzeCode;
+use self::corrections::row_overrides::RowOverrides;
 use self::corrections::{clone_return, dl_runtime_resolve, libgcc_eh_return};
 pub use self::eh_frame_hdr_lookup::EhFrameHdrRows;
-use self::row_table::Spans;
+use self::row_table::RowTable;
 use crate::native::byte_source::ByteSource;
-use crate::native::elf::{ElfError, ElfFile, Section};
+use crate::native::elf::{ElfError, ElfFile};
 use crate::native::go::program::GoProgram;
 use crate::types::Svma;
 
-/// Largest section of call frame information that is read, in bytes. JDK 17's libjvm has 1.5 MB,
-/// node 20 has 2.8 MB.
-const MAX_SECTION: u64 = 64 << 20;
-
-thread_local! {
-    /// The evaluation's state takes some 20 KB: it is kept for the next lookup.
-    static CONTEXT: RefCell<UnwindContext<usize>> = RefCell::new(UnwindContext::new());
-}
+/// Largest section of call frame information that is read as a whole where it may stay in the file,
+/// in bytes. rustc's has 6 MB.
+const MAX_IN_MEMORY: u64 = 8 << 20;
 
 /// The unwind rows of one file.
 #[derive(Debug, Default)]
 pub struct UnwindRows {
-    kind: Kind,
-    bases: BaseAddresses,
-    section: Box<[u8]>,
-    index: Index,
-    /// Those of `.debug_frame`, of functions that have none here.
-    debug: Option<Box<UnwindRows>>,
+    /// Of `.eh_frame`.
+    frames: CallFrames,
+    /// Of `.debug_frame`, for functions that have none there.
+    debug_frames: CallFrames,
     /// Of code that has none of that.
-    spans: Spans,
-    /// In place of some of the section's rows.
-    patches: Patches,
-}
-
-/// Which of the two similar formats the section has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Kind {
-    #[default]
-    EhFrame,
-    DebugFrame,
+    table: RowTable,
+    /// In place of some of the rows of `.eh_frame`.
+    overrides: RowOverrides,
 }
 
 impl UnwindRows {
@@ -75,49 +59,85 @@ impl UnwindRows {
         Self::load_with(file, None)
     }
 
-    /// As [`Self::load`], with the rows of code that has no frame information as far as they can be
-    /// found by `analyze`.
+    /// As [`Self::load`], with the rows of code that has no frame information as far as `analyze`
+    /// finds them.
     ///
     /// # Errors
     /// As [`Self::load`].
-    pub fn load_with<S: ByteSource>(file: &ElfFile<S>, analyze: Option<Analyze>) -> Result<Self, ElfError> {
-        let program = match GoProgram::load(file) {
+    pub fn load_with<S: ByteSource>(
+        file: &ElfFile<S>,
+        analyze: Option<AnalyzeCode>,
+    ) -> Result<Self, ElfError> {
+        Self::load_within(file, analyze, u64::MAX)
+    }
+
+    /// As [`Self::load_with`], for who is done with the rows before the file changes: large sections
+    /// stay in the file, whose errors [`Self::check`] tells in the end.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_from_file<S: ByteSource>(
+        file: &ElfFile<S>,
+        analyze: Option<AnalyzeCode>,
+    ) -> Result<Self, ElfError> {
+        Self::load_within(file, analyze, MAX_IN_MEMORY)
+    }
+
+    /// As [`Self::load_with`]; sections of more than `max_in_memory` bytes stay in the file.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub(crate) fn load_within<S: ByteSource>(
+        file: &ElfFile<S>,
+        analyze: Option<AnalyzeCode>,
+        max_in_memory: u64,
+    ) -> Result<Self, ElfError> {
+        let program = match GoProgram::open(file) {
             // What is too large to be understood is walked as it was before there was this table.
             Err(ElfError::TooLarge { .. } | ElfError::Malformed { .. }) => None,
             program => program?,
         };
-        let go = program.map(|program| go_rows::spans(&program)).unwrap_or_default();
+        let go = program.map_or_else(|| Ok(RowTable::default()), |program| go_rows::table(&program))?;
         let is_go = !go.is_empty();
-        let mut rows = Self::of_frame_information(file, !is_go)?;
-        rows.spans = go;
-        let mut patches = dl_runtime_resolve::rows_at_calls(&rows, file);
-        patches.extend(libgcc_eh_return::rows(&rows, file));
-        rows.patches = Patches::new(patches);
+        // `.debug_frame` of a Go program says less than its own table.
+        let mut rows = Self::of_frame_information(file, !is_go, max_in_memory)?;
+        rows.table = go;
+        let mut overrides = dl_runtime_resolve::rows_at_calls(&rows.frames, file);
+        overrides.extend(libgcc_eh_return::rows(&rows.frames, file));
+        rows.overrides = RowOverrides::new(overrides);
         if let Some(analyze) = analyze.filter(|_| !is_go) {
-            let known: Vec<_> = rows.function_ranges().collect();
-            rows.spans = code_without_cfi::spans(file, &known, analyze);
+            rows.table = code_without_cfi::table(file, rows.function_ranges(), analyze);
         }
-        rows.spans.add(clone_return::rows(&rows, file));
+        rows.table.add(clone_return::rows(&rows.frames, file));
+        rows.check()?;
         Ok(rows)
     }
 
-    /// `.debug_frame` of a Go program says less than its own table.
-    fn of_frame_information<S: ByteSource>(file: &ElfFile<S>, also_debug: bool) -> Result<Self, ElfError> {
-        let mut rows = match file.section(".eh_frame") {
-            Some(section) => Self::of_section(Kind::EhFrame, file, section)?,
+    fn of_frame_information<S: ByteSource>(
+        file: &ElfFile<S>,
+        also_debug: bool,
+        max_in_memory: u64,
+    ) -> Result<Self, ElfError> {
+        let frames = match file.section(".eh_frame") {
+            Some(section) => CallFrames::of_section(FrameSectionKind::EhFrame, file, section, max_in_memory)?,
             None => match stripped_section_headers::eh_frame(file)? {
                 Some((address, bytes)) => {
                     let bases = BaseAddresses::default().set_eh_frame(address.0);
-                    Self::indexed(Kind::EhFrame, bases, bytes.into(), &code_of(file))
+                    let bytes = FrameBytes::Memory(bytes.into());
+                    CallFrames::indexed(FrameSectionKind::EhFrame, bases, bytes, &code_of(file))
                 }
-                None => Self::default(),
+                None => CallFrames::default(),
             },
         };
+        let mut rows = Self { frames, ..Self::default() };
         // Start-up code of the compiler gives each program an `.eh_frame`, though its own functions
         // may have none.
         if let Some(section) = file.section(".debug_frame").filter(|_| also_debug) {
-            match Self::of_section(Kind::DebugFrame, file, section) {
-                Ok(debug) => rows.add_debug(debug),
+            match CallFrames::of_section(FrameSectionKind::DebugFrame, file, section, max_in_memory) {
+                Ok(mut debug) => {
+                    debug.index.remove(&rows.frames.index);
+                    rows.debug_frames = if debug.index.len() > 0 { debug } else { CallFrames::default() };
+                }
                 Err(error) if rows.functions() == 0 => return Err(error),
                 Err(error) => tracing::debug!(%error, "rows of .debug_frame are left out"),
             }
@@ -125,187 +145,125 @@ impl UnwindRows {
         Ok(rows)
     }
 
-    fn of_section<S: ByteSource>(kind: Kind, file: &ElfFile<S>, section: &Section) -> Result<Self, ElfError> {
-        let bytes = file.read(section, MAX_SECTION)?;
-        Ok(Self::indexed(kind, bases_of(file, section), bytes.into(), &code_of(file)))
-    }
-
-    fn add_debug(&mut self, mut debug: Self) {
-        debug.index.remove(&self.index);
-        self.debug = (debug.index.len() > 0).then(|| Box::new(debug));
-    }
-
     /// The rows in the bytes of an `.eh_frame` that is loaded at `address`, for functions that
     /// start in `code`.
     pub fn from_eh_frame(bytes: Box<[u8]>, address: Svma, code: Range<Svma>) -> Self {
         let bases = BaseAddresses::default().set_eh_frame(address.0);
-        let code = code.start.0..code.end.0;
-        Self::indexed(Kind::EhFrame, bases, bytes, std::slice::from_ref(&code))
-    }
-
-    fn indexed(kind: Kind, bases: BaseAddresses, bytes: Box<[u8]>, code: &[Range<u64>]) -> Self {
-        let mut rows = Self { kind, bases, section: bytes, index: Index::default(), ..Self::default() };
-        let section = (&*rows.section, kind);
-        rows.index = match kind {
-            Kind::EhFrame => fde_index::build(&rows.eh_frame(), section, &rows.bases, code),
-            Kind::DebugFrame => fde_index::build(&rows.debug_frame(), section, &rows.bases, code),
-        };
-        rows
+        let (code, bytes) = (code.start.0..code.end.0, FrameBytes::Memory(bytes));
+        let code = std::slice::from_ref(&code);
+        Self { frames: CallFrames::indexed(FrameSectionKind::EhFrame, bases, bytes, code), ..Self::default() }
     }
 
     /// The row for code at `pc`; `None` where the file has none, or where it is malformed.
     ///
     /// For a return address ask at address - 1.
     pub fn row(&self, pc: Svma) -> Option<Row> {
-        if let Some(row) = self.patches.find(pc) {
+        if let Some(row) = self.overrides.find(pc) {
             return Some(row);
         }
-        let Some(entry) = self.index.find(pc) else {
-            let debug = self.debug.as_ref().and_then(|debug| debug.row(pc));
-            return debug.or_else(|| self.spans.find(pc));
-        };
-        match self.kind {
-            Kind::EhFrame => self.evaluate(&self.eh_frame(), gimli::EhFrameOffset(entry), pc),
-            Kind::DebugFrame => self.evaluate(&self.debug_frame(), gimli::DebugFrameOffset(entry), pc),
+        match self.frames.index.find(pc) {
+            Some(entry) => self.frames.evaluate(entry, pc),
+            None => self.debug_frames.row(pc).or_else(|| self.table.find(pc)),
         }
     }
 
     /// Hands on all rows, in order of their functions' addresses: first address, first one behind
     /// it, row. Malformed entries are left out.
     pub fn for_each(&self, handle: &mut dyn FnMut(u64, u64, Row)) {
-        let mut spans = self.spans.iter().peekable();
-        let (mut cies, mut debug_cies) = (RecentCies::default(), RecentCies::default());
-        for (rows, (start, _), entry) in self.in_order() {
-            let cies = if std::ptr::eq(rows, self) { &mut cies } else { &mut debug_cies };
-            while let Some((start, end, row)) = spans.next_if(|(first, ..)| *first < start.0) {
-                handle(start, end, row);
+        let mut others = OtherRows {
+            table: self.table.iter().peekable(),
+            debug_frames: &self.debug_frames,
+            debug_functions: self.debug_frames.index.functions().peekable(),
+        };
+        let mut last = None;
+        self.frames.each_row(self.frames.index.entries(), &mut |entry, start, end, row| {
+            if last.replace(entry) != Some(entry) {
+                others.hand_on_before(start, handle);
             }
-            match rows.kind {
-                Kind::EhFrame => rows.each_row(&rows.eh_frame(), gimli::EhFrameOffset(entry), cies, handle),
-                Kind::DebugFrame => {
-                    rows.each_row(&rows.debug_frame(), gimli::DebugFrameOffset(entry), cies, handle);
-                }
-            }
-        }
-        spans.for_each(|(start, end, row)| handle(start, end, row));
+            self.overrides.apply(start, end, row, handle);
+        });
+        others.hand_on_before(u64::MAX, handle);
     }
 
-    /// The functions of both sections, in order of their addresses: whose, where, and the entry.
-    fn in_order(&self) -> impl Iterator<Item = (&Self, (Svma, Svma), usize)> {
-        let mut own = self.of_section_in_order().peekable();
-        let mut debug = self.debug.iter().flat_map(|debug| debug.of_section_in_order()).peekable();
-        std::iter::from_fn(move || {
-            let first = own.peek().map(|(_, (start, _), _)| *start);
-            let earlier = debug.next_if(|(_, (start, _), _)| first.is_none_or(|first| *start < first));
-            earlier.or_else(|| own.next())
-        })
+    /// # Errors
+    /// The first read that failed: rows that were asked for may be missing.
+    pub fn check(&self) -> Result<(), ElfError> {
+        self.frames.bytes.check().and_then(|()| self.debug_frames.bytes.check())
     }
 
-    fn of_section_in_order(&self) -> impl Iterator<Item = (&Self, (Svma, Svma), usize)> {
-        self.index.ranges().zip(self.index.entries()).map(move |(range, entry)| (self, range, entry))
-    }
-
-    /// Whether the frame at `pc` is the root of its thread's stack: its return address is
+    /// Returns true if the frame at `pc` is the root of its thread's stack: its return address is
     /// undefined.
     pub fn is_root(&self, pc: Svma) -> bool {
         self.row(pc).is_some_and(|row| row.is_root())
     }
 
-    /// How many functions have rows.
+    /// The number of functions that have rows.
     pub fn functions(&self) -> usize {
-        self.index.len() + self.debug.as_ref().map_or(0, |debug| debug.functions())
+        self.frames.index.len() + self.debug_frames.index.len()
     }
 
     /// The functions that have rows, each by its first address and the first one behind it, sorted.
     pub fn function_ranges(&self) -> impl Iterator<Item = (Svma, Svma)> {
-        self.in_order().map(|(_, range, _)| range)
+        let mut own = self.frames.index.ranges().peekable();
+        let mut debug = self.debug_frames.index.ranges().peekable();
+        std::iter::from_fn(move || {
+            let first = own.peek().map(|(start, _)| *start);
+            let earlier = debug.next_if(|(start, _)| first.is_none_or(|first| *start < first));
+            earlier.or_else(|| own.next())
+        })
     }
 
-    /// How many entries of the sections couldn't be understood.
+    /// The number of entries of the sections that couldn't be understood.
     pub fn malformed(&self) -> u64 {
-        self.index.malformed() + self.debug.as_ref().map_or(0, |debug| debug.malformed())
+        self.frames.index.malformed() + self.debug_frames.index.malformed()
     }
 
-    /// How many functions were left out because the entries before them take too long to evaluate.
+    /// The number of functions that were left out because the entries before them take too long to
+    /// evaluate.
     pub fn over_budget(&self) -> u64 {
-        self.index.over_budget()
+        self.frames.index.over_budget()
     }
 
     /// Bytes of entries that [`Self::for_each`] evaluates: no more than four times the section.
     pub fn work(&self) -> usize {
-        self.index.work()
+        self.frames.index.work()
     }
 
     /// Bytes of memory held.
     pub fn size_bytes(&self) -> usize {
-        let debug = self.debug.as_ref().map_or(0, |debug| debug.size_bytes());
         size_of::<Self>()
-            + self.section.len()
-            + self.index.size_bytes()
-            + self.spans.size_bytes()
-            + self.patches.size_bytes()
-            + debug
-    }
-
-    fn eh_frame(&self) -> EhFrame<Reader<'_>> {
-        let mut section = EhFrame::new(&self.section, LittleEndian);
-        section.set_address_size(8);
-        section
-    }
-
-    fn debug_frame(&self) -> DebugFrame<Reader<'_>> {
-        let mut section = DebugFrame::new(&self.section, LittleEndian);
-        section.set_address_size(8);
-        section
-    }
-
-    fn each_row<'a, S: UnwindSection<Reader<'a>>>(
-        &'a self,
-        section: &S,
-        offset: S::Offset,
-        cies: &mut RecentCies<'a>,
-        handle: &mut dyn FnMut(u64, u64, Row),
-    ) {
-        CONTEXT.with(|context| {
-            let Ok(mut context) = context.try_borrow_mut() else { return };
-            let fde = section.fde_from_offset(&self.bases, offset, |s: &S, b, at| cies.get(s, b, at));
-            let Ok(fde) = fde else { return };
-            let Ok(mut table) = fde.rows(section, &self.bases, &mut context) else { return };
-            while let Ok(Some(row)) = table.next_row() {
-                let compiled = dwarf_rules::row(row, fde.cie(), section);
-                self.patches.apply(row.start_address(), row.end_address(), compiled, handle);
-            }
-        });
-    }
-
-    fn evaluate<'a, S: UnwindSection<Reader<'a>>>(
-        &'a self,
-        section: &S,
-        offset: S::Offset,
-        pc: Svma,
-    ) -> Option<Row> {
-        let fde = section.fde_from_offset(&self.bases, offset, S::cie_from_offset).ok()?;
-        CONTEXT.with(|context| {
-            // A lookup doesn't call another one, so that the context is always free.
-            let mut context = context.try_borrow_mut().ok()?;
-            let row = fde.unwind_info_for_address(section, &self.bases, &mut context, pc.0).ok()?;
-            Some(dwarf_rules::row(row, fde.cie(), section))
-        })
+            + self.frames.size_bytes()
+            + self.debug_frames.size_bytes()
+            + self.table.size_bytes()
+            + self.overrides.size_bytes()
     }
 }
 
-/// What addresses in a section of call frame information count from.
-fn bases_of<S: ByteSource>(file: &ElfFile<S>, section: &Section) -> BaseAddresses {
-    let address = |name| file.sections().iter().find(|s| s.name == name).map(|s| s.address.0);
-    let mut bases = BaseAddresses::default().set_eh_frame(section.address.0);
-    bases = address(".text").map_or(bases.clone(), |text| bases.set_text(text));
-    address(".got").map_or(bases.clone(), |got| bases.set_got(got))
+/// The rows that aren't in `.eh_frame`, in order of their addresses.
+struct OtherRows<'r, T: Iterator, D: Iterator> {
+    table: Peekable<T>,
+    debug_frames: &'r CallFrames,
+    debug_functions: Peekable<D>,
 }
 
-/// The addresses of a file's code.
-fn code_of<S: ByteSource>(file: &ElfFile<S>) -> Vec<Range<u64>> {
-    let code = file.header().segments.iter().filter(|segment| segment.executable);
-    code.map(|s| s.address.0..s.address.0.saturating_add(s.memory_size)).collect()
-}
+impl<T, D> OtherRows<'_, T, D>
+where
+    T: Iterator<Item = (u64, u64, Row)>,
+    D: Iterator<Item = (Svma, usize)>,
+{
+    /// Hands on those that begin before `address`.
+    fn hand_on_before(&mut self, address: u64, handle: &mut dyn FnMut(u64, u64, Row)) {
+        while let Some((function, entry)) = self.debug_functions.next_if(|(start, _)| start.0 < address) {
+            self.hand_on_table_before(function.0, handle);
+            self.debug_frames
+                .each_row(std::iter::once(entry), &mut |_, start, end, row| handle(start, end, row));
+        }
+        self.hand_on_table_before(address, handle);
+    }
 
-type Reader<'a> = gimli::EndianSlice<'a, LittleEndian>;
+    fn hand_on_table_before(&mut self, address: u64, handle: &mut dyn FnMut(u64, u64, Row)) {
+        while let Some((start, end, row)) = self.table.next_if(|(start, ..)| *start < address) {
+            handle(start, end, row);
+        }
+    }
+}

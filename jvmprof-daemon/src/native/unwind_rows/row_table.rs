@@ -1,4 +1,4 @@
-//! Rows that are known beforehand, of code that has no call frame information.
+//! Rows in little memory, of code that has no call frame information.
 
 use std::collections::HashMap;
 
@@ -6,12 +6,12 @@ use jvmprof_common::rows::Row;
 
 use crate::types::Svma;
 
-/// A row that is known: first address, first one behind it, row.
-pub(super) type Known = (u64, u64, Row);
+/// A row and the code where it holds: first address, first one behind it, row.
+pub(super) type RowRange = (u64, u64, Row);
 
 /// Rows by address, six bytes each: an address and the number of a row.
 #[derive(Debug, Default)]
-pub(super) struct Spans {
+pub(super) struct RowTable {
     base: u64,
     /// Sorted. Each holds up to the next one.
     starts: Vec<u32>,
@@ -23,7 +23,7 @@ pub(super) struct Spans {
     end: u64,
 }
 
-impl Spans {
+impl RowTable {
     /// From `start` to `end` this row holds. They come in order; what overlaps an earlier one, lies
     /// 4 GiB behind the first, or is one of more than 65,535 different rows is left out.
     pub(super) fn push(&mut self, start: u64, end: u64, row: Row) {
@@ -82,16 +82,21 @@ impl Spans {
         })
     }
 
-    /// Adds rows between those that are there.
-    pub(super) fn add(&mut self, rows: Vec<(u64, u64, Row)>) {
+    /// Adds rows, in order of their addresses, between those that are there.
+    pub(super) fn add(&mut self, rows: Vec<RowRange>) {
         if rows.is_empty() {
             return;
         }
-        let mut all: Vec<_> = self.iter().chain(rows).collect();
-        all.sort_by_key(|(start, ..)| *start);
-        *self = Self::default();
-        all.into_iter().for_each(|(start, end, row)| self.push(start, end, row));
-        self.finish();
+        let (mut merged, mut rows) = (Self::default(), rows.into_iter().peekable());
+        for (start, end, row) in self.iter() {
+            while let Some((start, end, row)) = rows.next_if(|(first, ..)| *first < start) {
+                merged.push(start, end, row);
+            }
+            merged.push(start, end, row);
+        }
+        rows.for_each(|(start, end, row)| merged.push(start, end, row));
+        merged.finish();
+        *self = merged;
     }
 
     /// No more are pushed.
@@ -119,7 +124,7 @@ mod tests {
     #[test]
     fn rows_are_found_by_address_and_holes_stay_holes() {
         let row = |offset| Row { cfa: CfaRule::Rsp(offset), ..Row::AT_CALL };
-        let mut spans = Spans::default();
+        let mut table = RowTable::default();
         let pushed = [
             (0x100, 0x110, row(8)),
             (0x110, 0x120, row(16)),
@@ -127,16 +132,16 @@ mod tests {
             (0x138, 0x150, row(24)),
         ];
         for (start, end, row) in pushed {
-            spans.push(start, end, row);
+            table.push(start, end, row);
         }
         for address in 0xf0..0x160 {
             let expected = pushed.iter().find(|(start, end, _)| (*start..*end).contains(&address));
-            assert_eq!(spans.find(Svma(address)), expected.map(|it| it.2), "{address:#x}");
+            assert_eq!(table.find(Svma(address)), expected.map(|it| it.2), "{address:#x}");
         }
-        let all: Vec<_> = spans.iter().collect();
+        let all: Vec<_> = table.iter().collect();
         assert_eq!(all, [pushed[0], pushed[1], pushed[2], (0x140, 0x150, row(24))]);
-        spans.add(vec![(0x80, 0x90, row(32)), (0x122, 0x130, row(40))]);
-        let found = [0x80, 0x90, 0x100, 0x121, 0x122, 0x12f, 0x130].map(|at| spans.find(Svma(at)));
+        table.add(vec![(0x80, 0x90, row(32)), (0x122, 0x130, row(40))]);
+        let found = [0x80, 0x90, 0x100, 0x121, 0x122, 0x12f, 0x130].map(|at| table.find(Svma(at)));
         let expected = [Some(32), None, Some(8), None, Some(40), Some(40), Some(8)];
         assert_eq!(found, expected.map(|offset| offset.map(row)));
     }

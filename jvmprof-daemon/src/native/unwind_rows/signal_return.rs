@@ -2,9 +2,9 @@
 
 use jvmprof_common::rows::{CfaRule, RaRule, RbpRule, Row};
 
-use super::row_table::Known;
+use super::row_table::RowRange;
 
-/// Whether this is what a signal's handler returns to: `mov rax, 15; syscall`, or `mov eax, 15;
+/// Returns true if this is the code that a signal's handler returns to: `mov rax, 15; syscall`, or `mov eax, 15;
 /// syscall`.
 pub(super) fn is_signal_return(code: &[u8]) -> bool {
     code.starts_with(&[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05])
@@ -22,13 +22,13 @@ pub(super) const SIGNAL_RETURN: Row = Row {
 
 /// Where signal handlers return to, each with the byte before: a return address is looked up before
 /// it.
-pub(super) fn signal_returns(code: &[u8], base: u64) -> Vec<Known> {
+pub(super) fn signal_returns(code: &[u8], base: u64) -> Vec<RowRange> {
     let places = (1..code.len()).filter(|at| is_signal_return(&code[*at..]));
     let at = |at: usize| base + at as u64;
-    places.map(|place| (at(place) - 1, at(place) + SIGNAL_RETURN_BYTES, SIGNAL_RETURN)).collect()
+    places.map(|place| (at(place) - 1, at(place + MAX_SIGNAL_RETURN), SIGNAL_RETURN)).collect()
 }
 
-/// At most.
-const SIGNAL_RETURN_BYTES: u64 = 9;
-/// The longest row that is known, in bytes: where signal handlers return to, with the byte before.
-pub(super) const MAX_KNOWN: u64 = SIGNAL_RETURN_BYTES + 1;
+/// Bytes of the longer form of that code.
+pub(super) const MAX_SIGNAL_RETURN: usize = 9;
+/// Bytes of the longest row of [`signal_returns`]: that code, with the byte before.
+pub(super) const MAX_ROW: u64 = MAX_SIGNAL_RETURN as u64 + 1;

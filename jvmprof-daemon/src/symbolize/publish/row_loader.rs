@@ -160,23 +160,20 @@ impl RowsLoader {
 
 fn read(files: &FileCache, key: &FileKey, path: &Path, file: File) -> Rows {
     let began = Instant::now();
-    let rows = match files.read_rows(key, path, || Ok(file)) {
-        Ok(rows) => Some(rows),
-        Err(error) if error.is_of_the_file() => None,
+    let pack = |rows: &UnwindRows| {
+        let indexed = began.elapsed();
+        let packed = FileRows::new(|handle| rows.for_each(handle)).without(rows.over_budget());
+        tracing::debug!(path = %path.display(), ?indexed, taken = ?began.elapsed(), "unwind rows were read");
+        packed
+    };
+    match files.convert_rows(key, path, || Ok(file), pack) {
+        Ok(packed) => Some(packed),
+        Err(error) if error.is_of_the_file() => Some(FileRows::new(|_| ())),
         Err(error) => {
             tracing::debug!(path = %path.display(), %error, "unwind rows can't be read now");
-            return None;
+            None
         }
-    };
-    let indexed = began.elapsed();
-    let left_out = rows.as_ref().map_or(0, UnwindRows::over_budget);
-    let packed = FileRows::new(|handle| {
-        if let Some(rows) = &rows {
-            rows.for_each(handle);
-        }
-    });
-    tracing::debug!(path = %path.display(), ?indexed, taken = ?began.elapsed(), "unwind rows were read");
-    Some(packed.without(left_out))
+    }
 }
 
 #[cfg(test)]

@@ -3,22 +3,19 @@
 //! Register numbers: System V ABI AMD64 supplement, figure 3.36.
 
 use gimli::{
-    CommonInformationEntry, Operation, RegisterRule, UnwindExpression, UnwindSection, UnwindTableRow, X86_64,
+    CommonInformationEntry, Operation, Reader, RegisterRule, UnwindExpression, UnwindSection, UnwindTableRow,
+    X86_64,
 };
 use jvmprof_common::rows::{CfaRule, RaRule, RbpRule, Register, Row};
 use smallvec::SmallVec;
-
-use crate::native::unwind_rows::Reader;
 
 /// Longest expression that is looked at; the longest of those that compilers and linkers write (the
 /// PLT's) has nine operations.
 const MAX_OPERATIONS: usize = 10;
 
-type Cie<'a> = CommonInformationEntry<Reader<'a>>;
-
-pub(in crate::native::unwind_rows) fn row<'a, S: UnwindSection<Reader<'a>>>(
+pub(in crate::native::unwind_rows) fn row<R: Reader<Offset = usize>, S: UnwindSection<R>>(
     row: &UnwindTableRow<usize>,
-    cie: &Cie<'a>,
+    cie: &CommonInformationEntry<R>,
     section: &S,
 ) -> Row {
     let read = |expression: &UnwindExpression<usize>| operations(expression, cie, section);
@@ -153,9 +150,9 @@ enum Op {
     Other,
 }
 
-fn operations<'a, S: UnwindSection<Reader<'a>>>(
+fn operations<R: Reader<Offset = usize>, S: UnwindSection<R>>(
     expression: &UnwindExpression<usize>,
-    cie: &Cie<'a>,
+    cie: &CommonInformationEntry<R>,
     section: &S,
 ) -> SmallVec<[Op; MAX_OPERATIONS]> {
     let Ok(expression) = expression.get(section) else { return SmallVec::new() };
@@ -171,8 +168,8 @@ fn operations<'a, S: UnwindSection<Reader<'a>>>(
     list
 }
 
-impl From<Operation<Reader<'_>>> for Op {
-    fn from(operation: Operation<Reader<'_>>) -> Self {
+impl<R: Reader<Offset = usize>> From<Operation<R>> for Op {
+    fn from(operation: Operation<R>) -> Self {
         match operation {
             Operation::RegisterOffset { register, offset, base_type: gimli::UnitOffset(0) } => {
                 i32::try_from(offset).map_or(Self::Other, |offset| Self::Register(register, offset))

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use gimli::{BaseAddresses, CommonInformationEntry, UnwindOffset, UnwindSection};
+use gimli::{BaseAddresses, CommonInformationEntry, Reader, UnwindOffset, UnwindSection};
 
-use crate::native::unwind_rows::{Kind, Reader};
+use super::FrameSectionKind;
 use crate::types::Svma;
 
 /// Longest entry that is evaluated, in bytes: it bounds the time of a lookup. The longest of JDK
@@ -21,24 +21,24 @@ const MAX_WORK: usize = 64 << 20;
 
 /// Functions sorted by address, 12 bytes each.
 #[derive(Debug, Default)]
-pub(in crate::native::unwind_rows) struct Index {
+pub(in crate::native::unwind_rows) struct FdeIndex {
     /// Address that the functions count from. Code that lies 4 GiB or more above it isn't indexed.
     base: u64,
-    functions: Box<[Function]>,
+    functions: Box<[IndexedFunction]>,
     malformed: u64,
     over_budget: u64,
     work: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Function {
+struct IndexedFunction {
     start: u32,
     /// Offset of the entry in the section.
     entry: u32,
     len: u32,
 }
 
-impl Index {
+impl FdeIndex {
     /// The offset in the section of the entry for `pc`.
     pub(in crate::native::unwind_rows) fn find(&self, pc: Svma) -> Option<usize> {
         let at = u32::try_from(pc.0.checked_sub(self.base)?).ok()?;
@@ -47,14 +47,22 @@ impl Index {
         (at - function.start < function.len).then_some(function.entry as usize)
     }
 
+    /// The last function that begins before `address`.
+    pub(in crate::native::unwind_rows) fn last_before(&self, address: Svma) -> Option<(Svma, Svma)> {
+        let start = |function: &IndexedFunction| self.base + u64::from(function.start);
+        let index = self.functions.partition_point(|function| start(function) < address.0).checked_sub(1)?;
+        let function = self.functions.get(index)?;
+        Some((Svma(start(function)), Svma(start(function) + u64::from(function.len))))
+    }
+
     /// Leaves out the functions that overlap one of `others`.
     pub(in crate::native::unwind_rows) fn remove(&mut self, others: &Self) {
         let base = self.base;
-        let range = |base: u64, function: &Function| {
+        let range = |base: u64, function: &IndexedFunction| {
             let start = base.saturating_add(function.start.into());
             start..start.saturating_add(function.len.into())
         };
-        let is_new = |function: &Function| {
+        let is_new = |function: &IndexedFunction| {
             let own = range(base, function);
             let behind = others.functions.partition_point(|other| range(others.base, other).start < own.end);
             let last = behind.checked_sub(1).and_then(|at| others.functions.get(at));
@@ -90,6 +98,11 @@ impl Index {
         self.functions.iter().map(|function| function.entry as usize)
     }
 
+    /// The first address of each function, and the offset of its entry in the section.
+    pub(in crate::native::unwind_rows) fn functions(&self) -> impl Iterator<Item = (Svma, usize)> {
+        self.functions.iter().map(|it| (Svma(self.base + u64::from(it.start)), it.entry as usize))
+    }
+
     pub(in crate::native::unwind_rows) fn ranges(&self) -> impl Iterator<Item = (Svma, Svma)> {
         self.functions.iter().map(|function| {
             let start = self.base + u64::from(function.start);
@@ -100,18 +113,18 @@ impl Index {
 
 /// Indexes the entries whose function starts in one of the ranges of `code`. Others are of
 /// functions that the linker removed: `.debug_frame` keeps them, at address zero.
-pub(in crate::native::unwind_rows) fn build<'a, S: UnwindSection<Reader<'a>>>(
-    section: &S,
-    (bytes, kind): (&'a [u8], Kind),
+pub(in crate::native::unwind_rows) fn build<R: Reader<Offset = usize>, S: UnwindSection<R>>(
+    (section, bytes): (&S, &R),
+    kind: FrameSectionKind,
     bases: &BaseAddresses,
     code: &[Range<u64>],
-) -> Index {
+) -> FdeIndex {
     let code = merged(code);
     let base = code.first().map_or(0, |range| range.start);
     let budget = bytes.len().saturating_mul(WORK_PER_BYTE).min(MAX_WORK);
     let (mut functions, mut malformed, mut over_budget, mut work) = (Vec::new(), 0, 0, 0);
     let mut cies = RecentCies::default();
-    for entry in Entries::of(bytes, kind) {
+    for entry in FdeOffsets::of(bytes, kind) {
         let fde = section.fde_from_offset(bases, entry.into(), |s: &S, b, at| cies.get(s, b, at));
         let Ok(fde) = fde else {
             malformed += 1;
@@ -132,13 +145,13 @@ pub(in crate::native::unwind_rows) fn build<'a, S: UnwindSection<Reader<'a>>>(
         }
         work += cost;
         let (Ok(start), Ok(entry)) = (u32::try_from(start - base), u32::try_from(entry)) else { continue };
-        functions.push(Function { start, entry, len: u32::try_from(fde.len()).unwrap_or(u32::MAX) });
+        functions.push(IndexedFunction { start, entry, len: u32::try_from(fde.len()).unwrap_or(u32::MAX) });
     }
     functions.sort_unstable();
     // Of two entries for the same address the first one counts, as in a search from the section's
     // start.
     functions.dedup_by_key(|function| function.start);
-    Index { base, functions: functions.into(), malformed, over_budget, work }
+    FdeIndex { base, functions: functions.into(), malformed, over_budget, work }
 }
 
 /// Sorted, and neighbours as one: a file may state thousands, and each of its functions is looked
@@ -164,28 +177,29 @@ fn is_in(merged: &[Range<u64>], address: u64) -> bool {
 /// The offsets of a section's FDEs. Unlike gimli's own iterator it goes on behind a malformed
 /// entry, and behind an entry of length zero, which ends `.eh_frame` but also stands inside it
 /// where linkers put such sections together.
-struct Entries<'a> {
-    section: &'a [u8],
+struct FdeOffsets<R> {
+    section: R,
     position: usize,
     cie_id: u32,
 }
 
-impl<'a> Entries<'a> {
-    fn of(section: &'a [u8], kind: Kind) -> Self {
+impl<R: Reader<Offset = usize>> FdeOffsets<R> {
+    fn of(section: &R, kind: FrameSectionKind) -> Self {
         // The id is read as 32 bits in DWARF64, too: there it is all ones or the offset's low half.
         let cie_id = match kind {
-            Kind::EhFrame => 0,
-            Kind::DebugFrame => u32::MAX,
+            FrameSectionKind::EhFrame => 0,
+            FrameSectionKind::DebugFrame => u32::MAX,
         };
-        Self { section, position: 0, cie_id }
+        Self { section: section.clone(), position: 0, cie_id }
     }
 
     fn word(&self, at: usize) -> Option<u32> {
-        Some(u32::from_le_bytes(self.section.get(at..at.checked_add(4)?)?.try_into().ok()?))
+        let mut section = self.section.clone();
+        section.skip(at).and_then(|()| section.read_u32()).ok()
     }
 }
 
-impl Iterator for Entries<'_> {
+impl<R: Reader<Offset = usize>> Iterator for FdeOffsets<R> {
     type Item = usize;
 
     fn next(&mut self) -> Option<usize> {
@@ -206,24 +220,24 @@ impl Iterator for Entries<'_> {
 
 /// The CIEs parsed last. Functions share a few, by turns; keeping all would let a hostile file take
 /// much memory.
-pub(in crate::native::unwind_rows) struct RecentCies<'a> {
-    cies: [Option<(usize, CommonInformationEntry<Reader<'a>>)>; 8],
+pub(in crate::native::unwind_rows) struct RecentCies<R: Reader> {
+    cies: [Option<(usize, CommonInformationEntry<R>)>; 8],
     next: usize,
 }
 
-impl Default for RecentCies<'_> {
+impl<R: Reader> Default for RecentCies<R> {
     fn default() -> Self {
         Self { cies: std::array::from_fn(|_| None), next: 0 }
     }
 }
 
-impl<'a> RecentCies<'a> {
-    pub(in crate::native::unwind_rows) fn get<S: UnwindSection<Reader<'a>>>(
+impl<R: Reader<Offset = usize>> RecentCies<R> {
+    pub(in crate::native::unwind_rows) fn get<S: UnwindSection<R>>(
         &mut self,
         section: &S,
         bases: &BaseAddresses,
         offset: S::Offset,
-    ) -> gimli::Result<CommonInformationEntry<Reader<'a>>> {
+    ) -> gimli::Result<CommonInformationEntry<R>> {
         let at = UnwindOffset::into(offset);
         let known = self.cies.iter().flatten().find(|(offset, _)| *offset == at);
         if let Some((_, cie)) = known {

@@ -5,9 +5,9 @@
 use object::LittleEndian as Le;
 use object::elf::PT_GNU_EH_FRAME;
 
+use super::frame_bytes::MAX_SECTION;
 use crate::native::byte_source::ByteSource;
 use crate::native::elf::{self, ElfError, ElfFile};
-use crate::native::unwind_rows::MAX_SECTION;
 use crate::types::Svma;
 
 /// Version, and how linkers encode the pointer, the number of functions and the table:

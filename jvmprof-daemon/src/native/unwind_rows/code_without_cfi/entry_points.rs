@@ -3,18 +3,18 @@
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use jvmprof_common::rows::{RaRule, Row};
 
-use crate::native::unwind_rows::row_table::Known;
+use crate::native::unwind_rows::row_table::RowRange;
 use crate::types::Svma;
 
 /// Longest beginning that is looked at, in bytes: musl's `clone` has 26 from its system call to the
 /// end of the call, `_start` of glibc's dynamic linker has 61.
-const MAX_BEGIN: usize = 128;
+pub(in crate::native::unwind_rows) const MAX_BEGIN: usize = 128;
 
 /// It has no caller.
 const ROOT: Row = Row { ra: RaRule::Undefined, ..Row::AT_CALL };
 
 /// The code at a program's entry, up to where it leaves for good.
-pub(in crate::native::unwind_rows) fn entry(code: &[u8], base: u64, entry: Svma) -> Option<Known> {
+pub(in crate::native::unwind_rows) fn program_entry(code: &[u8], base: u64, entry: Svma) -> Option<RowRange> {
     let mut end = entry.0;
     // A function that is called from there may follow at once.
     let mut called = Vec::new();
@@ -36,16 +36,16 @@ pub(in crate::native::unwind_rows) fn entry(code: &[u8], base: u64, entry: Svma)
 
 /// Where threads begin: a system call gives the child an empty stack, on which it clears `rbp` and
 /// calls its function.
-pub(in crate::native::unwind_rows) fn threads(code: &[u8], base: u64) -> Vec<Known> {
+pub(in crate::native::unwind_rows) fn thread_entries(code: &[u8], base: u64) -> Vec<RowRange> {
     let calls = code.windows(2).enumerate().filter(|(_, bytes)| *bytes == [0x0f, 0x05]);
-    let mut found: Vec<Known> =
+    let mut found: Vec<RowRange> =
         calls.filter_map(|(at, _)| thread(code, base, base + at as u64 + 2)).collect();
     found.dedup_by_key(|(start, ..)| *start);
     found
 }
 
 /// The beginning of the thread behind a system call, from where `rbp` is cleared.
-fn thread(code: &[u8], base: u64, behind: u64) -> Option<Known> {
+fn thread(code: &[u8], base: u64, behind: u64) -> Option<RowRange> {
     let mut start = None;
     for instruction in decoder(code, base, behind)? {
         match instruction.flow_control() {
@@ -98,15 +98,15 @@ mod tests {
 
     #[test]
     fn a_programs_entry_ends_where_the_function_begins_that_it_calls() {
-        assert_eq!(entry(&MUSL_START, BASE, Svma(BASE)), Some((BASE, BASE + 22, ROOT)));
-        assert_eq!(entry(&MUSL_START, BASE, Svma(BASE - 1)), None);
+        assert_eq!(program_entry(&MUSL_START, BASE, Svma(BASE)), Some((BASE, BASE + 22, ROOT)));
+        assert_eq!(program_entry(&MUSL_START, BASE, Svma(BASE - 1)), None);
     }
 
     #[test]
     fn a_programs_entry_ends_where_it_jumps() {
         // glibc sysdeps/x86_64/dl-machine.h, shortened: call _dl_start; mov rsp, r13; jmp r12
         let code = [0xe8, 0, 0x10, 0, 0, 0x4c, 0x89, 0xec, 0x41, 0xff, 0xe4, 0x53, 0xc3];
-        assert_eq!(entry(&code, BASE, Svma(BASE)), Some((BASE, BASE + 11, ROOT)));
+        assert_eq!(program_entry(&code, BASE, Svma(BASE)), Some((BASE, BASE + 11, ROOT)));
     }
 
     /// musl src/thread/x86_64/clone.s from the system call on.
@@ -127,13 +127,13 @@ mod tests {
 
     #[test]
     fn a_thread_begins_where_rbp_is_cleared_behind_a_system_call() {
-        assert_eq!(threads(&MUSL_CLONE, BASE), [(BASE + 7, BASE + 13, ROOT)]);
+        assert_eq!(thread_entries(&MUSL_CLONE, BASE), [(BASE + 7, BASE + 13, ROOT)]);
     }
 
     #[test]
     fn a_function_that_clears_rbp_for_itself_begins_no_thread() {
         // syscall; ret; push rbp; xor ebp, ebp; call rax
         let code = [0x0f, 0x05, 0xc3, 0x55, 0x31, 0xed, 0xff, 0xd0];
-        assert_eq!(threads(&code, BASE), []);
+        assert_eq!(thread_entries(&code, BASE), []);
     }
 }

@@ -10,9 +10,8 @@ use std::collections::BTreeSet;
 use jvmprof_common::rows::Row;
 use memchr::memchr2_iter;
 
-use self::entry_points as roots;
-use super::row_table::{Known, Spans};
-use super::signal_return::{MAX_KNOWN, signal_returns};
+use super::row_table::{RowRange, RowTable};
+use super::signal_return::{MAX_ROW, signal_returns};
 use crate::native::byte_source::ByteSource;
 use crate::native::elf::{ElfFile, Section};
 use crate::native::symbols::SymbolTable;
@@ -20,7 +19,7 @@ use crate::types::Svma;
 
 /// Finds the rows of code: its bytes, their first address, and where functions begin, some of which
 /// may be wrong. In order: first address, first one behind it, row.
-pub type Analyze = fn(&[u8], Svma, &[Svma]) -> Vec<(u64, u64, Row)>;
+pub type AnalyzeCode = fn(&[u8], Svma, &[Svma]) -> Vec<(u64, u64, Row)>;
 
 /// Less than this between functions is padding; a section of its own isn't.
 const MIN_HOLE: u64 = 16;
@@ -30,19 +29,23 @@ const MAX_HOLES: u64 = 1 << 20;
 /// Bytes of code in which calls are looked for, in all sections together.
 const MAX_CODE: u64 = 64 << 20;
 
-/// The rows of all code that is outside `known`, which is sorted.
-pub(super) fn spans<S: ByteSource>(file: &ElfFile<S>, known: &[(Svma, Svma)], analyze: Analyze) -> Spans {
-    let mut spans = Spans::default();
+/// The rows of all code that is outside `functions`, which are sorted.
+pub(super) fn table<S: ByteSource>(
+    file: &ElfFile<S>,
+    functions: impl Iterator<Item = (Svma, Svma)>,
+    analyze: AnalyzeCode,
+) -> RowTable {
     let mut sections = file.code();
     sections.sort_by_key(|section| section.address);
     drop_overlaps(&mut sections);
-    let holes: Vec<(u64, u64)> = sections.iter().flat_map(|section| holes(section, known)).collect();
+    let holes = holes(&sections, functions);
     let bytes: u64 = holes.iter().map(|(start, end)| end - start).sum();
     if bytes > MAX_HOLES {
-        return roots(file, &sections, &holes);
+        return entry_rows(file, &sections, &holes);
     }
+    let mut table = RowTable::default();
     if bytes == 0 {
-        return spans;
+        return table;
     }
     let sections = within_budget(sections);
     let mut entries: Vec<Svma> = calls_into(&holes, file, &sections).into_iter().collect();
@@ -56,20 +59,20 @@ pub(super) fn spans<S: ByteSource>(file: &ElfFile<S>, known: &[(Svma, Svma)], an
         let bytes = bytes_of(start, end, file, &sections);
         let Some(bytes) = bytes.filter(|bytes| !is_padding(bytes)) else { continue };
         let mut exact = signal_returns(&bytes, start);
-        exact.extend(roots::entry(&bytes, start, file.header().entry));
+        exact.extend(entry_points::program_entry(&bytes, start, file.header().entry));
         exact.sort_unstable_by_key(|(start, ..)| *start);
         let before = |address: u64| entries.partition_point(|entry| entry.0 < address);
         let inside = &entries[before(start)..before(end)];
         for (start, end, row) in with_exact(analyze(&bytes, Svma(start), inside), &exact) {
-            spans.push(start, end, row);
+            table.push(start, end, row);
         }
     }
-    spans.finish();
-    spans
+    table.finish();
+    table
 }
 
-/// Where the program and its threads begin, of a file with more code than is looked at otherwise.
-fn roots<S: ByteSource>(file: &ElfFile<S>, sections: &[Section], holes: &[(u64, u64)]) -> Spans {
+/// The rows where the program and its threads begin, of a file with more code than is analyzed.
+fn entry_rows<S: ByteSource>(file: &ElfFile<S>, sections: &[Section], holes: &[(u64, u64)]) -> RowTable {
     let mut found = Vec::new();
     let mut left = MAX_CODE;
     for (start, end) in holes.iter().copied() {
@@ -80,15 +83,20 @@ fn roots<S: ByteSource>(file: &ElfFile<S>, sections: &[Section], holes: &[(u64, 
         let holds =
             |section: &&Section| start.checked_sub(section.address.0).is_some_and(|at| at < section.size);
         let Some(section) = sections.iter().find(holds) else { continue };
-        let Ok(bytes) = file.read_piece(section, start - section.address.0, end - start) else { continue };
-        found.extend(roots::entry(&bytes, start, file.header().entry));
-        found.extend(roots::threads(&bytes, start));
+        for from in (start..end).step_by(PIECE as usize) {
+            // What begins in a piece may end in the next one.
+            let length = (PIECE + entry_points::MAX_BEGIN as u64).min(end - from);
+            let piece = file.read_piece(section, from - section.address.0, length);
+            let Ok(bytes) = piece else { continue };
+            found.extend(entry_points::program_entry(&bytes, from, file.header().entry));
+            found.extend(entry_points::thread_entries(&bytes, from));
+        }
     }
     found.sort_unstable_by_key(|(start, ..)| *start);
-    let mut spans = Spans::default();
-    found.into_iter().for_each(|(start, end, row)| spans.push(start, end, row));
-    spans.finish();
-    spans
+    let mut table = RowTable::default();
+    found.into_iter().for_each(|(start, end, row)| table.push(start, end, row));
+    table.finish();
+    table
 }
 
 /// Leaves one section for each address. Linkers write no others; where more share their bytes, each
@@ -115,18 +123,22 @@ fn within_budget(mut sections: Vec<Section>) -> Vec<Section> {
     sections
 }
 
-/// Stretches of a section that no function with frame information covers.
-fn holes(section: &Section, known: &[(Svma, Svma)]) -> Vec<(u64, u64)> {
-    let (mut at, end) = (section.address.0, section.address.0.saturating_add(section.size));
-    let mut holes = Vec::new();
-    let first = known.partition_point(|(_, known_end)| known_end.0 <= at);
-    let ends = [(Svma(end), Svma(end))];
-    for (start, known_end) in known[first..].iter().take_while(|(start, _)| start.0 < end).chain(&ends) {
-        let bytes = start.0.saturating_sub(at);
-        if bytes >= MIN_HOLE || bytes > 0 && bytes == section.size {
-            holes.push((at, start.0));
+/// Stretches of the sections, which are sorted, that no function with frame information covers.
+fn holes(sections: &[Section], functions: impl Iterator<Item = (Svma, Svma)>) -> Vec<(u64, u64)> {
+    let (mut holes, mut functions, mut covered_to) = (Vec::new(), functions.peekable(), 0);
+    for section in sections {
+        let (start, end) = (section.address.0, section.address.0.saturating_add(section.size));
+        let mut at = start.max(covered_to);
+        loop {
+            let next = functions.next_if(|(function, _)| function.0 < end);
+            let hole_end = next.map_or(end, |(function, _)| function.0);
+            let bytes = hole_end.saturating_sub(at);
+            if bytes >= MIN_HOLE || bytes > 0 && bytes == section.size {
+                holes.push((at, hole_end));
+            }
+            let Some((_, function_end)) = next else { break };
+            (at, covered_to) = (at.max(function_end.0), covered_to.max(function_end.0));
         }
-        at = at.max(known_end.0);
     }
     holes
 }
@@ -193,11 +205,11 @@ fn leads_to(code: &[u8], at: usize, base: u64) -> Option<u64> {
 }
 
 /// Puts what is known in place of what was found.
-fn with_exact(rows: Vec<Known>, exact: &[Known]) -> Vec<Known> {
+fn with_exact(rows: Vec<RowRange>, exact: &[RowRange]) -> Vec<RowRange> {
     let mut all = Vec::with_capacity(rows.len() + exact.len());
     for (first, end, row) in rows {
         let mut start = first;
-        let near = exact.partition_point(|(from, ..)| from.saturating_add(MAX_KNOWN) <= first);
+        let near = exact.partition_point(|(from, ..)| from.saturating_add(MAX_ROW) <= first);
         let near = exact[near..].iter().take_while(|(from, ..)| *from < end);
         for (from, to, _) in near.filter(|(_, to, _)| *to > first) {
             if start < *from {

@@ -1,15 +1,14 @@
-//! Functions whose frame information has certain instructions: those whose code has to be looked
-//! at.
+//! Functions whose frame information has certain instructions: those whose code has to be decoded.
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use memchr::memmem;
 
 use crate::native::byte_source::ByteSource;
 use crate::native::elf::ElfFile;
-use crate::native::unwind_rows::{Kind, UnwindRows};
+use crate::native::unwind_rows::cfi::CallFrames;
 use crate::types::Svma;
 
-/// Longest function that is looked at, and how many of a file.
+/// Bytes of the longest function that is decoded, and the number of them in a file.
 const MAX_FUNCTION: u64 = 4 << 10;
 const MAX_FUNCTIONS: usize = 64;
 
@@ -17,18 +16,17 @@ const MAX_FUNCTIONS: usize = 64;
 pub(in crate::native::unwind_rows) type Function = (Svma, Svma, usize);
 
 /// The functions with `cfa_instructions` in their entries.
-pub(in crate::native::unwind_rows) fn functions<const N: usize>(
-    rows: &UnwindRows,
+pub(in crate::native::unwind_rows) fn functions_with<const N: usize>(
+    frames: &CallFrames,
     cfa_instructions: [u8; N],
 ) -> impl Iterator<Item = Function> {
-    let entries = rows.index.ranges().zip(rows.index.entries()).filter(|_| rows.kind == Kind::EhFrame);
+    let entries = frames.index.ranges().zip(frames.index.entries()).filter(|_| frames.is_eh_frame());
     let finder = memmem::Finder::new(&cfa_instructions).into_owned();
     let suspects = entries.filter(move |(_, entry)| {
-        let length = rows.section.get(*entry..).and_then(|bytes| bytes.first_chunk::<4>());
+        let length =
+            frames.bytes.get(*entry, 4).first_chunk().map_or(0, |length| u32::from_le_bytes(*length));
         // The length doesn't count itself.
-        let length = length.map_or(0, |length| u32::from_le_bytes(*length) as usize + 4);
-        let bytes = rows.section.get(*entry..entry.saturating_add(length)).unwrap_or_default();
-        finder.find(bytes).is_some()
+        finder.find(&frames.bytes.get(*entry, (length as usize).saturating_add(4))).is_some()
     });
     let suspects = suspects.take(MAX_FUNCTIONS).map(|((start, end), entry)| (start, end, entry));
     suspects.filter(|(start, end, _)| end.0.saturating_sub(start.0) <= MAX_FUNCTION)

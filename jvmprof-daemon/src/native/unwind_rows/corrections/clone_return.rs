@@ -8,12 +8,12 @@
 use iced_x86::{FlowControl, Instruction, Mnemonic};
 use jvmprof_common::rows::{CfaRule, RaRule, Row};
 
-use super::cfi_pattern_search as suspects;
+use super::cfi_pattern_search::{functions_with, instructions};
 use crate::native::byte_source::ByteSource;
 use crate::native::elf::ElfFile;
-use crate::native::unwind_rows::UnwindRows;
-use crate::native::unwind_rows::code_without_cfi::entry_points as roots;
-use crate::native::unwind_rows::row_table::Known;
+use crate::native::unwind_rows::cfi::CallFrames;
+use crate::native::unwind_rows::code_without_cfi::entry_points::clears_rbp;
+use crate::native::unwind_rows::row_table::RowRange;
 use crate::types::Svma;
 
 /// `DW_CFA_undefined`, `rip` (DWARF 5, 7.24): where the child begins.
@@ -26,20 +26,18 @@ const FIRST_BYTES: u64 = 2;
 /// The rows of such code, each from the system call to where the child begins, in order of their
 /// addresses.
 pub(in crate::native::unwind_rows) fn rows<S: ByteSource>(
-    rows: &UnwindRows,
+    frames: &CallFrames,
     file: &ElfFile<S>,
-) -> Vec<Known> {
-    let known: Vec<(Svma, Svma)> = rows.index.ranges().collect();
-    let begins = suspects::functions(rows, WITHOUT_CALLER).map(|(start, ..)| start);
+) -> Vec<RowRange> {
+    let begins = functions_with(frames, WITHOUT_CALLER).map(|(start, ..)| start);
     let found = begins.filter_map(|child| {
-        let before = known.partition_point(|(start, _)| *start < child).checked_sub(1)?;
-        let (_, call) = *known.get(before)?;
+        let (_, call) = frames.index.last_before(child)?;
         if !(1..=MAX_BETWEEN).contains(&child.0.checked_sub(call.0)?) {
             return None;
         }
-        let own = rows.row(Svma(call.0.checked_sub(1)?))?;
+        let own = frames.row(Svma(call.0.checked_sub(1)?))?;
         let is_plain = matches!((own.cfa, own.ra), (CfaRule::Rsp(_), RaRule::AtCfa(-8)));
-        let code = suspects::instructions(file, (call, Svma(child.0 + FIRST_BYTES), 0));
+        let code = instructions(file, (call, Svma(child.0 + FIRST_BYTES), 0));
         let row = Row { ra: RaRule::AfterClone, ..own };
         (is_plain && is_return(&code, child)).then_some((call.0, child.0, row))
     });
@@ -57,7 +55,7 @@ fn is_return(code: &[Instruction], child: Svma) -> bool {
         && decide.iter().all(is_jump)
         && back.flow_control() == FlowControl::Return
         && first.ip() == child.0
-        && roots::clears_rbp(first)
+        && clears_rbp(first)
 }
 
 #[cfg(test)]

@@ -15,12 +15,11 @@ use std::collections::HashSet;
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
 use jvmprof_common::rows::{self, CfaRule, RaRule, RbpRule, Row};
 
-use super::cfi_pattern_search::{self as suspects, Function};
-use super::row_overrides::Patch;
+use super::cfi_pattern_search::{Function, functions_with, instructions};
+use super::row_overrides::RowOverride;
 use crate::native::byte_source::ByteSource;
 use crate::native::elf::ElfFile;
-use crate::native::unwind_rows::UnwindRows;
-use crate::native::unwind_rows::cfi::fde_index::RecentCies;
+use crate::native::unwind_rows::cfi::CallFrames;
 
 /// `DW_CFA_def_cfa`, `rcx`, 8 (DWARF 5, 7.24).
 pub(in crate::native::unwind_rows) const BY_RCX: [u8; 3] = [0x0c, 0x02, 0x08];
@@ -35,25 +34,24 @@ const CONTEXT_RA: i64 = CONTEXT_CFA + 8;
 
 /// Rows in place of those that don't hold.
 pub(in crate::native::unwind_rows) fn rows<S: ByteSource>(
-    rows: &UnwindRows,
+    frames: &CallFrames,
     file: &ElfFile<S>,
-) -> Vec<Patch> {
-    let functions = suspects::functions(rows, BY_RCX);
+) -> Vec<RowOverride> {
+    let functions = functions_with(frames, BY_RCX);
     functions
-        .flat_map(|function| patches(&Told::of(rows, function), &suspects::instructions(file, function)))
+        .flat_map(|function| overrides(&FunctionRows::of(frames, function), &instructions(file, function)))
         .collect()
 }
 
-/// What frame information says of a function, in order of addresses: evaluated once.
-struct Told(Vec<(u64, u64, Row)>);
+/// The rows of a function by its frame information, in order of addresses: evaluated once.
+struct FunctionRows(Vec<(u64, u64, Row)>);
 
-impl Told {
-    fn of(rows: &UnwindRows, function: Function) -> Self {
+impl FunctionRows {
+    fn of(frames: &CallFrames, function: Function) -> Self {
         let (_, _, entry) = function;
-        let mut told = Vec::new();
-        let mut push = |start, end, row| told.push((start, end, row));
-        rows.each_row(&rows.eh_frame(), gimli::EhFrameOffset(entry), &mut RecentCies::default(), &mut push);
-        Self(told)
+        let mut rows = Vec::new();
+        frames.each_row(std::iter::once(entry), &mut |_, start, end, row| rows.push((start, end, row)));
+        Self(rows)
     }
 
     fn row(&self, pc: u64) -> Option<Row> {
@@ -62,21 +60,21 @@ impl Told {
     }
 }
 
-fn patches(told: &Told, code: &[Instruction]) -> Vec<Patch> {
+fn overrides(rows: &FunctionRows, code: &[Instruction]) -> Vec<RowOverride> {
     let leaves = code.iter().position(|it| {
         is_move(it, Register::RSP, Register::RCX)
-            && told.row(it.ip()).is_some_and(|row| row.cfa == CFA_BY_RCX)
+            && rows.row(it.ip()).is_some_and(|row| row.cfa == CFA_BY_RCX)
     });
-    let Some(end) = leaves.and_then(|leaves| End::before(code, leaves)) else { return Vec::new() };
-    let mut patches = end.patches(told, code);
-    if let Some(installation) = Installation::before(told, code, &end) {
-        patches.extend(installation.patches(code, &end));
+    let Some(end) = leaves.and_then(|leaves| Epilogue::before(code, leaves)) else { return Vec::new() };
+    let mut overrides = end.overrides(rows, code);
+    if let Some(installation) = Installation::before(rows, code, &end) {
+        overrides.extend(installation.overrides(code, &end));
     }
-    patches
+    overrides
 }
 
 /// The end of such a function.
-struct End {
+struct Epilogue {
     /// The first instruction that finds the handler's address where `rcx` points to.
     begin: usize,
     /// The handler's `rbp` is there from this one on.
@@ -85,7 +83,7 @@ struct End {
     leaves: usize,
 }
 
-impl End {
+impl Epilogue {
     /// Registers are restored before `rsp` is set, and the handler's address is stored before that.
     fn before(code: &[Instruction], leaves: usize) -> Option<Self> {
         let (mut begin, mut has_rbp, mut is_located, mut is_stored) = (None, None, false, false);
@@ -115,24 +113,24 @@ impl End {
         !code.iter().filter_map(jump).any(|target| inside.contains(&target))
     }
 
-    fn patches(&self, told: &Told, code: &[Instruction]) -> Vec<Patch> {
+    fn overrides(&self, rows: &FunctionRows, code: &[Instruction]) -> Vec<RowOverride> {
         let handler = |rbp| Row { cfa: CFA_BY_RCX, rbp, ra: RaRule::AtCfa(-8), signal: true };
         let begin = code[self.begin].ip();
         let (has_rbp, leaves) = (code[self.has_rbp].ip(), code[self.leaves].ip());
-        let mut patches = vec![
+        let mut overrides = vec![
             (begin..has_rbp.max(begin), handler(RbpRule::AtRbp(0))),
             (has_rbp.max(begin)..leaves, handler(RbpRule::Same)),
         ];
         // Frame information says where the handler's address is; but nothing has called from before
         // it.
         for it in &code[self.leaves..] {
-            let row = told.row(it.ip());
-            patches.extend(row.map(|row| (it.ip()..it.next_ip(), Row { signal: true, ..row })));
+            let row = rows.row(it.ip());
+            overrides.extend(row.map(|row| (it.ip()..it.next_ip(), Row { signal: true, ..row })));
             if it.flow_control() != FlowControl::Next {
                 break;
             }
         }
-        patches
+        overrides
     }
 }
 
@@ -147,7 +145,7 @@ struct Installation {
 
 impl Installation {
     /// What it has returned from goes on to the end without jumps from or to elsewhere.
-    fn before(told: &Told, code: &[Instruction], end: &End) -> Option<Self> {
+    fn before(rows: &FunctionRows, code: &[Instruction], end: &Epilogue) -> Option<Self> {
         // `_Unwind_DebugHook (target->cfa, target->ra)` follows at once, an empty function for
         // debuggers.
         let mut calls = (0..end.begin).rev().filter(|at| code[*at].is_call_near());
@@ -164,7 +162,7 @@ impl Installation {
             .all(|it| jump(it).is_none_or(|target| region.contains(&it.ip()) == region.contains(&target)));
         let returns =
             code[call + 1..end.begin].iter().map(Instruction::ip).chain([region.start.wrapping_sub(1)]);
-        let is_own_frame = returns.into_iter().all(|ip| told.row(ip) == Some(OWN_FRAME));
+        let is_own_frame = returns.into_iter().all(|ip| rows.row(ip) == Some(OWN_FRAME));
         let own_ra = i32::try_from(own + CONTEXT_RA).ok()?;
         let handler_cfa = i32::try_from(handler_cfa).ok()?;
         (has_ra && is_context && context != own && is_closed && is_own_frame).then_some(Self {
@@ -174,7 +172,7 @@ impl Installation {
         })
     }
 
-    fn patches(&self, code: &[Instruction], end: &End) -> [Patch; 2] {
+    fn overrides(&self, code: &[Instruction], end: &Epilogue) -> [RowOverride; 2] {
         let goes_on = code[self.call].next_ip();
         let own = Row { ra: RaRule::AtRbp(self.own_ra), ..OWN_FRAME };
         let handler = Row {
@@ -191,11 +189,11 @@ impl Installation {
 /// (context, outer_cfa, outer_ra)`.
 fn own_context(code: &[Instruction]) -> Option<i64> {
     let mut factory = InstructionInfoFactory::new();
-    let mut held = Held::default();
+    let mut held = RegisterValues::default();
     let targets: HashSet<u64> = code.iter().filter_map(jump).collect();
     for it in code {
         if targets.contains(&it.ip()) {
-            held = Held::default();
+            held = RegisterValues::default();
         }
         let arguments = [Register::RDI, Register::RSI, Register::RDX].map(|register| held.get(register));
         match (it.is_call_near(), arguments) {
@@ -219,9 +217,9 @@ enum Value {
 
 /// What registers hold, as far as straight code tells.
 #[derive(Debug, Default)]
-struct Held([Option<Value>; 16]);
+struct RegisterValues([Option<Value>; 16]);
 
-impl Held {
+impl RegisterValues {
     fn get(&self, register: Register) -> Option<Value> {
         if !register.is_gpr64() {
             return None;

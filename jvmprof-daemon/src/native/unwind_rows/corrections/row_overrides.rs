@@ -8,22 +8,22 @@ use crate::types::Svma;
 
 /// The rows in order of their addresses; none overlaps another.
 #[derive(Debug, Default)]
-pub(in crate::native::unwind_rows) struct Patches(Box<[Patch]>);
+pub(in crate::native::unwind_rows) struct RowOverrides(Box<[RowOverride]>);
 
 /// A row and the code where it holds.
-pub(in crate::native::unwind_rows) type Patch = (Range<u64>, Row);
+pub(in crate::native::unwind_rows) type RowOverride = (Range<u64>, Row);
 
-impl Patches {
+impl RowOverrides {
     /// What overlaps one that begins earlier is left out.
-    pub(in crate::native::unwind_rows) fn new(mut patches: Vec<Patch>) -> Self {
-        patches.sort_by_key(|(range, _)| range.start);
+    pub(in crate::native::unwind_rows) fn new(mut overrides: Vec<RowOverride>) -> Self {
+        overrides.sort_by_key(|(range, _)| range.start);
         let mut end = 0;
-        patches.retain(|(range, _)| {
+        overrides.retain(|(range, _)| {
             let is_kept = range.start >= end && !range.is_empty();
             end = if is_kept { range.end } else { end };
             is_kept
         });
-        Self(patches.into())
+        Self(overrides.into())
     }
 
     pub(in crate::native::unwind_rows) fn find(&self, pc: Svma) -> Option<Row> {
@@ -40,12 +40,12 @@ impl Patches {
         handle: &mut dyn FnMut(u64, u64, Row),
     ) {
         let mut at = start;
-        for (range, patch) in self.from(start).iter().take_while(|(range, _)| range.start < end) {
+        for (range, other) in self.from(start).iter().take_while(|(range, _)| range.start < end) {
             let (from, to) = (range.start.max(at), range.end.min(end));
             if at < from {
                 handle(at, from, row);
             }
-            handle(from, to, *patch);
+            handle(from, to, *other);
             at = to;
         }
         if at < end || start >= end {
@@ -54,7 +54,7 @@ impl Patches {
     }
 
     /// Those that end behind `at`.
-    fn from(&self, at: u64) -> &[Patch] {
+    fn from(&self, at: u64) -> &[RowOverride] {
         &self.0[self.0.partition_point(|(range, _)| range.end <= at)..]
     }
 
@@ -74,13 +74,13 @@ mod tests {
     }
 
     #[test]
-    fn patches_take_the_place_of_what_they_cover_and_of_nothing_else() {
+    fn overrides_take_the_place_of_what_they_cover_and_of_nothing_else() {
         let all =
             vec![(0x18..0x28, row(3)), (0x10..0x14, row(1)), (0x14..0x18, row(2)), (0x20..0x30, row(4))];
-        let patches = Patches::new(all);
+        let overrides = RowOverrides::new(all);
         for (start, end) in [(0, 8), (0, 0x12), (0x8, 0x40), (0x12, 0x16), (0x26, 0x28), (0x28, 0x30)] {
             let mut handed = Vec::new();
-            patches.apply(start, end, row(0), &mut |start, end, row| handed.push((start, end, row)));
+            overrides.apply(start, end, row(0), &mut |start, end, row| handed.push((start, end, row)));
             assert_eq!((handed[0].0, handed[handed.len() - 1].1), (start, end));
             assert!(handed.windows(2).all(|pair| pair[0].1 == pair[1].0), "{handed:?}");
             for address in start..end {
@@ -92,7 +92,7 @@ mod tests {
                 };
                 let found = handed.iter().find(|(start, end, _)| (*start..*end).contains(&address));
                 assert_eq!(found.map(|it| it.2), Some(expected), "{address:#x}");
-                assert_eq!(patches.find(Svma(address)).unwrap_or(row(0)), expected, "{address:#x}");
+                assert_eq!(overrides.find(Svma(address)).unwrap_or(row(0)), expected, "{address:#x}");
             }
         }
     }

@@ -1,0 +1,171 @@
+//! Parts of files of any size in bounded memory: pages that are read when they are asked for.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::byte_source::ByteSource;
+use super::elf::{ElfError, read_bytes};
+
+/// Bytes that are read at once.
+const PAGE: u64 = 64 << 10;
+
+/// A range of a file, of which the pages that were used last are in memory.
+///
+/// A read that fails is as one beyond the end; whoever is done asks [`Self::check`] for the error.
+#[derive(Debug)]
+pub(crate) struct PagedReader<S> {
+    source: S,
+    what: &'static str,
+    range: Range<u64>,
+    cache: RefCell<PageCache>,
+}
+
+#[derive(Debug)]
+struct PageCache {
+    /// The page that was used last comes first.
+    pages: Vec<Page>,
+    max_pages: usize,
+    failed: Option<ElfError>,
+}
+
+#[derive(Debug)]
+struct Page {
+    number: u64,
+    bytes: Arc<[u8]>,
+}
+
+impl<S: ByteSource> PagedReader<S> {
+    /// A reader of the bytes at `range` of `source`, which keeps at most `max_pages` pages of 64
+    /// KiB. `what`: the part of the file, for messages.
+    pub(crate) fn new(source: S, what: &'static str, range: Range<u64>, max_pages: usize) -> Self {
+        let cache = PageCache { pages: Vec::new(), max_pages, failed: None };
+        Self { source, what, range, cache: RefCell::new(cache) }
+    }
+
+    /// A reader of the same range, with pages of its own: for a second place that is worked on.
+    pub(crate) fn with_pages(&self, max_pages: usize) -> Self
+    where
+        S: Copy,
+    {
+        Self::new(self.source, self.what, self.range.clone(), max_pages)
+    }
+
+    /// Bytes in the range.
+    pub(crate) fn len(&self) -> u64 {
+        self.range.end.saturating_sub(self.range.start)
+    }
+
+    /// Fills `buffer` from `at` in the range as far as there are bytes, and gives their number.
+    pub(crate) fn read_up_to(&self, at: u64, buffer: &mut [u8]) -> usize {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            let rest = &mut buffer[filled..];
+            let copied = self.with_rest_of_page(at.saturating_add(filled as u64), |bytes| {
+                let count = bytes.len().min(rest.len());
+                rest[..count].copy_from_slice(&bytes[..count]);
+                count
+            });
+            match copied {
+                None | Some(0) => break,
+                Some(count) => filled += count,
+            }
+        }
+        filled
+    }
+
+    /// The bytes at `at`; `None` if not all of them are in the range.
+    pub(crate) fn bytes<const N: usize>(&self, at: u64) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        (self.read_up_to(at, &mut bytes) == N).then_some(bytes)
+    }
+
+    /// The byte at `at`.
+    pub(crate) fn byte(&self, at: u64) -> Option<u8> {
+        self.with_rest_of_page(at, |bytes| bytes.first().copied())?
+    }
+
+    /// The page with the byte at `at`, and where in the range it begins.
+    pub(crate) fn page(&self, at: u64) -> Option<(u64, Arc<[u8]>)> {
+        self.with_rest_of_page(at, |_| ())?;
+        let cache = self.cache.borrow();
+        cache.pages.first().map(|page| (page.number * PAGE, Arc::clone(&page.bytes)))
+    }
+
+    /// # Errors
+    /// The first read that failed.
+    pub(crate) fn check(&self) -> Result<(), ElfError> {
+        self.cache.borrow_mut().failed.take().map_or(Ok(()), Err)
+    }
+
+    /// Hands on the bytes from `at` to the end of its page or of the range; `None` outside of it.
+    fn with_rest_of_page<R>(&self, at: u64, handle: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        if at >= self.len() {
+            return None;
+        }
+        let (number, offset) = (at / PAGE, (at % PAGE) as usize);
+        let mut cache = self.cache.borrow_mut();
+        if cache.pages.first().is_none_or(|page| page.number != number) {
+            self.load_page(&mut cache, number)?;
+        }
+        Some(handle(cache.pages.first()?.bytes.get(offset..)?))
+    }
+
+    /// Makes a page the first one.
+    fn load_page(&self, cache: &mut PageCache, number: u64) -> Option<()> {
+        if let Some(index) = cache.pages.iter().position(|page| page.number == number) {
+            cache.pages[..=index].rotate_right(1);
+            return Some(());
+        }
+        let start = number * PAGE;
+        let length = PAGE.min(self.len() - start);
+        match read_bytes(&self.source, self.what, self.range.start.checked_add(start)?, length, PAGE) {
+            Ok(bytes) => {
+                cache.pages.truncate(cache.max_pages.saturating_sub(1));
+                cache.pages.insert(0, Page { number, bytes: bytes.into() });
+                Some(())
+            }
+            Err(error) => {
+                cache.failed.get_or_insert(error);
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_is_read_whatever_was_read_before_and_few_pages_are_kept() {
+        let file: Vec<u8> = (0..5 * PAGE + 100).map(|at| (at / 7 % 251) as u8).collect();
+        let (source, range) = (&*file, 10..5 * PAGE + 50);
+        let reader = PagedReader::new(&source, "test", range.clone(), 2);
+        let expected = &file[range.start as usize..range.end as usize];
+        let mut at = 1u64;
+        for _ in 0..2000 {
+            at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let from = (at >> 33) % reader.len();
+            let mut buffer = vec![0; (at >> 20) as usize % (3 * PAGE as usize)];
+            let count = reader.read_up_to(from, &mut buffer);
+            let rest = &expected[from as usize..];
+            assert_eq!(count, rest.len().min(buffer.len()));
+            assert_eq!(buffer[..count], rest[..count]);
+            assert_eq!(reader.byte(from), Some(rest[0]));
+            assert!(reader.cache.borrow().pages.len() <= 2);
+        }
+        assert_eq!((reader.byte(reader.len()), reader.byte(u64::MAX)), (None, None));
+        assert!(reader.check().is_ok());
+    }
+
+    #[test]
+    fn a_file_that_is_shorter_by_now_is_an_error_in_the_end() {
+        let file = vec![1u8; 2 * PAGE as usize];
+        let source = &*file;
+        let reader = PagedReader::new(&source, "test", 0..4 * PAGE, 2);
+        assert_eq!(reader.byte(PAGE), Some(1));
+        assert_eq!(reader.byte(3 * PAGE), None);
+        assert!(matches!(reader.check(), Err(ElfError::Read { .. })));
+    }
+}
