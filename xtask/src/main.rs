@@ -2,26 +2,19 @@
 
 mod bench;
 mod build;
-mod children;
+#[cfg(test)]
+mod checks;
 mod demo;
 mod ebpf;
-mod elf;
-mod jdk;
 mod kernels;
 mod manifests;
 mod package;
-mod packages;
 mod paths;
-mod perf;
 mod proto;
-mod python;
 mod run;
-mod rustc_wrapper;
+mod setup;
 mod soak;
 mod test;
-mod test_packages;
-mod toolchain;
-mod tools;
 mod zoo;
 
 use std::process::ExitCode;
@@ -62,8 +55,8 @@ enum Task {
 
 fn main() -> ExitCode {
     // cargo calls this same binary as its rustc wrapper while it builds the kernel programs.
-    if rustc_wrapper::is_called() {
-        return rustc_wrapper::main();
+    if ebpf::rustc_wrapper::is_called() {
+        return ebpf::rustc_wrapper::main();
     }
     // And it is the first process of the machines that `kernels` boots.
     if kernels::guest::is_called() {

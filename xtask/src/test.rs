@@ -9,8 +9,18 @@ use std::{fs, io, thread};
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
 
+use crate::build;
+use crate::ebpf;
+use crate::kernels;
+use crate::paths;
 use crate::run::{output, run, shown};
-use crate::{build, ebpf, jdk, kernels, packages, paths, python, soak, test_packages, tools, zoo};
+use crate::setup::jdk;
+use crate::setup::packages;
+use crate::setup::python;
+use crate::setup::test_packages;
+use crate::setup::tools;
+use crate::soak;
+use crate::zoo;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

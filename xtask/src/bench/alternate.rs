@@ -10,9 +10,9 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, bail};
 
 use super::{Load, Summary};
-use crate::packages::on_path;
 use crate::paths;
 use crate::run::{output, run, shown};
+use crate::setup::packages::on_path;
 
 /// Samples a second: several of each turn.
 const FREQUENCY: &str = "997";

@@ -10,9 +10,9 @@ use anyhow::{Context as _, bail};
 use serde::Serialize;
 
 use super::{Load, Summary, number, record};
-use crate::jdk::{self, Jdk};
 use crate::paths;
 use crate::run::run;
+use crate::setup::jdk::{self, Jdk};
 
 /// The threads of a load; two keep two CPUs busy.
 const LOADS: [&str; 3] = ["mixed", "20", "100"];

@@ -12,13 +12,14 @@ use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
 
 use self::jvm::JvmCost;
-use crate::perf::{self, Comparison};
+use self::perf::Comparison;
 use crate::run::{run, shown};
 use crate::{build, paths};
 
 mod alternate;
 mod by_turns;
 mod jvm;
+mod perf;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -9,8 +9,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
 
+use crate::paths;
 use crate::run::{output, run, shown};
-use crate::{packages, paths};
+use crate::setup::packages;
 
 /// Where Debian is had from on a machine that has no Debian source itself.
 const PUBLIC_MIRROR: &str = "http://deb.debian.org/debian";

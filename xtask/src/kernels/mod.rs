@@ -18,9 +18,11 @@ use std::{env, fs};
 
 use anyhow::{Context as _, bail};
 
-use crate::jdk::{self, Jdk};
+use crate::build;
+use crate::paths;
 use crate::run::run;
-use crate::{build, packages, paths};
+use crate::setup::jdk::{self, Jdk};
+use crate::setup::packages;
 use debian::create;
 use initramfs::Image;
 use report::judge;

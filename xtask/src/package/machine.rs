@@ -8,8 +8,8 @@ use std::process::Command;
 use anyhow::{Context as _, bail};
 
 use crate::kernels::{self, Line, qemu};
-use crate::packages;
 use crate::run::run;
+use crate::setup::packages;
 
 /// What the machine runs once it is up.
 const SCRIPT: &str = include_str!("guest.sh");

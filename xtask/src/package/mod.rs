@@ -10,9 +10,10 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
+use crate::paths;
 use crate::run::{output, run};
-use crate::tools::CARGO_DEB;
-use crate::{packages, paths};
+use crate::setup::packages;
+use crate::setup::tools::CARGO_DEB;
 
 /// What it is built for; said, so that the flags for the program don't reach build scripts.
 const TARGET: &str = "x86_64-unknown-linux-gnu";

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
+use crate::paths;
 use crate::run::run;
-use crate::{jdk, paths};
+use crate::setup::jdk;
 
 /// Some ten milliseconds of work.
 const SHORT_LIVED: &str = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done";

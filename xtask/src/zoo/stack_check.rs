@@ -5,10 +5,10 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::classes::Classes;
-use super::classfile::{Class, Instruction, Invoke, Method, Place};
+use super::class_file::{Class, Instruction, Invoke, Method, Place};
+use super::class_path::ClassPath;
+use super::jvm_upcalls;
 use super::profile::{Code, Frame, JavaMethod, Stack, is_generated};
-use super::upcalls;
 
 /// What is wrong with a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,13 +60,13 @@ type Edge = (Rc<Frame>, Rc<Frame>, bool);
 /// Checks stacks against class files; verdicts are remembered.
 #[derive(Debug)]
 pub(super) struct Checker {
-    classes: Classes,
+    classes: ClassPath,
     frames: RefCell<HashMap<Rc<Frame>, Verdict>>,
     edges: RefCell<HashMap<Edge, Verdict>>,
 }
 
 impl Checker {
-    pub(super) fn new(classes: Classes) -> Self {
+    pub(super) fn new(classes: ClassPath) -> Self {
         Self { classes, frames: RefCell::default(), edges: RefCell::default() }
     }
 
@@ -108,7 +108,7 @@ impl Checker {
         let is_whole = !stack.frames.iter().any(|frame| matches!(frame.code, Code::Truncated(_)));
         if let Some((at, root)) = callee
             && is_whole
-            && root.java().is_some_and(|root| !upcalls::is_root(&self.classes, root))
+            && root.java().is_some_and(|root| !jvm_upcalls::is_root(&self.classes, root))
         {
             report.findings.push(Finding { wrong: Wrong::Root, at });
         }
@@ -131,7 +131,7 @@ impl Checker {
             let made_at_run_time = if versions.is_empty() {
                 is_generated(&method.class)
             } else {
-                upcalls::is_regenerated(&method.class)
+                jvm_upcalls::is_regenerated(&method.class)
             };
             return if made_at_run_time { Verdict::Unchecked } else { Verdict::Wrong(Wrong::Name) };
         }
@@ -179,9 +179,10 @@ impl Checker {
         }
         let reaches = methods.any(|method| {
             if method.is_native {
-                return upcalls::from_native(from, to);
+                return jvm_upcalls::from_native(from, to);
             }
-            if upcalls::from_method(from, to) || (through_native && upcalls::precedes_compilation(to)) {
+            if jvm_upcalls::from_method(from, to) || (through_native && jvm_upcalls::precedes_compilation(to))
+            {
                 return true;
             }
             let place = match caller.bci {
@@ -191,7 +192,7 @@ impl Checker {
             };
             method.instructions_at(place).any(|instruction| {
                 (!through_native && self.calls(from, instruction, to))
-                    || upcalls::from_instruction(&self.classes, instruction, to)
+                    || jvm_upcalls::from_instruction(&self.classes, instruction, to)
             })
         });
         if reaches { Verdict::Right } else { Verdict::Wrong(Wrong::Edge) }
@@ -233,7 +234,7 @@ impl Checker {
 /// The versions of a method.
 fn find<'a>(versions: &'a [Class], method: &'a JavaMethod) -> impl Iterator<Item = &'a Method> {
     let overloads = versions.iter().filter_map(|class| class.methods.get(&method.name)).flatten();
-    let any = upcalls::is_polymorphic(method);
+    let any = jvm_upcalls::is_polymorphic(method);
     overloads.filter(move |overload| any || overload.descriptor == method.descriptor)
 }
 
@@ -252,7 +253,7 @@ fn polymorphic(from: &JavaMethod, class: &str, name: &str, to: &JavaMethod) -> b
     }
 }
 
-/// Classes that bind and adapt method handles, made by the JVM or not.
+/// ClassPath that bind and adapt method handles, made by the JVM or not.
 fn is_method_handle_code(class: &str) -> bool {
     class.starts_with("java/lang/invoke/") || is_generated(class)
 }

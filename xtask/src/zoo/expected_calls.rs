@@ -253,7 +253,7 @@ fn is_sleep(method: &JavaMethod) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::profile::Frame;
-    use super::super::testing::{java, other, stack};
+    use super::super::test_stacks::{java, other, stack};
     use super::*;
 
     fn chain() -> Chain {

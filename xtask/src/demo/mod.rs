@@ -1,5 +1,7 @@
 //! `cargo xtask demo`: the whole way on one machine: collector, a JVM with something to do, daemon.
 
+mod children;
+
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -8,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
+use self::children::{Children, Stop};
 use crate::build;
-use crate::children::{Children, Stop};
-use crate::jdk::{self, Jdk};
 use crate::paths;
 use crate::run::run;
+use crate::setup::jdk::{self, Jdk};
 
 const MAIN_CLASS: &str = "com.acme.shop.Demo";
 

@@ -8,9 +8,9 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
-use crate::packages::{apt_has, apt_install, on_path};
 use crate::paths;
 use crate::run::run;
+use crate::setup::packages::{apt_has, apt_install, on_path};
 
 /// Hands the JDKs to the tests: `17=/usr/lib/jvm/java-17-openjdk-amd64:25=...`, feature version and
 /// home, ascending.

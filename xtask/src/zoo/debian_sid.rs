@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::Context as _;
 
-use crate::packages::{apt_install, on_path};
 use crate::paths;
 use crate::run::run;
+use crate::setup::packages::{apt_install, on_path};
 
 const MIRROR: &str = "http://deb.debian.org/debian";
 

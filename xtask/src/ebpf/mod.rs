@@ -5,6 +5,9 @@
 //! checkout, cargo's home and the toolchain are: paths are remapped here, and `rustc_wrapper` takes
 //! them out of the crates' identities.
 
+mod object_sections;
+pub(crate) mod rustc_wrapper;
+
 use std::env;
 use std::ffi::OsString;
 use std::fs;
@@ -13,9 +16,10 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
+use crate::paths;
 use crate::run::run;
-use crate::toolchain::Toolchain;
-use crate::{elf, paths, rustc_wrapper, tools};
+use crate::setup::toolchain::Toolchain;
+use crate::setup::tools;
 
 /// Little-endian BPF.
 pub(crate) const TARGET: &str = "bpfel-unknown-none";
@@ -63,7 +67,7 @@ pub(crate) fn check() -> anyhow::Result<()> {
     }
     let fresh = build_folder().join("jvmprof.bpf.o");
     fs::write(&fresh, &object).with_context(|| format!("writing {}", fresh.display()))?;
-    let sections = elf::differing_sections(&old, &object).map(|names| names.join(", "));
+    let sections = object_sections::differing_sections(&old, &object).map(|names| names.join(", "));
     bail!(
         "{} ({} bytes) isn't what the sources say: {} ({} bytes) differs in {}; run `cargo xtask ebpf` and commit",
         committed.display(),
@@ -83,7 +87,7 @@ fn build() -> anyhow::Result<Vec<u8>> {
     run(&mut cargo("build")?)?;
     let linked = build_folder().join(TARGET).join("release").join(BINARY);
     let linked = fs::read(&linked).with_context(|| format!("reading {}", linked.display()))?;
-    elf::without_dwarf(&linked)
+    object_sections::without_dwarf(&linked)
 }
 
 /// Lints the kernel programs, which `cargo clippy` at the workspace doesn't reach.

@@ -1,9 +1,9 @@
 //! What a run of the zoo says at its end.
 
-use super::cell::Cell;
+use super::matrix_cell::MatrixCell;
 
 /// Prints a line for each cell, then what was wrong.
-pub(super) fn print(cells: &[Cell]) {
+pub(super) fn print(cells: &[MatrixCell]) {
     println!("{}", header());
     for cell in cells {
         println!("{}", row(cell));
@@ -62,7 +62,7 @@ pub(super) fn header() -> String {
 }
 
 /// A cell as a line of the table.
-pub(super) fn row(cell: &Cell) -> String {
+pub(super) fn row(cell: &MatrixCell) -> String {
     let percent = |part: u64, of: u64| if of == 0 { 0.0 } else { part as f64 * 100.0 / of as f64 };
     format!(
         "{:>3} {:<10} {:<10} {:>7} {:>7} {:>8.3} {:>6} {:>8} {:>8.3} {:>8} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6} {:>9.3}",

@@ -1,12 +1,12 @@
 //! Where the JVM calls Java by itself. Short on purpose: what isn't here is a wrong edge until
 //! somebody has looked at it.
 
-use super::classes::Classes;
-use super::classfile::{Instruction, Invoke};
+use super::class_file::{Instruction, Invoke};
+use super::class_path::ClassPath;
 use super::profile::JavaMethod;
 
 /// Whether the JVM may call `to` while it executes this instruction of `from`.
-pub(super) fn from_instruction(classes: &Classes, instruction: &Instruction, to: &JavaMethod) -> bool {
+pub(super) fn from_instruction(classes: &ClassPath, instruction: &Instruction, to: &JavaMethod) -> bool {
     initialises(classes, instruction, to)
         // Any of them may refer to a class; a search for the handler of an exception loads what
         // handlers name.
@@ -88,7 +88,7 @@ pub(super) fn from_native(from: &JavaMethod, to: &JavaMethod) -> bool {
 
 /// Whether the method can be the first of a thread, or the first that the JVM calls without any
 /// Java below it.
-pub(super) fn is_root(classes: &Classes, method: &JavaMethod) -> bool {
+pub(super) fn is_root(classes: &ClassPath, method: &JavaMethod) -> bool {
     let (class, name) = (method.class.as_str(), method.name.as_str());
     match name {
         "run" => method.descriptor == "()V" && classes.is_subtype(class, "java/lang/Thread"),
@@ -145,7 +145,7 @@ pub(super) fn is_polymorphic(method: &JavaMethod) -> bool {
     }
 }
 
-/// Classes of the JDK that have more methods than their files: those that a class-data archive has
+/// ClassPath of the JDK that have more methods than their files: those that a class-data archive has
 /// anew for the lambda forms that were in use when it was written, and event classes, which the JVM
 /// completes when it loads them (openjdk
 /// src/hotspot/share/jfr/instrumentation/jfrEventClassTransformer.cpp).
@@ -155,7 +155,7 @@ pub(super) fn is_regenerated(class: &str) -> bool {
 }
 
 /// `<clinit>` of the class or of what must be initialised before it.
-fn initialises(classes: &Classes, instruction: &Instruction, to: &JavaMethod) -> bool {
+fn initialises(classes: &ClassPath, instruction: &Instruction, to: &JavaMethod) -> bool {
     if to.name != "<clinit>" {
         return false;
     }
@@ -203,7 +203,7 @@ fn is_linking(to: &JavaMethod) -> bool {
 }
 
 /// The JVM makes the exceptions of its own instructions by their constructors.
-fn throws(classes: &Classes, instruction: &Instruction, to: &JavaMethod) -> bool {
+fn throws(classes: &ClassPath, instruction: &Instruction, to: &JavaMethod) -> bool {
     if to.name != "<init>" {
         return false;
     }

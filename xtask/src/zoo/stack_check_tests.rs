@@ -1,10 +1,10 @@
 //! The checker must find what is planted, and pass what is true. Line numbers are those of
 //! `xtask/zoo/testdata/Edges.java`.
 
-use super::check::{Checker, Wrong};
-use super::classes::Classes;
+use super::class_path::ClassPath;
 use super::profile::{Code, Frame, Stack};
-use super::testing::{java, other, stack};
+use super::stack_check::{Checker, Wrong};
+use super::test_stacks::{java, other, stack};
 
 const EDGES: &str = "test/Edges";
 const BASE: &str = "test/Edges$Base";
@@ -13,7 +13,7 @@ const CALLER: (&str, &str, &str) = (EDGES, "caller", "(Ltest/Edges$Base;[I)I");
 const INT: &str = "(I)I";
 
 fn checker() -> Checker {
-    let mut classes = Classes::default();
+    let mut classes = ClassPath::default();
     classes
         .add_folder(&crate::paths::workspace().join("xtask/zoo/testdata"))
         .expect("the test data is there");

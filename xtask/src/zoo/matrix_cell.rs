@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::check::{Checker, Finding, Wrong};
-use super::expect::{Expectations, Fit};
+use super::expected_calls::{Expectations, Fit};
 use super::modes::Mode;
 use super::profile::{self, Code, Stack};
+use super::stack_check::{Checker, Finding, Wrong};
 
 /// Examples of each kind that a report shows.
 const EXAMPLES: usize = 5;
@@ -18,7 +18,7 @@ const AROUND: usize = 3;
 
 /// What was seen in a cell.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Cell {
+pub(super) struct MatrixCell {
     pub(super) jdk: u32,
     pub(super) jdk_version: String,
     pub(super) mode: String,
@@ -72,7 +72,7 @@ pub(super) struct Cell {
     pub(super) profile: PathBuf,
 }
 
-impl Cell {
+impl MatrixCell {
     /// Whether anything is wrong. What is missing isn't wrong, but shown.
     pub(super) fn is_wrong(&self) -> bool {
         self.wrong_stacks + self.wrong_shares > 0 || self.has_too_few() || self.error.is_some()
@@ -215,7 +215,7 @@ fn excerpt(stack: &Stack, from: usize, to: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{java, stack};
+    use super::super::test_stacks::{java, stack};
     use super::*;
 
     #[test]

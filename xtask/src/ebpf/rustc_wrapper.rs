@@ -41,7 +41,7 @@ pub(crate) fn main() -> ExitCode {
 /// The arguments with `-C metadata=` replaced where they compile for the BPF target; build scripts
 /// and macros, which run here, keep cargo's own.
 fn with_metadata(mut args: Vec<OsString>, metadata: &str) -> Vec<OsString> {
-    if args.iter().any(|arg| arg == super::ebpf::TARGET) {
+    if args.iter().any(|arg| arg == super::TARGET) {
         for arg in &mut args {
             if arg.to_str().is_some_and(|text| text.starts_with(METADATA)) {
                 *arg = OsString::from(metadata);

@@ -6,7 +6,7 @@ use std::{env, fs};
 
 use anyhow::{Context as _, bail};
 
-use crate::packages::{apt_has, apt_install};
+use crate::setup::packages::{apt_has, apt_install};
 
 /// Names it to the tests; set beforehand, it is taken as it is.
 pub(crate) const TEST_PYTHON: &str = "JVMPROF_TEST_PYTHON";

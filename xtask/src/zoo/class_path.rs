@@ -9,11 +9,11 @@ use std::rc::Rc;
 
 use anyhow::{Context as _, bail};
 
-use super::classfile::Class;
+use super::class_file::Class;
 
 /// Class files by internal name, parsed when they are asked for.
 #[derive(Debug, Default)]
-pub(super) struct Classes {
+pub(super) struct ClassPath {
     /// Whole archives and single files.
     blobs: Vec<Vec<u8>>,
     /// Where each version of a class is. A class that is redefined has several.
@@ -21,7 +21,7 @@ pub(super) struct Classes {
     parsed: RefCell<HashMap<String, Rc<[Class]>>>,
 }
 
-impl Classes {
+impl ClassPath {
     /// Adds what `ClassDump.java` wrote.
     ///
     /// # Errors

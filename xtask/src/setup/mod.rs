@@ -1,0 +1,8 @@
+//! Installing what tasks need and a machine lacks: JDKs, packages, tools, the sources of core.
+
+pub(crate) mod jdk;
+pub(crate) mod packages;
+pub(crate) mod python;
+pub(crate) mod test_packages;
+pub(crate) mod toolchain;
+pub(crate) mod tools;
