@@ -38,7 +38,7 @@ mod tests {
         let error = repeating.context("cannot sample");
         assert_eq!(
             with_causes(error.as_ref()),
-            "cannot sample: starting the thread that empties the rings: no room"
+            "cannot sample: starting the thread that reads the rings: no room"
         );
         let plain = std::fs::read("/nowhere/x").context("cannot read").expect_err("there is no such file");
         assert_eq!(with_causes(plain.as_ref()), "cannot read: No such file or directory (os error 2)");

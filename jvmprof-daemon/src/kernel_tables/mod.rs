@@ -24,7 +24,7 @@ use jvmprof_common::tables::{
 
 use crate::native::file_identity::FileKey;
 use crate::process::ProcessKey;
-use crate::sampler::{KernelTables, SamplerError, TableSizes};
+use crate::sampler::{BpfMaps, MapSizes, SamplerError};
 use free_extents::Extents;
 pub use packed_rows::FileRows;
 use packed_rows::{PackedRows, Rules};
@@ -98,7 +98,7 @@ pub enum RegionCode {
 /// The kernel's tables.
 #[derive(Debug)]
 pub struct CodeTables {
-    kernel: KernelTables,
+    kernel: BpfMaps,
     regions: Extents,
     numbers: Extents,
     pages: Extents,
@@ -160,13 +160,13 @@ struct JvmTable {
 }
 
 impl CodeTables {
-    pub fn new(kernel: KernelTables) -> Self {
+    pub fn new(kernel: BpfMaps) -> Self {
         let sizes = kernel.sizes();
         Self::with_room(kernel, sizes)
     }
 
     /// Of each of the kernel's tables no more than these entries are used.
-    pub fn with_room(kernel: KernelTables, sizes: TableSizes) -> Self {
+    pub fn with_room(kernel: BpfMaps, sizes: MapSizes) -> Self {
         Self {
             regions: Extents::new(0..sizes.regions),
             // RowTable 0 is none.

@@ -27,7 +27,7 @@ fn small() -> Small {
     let sampler =
         Sampler::start(&options, |tables| kernel = Some(tables)).expect("the kernel lets root sample");
     let kernel = kernel.expect("it has tables");
-    let sizes = TableSizes { rows: CHUNKS * CHUNK_ROWS as u32, ..kernel.sizes() };
+    let sizes = MapSizes { rows: CHUNKS * CHUNK_ROWS as u32, ..kernel.sizes() };
     Small { _sampler: sampler, tables: CodeTables::with_room(kernel, sizes) }
 }
 

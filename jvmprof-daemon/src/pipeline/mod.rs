@@ -21,8 +21,8 @@ use crate::process::{Process, ProcessKey, ProcessTable};
 use crate::profile::aggregate::{NamedStack, Verdict};
 use crate::profile::model::Batch;
 use crate::sampler::{
-    BackgroundSampler, Clock, KernelTables, Periods, QueueLimits, Sample, SamplerCounts, SamplerError,
-    SamplerOptions, period_ns,
+    BackgroundSampler, BpfMaps, QueueLimits, Sample, SampleClock, SamplerCounts, SamplerError,
+    SamplerOptions, SamplingPeriods, period_ns,
 };
 use crate::symbolize::{CacheSize, NativeOptions, Outcome, Symbolizer};
 pub use counts::Counts;
@@ -62,7 +62,7 @@ struct State {
     table: ProcessTable,
     symbolizer: Symbolizer,
     windows: Windows<Owner>,
-    periods: Periods,
+    periods: SamplingPeriods,
     targets: Targets,
     outcomes: BTreeMap<Outcome, u64>,
     first_sample: Option<Instant>,
@@ -109,7 +109,7 @@ impl Pipeline {
                 options.labels.limit(),
                 memory.window_stacks,
             ),
-            periods: Periods::new(options.sampler.frequency),
+            periods: SamplingPeriods::new(options.sampler.frequency),
             targets: Targets::start(options.labels.clone(), options.containers.clone())
                 .map_err(|source| SamplerError::Thread { source: std::io::Error::other(source) })?,
             outcomes: BTreeMap::new(),
@@ -122,8 +122,8 @@ impl Pipeline {
         };
         let no_thread = |source| SamplerError::Thread { source };
         let mut filled = Ok(());
-        let prepare = |mut tables: KernelTables| {
-            if let Some(table) = tables.take_dropped() {
+        let prepare = |mut tables: BpfMaps| {
+            if let Some(table) = tables.take_dropped_processes() {
                 state.targets.use_table(table);
             }
             filled = state.symbolizer.fill(tables);
@@ -143,7 +143,7 @@ impl Pipeline {
         self.sampler.urgent().await;
     }
 
-    pub fn clock(&self) -> Clock {
+    pub fn clock(&self) -> SampleClock {
         self.sampler.clock()
     }
 
@@ -170,7 +170,7 @@ impl Pipeline {
             self.state.handle(event);
             has_happened = true;
             if Instant::now() >= end {
-                self.sampler.look_again();
+                self.sampler.mark_urgent();
                 return true;
             }
         }
@@ -198,7 +198,7 @@ impl Pipeline {
         {
             self.state.handle(event);
         }
-        self.sampler.shed_rest();
+        self.sampler.shed_queued();
         self.state.take_rows(Some(end));
         self.state.finish_dumps();
         for sample in self.state.waiting.take(|_, _| true) {
@@ -466,7 +466,7 @@ impl State {
         let jvm = self.symbolizer.jvm_facts(process.key);
         let owner = self.targets.owner(process.key, &sample);
         let verdict = self.targets.judge(process, jvm, owner, header.start_ns);
-        let period_ns = self.periods.of(header.cpu, header.time_ns);
+        let period_ns = self.periods.period_at(header.cpu, header.time_ns);
         let value = match sample.event {
             EventType::Cpu => period_ns,
         };

@@ -2,33 +2,33 @@
 
 use super::{State, Wait};
 use crate::process::process_table::mapped_code;
-use crate::sampler::{Event, EventKind};
+use crate::sampler::{KernelEvent, KernelEventKind};
 
 impl State {
-    pub(super) fn handle(&mut self, event: Event) {
+    pub(super) fn handle(&mut self, event: KernelEvent) {
         match event.kind {
-            EventKind::Sample(sample) => self.sample(sample),
-            EventKind::Exec { pid, comm } => {
+            KernelEventKind::Sample(sample) => self.sample(sample),
+            KernelEventKind::Exec { pid, comm } => {
                 self.end_waiting(pid);
                 self.table.exec(pid, &comm, event.time_ns);
                 self.targets.ended(pid);
             }
-            EventKind::ThreadName { pid, tid, comm } => {
+            KernelEventKind::ThreadName { pid, tid, comm } => {
                 self.table.thread_name(pid, tid, &comm);
                 self.targets.changed(pid);
             }
-            EventKind::Fork { pid, parent } => {
+            KernelEventKind::Fork { pid, parent } => {
                 // An ended process may have had the pid.
                 self.end_waiting(pid);
                 self.table.fork(pid, parent);
             }
-            EventKind::Exit { pid, tid } => {
+            KernelEventKind::Exit { pid, tid } => {
                 self.table.exit(pid, tid);
                 if pid == tid {
                     self.targets.ended(pid);
                 }
             }
-            EventKind::Map { pid, mapping } => {
+            KernelEventKind::Map { pid, mapping } => {
                 let code = mapped_code(
                     pid,
                     mapping.start,
@@ -47,7 +47,7 @@ impl State {
                 self.table.map(pid, event.time_ns, code);
                 self.targets.changed(pid);
             }
-            EventKind::EventsLost => self.table.events_lost(),
+            KernelEventKind::EventsLost => self.table.events_lost(),
         }
     }
 

@@ -5,19 +5,19 @@ use jvmprof_common::abi::{Counter, Stop};
 /// Counters of the kernel programs and of the way from there to here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SamplerCounts {
-    /// By [`Counter`], in the order of [`Counter::ALL`].
+    /// Counters in the order of [`Counter::ALL`].
     pub counters: [u64; Counter::ALL.len()],
     /// Walks of user stacks by [`Stop`], in the order of [`Stop::ALL`].
     pub stops: [u64; Stop::ALL.len()],
-    /// Ring buffer records that were no samples of this version.
+    /// Ring buffer records that weren't samples of this version.
     pub malformed: u64,
-    /// Process records that were dropped since their ring was full, or the queue behind it.
+    /// Process records that were dropped since their ring, or the queue after it, was full.
     pub records_lost: u64,
     /// Process records that could not be parsed.
     pub malformed_records: u64,
-    /// Events that arrived after later ones had been handed on.
+    /// Events that arrived after later ones had been delivered.
     pub late: u64,
-    /// Samples that were dropped since too many waited to be named.
+    /// Samples that were dropped since the queue was full.
     pub shed: u64,
 }
 

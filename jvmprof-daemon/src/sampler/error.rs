@@ -4,7 +4,7 @@ use std::io;
 
 use super::ebpf::btf::BtfError;
 
-/// Why sampling could not start or go on.
+/// Errors of starting or running the sampler.
 #[derive(Debug, thiserror::Error)]
 pub enum SamplerError {
     #[error("reading kernel type information: {0}")]
@@ -29,14 +29,14 @@ pub enum SamplerError {
     },
     #[error("opening a {event} perf event on CPU {cpu}: {source}{}", paranoia(source))]
     PerfEvent { event: &'static str, cpu: u32, source: io::Error },
-    #[error("starting the thread that empties the rings: {source}")]
+    #[error("starting the thread that reads the rings: {source}")]
     Thread { source: io::Error },
     #[error("reading {path}: {source}")]
     Cpus { path: &'static str, source: io::Error },
 }
 
-/// Why capabilities weren't enough, where it is for a patch that Debian and Ubuntu carry: from 3 on
-/// (the default of both) their kernels ask for CAP_SYS_ADMIN.
+/// Returns a hint if a refusal is due to a patch of Debian and Ubuntu: from level 3 on (the default
+/// of both) their kernels require CAP_SYS_ADMIN.
 fn paranoia(refusal: &io::Error) -> String {
     let level =
         || std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?.trim().parse::<i32>().ok();

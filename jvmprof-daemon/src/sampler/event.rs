@@ -3,16 +3,16 @@
 use super::sample::Sample;
 use crate::types::{Avma, BuildId, FileOffset};
 
-/// Something that happened at a time.
+/// A sample or a process event, with its time.
 #[derive(Debug)]
-pub struct Event {
+pub struct KernelEvent {
     /// `CLOCK_MONOTONIC`, ns.
     pub time_ns: u64,
-    pub kind: EventKind,
+    pub kind: KernelEventKind,
 }
 
 #[derive(Debug)]
-pub enum EventKind {
+pub enum KernelEventKind {
     Sample(Sample),
     /// A process replaced its program; its mappings follow as events of their own.
     Exec {
@@ -38,20 +38,20 @@ pub enum EventKind {
     /// Memory was mapped executable.
     Map {
         pid: u32,
-        mapping: NewMapping,
+        mapping: MappingEvent,
     },
-    /// The kernel dropped process events: what is known of mappings may be stale.
+    /// The kernel dropped process events: mappings may be outdated.
     EventsLost,
 }
 
 /// An executable mapping at the time it was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewMapping {
+pub struct MappingEvent {
     pub start: Avma,
     /// Bytes.
     pub length: u64,
     pub offset: FileOffset,
-    /// As the process sees it; `//anon` and names in brackets where there is no file.
+    /// Path as the process sees it; `//anon` or a name in brackets without a file.
     pub path: String,
     pub build_id: Option<BuildId>,
 }

@@ -4,102 +4,103 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::counts::SamplerCounts;
-use super::ebpf::maps::KernelTables;
-use super::ebpf::programs::Programs;
+use super::ebpf::maps::BpfMaps;
+use super::ebpf::programs::KernelPrograms;
 use super::error::SamplerError;
-use super::event::Event;
+use super::event::KernelEvent;
 use super::online_cpus;
-use super::options::{Clock, SamplerOptions};
-use super::rings::epoll::Waker;
+use super::options::{SampleClock, SamplerOptions};
+use super::rings::epoll::RingEpoll;
 use super::rings::event_order::EventOrder;
-use super::rings::perf_records::Records;
+use super::rings::perf_records::PerfRecordRings;
 use super::sampling_period::FrequencyChange;
 use crate::clock::monotonic_ns;
 
-/// Kernel programs that run, and the rings they fill.
+/// The running kernel programs and their rings.
 #[derive(Debug)]
 pub struct Sampler {
-    programs: Programs,
-    records: Records,
+    programs: KernelPrograms,
+    records: PerfRecordRings,
     order: EventOrder,
     counts: SamplerCounts,
-    waker: Arc<Waker>,
+    epoll: Arc<RingEpoll>,
 }
 
-/// An event's record is complete this long after its time stamp: writers run with preemption off,
-/// but a hypervisor may still stop a CPU between the two.
-pub const SETTLE: Duration = Duration::from_millis(2);
+/// Longest time between an event's time stamp and the completion of its record: writers run with
+/// preemption off, but a hypervisor may stop a CPU between the two.
+pub const RECORD_WRITE_DELAY: Duration = Duration::from_millis(2);
 
 impl Sampler {
-    /// Loads the programs and attaches them to every online CPU. Between the two `prepare` gets the
-    /// tables, to tell of what runs already.
+    /// Loads the programs and attaches them to every online CPU. Between the two, `prepare` gets the
+    /// maps, to fill them for the processes that run already.
     ///
     /// # Errors
-    /// Each names the kernel facility that refused.
-    pub fn start(options: &SamplerOptions, prepare: impl FnOnce(KernelTables)) -> Result<Self, SamplerError> {
+    /// Returns the kernel facility that refused.
+    pub fn start(options: &SamplerOptions, prepare: impl FnOnce(BpfMaps)) -> Result<Self, SamplerError> {
         let cpus = online_cpus::online()?;
-        let waker = Arc::new(Waker::new().map_err(|source| SamplerError::Thread { source })?);
-        let (programs, records) = Programs::start(options, &cpus, |tables| {
-            // Before the first sample: its process is known that way.
-            let records = Records::open(&cpus, Arc::clone(&waker))?;
+        let epoll = Arc::new(RingEpoll::new().map_err(|source| SamplerError::Thread { source })?);
+        let (programs, records) = KernelPrograms::start(options, &cpus, |tables| {
+            // Opened before the first sample, so that no event of its process is missed.
+            let records = PerfRecordRings::open(&cpus, Arc::clone(&epoll))?;
             prepare(tables);
             Ok(records)
         })?;
-        waker.add_samples(programs.ring_fd()).map_err(|source| SamplerError::Thread { source })?;
+        epoll.add_samples(programs.ring_fd()).map_err(|source| SamplerError::Thread { source })?;
         let order = EventOrder::default();
-        Ok(Self { programs, records, order, counts: SamplerCounts::default(), waker })
+        Ok(Self { programs, records, order, counts: SamplerCounts::default(), epoll })
     }
 
-    pub fn clock(&self) -> Clock {
+    pub fn clock(&self) -> SampleClock {
         self.programs.clock()
     }
 
-    /// What the rings are waited on with.
-    pub(super) fn waker(&self) -> Arc<Waker> {
-        Arc::clone(&self.waker)
+    /// Returns the epoll instance of the rings.
+    pub(super) fn epoll(&self) -> Arc<RingEpoll> {
+        Arc::clone(&self.epoll)
     }
 
-    /// Follows CPUs that came or went.
+    /// Attaches to CPUs that came online, and detaches from those that went offline.
     ///
     /// # Errors
-    /// A CPU that is online but can't be sampled; the others go on.
-    pub fn follow_cpus(&mut self) -> Result<(), SamplerError> {
+    /// Returns a CPU that is online but can't be sampled; the others go on.
+    pub fn update_cpus(&mut self) -> Result<(), SamplerError> {
         let cpus = online_cpus::online()?;
-        self.records.follow(&cpus)?;
-        self.programs.follow(&cpus)
+        self.records.update_cpus(&cpus)?;
+        self.programs.update_cpus(&cpus)
     }
 
-    /// Samples each CPU so often from now on.
+    /// Changes the frequency of each CPU.
     ///
     /// # Errors
-    /// A CPU that can't be sampled; [`Self::follow_cpus`] tries again, and the others go on.
+    /// Returns a CPU that can't be sampled; [`Self::update_cpus`] tries again, and the others go on.
     pub fn set_frequency(&mut self, frequency: u32) -> (FrequencyChange, Result<(), SamplerError>) {
         self.programs.set_frequency(frequency)
     }
 
-    /// Hands on what has happened since the last call, in order of time, up to a moment ago.
-    pub fn poll(&mut self, handle: &mut impl FnMut(Event)) {
-        let settled = monotonic_ns().saturating_sub(SETTLE.as_nanos() as u64);
+    /// Calls `handle` with the events since the last call, in the order of time, up to
+    /// [`RECORD_WRITE_DELAY`] ago.
+    pub fn poll(&mut self, handle: &mut impl FnMut(KernelEvent)) {
+        let complete_ns = monotonic_ns().saturating_sub(RECORD_WRITE_DELAY.as_nanos() as u64);
         self.drain();
-        self.order.drain(settled, handle);
+        self.order.drain(complete_ns, handle);
     }
 
-    /// Stops sampling and hands on the rest.
-    pub fn stop(&mut self, handle: &mut impl FnMut(Event)) {
+    /// Stops sampling, and calls `handle` with the remaining events.
+    pub fn stop(&mut self, handle: &mut impl FnMut(KernelEvent)) {
         self.programs.detach();
         self.drain();
         self.order.drain(u64::MAX, handle);
     }
 
-    /// Counters since the start.
+    /// Returns the counters since the start.
     pub fn counts(&mut self) -> SamplerCounts {
         self.programs.read_counters(&mut self.counts);
         self.counts.late = self.order.late();
         self.counts.clone()
     }
 
-    /// (nanoseconds, runs) of the kernel programs, from the kernel's own statistics; `None` unless
-    /// they are enabled.
+    /// Returns run time in nanoseconds and number of runs of the kernel programs, from the kernel's
+    /// own statistics; `None` unless they are enabled.
     pub fn run_time(&self) -> Option<(u64, u64)> {
         self.programs.run_time()
     }

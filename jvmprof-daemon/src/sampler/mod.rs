@@ -1,10 +1,11 @@
-//! The sample source: loads and attaches the kernel programs and brings what they and the kernel's
-//! own process records say into one order.
+//! The source of samples and process events: kernel programs, rings, and one order by time.
 //!
-//! Samples come through the BPF ring buffer. Process events (exec, exit, fork, new executable
-//! mappings, names) come as perf records of a dummy event on each CPU: the kernel writes them with
-//! path and build id at the time of the event, without tracefs, and for a process that is gone a
-//! moment later. Both carry `CLOCK_MONOTONIC` times.
+//! [`Sampler`] loads the kernel programs ([`ebpf`]), attaches them to each CPU and reads what they
+//! and the kernel write (`rings`) in the order of time; [`BackgroundSampler`] does so on a thread of
+//! its own, with a queue after it. Samples ([`Sample`]) come through the BPF ring buffer. Process
+//! events (exec, exit, fork, new executable mappings, names) come as perf records of a dummy event
+//! on each CPU: the kernel writes them with path and build id at the time of the event, without
+//! tracefs, also for a process that is gone a moment later. Both carry `CLOCK_MONOTONIC` times.
 
 mod counts;
 pub mod ebpf;
@@ -20,12 +21,12 @@ mod sampling_period;
 
 pub use counts::SamplerCounts;
 pub use ebpf::dropped_processes::DroppedProcesses;
-pub use ebpf::kernel_symbols::{KernelNames, KernelSymbol};
-pub use ebpf::maps::{KernelTables, TableSizes};
+pub use ebpf::kernel_symbols::{KernelSymbol, KernelSymbolizer};
+pub use ebpf::maps::{BpfMaps, MapSizes};
 pub use error::SamplerError;
-pub use event::{Event, EventKind};
-pub use event_source::{SETTLE, Sampler};
-pub use options::{Clock, SamplerOptions};
+pub use event::{KernelEvent, KernelEventKind};
+pub use event_source::{RECORD_WRITE_DELAY, Sampler};
+pub use options::{SampleClock, SamplerOptions};
 pub use ring_reader_thread::{BackgroundSampler, QueueLimits};
 pub use sample::Sample;
-pub use sampling_period::{FrequencyChange, Periods, period_ns};
+pub use sampling_period::{FrequencyChange, SamplingPeriods, period_ns};

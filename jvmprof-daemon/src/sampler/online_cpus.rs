@@ -1,4 +1,4 @@
-//! Which CPUs are online.
+//! Online and possible CPUs.
 
 use std::fs;
 
@@ -7,18 +7,18 @@ use super::error::SamplerError;
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 
-/// The online CPUs, ascending.
+/// Returns the online CPUs, ascending.
 ///
 /// # Errors
-/// The list can't be read or isn't one.
+/// Returns an error if the list can't be read or parsed.
 pub(super) fn online() -> Result<Vec<u32>, SamplerError> {
     read(ONLINE)
 }
 
-/// One more than the highest number that a CPU can have.
+/// Returns one more than the highest number that a CPU can have.
 ///
 /// # Errors
-/// As [`online`].
+/// Returns the errors of [`online`].
 pub(super) fn possible() -> Result<u32, SamplerError> {
     Ok(read(POSSIBLE)?.last().map_or(1, |last| last + 1))
 }
@@ -31,7 +31,7 @@ fn read(path: &'static str) -> Result<Vec<u32>, SamplerError> {
     })
 }
 
-/// The kernel's list format: `0-3,5,8-9`.
+/// Parses the kernel's list format: `0-3,5,8-9`.
 fn parse(list: &str) -> Option<Vec<u32>> {
     let mut cpus = Vec::new();
     for part in list.split(',') {

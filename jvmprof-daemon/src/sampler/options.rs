@@ -1,29 +1,29 @@
-//! What the sampler is asked to do, and the clock that it found.
+//! Options of the sampler, and the clock that it samples by.
 
-/// What to sample and how often.
+/// Processes to sample, frequency and size of the ring buffer.
 #[derive(Clone, Debug)]
 pub struct SamplerOptions {
     /// Samples per second and CPU, in 1..=20,000.
     pub frequency: u32,
-    /// `Some`: only these processes (thread group ids) and, as they fork, their children.
+    /// Only these processes (thread group ids) and, as they fork, their children; `None`: all.
     pub pids: Option<Vec<u32>>,
-    /// Bytes of the ring buffer; rounded up to a power of two of pages.
+    /// Bytes of the ring buffer, rounded up to a power of two of pages.
     pub ring_bytes: u32,
-    /// The kernel programs log to `tracing` through aya-log.
+    /// Kernel programs log to `tracing` through aya-log.
     pub kernel_log: bool,
 }
 
-/// The clock that ticks the samples.
+/// The perf event by whose overflows samples are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Clock {
+pub enum SampleClock {
     /// Hardware cycles.
     Cycles,
-    /// The kernel's cpu-clock: where the hardware has no counter to lend, as in most virtual
+    /// The kernel's cpu-clock: used where no hardware counter is available, as in most virtual
     /// machines.
     CpuClock,
 }
 
-impl Clock {
+impl SampleClock {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Cycles => "cycles",

@@ -1,8 +1,7 @@
-//! A thread of its own between the rings and those who make sense of events.
+//! A thread that reads the rings into a queue with a limit in bytes.
 //!
-//! Reading a large program's symbols takes a second; the rings hold less than that. So they are
-//! emptied here, into a queue with a limit in bytes, and nothing that the reader of the queue does
-//! makes the kernel lose samples.
+//! Reading a large program's symbols takes a second; the rings hold less than that. With a thread of
+//! their own nothing that the consumer of the queue does makes the kernel lose samples.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -13,58 +12,58 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 use super::counts::SamplerCounts;
-use super::ebpf::maps::KernelTables;
+use super::ebpf::maps::BpfMaps;
 use super::error::SamplerError;
-use super::event::{Event, EventKind};
-use super::event_source::{SETTLE, Sampler};
-use super::options::{Clock, SamplerOptions};
-use super::rings::epoll::Waker;
+use super::event::{KernelEvent, KernelEventKind};
+use super::event_source::{RECORD_WRITE_DELAY, Sampler};
+use super::options::{SampleClock, SamplerOptions};
+use super::rings::epoll::RingEpoll;
 use super::sampling_period::FrequencyChange;
 use crate::clock::monotonic_ns;
 use crate::own_process::thread_priority;
 
-/// Memory for what waits between the rings and the reader of the queue, in bytes.
+/// Most memory of queued events, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLimits {
     pub samples: usize,
-    /// Of process events: some ten thousand take 4 MiB.
+    /// Process events: some ten thousand take 4 MiB.
     pub events: usize,
 }
 
-/// Rings that haven't been emptied for so long aren't being emptied any more.
+/// Time without a read of the rings after which their thread counts as hung.
 const MAX_SILENCE: Duration = Duration::from_secs(30);
-/// When nothing has happened for so long, the rings are looked at less often: what fills them, or
-/// is to be looked at at once, wakes their reader anyway.
-const QUIET: Duration = Duration::from_secs(2);
+/// Time without events after which the rings are read less often: a ring that fills up, or an urgent
+/// sample, wakes the thread anyway.
+const QUIET_AFTER: Duration = Duration::from_secs(2);
 const QUIET_INTERVAL: Duration = Duration::from_secs(1);
-/// CPUs come and go seldom.
+/// Interval of checking which CPUs are online.
 const CPU_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A sampler whose rings are emptied in the background.
+/// A sampler whose rings are read on a thread of its own.
 #[derive(Debug)]
 pub struct BackgroundSampler {
-    shared: Arc<Shared>,
-    /// What one emptying of the rings brought.
-    events: Receiver<Vec<Event>>,
-    /// Of these, what hasn't been taken.
-    rest: std::vec::IntoIter<Event>,
-    waker: Arc<Waker>,
+    shared: Arc<ReaderState>,
+    /// Batches of events, one for each read of the rings.
+    events: Receiver<Vec<KernelEvent>>,
+    /// Rest of the batch that is being consumed.
+    batch: std::vec::IntoIter<KernelEvent>,
+    epoll: Arc<RingEpoll>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ReaderState {
     sampler: Mutex<Sampler>,
-    /// Of samples.
+    /// Bytes of queued samples.
     queued_bytes: AtomicUsize,
-    /// Of process events.
+    /// Bytes of queued process events.
     event_bytes: AtomicUsize,
-    /// New mappings that found no room.
+    /// New mappings that were dropped since the queue was full.
     dropped: AtomicU64,
     is_dropping: AtomicBool,
     limits: QueueLimits,
     shed: AtomicU64,
-    /// `CLOCK_MONOTONIC` when the rings were emptied last.
+    /// Time of the last read of the rings, in ns of `CLOCK_MONOTONIC`.
     polled_ns: AtomicU64,
     stop: AtomicBool,
     urgent: Notify,
@@ -73,20 +72,19 @@ struct Shared {
 }
 
 impl BackgroundSampler {
-    /// Starts sampling; for `prepare` see [`Sampler::start`]. The rings are emptied every
-    /// `interval`, or sooner if a process record is there that can't wait; what waits in the queue
-    /// has `limits`.
+    /// Starts sampling; for `prepare` see [`Sampler::start`]. The rings are read every `interval`, or
+    /// sooner for an urgent sample; `limits` bound the queue.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// Returns the errors of [`Sampler::start`], and of starting the thread.
     pub fn start(
         options: &SamplerOptions,
         interval: Duration,
         limits: QueueLimits,
-        prepare: impl FnOnce(KernelTables),
+        prepare: impl FnOnce(BpfMaps),
     ) -> Result<Self, SamplerError> {
         let sampler = Sampler::start(options, prepare)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ReaderState {
             sampler: Mutex::new(sampler),
             queued_bytes: AtomicUsize::new(0),
             event_bytes: AtomicUsize::new(0),
@@ -101,8 +99,8 @@ impl BackgroundSampler {
             interval,
         });
         let (sender, events) = channel();
-        let waker = shared.sampler().waker();
-        let (of_thread, waited_on) = (Arc::clone(&shared), Arc::clone(&waker));
+        let epoll = shared.sampler().epoll();
+        let (of_thread, waited_on) = (Arc::clone(&shared), Arc::clone(&epoll));
         let thread = std::thread::Builder::new()
             .name("rings".to_owned())
             .spawn(move || {
@@ -110,61 +108,61 @@ impl BackgroundSampler {
                 of_thread.run(&sender, &waited_on);
             })
             .map_err(|source| SamplerError::Thread { source })?;
-        Ok(Self { shared, events, waker, rest: Vec::new().into_iter(), thread: Some(thread) })
+        Ok(Self { shared, events, epoll, batch: Vec::new().into_iter(), thread: Some(thread) })
     }
 
-    pub fn clock(&self) -> Clock {
+    pub fn clock(&self) -> SampleClock {
         self.shared.sampler().clock()
     }
 
-    /// Resolves when events wait that should be looked at at once.
+    /// Resolves when urgent events are queued.
     pub async fn urgent(&self) {
         self.shared.urgent.notified().await;
     }
 
-    /// Resolves when events wait.
+    /// Resolves when events are queued.
     pub async fn arrived(&self) {
         self.shared.arrived.notified().await;
     }
 
-    /// Makes [`Self::urgent`] resolve: events are left to be looked at.
-    pub fn look_again(&self) {
+    /// Makes [`Self::urgent`] resolve, since events are left in the queue.
+    pub fn mark_urgent(&self) {
         self.shared.urgent.notify_one();
     }
 
-    /// The next event, if one is waiting.
-    pub fn take(&mut self) -> Option<Event> {
-        if self.rest.len() == 0 {
-            self.rest = self.events.try_recv().ok()?.into_iter();
+    /// Takes the next event from the queue.
+    pub fn take(&mut self) -> Option<KernelEvent> {
+        if self.batch.len() == 0 {
+            self.batch = self.events.try_recv().ok()?.into_iter();
         }
-        let event = self.rest.next()?;
-        let is_sample = matches!(event.kind, EventKind::Sample(_));
+        let event = self.batch.next()?;
+        let is_sample = matches!(event.kind, KernelEventKind::Sample(_));
         let queued = if is_sample { &self.shared.queued_bytes } else { &self.shared.event_bytes };
         queued.fetch_sub(bytes(&event), Ordering::Relaxed);
         Some(event)
     }
 
-    /// Stops sampling; what was sampled can still be taken.
+    /// Stops sampling; queued events can still be taken.
     pub fn stop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
-        self.waker.call();
+        self.epoll.interrupt();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the thread that empties the rings broke down: its last samples are lost");
+            tracing::error!("the thread that reads the rings panicked: its last samples are lost");
         }
     }
 
-    /// Lets go of what waits to be taken: its samples are counted as shed.
-    pub fn shed_rest(&mut self) {
+    /// Drops the queued events, and counts their samples as shed.
+    pub fn shed_queued(&mut self) {
         while let Some(event) = self.take() {
-            if matches!(event.kind, EventKind::Sample(_)) {
+            if matches!(event.kind, KernelEventKind::Sample(_)) {
                 self.shared.shed.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 
-    /// Counters since the start.
+    /// Returns the counters since the start.
     pub fn counts(&self) -> SamplerCounts {
         let counts = self.shared.sampler().counts();
         SamplerCounts {
@@ -174,29 +172,29 @@ impl BackgroundSampler {
         }
     }
 
-    /// See [`Sampler::set_frequency`].
+    /// Changes the frequency: see [`Sampler::set_frequency`].
     pub fn set_frequency(&self, frequency: u32) -> (FrequencyChange, Result<(), SamplerError>) {
         self.shared.sampler().set_frequency(frequency)
     }
 
-    /// Whether the rings have been emptied lately.
+    /// Returns true if the thread runs and has read the rings lately.
     pub fn is_running(&self) -> bool {
         let silence = monotonic_ns().saturating_sub(self.shared.polled_ns.load(Ordering::Relaxed));
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
             && silence < MAX_SILENCE.as_nanos() as u64
     }
 
-    /// Bytes of samples that wait to be taken.
+    /// Returns the bytes of queued samples.
     pub fn queued_bytes(&self) -> usize {
         self.shared.queued_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes of process events that wait to be taken, and about how many do at most.
+    /// Returns the bytes of queued process events, and their limit.
     pub fn event_bytes(&self) -> (usize, usize) {
         (self.shared.event_bytes.load(Ordering::Relaxed), self.shared.limits.events)
     }
 
-    /// See [`Sampler::run_time`].
+    /// Returns the run time of the kernel programs: see [`Sampler::run_time`].
     pub fn run_time(&self) -> Option<(u64, u64)> {
         self.shared.sampler().run_time()
     }
@@ -208,17 +206,17 @@ impl Drop for BackgroundSampler {
     }
 }
 
-impl Shared {
-    fn run(&self, events: &Sender<Vec<Event>>, waker: &Waker) {
+impl ReaderState {
+    fn run(&self, events: &Sender<Vec<KernelEvent>>, epoll: &RingEpoll) {
         let mut next_cpu_check = Instant::now() + CPU_CHECK_INTERVAL;
         let mut last_event = Instant::now();
         while !self.stop.load(Ordering::Relaxed) {
-            let is_quiet = last_event.elapsed() >= QUIET;
+            let is_quiet = last_event.elapsed() >= QUIET_AFTER;
             let limit = if is_quiet { QUIET_INTERVAL.max(self.interval) } else { self.interval };
-            let is_urgent = waker.wait(limit);
+            let is_urgent = epoll.wait(limit);
             if is_urgent {
-                // Handed on are only events that are complete for sure.
-                std::thread::sleep(SETTLE + Duration::from_micros(200));
+                // Only events whose records are certainly complete are delivered.
+                std::thread::sleep(RECORD_WRITE_DELAY + Duration::from_micros(200));
             }
             let mut sampler = self.sampler();
             let mut batch = Vec::new();
@@ -239,7 +237,7 @@ impl Shared {
             }
             if Instant::now() >= next_cpu_check {
                 next_cpu_check = Instant::now() + CPU_CHECK_INTERVAL;
-                if let Err(error) = sampler.follow_cpus() {
+                if let Err(error) = sampler.update_cpus() {
                     tracing::error!(%error, "a CPU is not sampled");
                 }
             }
@@ -249,9 +247,9 @@ impl Shared {
         let _ = events.send(batch);
     }
 
-    fn queue(&self, event: Event, batch: &mut Vec<Event>) {
+    fn queue(&self, event: KernelEvent, batch: &mut Vec<KernelEvent>) {
         let bytes = bytes(&event);
-        if matches!(event.kind, EventKind::Sample(_)) {
+        if matches!(event.kind, KernelEventKind::Sample(_)) {
             if self.queued_bytes.load(Ordering::Relaxed) + bytes > self.limits.samples {
                 self.shed.fetch_add(1, Ordering::Relaxed);
                 return;
@@ -259,12 +257,12 @@ impl Shared {
             self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
         } else {
             let is_full = self.event_bytes.load(Ordering::Relaxed) + bytes > self.limits.events;
-            // Whoever maps code in a loop must not take the room of samples, nor all memory. Other
-            // events are small.
-            if is_full && matches!(event.kind, EventKind::Map { .. }) {
+            // A process that maps code in a loop must not displace samples, nor take all memory.
+            // Other events are small.
+            if is_full && matches!(event.kind, KernelEventKind::Map { .. }) {
                 self.dropped.fetch_add(1, Ordering::Relaxed);
                 if !self.is_dropping.swap(true, Ordering::Relaxed) {
-                    self.tell_lost(batch);
+                    self.push_events_lost(batch);
                 }
                 return;
             }
@@ -273,33 +271,33 @@ impl Shared {
         batch.push(event);
     }
 
-    /// Ends a stretch in which events were dropped, once there is room again: what is read of
-    /// processes from then on has all that was dropped.
-    fn end_dropping(&self, batch: &mut Vec<Event>) {
-        let has_room = self.event_bytes.load(Ordering::Relaxed) < self.limits.events / 2;
-        if has_room && self.is_dropping.swap(false, Ordering::Relaxed) {
-            self.tell_lost(batch);
+    /// Ends dropping once the queue has shrunk: processes that are read from then on have the
+    /// mappings that were dropped.
+    fn end_dropping(&self, batch: &mut Vec<KernelEvent>) {
+        let has_shrunk = self.event_bytes.load(Ordering::Relaxed) < self.limits.events / 2;
+        if has_shrunk && self.is_dropping.swap(false, Ordering::Relaxed) {
+            self.push_events_lost(batch);
         }
     }
 
-    fn tell_lost(&self, batch: &mut Vec<Event>) {
-        let event = Event { time_ns: monotonic_ns(), kind: EventKind::EventsLost };
+    fn push_events_lost(&self, batch: &mut Vec<KernelEvent>) {
+        let event = KernelEvent { time_ns: monotonic_ns(), kind: KernelEventKind::EventsLost };
         self.event_bytes.fetch_add(bytes(&event), Ordering::Relaxed);
         batch.push(event);
     }
 
-    /// A thread that panicked left counters at worst.
+    /// Locks the sampler. A thread that panicked has left outdated counters at worst.
     fn sampler(&self) -> MutexGuard<'_, Sampler> {
         self.sampler.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Memory that an event takes while it waits.
-fn bytes(event: &Event) -> usize {
-    size_of::<Event>()
+/// Returns the memory of a queued event.
+fn bytes(event: &KernelEvent) -> usize {
+    size_of::<KernelEvent>()
         + match &event.kind {
-            EventKind::Sample(sample) => sample.words() * 8,
-            EventKind::Map { mapping, .. } => mapping.path.len(),
+            KernelEventKind::Sample(sample) => sample.words() * 8,
+            KernelEventKind::Map { mapping, .. } => mapping.path.len(),
             _ => 0,
         }
 }

@@ -6,7 +6,7 @@ use jvmprof_common::frame::UserFrame;
 use crate::event_type::EventType;
 use crate::types::Avma;
 
-/// A sample: who ran, and where.
+/// A sample: the thread that ran, and its stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// What it was taken of.
@@ -16,27 +16,27 @@ pub struct Sample {
     words: Box<[u64]>,
 }
 
-/// A ring buffer record that isn't a sample of this version.
+/// Error of a ring buffer record that isn't a sample of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed;
+pub struct MalformedSample;
 
 const HEADER_BYTES: usize = size_of::<SampleHeader>();
 
 impl Sample {
-    /// Reads a ring buffer record.
+    /// Parses a ring buffer record.
     ///
     /// # Errors
-    /// The record is too short, of another version, or its lengths don't fit.
-    pub fn parse(record: &[u8]) -> Result<Self, Malformed> {
-        let (head, rest) = record.split_at_checked(HEADER_BYTES).ok_or(Malformed)?;
-        let header = parse_header(head).ok_or(Malformed)?;
-        let stop = Stop::from_u8(header.stop).ok_or(Malformed)?;
+    /// Returns an error if the record is too short, of another version, or its lengths don't fit.
+    pub fn parse(record: &[u8]) -> Result<Self, MalformedSample> {
+        let (head, rest) = record.split_at_checked(HEADER_BYTES).ok_or(MalformedSample)?;
+        let header = parse_header(head).ok_or(MalformedSample)?;
+        let stop = Stop::from_u8(header.stop).ok_or(MalformedSample)?;
         let words = usize::from(header.kernel_frames)
             + usize::from(header.user_words)
             + usize::from(header.tail_words)
             + usize::from(header.far_words);
         if header.magic != SAMPLE_MAGIC || words > SAMPLE_WORDS || rest.len() < words * 8 {
-            return Err(Malformed);
+            return Err(MalformedSample);
         }
         let words =
             rest[..words * 8].as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
@@ -44,52 +44,52 @@ impl Sample {
         Ok(Self { event: EventType::Cpu, header, stop, words })
     }
 
-    /// Kernel addresses, leaf first. All but the first are return addresses.
+    /// Returns the kernel addresses, leaf first. All but the first are return addresses.
     pub fn kernel(&self) -> &[u64] {
         &self.words[..usize::from(self.header.kernel_frames)]
     }
 
-    /// Words of the user stack, leaf first: see [`jvmprof_common::frame::UserFrame`].
+    /// Returns the words of the user stack, leaf first: see [`jvmprof_common::frame::UserFrame`].
     pub fn user(&self) -> &[u64] {
         let begin = usize::from(self.header.kernel_frames);
         &self.words[begin..begin + usize::from(self.header.user_words)]
     }
 
-    /// The stack from [`Self::tail_start`] on.
+    /// Returns the copy of the stack, which begins at [`Self::tail_start`].
     pub fn tail(&self) -> &[u64] {
         let end = self.words.len() - usize::from(self.header.far_words);
         &self.words[usize::from(self.header.kernel_frames) + usize::from(self.header.user_words)..end]
     }
 
-    /// Other stretches of the process's memory: where each begins, and its words.
+    /// Returns copies of other memory of the process: start address and words of each.
     pub fn stretches(&self) -> impl Iterator<Item = (Avma, &[u64])> {
         let mut words = &self.words[self.words.len() - usize::from(self.header.far_words)..];
         std::iter::from_fn(move || {
             let [start, length, rest @ ..] = words else { return None };
-            let (stretch, behind) = rest.split_at_checked(usize::try_from(*length).ok()?)?;
-            words = behind;
+            let (stretch, after) = rest.split_at_checked(usize::try_from(*length).ok()?)?;
+            words = after;
             Some((Avma(*start), stretch))
         })
     }
 
-    /// Where the copied stack begins.
+    /// Returns the address of the first word of [`Self::tail`].
     pub fn tail_start(&self) -> Avma {
         Avma(self.header.tail_sp.saturating_sub(self.header.tail_below.into()))
     }
 
-    /// The addresses of the user's frames that should lie in mappings.
+    /// Returns the lookup addresses of the user frames, which should lie in mappings.
     pub fn addresses(&self) -> impl Iterator<Item = Avma> + '_ {
         let mut words = self.user();
         let frames = std::iter::from_fn(move || UserFrame::take(&mut words));
         frames.filter_map(|frame| frame.lookup_address()).map(Avma)
     }
 
-    /// The words of all parts, in this order.
+    /// Returns the words of all parts, in the order kernel, user, tail, stretches.
     pub fn all_words(&self) -> &[u64] {
         &self.words
     }
 
-    /// How many words all parts have together.
+    /// Returns the number of words of all parts.
     pub fn words(&self) -> usize {
         self.words.len()
     }
@@ -98,15 +98,15 @@ impl Sample {
         self.header.flags & FLAG_KERNEL_MODE != 0
     }
 
-    /// The thread's name.
+    /// Returns the thread's name.
     pub fn comm(&self) -> String {
-        name(&self.header.comm)
+        kernel_string(&self.header.comm)
     }
 }
 
 #[cfg(test)]
 impl Sample {
-    /// For tests that need one, whichever.
+    /// Returns an empty sample, for tests.
     pub(crate) fn empty() -> Self {
         let magic = SAMPLE_MAGIC.to_le_bytes();
         let record: Vec<u8> = magic.into_iter().chain(std::iter::repeat(0)).take(HEADER_BYTES).collect();
@@ -114,14 +114,14 @@ impl Sample {
     }
 }
 
-/// A NUL-padded kernel name as text.
-pub(super) fn name(bytes: &[u8]) -> String {
+/// Converts a NUL-padded name of the kernel to text.
+pub(super) fn kernel_string(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
 fn parse_header(bytes: &[u8]) -> Option<SampleHeader> {
-    let mut fields = Fields(bytes);
+    let mut fields = HeaderFields(bytes);
     Some(SampleHeader {
         magic: u64::from_le_bytes(fields.take()?),
         time_ns: u64::from_le_bytes(fields.take()?),
@@ -150,9 +150,9 @@ fn parse_header(bytes: &[u8]) -> Option<SampleHeader> {
     })
 }
 
-struct Fields<'a>(&'a [u8]);
+struct HeaderFields<'a>(&'a [u8]);
 
-impl Fields<'_> {
+impl HeaderFields<'_> {
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (field, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
@@ -162,7 +162,7 @@ impl Fields<'_> {
 
 #[cfg(test)]
 impl Sample {
-    /// A sample of these parts, for tests of those that take samples.
+    /// Returns a sample of these parts, for tests.
     pub(crate) fn of_parts(kernel: &[u64], user: &[u64], tail: &[u64], stop: Stop) -> Self {
         let header = SampleHeader {
             kernel_frames: kernel.len() as u16,
@@ -245,10 +245,10 @@ mod tests {
     fn a_record_cut_short_or_of_another_version_is_refused() {
         let whole = record(1, 1, 1, &[1, 2, 3]);
         for length in 0..whole.len() {
-            assert_eq!(Sample::parse(&whole[..length]), Err(Malformed), "{length} bytes");
+            assert_eq!(Sample::parse(&whole[..length]), Err(MalformedSample), "{length} bytes");
         }
         let mut other = whole;
         other[7] = 0;
-        assert_eq!(Sample::parse(&other), Err(Malformed));
+        assert_eq!(Sample::parse(&other), Err(MalformedSample));
     }
 }

@@ -1,16 +1,16 @@
-//! Which period a sample was taken with, once the frequency has changed.
+//! Sampling periods by CPU and time, since the frequency may change.
 
 use std::collections::{HashMap, VecDeque};
 
-/// Changes that are remembered: no sample is under way for longer than those take.
+/// Most changes that are kept: no sample is under way for longer than those take.
 const MAX_CHANGES: usize = 16;
 
-/// Nanoseconds between the samples of a CPU at this frequency.
+/// Returns the nanoseconds between the samples of a CPU at this frequency.
 pub fn period_ns(frequency: u32) -> u64 {
     1_000_000_000 / u64::from(frequency.max(1))
 }
 
-/// Another frequency, from a moment on that differs from CPU to CPU.
+/// A change of the frequency, at a time that differs from CPU to CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrequencyChange {
     /// Samples per second and CPU from then on.
@@ -22,16 +22,16 @@ pub struct FrequencyChange {
     pub cpus: HashMap<u32, u64>,
 }
 
-/// The periods of samples by CPU and time.
+/// Sampling periods by CPU and time.
 #[derive(Clone, Debug)]
-pub struct Periods {
-    /// Before all changes that are remembered.
+pub struct SamplingPeriods {
+    /// Frequency before all changes that are kept.
     first: u32,
     changes: VecDeque<FrequencyChange>,
 }
 
-impl Periods {
-    /// `frequency`: what sampling began with.
+impl SamplingPeriods {
+    /// Makes the periods of a sampler that begins with this frequency.
     pub fn new(frequency: u32) -> Self {
         Self { first: frequency, changes: VecDeque::new() }
     }
@@ -45,13 +45,13 @@ impl Periods {
         }
     }
 
-    /// The frequency of samples that are taken now.
+    /// Returns the current frequency.
     pub fn frequency(&self) -> u32 {
         self.changes.back().map_or(self.first, |change| change.frequency)
     }
 
-    /// The period of a sample, ns.
-    pub fn of(&self, cpu: u32, time_ns: u64) -> u64 {
+    /// Returns the period of a sample, in ns.
+    pub fn period_at(&self, cpu: u32, time_ns: u64) -> u64 {
         let is_before =
             |change: &&FrequencyChange| change.cpus.get(&cpu).unwrap_or(&change.began_ns) <= &time_ns;
         period_ns(self.changes.iter().rev().find(is_before).map_or(self.first, |change| change.frequency))
@@ -68,8 +68,8 @@ mod tests {
 
     #[test]
     fn each_cpu_has_its_own_moment_of_change() {
-        let mut periods = Periods::new(100);
-        assert_eq!(periods.of(0, 5), 10_000_000);
+        let mut periods = SamplingPeriods::new(100);
+        assert_eq!(periods.period_at(0, 5), 10_000_000);
         periods.change(change(50, 10, &[(0, 12), (1, 14)]));
         periods.change(change(10, 100, &[(0, 112)]));
         for (cpu, time, period) in [
@@ -85,19 +85,19 @@ mod tests {
             (2, 9, 10_000_000),
             (2, 10, 20_000_000),
         ] {
-            assert_eq!(periods.of(cpu, time), period, "CPU {cpu} at {time}");
+            assert_eq!(periods.period_at(cpu, time), period, "CPU {cpu} at {time}");
         }
         assert_eq!(periods.frequency(), 10);
     }
 
     #[test]
     fn memory_is_bounded() {
-        let mut periods = Periods::new(1000);
+        let mut periods = SamplingPeriods::new(1000);
         for index in 1..=40 {
             periods.change(change(index, u64::from(index) * 10, &[]));
         }
         assert_eq!(periods.changes.len(), MAX_CHANGES);
-        assert_eq!(periods.of(0, 405), period_ns(40));
-        assert_eq!(periods.of(0, 0), period_ns(24));
+        assert_eq!(periods.period_at(0, 405), period_ns(40));
+        assert_eq!(periods.period_at(0, 0), period_ns(24));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::frames::frame;
 use crate::profile::model::{Frame, FrameKind, Mapping};
-use crate::sampler::KernelNames;
+use crate::sampler::KernelSymbolizer;
 use crate::types::{Avma, FastHasher, FileOffset};
 
 /// The system calls that replace a program (Linux fs/exec.c), as x86-64's table of system calls
@@ -25,7 +25,7 @@ struct Function {
 #[derive(Debug, Default)]
 pub(super) struct KernelFrames {
     /// `None`: nothing is sampled.
-    names: Option<KernelNames>,
+    names: Option<KernelSymbolizer>,
     error: Option<String>,
     /// What was met of the kernel's functions, by their starts.
     functions: BTreeMap<Avma, Function>,
@@ -36,7 +36,7 @@ pub(super) struct KernelFrames {
 
 impl KernelFrames {
     /// Has the kernel asked from now on.
-    pub(super) fn ask(&mut self, names: Option<KernelNames>) {
+    pub(super) fn ask(&mut self, names: Option<KernelSymbolizer>) {
         self.names = names;
     }
 
@@ -95,7 +95,7 @@ impl KernelFrames {
     fn learn(&mut self, addresses: &[Avma]) {
         let unknown: Vec<_> = addresses.iter().copied().filter(|at| self.function(*at).is_none()).collect();
         let Some(names) = &mut self.names else { return };
-        let named = match names.name(&unknown) {
+        let named = match names.symbolize(&unknown) {
             Ok(named) => named,
             Err(error) => {
                 if self.error.is_none() {

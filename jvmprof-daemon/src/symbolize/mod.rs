@@ -29,7 +29,7 @@ use crate::native::file_cache::{FileCache, FileCacheLimits};
 use crate::native::file_identity::FileKey;
 use crate::process::{Process, ProcessKey};
 use crate::profile::model::{Frame, Mapping};
-use crate::sampler::{KernelTables, Sample};
+use crate::sampler::{BpfMaps, Sample};
 use crate::types::{Avma, FastHasher};
 pub use counts::{CacheSize, SymbolCounts};
 use frames::{frame_bytes, marker};
@@ -320,8 +320,8 @@ impl Symbolizer {
     ///
     /// # Errors
     /// The system has no thread left.
-    pub fn fill(&mut self, mut tables: KernelTables) -> io::Result<()> {
-        self.kernel.ask(tables.take_names());
+    pub fn fill(&mut self, mut tables: BpfMaps) -> io::Result<()> {
+        self.kernel.ask(tables.take_kernel_symbolizer());
         let loader = RowsLoader::start(Arc::clone(&self.files))?;
         self.kernel_side = Some(KernelSide { tables: CodeTables::new(tables), loader });
         Ok(())

@@ -14,7 +14,7 @@ use jvmprof_daemon::clock::monotonic_ns;
 use jvmprof_daemon::process::process_table::mapped_code;
 use jvmprof_daemon::process::{Process, ProcessKey, ProcessTable};
 use jvmprof_daemon::profile::model::FrameKind;
-use jvmprof_daemon::sampler::{Event, EventKind, Sample, Sampler, SamplerOptions};
+use jvmprof_daemon::sampler::{KernelEvent, KernelEventKind, Sample, Sampler, SamplerOptions};
 use jvmprof_daemon::symbolize::{SymbolMemory, Symbolizer};
 
 /// Samples of generated code.
@@ -43,18 +43,18 @@ fn find(table: &ProcessTable, key: ProcessKey) -> Option<&Process> {
 }
 
 impl Judge {
-    fn handle(&mut self, event: Event) {
+    fn handle(&mut self, event: KernelEvent) {
         match event.kind {
-            EventKind::Sample(sample) => self.judge(&sample),
-            EventKind::Exec { pid, comm } => self.table.exec(pid, &comm, event.time_ns),
-            EventKind::Fork { pid, parent } => self.table.fork(pid, parent),
-            EventKind::Exit { pid, tid } => self.table.exit(pid, tid),
-            EventKind::Map { pid, mapping: new } => {
+            KernelEventKind::Sample(sample) => self.judge(&sample),
+            KernelEventKind::Exec { pid, comm } => self.table.exec(pid, &comm, event.time_ns),
+            KernelEventKind::Fork { pid, parent } => self.table.fork(pid, parent),
+            KernelEventKind::Exit { pid, tid } => self.table.exit(pid, tid),
+            KernelEventKind::Map { pid, mapping: new } => {
                 let code = mapped_code(pid, new.start, new.length, new.offset, &new.path, new.build_id);
                 self.table.map(pid, event.time_ns, code);
             }
-            EventKind::EventsLost => self.table.events_lost(),
-            EventKind::ThreadName { .. } => {}
+            KernelEventKind::EventsLost => self.table.events_lost(),
+            KernelEventKind::ThreadName { .. } => {}
         }
     }
 

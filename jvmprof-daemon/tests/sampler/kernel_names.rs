@@ -4,17 +4,17 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use jvmprof_daemon::sampler::{KernelNames, Sampler, SamplerOptions};
+use jvmprof_daemon::sampler::{KernelSymbolizer, Sampler, SamplerOptions};
 use jvmprof_daemon::types::Avma;
 
 /// The kernel's own image; modules and BPF programs, which come and go, lie above.
 const IMAGE: std::ops::Range<u64> = 0xffff_ffff_8000_0000..0xffff_ffff_a000_0000;
 
-fn names() -> (Sampler, KernelNames) {
+fn names() -> (Sampler, KernelSymbolizer) {
     let options =
         SamplerOptions { frequency: 1, pids: Some(vec![u32::MAX]), ring_bytes: 4096, kernel_log: false };
     let mut names = None;
-    let sampler = Sampler::start(&options, |mut tables| names = tables.take_names());
+    let sampler = Sampler::start(&options, |mut tables| names = tables.take_kernel_symbolizer());
     (sampler.expect("the kernel lets root sample"), names.expect("the kernel takes the program"))
 }
 
@@ -38,7 +38,7 @@ fn every_function_of_the_running_kernel_is_named_as_the_list_of_its_symbols_does
     // Somewhere in the function, as a pc is.
     let places: Vec<_> = listed.keys().map(|start| Avma(start + 1)).collect();
     let begin = Instant::now();
-    let named = names.name(&places).expect("the kernel runs the program");
+    let named = names.symbolize(&places).expect("the kernel runs the program");
     println!("{} functions named in {:?}", places.len(), begin.elapsed());
     let mut of_one_byte = 0;
     for ((start, aliases), symbol) in listed.iter().zip(&named) {
@@ -59,8 +59,8 @@ fn every_function_of_the_running_kernel_is_named_as_the_list_of_its_symbols_does
 fn what_is_no_code_of_the_kernel_has_no_name_and_the_program_itself_has_one() {
     let (_sampler, mut names) = names();
     let nowhere = [Avma(1), Avma(0x7fff_0000_0000), Avma(0xffff_8880_0000_0000), Avma(u64::MAX)];
-    assert_eq!(names.name(&nowhere).expect("the kernel runs the program"), [const { None }; 4]);
-    assert_eq!(names.name(&[]).expect("nothing to do"), []);
-    let own = names.own_caller().expect("the kernel runs the program").expect("a function");
+    assert_eq!(names.symbolize(&nowhere).expect("the kernel runs the program"), [const { None }; 4]);
+    assert_eq!(names.symbolize(&[]).expect("nothing to do"), []);
+    let own = names.probe().expect("the kernel runs the program").expect("a function");
     assert!(own.contains("kernel_names") || own.contains("bpf"), "{own}");
 }

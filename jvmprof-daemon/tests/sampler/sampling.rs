@@ -5,7 +5,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use jvmprof_common::abi::{Counter, Stop};
-use jvmprof_daemon::sampler::{BackgroundSampler, Event, EventKind, QueueLimits, Sampler, SamplerOptions};
+use jvmprof_daemon::sampler::{
+    BackgroundSampler, KernelEvent, KernelEventKind, QueueLimits, Sampler, SamplerOptions,
+};
 
 fn start(pids: Option<Vec<u32>>) -> Sampler {
     let options = SamplerOptions { frequency: 199, pids, ring_bytes: 1 << 20, kernel_log: false };
@@ -16,7 +18,7 @@ fn busy_shell() -> Child {
     Command::new("sh").args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn().expect("sh is there")
 }
 
-fn collect(sampler: &mut Sampler, time: Duration) -> Vec<Event> {
+fn collect(sampler: &mut Sampler, time: Duration) -> Vec<KernelEvent> {
     let mut events = Vec::new();
     let end = Instant::now() + time;
     while Instant::now() < end {
@@ -39,7 +41,7 @@ fn only_the_wanted_process_is_sampled_and_every_sample_arrives() {
     let pids: Vec<u32> = events
         .iter()
         .filter_map(|event| match &event.kind {
-            EventKind::Sample(sample) => Some(sample.header.pid),
+            KernelEventKind::Sample(sample) => Some(sample.header.pid),
             _ => None,
         })
         .collect();
@@ -71,7 +73,7 @@ fn what_is_let_go_of_at_the_end_is_counted() {
     busy.kill().expect("the child runs");
     busy.wait().expect("the child can be waited for");
     sampler.stop();
-    sampler.shed_rest();
+    sampler.shed_queued();
     let counts = sampler.counts();
     assert_eq!((counts.shed, sampler.queued_bytes()), (counts.get(Counter::Emitted), 0));
     assert!(sampler.take().is_none());
@@ -91,22 +93,22 @@ fn a_command_is_seen_from_exec_to_exit_in_order_with_its_samples() {
     let mut seen = Vec::new();
     for event in &events {
         match &event.kind {
-            EventKind::Exec { pid: of, comm } if *of == pid => {
+            KernelEventKind::Exec { pid: of, comm } if *of == pid => {
                 assert_eq!(comm, "sh");
                 seen.push("exec");
             }
-            EventKind::Map { pid: of, mapping } if *of == pid && mapping.path.contains("libc.so") => {
+            KernelEventKind::Map { pid: of, mapping } if *of == pid && mapping.path.contains("libc.so") => {
                 assert!(mapping.build_id.is_some(), "the kernel tells libc's build id");
                 seen.push("libc");
             }
-            EventKind::Sample(sample) if sample.header.pid == pid && sample.comm() == "sh" => {
+            KernelEventKind::Sample(sample) if sample.header.pid == pid && sample.comm() == "sh" => {
                 assert!(sample.header.start_ns > 0);
                 assert_ne!(sample.stop, Stop::KernelThread);
                 // The kernel tells of the exit some time before the process runs for the last time,
                 // without its memory.
                 seen.push(if sample.stop == Stop::NoMemory { "exiting" } else { "sample" });
             }
-            EventKind::Exit { pid: of, .. } if *of == pid => seen.push("exit"),
+            KernelEventKind::Exit { pid: of, .. } if *of == pid => seen.push("exit"),
             _ => {}
         }
     }
@@ -131,7 +133,7 @@ fn children_of_a_wanted_process_are_sampled_too() {
     parent.wait().expect("the parent ends by itself");
     let of_children = events
         .iter()
-        .filter(|event| matches!(&event.kind, EventKind::Sample(sample) if sample.header.pid != parent.id()))
+        .filter(|event| matches!(&event.kind, KernelEventKind::Sample(sample) if sample.header.pid != parent.id()))
         .count();
     assert!(of_children > 20, "{of_children} samples of the busy child");
 }

@@ -8,7 +8,7 @@ use procfs::sys::kernel::Version;
 use super::{CheckStatus, HostCheck};
 use crate::app::errors::with_causes;
 use crate::sampler::ebpf::btf::{Btf, VMLINUX};
-use crate::sampler::{Clock, KernelTables, Sampler, SamplerOptions};
+use crate::sampler::{BpfMaps, SampleClock, Sampler, SamplerOptions};
 
 /// `bpf_task_pt_regs` and `bpf_get_current_task_btf` are there from here on.
 const OLDEST: (u8, u8) = (5, 15);
@@ -26,8 +26,8 @@ pub(super) fn sampling_checks() -> Vec<HostCheck> {
     match Sampler::start(&idle(), |tables| names = Some(kernel_names(tables))) {
         Ok(sampler) => {
             let clock = match sampler.clock() {
-                Clock::Cycles => "hardware cycles",
-                Clock::CpuClock => "cpu-clock (no hardware cycles here, as in most virtual machines)",
+                SampleClock::Cycles => "hardware cycles",
+                SampleClock::CpuClock => "cpu-clock (no hardware cycles here, as in most virtual machines)",
             };
             let sampling =
                 HostCheck::ok("sampling", format!("the kernel programs load and attach; clock: {clock}"));
@@ -110,9 +110,9 @@ fn pid_namespace() -> HostCheck {
 }
 
 /// Checks that the kernel names its own functions.
-fn kernel_names(mut tables: KernelTables) -> HostCheck {
+fn kernel_names(mut tables: BpfMaps) -> HostCheck {
     let name = "kernel symbols";
-    match tables.take_names().map(|mut names| names.own_caller()).transpose() {
+    match tables.take_kernel_symbolizer().map(|mut names| names.probe()).transpose() {
         Ok(Some(Some(caller))) => HostCheck::ok(name, format!("the kernel tells them: {caller}")),
         Ok(Some(None)) => HostCheck::new(
             name,

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use memchr::memmem;
 
-/// Where the kernel shows its type information.
+/// Path of the kernel's type information.
 pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 
 const MAGIC: u16 = 0xeb9f;
@@ -43,10 +43,10 @@ pub struct Btf {
 }
 
 impl Btf {
-    /// Reads the running kernel's.
+    /// Reads the type information of the running kernel.
     ///
     /// # Errors
-    /// The file can't be read or isn't little-endian BTF.
+    /// Returns an error if the file can't be read or isn't little-endian BTF.
     pub fn of_running_kernel() -> Result<Self, BtfError> {
         Self::read(Path::new(VMLINUX))
     }
@@ -54,7 +54,7 @@ impl Btf {
     /// Reads a file.
     ///
     /// # Errors
-    /// The file can't be read or isn't little-endian BTF.
+    /// Returns an error if the file can't be read or isn't little-endian BTF.
     pub fn read(path: &Path) -> Result<Self, BtfError> {
         let bytes = std::fs::read(path).map_err(|source| BtfError::Read { path: path.to_owned(), source })?;
         Self::parse(bytes).map_err(|what| BtfError::Malformed { path: path.to_owned(), what })
@@ -63,7 +63,7 @@ impl Btf {
     /// Parses the contents of such a file.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// Returns the defect.
     pub fn parse(bytes: Vec<u8>) -> Result<Self, &'static str> {
         let header = |at| u32_at(&bytes, at).map(|value| value as usize).ok_or("header cut short");
         if bytes.get(..2) != Some(&MAGIC.to_le_bytes()) {
@@ -87,10 +87,11 @@ impl Btf {
         Ok(Self { strings, strings_end, types, bytes })
     }
 
-    /// Offset in bytes of a structure's field; fields of anonymous members count as its own.
+    /// Returns the offset in bytes of a structure's field; fields of anonymous members count as its
+    /// own.
     ///
     /// # Errors
-    /// There is no such structure or field, or it is a bit field.
+    /// Returns an error if there is no such structure or field, or it is a bit field.
     pub fn offset_of(&self, structure: &'static str, field: &'static str) -> Result<u32, BtfError> {
         self.named(structure)
             .filter(|(_, at)| self.is_aggregate(*at))
@@ -98,11 +99,11 @@ impl Btf {
             .ok_or(BtfError::NoField { structure, field })
     }
 
-    /// Type information in which this function alone has its name, under its own id: it is what
-    /// attaching to it takes, and all types, read into memory, take five megabytes.
+    /// Returns type information that only has this function, under its own id. Attaching to it
+    /// requires no more, and all types take five megabytes of memory.
     ///
     /// # Errors
-    /// There is no such function.
+    /// Returns an error if there is no such function.
     pub fn of_function(&self, function: &'static str) -> Result<Vec<u8>, BtfError> {
         let it = self.named(function).find(|(_, at)| self.is_kind(*at, KIND_FUNC));
         let (before, _) = it.ok_or(BtfError::NoFunction { function })?;
@@ -110,22 +111,21 @@ impl Btf {
         let types = std::iter::repeat_n(record(0, KIND_FWD), before).chain([record(1, KIND_FUNC)]);
         let names = [b"\0", function.as_bytes(), b"\0"].concat();
         let (types_length, names_length) = (12 * (before as u32 + 1), names.len() as u32);
-        // Magic, version 1, no flags; the header's length, then where types and strings are behind
-        // it.
+        // Magic, version 1, no flags; the header's length; offset and length of types and strings.
         let header = [u32::from(MAGIC) | 1 << 16, 24, 0, types_length, types_length, names_length];
         let words = header.into_iter().chain(types.flatten());
         Ok(words.flat_map(u32::to_le_bytes).chain(names).collect())
     }
 
-    /// The types of this name: how many come before, and the offset of the record.
+    /// Returns the types of this name: index and offset of the record.
     fn named(&self, name: &str) -> impl Iterator<Item = (usize, u32)> {
-        // A hundred thousand numbers are quicker compared than as many names. What ends in the name
-        // may share its bytes.
+        // Comparing a hundred thousand numbers is quicker than as many names. A longer name that
+        // ends in this one may share its bytes.
         let strings = self.bytes.get(self.strings..self.strings_end).unwrap_or_default();
         let ended = [name.as_bytes(), b"\0"].concat();
-        let places: Vec<u32> = memmem::find_iter(strings, &ended).map(|at| at as u32).collect();
-        let is_it = move |at: u32| self.word(at).is_some_and(|name| places.contains(&name));
-        self.types.iter().copied().enumerate().filter(move |(_, at)| is_it(*at))
+        let offsets: Vec<u32> = memmem::find_iter(strings, &ended).map(|at| at as u32).collect();
+        let has_name = move |at: u32| self.word(at).is_some_and(|name| offsets.contains(&name));
+        self.types.iter().copied().enumerate().filter(move |(_, at)| has_name(*at))
     }
 
     fn find_field(&self, at: u32, field: &str, nesting: u32) -> Option<u32> {
@@ -160,7 +160,7 @@ impl Btf {
         self.word(at + 4).is_some_and(|info| info >> 24 & 0x1f == kind)
     }
 
-    /// The name that a type or member record begins with.
+    /// Returns the name of a type or member record.
     fn name(&self, at: u32) -> Option<&[u8]> {
         let begin = self.strings.checked_add(self.word(at)? as usize)?;
         let rest = self.bytes.get(begin..self.strings_end)?;
@@ -176,7 +176,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().map(|chunk| u32::from_le_bytes(*chunk))
 }
 
-/// Bytes that follow a type's 12-byte record, by its kind and number of elements.
+/// Returns the bytes that follow a type's 12-byte record, by its kind and number of elements.
 fn trailing_bytes(info: u32) -> Option<usize> {
     let elements = (info & 0xffff) as usize;
     Some(match info >> 24 & 0x1f {

@@ -1,15 +1,15 @@
-//! Processes that the kernel program doesn't sample, since nobody wants their samples.
+//! Processes that the kernel program doesn't sample, since relabelling rules drop their samples.
 
 use aya::maps::{Array, HashMap, MapData, MapError};
 use jvmprof_common::abi::{DROPPED_PIDS, DROPS};
 
-use super::object::{map_error, take};
+use super::object::{map_error, take_map};
 use crate::sampler::error::SamplerError;
 
-/// The kernel's table of them.
+/// The BPF map of those processes.
 pub struct DroppedProcesses {
     map: HashMap<MapData, u32, u64>,
-    /// Whether the kernel program looks into it.
+    /// 1 if the kernel program has to look processes up.
     is_used: Array<MapData, u32>,
 }
 
@@ -21,20 +21,19 @@ impl std::fmt::Debug for DroppedProcesses {
 
 impl DroppedProcesses {
     pub(super) fn of(ebpf: &mut aya::Ebpf) -> Result<Self, SamplerError> {
-        Ok(Self { map: take(ebpf, DROPPED_PIDS)?, is_used: take(ebpf, DROPS)? })
+        Ok(Self { map: take_map(ebpf, DROPPED_PIDS)?, is_used: take_map(ebpf, DROPS)? })
     }
 
-    /// Samples of this process aren't taken any more, until it replaces its program. `start_ns`: as
-    /// its samples tell it.
+    /// Stops sampling a process, until its next exec. `start_ns`: the start time in its samples.
     ///
     /// # Errors
-    /// The table is full (8,192 processes), or the kernel refused.
+    /// Returns an error if the map is full (8,192 processes) or the kernel refused.
     pub fn insert(&mut self, pid: u32, start_ns: u64) -> Result<(), SamplerError> {
         self.is_used.set(0, 1, 0).map_err(map_error(DROPS))?;
         self.map.insert(pid, start_ns, 0).map_err(map_error(DROPPED_PIDS))
     }
 
-    /// It is sampled again.
+    /// Samples a process again.
     pub fn remove(&mut self, pid: u32) {
         match self.map.remove(&pid) {
             // Exec may have been faster.

@@ -1,6 +1,6 @@
-//! Names of the kernel's code, from the kernel itself: a kernel program writes addresses as
-//! `printk` would. Neither has the list of all symbols to be read (`/proc/kallsyms`: 200,000
-//! lines), nor does it age when modules and other BPF programs come.
+//! Symbols of kernel addresses, from the kernel itself: a kernel program formats addresses as
+//! `printk` does. So the list of all symbols needn't be read (`/proc/kallsyms`: 200,000 lines), and
+//! symbols of modules and BPF programs that are loaded later are found, too.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -10,11 +10,11 @@ use aya::programs::{ProgramFd, RawTracePoint};
 use jvmprof_common::abi::{KERNEL_NAME_BYTES, KERNEL_NAMES, KERNEL_NAMES_PROGRAM, KernelName, NAMES};
 use nix::errno::Errno;
 
-use super::object::{Plain, map_error, plain, program, program_error, take};
+use super::object::{PodValue, impl_pod, map_error, program, program_error, take_map};
 use crate::sampler::error::SamplerError;
 use crate::types::Avma;
 
-/// What the symbol of the padding before a function is called (Linux tools/objtool/elf.c,
+/// Prefix of the symbol of the padding before a function (Linux tools/objtool/elf.c,
 /// `elf_create_prefix_symbol`). It holds code of the function on processors where calls are counted
 /// (arch/x86/kernel/callthunks.c).
 const PADDING: &str = "__pfx_";
@@ -31,15 +31,15 @@ pub struct KernelSymbol {
 }
 
 impl KernelSymbol {
-    /// Reads `name+0xoffset/0xsize [module]` (Linux kernel/kallsyms.c, `__sprint_symbol`), of an
-    /// address. `None` if it is something else, as an address without a symbol is.
+    /// Parses `name+0xoffset/0xsize [module]` (Linux kernel/kallsyms.c, `__sprint_symbol`) of an
+    /// address. Returns `None` for anything else, such as an address without a symbol.
     pub fn parse(text: &str, address: Avma) -> Option<Self> {
         let (text, module) = match text.strip_suffix(']').and_then(|text| text.split_once(" [")) {
             Some((text, module)) => (text, Some(module.to_owned())),
             None => (text, None),
         };
-        let (name, place) = text.rsplit_once('+')?;
-        let (offset, size) = place.split_once('/')?;
+        let (name, position) = text.rsplit_once('+')?;
+        let (offset, size) = position.split_once('/')?;
         let (offset, size) = (hex(offset)?, hex(size)?);
         let start = Avma(address.0.checked_sub(offset)?);
         let name = name.strip_prefix(PADDING).unwrap_or(name);
@@ -54,27 +54,27 @@ impl KernelSymbol {
 
 fn hex(text: &str) -> Option<u64> {
     let digits = text.strip_prefix("0x")?;
-    // Signs are none.
+    // `from_str_radix` would accept a sign.
     digits.bytes().all(|digit| digit.is_ascii_hexdigit()).then(|| u64::from_str_radix(digits, 16).ok())?
 }
 
-plain!([KernelName; KERNEL_NAMES]);
+impl_pod!([KernelName; KERNEL_NAMES]);
 
-/// The program that names code, and what it is asked with.
-pub struct KernelNames {
+/// The kernel program that symbolizes addresses, and the map of its arguments and results.
+pub struct KernelSymbolizer {
     program: ProgramFd,
-    names: Array<MapData, Plain<[KernelName; KERNEL_NAMES]>>,
+    names: Array<MapData, PodValue<[KernelName; KERNEL_NAMES]>>,
 }
 
-impl std::fmt::Debug for KernelNames {
+impl std::fmt::Debug for KernelSymbolizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("KernelNames").finish_non_exhaustive()
+        f.debug_struct("KernelSymbolizer").finish_non_exhaustive()
     }
 }
 
-impl KernelNames {
+impl KernelSymbolizer {
     pub(super) fn of(ebpf: &mut aya::Ebpf) -> Result<Self, SamplerError> {
-        let names = take(ebpf, NAMES)?;
+        let names = take_map(ebpf, NAMES)?;
         let program: &mut RawTracePoint = program(ebpf, KERNEL_NAMES_PROGRAM)?;
         let error = program_error(KERNEL_NAMES_PROGRAM);
         program.load().map_err(&error)?;
@@ -82,11 +82,11 @@ impl KernelNames {
         Ok(Self { program, names })
     }
 
-    /// The functions that hold these addresses, in their order; `None` where the kernel knows none.
+    /// Returns the functions at these addresses, in their order; `None` for an address without one.
     ///
     /// # Errors
-    /// The kernel refused to run the program.
-    pub fn name(&mut self, addresses: &[Avma]) -> Result<Vec<Option<KernelSymbol>>, SamplerError> {
+    /// Returns an error if the kernel refused to run the program.
+    pub fn symbolize(&mut self, addresses: &[Avma]) -> Result<Vec<Option<KernelSymbol>>, SamplerError> {
         let mut symbols = Vec::with_capacity(addresses.len());
         for addresses in addresses.chunks(KERNEL_NAMES) {
             let named = self.run(addresses)?;
@@ -96,11 +96,12 @@ impl KernelNames {
         Ok(symbols)
     }
 
-    /// What the kernel calls the function by which it runs the program: proof that it names any.
+    /// Returns the symbol of the kernel's function that runs the program, which shows that the
+    /// program works.
     ///
     /// # Errors
-    /// The kernel refused to run the program.
-    pub fn own_caller(&mut self) -> Result<Option<String>, SamplerError> {
+    /// Returns an error if the kernel refused to run the program.
+    pub fn probe(&mut self) -> Result<Option<String>, SamplerError> {
         let named = self.run(&[Avma(0)])?;
         let text = text(&named[0]).filter(|text| text.contains('+'));
         Ok(text.map(str::to_owned))
@@ -112,7 +113,7 @@ impl KernelNames {
         for (name, address) in names.iter_mut().zip(addresses) {
             name.address = address.0;
         }
-        self.names.set(0, Plain(names), 0).map_err(map_error(NAMES))?;
+        self.names.set(0, PodValue(names), 0).map_err(map_error(NAMES))?;
         let ran = run(&self.program, addresses.len() as u64);
         ran.map_err(|source| program_error(KERNEL_NAMES_PROGRAM)(source.into()))?;
         Ok(self.names.get(&0, 0).map_err(map_error(NAMES))?.0)
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symbol_is_told_as_printk_does() {
+    fn a_symbol_is_parsed_as_printk_writes_it() {
         let start = 0xffff_ffff_8100_0000;
         assert_eq!(parse("do_this+0x40/0x80"), Some(("do_this".to_owned(), None, start, 0x80)));
         let in_module = Some(("first".to_owned(), Some("ext4".to_owned()), start, 0x41));
@@ -178,7 +179,7 @@ mod tests {
         assert_eq!(
             parse("__pfx_do_this+0x0/0x10").unwrap().0,
             "do_this",
-            "padding is of the function behind it"
+            "padding belongs to the function after it"
         );
         for other in [
             "",

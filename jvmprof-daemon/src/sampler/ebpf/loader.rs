@@ -4,7 +4,7 @@ use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use jvmprof_common::abi::globals;
 
 use super::btf::Btf;
-use super::maps::TableSizes;
+use super::maps::MapSizes;
 use super::object::program_error;
 use crate::sampler::error::SamplerError;
 use crate::sampler::online_cpus;
@@ -13,14 +13,14 @@ use crate::sampler::options::SamplerOptions;
 /// Built by `cargo xtask ebpf` and committed, so that a build needs no eBPF toolchain.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../ebpf/jvmprof.bpf.o");
 
-/// What each CPU keeps.
+/// Scratch memory and caches of each CPU.
 const CPUS: &str = "CPUS";
 pub(super) const NEW_MAPPING: &str = "new_mapping";
-/// The kernel's function that [`NEW_MAPPING`] is called by.
+/// The kernel's function that [`NEW_MAPPING`] is attached to.
 pub(super) const MAPPED: &str = "perf_event_mmap";
 pub(super) const RING: &str = "SAMPLES";
 
-/// Creates the maps and sets the globals; no program is in the kernel yet.
+/// Creates the maps and sets the globals. No program is loaded yet.
 pub(super) fn load(
     options: &SamplerOptions,
     btf: &Btf,
@@ -43,10 +43,10 @@ pub(super) fn load(
     let log = u32::from(options.kernel_log);
     let log_level: u8 = if options.kernel_log { aya_log::Level::Debug as u8 } else { 0 };
     let mut loader = EbpfLoader::new();
-    for (name, entries) in TableSizes::of_machine().entries() {
+    for (name, entries) in MapSizes::of_machine().entries() {
         loader.map_max_entries(name, entries);
     }
-    // No relocation of ours needs the kernel's types, and they take tens of megabytes.
+    // No relocation needs the kernel's types, which take tens of megabytes.
     loader
         .btf(None)
         .verifier_log_level(verifier_log)
@@ -72,7 +72,7 @@ pub(super) fn load(
         .map_err(SamplerError::Load)
 }
 
-/// The kernel's function that [`NEW_MAPPING`] is attached to, as aya wants it described.
+/// Returns the type information of the function that [`NEW_MAPPING`] is attached to, for aya.
 pub(super) fn mapped_function(btf: &Btf) -> Result<aya::Btf, SamplerError> {
     let function = btf.of_function(MAPPED)?;
     let parsed = aya::Btf::parse(&function, aya::Endianness::Little);

@@ -1,5 +1,5 @@
-//! The kernel programs: loading, attaching to CPUs that come and go, their ring buffer, counters
-//! and filter.
+//! The kernel programs: attaching them to CPUs that come and go, their ring buffer, counters and
+//! filter.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,13 +17,13 @@ use jvmprof_common::abi::{Counter, PROFILED_PIDS, Stop};
 
 use super::btf::Btf;
 use super::loader::{MAPPED, NEW_MAPPING, RING, load, mapped_function};
-use super::maps::{KernelTables, TableSizes};
-use super::object::{map_error, program, program_error, take};
+use super::maps::{BpfMaps, MapSizes};
+use super::object::{map_error, program, program_error, take_map};
 use crate::clock::monotonic_ns;
 use crate::sampler::counts::SamplerCounts;
 use crate::sampler::error::SamplerError;
-use crate::sampler::event::{Event, EventKind};
-use crate::sampler::options::{Clock, SamplerOptions};
+use crate::sampler::event::{KernelEvent, KernelEventKind};
+use crate::sampler::options::{SampleClock, SamplerOptions};
 use crate::sampler::sample::Sample;
 use crate::sampler::sampling_period::FrequencyChange;
 
@@ -35,40 +35,43 @@ const EXEC: &str = "process_exec";
 /// Where the kernel doesn't take that one.
 const UNMAPPED_AREA: &str = "unmapped_area";
 const COUNTERS: &str = "COUNTERS";
-/// One CPU's.
-type Counters = [u64; Counter::LEN as usize];
+/// Counters of one CPU.
+type CpuCounters = [u64; Counter::LEN as usize];
 const PROGRAMS: &str = "PROGRAMS";
 
-pub(in crate::sampler) struct Programs {
+pub(in crate::sampler) struct KernelPrograms {
     ebpf: Ebpf,
     ring: RingBuf<MapData>,
-    counters: PerCpuArray<MapData, Counters>,
-    /// Keeps the filter.
+    counters: PerCpuArray<MapData, CpuCounters>,
+    /// Keeps the map of the filter alive.
     _pids: HashMap<MapData, u32, u8>,
-    /// Keeps the tail calls' targets.
+    /// Keeps the map of the tail calls' targets alive.
     _targets: ProgramArray<MapData>,
     links: BTreeMap<u32, PerfEventLinkId>,
-    clock: Clock,
+    clock: SampleClock,
     frequency: u64,
     logger: Option<EbpfLogger<&'static dyn log::Log>>,
-    /// The kernel measures the programs' run time as long as this is open.
+    /// The kernel measures the programs' run time while this is open.
     stats: Option<OwnedFd>,
 }
 
-impl fmt::Debug for Programs {
+impl fmt::Debug for KernelPrograms {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Programs").field("clock", &self.clock).field("cpus", &self.links.keys()).finish()
+        f.debug_struct("KernelPrograms")
+            .field("clock", &self.clock)
+            .field("cpus", &self.links.keys())
+            .finish()
     }
 }
 
-impl Programs {
-    /// Between loading and attaching, `prepare` gets the tables.
+impl KernelPrograms {
+    /// Loads and attaches the programs. Between the two, `prepare` gets the maps.
     pub(in crate::sampler) fn start<T>(
         options: &SamplerOptions,
         cpus: &[u32],
-        prepare: impl FnOnce(KernelTables) -> Result<T, SamplerError>,
+        prepare: impl FnOnce(BpfMaps) -> Result<T, SamplerError>,
     ) -> Result<(Self, T), SamplerError> {
-        // The verifier's reason without its walk: `doctor --programs` tells that too.
+        // The verifier's reason without its log, which `doctor --programs` prints.
         let btf = Btf::of_running_kernel()?;
         let mut ebpf = load(options, &btf, VerifierLogLevel::STATS)?;
         let stats = enable_stats(Stats::RunTime)
@@ -77,7 +80,7 @@ impl Programs {
         let logger = options.kernel_log.then(|| EbpfLogger::init(&mut ebpf)).and_then(|logger| {
             logger.inspect_err(|error| tracing::warn!(%error, "no log of the kernel programs")).ok()
         });
-        let mut targets: ProgramArray<_> = take(&mut ebpf, PROGRAMS)?;
+        let mut targets: ProgramArray<_> = take_map(&mut ebpf, PROGRAMS)?;
         for (index, name) in (0..).zip(TAIL_CALLED) {
             let target: &mut PerfEvent = program(&mut ebpf, name)?;
             target.load().map_err(program_error(name))?;
@@ -86,47 +89,47 @@ impl Programs {
             })?;
             targets.set(index, &target, 0).map_err(map_error(PROGRAMS))?;
         }
-        let mut pids: HashMap<_, u32, u8> = take(&mut ebpf, PROFILED_PIDS)?;
+        let mut pids: HashMap<_, u32, u8> = take_map(&mut ebpf, PROFILED_PIDS)?;
         for pid in options.pids.iter().flatten() {
             pids.insert(pid, 1, 0).map_err(map_error(PROFILED_PIDS))?;
         }
         if options.pids.is_some() {
-            follow(&mut ebpf, FORK, "sched_process_fork")?;
+            attach_raw_tracepoint(&mut ebpf, FORK, "sched_process_fork")?;
         }
-        follow(&mut ebpf, EXEC, "sched_process_exec")?;
-        let watched = watch_mappings(&mut ebpf, &btf);
+        attach_raw_tracepoint(&mut ebpf, EXEC, "sched_process_exec")?;
+        let attached = attach_new_mapping(&mut ebpf, &btf);
         drop(btf);
-        if let Err(error) = &watched {
+        if let Err(error) = &attached {
             tracing::debug!(%error, "new mappings aren't watched");
-            match follow(&mut ebpf, UNMAPPED_AREA, "vm_unmapped_area") {
-                Ok(()) => tracing::info!("{HALF_WATCHED}"),
-                Err(error) => tracing::warn!(%error, "{UNWATCHED}"),
+            match attach_raw_tracepoint(&mut ebpf, UNMAPPED_AREA, "vm_unmapped_area") {
+                Ok(()) => tracing::info!("{NO_FENTRY}"),
+                Err(error) => tracing::warn!(%error, "{NO_MAPPING_PROGRAM}"),
             }
         }
-        let tables = KernelTables::of(&mut ebpf, TableSizes::of_machine())?;
+        let tables = BpfMaps::of(&mut ebpf, MapSizes::of_machine())?;
         program::<&mut PerfEvent>(&mut ebpf, SAMPLE)?.load().map_err(program_error(SAMPLE))?;
         let mut programs = Self {
-            ring: take(&mut ebpf, RING)?,
-            counters: take(&mut ebpf, COUNTERS)?,
+            ring: take_map(&mut ebpf, RING)?,
+            counters: take_map(&mut ebpf, COUNTERS)?,
             _pids: pids,
             _targets: targets,
             links: BTreeMap::new(),
-            clock: Clock::Cycles,
+            clock: SampleClock::Cycles,
             frequency: u64::from(options.frequency),
             logger,
             stats,
             ebpf,
         };
         let prepared = prepare(tables)?;
-        programs.attach_first(cpus)?;
+        programs.attach_all(cpus)?;
         Ok((programs, prepared))
     }
 
-    pub(in crate::sampler) fn clock(&self) -> Clock {
+    pub(in crate::sampler) fn clock(&self) -> SampleClock {
         self.clock
     }
 
-    pub(in crate::sampler) fn follow(&mut self, cpus: &[u32]) -> Result<(), SamplerError> {
+    pub(in crate::sampler) fn update_cpus(&mut self, cpus: &[u32]) -> Result<(), SamplerError> {
         let gone: Vec<u32> = self.links.keys().copied().filter(|cpu| !cpus.contains(cpu)).collect();
         for cpu in gone {
             if let Some(link) = self.links.remove(&cpu) {
@@ -143,9 +146,9 @@ impl Programs {
         Ok(())
     }
 
-    /// Opens each CPU's event anew: whether the kernel takes a frequency or a period from a running
-    /// one depends on the clock and on what it made of it (kernel/events/core.c,
-    /// `perf_swevent_init_hrtimer`).
+    /// Reopens each CPU's event with another frequency. Whether the kernel accepts a frequency or a
+    /// period for a running event depends on the clock and on how it is implemented
+    /// (kernel/events/core.c, `perf_swevent_init_hrtimer`).
     pub(in crate::sampler) fn set_frequency(
         &mut self,
         frequency: u32,
@@ -169,18 +172,22 @@ impl Programs {
         }
     }
 
-    /// The ring's descriptor, to wait on: it is readable when a sample woke the reader.
+    /// Returns the ring's descriptor, which is readable when a sample woke the reader.
     pub(in crate::sampler) fn ring_fd(&self) -> BorrowedFd<'_> {
         self.ring.as_fd()
     }
 
-    /// Hands on what is in the ring buffer and gives how many records were malformed.
-    pub(in crate::sampler) fn drain(&mut self, handle: &mut impl FnMut(Event)) -> u64 {
+    /// Calls `handle` with the samples in the ring buffer, and returns the number of malformed
+    /// records.
+    pub(in crate::sampler) fn drain(&mut self, handle: &mut impl FnMut(KernelEvent)) -> u64 {
         let mut malformed = 0;
         while let Some(record) = self.ring.next() {
             match Sample::parse(&record) {
                 Ok(sample) => {
-                    handle(Event { time_ns: sample.header.time_ns, kind: EventKind::Sample(sample) });
+                    handle(KernelEvent {
+                        time_ns: sample.header.time_ns,
+                        kind: KernelEventKind::Sample(sample),
+                    });
                 }
                 Err(_) => malformed += 1,
             }
@@ -211,14 +218,14 @@ impl Programs {
         Some((info.run_time().as_nanos() as u64, info.run_count()))
     }
 
-    /// Finds out on the first CPU which clock this machine has.
-    fn attach_first(&mut self, cpus: &[u32]) -> Result<(), SamplerError> {
+    /// Attaches to all CPUs. The first one shows which clock this machine has.
+    fn attach_all(&mut self, cpus: &[u32]) -> Result<(), SamplerError> {
         let Some((&first, rest)) = cpus.split_first() else {
             return Ok(());
         };
         if let Err(error) = self.attach(first) {
             tracing::debug!(%error, "no hardware cycles, taking cpu-clock");
-            self.clock = Clock::CpuClock;
+            self.clock = SampleClock::CpuClock;
             self.attach(first)?;
         }
         rest.iter().try_for_each(|cpu| self.attach(*cpu))
@@ -226,8 +233,8 @@ impl Programs {
 
     fn attach(&mut self, cpu: u32) -> Result<(), SamplerError> {
         let config = match self.clock {
-            Clock::Cycles => PerfEventConfig::Hardware(HardwareEvent::CpuCycles),
-            Clock::CpuClock => PerfEventConfig::Software(SoftwareEvent::CpuClock),
+            SampleClock::Cycles => PerfEventConfig::Hardware(HardwareEvent::CpuCycles),
+            SampleClock::CpuClock => PerfEventConfig::Software(SoftwareEvent::CpuClock),
         };
         let program: &mut PerfEvent = program(&mut self.ebpf, SAMPLE)?;
         let link = program
@@ -255,7 +262,7 @@ impl Programs {
     }
 }
 
-fn follow(ebpf: &mut Ebpf, name: &'static str, tracepoint: &str) -> Result<(), SamplerError> {
+fn attach_raw_tracepoint(ebpf: &mut Ebpf, name: &'static str, tracepoint: &str) -> Result<(), SamplerError> {
     let program: &mut RawTracePoint = program(ebpf, name)?;
     program.load().map_err(program_error(name))?;
     program.attach(tracepoint).map_err(program_error(name))?;
@@ -264,12 +271,12 @@ fn follow(ebpf: &mut Ebpf, name: &'static str, tracepoint: &str) -> Result<(), S
 
 /// What it means where the kernel doesn't take [`NEW_MAPPING`]: before 5.16, and where it was built
 /// without what fentry programs need.
-const HALF_WATCHED: &str = "where a process maps code over other code without unmapping that first, stacks of the next second end there: this kernel takes no fentry program";
+const NO_FENTRY: &str = "where a process maps code over other code without unmapping that first, stacks of the next second end there: this kernel takes no fentry program";
 /// What it means where it doesn't take [`UNMAPPED_AREA`] either.
-const UNWATCHED: &str = "where a process loads a library in the place of another one, stacks of the next second end there: this kernel takes no fentry program";
+const NO_MAPPING_PROGRAM: &str = "where a process loads a library in the place of another one, stacks of the next second end there: this kernel takes no fentry program";
 
-/// Has what is known of a process forgotten when code of files takes the place of other.
-fn watch_mappings(ebpf: &mut Ebpf, btf: &Btf) -> Result<(), SamplerError> {
+/// Attaches the program that invalidates a process's entry when code of files replaces other code.
+fn attach_new_mapping(ebpf: &mut Ebpf, btf: &Btf) -> Result<(), SamplerError> {
     let function = mapped_function(btf)?;
     let program: &mut FEntry = program(ebpf, NEW_MAPPING)?;
     program.load(MAPPED, &function).map_err(program_error(NEW_MAPPING))?;

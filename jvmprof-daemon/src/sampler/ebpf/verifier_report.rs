@@ -1,5 +1,5 @@
-//! What this kernel's verifier and JIT make of each program of the object: the figures by which a
-//! change of the programs is judged, and the verifier's reasons where it refuses one.
+//! Reports of this kernel's verifier and JIT on each program of the object: size, verified
+//! instructions and load time, and the verifier's reason if it refuses one.
 
 use std::time::Instant;
 
@@ -14,45 +14,44 @@ use crate::sampler::options::SamplerOptions;
 
 /// Size of an eBPF instruction: `struct bpf_insn`, include/uapi/linux/bpf.h.
 const INSTRUCTION_BYTES: u32 = 8;
-/// How much of the verifier's log is kept, in bytes; its end says why it refused.
+/// Most bytes of the verifier's log that are kept, from its end, which has the reason.
 const LOG_BYTES: usize = 256 * 1024;
 
-/// One program in this kernel.
+/// Report on one program.
 #[derive(Debug, Serialize)]
 pub struct ProgramReport {
     pub name: String,
-    /// Why it isn't loaded; the figures below are zero then.
+    /// Reason why it isn't loaded; the figures below are zero then.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub refused: Option<Refusal>,
+    pub refused: Option<LoadRefusal>,
     /// Instructions after the verifier's rewriting.
     pub instructions: u32,
-    /// Instructions that the verifier walked through, each path for itself; a kernel gives up at
+    /// Instructions that the verifier processed, on each path separately; the kernel's limit is
     /// 1,000,000.
     pub verified: u32,
     /// Machine code, in bytes; 0 where the kernel interprets.
     pub jited_bytes: u32,
-    /// How long the kernel took to verify and compile it, in milliseconds.
+    /// Time that the kernel took to verify and compile it, in milliseconds.
     pub load_ms: f64,
 }
 
-/// Why a program isn't loaded.
+/// Reason why a program isn't loaded.
 #[derive(Debug, Serialize)]
-pub struct Refusal {
-    /// The error, and what the verifier said of it.
+pub struct LoadRefusal {
+    /// The error, with the verifier's summary.
     pub error: String,
-    /// The end of the verifier's walk to the instruction it refused; empty if it wasn't the
-    /// verifier.
+    /// End of the verifier's log, up to the instruction that it refused; empty if something else
+    /// refused.
     pub log: String,
 }
 
-/// Loads every program of the object, each for itself: one that is refused keeps no other from
-/// being told of.
+/// Loads every program of the object separately, so that a refused one doesn't hide the others.
 ///
 /// # Errors
-/// The object itself can't be loaded: its maps, or the kernel's type information.
+/// Returns an error if the object's maps or the kernel's type information can't be loaded.
 pub fn load_each(options: &SamplerOptions) -> Result<Vec<ProgramReport>, SamplerError> {
-    // Without the walk, which for a large program doesn't fit the largest buffer: that would be an
-    // error of its own.
+    // Without the log, which for a large program exceeds the largest buffer: that would be an error
+    // of its own.
     let btf = Btf::of_running_kernel()?;
     let mut ebpf = load(options, &btf, VerifierLogLevel::STATS)?;
     let mut names: Vec<String> = ebpf.programs().map(|(name, _)| name.to_owned()).collect();
@@ -72,7 +71,7 @@ fn report(
     let info = ebpf.program(&name).and_then(|program| program.info().ok());
     let refused = match loaded {
         Ok(()) => None,
-        Err(error) => Some(Refusal { log: walk(options, btf, &name)?, error: error.to_string() }),
+        Err(error) => Some(LoadRefusal { log: verifier_log(options, btf, &name)?, error: error.to_string() }),
     };
     Ok(ProgramReport {
         name,
@@ -84,7 +83,7 @@ fn report(
     })
 }
 
-/// The kinds of programs that need nothing but themselves and the kernel's types.
+/// Loads a program of one of the kinds in the object.
 fn load_one(ebpf: &mut Ebpf, btf: &Btf, name: &str) -> Result<(), ProgramError> {
     match ebpf.program_mut(name) {
         Some(Program::PerfEvent(program)) => program.load(),
@@ -100,12 +99,12 @@ fn load_one(ebpf: &mut Ebpf, btf: &Btf, name: &str) -> Result<(), ProgramError> 
     }
 }
 
-/// The verifier's walk through a program that it refused.
-fn walk(options: &SamplerOptions, btf: &Btf, name: &str) -> Result<String, SamplerError> {
+/// Returns the verifier's log of a program that it refused.
+fn verifier_log(options: &SamplerOptions, btf: &Btf, name: &str) -> Result<String, SamplerError> {
     let mut ebpf = load(options, btf, VerifierLogLevel::DEBUG | VerifierLogLevel::STATS)?;
     match load_one(&mut ebpf, btf, name) {
-        Err(ProgramError::LoadError { verifier_log, .. }) => {
-            let log = verifier_log.to_string();
+        Err(ProgramError::LoadError { verifier_log: log, .. }) => {
+            let log = log.to_string();
             Ok(log[log.ceil_char_boundary(log.len().saturating_sub(LOG_BYTES))..].to_owned())
         }
         _ => Ok(String::new()),

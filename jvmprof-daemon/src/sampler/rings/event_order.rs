@@ -3,83 +3,83 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use crate::sampler::event::Event;
+use crate::sampler::event::KernelEvent;
 
-/// Holds events back until nothing earlier can come.
+/// Merges events by time: it keeps each until no earlier one can arrive.
 #[derive(Debug, Default)]
 pub(in crate::sampler) struct EventOrder {
-    waiting: BinaryHeap<Entry>,
+    waiting: BinaryHeap<OrderedEvent>,
     next: u64,
-    handed_on: u64,
+    delivered_ns: u64,
     late: u64,
 }
 
 #[derive(Debug)]
-struct Entry {
-    event: Event,
-    /// Keeps events of equal times in the order of their arrival.
+struct OrderedEvent {
+    event: KernelEvent,
+    /// Order of arrival, which equal times keep.
     sequence: u64,
 }
 
 impl EventOrder {
-    pub(in crate::sampler) fn push(&mut self, event: Event) {
-        if event.time_ns < self.handed_on {
+    pub(in crate::sampler) fn push(&mut self, event: KernelEvent) {
+        if event.time_ns < self.delivered_ns {
             self.late += 1;
         }
-        self.waiting.push(Entry { event, sequence: self.next });
+        self.waiting.push(OrderedEvent { event, sequence: self.next });
         self.next += 1;
     }
 
-    /// Hands on every event up to this time (inclusive), earliest first.
-    pub(in crate::sampler) fn drain(&mut self, until_ns: u64, handle: &mut impl FnMut(Event)) {
+    /// Calls `handle` with every event up to this time (inclusive), earliest first.
+    pub(in crate::sampler) fn drain(&mut self, until_ns: u64, handle: &mut impl FnMut(KernelEvent)) {
         while self.waiting.peek().is_some_and(|entry| entry.event.time_ns <= until_ns) {
             if let Some(entry) = self.waiting.pop() {
-                self.handed_on = self.handed_on.max(entry.event.time_ns);
+                self.delivered_ns = self.delivered_ns.max(entry.event.time_ns);
                 handle(entry.event);
             }
         }
     }
 
-    /// Events that arrived after later ones had been handed on.
+    /// Returns the number of events that arrived after later ones had been delivered.
     pub(in crate::sampler) fn late(&self) -> u64 {
         self.late
     }
 }
 
-impl Ord for Entry {
+impl Ord for OrderedEvent {
     /// Reversed: the heap's greatest is the earliest.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.event.time_ns, other.sequence).cmp(&(self.event.time_ns, self.sequence))
     }
 }
 
-impl PartialOrd for Entry {
+impl PartialOrd for OrderedEvent {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Entry {
+impl PartialEq for OrderedEvent {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Entry {}
+impl Eq for OrderedEvent {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampler::event::EventKind;
+    use crate::sampler::event::KernelEventKind;
 
-    fn exit(time_ns: u64, tid: u32) -> Event {
-        Event { time_ns, kind: EventKind::Exit { pid: 1, tid } }
+    fn exit(time_ns: u64, tid: u32) -> KernelEvent {
+        KernelEvent { time_ns, kind: KernelEventKind::Exit { pid: 1, tid } }
     }
 
     fn drained(order: &mut EventOrder, until_ns: u64) -> Vec<(u64, u32)> {
         let mut out = Vec::new();
         order.drain(until_ns, &mut |event| {
-            if let EventKind::Exit { tid, .. } = event.kind {
+            if let KernelEventKind::Exit { tid, .. } = event.kind {
                 out.push((event.time_ns, tid));
             }
         });

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use jvmprof_common::frame::UserFrame;
 
-use crate::sampler::SETTLE;
+use crate::sampler::RECORD_WRITE_DELAY;
 use crate::types::Avma;
 
 /// Why such a stack isn't whole.
@@ -59,7 +59,7 @@ impl Replaced {
             return None;
         }
         // A sample's time is told a moment after the tables were asked.
-        let settle_ns = SETTLE.as_nanos() as u64;
+        let settle_ns = RECORD_WRITE_DELAY.as_nanos() as u64;
         let is_then = |place: &&Place| {
             at_ns >= place.mapped_ns && place.told_ns.is_none_or(|told| at_ns <= told + settle_ns)
         };
