@@ -19,7 +19,7 @@ use tokio_io_timeout::TimeoutStream;
 
 use open_connections::{Activity, OpenConnections};
 
-/// What all clients together may take.
+/// Limits of what all clients together may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenerLimits {
     /// Open at the same time; for a further one another one is closed, or it is itself, and
@@ -38,11 +38,11 @@ pub struct ListenerLimits {
     pub header_bytes: usize,
     /// Requests at a time on one HTTP/2 connection.
     pub streams: u32,
-    /// How long requests that have begun may take at the end.
+    /// Time that requests that have begun may take at the end.
     pub drain_time: Duration,
 }
 
-/// What one connection too many leads to.
+/// The treatment of one connection too many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenFull {
     /// It is closed: what others are sending may not be lost.

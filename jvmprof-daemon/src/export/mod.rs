@@ -1,4 +1,11 @@
-//! Where profiles go: backends, the local store, and the spool in between.
+//! Exporting: the way of a [`Batch`](crate::profile::model::Batch) from the daemon to where
+//! profiles are looked at.
+//!
+//! [`delivery`] hands each batch to every sink, and counts what becomes of each sample. A remote
+//! sink encodes it into requests and pushes them with [`parca`]; what the backend can't take now
+//! waits in a [`spool`] on disk. The local sink writes to a [`store`]. [`collector`] is the other
+//! end: it receives requests as Parca does, keeps them in a store and shows them on a page. It and
+//! the daemon's telemetry listen through [`listener`].
 
 pub mod collector;
 pub mod delivery;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::model::{Batch, Frame, LabelSet, Sample, Series};
-use super::stack_budget::{MAX_STACK_BYTES, Room};
+use super::stack_budget::{MAX_STACK_BYTES, StackBudget};
 use crate::event_type::EventType;
 use crate::types::FastHasher;
 
@@ -28,7 +28,7 @@ pub struct Aggregator<K> {
     late: Vec<Late<K>>,
     limit: Option<SeriesLimit>,
     over_limit: u64,
-    room: Room,
+    room: StackBudget,
 }
 
 /// What samples are of, when they were taken, and how often.
@@ -165,14 +165,14 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
             late: Vec::new(),
             limit,
             over_limit: 0,
-            room: Room::new(MAX_STACK_BYTES),
+            room: StackBudget::new(MAX_STACK_BYTES),
         }
     }
 
     /// With so many bytes for the stacks of a window instead of [`MAX_STACK_BYTES`].
     #[must_use]
     pub fn with_stack_bytes(mut self, bytes: usize) -> Self {
-        self.room = Room::new(bytes);
+        self.room = StackBudget::new(bytes);
         self
     }
 
@@ -326,14 +326,14 @@ fn put(
     count
 }
 
-fn count<K>(stacks: &mut Stacks<K>, room: &mut Room, owner: K, stack: NamedStack, value: u64) {
+fn count<K>(stacks: &mut Stacks<K>, room: &mut StackBudget, owner: K, stack: NamedStack, value: u64) {
     let NamedStack { frames, pending } = stack;
     let key = StackKey::new(frames);
     if let Some(counted) = stacks.get_mut(&key) {
         counted.add(value);
         return;
     }
-    let has_room = room.take(key.frames.len(), size_of::<(StackKey, Counted<K>)>());
+    let has_room = room.allocate(key.frames.len(), size_of::<(StackKey, Counted<K>)>());
     let (key, pending) =
         if has_room { (key, pending) } else { (StackKey::new([room.marker()].into()), false) };
     stacks.entry(key).or_insert(Counted { count: 0, value: 0, owner, pending }).add(value);

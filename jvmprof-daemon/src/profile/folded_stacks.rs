@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use super::model::{Batch, Frame, FrameKind, Line};
 
-/// Which frames get a suffix that tells their kind, as `flamegraph.pl --colors java` and inferno
+/// The frames that get a suffix that tells their kind, as `flamegraph.pl --colors java` and inferno
 /// read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Annotation {
@@ -24,7 +24,7 @@ pub fn write(batch: &Batch, annotation: Annotation, to: &mut impl Write) -> io::
     lines(batch, annotation).iter().try_for_each(|line| writeln!(to, "{line}"))
 }
 
-/// What [`write()`] writes, line by line.
+/// Returns the lines that [`write()`] writes.
 pub fn lines(batch: &Batch, annotation: Annotation) -> Vec<String> {
     let mut stacks = BTreeMap::<String, u64>::new();
     for sample in batch.series.iter().flat_map(|series| &series.samples) {

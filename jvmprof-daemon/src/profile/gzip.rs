@@ -14,7 +14,7 @@ pub enum GzipError {
     TooLarge { limit: usize },
 }
 
-/// Whether these bytes begin as a gzip file does.
+/// Returns true if these bytes begin as a gzip file does.
 pub fn is_gzip(bytes: &[u8]) -> bool {
     bytes.starts_with(&[0x1f, 0x8b])
 }
@@ -52,10 +52,10 @@ impl Compressor {
     }
 }
 
-/// As [`Compressor::compress`], of one file.
+/// Compresses one file.
 ///
 /// # Errors
-/// As there.
+/// None that writing to memory could have.
 pub fn compress(bytes: &[u8]) -> io::Result<Vec<u8>> {
     Compressor::default().compress(bytes)
 }

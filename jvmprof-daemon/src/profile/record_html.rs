@@ -14,16 +14,16 @@ use super::call_tree::{CallTree, PAGE_NODES, TreeBuilder};
 use super::model::{Batch, LabelSet};
 use super::page_assets::{RECORD_PAGE, RECORD_SCRIPT, STYLE, VIEW_SCRIPTS};
 
-/// Why a flame graph couldn't be written.
+/// The reason why a flame graph couldn't be written.
 #[derive(Debug, thiserror::Error)]
 pub enum HtmlError {
-    #[error("cannot encode the flame graph as JSON: {0}")]
+    #[error("encoding the flame graph as JSON: {0}")]
     Encode(#[from] serde_json::Error),
-    #[error("cannot write the flame graph: {0}")]
+    #[error("writing the flame graph: {0}")]
     Write(#[from] io::Error),
 }
 
-/// What the file says beside the tree.
+/// The data of the page: the tree and what is said beside it.
 #[derive(Debug, Serialize)]
 struct Recorded<'a> {
     title: &'a str,

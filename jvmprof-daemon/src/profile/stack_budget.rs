@@ -1,4 +1,4 @@
-//! Memory for the stacks of one window.
+//! The budget of memory for the stacks of one window.
 
 use std::sync::Arc;
 
@@ -8,30 +8,30 @@ use super::model::{Frame, FrameKind, Line};
 /// symbolizer's caches; what is encoded of them is smaller than the stacks.
 pub const MAX_STACK_BYTES: usize = 64 << 20;
 
-/// What stands for a stack that found no room.
-pub(super) const NO_ROOM: &str = "[truncated: window is full]";
+/// The frame that stands for a stack beyond the budget.
+pub(super) const OVER_BUDGET: &str = "[truncated: window is full]";
 
-/// What is left of it.
+/// The bytes that the window's stacks take, and their limit.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct StackBudget {
     max_bytes: usize,
     bytes: usize,
     marker: Arc<Frame>,
-    /// Samples since the beginning whose stacks found no room.
+    /// Samples since the beginning whose stacks were beyond the budget.
     pub(super) refused: u64,
 }
 
-impl Room {
+impl StackBudget {
     pub(super) fn new(max_bytes: usize) -> Self {
-        let line = Line::named(NO_ROOM);
+        let line = Line::named(OVER_BUDGET);
         let marker =
             Arc::new(Frame { kind: FrameKind::Marker, address: None, mapping: None, lines: vec![line] });
         Self { max_bytes, bytes: 0, marker, refused: 0 }
     }
 
-    /// Whether a new stack of so many frames, with so many bytes around it, may be kept; from then
-    /// on it is.
-    pub(super) fn take(&mut self, frames: usize, around: usize) -> bool {
+    /// Allocates a new stack of `frames` frames and `around` further bytes. Returns false if it is
+    /// beyond the budget.
+    pub(super) fn allocate(&mut self, frames: usize, around: usize) -> bool {
         let bytes = around + frames * size_of::<Arc<Frame>>();
         if self.bytes + bytes > self.max_bytes {
             self.refused += 1;
@@ -41,7 +41,7 @@ impl Room {
         true
     }
 
-    /// What is taken of it.
+    /// Returns the bytes that are allocated.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }

@@ -20,7 +20,7 @@ use crate::app::debuginfod_client;
 use crate::app::pipeline_options::{daemon_memory, node_name, options};
 use crate::app::shutdown_signals::ShutdownSignals;
 use crate::config::Setting;
-use crate::export::delivery::{Delivery, DeliveryCounts, SoFar};
+use crate::export::delivery::{Delivery, DeliveryCounts, SampleTotals};
 use crate::native::debuginfod::Debuginfod;
 use crate::own_process::{SelfUsage, allocator};
 use crate::pipeline::Pipeline;
@@ -47,7 +47,7 @@ pub(super) async fn profile(
     log: LogLimit,
 ) -> anyhow::Result<()> {
     let telemetry = DaemonTelemetry::start(&args.telemetry, log)?;
-    let delivery = sinks::open(args, SoFar::default())?;
+    let delivery = sinks::open(args, SampleTotals::default())?;
     let mut native = debuginfod_client::options(&args.sampling.native)?;
     let uploads = DebugFileUploads::start(&args.upload, &args.remote, &mut native)?;
     let debuginfod = native.debuginfod.clone();
@@ -256,11 +256,11 @@ impl DaemonLoop {
         for batch in batches {
             log_window(&mut self.pipeline, &batch);
             self.handed_over += batch.samples();
-            self.delivery.hand_over(batch);
+            self.delivery.enqueue(batch);
         }
         for late in self.pipeline.take_late() {
             self.handed_over += late.samples();
-            self.delivery.hand_over(late);
+            self.delivery.enqueue(late);
         }
         for (sink, counts) in self.delivery.counts() {
             sinks::log(&sink, &counts, "sink");
@@ -270,14 +270,14 @@ impl DaemonLoop {
 
     /// Records how many samples were taken: a daemon that is killed has no other chance to.
     fn record_taken(&mut self) {
-        let SoFar { taken, lost_before, .. } = self.so_far();
-        self.delivery.note_taken(taken, lost_before);
+        let SampleTotals { taken, lost_before, .. } = self.so_far();
+        self.delivery.record_taken(taken, lost_before);
         self.schedule.set_recorded();
     }
 
-    fn so_far(&self) -> SoFar {
+    fn so_far(&self) -> SampleTotals {
         let (taken, lost_before) = self.pipeline.taken_and_lost();
-        SoFar { taken, lost_before, handed_over: self.handed_over }
+        SampleTotals { taken, lost_before, handed_over: self.handed_over }
     }
 
     /// Publishes a snapshot for scrapes.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::app::args::{CompressionArg, DaemonArgs, DeliveryArg, DeliveryArgs, RemoteStoreArgs};
 use crate::app::errors::UsageError;
 use crate::app::pipeline_options::daemon_memory;
-use crate::export::delivery::{Delivery, DeliveryCounts, DeliveryOptions, SoFar, SpoolPlan};
-use crate::export::parca::{ConfigError, ParcaClient, ParcaOptions, SettingsFile, Token};
+use crate::export::delivery::{Delivery, DeliveryCounts, DeliveryOptions, SampleTotals, SpoolPlan};
+use crate::export::parca::{ParcaClient, ParcaConfigError, ParcaOptions, SettingsFile, Token};
 use crate::export::store::{Store, StoreOptions};
 
 /// The value of `--spool-directory` for none.
@@ -18,7 +18,7 @@ const NO_SPOOL: &str = "none";
 ///
 /// # Errors
 /// Flags that don't go together, or can't work; a spool or a store that can't be used.
-pub(super) fn open(args: &DaemonArgs, before: SoFar) -> anyhow::Result<Delivery> {
+pub(super) fn open(args: &DaemonArgs, before: SampleTotals) -> anyhow::Result<Delivery> {
     let mut delivery = Delivery::after(before);
     let clients = clients(args)?;
     let max_waiting_bytes = daemon_memory(args).outbox / clients.len().max(1);
@@ -72,20 +72,22 @@ pub(super) fn clients(args: &DaemonArgs) -> Result<Vec<ParcaClient>, UsageError>
 }
 
 /// Returns the flags of options that a client refuses. `address`: the flag of its address.
-fn flags_of(error: &ConfigError, address: &'static str) -> &'static str {
+fn flags_of(error: &ParcaConfigError, address: &'static str) -> &'static str {
     match error {
-        ConfigError::Address { .. } | ConfigError::Proxy { .. } => address,
-        ConfigError::Tls { .. } => {
+        ParcaConfigError::Address { .. } | ParcaConfigError::Proxy { .. } => address,
+        ParcaConfigError::Tls { .. } => {
             "--remote-store-ca-file, --remote-store-client-cert or --remote-store-client-key"
         }
-        ConfigError::File { what, .. } => match what {
+        ParcaConfigError::File { what, .. } => match what {
             SettingsFile::CaCertificates => "--remote-store-ca-file",
             SettingsFile::ClientCertificate => "--remote-store-client-cert",
             SettingsFile::ClientKey => "--remote-store-client-key",
             SettingsFile::BearerToken => "--remote-store-bearer-token-file",
         },
-        ConfigError::HeaderName { .. } | ConfigError::HeaderValue { .. } => "--remote-store-grpc-headers",
-        ConfigError::Token { .. } => "--remote-store-bearer-token or --remote-store-bearer-token-file",
+        ParcaConfigError::HeaderName { .. } | ParcaConfigError::HeaderValue { .. } => {
+            "--remote-store-grpc-headers"
+        }
+        ParcaConfigError::Token { .. } => "--remote-store-bearer-token or --remote-store-bearer-token-file",
     }
 }
 

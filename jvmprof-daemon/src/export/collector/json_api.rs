@@ -24,13 +24,13 @@ use crate::export::store::Store;
 /// Requests that read profiles at the same time; each may hold hundreds of megabytes.
 const READERS: usize = 2;
 
-/// How long a request waits for one of them to end.
+/// The time that a request waits for one of them to end.
 const READER_WAIT: Duration = Duration::from_secs(20);
 
-/// Values told for one label, heaviest first.
+/// Values returned for one label, heaviest first.
 const MAX_VALUES: usize = 500;
 
-/// What the handlers share.
+/// State that the handlers share.
 #[derive(Clone, Debug)]
 pub(super) struct Api {
     store: Arc<Store>,
@@ -38,7 +38,7 @@ pub(super) struct Api {
     readers: Arc<Semaphore>,
 }
 
-/// Why a request of the page got no answer.
+/// The reason why a request of the page got no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ApiError {
     #[error(transparent)]
@@ -121,7 +121,7 @@ impl Api {
 pub(super) struct LabelValues {
     name: String,
     values: Vec<LabelValue>,
-    /// Values there are, told or not.
+    /// Values there are, returned or not.
     count: usize,
 }
 

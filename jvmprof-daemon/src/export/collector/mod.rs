@@ -1,7 +1,11 @@
 //! The receiving side: Parca's `ProfileStoreService`, with Parca's validation, into a
 //! [`Store`](crate::export::store::Store).
 //!
-//! gRPC and whatever HTTP routes the caller merges share one port: HTTP/1.1 and HTTP/2 without TLS.
+//! A request comes in through `write_service` and is checked by `parca_validation`, as a whole,
+//! before anything of it is stored. The page ([`page_server`]) asks the `json_api` for a
+//! `selection` of time and labels, which `profile_reader` turns into a call tree or one pprof, and
+//! `sample_timeline` into bars. gRPC and whatever HTTP routes the caller merges share one port:
+//! HTTP/1.1 and HTTP/2 without TLS.
 
 mod json_api;
 pub mod page_server;
@@ -42,9 +46,9 @@ pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
 /// Requests that are received at the same time; each may hold [`MAX_MESSAGE_BYTES`]. Others wait.
 const MAX_REQUESTS: usize = 8;
 
-/// How long others wait, before they are told to come back.
+/// The time that others wait, before they are asked to come back.
 const SLOT_TIME: Duration = Duration::from_secs(30);
-/// How long a request may take, from its headers to its answer: whoever trickles bytes holds a
+/// The time that a request may take, from its headers to its answer: whoever trickles bytes holds a
 /// slot.
 const REQUEST_TIME: Duration = Duration::from_secs(120);
 
@@ -84,7 +88,7 @@ impl Slots {
 }
 
 /// Bounds how many requests are held at once and for how long, and answers a message that is too
-/// large with grpc-go's code instead of tonic's: clients tell by the code whether sending again
+/// large with grpc-go's code instead of tonic's: clients see by the code whether sending again
 /// makes sense.
 async fn as_parca_answers(State(slots): State<Slots>, request: Request, next: Next) -> Response {
     // Never closed, so that only time can run out.

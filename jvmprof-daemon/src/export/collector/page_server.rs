@@ -45,11 +45,11 @@ const OWN: [Asset; 5] = [
 /// `assets/vendor/README.md`.
 const LIBRARY_STYLE: &str = "sha256-PjPkXjWPssRCMzB6p5SnF25xrwIH7ThbVHWlE+SG1DE=";
 
-/// How the page is served.
+/// Options of serving the page.
 #[derive(Clone, Copy, Debug)]
 pub struct PageOptions {
-    /// Where the collector listens, which decides whether names other than this machine's are
-    /// answered.
+    /// The address that the collector listens on, which decides whether names other than this
+    /// machine's are answered.
     pub listen: SocketAddr,
     pub limits: ReadLimits,
 }

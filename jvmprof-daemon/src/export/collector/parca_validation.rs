@@ -1,4 +1,4 @@
-//! What Parca refuses, refused with the same codes.
+//! Validation of requests: refuses what Parca refuses, with the same codes.
 //!
 //! Rules of parca-dev/parca 3b5647cd9: `pkg/normalizer/normalizer.go` (`NormalizeWriteRawRequest`),
 //! `pkg/normalizer/validate.go`, `pkg/profilestore/profilecolumnstore.go` (`writeSeries`). Where
@@ -21,7 +21,7 @@ use crate::profile::pprof::{self, CheckedTables, InvalidProfile};
 use crate::proto::pprof::{Profile, ValueType};
 use crate::proto::profilestore::{RawProfileSeries, RawSample, WriteRawRequest};
 
-/// Why a request is refused.
+/// The reason why a request is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteRefusal {
     #[error("series without a label set")]

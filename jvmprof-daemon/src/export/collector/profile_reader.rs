@@ -1,5 +1,5 @@
-//! ProfileReader many stored profiles for one answer, within limits of bytes and time, and no further
-//! than anybody waits for.
+//! ProfileReader many stored profiles for one answer, within limits of bytes and time, and no
+//! further than anybody waits for.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::profile::pprof::decode::{DecodeLimits, decode};
 use crate::profile::pprof::merge::{MergeLimits, Merger};
 use crate::proto::pprof::Profile;
 
-/// How much one request may cost.
+/// Limits of what one request may cost.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadLimits {
     /// Bytes of stored (gzipped) profiles.
@@ -34,7 +34,7 @@ impl Default for ReadLimits {
     }
 }
 
-/// Why an answer couldn't be made.
+/// The reason why an answer couldn't be made.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReadError {
     #[error(
@@ -48,7 +48,7 @@ pub(super) enum ReadError {
     TooSlow { profiles: usize, seconds: u64 },
     #[error("the client has closed the request")]
     Cancelled,
-    #[error("cannot compress the merged profile: {0}")]
+    #[error("compressing the merged profile: {0}")]
     Compress(#[from] std::io::Error),
 }
 

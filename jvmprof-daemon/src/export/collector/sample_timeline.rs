@@ -14,7 +14,7 @@ pub(super) struct SampleTimeline {
     step_ms: f64,
     /// Samples in each step.
     samples: Vec<f64>,
-    /// When the newest chosen profile of any time ended, so that an empty range can say where to
+    /// The end of the newest selected profile of any time, so that an empty range can say where to
     /// look.
     newest_ms: Option<i64>,
 }

@@ -18,7 +18,7 @@ use crate::proto::profilestore::{
 /// memory.
 const MAX_UNPACKING: usize = 2;
 
-/// What happened since the start.
+/// Counts of requests since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CollectorCounters {
     pub stored_requests: u64,
@@ -39,7 +39,7 @@ pub struct CollectorService {
     counters: Arc<Mutex<CollectorCounters>>,
 }
 
-/// Why a request wasn't stored.
+/// The reason why a request wasn't stored.
 #[derive(Debug, thiserror::Error)]
 enum WriteError {
     #[error(transparent)]
@@ -76,7 +76,7 @@ impl CollectorService {
         &self.store
     }
 
-    /// Returns what happened since the start.
+    /// Returns the counts since the start.
     pub fn counters(&self) -> CollectorCounters {
         *self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,22 +1,22 @@
-//! One request on its way: what is refused is found by halving.
+//! Sending one request: the series that are refused are found by halving it.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
 
 use tonic::Code;
 
-use crate::export::parca::{Outcome, ParcaClient, Request};
+use crate::export::parca::{ParcaClient, PushOutcome, PushRequest};
 
 /// Requests that may be refused one after the other, none being taken, before the rest is believed
 /// to be refused as well: a server that wants nothing is not asked for each series.
 const REFUSALS: usize = 64;
-/// The same of failures that say nothing of the request, while the one among its series is searched
-/// that causes them.
+/// The same limit for failures that say nothing of the request, while the one among its series is
+/// searched that causes them.
 const FAILURES: usize = 8;
 
-/// How to take failures.
+/// Treatment of failures.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Policy {
+pub(super) struct FailurePolicy {
     /// Send again what may have been stored.
     pub(super) send_again: bool,
     /// Divide a request also if it isn't refused: others are taken, so that something in it must be
@@ -24,18 +24,18 @@ pub(super) struct Policy {
     pub(super) divide: bool,
 }
 
-/// What became of a request's samples.
+/// The result of sending a request, in samples and requests.
 #[derive(Debug, Default)]
-pub(super) struct Verdict {
+pub(super) struct SendReport {
     pub(super) delivered: u64,
     pub(super) refused: u64,
     /// Sent, and nobody knows; not to be sent again.
     pub(super) possibly_lost: u64,
     /// To be sent again: when the server is back, or behind others.
-    pub(super) again: Vec<Request>,
+    pub(super) again: Vec<PushRequest>,
     /// The part of `again` that may be stored already, in samples.
     pub(super) possibly_twice: u64,
-    /// Why something is to be sent again, or why it is unknown what became of it.
+    /// The reason why something is to be sent again, or possibly lost.
     pub(super) problem: Option<String>,
     pub(super) requests: u64,
     pub(super) sent_bytes: u64,
@@ -47,11 +47,11 @@ pub(super) struct Verdict {
 /// answers aren't waited for any more.
 pub(super) async fn deliver(
     client: &ParcaClient,
-    request: Request,
-    policy: Policy,
+    request: PushRequest,
+    policy: FailurePolicy,
     mut deadline: Pin<&mut impl Future<Output = ()>>,
-) -> Verdict {
-    let mut verdict = Verdict::default();
+) -> SendReport {
+    let mut verdict = SendReport::default();
     let mut parts = VecDeque::from([request]);
     let (mut refusals, mut failures, mut is_over) = (0, 0, false);
     while let Some(part) = parts.pop_front() {
@@ -61,21 +61,21 @@ pub(super) async fn deliver(
         }
         let outcome = tokio::select! {
             outcome = client.send(&part) => outcome,
-            () = &mut deadline => Outcome::PossiblyLost {
+            () = &mut deadline => PushOutcome::PossiblyLost {
                 code: Code::DeadlineExceeded,
                 message: "the daemon ended before there was an answer".to_owned(),
             },
         };
         verdict.requests += 1;
         verdict.sent_bytes += part.bytes() as u64;
-        verdict.failed += u64::from(outcome != Outcome::Stored);
+        verdict.failed += u64::from(outcome != PushOutcome::Stored);
         let problem = match outcome {
-            Outcome::Stored => {
+            PushOutcome::Stored => {
                 (refusals, failures) = (0, 0);
                 verdict.delivered += part.samples;
                 continue;
             }
-            Outcome::Refused { divisible, .. } => {
+            PushOutcome::Refused { divisible, .. } => {
                 refusals += 1;
                 let samples = part.samples;
                 let divided = divisible && refusals < REFUSALS;
@@ -88,17 +88,17 @@ pub(super) async fn deliver(
                 }
                 continue;
             }
-            Outcome::PossiblyLost { code, message } if !policy.send_again => {
+            PushOutcome::PossiblyLost { code, message } if !policy.send_again => {
                 verdict.problem = Some(format!("{code:?}: {message}"));
                 verdict.possibly_lost += part.samples;
                 is_over = true;
                 continue;
             }
-            Outcome::PossiblyLost { code, message } => {
+            PushOutcome::PossiblyLost { code, message } => {
                 verdict.possibly_twice += part.samples;
                 format!("{code:?}: {message}")
             }
-            Outcome::NotStored { message } => message,
+            PushOutcome::NotStored { message } => message,
         };
         verdict.problem = Some(problem);
         failures += 1;
@@ -113,7 +113,7 @@ pub(super) async fn deliver(
     verdict
 }
 
-impl Verdict {
+impl SendReport {
     /// Samples that are to be sent again.
     pub(super) fn again(&self) -> u64 {
         self.again.iter().map(|request| request.samples).sum()

@@ -1,4 +1,4 @@
-//! What became of the samples that were handed to a sink.
+//! Counts of the samples that were handed to a sink, by their fate.
 
 use serde::{Deserialize, Serialize};
 
@@ -59,7 +59,7 @@ pub struct Losses {
     pub spool_expired: u64,
     /// They could not be written to the spool: the disk is full or broken.
     pub spool_failed: u64,
-    /// What was read from the spool is not what was written.
+    /// The bytes read from the spool are not those that were written.
     pub spool_damaged: u64,
     /// They could not be encoded, or decoded when they came out of the spool.
     pub unencodable: u64,
@@ -110,7 +110,7 @@ impl Losses {
 }
 
 impl DeliveryCounts {
-    /// What the sums don't tell; anything but 0 is a bug.
+    /// Returns the samples that are missing in the sums; anything but 0 is a bug.
     pub fn unaccounted(&self) -> i128 {
         let came = i128::from(self.found) + i128::from(self.handed_over);
         let went = [self.delivered, self.losses.total(), self.spooled, self.left_behind, self.waiting];

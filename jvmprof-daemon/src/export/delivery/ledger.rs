@@ -12,16 +12,16 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::counts::DeliveryCounts;
-use crate::export::spool::{Found, RecordId, SpoolError};
+use crate::export::spool::{RecordId, SpoolError, SpoolRecovery};
 
 const NAME: &str = "ledger";
 const SLOT_BYTES: usize = 4096;
 const FILE_MODE: u32 = 0o640;
 
-/// What is known of a sink at one time.
+/// The counts of a sink at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Entry {
+pub struct LedgerEntry {
     /// Grows with each entry.
     pub(super) sequence: u64,
     /// All runs before this one.
@@ -51,7 +51,7 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// Opens or makes the file; gives the last entry of an earlier daemon, if there is one.
-    pub(super) fn open(dir: &Path) -> Result<(Self, Option<Entry>), SpoolError> {
+    pub(super) fn open(dir: &Path) -> Result<(Self, Option<LedgerEntry>), SpoolError> {
         let path = dir.join(NAME);
         let file = OpenOptions::new()
             .read(true)
@@ -72,9 +72,9 @@ impl Ledger {
         Ok((Self { path, file, sequence }, last))
     }
 
-    pub(super) fn write(&mut self, entry: &Entry) -> Result<(), SpoolError> {
+    pub(super) fn write(&mut self, entry: &LedgerEntry) -> Result<(), SpoolError> {
         self.sequence += 1;
-        let slot = encode(&Entry { sequence: self.sequence, ..*entry })
+        let slot = encode(&LedgerEntry { sequence: self.sequence, ..*entry })
             .map_err(|error| SpoolError::io("write", &self.path)(error.into()))?;
         let at = (self.sequence % 2) * SLOT_BYTES as u64;
         self.file.write_all_at(&slot, at).map_err(SpoolError::io("write", &self.path))
@@ -82,7 +82,7 @@ impl Ledger {
 }
 
 /// Checksum, length, JSON.
-fn encode(entry: &Entry) -> serde_json::Result<Vec<u8>> {
+fn encode(entry: &LedgerEntry) -> serde_json::Result<Vec<u8>> {
     let json = serde_json::to_vec(entry)?;
     let mut slot = vec![0; 8];
     slot[0..4].copy_from_slice(&crc32fast::hash(&json).to_le_bytes());
@@ -93,7 +93,7 @@ fn encode(entry: &Entry) -> serde_json::Result<Vec<u8>> {
     Ok(slot)
 }
 
-fn decode(slot: &[u8]) -> Option<Entry> {
+fn decode(slot: &[u8]) -> Option<LedgerEntry> {
     let (crc, rest) = slot.split_first_chunk()?;
     let (length, rest) = rest.split_first_chunk()?;
     let json = rest.get(..u32::from_le_bytes(*length) as usize)?;
@@ -103,7 +103,7 @@ fn decode(slot: &[u8]) -> Option<Entry> {
     serde_json::from_slice(json).ok()
 }
 
-fn last_entry(bytes: &[u8]) -> Option<Entry> {
+fn last_entry(bytes: &[u8]) -> Option<LedgerEntry> {
     bytes.chunks(SLOT_BYTES).filter_map(decode).max_by_key(|entry| entry.sequence)
 }
 
@@ -111,18 +111,18 @@ fn last_entry(bytes: &[u8]) -> Option<Entry> {
 ///
 /// # Errors
 /// The file can't be read.
-pub fn read(dir: &Path) -> std::io::Result<Option<Entry>> {
+pub fn read(dir: &Path) -> std::io::Result<Option<LedgerEntry>> {
     Ok(last_entry(&std::fs::read(dir.join(NAME))?))
 }
 
-impl Entry {
+impl LedgerEntry {
     /// The sums of all runs up to this entry.
     pub fn total(&self) -> DeliveryCounts {
         self.run.with_earlier(&self.earlier)
     }
 
     /// Closes the books of a daemon that has ended, with what its spool turned out to hold.
-    pub(super) fn closed(&self, found: &Found) -> DeliveryCounts {
+    pub(super) fn reconcile(&self, found: &SpoolRecovery) -> DeliveryCounts {
         let mut total = self.total();
         // It was taken, and neither lost nor handed over: it was in that daemon's memory, unless
         // that has gone on without the sink, or had handed over everything.
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
     use crate::export::delivery::counts::Losses;
 
-    fn entry() -> Entry {
+    fn entry() -> LedgerEntry {
         let run = DeliveryCounts {
             found: 10,
             handed_over: 100,
@@ -172,7 +172,7 @@ mod tests {
             ..DeliveryCounts::default()
         };
         let earlier = DeliveryCounts { handed_over: 10, spooled: 10, ..DeliveryCounts::default() };
-        Entry { earlier, run, taken: 120, lost_before: 1, appended: 200, ..Entry::default() }
+        LedgerEntry { earlier, run, taken: 120, lost_before: 1, appended: 200, ..LedgerEntry::default() }
     }
 
     #[test]
@@ -181,7 +181,7 @@ mod tests {
         let (mut ledger, none) = Ledger::open(dir.path()).expect("opens");
         assert_eq!(none, None);
         for taken in 1..=5 {
-            ledger.write(&Entry { taken, ..entry() }).expect("written");
+            ledger.write(&LedgerEntry { taken, ..entry() }).expect("written");
         }
         drop(ledger);
         let whole = std::fs::read(dir.path().join(NAME)).expect("readable");
@@ -195,7 +195,7 @@ mod tests {
         // And the next daemon goes on behind it.
         let (mut ledger, last) = Ledger::open(dir.path()).expect("opens");
         assert_eq!(last.map(|entry| entry.taken), Some(5));
-        ledger.write(&Entry { taken: 6, ..entry() }).expect("written");
+        ledger.write(&LedgerEntry { taken: 6, ..entry() }).expect("written");
         assert_eq!(read(dir.path()).expect("readable").map(|entry| entry.taken), Some(6));
     }
 
@@ -210,32 +210,32 @@ mod tests {
     #[test]
     fn what_a_killed_daemon_held_is_accounted_for() {
         assert_eq!((entry().run.unaccounted(), entry().total().unaccounted()), (0, 0));
-        let as_noted = Found { waiting: 25, appended: 200, ..Found::default() };
+        let as_noted = SpoolRecovery { waiting: 25, appended: 200, ..SpoolRecovery::default() };
         // 19 weren't handed over yet.
-        let closed = entry().closed(&as_noted);
+        let closed = entry().reconcile(&as_noted);
         assert_eq!((closed.losses.killed, closed.losses.possibly_lost), (19 + 18, 12));
         assert_eq!((closed.spooled, closed.unaccounted()), (25, 0));
         // 10 of these had been handed over to the sink that was there before.
-        let closed = Entry { handed_over_before: 10, ..entry() }.closed(&as_noted);
+        let closed = LedgerEntry { handed_over_before: 10, ..entry() }.reconcile(&as_noted);
         assert_eq!((closed.losses.killed, closed.unaccounted()), (9 + 18, 0));
         // The sink was closed, and the daemon went on.
-        let closed = Entry { is_closed: true, ..entry() }.closed(&as_noted);
+        let closed = LedgerEntry { is_closed: true, ..entry() }.reconcile(&as_noted);
         assert_eq!((closed.losses.killed, closed.unaccounted()), (18, 0));
         // 30 had got into the spool since.
-        let closed = entry().closed(&Found { waiting: 55, appended: 230, ..as_noted });
+        let closed = entry().reconcile(&SpoolRecovery { waiting: 55, appended: 230, ..as_noted });
         assert_eq!((closed.losses.killed, closed.losses.possibly_lost, closed.spooled), (19, 0, 55));
         assert_eq!(closed.unaccounted(), 0);
         // A record was being sent, and isn't sent again.
-        let closed = entry().closed(&Found { waiting: 18, interrupted: 7, ..as_noted });
+        let closed = entry().reconcile(&SpoolRecovery { waiting: 18, interrupted: 7, ..as_noted });
         assert_eq!((closed.losses.possibly_lost, closed.losses.spool_damaged), (12 + 7, 0));
         assert_eq!(closed.unaccounted(), 0);
         // Its answer had come.
-        let sending = Entry { sending: Some((RecordId { segment: 1, index: 0 }, 7)), ..entry() };
-        let closed = sending.closed(&Found { waiting: 18, settled: Some(7), ..as_noted });
+        let sending = LedgerEntry { sending: Some((RecordId { segment: 1, index: 0 }, 7)), ..entry() };
+        let closed = sending.reconcile(&SpoolRecovery { waiting: 18, settled: Some(7), ..as_noted });
         assert_eq!((closed.delivered, closed.losses.possibly_lost), (57, 12));
         assert_eq!(closed.unaccounted(), 0);
         // Somebody removed the files.
-        let closed = entry().closed(&Found::default());
+        let closed = entry().reconcile(&SpoolRecovery::default());
         assert_eq!((closed.losses.spool_damaged, closed.spooled, closed.unaccounted()), (25, 0, 0));
     }
 }

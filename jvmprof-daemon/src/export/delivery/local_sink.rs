@@ -4,18 +4,22 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
-use super::sink_queue::Shared;
+use super::sink_queue::SinkQueue;
 use crate::export::store::{NewProfile, Store};
 use crate::profile::model::Batch;
 
 /// Stores batches, one after the other, until no more come.
-pub(super) async fn append(shared: Arc<Shared>, store: Arc<Store>, mut batches: mpsc::Receiver<Arc<Batch>>) {
+pub(super) async fn append(
+    sink_queue: Arc<SinkQueue>,
+    store: Arc<Store>,
+    mut batches: mpsc::Receiver<Arc<Batch>>,
+) {
     while let Some(batch) = batches.recv().await {
         let samples = batch.samples();
         let store = Arc::clone(&store);
         let written = tokio::task::spawn_blocking(move || write(&store, &batch)).await;
         let written = written.unwrap_or_else(|error| Err(anyhow::Error::new(error)));
-        let mut state = shared.state();
+        let mut state = sink_queue.state();
         state.counts.waiting -= samples;
         match written {
             Ok(()) => state.counts.delivered += samples,

@@ -1,5 +1,11 @@
-//! The way of batches to their sinks: each sink on its own, so that a dead one holds up no other,
+//! Delivery of batches to their sinks: each sink on its own, so that a dead one holds up no other,
 //! and every sample accounted for. See `docs/delivery.md`.
+//!
+//! [`Delivery::enqueue`] puts a batch into the queue of each sink. A `remote_sink` has two tasks:
+//! one encodes batches into requests, the other sends them, by `bisection` where the server refuses
+//! a part. Both share a `sink_queue`: the outbox in memory, the spool, and the `counts`, which the
+//! `ledger` keeps on disk so that the sums hold beyond the end of a daemon that was killed. A
+//! `local_sink` writes to the store.
 
 mod bisection;
 mod counts;
@@ -25,10 +31,10 @@ use super::store::Store;
 use crate::profile::model::Batch;
 
 pub use counts::{DeliveryCounts, Losses};
-pub use ledger::{Entry, read as read_ledger};
+pub use ledger::{LedgerEntry, read as read_ledger};
 pub use options::{DeliveryOptions, SpoolPlan};
 
-use sink_queue::Shared;
+use sink_queue::SinkQueue;
 
 /// Batches that wait for a sink to be encoded or stored; more are lost, and counted.
 const QUEUED_BATCHES: usize = 6;
@@ -39,12 +45,12 @@ pub struct Delivery {
     sinks: Vec<Sink>,
     /// Samples that were handed over while there was no sink.
     without_sink: AtomicU64,
-    before: SoFar,
+    before: SampleTotals,
 }
 
-/// What a daemon had done when its sinks were opened: samples since its start.
+/// Samples since the daemon's start, at the time when its sinks were opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SoFar {
+pub struct SampleTotals {
     /// That the kernel program has taken.
     pub taken: u64,
     /// The part of them that was lost before it could be handed over, and counted.
@@ -53,12 +59,12 @@ pub struct SoFar {
     pub handed_over: u64,
 }
 
-/// What counts of samples are listed under that had no sink.
+/// The name under which samples are counted that had no sink.
 const NO_SINK: &str = "none";
 
 #[derive(Debug)]
 struct Sink {
-    shared: Arc<Shared>,
+    sink_queue: Arc<SinkQueue>,
     queue: mpsc::Sender<Arc<Batch>>,
     tasks: Vec<JoinHandle<()>>,
     /// Notes that are being written.
@@ -67,7 +73,7 @@ struct Sink {
 
 impl Delivery {
     /// No sinks yet, in a daemon that has done this before.
-    pub fn after(before: SoFar) -> Self {
+    pub fn after(before: SampleTotals) -> Self {
         Self { before, ..Self::default() }
     }
 
@@ -77,26 +83,26 @@ impl Delivery {
     /// # Errors
     /// The spool can't be used.
     pub fn add_remote(&mut self, client: ParcaClient, options: DeliveryOptions) -> Result<(), SpoolError> {
-        let shared = Arc::new(Shared::open(client.address().to_owned(), options, self.before)?);
+        let sink_queue = Arc::new(SinkQueue::open(client.address().to_owned(), options, self.before)?);
         let (queue, batches) = mpsc::channel(QUEUED_BATCHES);
-        let encode = remote_sink::encode(Arc::clone(&shared), client.max_request_bytes(), batches);
-        let send = remote_sink::send(Arc::clone(&shared), client);
+        let encode = remote_sink::encode(Arc::clone(&sink_queue), client.max_request_bytes(), batches);
+        let send = remote_sink::send(Arc::clone(&sink_queue), client);
         let tasks = vec![tokio::spawn(encode), tokio::spawn(send)];
-        self.sinks.push(Sink { shared, queue, tasks, notes: Vec::new() });
+        self.sinks.push(Sink { sink_queue, queue, tasks, notes: Vec::new() });
         Ok(())
     }
 
     /// Adds a folder of pprof files.
     pub fn add_local(&mut self, store: Arc<Store>) {
-        let shared = Arc::new(Shared::without_spool(store.dir().display().to_string()));
+        let sink_queue = Arc::new(SinkQueue::without_spool(store.dir().display().to_string()));
         let (queue, batches) = mpsc::channel(QUEUED_BATCHES);
-        let append = local_sink::append(Arc::clone(&shared), store, batches);
-        self.sinks.push(Sink { shared, queue, tasks: vec![tokio::spawn(append)], notes: Vec::new() });
+        let append = local_sink::append(Arc::clone(&sink_queue), store, batches);
+        self.sinks.push(Sink { sink_queue, queue, tasks: vec![tokio::spawn(append)], notes: Vec::new() });
     }
 
     /// Hands a batch to every sink. Never waits: where there is no room the batch is lost and
     /// counted.
-    pub fn hand_over(&self, batch: Batch) {
+    pub fn enqueue(&self, batch: Batch) {
         let samples = batch.samples();
         if samples == 0 {
             return;
@@ -117,7 +123,11 @@ impl Delivery {
                     counts.waiting -= samples;
                     counts.losses.queue_full += samples;
                 });
-                tracing::error!(sink = sink.shared.name, samples, "the sink is too slow: a batch is lost");
+                tracing::error!(
+                    sink = sink.sink_queue.name,
+                    samples,
+                    "the sink is too slow: a batch is lost"
+                );
             }
         }
     }
@@ -125,24 +135,25 @@ impl Delivery {
     /// Tells how many samples the kernel program has taken since the daemon's start, and how many
     /// of them are lost before they could be handed over. Noted down beside the counts of each sink
     /// that has a spool, soon.
-    pub fn note_taken(&mut self, taken: u64, lost_before: u64) {
+    pub fn record_taken(&mut self, taken: u64, lost_before: u64) {
         for sink in &mut self.sinks {
-            if sink.shared.note_taken(taken, lost_before) {
-                let shared = Arc::clone(&sink.shared);
+            if sink.sink_queue.record_taken(taken, lost_before) {
+                let sink_queue = Arc::clone(&sink.sink_queue);
                 sink.notes.retain(|note| !note.is_finished());
-                sink.notes.push(tokio::spawn(async move { shared.save_soon().await }));
+                sink.notes.push(tokio::spawn(async move { sink_queue.save_ledger().await }));
             }
         }
     }
 
-    /// Whether there is no sink.
+    /// Returns true if there is no sink.
     pub fn is_empty(&self) -> bool {
         self.sinks.is_empty()
     }
 
     /// Each sink's name and counts; what had none is listed under [`NO_SINK`].
     pub fn counts(&self) -> Vec<(String, DeliveryCounts)> {
-        let sinks = self.sinks.iter().map(|sink| (sink.shared.name.clone(), sink.shared.state().counts));
+        let sinks =
+            self.sinks.iter().map(|sink| (sink.sink_queue.name.clone(), sink.sink_queue.state().counts));
         sinks.chain(self.without_sink()).collect()
     }
 
@@ -159,22 +170,22 @@ impl Delivery {
         let mut ended: Vec<_> = self.without_sink().into_iter().collect();
         let until = Instant::now() + drain;
         let mut waiting = Vec::new();
-        for Sink { shared, queue, mut tasks, notes } in self.sinks {
+        for Sink { sink_queue, queue, mut tasks, notes } in self.sinks {
             drop(queue);
-            shared.closing.send_replace(Some(until));
+            sink_queue.closing.send_replace(Some(until));
             tasks.extend(notes);
-            waiting.push((shared, tasks));
+            waiting.push((sink_queue, tasks));
         }
-        for (shared, tasks) in waiting {
+        for (sink_queue, tasks) in waiting {
             for task in tasks {
                 if let Err(error) = task.await {
-                    tracing::error!(sink = shared.name, %error, "a task of the delivery broke down");
+                    tracing::error!(sink = sink_queue.name, %error, "a task of the delivery broke down");
                 }
             }
-            shared.state().is_closed = true;
-            shared.save_soon().await;
-            let counts = shared.state().counts;
-            ended.push((shared.name.clone(), counts));
+            sink_queue.state().is_closed = true;
+            sink_queue.save_ledger().await;
+            let counts = sink_queue.state().counts;
+            ended.push((sink_queue.name.clone(), counts));
         }
         ended
     }
@@ -182,6 +193,6 @@ impl Delivery {
 
 impl Sink {
     fn count(&self, change: impl FnOnce(&mut DeliveryCounts)) {
-        change(&mut self.shared.state().counts);
+        change(&mut self.sink_queue.state().counts);
     }
 }

@@ -1,9 +1,9 @@
-//! How batches are delivered.
+//! Options of delivery.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How a remote sink is treated.
+/// Options of a remote sink.
 #[derive(Clone, Debug)]
 pub struct DeliveryOptions {
     /// Send again what the server may have stored already: nothing is lost, some may count twice.
@@ -18,14 +18,14 @@ pub struct DeliveryOptions {
     pub spool: Option<SpoolPlan>,
 }
 
-/// Where a sink keeps what it can't deliver, and how much of it.
+/// The spool of a sink: its folder and limits.
 #[derive(Clone, Debug)]
 pub struct SpoolPlan {
     /// The folder of this sink alone.
     pub dir: PathBuf,
     pub max_bytes: u64,
     pub max_age: Duration,
-    /// What is spooled is sent at this rate, beside fresh data.
+    /// Rate at which spooled requests are sent beside fresh ones.
     pub bytes_per_second: u64,
 }
 

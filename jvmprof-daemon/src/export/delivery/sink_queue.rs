@@ -1,4 +1,5 @@
-//! What the tasks of one remote sink share: what waits, the spool, the counts and their ledger.
+//! The queue of one sink, which its tasks share: requests in memory, the spool, the counts and
+//! their ledger.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,16 +8,16 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::SoFar;
+use super::SampleTotals;
 use super::counts::DeliveryCounts;
-use super::ledger::{Entry, Ledger};
+use super::ledger::{Ledger, LedgerEntry};
 use super::options::{DeliveryOptions, SpoolPlan};
-use crate::export::parca::Request;
-use crate::export::spool::{NewRecord, RecordId, Spool, SpoolError, SpoolOptions, Taken};
+use crate::export::parca::PushRequest;
+use crate::export::spool::{NewRecord, RecordId, RecordInFlight, Spool, SpoolError, SpoolOptions};
 
 /// A sink's spool with its ledger.
 #[derive(Debug)]
-pub(super) struct Disk {
+pub(super) struct SinkSpool {
     pub(super) spool: Mutex<Spool>,
     ledger: Mutex<Ledger>,
     pub(super) plan: SpoolPlan,
@@ -24,11 +25,11 @@ pub(super) struct Disk {
 
 /// Locks are taken in the order spool, ledger, state; the last one never during I/O.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SinkQueue {
     pub(super) name: String,
     pub(super) options: DeliveryOptions,
-    pub(super) disk: Option<Disk>,
-    state: Mutex<State>,
+    pub(super) disk: Option<SinkSpool>,
+    state: Mutex<QueueState>,
     /// Something has changed that the sender should look at.
     pub(super) changed: Notify,
     /// Set when the daemon ends: how long answers are waited for.
@@ -36,15 +37,15 @@ pub(super) struct Shared {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct QueueState {
     /// Not tried yet.
-    pub(super) outbox: VecDeque<Request>,
+    pub(super) outbox: VecDeque<PushRequest>,
     /// Without a spool: tried, and not taken while others were.
-    tried: VecDeque<Request>,
-    /// Of both.
+    tried: VecDeque<PushRequest>,
+    /// Bytes of both.
     waiting_bytes: usize,
     /// Samples of the spool's records that were tried.
-    tried_in_spool: u64,
+    retries_in_spool: u64,
     /// The server doesn't take anything at the moment.
     pub(super) is_down: bool,
     /// No more requests will come into the outbox.
@@ -61,53 +62,53 @@ pub(super) struct State {
     sending: Option<(RecordId, u64)>,
 }
 
-impl State {
-    fn push_back(&mut self, request: Request) {
+impl QueueState {
+    fn push_back(&mut self, request: PushRequest) {
         self.waiting_bytes += request.bytes();
         self.outbox.push_back(request);
     }
 
     /// The oldest of all.
-    pub(super) fn pop_front(&mut self) -> Option<Request> {
-        self.pop_tried().or_else(|| self.pop_fresh())
+    pub(super) fn pop_front(&mut self) -> Option<PushRequest> {
+        self.pop_retry().or_else(|| self.pop_fresh())
     }
 
-    pub(super) fn pop_fresh(&mut self) -> Option<Request> {
+    pub(super) fn pop_fresh(&mut self) -> Option<PushRequest> {
         let request = self.outbox.pop_front()?;
         self.waiting_bytes -= request.bytes();
         Some(request)
     }
 
-    pub(super) fn pop_tried(&mut self) -> Option<Request> {
+    pub(super) fn pop_retry(&mut self) -> Option<PushRequest> {
         let request = self.tried.pop_front()?;
         self.waiting_bytes -= request.bytes();
         Some(request)
     }
 
-    /// Whether there is something that was tried, in memory or in the spool.
-    pub(super) fn has_tried(&self) -> bool {
-        !self.tried.is_empty() || self.tried_in_spool > 0
+    /// Returns true if there is something that was tried, in memory or in the spool.
+    pub(super) fn has_retries(&self) -> bool {
+        !self.tried.is_empty() || self.retries_in_spool > 0
     }
 
-    /// Whether the spool has something that wasn't.
+    /// Returns true if the spool has something that wasn't.
     pub(super) fn has_spooled(&self) -> bool {
-        self.counts.spooled > self.tried_in_spool
+        self.counts.spooled > self.retries_in_spool
     }
 
-    /// What the spool says of itself.
-    fn look_at(&mut self, spool: &Spool) {
+    /// Takes over the counts of the spool.
+    fn refresh_counts(&mut self, spool: &Spool) {
         let losses = spool.losses();
         self.counts.losses.spool_full = losses.full;
         self.counts.losses.spool_expired = losses.expired;
         self.counts.losses.spool_damaged = losses.damaged;
         self.counts.spooled = spool.samples();
         self.counts.spool_bytes = spool.bytes();
-        self.tried_in_spool = spool.tried_samples();
+        self.retries_in_spool = spool.retry_samples();
         self.appended = spool.appended();
     }
 
-    fn entry(&self) -> Entry {
-        Entry {
+    fn entry(&self) -> LedgerEntry {
+        LedgerEntry {
             sequence: 0,
             earlier: self.earlier,
             run: self.counts,
@@ -125,12 +126,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
+impl SinkQueue {
     /// Opens the spool, if there is to be one, and closes the books of the daemon before. `before`:
     /// what this daemon has done.
-    pub(super) fn open(name: String, options: DeliveryOptions, before: SoFar) -> Result<Self, SpoolError> {
-        let SoFar { taken, lost_before, handed_over } = before;
-        let mut state = State { taken, lost_before, handed_over_before: handed_over, ..State::default() };
+    pub(super) fn open(
+        name: String,
+        options: DeliveryOptions,
+        before: SampleTotals,
+    ) -> Result<Self, SpoolError> {
+        let SampleTotals { taken, lost_before, handed_over } = before;
+        let mut state =
+            QueueState { taken, lost_before, handed_over_before: handed_over, ..QueueState::default() };
         let disk = match &options.spool {
             Some(plan) => Some(open_disk(&name, plan, options.send_again, &mut state)?),
             None => None,
@@ -140,15 +146,15 @@ impl Shared {
 
     /// For a sink that needs none.
     pub(super) fn without_spool(name: String) -> Self {
-        Self::with(name, DeliveryOptions::default(), None, State::default())
+        Self::with(name, DeliveryOptions::default(), None, QueueState::default())
     }
 
-    fn with(name: String, options: DeliveryOptions, disk: Option<Disk>, state: State) -> Self {
+    fn with(name: String, options: DeliveryOptions, disk: Option<SinkSpool>, state: QueueState) -> Self {
         let (closing, _) = watch::channel(None);
         Self { name, options, disk, state: Mutex::new(state), changed: Notify::new(), closing }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, QueueState> {
         lock(&self.state)
     }
 
@@ -163,9 +169,9 @@ impl Shared {
         }
     }
 
-    /// What the sampler has taken so far, for the ledger. True if there is a ledger, and this is
-    /// new.
-    pub(super) fn note_taken(&self, taken: u64, lost_before: u64) -> bool {
+    /// Records what the sampler has taken so far, for the ledger. Returns true if there is a
+    /// ledger, and this is new.
+    pub(super) fn record_taken(&self, taken: u64, lost_before: u64) -> bool {
         let mut state = self.state();
         let before = std::mem::replace(&mut state.taken, taken);
         state.lost_before = lost_before;
@@ -174,17 +180,17 @@ impl Shared {
 
     /// Puts requests behind the others. What there is no room for goes to the spool, the oldest
     /// first.
-    pub(super) async fn put(self: &Arc<Self>, requests: Vec<Request>) {
+    pub(super) async fn enqueue(self: &Arc<Self>, requests: Vec<PushRequest>) {
         let over = {
             let mut state = self.state();
             requests.into_iter().for_each(|request| state.push_back(request));
-            self.over(&mut state)
+            self.take_excess(&mut state)
         };
-        self.keep(over).await;
+        self.spool(over).await;
         self.changed.notify_one();
     }
 
-    fn over(&self, state: &mut State) -> Vec<Request> {
+    fn take_excess(&self, state: &mut QueueState) -> Vec<PushRequest> {
         // What can't be sent now is safer on disk.
         let room = match (&self.disk, state.is_down) {
             (Some(_), true) => 0,
@@ -198,21 +204,21 @@ impl Shared {
     }
 
     /// Takes everything that waits out of memory, if there is a spool to put it into.
-    pub(super) async fn clear_outbox(self: &Arc<Self>) {
+    pub(super) async fn spool_outbox(self: &Arc<Self>) {
         if self.disk.is_some() {
             let waiting: Vec<_> = {
                 let mut state = self.state();
                 std::iter::from_fn(|| state.pop_front()).collect()
             };
-            self.keep(waiting).await;
+            self.spool(waiting).await;
         }
     }
 
     /// Requests that have to be sent again: the first ones, if it was the server that took nothing,
     /// or behind all others, if it took others.
-    pub(super) async fn keep_for_later(self: &Arc<Self>, requests: Vec<Request>) {
+    pub(super) async fn requeue(self: &Arc<Self>, requests: Vec<PushRequest>) {
         if self.disk.is_some() {
-            return self.keep(requests).await;
+            return self.spool(requests).await;
         }
         let over = {
             let mut state = self.state();
@@ -224,27 +230,27 @@ impl Shared {
                     state.tried.push_back(request);
                 }
             }
-            self.over(&mut state)
+            self.take_excess(&mut state)
         };
-        self.keep(over).await;
+        self.spool(over).await;
     }
 
     /// Into the spool; without one they are lost.
-    async fn keep(self: &Arc<Self>, requests: Vec<Request>) {
+    async fn spool(self: &Arc<Self>, requests: Vec<PushRequest>) {
         if requests.is_empty() {
             return;
         }
-        let shared = Arc::clone(self);
+        let sink_queue = Arc::clone(self);
         self.blocking(move || {
             for request in requests {
-                shared.keep_one(&request);
+                sink_queue.spool_one(&request);
             }
-            shared.save();
+            sink_queue.write_ledger();
         })
         .await;
     }
 
-    fn keep_one(&self, request: &Request) {
+    fn spool_one(&self, request: &PushRequest) {
         let samples = request.samples;
         let Some(disk) = &self.disk else {
             let mut state = self.state();
@@ -269,7 +275,7 @@ impl Shared {
         let kept = spool.append(&record);
         let mut state = self.state();
         state.counts.waiting -= samples;
-        state.look_at(&spool);
+        state.refresh_counts(&spool);
         if let Err(error) = kept {
             state.counts.losses.spool_failed += samples;
             drop(state);
@@ -279,19 +285,22 @@ impl Shared {
 
     /// A record of the spool, which is from now on being sent: the oldest that wasn't tried yet, or
     /// one of those that were.
-    pub(super) async fn take_spooled(self: &Arc<Self>, is_tried: bool) -> Result<Option<Taken>, SpoolError> {
-        let shared = Arc::clone(self);
+    pub(super) async fn take_spooled(
+        self: &Arc<Self>,
+        is_retry: bool,
+    ) -> Result<Option<RecordInFlight>, SpoolError> {
+        let sink_queue = Arc::clone(self);
         let taken = self
             .blocking(move || {
-                let Some(disk) = &shared.disk else { return Ok(None) };
+                let Some(disk) = &sink_queue.disk else { return Ok(None) };
                 let mut spool = lock(&disk.spool);
-                let taken = if is_tried { spool.take_tried() } else { spool.take() };
-                let mut state = shared.state();
-                state.look_at(&spool);
+                let taken = if is_retry { spool.take_retry() } else { spool.take_next() };
+                let mut state = sink_queue.state();
+                state.refresh_counts(&spool);
                 state.sending =
                     taken.as_ref().ok().and_then(Option::as_ref).map(|taken| (taken.id, taken.samples));
                 drop((state, spool));
-                shared.save();
+                sink_queue.write_ledger();
                 taken
             })
             .await;
@@ -300,37 +309,37 @@ impl Shared {
 
     /// Notes down what became of a record of the spool. `count` gets the counts in the moment in
     /// which the spool lets go of it.
-    pub(super) async fn settle(
+    pub(super) async fn record_result(
         self: &Arc<Self>,
-        taken: Taken,
+        taken: RecordInFlight,
         delivered: Option<u64>,
         count: impl FnOnce(&mut DeliveryCounts) + Send + 'static,
     ) {
-        let shared = Arc::clone(self);
+        let sink_queue = Arc::clone(self);
         self.blocking(move || {
-            let Some(disk) = &shared.disk else { return };
+            let Some(disk) = &sink_queue.disk else { return };
             let mut spool = lock(&disk.spool);
             match delivered {
-                Some(delivered) => spool.settle(taken.id, delivered),
-                None => spool.put_back(&taken),
+                Some(delivered) => spool.complete(taken.id, delivered),
+                None => spool.requeue(&taken),
             }
-            let mut state = shared.state();
-            state.look_at(&spool);
+            let mut state = sink_queue.state();
+            state.refresh_counts(&spool);
             state.sending = None;
             count(&mut state.counts);
             drop((state, spool));
-            shared.save();
+            sink_queue.write_ledger();
         })
         .await;
     }
 
     /// Brings the ledger up to date.
-    pub(super) async fn save_soon(self: &Arc<Self>) {
-        let shared = Arc::clone(self);
-        self.blocking(move || shared.save()).await;
+    pub(super) async fn save_ledger(self: &Arc<Self>) {
+        let sink_queue = Arc::clone(self);
+        self.blocking(move || sink_queue.write_ledger()).await;
     }
 
-    fn save(&self) {
+    fn write_ledger(&self) {
         let Some(disk) = &self.disk else { return };
         let mut ledger = lock(&disk.ledger);
         let entry = self.state().entry();
@@ -351,17 +360,22 @@ impl Shared {
     }
 }
 
-fn open_disk(name: &str, plan: &SpoolPlan, send_again: bool, state: &mut State) -> Result<Disk, SpoolError> {
+fn open_disk(
+    name: &str,
+    plan: &SpoolPlan,
+    send_again: bool,
+    state: &mut QueueState,
+) -> Result<SinkSpool, SpoolError> {
     let options = SpoolOptions { max_bytes: plan.max_bytes, max_age: plan.max_age, send_again };
     // The lock comes with the spool: the ledger is read before by nobody who would write to it.
     let noted = super::ledger::read(&plan.dir).ok().flatten();
-    let unsettled = noted.and_then(|entry| entry.sending).map(|(id, _)| id);
-    let (spool, found) = Spool::open(&plan.dir, options, unsettled)?;
+    let unresolved = noted.and_then(|entry| entry.sending).map(|(id, _)| id);
+    let (spool, found) = Spool::open(&plan.dir, options, unresolved)?;
     let (ledger, last) = Ledger::open(&plan.dir)?;
     let last = last.unwrap_or_default();
-    state.earlier = last.closed(&found);
+    state.earlier = last.reconcile(&found);
     state.counts.found = found.waiting;
-    state.look_at(&spool);
+    state.refresh_counts(&spool);
     let before = last.total();
     let after = &state.earlier.losses;
     let (killed, possibly_lost) =
@@ -380,12 +394,12 @@ fn open_disk(name: &str, plan: &SpoolPlan, send_again: bool, state: &mut State) 
         let damaged_places = found.damaged_places;
         tracing::info!(sink = name, samples = found.waiting, damaged_places, dir = %plan.dir.display(), "spool found");
     }
-    let disk = Disk { spool: Mutex::new(spool), ledger: Mutex::new(ledger), plan: plan.clone() };
+    let disk = SinkSpool { spool: Mutex::new(spool), ledger: Mutex::new(ledger), plan: plan.clone() };
     lock(&disk.ledger).write(&state.entry())?;
     Ok(disk)
 }
 
-/// How long after one request out of the spool the next one may be sent.
+/// Returns the time after one request out of the spool before the next one may be sent.
 pub(super) fn pause_after(bytes: usize, plan: &SpoolPlan) -> Duration {
     Duration::from_secs_f64(bytes as f64 / plan.bytes_per_second.max(1) as f64)
 }

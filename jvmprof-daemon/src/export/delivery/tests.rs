@@ -5,8 +5,8 @@ use std::path::Path;
 use tonic::Code;
 
 use super::*;
-use crate::export::parca::scripted_server::{Scripted, Step, serve};
-use crate::export::parca::{Outcome, ParcaOptions};
+use crate::export::parca::scripted_server::{ScriptedAnswer, ScriptedServer, serve};
+use crate::export::parca::{ParcaOptions, PushOutcome};
 use crate::export::store::{StoreOptions, TimeRange};
 use crate::profile::model::FrameKind;
 use crate::profile::testing::{batch, frame, series};
@@ -73,7 +73,7 @@ async fn dead_address() -> std::net::SocketAddr {
 }
 
 /// The pids that a server has taken with OK, from requests that weren't answered by a step.
-fn pids(scripted: &Scripted, skip: usize) -> Vec<u64> {
+fn pids(scripted: &ScriptedServer, skip: usize) -> Vec<u64> {
     let seen = scripted.seen.lock().expect("no test panicked");
     let series = seen.iter().skip(skip).flat_map(|(_, message)| &message.series);
     let pid =
@@ -85,10 +85,10 @@ fn pids(scripted: &Scripted, skip: usize) -> Vec<u64> {
 #[tokio::test]
 async fn what_a_server_takes_is_delivered_and_never_on_disk() {
     let dir = tempfile::tempdir().expect("a folder");
-    let scripted = Scripted::default();
+    let scripted = ScriptedServer::default();
     let delivery = to(&client(serve(&scripted).await), &options(Some(dir.path())));
     for _ in 0..3 {
-        delivery.hand_over(batch_of(3));
+        delivery.enqueue(batch_of(3));
     }
     let counts = until(&delivery, |counts| counts.delivered == 18).await;
     assert_eq!((counts.losses.total(), counts.spooled, counts.requests), (0, 0, 3));
@@ -103,13 +103,13 @@ async fn what_nobody_takes_waits_on_disk_and_is_sent_oldest_first_after_a_restar
     let options = options(Some(dir.path()));
     let delivery = to(&client(dead_address().await), &options);
     for pids in 1..=4 {
-        delivery.hand_over(batch_of(pids));
+        delivery.enqueue(batch_of(pids));
         until(&delivery, |counts| counts.waiting == 0).await;
     }
     let counts = end(delivery).await;
     assert_eq!((counts.spooled, counts.delivered, counts.losses.total()), (20, 0, 0));
 
-    let scripted = Scripted::default();
+    let scripted = ScriptedServer::default();
     let delivery = to(&client(serve(&scripted).await), &options);
     let counts = until(&delivery, |counts| counts.spooled == 0).await;
     assert_eq!((counts.found, counts.delivered, counts.delivered_late), (20, 20, 20));
@@ -125,17 +125,17 @@ async fn fresh_batches_overtake_the_spool_whose_rate_is_bounded() {
     let mut options = options(Some(dir.path()));
     let delivery = to(&client(dead_address().await), &options);
     for _ in 0..3 {
-        delivery.hand_over(batch_of(1));
+        delivery.enqueue(batch_of(1));
         until(&delivery, |counts| counts.waiting == 0).await;
     }
     assert_eq!(end(delivery).await.spooled, 3);
 
     // One record at once, the next after many minutes.
     options.spool.as_mut().expect("a plan").bytes_per_second = 1;
-    let scripted = Scripted::default();
+    let scripted = ScriptedServer::default();
     let delivery = to(&client(serve(&scripted).await), &options);
     until(&delivery, |counts| counts.delivered_late == 1).await;
-    delivery.hand_over(batch_of(5));
+    delivery.enqueue(batch_of(5));
     let counts = until(&delivery, |counts| counts.delivered == 16).await;
     assert_eq!((counts.delivered_late, counts.spooled), (1, 2));
     assert_eq!(end(delivery).await.spooled, 2, "they wait for the next daemon");
@@ -145,13 +145,13 @@ async fn fresh_batches_overtake_the_spool_whose_rate_is_bounded() {
 async fn a_dead_sink_holds_up_no_other() {
     let dir = tempfile::tempdir().expect("a folder");
     let store = Arc::new(Store::open(&dir.path().join("store"), StoreOptions::default()).expect("a store"));
-    let scripted = Scripted::default();
+    let scripted = ScriptedServer::default();
     let mut delivery = to(&client(dead_address().await), &options(Some(&dir.path().join("spool"))));
     delivery.add_remote(client(serve(&scripted).await), options(None)).expect("no spool");
     delivery.add_local(Arc::clone(&store));
     let started = Instant::now();
     for _ in 0..20 {
-        delivery.hand_over(batch_of(2));
+        delivery.enqueue(batch_of(2));
         // A busy disk is no reason to lose what waits for it.
         while delivery.counts()[1..].iter().any(|(_, counts)| counts.waiting > 0) {
             assert!(started.elapsed() < PATIENCE, "{:?}", delivery.counts());
@@ -180,7 +180,7 @@ async fn bad_series_are_found_and_the_others_delivered() {
         let name = if bad(pid) { "not-a-label" } else { "fine" };
         series(&[("pid", &pid.to_string()), (name, "x")], stack())
     });
-    delivery.hand_over(batch(all.collect()));
+    delivery.enqueue(batch(all.collect()));
     let counts = until(&delivery, |counts| counts.waiting == 0).await;
     assert_eq!((counts.delivered, counts.losses.refused, counts.losses.total()), (37, 3, 3));
     assert!(counts.requests < 40, "{counts:?}");
@@ -189,9 +189,9 @@ async fn bad_series_are_found_and_the_others_delivered() {
 
 #[tokio::test]
 async fn a_server_that_wants_nothing_is_not_asked_for_each_series() {
-    let scripted = Scripted::new(&vec![Step::Answer(Code::InvalidArgument, "no"); 1000]);
+    let scripted = ScriptedServer::new(&vec![ScriptedAnswer::Answer(Code::InvalidArgument, "no"); 1000]);
     let delivery = to(&client(serve(&scripted).await), &options(None));
-    delivery.hand_over(batch_of(500));
+    delivery.enqueue(batch_of(500));
     let counts = until(&delivery, |counts| counts.waiting == 0).await;
     assert_eq!(counts.losses.refused, 125_250);
     assert!(counts.requests < 200, "{counts:?}");
@@ -201,12 +201,12 @@ async fn a_server_that_wants_nothing_is_not_asked_for_each_series() {
 async fn a_server_is_asked_whether_it_is_back_before_samples_are_at_stake() {
     let dir = tempfile::tempdir().expect("a folder");
     // The first costs its samples; the failures after it meet empty requests.
-    let scripted = Scripted::new(&vec![Step::Answer(Code::Unavailable, "bad gateway"); 4]);
+    let scripted = ScriptedServer::new(&vec![ScriptedAnswer::Answer(Code::Unavailable, "bad gateway"); 4]);
     let delivery = to(&client(serve(&scripted).await), &options(Some(dir.path())));
-    delivery.hand_over(batch_of(1));
+    delivery.enqueue(batch_of(1));
     until(&delivery, |counts| counts.losses.possibly_lost == 1).await;
-    delivery.hand_over(batch_of(2));
-    delivery.hand_over(batch_of(3));
+    delivery.enqueue(batch_of(2));
+    delivery.enqueue(batch_of(3));
     let counts = until(&delivery, |counts| counts.delivered == 9).await;
     assert_eq!(counts.losses.total(), 1);
     let seen: Vec<_> = scripted
@@ -222,28 +222,32 @@ async fn a_server_is_asked_whether_it_is_back_before_samples_are_at_stake() {
 #[tokio::test]
 async fn at_least_once_sends_again_what_may_be_stored() {
     let dir = tempfile::tempdir().expect("a folder");
-    let scripted = Scripted::new(&[Step::Hang, Step::Take, Step::Answer(Code::Unknown, "storage")]);
+    let scripted = ScriptedServer::new(&[
+        ScriptedAnswer::Hang,
+        ScriptedAnswer::Take,
+        ScriptedAnswer::Answer(Code::Unknown, "storage"),
+    ]);
     let options = DeliveryOptions { send_again: true, ..options(Some(dir.path())) };
     let delivery = to(&client(serve(&scripted).await), &options);
-    delivery.hand_over(batch_of(3));
+    delivery.enqueue(batch_of(3));
     let counts = until(&delivery, |counts| counts.delivered == 6).await;
     assert_eq!((counts.losses.total(), counts.possibly_twice), (0, 12));
 }
 
 /// Hands over until a series that is never taken is refused.
 async fn refused_in_the_end(options: &DeliveryOptions, code: Code, text: &'static str) -> DeliveryCounts {
-    let scripted = Scripted::default();
+    let scripted = ScriptedServer::default();
     *scripted.never.lock().expect("no test panicked") = Some(("9", code, text));
     let delivery = to(&client(serve(&scripted).await), options);
     let (first, others) = (batch_of(20), batch_of(3));
     let room = first.samples() + 2 * others.samples();
-    delivery.hand_over(first);
+    delivery.enqueue(first);
     let started = Instant::now();
     while delivery.counts()[0].1.losses.refused == 0 {
         assert!(started.elapsed() < PATIENCE, "{:?}", delivery.counts());
         // The others are taken meanwhile, as fast as the machine lets them.
         if delivery.counts()[0].1.waiting <= room {
-            delivery.hand_over(others.clone());
+            delivery.enqueue(others.clone());
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -270,11 +274,11 @@ async fn what_is_never_taken_holds_up_no_other_and_is_refused_in_the_end() {
 #[tokio::test]
 async fn a_server_that_takes_nothing_but_questions_refuses_nothing() {
     let dir = tempfile::tempdir().expect("a folder");
-    let scripted = Scripted::default();
+    let scripted = ScriptedServer::default();
     *scripted.never.lock().expect("no test panicked") = Some(("1", Code::ResourceExhausted, "slow down"));
     let delivery = to(&client(serve(&scripted).await), &options(Some(dir.path())));
     for _ in 0..5 {
-        delivery.hand_over(batch_of(4));
+        delivery.enqueue(batch_of(4));
     }
     let counts = until(&delivery, |counts| counts.requests >= 60).await;
     assert_eq!((counts.losses.total(), counts.divided_requests, counts.delivered), (0, 0, 0), "{counts:?}");
@@ -290,7 +294,7 @@ async fn without_a_spool_memory_is_bounded_and_the_rest_counted() {
     let options = DeliveryOptions { max_waiting_bytes: 2000, ..options(None) };
     let delivery = to(&client(address), &options);
     for _ in 0..50 {
-        delivery.hand_over(batch_of(2));
+        delivery.enqueue(batch_of(2));
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     let counts = until(&delivery, |counts| counts.losses.queue_full > 0 && counts.handed_over == 150).await;
@@ -303,14 +307,14 @@ async fn without_a_spool_memory_is_bounded_and_the_rest_counted() {
 #[tokio::test]
 async fn the_end_of_the_daemon_spools_what_could_not_be_sent() {
     let dir = tempfile::tempdir().expect("a folder");
-    let scripted = Scripted::new(&[Step::Hang]);
+    let scripted = ScriptedServer::new(&[ScriptedAnswer::Hang]);
     let options = options(Some(dir.path()));
     let patient = ParcaOptions::new(format!("http://{}", serve(&scripted).await));
     let delivery = to(&ParcaClient::new(patient).expect("valid"), &options);
-    delivery.hand_over(batch_of(1));
+    delivery.enqueue(batch_of(1));
     until(&delivery, |counts| counts.in_flight == 1 && counts.requests == 0 && scripted.requests() == 1)
         .await;
-    delivery.hand_over(batch_of(2));
+    delivery.enqueue(batch_of(2));
     let counts = delivery.finish(Duration::from_millis(200)).await[0].1;
     // The first was sent and its answer not waited for; the second was never sent.
     assert_eq!((counts.losses.possibly_lost, counts.spooled, counts.unaccounted()), (1, 3, 0));
@@ -319,17 +323,17 @@ async fn the_end_of_the_daemon_spools_what_could_not_be_sent() {
 #[tokio::test]
 async fn the_books_of_a_daemon_that_vanished_are_closed_by_the_next() {
     let dir = tempfile::tempdir().expect("a folder");
-    let scripted = Scripted::new(&[Step::Take, Step::Hang]);
+    let scripted = ScriptedServer::new(&[ScriptedAnswer::Take, ScriptedAnswer::Hang]);
     let options = options(Some(dir.path()));
     let patient = ParcaOptions::new(format!("http://{}", serve(&scripted).await));
     let patient = ParcaClient::new(patient).expect("valid");
     let mut delivery = to(&patient, &options);
-    delivery.hand_over(batch_of(2));
+    delivery.enqueue(batch_of(2));
     until(&delivery, |counts| counts.delivered == 3).await;
-    delivery.hand_over(batch_of(3));
+    delivery.enqueue(batch_of(3));
     until(&delivery, |counts| counts.in_flight == 6 && scripted.requests() == 2).await;
-    delivery.hand_over(batch_of(4));
-    delivery.note_taken(40, 1);
+    delivery.enqueue(batch_of(4));
+    delivery.record_taken(40, 1);
     // What a kill does: nothing runs any more. The noting comes after the encoding.
     tokio::time::sleep(Duration::from_millis(300)).await;
     for sink in &delivery.sinks {
@@ -352,7 +356,7 @@ async fn what_is_still_being_encoded_at_the_end_is_spooled() {
     let dir = tempfile::tempdir().expect("a folder");
     let delivery = to(&client(dead_address().await), &options(Some(dir.path())));
     for _ in 0..3 {
-        delivery.hand_over(batch_of(300));
+        delivery.enqueue(batch_of(300));
     }
     let counts = delivery.finish(Duration::ZERO).await[0].1;
     let samples = counts.spooled + counts.losses.spool_full;
@@ -362,24 +366,27 @@ async fn what_is_still_being_encoded_at_the_end_is_spooled() {
 #[tokio::test]
 async fn sinks_that_are_replaced_lose_nothing_in_the_books() {
     let dir = tempfile::tempdir().expect("a folder");
-    let scripted = Scripted::default();
+    let scripted = ScriptedServer::default();
     let (client, options) = (client(serve(&scripted).await), options(Some(dir.path())));
     let mut delivery = to(&client, &options);
-    delivery.hand_over(batch_of(4));
+    delivery.enqueue(batch_of(4));
     // 90 are still in the sampler's memory.
-    delivery.note_taken(105, 5);
+    delivery.record_taken(105, 5);
     let closed = end(delivery).await;
 
     // Settings were read again.
-    let so_far = SoFar { taken: 107, lost_before: 6, handed_over: 10 };
+    let so_far = SampleTotals { taken: 107, lost_before: 6, handed_over: 10 };
     let mut delivery = Delivery::after(so_far);
     delivery.add_remote(client.clone(), options.clone()).expect("the lock is free again");
     let noted = read_ledger(dir.path()).expect("readable").expect("an entry");
-    let noted =
-        SoFar { taken: noted.taken, lost_before: noted.lost_before, handed_over: noted.handed_over_before };
+    let noted = SampleTotals {
+        taken: noted.taken,
+        lost_before: noted.lost_before,
+        handed_over: noted.handed_over_before,
+    };
     assert_eq!(noted, so_far, "a daemon that is killed now had done no less");
-    delivery.hand_over(batch_of(2));
-    delivery.note_taken(110, 5);
+    delivery.enqueue(batch_of(2));
+    delivery.record_taken(110, 5);
     let counts = until(&delivery, |counts| counts.delivered == 3).await.after(&closed);
     assert_eq!((counts.handed_over, counts.delivered, counts.unaccounted()), (13, 13, 0));
     let total = read_ledger(dir.path()).expect("readable").expect("an entry").total();
@@ -397,10 +404,10 @@ async fn what_a_replaced_sink_left_in_the_spool_is_counted_once() {
     let dir = tempfile::tempdir().expect("a folder");
     let options = options(Some(dir.path()));
     let delivery = to(&client(dead_address().await), &options);
-    delivery.hand_over(batch_of(4));
+    delivery.enqueue(batch_of(4));
     let closed = end(delivery).await;
     let delivery = to(&client(dead_address().await), &options);
-    delivery.hand_over(batch_of(2));
+    delivery.enqueue(batch_of(2));
     let counts = end(delivery).await.after(&closed);
     assert_eq!((counts.found, counts.handed_over, counts.spooled, counts.unaccounted()), (0, 13, 13, 0));
 }
@@ -429,12 +436,12 @@ async fn each_code_is_answered_as_the_documented_table_says() {
     for (code, message, done) in table {
         let dir = tempfile::tempdir().expect("a folder");
         let scripted = if code == Code::Ok {
-            Scripted::default()
+            ScriptedServer::default()
         } else {
-            Scripted::new(&[Step::Answer(code, message.clone().leak())])
+            ScriptedServer::new(&[ScriptedAnswer::Answer(code, message.clone().leak())])
         };
         let delivery = to(&client(serve(&scripted).await), &options(Some(dir.path())));
-        delivery.hand_over(batch_of(3));
+        delivery.enqueue(batch_of(3));
         let counts = until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
         let losses = counts.losses;
         let sums = (counts.delivered, losses.refused, losses.possibly_lost);
@@ -455,14 +462,14 @@ async fn each_code_is_answered_as_the_documented_table_says() {
 
 #[tokio::test]
 async fn a_compressed_request_arrives_over_ipv6() {
-    let scripted = Scripted::default();
+    let scripted = ScriptedServer::default();
     let listener = tokio::net::TcpListener::bind("[::1]:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     crate::export::parca::scripted_server::serve_on(&scripted, listener);
     let options = ParcaOptions { compress: true, insecure: true, ..ParcaOptions::new(address.to_string()) };
     let client = ParcaClient::new(options).expect("valid");
     let request = crate::export::parca::requests(&batch_of(2), 1 << 20).expect("encodable").remove(0);
-    assert_eq!(client.send(&request).await, Outcome::Stored);
+    assert_eq!(client.send(&request).await, PushOutcome::Stored);
     let seen = scripted.seen.lock().expect("no test panicked");
     assert_eq!(
         seen[0].0.get("grpc-encoding").map(tonic::metadata::MetadataValue::as_bytes),
@@ -475,8 +482,8 @@ async fn a_compressed_request_arrives_over_ipv6() {
 async fn what_is_handed_over_without_a_sink_is_counted() {
     let delivery = Delivery::default();
     assert_eq!(delivery.counts(), []);
-    delivery.hand_over(batch_of(4));
-    delivery.hand_over(batch_of(2));
+    delivery.enqueue(batch_of(4));
+    delivery.enqueue(batch_of(2));
     let losses = Losses { undelivered: 13, ..Losses::default() };
     let expected = DeliveryCounts { handed_over: 13, losses, ..DeliveryCounts::default() };
     assert_eq!((expected.unaccounted(), delivery.counts()), (0, vec![(NO_SINK.to_owned(), expected)]));

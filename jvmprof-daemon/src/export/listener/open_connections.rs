@@ -9,25 +9,29 @@ use axum::response::Response;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-/// What has happened on one connection.
+/// The activity of one connection.
 #[derive(Debug)]
-pub(super) struct Activity(Mutex<Seen>);
+pub(super) struct Activity(Mutex<ActivityState>);
 
 #[derive(Debug)]
-struct Seen {
+struct ActivityState {
     has_asked: bool,
     /// Requests whose answers are being made.
     under_way: usize,
-    /// When the connection was made, or the last answer.
+    /// The time when the connection was made, or of the last answer.
     quiet_since: Instant,
 }
 
 impl Activity {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Seen { has_asked: false, under_way: 0, quiet_since: Instant::now() })))
+        Arc::new(Self(Mutex::new(ActivityState {
+            has_asked: false,
+            under_way: 0,
+            quiet_since: Instant::now(),
+        })))
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, ActivityState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -75,7 +79,7 @@ impl OpenConnections {
         self.0.push((activity, task));
     }
 
-    /// How many there are.
+    /// Returns the number of open connections.
     pub(super) fn count(&mut self) -> usize {
         self.0.retain(|(_, task)| !task.is_finished());
         self.0.len()

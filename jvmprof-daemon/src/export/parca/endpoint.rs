@@ -1,4 +1,4 @@
-//! Where to push, and who we say we are.
+//! The endpoint of a backend: its address, TLS, headers and token.
 
 use std::fmt;
 use std::fs;
@@ -33,7 +33,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// How to reach a backend.
+/// Options of the connection to a backend.
 #[derive(Clone)]
 pub struct ParcaOptions {
     /// `http://host:port`, `https://host:port`, or `host:port`, which means TLS unless `insecure`.
@@ -93,13 +93,13 @@ impl ParcaOptions {
     /// TLS are the same.
     ///
     /// # Errors
-    /// [`ConfigError::Address`].
-    pub fn backend(&self) -> Result<String, ConfigError> {
+    /// [`ParcaConfigError::Address`].
+    pub fn backend(&self) -> Result<String, ParcaConfigError> {
         url(self).map(String::from)
     }
 }
 
-/// What a file is for.
+/// The purpose of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettingsFile {
     CaCertificates,
@@ -121,7 +121,7 @@ impl fmt::Display for SettingsFile {
 
 /// Options that can't work, or files of theirs that can't be read.
 #[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
+pub enum ParcaConfigError {
     #[error(
         "the address {address:?} of the profile store is not http://host:port, https://host:port or host:port"
     )]
@@ -143,8 +143,8 @@ pub enum ConfigError {
     Proxy { address: String, scheme: String },
 }
 
-fn read(what: SettingsFile, path: &PathBuf) -> Result<Vec<u8>, ConfigError> {
-    fs::read(path).map_err(|source| ConfigError::File { what, path: path.clone(), source })
+fn read(what: SettingsFile, path: &PathBuf) -> Result<Vec<u8>, ParcaConfigError> {
+    fs::read(path).map_err(|source| ParcaConfigError::File { what, path: path.clone(), source })
 }
 
 /// An address as messages show it: a user and a password in it are nobody's to see.
@@ -157,9 +157,9 @@ fn without_user(address: &str) -> String {
 }
 
 /// The address as a URL with a scheme, a host and nothing behind the port.
-fn url(options: &ParcaOptions) -> Result<Url, ConfigError> {
+fn url(options: &ParcaOptions) -> Result<Url, ParcaConfigError> {
     let address = options.address.trim();
-    let wrong = || ConfigError::Address { address: without_user(&options.address) };
+    let wrong = || ParcaConfigError::Address { address: without_user(&options.address) };
     let bare = !address.contains("://");
     let scheme = if options.insecure { "http" } else { "https" };
     let text = if bare { format!("{scheme}://{address}") } else { address.to_owned() };
@@ -179,7 +179,7 @@ fn url(options: &ParcaOptions) -> Result<Url, ConfigError> {
 
 /// A connection that is made when it is needed: directly, or through the proxy that the environment
 /// names.
-pub(super) fn channel(options: &ParcaOptions) -> Result<Channel, ConfigError> {
+pub(super) fn channel(options: &ParcaOptions) -> Result<Channel, ParcaConfigError> {
     let (endpoint, url) = endpoint(options)?;
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
@@ -199,13 +199,13 @@ pub(super) fn channel(options: &ParcaOptions) -> Result<Channel, ConfigError> {
     }
 }
 
-/// What to connect to and how.
-fn endpoint(options: &ParcaOptions) -> Result<(Endpoint, Url), ConfigError> {
+/// Returns the endpoint with its timeouts and TLS, and its URL.
+fn endpoint(options: &ParcaOptions) -> Result<(Endpoint, Url), ParcaConfigError> {
     let url = url(options)?;
-    let tls_error = |source| ConfigError::Tls { address: options.address.clone(), source };
+    let tls_error = |source| ParcaConfigError::Tls { address: options.address.clone(), source };
     let endpoint = Endpoint::from_shared(url.as_str().to_owned())
         .and_then(|endpoint| endpoint.user_agent(concat!("jvmprof/", env!("CARGO_PKG_VERSION"))))
-        .map_err(|_| ConfigError::Address { address: options.address.clone() })?
+        .map_err(|_| ParcaConfigError::Address { address: options.address.clone() })?
         .connect_timeout(options.connect_timeout)
         .http2_keep_alive_interval(Duration::from_secs(30))
         .keep_alive_timeout(Duration::from_secs(10));
@@ -216,7 +216,7 @@ fn endpoint(options: &ParcaOptions) -> Result<(Endpoint, Url), ConfigError> {
     Ok((endpoint.tls_config(tls(options)?).map_err(tls_error)?, url))
 }
 
-fn tls(options: &ParcaOptions) -> Result<ClientTlsConfig, ConfigError> {
+fn tls(options: &ParcaOptions) -> Result<ClientTlsConfig, ParcaConfigError> {
     let mut tls = ClientTlsConfig::new();
     tls = match &options.ca_file {
         Some(path) => tls.ca_certificate(Certificate::from_pem(read(SettingsFile::CaCertificates, path)?)),
@@ -237,7 +237,7 @@ fn warn_of_open_secrets(options: &ParcaOptions, url: &Url) {
 }
 
 /// The headers that are the same for every request.
-pub(super) fn headers(options: &ParcaOptions) -> Result<MetadataMap, ConfigError> {
+pub(super) fn headers(options: &ParcaOptions) -> Result<MetadataMap, ParcaConfigError> {
     let mut headers = MetadataMap::new();
     for (name, value) in &options.headers {
         let (key, value) = header(name, value)?;
@@ -246,35 +246,35 @@ pub(super) fn headers(options: &ParcaOptions) -> Result<MetadataMap, ConfigError
     Ok(headers)
 }
 
-fn header(name: &str, value: &str) -> Result<(MetadataKey<Ascii>, MetadataValue<Ascii>), ConfigError> {
+fn header(name: &str, value: &str) -> Result<(MetadataKey<Ascii>, MetadataValue<Ascii>), ParcaConfigError> {
     let key = MetadataKey::<Ascii>::from_str(&name.to_ascii_lowercase())
-        .map_err(|source| ConfigError::HeaderName { name: name.to_owned(), source })?;
+        .map_err(|source| ParcaConfigError::HeaderName { name: name.to_owned(), source })?;
     let value = MetadataValue::try_from(value)
-        .map_err(|source| ConfigError::HeaderValue { name: name.to_owned(), source })?;
+        .map_err(|source| ParcaConfigError::HeaderValue { name: name.to_owned(), source })?;
     Ok((key, value))
 }
 
-/// Whether this can be a header of a request.
+/// Returns true if this can be a header of a request.
 ///
 /// # Errors
-/// [`ConfigError::HeaderName`] or [`ConfigError::HeaderValue`].
-pub fn check_header(name: &str, value: &str) -> Result<(), ConfigError> {
+/// [`ParcaConfigError::HeaderName`] or [`ParcaConfigError::HeaderValue`].
+pub fn check_header(name: &str, value: &str) -> Result<(), ParcaConfigError> {
     header(name, value).map(|_| ())
 }
 
 /// The `authorization` header as of now.
-pub(super) fn token(options: &ParcaOptions) -> Result<Option<MetadataValue<Ascii>>, ConfigError> {
+pub(super) fn token(options: &ParcaOptions) -> Result<Option<MetadataValue<Ascii>>, ParcaConfigError> {
     let token = match &options.token {
         None => return Ok(None),
         Some(Token::Literal(token)) => token.clone(),
-        Some(Token::File(path)) => fs::read_to_string(path).map_err(|source| ConfigError::File {
+        Some(Token::File(path)) => fs::read_to_string(path).map_err(|source| ParcaConfigError::File {
             what: SettingsFile::BearerToken,
             path: path.clone(),
             source,
         })?,
     };
     let mut value = MetadataValue::try_from(format!("Bearer {}", token.trim()))
-        .map_err(|source| ConfigError::Token { source })?;
+        .map_err(|source| ParcaConfigError::Token { source })?;
     value.set_sensitive(true);
     Ok(Some(value))
 }

@@ -1,7 +1,7 @@
 //! Pushing to Parca and to backends that speak as it does (`ProfileStoreService.WriteRaw`).
 //!
-//! The server doesn't recognize what it got twice. So it is told apart whether a request that
-//! failed can't have been stored or may have been; who sends it again, and when, is decided by
+//! The server doesn't recognize what it got twice. So a request that failed is either known not to
+//! have been stored, or may have been stored; who sends it again, and when, is decided by
 //! [`delivery`](crate::export::delivery).
 
 pub mod debuginfo_upload;
@@ -25,9 +25,9 @@ use tonic::transport::Channel;
 use crate::proto::profilestore::WriteRawRequest;
 use crate::proto::profilestore::profile_store_service_client::ProfileStoreServiceClient;
 
-pub use endpoint::{ConfigError, ParcaOptions, SettingsFile, Token, check_header};
-pub use push_outcome::Outcome;
-pub use push_request::{Request, requests};
+pub use endpoint::{ParcaConfigError, ParcaOptions, SettingsFile, Token, check_header};
+pub use push_outcome::PushOutcome;
+pub use push_request::{PushRequest, requests};
 
 /// A connection to one backend, made when it is first needed and again when it broke. Cheap to
 /// clone.
@@ -43,15 +43,15 @@ impl ParcaClient {
     /// Checks the options; doesn't connect yet. Must be called inside of a tokio runtime.
     ///
     /// # Errors
-    /// See [`ConfigError`].
-    pub fn new(options: ParcaOptions) -> Result<Self, ConfigError> {
+    /// See [`ParcaConfigError`].
+    pub fn new(options: ParcaOptions) -> Result<Self, ParcaConfigError> {
         let channel = endpoint::channel(&options)?;
         let headers = endpoint::headers(&options)?;
         endpoint::token(&options)?;
         Ok(Self { channel, options: Arc::new(options), headers })
     }
 
-    /// Where to.
+    /// Returns the address of the backend.
     pub fn address(&self) -> &str {
         &self.options.address
     }
@@ -61,19 +61,19 @@ impl ParcaClient {
         self.options.max_request_bytes
     }
 
-    /// Sends one request, once, and tells what became of it.
-    pub async fn send(&self, request: &Request) -> Outcome {
+    /// Sends one request, once, and returns its outcome.
+    pub async fn send(&self, request: &PushRequest) -> PushOutcome {
         let outcome = self.attempt(request.message.clone()).await;
         let (address, series, samples) = (&self.options.address, request.series(), request.samples);
         match &outcome {
-            Outcome::Stored => {
+            PushOutcome::Stored => {
                 tracing::debug!(address, series, samples, bytes = request.bytes(), "profiles pushed");
             }
-            Outcome::Refused { code, message, .. } => {
+            PushOutcome::Refused { code, message, .. } => {
                 let labels = request.only_labels();
                 tracing::error!(address, series, samples, ?code, message, labels, "server refused profiles");
             }
-            Outcome::PossiblyLost { code, message } => {
+            PushOutcome::PossiblyLost { code, message } => {
                 tracing::error!(
                     address,
                     series,
@@ -83,7 +83,7 @@ impl ParcaClient {
                     "push broke off, profiles may be lost"
                 );
             }
-            Outcome::NotStored { message } => {
+            PushOutcome::NotStored { message } => {
                 tracing::debug!(address, series, samples, message, "profiles can't be pushed now");
             }
         }
@@ -92,18 +92,18 @@ impl ParcaClient {
 
     /// Sends a request without series: whether it is answered tells whether there is somebody, and
     /// nothing is at stake.
-    pub async fn ask(&self) -> Outcome {
+    pub async fn probe(&self) -> PushOutcome {
         self.attempt(WriteRawRequest::default()).await
     }
 
-    async fn attempt(&self, message: WriteRawRequest) -> Outcome {
+    async fn attempt(&self, message: WriteRawRequest) -> PushOutcome {
         let mut message = tonic::Request::new(message);
         *message.metadata_mut() = self.headers.clone();
         match endpoint::token(&self.options) {
             Ok(Some(token)) => drop(message.metadata_mut().insert("authorization", token)),
             Ok(None) => {}
             // It may be there the next time.
-            Err(error) => return Outcome::NotStored { message: error.to_string() },
+            Err(error) => return PushOutcome::NotStored { message: error.to_string() },
         }
         // The server is told as well, and may save itself the work.
         message.set_timeout(self.options.request_timeout);
@@ -116,9 +116,9 @@ impl ParcaClient {
         }
         let call = client.write_raw(message);
         match tokio::time::timeout(self.options.request_timeout + GRACE, call).await {
-            Ok(Ok(_)) => Outcome::Stored,
-            Ok(Err(status)) => Outcome::of(&status),
-            Err(_) => Outcome::PossiblyLost {
+            Ok(Ok(_)) => PushOutcome::Stored,
+            Ok(Err(status)) => PushOutcome::of(&status),
+            Err(_) => PushOutcome::PossiblyLost {
                 code: Code::DeadlineExceeded,
                 message: format!("no answer after {:?}", self.options.request_timeout),
             },

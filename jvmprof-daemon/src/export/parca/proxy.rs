@@ -12,7 +12,7 @@ use hyper_util::client::legacy::connect::proxy::Tunnel;
 use hyper_util::client::proxy::matcher::Matcher;
 use url::Url;
 
-use super::ConfigError;
+use super::ParcaConfigError;
 
 /// A proxy to tunnel through.
 #[derive(Clone, Debug)]
@@ -22,17 +22,17 @@ pub(super) struct Proxy {
 }
 
 /// The proxy for this address, if it needs one.
-pub(super) fn for_url(url: &Url) -> Result<Option<Proxy>, ConfigError> {
+pub(super) fn for_url(url: &Url) -> Result<Option<Proxy>, ParcaConfigError> {
     chosen(&Matcher::from_env(), url)
 }
 
-fn chosen(matcher: &Matcher, url: &Url) -> Result<Option<Proxy>, ConfigError> {
+fn chosen(matcher: &Matcher, url: &Url) -> Result<Option<Proxy>, ParcaConfigError> {
     let Ok(destination) = url.as_str().parse::<Uri>() else { return Ok(None) };
     let Some(intercept) = matcher.intercept(&destination) else { return Ok(None) };
     let (uri, auth) = (intercept.uri().clone(), intercept.basic_auth().cloned());
     match uri.scheme_str() {
         None | Some("http") => Ok(Some(Proxy { uri, auth })),
-        Some(scheme) => Err(ConfigError::Proxy { address: url.to_string(), scheme: scheme.to_owned() }),
+        Some(scheme) => Err(ParcaConfigError::Proxy { address: url.to_string(), scheme: scheme.to_owned() }),
     }
 }
 

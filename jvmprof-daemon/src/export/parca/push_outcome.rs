@@ -1,12 +1,12 @@
-//! What became of a request: the part that decides between sending again and counting as lost.
+//! The outcome of a request: stored, refused, possibly lost, or to be sent again.
 
 use std::error::Error;
 
 use tonic::{Code, ConnectError, Status};
 
-/// What became of a request.
+/// The outcome of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum PushOutcome {
     Stored,
     /// The server has it and doesn't want it: sending it again would end the same way.
     Refused {
@@ -27,8 +27,8 @@ pub enum Outcome {
     },
 }
 
-impl Outcome {
-    /// What a failure means.
+impl PushOutcome {
+    /// Returns the outcome that a failure means.
     pub(super) fn of(status: &Status) -> Self {
         // Not gRPC but HTTP: a proxy that didn't let the request through, or a server that doesn't
         // know what it is.
@@ -45,7 +45,8 @@ impl Outcome {
         }
     }
 
-    /// What a server's answer, or a proxy's, means. `docs/delivery.md` has it as a table.
+    /// Returns the outcome that a server's answer, or a proxy's, means. `docs/delivery.md` has it
+    /// as a table.
     fn of_answer(status: &Status) -> Self {
         let refused = |divisible| Self::Refused { code: status.code(), message: describe(status), divisible };
         match status.code() {
@@ -122,7 +123,7 @@ fn http_status(message: &str) -> Option<u16> {
     rest.get(..3)?.parse().ok()
 }
 
-/// What servers say of a message beyond their limit, in their libraries' words.
+/// Returns true if this is a server's text, in its library's words, for a message beyond its limit.
 fn is_too_large(message: &str) -> bool {
     const TEXTS: &[&str] = &[
         // grpc-go `rpc_util.go`, C++, Python and Node.js: "received message larger than max (%d vs.
@@ -158,35 +159,35 @@ mod tests {
     use super::*;
 
     #[derive(Debug, PartialEq, Eq)]
-    enum Kind {
+    enum OutcomeKind {
         NotStored,
         Divided,
         Refused,
         Unknown,
     }
 
-    fn kind(code: Code, message: &str) -> Kind {
-        match Outcome::of(&Status::new(code, message)) {
-            Outcome::NotStored { .. } => Kind::NotStored,
-            Outcome::Refused { divisible: true, .. } => Kind::Divided,
-            Outcome::Refused { .. } => Kind::Refused,
-            Outcome::PossiblyLost { .. } => Kind::Unknown,
-            Outcome::Stored => panic!("{code:?} is a failure"),
+    fn kind(code: Code, message: &str) -> OutcomeKind {
+        match PushOutcome::of(&Status::new(code, message)) {
+            PushOutcome::NotStored { .. } => OutcomeKind::NotStored,
+            PushOutcome::Refused { divisible: true, .. } => OutcomeKind::Divided,
+            PushOutcome::Refused { .. } => OutcomeKind::Refused,
+            PushOutcome::PossiblyLost { .. } => OutcomeKind::Unknown,
+            PushOutcome::Stored => panic!("{code:?} is a failure"),
         }
     }
 
     #[test]
     fn answers_of_proxies_tell_whether_the_request_got_further() {
-        assert_eq!(kind(Code::Unavailable, "no healthy upstream"), Kind::NotStored);
+        assert_eq!(kind(Code::Unavailable, "no healthy upstream"), OutcomeKind::NotStored);
         assert_eq!(
             kind(Code::Unavailable, "upstream connect error, reset reason: connection failure"),
-            Kind::NotStored
+            OutcomeKind::NotStored
         );
         let ambiguous =
             "upstream connect error or disconnect/reset before headers. reset reason: connection termination";
-        assert_eq!(kind(Code::Unavailable, ambiguous), Kind::Unknown);
-        assert_eq!(kind(Code::ResourceExhausted, "slow down"), Kind::NotStored);
+        assert_eq!(kind(Code::Unavailable, ambiguous), OutcomeKind::Unknown);
+        assert_eq!(kind(Code::ResourceExhausted, "slow down"), OutcomeKind::NotStored);
         let too_large = "grpc: received message larger than max (70000000 vs. 67108864)";
-        assert_eq!(kind(Code::ResourceExhausted, too_large), Kind::Divided);
+        assert_eq!(kind(Code::ResourceExhausted, too_large), OutcomeKind::Divided);
     }
 }

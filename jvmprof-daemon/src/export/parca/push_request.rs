@@ -15,20 +15,20 @@ use crate::proto::profilestore::{Label, LabelSet, RawProfileSeries, RawSample, W
 
 /// A request and what it holds.
 #[derive(Clone, Debug)]
-pub struct Request {
-    /// When the last of its samples was taken, about.
+pub struct PushRequest {
+    /// The time of its last sample, about.
     pub created: SystemTime,
     /// Number of samples.
     pub samples: u64,
-    /// How often it wasn't taken while others were: from 1 on it is by itself, rather than the
-    /// server's state, that it fails.
+    /// Number of times that it wasn't taken while others were: from 1 on it is by itself, rather
+    /// than the server's state, that it fails.
     pub tries: u32,
     /// The samples of each series.
     counts: Vec<u64>,
     pub(super) message: WriteRawRequest,
 }
 
-impl Request {
+impl PushRequest {
     /// Number of series.
     pub fn series(&self) -> usize {
         self.message.series.len()
@@ -64,7 +64,7 @@ impl Request {
         bytes
     }
 
-    /// What [`Self::to_bytes`] gave, not tried yet; `None` if these bytes aren't that.
+    /// Decodes what [`Self::to_bytes`] returned, not tried yet; `None` if these bytes aren't that.
     pub fn from_bytes(bytes: &[u8], created: SystemTime, samples: u64) -> Option<Self> {
         let (series, rest) = bytes.split_first_chunk()?;
         let (counts, rest) = rest.split_at_checked((u32::from_le_bytes(*series) as usize).checked_mul(8)?)?;
@@ -87,8 +87,8 @@ impl Request {
 ///
 /// # Errors
 /// None that writing to memory could have.
-pub fn requests(batch: &Batch, max_bytes: usize) -> io::Result<Vec<Request>> {
-    let mut requests: Vec<Request> = Vec::new();
+pub fn requests(batch: &Batch, max_bytes: usize) -> io::Result<Vec<PushRequest>> {
+    let mut requests: Vec<PushRequest> = Vec::new();
     let mut room = 0;
     let (mut profiles, mut compressor) = (pprof::Pushed::new(batch), Compressor::default());
     let created = batch.start + batch.duration;
@@ -106,7 +106,7 @@ pub fn requests(batch: &Batch, max_bytes: usize) -> io::Result<Vec<Request>> {
             }
             _ => {
                 let message = WriteRawRequest { series: vec![encoded], ..WriteRawRequest::default() };
-                requests.push(Request { created, samples, tries: 0, counts: vec![samples], message });
+                requests.push(PushRequest { created, samples, tries: 0, counts: vec![samples], message });
                 room = max_bytes.saturating_sub(bytes);
             }
         }
@@ -136,7 +136,7 @@ mod tests {
     use crate::profile::model::FrameKind;
     use crate::profile::testing::{batch, frame, series};
 
-    fn request(series_count: u32) -> Request {
+    fn request(series_count: u32) -> PushRequest {
         let stack = |count| vec![(vec![frame(FrameKind::Native, "main")], count)];
         let all = (1..=series_count).map(|pid| series(&[("pid", &pid.to_string())], stack(u64::from(pid))));
         requests(&batch(all.collect()), 1 << 20).expect("encodable").remove(0)
@@ -165,11 +165,11 @@ mod tests {
     fn a_request_survives_the_spool_and_damage_is_seen() {
         let request = request(3);
         let bytes = request.to_bytes();
-        let read = Request::from_bytes(&bytes, request.created, 6).expect("whole");
+        let read = PushRequest::from_bytes(&bytes, request.created, 6).expect("whole");
         assert_eq!((read.series(), read.samples, read.message), (3, 6, request.message.clone()));
-        assert!(Request::from_bytes(&bytes, request.created, 7).is_none());
+        assert!(PushRequest::from_bytes(&bytes, request.created, 7).is_none());
         for length in 0..30 {
-            assert!(Request::from_bytes(&bytes[..length], request.created, 6).is_none(), "{length}");
+            assert!(PushRequest::from_bytes(&bytes[..length], request.created, 6).is_none(), "{length}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A server that does what it is told, for the tests of whoever talks to one.
+//! A server that follows a script, for the tests of its clients.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -18,9 +18,9 @@ use crate::proto::profilestore::{
     WriteArrowRequest, WriteArrowResponse, WriteRawRequest, WriteRawResponse, WriteRequest, WriteResponse,
 };
 
-/// What a server does with the next request.
+/// An action of the server on the next request.
 #[derive(Clone)]
-pub(in crate::export) enum Step {
+pub(in crate::export) enum ScriptedAnswer {
     Answer(Code, &'static str),
     /// Takes it and never answers.
     Hang,
@@ -29,19 +29,19 @@ pub(in crate::export) enum Step {
 }
 
 /// A pid, and the code and the message of the answer.
-pub(in crate::export) type Never = (&'static str, Code, &'static str);
+pub(in crate::export) type RefusedPid = (&'static str, Code, &'static str);
 
 /// A server that follows a script and takes everything after its end.
 #[derive(Clone, Default)]
-pub(in crate::export) struct Scripted {
-    pub(in crate::export) steps: Arc<Mutex<VecDeque<Step>>>,
+pub(in crate::export) struct ScriptedServer {
+    pub(in crate::export) steps: Arc<Mutex<VecDeque<ScriptedAnswer>>>,
     pub(in crate::export) seen: Arc<Mutex<Vec<(MetadataMap, WriteRawRequest)>>>,
-    /// How it answers requests that hold a series of this pid, whatever the script says.
-    pub(in crate::export) never: Arc<Mutex<Option<Never>>>,
+    /// The answer to requests that hold a series of this pid, whatever the script says.
+    pub(in crate::export) never: Arc<Mutex<Option<RefusedPid>>>,
 }
 
-impl Scripted {
-    pub(in crate::export) fn new(steps: &[Step]) -> Self {
+impl ScriptedServer {
+    pub(in crate::export) fn new(steps: &[ScriptedAnswer]) -> Self {
         Self { steps: Arc::new(Mutex::new(steps.iter().cloned().collect())), ..Self::default() }
     }
 
@@ -51,7 +51,7 @@ impl Scripted {
 }
 
 #[tonic::async_trait]
-impl ProfileStoreService for Scripted {
+impl ProfileStoreService for ScriptedServer {
     async fn write_raw(
         &self,
         request: tonic::Request<WriteRawRequest>,
@@ -67,9 +67,9 @@ impl ProfileStoreService for Scripted {
         self.seen.lock().unwrap().push((metadata, message));
         let step = self.steps.lock().unwrap().pop_front();
         match step {
-            None | Some(Step::Take) => Ok(Response::new(WriteRawResponse {})),
-            Some(Step::Answer(code, message)) => Err(Status::new(code, message)),
-            Some(Step::Hang) => std::future::pending().await,
+            None | Some(ScriptedAnswer::Take) => Ok(Response::new(WriteRawResponse {})),
+            Some(ScriptedAnswer::Answer(code, message)) => Err(Status::new(code, message)),
+            Some(ScriptedAnswer::Hang) => std::future::pending().await,
         }
     }
 
@@ -90,14 +90,14 @@ impl ProfileStoreService for Scripted {
     }
 }
 
-pub(in crate::export) async fn serve(scripted: &Scripted) -> SocketAddr {
+pub(in crate::export) async fn serve(scripted: &ScriptedServer) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     serve_on(scripted, listener);
     address
 }
 
-pub(in crate::export) fn serve_on(scripted: &Scripted, listener: TcpListener) {
+pub(in crate::export) fn serve_on(scripted: &ScriptedServer, listener: TcpListener) {
     let service =
         ProfileStoreServiceServer::new(scripted.clone()).accept_compressed(CompressionEncoding::Gzip);
     tokio::spawn(

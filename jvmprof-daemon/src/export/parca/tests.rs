@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::{Identity, Server, ServerTlsConfig};
 
-use super::scripted_server::{Scripted, Step, serve};
+use super::scripted_server::{ScriptedAnswer, ScriptedServer, serve};
 use super::*;
 use crate::export::collector::{self, CollectorService};
 use crate::export::store::{Store, StoreOptions, TimeRange};
@@ -29,7 +29,7 @@ fn client(address: SocketAddr) -> ParcaClient {
 }
 
 /// What became of each request.
-async fn push(client: &ParcaClient, batch: &Batch) -> Vec<Outcome> {
+async fn push(client: &ParcaClient, batch: &Batch) -> Vec<PushOutcome> {
     let mut outcomes = Vec::new();
     for request in requests(batch, client.max_request_bytes()).unwrap() {
         outcomes.push(client.send(&request).await);
@@ -55,7 +55,7 @@ async fn what_is_pushed_is_what_the_collector_stores() {
     let router = collector::routes(Arc::new(CollectorService::new(Arc::clone(&store))));
     tokio::spawn(collector::serve(listener, router, std::future::pending()));
 
-    assert_eq!(push(&client(address), &small_batch()).await, [Outcome::Stored]);
+    assert_eq!(push(&client(address), &small_batch()).await, [PushOutcome::Stored]);
     let found = store.series(TimeRange::ALL, &[]);
     let found: Vec<_> = found
         .iter()
@@ -66,12 +66,12 @@ async fn what_is_pushed_is_what_the_collector_stores() {
 
 #[tokio::test]
 async fn no_answer_in_time_is_possibly_lost() {
-    let scripted = Scripted::new(&[Step::Hang]);
+    let scripted = ScriptedServer::new(&[ScriptedAnswer::Hang]);
     let client = client(serve(&scripted).await);
     let outcomes = push(&client, &small_batch()).await;
-    assert!(matches!(outcomes[..], [Outcome::PossiblyLost { .. }]), "{outcomes:?}");
+    assert!(matches!(outcomes[..], [PushOutcome::PossiblyLost { .. }]), "{outcomes:?}");
     assert_eq!(scripted.requests(), 1);
-    assert_eq!(push(&client, &small_batch()).await, [Outcome::Stored], "the next batch goes through");
+    assert_eq!(push(&client, &small_batch()).await, [PushOutcome::Stored], "the next batch goes through");
 }
 
 #[tokio::test]
@@ -93,7 +93,7 @@ async fn a_connection_that_breaks_with_the_request_on_it_is_possibly_lost() {
         }
     });
     let outcomes = push(&client(address), &small_batch()).await;
-    assert!(matches!(outcomes[..], [Outcome::PossiblyLost { .. }]), "{outcomes:?}");
+    assert!(matches!(outcomes[..], [PushOutcome::PossiblyLost { .. }]), "{outcomes:?}");
     assert_eq!(*connections.lock().unwrap(), 1, "not sent again");
 }
 
@@ -104,22 +104,22 @@ async fn nobody_at_the_address_is_certain_and_says_why() {
     drop(listener);
     let client = client(address);
     let outcomes = push(&client, &small_batch()).await;
-    let [Outcome::NotStored { message }] = &outcomes[..] else { panic!("{outcomes:?}") };
+    let [PushOutcome::NotStored { message }] = &outcomes[..] else { panic!("{outcomes:?}") };
     assert!(message.contains("Connection refused"), "{message}");
 
     // And when somebody is there, the same client finds it.
     let listener = TcpListener::bind(address).await.unwrap();
-    let service = ProfileStoreServiceServer::new(Scripted::default());
+    let service = ProfileStoreServiceServer::new(ScriptedServer::default());
     tokio::spawn(
         Server::builder().add_service(service).serve_with_incoming(TcpListenerStream::new(listener)),
     );
-    assert_eq!(client.ask().await, Outcome::Stored);
-    assert_eq!(push(&client, &small_batch()).await, [Outcome::Stored]);
+    assert_eq!(client.probe().await, PushOutcome::Stored);
+    assert_eq!(push(&client, &small_batch()).await, [PushOutcome::Stored]);
 }
 
 #[tokio::test]
 async fn a_large_batch_is_sent_in_parts() {
-    let scripted = Scripted::default();
+    let scripted = ScriptedServer::default();
     let frames =
         |pid: u32| (0..50).map(|at| frame(FrameKind::Native, &format!("function_{at}_of_{pid}"))).collect();
     let all = (0..100).map(|pid| series(&[("pid", &pid.to_string())], vec![(frames(pid), 1)])).collect();
@@ -128,7 +128,7 @@ async fn a_large_batch_is_sent_in_parts() {
     assert_eq!(made.iter().map(|request| request.samples).sum::<u64>(), 100);
     let client = client(serve(&scripted).await);
     for request in &made {
-        assert_eq!(client.send(request).await, Outcome::Stored);
+        assert_eq!(client.send(request).await, PushOutcome::Stored);
     }
     let pids = scripted.seen.lock().unwrap().iter().map(|(_, message)| message.series.len()).sum::<usize>();
     assert_eq!(pids, 100);
@@ -147,7 +147,7 @@ async fn token_and_headers_go_with_every_request_over_tls_that_trusts_the_given_
         .signed_by(&key, &issuer)
         .unwrap();
 
-    let scripted = Scripted::default();
+    let scripted = ScriptedServer::default();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let identity = Identity::from_pem(certificate.pem(), key.serialize_pem());
@@ -166,7 +166,7 @@ async fn token_and_headers_go_with_every_request_over_tls_that_trusts_the_given_
         ..ParcaOptions::new(format!("localhost:{port}"))
     };
     let client = ParcaClient::new(trusting.clone()).unwrap();
-    assert_eq!(push(&client, &small_batch()).await, [Outcome::Stored]);
+    assert_eq!(push(&client, &small_batch()).await, [PushOutcome::Stored]);
     let (metadata, _) = scripted.seen.lock().unwrap().remove(0);
     assert_eq!(metadata.get("authorization").unwrap(), "Bearer secret");
     assert_eq!(metadata.get("projectid").unwrap(), "42");
@@ -174,7 +174,7 @@ async fn token_and_headers_go_with_every_request_over_tls_that_trusts_the_given_
 
     let distrusting = ParcaOptions { ca_file: None, ..trusting };
     let outcomes = push(&ParcaClient::new(distrusting).unwrap(), &small_batch()).await;
-    let [Outcome::NotStored { message }] = &outcomes[..] else { panic!("{outcomes:?}") };
+    let [PushOutcome::NotStored { message }] = &outcomes[..] else { panic!("{outcomes:?}") };
     assert!(message.contains("certificate"), "{message}");
 }
 
@@ -192,6 +192,6 @@ async fn a_dead_address_costs_no_more_than_its_timeout() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let started = Instant::now();
     let outcomes = push(&client(listener.local_addr().unwrap()), &small_batch()).await;
-    assert!(!matches!(outcomes[..], [Outcome::Stored]));
+    assert!(!matches!(outcomes[..], [PushOutcome::Stored]));
     assert!(started.elapsed() < Duration::from_secs(5), "{:?} {outcomes:?}", started.elapsed());
 }

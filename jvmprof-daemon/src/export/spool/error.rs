@@ -1,4 +1,4 @@
-//! What can go wrong with a spool.
+//! Errors of a spool.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 pub enum SpoolError {
     #[error("{call} {}: {source}", path.display())]
     Io {
-        /// What was attempted, such as `append to`.
+        /// The operation that failed, such as `append to`.
         call: &'static str,
         path: PathBuf,
         source: io::Error,

@@ -1,4 +1,10 @@
-//! What could not be delivered yet, on disk: bounded, and readable whatever happened to it.
+//! The spool: requests that could not be delivered yet, on disk, bounded, and readable whatever
+//! happened to it.
+//!
+//! [`Spool`] is used by delivery's queue: `append` keeps a request, `take_next` and `take_retry`
+//! give one that is to be sent, `complete` or `requeue` end that. A `segment` is one file, whose
+//! bytes `segment_format` describes; `recovery` reads what an earlier daemon left; `record_age`
+//! expires records by clocks that may be set.
 //!
 //! ```text
 //! DIR/lock                      held by the one daemon that uses the spool
@@ -29,46 +35,47 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 pub use error::SpoolError;
-pub use recovery::Found;
+pub use recovery::SpoolRecovery;
 
-use record_age::{Clocks, millis, saturating_millis};
-use segment::{Place, Segment};
-use segment_format::{HEAD_BYTES, HEADER_BYTES, Header, Mark};
+use record_age::{ClockReading, millis, saturating_millis};
+use segment::{PendingRecord, Segment};
+use segment_format::{HEAD_BYTES, HEADER_BYTES, Mark, RecordHeader};
 
-/// How a spool behaves.
+/// Options of a spool.
 #[derive(Clone, Copy, Debug)]
 pub struct SpoolOptions {
-    /// Of all files together; the oldest segments leave first.
+    /// Limit of all files together; the oldest segments are evicted first.
     pub max_bytes: u64,
     /// Records that are older are not sent any more.
     pub max_age: Duration,
-    /// Whether a record is sent again of which nobody knows whether it was stored.
+    /// True if a record is sent again of which nobody knows whether it was stored.
     pub send_again: bool,
 }
 
 /// A request to keep.
 #[derive(Clone, Debug)]
 pub struct NewRecord {
-    /// When its samples were taken, about.
+    /// The time of its samples, about.
     pub created: SystemTime,
     pub samples: u64,
     pub series: u32,
-    /// How often it wasn't taken while others were. Not on disk: the next daemon begins anew.
+    /// Number of times that it wasn't taken while others were. Not on disk: the next daemon begins
+    /// anew.
     pub tries: u32,
     /// At most 256 MiB.
     pub body: Vec<u8>,
 }
 
-/// Which record: the segment and the place in it.
+/// The id of a record: the segment and the index of the record in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct RecordId {
     pub segment: u64,
     pub index: u32,
 }
 
-/// A record that is being sent: to be given back by [`Spool::settle`] or [`Spool::put_back`].
+/// A record that is being sent: to be given back by [`Spool::settle`] or [`Spool::requeue`].
 #[derive(Clone, Debug)]
-pub struct Taken {
+pub struct RecordInFlight {
     pub id: RecordId,
     pub created: SystemTime,
     pub samples: u64,
@@ -84,7 +91,7 @@ pub struct SpoolLosses {
     pub full: u64,
     /// Left because they were too old.
     pub expired: u64,
-    /// What was read is not what was written.
+    /// The bytes read are not those that were written.
     pub damaged: u64,
 }
 
@@ -116,10 +123,10 @@ impl Spool {
         self.samples
     }
 
-    /// The part of them in records that were tried: nobody but [`Self::take_tried`] gives these.
-    pub fn tried_samples(&self) -> u64 {
-        let places = self.segments.iter().flat_map(|segment| &segment.places);
-        places.filter(|place| place.tries > 0).map(|place| place.header.samples).sum()
+    /// The part of them in records that were tried: nobody but [`Self::take_retry`] gives these.
+    pub fn retry_samples(&self) -> u64 {
+        let pending = self.segments.iter().flat_map(|segment| &segment.pending);
+        pending.filter(|record| record.tries > 0).map(|record| record.header.samples).sum()
     }
 
     /// Samples that were ever appended.
@@ -127,7 +134,7 @@ impl Spool {
         self.segments.back().map_or(0, |segment| segment.samples_through)
     }
 
-    /// What the files take.
+    /// Returns the bytes that the files take.
     pub fn bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
@@ -136,7 +143,7 @@ impl Spool {
         self.losses
     }
 
-    /// Whether nothing is to be sent.
+    /// Returns true if nothing is to be sent.
     pub fn is_empty(&self) -> bool {
         self.samples == 0
     }
@@ -149,12 +156,12 @@ impl Spool {
     pub fn append(&mut self, new: &NewRecord) -> Result<(), SpoolError> {
         let bytes = (HEADER_BYTES + new.body.len()) as u64;
         self.remove_finished();
-        self.expire(Clocks::now());
-        self.make_room(bytes)?;
-        self.roll()?;
+        self.expire(ClockReading::now());
+        self.evict_until_fits(bytes)?;
+        self.ensure_open_segment()?;
         let appended = self.appended();
         let (Some(segment), Some(file)) = (self.segments.back_mut(), &self.active) else { return Ok(()) };
-        let header = Header {
+        let header = RecordHeader {
             index: segment.records,
             body_bytes: u32::try_from(new.body.len()).unwrap_or(u32::MAX),
             created_ms: millis(new.created),
@@ -169,8 +176,8 @@ impl Spool {
             segment.bytes = before;
             segment.records -= 1;
             segment.samples_through -= new.samples;
-            segment.places.pop_back();
-            segment.cut(file);
+            segment.pending.pop_back();
+            segment.truncate(file);
             return Err(SpoolError::io("sync", &segment.path)(error));
         }
         self.samples += new.samples;
@@ -182,54 +189,56 @@ impl Spool {
     ///
     /// # Errors
     /// It can't be read, or the mark can't be written; the record stays.
-    pub fn take(&mut self) -> Result<Option<Taken>, SpoolError> {
-        self.take_first(|spool| spool.places().find(|(_, place)| place.tries == 0))
+    pub fn take_next(&mut self) -> Result<Option<RecordInFlight>, SpoolError> {
+        self.take_first(|spool| spool.pending().find(|(_, record)| record.tries == 0))
     }
 
-    /// The same of those that were tried: the one that was tried least often.
+    /// Returns the record that was tried least often, of those that were tried.
     ///
     /// # Errors
-    /// As [`Self::take`].
-    pub fn take_tried(&mut self) -> Result<Option<Taken>, SpoolError> {
+    /// As [`Self::take_next`].
+    pub fn take_retry(&mut self) -> Result<Option<RecordInFlight>, SpoolError> {
         self.take_first(|spool| {
-            spool.places().filter(|(_, place)| place.tries > 0).min_by_key(|(_, place)| place.tries)
+            spool.pending().filter(|(_, record)| record.tries > 0).min_by_key(|(_, record)| record.tries)
         })
     }
 
     /// The records with their segments' numbers, the oldest first.
-    fn places(&self) -> impl Iterator<Item = (u64, Place)> {
-        self.segments.iter().flat_map(|segment| segment.places.iter().map(|place| (segment.number, *place)))
+    fn pending(&self) -> impl Iterator<Item = (u64, PendingRecord)> {
+        self.segments
+            .iter()
+            .flat_map(|segment| segment.pending.iter().map(|record| (segment.number, *record)))
     }
 
     fn take_first(
         &mut self,
-        first: impl Fn(&Self) -> Option<(u64, Place)>,
-    ) -> Result<Option<Taken>, SpoolError> {
+        first: impl Fn(&Self) -> Option<(u64, PendingRecord)>,
+    ) -> Result<Option<RecordInFlight>, SpoolError> {
         self.remove_finished();
-        self.expire(Clocks::now());
+        self.expire(ClockReading::now());
         loop {
-            let Some((number, place)) = first(self) else { return Ok(None) };
+            let Some((number, record)) = first(self) else { return Ok(None) };
             let Some(segment) = self.segment(number) else { return Ok(None) };
-            let id = RecordId { segment: number, index: place.header.index };
-            let Some(body) = segment.body(&place)? else {
-                tracing::error!(path = %segment.path.display(), samples = place.header.samples,
+            let id = RecordId { segment: number, index: record.header.index };
+            let Some(body) = segment.body(&record)? else {
+                tracing::error!(path = %segment.path.display(), samples = record.header.samples,
                     "a record of the spool is damaged and lost");
-                self.losses.damaged += place.header.samples;
+                self.losses.damaged += record.header.samples;
                 self.finish(id, Mark::Done { delivered: 0 });
                 continue;
             };
             segment.mark(id.index, Mark::Sending, !self.options.send_again)?;
-            let Header { created_ms, samples, series, .. } = place.header;
+            let RecordHeader { created_ms, samples, series, .. } = record.header;
             self.taken = Some((id, samples));
             let created = SystemTime::UNIX_EPOCH + Duration::from_millis(created_ms);
-            return Ok(Some(Taken { id, created, samples, series, tries: place.tries, body }));
+            return Ok(Some(RecordInFlight { id, created, samples, series, tries: record.tries, body }));
         }
     }
 
     /// Ends a record that was taken: so many of its samples were delivered, and the rest is lost or
     /// was appended again. Its file stays until the next call that takes or appends, so that its
     /// fate can be noted elsewhere before.
-    pub fn settle(&mut self, id: RecordId, delivered: u64) {
+    pub fn complete(&mut self, id: RecordId, delivered: u64) {
         let gone = self.taken.take().filter(|_| self.segment(id.segment).is_none());
         self.samples -= gone.map_or(0, |(_, samples)| samples);
         self.finish(id, Mark::Done { delivered: u32::try_from(delivered).unwrap_or(u32::MAX) });
@@ -237,7 +246,7 @@ impl Spool {
 
     /// Gives a record back, with its tries, that was not stored for certain, or that is to be sent
     /// again anyway. Its samples are counted as lost if its segment had to leave in the meantime.
-    pub fn put_back(&mut self, taken: &Taken) {
+    pub fn requeue(&mut self, taken: &RecordInFlight) {
         self.taken = None;
         let segment = self.segments.iter_mut().find(|segment| segment.number == taken.id.segment);
         let Some(segment) = segment else {
@@ -245,8 +254,9 @@ impl Spool {
             self.losses.full += taken.samples;
             return;
         };
-        if let Some(place) = segment.places.iter_mut().find(|place| place.header.index == taken.id.index) {
-            place.tries = taken.tries;
+        if let Some(record) = segment.pending.iter_mut().find(|record| record.header.index == taken.id.index)
+        {
+            record.tries = taken.tries;
         }
         if let Err(error) = segment.mark(taken.id.index, Mark::Waiting, false) {
             tracing::warn!(%error, "after a crash a record of the spool would be taken for one that may be stored");
@@ -265,23 +275,24 @@ impl Spool {
         if let Err(error) = segment.mark(id.index, mark, false) {
             tracing::warn!(%error, "after a crash a record of the spool would be taken for one that may be stored");
         }
-        let samples_of = |place: &Place| place.header.samples;
-        if let Some(at) = segment.places.iter().position(|place| place.header.index == id.index) {
-            self.samples -= segment.places.remove(at).as_ref().map_or(0, samples_of);
+        let samples_of = |record: &PendingRecord| record.header.samples;
+        if let Some(at) = segment.pending.iter().position(|record| record.header.index == id.index) {
+            self.samples -= segment.pending.remove(at).as_ref().map_or(0, samples_of);
         }
     }
 
     /// Records that are too old leave.
-    fn expire(&mut self, now: Clocks) {
+    fn expire(&mut self, now: ClockReading) {
         let max_age = saturating_millis(self.options.max_age);
-        let is_old = |place: &&Place| now.age_ms(place.header.created_ms, place.appended) > max_age;
+        let is_old =
+            |record: &&PendingRecord| now.age_ms(record.header.created_ms, record.appended) > max_age;
         let taken = self.taken.map(|(id, _)| id);
         let mut expired = Vec::new();
         for segment in &self.segments {
             let number = segment.number;
-            let ids = segment.places.iter().filter(is_old);
-            expired.extend(ids.map(|place| {
-                (RecordId { segment: number, index: place.header.index }, place.header.samples)
+            let ids = segment.pending.iter().filter(is_old);
+            expired.extend(ids.map(|record| {
+                (RecordId { segment: number, index: record.header.index }, record.header.samples)
             }));
         }
         expired.retain(|(id, _)| Some(*id) != taken);
@@ -296,7 +307,7 @@ impl Spool {
     }
 
     /// Removes the oldest segments until a record of this length fits.
-    fn make_room(&mut self, bytes: u64) -> Result<(), SpoolError> {
+    fn evict_until_fits(&mut self, bytes: u64) -> Result<(), SpoolError> {
         let limit = self.options.max_bytes;
         if bytes + 2 * HEAD_BYTES > limit {
             return Err(SpoolError::TooLarge { bytes, limit });
@@ -309,17 +320,18 @@ impl Spool {
                 self.new_segment()?;
             }
             let Some(oldest) = self.segments.pop_front() else { break };
-            self.drop_segment(&oldest);
+            self.evict_segment(&oldest);
         }
         Ok(())
     }
 
     /// Removes a segment. A record of it that is being sent is still counted until it is settled.
-    fn drop_segment(&mut self, segment: &Segment) {
+    fn evict_segment(&mut self, segment: &Segment) {
         let taken = self.taken.map(|(id, _)| id);
-        let is_lost =
-            |place: &&Place| taken != Some(RecordId { segment: segment.number, index: place.header.index });
-        let lost: u64 = segment.places.iter().filter(is_lost).map(|place| place.header.samples).sum();
+        let is_lost = |record: &&PendingRecord| {
+            taken != Some(RecordId { segment: segment.number, index: record.header.index })
+        };
+        let lost: u64 = segment.pending.iter().filter(is_lost).map(|record| record.header.samples).sum();
         remove(&segment.path);
         self.samples -= lost;
         self.losses.full += lost;
@@ -329,7 +341,7 @@ impl Spool {
     }
 
     /// Sees to it that the last segment can be appended to.
-    fn roll(&mut self) -> Result<(), SpoolError> {
+    fn ensure_open_segment(&mut self) -> Result<(), SpoolError> {
         let limit = self.segment_bytes();
         let is_usable =
             self.active.is_some() && self.segments.back().is_some_and(|last| !last.is_full(limit));
@@ -352,12 +364,12 @@ impl Spool {
 
     /// Removes segments at the front all of whose records are over; the last one is emptied.
     fn remove_finished(&mut self) {
-        while self.segments.len() > 1 && self.segments.front().is_some_and(|first| first.places.is_empty()) {
+        while self.segments.len() > 1 && self.segments.front().is_some_and(|first| first.pending.is_empty()) {
             if let Some(first) = self.segments.pop_front() {
                 remove(&first.path);
             }
         }
-        let Some(last) = self.segments.front_mut().filter(|last| last.records > 0 && last.places.is_empty())
+        let Some(last) = self.segments.front_mut().filter(|last| last.records > 0 && last.pending.is_empty())
         else {
             return;
         };
@@ -372,7 +384,8 @@ impl Spool {
     }
 }
 
-/// What can't be removed is read again by the next daemon, which finds that its records are over.
+/// Removes a segment. One that can't be removed is read again by the next daemon, which finds that
+/// its records are over.
 fn remove(path: &Path) {
     if let Err(error) = std::fs::remove_file(path) {
         tracing::warn!(path = %path.display(), %error, "a segment stays behind in the spool");

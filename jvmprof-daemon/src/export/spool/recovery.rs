@@ -12,14 +12,14 @@ use super::{RecordId, Spool, SpoolError, SpoolLosses, SpoolOptions};
 const LOCK: &str = "lock";
 const DIR_MODE: u32 = 0o750;
 
-/// What an earlier daemon left. Numbers of samples.
+/// The samples that an earlier daemon left, by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct SpoolRecovery {
     /// To be sent.
     pub waiting: u64,
-    /// Of a record that was being sent when that daemon ended, and that isn't sent again.
+    /// Samples of a record that was being sent when that daemon ended, and that isn't sent again.
     pub interrupted: u64,
-    /// What was delivered of the record that was asked for, if its fate is known.
+    /// Samples that were delivered of the record that was asked for, if its fate is known.
     pub settled: Option<u64>,
     /// Ever appended, as far as the files tell.
     pub appended: u64,
@@ -29,7 +29,7 @@ pub struct Found {
 }
 
 impl Spool {
-    /// Opens the folder, and creates it if it isn't there. `unsettled`: a record that an earlier
+    /// Opens the folder, and creates it if it isn't there. `unresolved`: a record that an earlier
     /// daemon was sending when it wrote down its counts for the last time, to tell what became of
     /// it since.
     ///
@@ -38,15 +38,15 @@ impl Spool {
     pub fn open(
         dir: &Path,
         options: SpoolOptions,
-        unsettled: Option<RecordId>,
-    ) -> Result<(Self, Found), SpoolError> {
+        unresolved: Option<RecordId>,
+    ) -> Result<(Self, SpoolRecovery), SpoolError> {
         DirBuilder::new()
             .recursive(true)
             .mode(DIR_MODE)
             .create(dir)
             .map_err(SpoolError::io("create the folder", dir))?;
         let lock = lock(dir)?;
-        let mut found = Found::default();
+        let mut found = SpoolRecovery::default();
         let mut segments = VecDeque::new();
         let mut numbers = numbers(dir)?;
         numbers.sort_unstable();
@@ -57,7 +57,7 @@ impl Spool {
             let settled = inside
                 .settled
                 .iter()
-                .find(|(index, _)| unsettled == Some(RecordId { segment: number, index: *index }));
+                .find(|(index, _)| unresolved == Some(RecordId { segment: number, index: *index }));
             found.settled = found.settled.or(settled.map(|(_, delivered)| u64::from(*delivered)));
             segment.samples_through = segment.samples_through.max(found.appended);
             found.appended = segment.samples_through;
@@ -74,8 +74,8 @@ impl Spool {
             _lock: lock,
         };
         found.interrupted = spool.resolve_interrupted();
-        let places = spool.segments.iter().flat_map(|segment| &segment.places);
-        spool.samples = places.map(|place| place.header.samples).sum();
+        let pending = spool.segments.iter().flat_map(|segment| &segment.pending);
+        spool.samples = pending.map(|record| record.header.samples).sum();
         found.waiting = spool.samples;
         spool.remove_finished();
         Ok((spool, found))
@@ -86,23 +86,23 @@ impl Spool {
         let send_again = self.options.send_again;
         let mut samples = 0;
         for segment in &mut self.segments {
-            let mut kept = VecDeque::with_capacity(segment.places.len());
-            for mut place in std::mem::take(&mut segment.places) {
-                let is_over = place.mark == Mark::Sending && !send_again;
+            let mut kept = VecDeque::with_capacity(segment.pending.len());
+            for mut record in std::mem::take(&mut segment.pending) {
+                let is_over = record.mark == Mark::Sending && !send_again;
                 let mark = if is_over { Mark::Done { delivered: 0 } } else { Mark::Waiting };
-                if place.mark != mark
-                    && let Err(error) = segment.mark(place.header.index, mark, false)
+                if record.mark != mark
+                    && let Err(error) = segment.mark(record.header.index, mark, false)
                 {
                     tracing::warn!(%error, "a record of the spool keeps its old mark");
                 }
-                place.mark = mark;
+                record.mark = mark;
                 if is_over {
-                    samples += place.header.samples;
+                    samples += record.header.samples;
                 } else {
-                    kept.push_back(place);
+                    kept.push_back(record);
                 }
             }
-            segment.places = kept;
+            segment.pending = kept;
         }
         samples
     }

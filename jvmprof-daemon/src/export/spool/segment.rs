@@ -7,28 +7,28 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use super::SpoolError;
-use super::record_age::Clocks;
+use super::record_age::ClockReading;
 use super::segment_format::{
-    self, HEAD_BYTES, HEADER_BYTES, Header, MARK_BYTES, MARKER, MAX_RECORDS, Mark, decode_head, head,
+    self, HEAD_BYTES, HEADER_BYTES, MARK_BYTES, MARKER, MAX_RECORDS, Mark, RecordHeader, decode_head, head,
 };
 
 const SUFFIX: &str = ".spool";
 /// Profiles tell what a host runs: not for everyone on it.
 const FILE_MODE: u32 = 0o640;
-/// How much is read at once while a damaged place is searched for the next record.
+/// Bytes that are read at once while the next record is searched after damage.
 const SEARCHED: usize = 1 << 16;
 
 /// A record that isn't over yet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    pub(super) header: Header,
-    /// Of the body in the file.
+pub(super) struct PendingRecord {
+    pub(super) header: RecordHeader,
+    /// Offset of the body in the file.
     pub(super) body_at: u64,
     pub(super) mark: Mark,
-    /// How often it wasn't taken while others were, as far as this daemon knows.
+    /// Number of times that it wasn't taken while others were, as far as this daemon knows.
     pub(super) tries: u32,
-    /// When this daemon appended it.
-    pub(super) appended: Option<Clocks>,
+    /// The clocks when this daemon appended it.
+    pub(super) appended: Option<ClockReading>,
 }
 
 /// A segment and what is still to be sent of it.
@@ -40,7 +40,7 @@ pub(super) struct Segment {
     pub(super) bytes: u64,
     /// Records that were appended, whether they are over or not.
     pub(super) records: u32,
-    pub(super) places: VecDeque<Place>,
+    pub(super) pending: VecDeque<PendingRecord>,
     /// Samples of all records up to the end of this segment, since the spool was made.
     pub(super) samples_through: u64,
 }
@@ -56,10 +56,10 @@ pub(super) fn parse_file_name(name: &str) -> Option<u64> {
     (file_name(number) == name).then_some(number)
 }
 
-/// What was found in a segment beside its records.
+/// The findings of reading a segment, beside its records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
-    /// Places where bytes had to be skipped.
+pub(super) struct SegmentScan {
+    /// Number of times that bytes had to be skipped.
     pub(super) damaged_places: u64,
     /// Records that are over, and how many of their samples were delivered.
     pub(super) settled: Vec<(u32, u32)>,
@@ -86,20 +86,20 @@ impl Segment {
             path,
             bytes: HEAD_BYTES,
             records: 0,
-            places: VecDeque::new(),
+            pending: VecDeque::new(),
             samples_through: samples_before,
         };
         Ok((segment, file))
     }
 
     /// Reads what is there, whatever state it is in: bodies are checked when they are taken.
-    pub(super) fn scan(path: &Path, number: u64) -> Result<(Self, Found), SpoolError> {
+    pub(super) fn scan(path: &Path, number: u64) -> Result<(Self, SegmentScan), SpoolError> {
         let error = |call| SpoolError::io(call, path);
         let file = File::open(path).map_err(error("open"))?;
-        let length = file.metadata().map_err(error("look at"))?.len();
+        let length = file.metadata().map_err(error("inspect"))?.len();
         let mut head = vec![0; HEAD_BYTES as usize];
         let read = read_up_to(&file, &mut head, 0).map_err(error("read"))?;
-        let mut found = Found::default();
+        let mut found = SegmentScan::default();
         let samples_before = decode_head(&head[..read], number);
         found.damaged_places += u64::from(samples_before.is_none() || read < head.len());
         let mut samples_through = samples_before.unwrap_or(0);
@@ -108,7 +108,7 @@ impl Segment {
             path: path.to_owned(),
             bytes: length,
             records: 0,
-            places: VecDeque::new(),
+            pending: VecDeque::new(),
             samples_through,
         };
         let mut at = HEAD_BYTES;
@@ -126,7 +126,13 @@ impl Segment {
             match mark {
                 Mark::Done { delivered } => found.settled.push((header.index, delivered)),
                 Mark::Waiting | Mark::Sending => {
-                    segment.places.push_back(Place { header, body_at, mark, tries: 0, appended: None });
+                    segment.pending.push_back(PendingRecord {
+                        header,
+                        body_at,
+                        mark,
+                        tries: 0,
+                        appended: None,
+                    });
                 }
             }
         }
@@ -143,7 +149,7 @@ impl Segment {
     pub(super) fn append(
         &mut self,
         file: &File,
-        header: Header,
+        header: RecordHeader,
         body: &[u8],
         tries: u32,
     ) -> Result<(), SpoolError> {
@@ -151,14 +157,14 @@ impl Segment {
         let body_at = at + HEADER_BYTES as u64;
         let written = file.write_all_at(&header.encode(), at).and_then(|()| file.write_all_at(body, body_at));
         if let Err(error) = written {
-            self.cut(file);
+            self.truncate(file);
             return Err(SpoolError::io("append to", &self.path)(error));
         }
         self.bytes = body_at + body.len() as u64;
         self.records += 1;
         self.samples_through += header.samples;
-        let appended = Some(Clocks::now());
-        self.places.push_back(Place { header, body_at, mark: Mark::Waiting, tries, appended });
+        let appended = Some(ClockReading::now());
+        self.pending.push_back(PendingRecord { header, body_at, mark: Mark::Waiting, tries, appended });
         Ok(())
     }
 
@@ -180,19 +186,19 @@ impl Segment {
 
     /// Takes back what is behind the good end. What stays in spite of it is skipped when the
     /// segment is read.
-    pub(super) fn cut(&self, file: &File) {
+    pub(super) fn truncate(&self, file: &File) {
         if let Err(error) = file.set_len(self.bytes) {
             tracing::warn!(path = %self.path.display(), %error, "half a record stays behind in the spool");
         }
     }
 
     /// The body of a record, or `None` if it isn't what was written, or can't be read any more.
-    pub(super) fn body(&self, place: &Place) -> Result<Option<Vec<u8>>, SpoolError> {
-        let mut body = vec![0; place.header.body_bytes as usize];
-        let read = File::open(&self.path).and_then(|file| read_up_to(&file, &mut body, place.body_at));
+    pub(super) fn body(&self, record: &PendingRecord) -> Result<Option<Vec<u8>>, SpoolError> {
+        let mut body = vec![0; record.header.body_bytes as usize];
+        let read = File::open(&self.path).and_then(|file| read_up_to(&file, &mut body, record.body_at));
         match read {
             Ok(read) => {
-                Ok((read == body.len() && segment_format::crc(&body) == place.header.body_crc)
+                Ok((read == body.len() && segment_format::crc(&body) == record.header.body_crc)
                     .then_some(body))
             }
             Err(error) if is_lasting(&error) => {
@@ -213,8 +219,8 @@ impl Segment {
     }
 }
 
-/// Whether reading would fail in the same way for ever: the file is gone, or the disk can't read
-/// it.
+/// Returns true if reading would fail in the same way for ever: the file is gone, or the disk can't
+/// read it.
 fn is_lasting(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::EIO)
 }
@@ -226,13 +232,14 @@ fn mark_in(head: &[u8], index: u32) -> Mark {
 }
 
 /// The first header at or behind `at` whose record is there as a whole, and where it is.
-fn next_header(file: &File, at: u64, length: u64) -> io::Result<Option<(Header, u64)>> {
-    let fits = |header: &Header, at: u64| at + HEADER_BYTES as u64 + u64::from(header.body_bytes) <= length;
+fn next_header(file: &File, at: u64, length: u64) -> io::Result<Option<(RecordHeader, u64)>> {
+    let fits =
+        |header: &RecordHeader, at: u64| at + HEADER_BYTES as u64 + u64::from(header.body_bytes) <= length;
     let mut bytes = [0; HEADER_BYTES];
     let mut from = at;
     while from + HEADER_BYTES as u64 <= length {
         if read_up_to(file, &mut bytes, from)? == HEADER_BYTES
-            && let Some(header) = Header::decode(&bytes)
+            && let Some(header) = RecordHeader::decode(&bytes)
             && fits(&header, from)
         {
             return Ok(Some((header, from)));
@@ -243,7 +250,7 @@ fn next_header(file: &File, at: u64, length: u64) -> io::Result<Option<(Header, 
     Ok(None)
 }
 
-/// Where the next bytes are that a record may begin with.
+/// Returns the offset of the next bytes that a record may begin with.
 fn next_marker(file: &File, mut from: u64) -> io::Result<Option<u64>> {
     let mut buffer = vec![0; SEARCHED];
     loop {

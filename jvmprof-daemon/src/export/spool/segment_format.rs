@@ -21,13 +21,13 @@ pub(super) const MAX_BODY_BYTES: u32 = 256 << 20;
 const MAGIC: [u8; 8] = *b"JVMPSPL\x01";
 const MARKS_AT: u64 = 32;
 pub(super) const MARK_BYTES: usize = 16;
-/// Where a record may begin again after damage.
+/// The bytes at which a record may begin again after damage.
 pub(super) const MARKER: [u8; 4] = *b"\xf7REC";
 
-/// What stands in front of a record's body.
+/// The header in front of a record's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
-    /// Of the record within its segment.
+pub(super) struct RecordHeader {
+    /// Index of the record within its segment.
     pub(super) index: u32,
     pub(super) body_bytes: u32,
     /// Milliseconds since 1970.
@@ -39,7 +39,7 @@ pub(super) struct Header {
     pub(super) body_crc: u32,
 }
 
-impl Header {
+impl RecordHeader {
     pub(super) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0..4].copy_from_slice(&MARKER);
@@ -71,7 +71,7 @@ impl Header {
     }
 }
 
-/// How far a record has come.
+/// The progress of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mark {
     /// Not sent yet, or not stored for certain.
@@ -109,7 +109,7 @@ impl Mark {
         }
     }
 
-    /// Where the mark of a record is.
+    /// Returns the offset of a record's mark.
     pub(super) fn offset(index: u32) -> u64 {
         MARKS_AT + u64::from(index) * MARK_BYTES as u64
     }
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_header_with_any_bit_flipped_is_no_header() {
-        let header = Header {
+        let header = RecordHeader {
             index: 3,
             body_bytes: 70_000,
             created_ms: 1_732_195_500_000,
@@ -166,11 +166,11 @@ mod tests {
             body_crc: 0xdead_beef,
         };
         let bytes = header.encode();
-        assert_eq!(Header::decode(&bytes), Some(header));
+        assert_eq!(RecordHeader::decode(&bytes), Some(header));
         for bit in 0..bytes.len() * 8 {
             let mut flipped = bytes;
             flipped[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Header::decode(&flipped), None, "bit {bit}");
+            assert_eq!(RecordHeader::decode(&flipped), None, "bit {bit}");
         }
     }
 

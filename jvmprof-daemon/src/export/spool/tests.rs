@@ -20,15 +20,15 @@ fn record(samples: u64, body: &[u8]) -> NewRecord {
     NewRecord { created: SystemTime::now(), samples, series: 1, tries: 0, body: body.to_vec() }
 }
 
-fn open(dir: &Path) -> (Spool, Found) {
+fn open(dir: &Path) -> (Spool, SpoolRecovery) {
     Spool::open(dir, options(), None).expect("the spool opens")
 }
 
 /// Takes and delivers everything; the samples in their order.
 fn drain(spool: &mut Spool) -> Vec<u64> {
     let mut samples = Vec::new();
-    while let Some(taken) = spool.take().expect("records can be read") {
-        spool.settle(taken.id, taken.samples);
+    while let Some(taken) = spool.take_next().expect("records can be read") {
+        spool.complete(taken.id, taken.samples);
         samples.push(taken.samples);
     }
     samples
@@ -46,17 +46,17 @@ fn only_segment(dir: &Path) -> PathBuf {
 fn what_goes_in_comes_out_oldest_first_also_after_a_restart() {
     let dir = scratch();
     let (mut spool, found) = open(dir.path());
-    assert_eq!(found, Found::default());
+    assert_eq!(found, SpoolRecovery::default());
     for samples in 1..=600 {
         spool.append(&record(samples, format!("body {samples}").as_bytes())).expect("room");
     }
     assert_eq!((spool.samples(), spool.appended()), (180_300, 180_300));
-    let first = spool.take().expect("readable").expect("a record");
+    let first = spool.take_next().expect("readable").expect("a record");
     assert_eq!((first.samples, &first.body[..]), (1, &b"body 1"[..]));
-    spool.settle(first.id, 1);
+    spool.complete(first.id, 1);
     drop(spool);
     let (mut spool, found) = open(dir.path());
-    assert_eq!(found, Found { waiting: 180_299, appended: 180_300, ..Found::default() });
+    assert_eq!(found, SpoolRecovery { waiting: 180_299, appended: 180_300, ..SpoolRecovery::default() });
     spool.append(&record(601, b"new")).expect("room");
     assert_eq!(drain(&mut spool), (2..=601).collect::<Vec<_>>());
     assert!(spool.is_empty());
@@ -121,7 +121,7 @@ fn a_flipped_bit_costs_the_record_that_it_hits_and_no_other() {
         let expected: Vec<_> = (1..=4).filter(|samples| *samples != hit).collect();
         assert_eq!(drain(&mut spool), expected, "byte {at}");
         let lost = found.interrupted + spool.losses().damaged;
-        // Whose header is hit is only known to be a damaged place.
+        // Whose header is hit is only known to be a damaged record.
         assert!(lost == hit || found.damaged_places == 1, "byte {at}: {found:?} {:?}", spool.losses());
     }
 }
@@ -134,7 +134,7 @@ fn a_record_that_was_being_sent_is_sent_again_only_if_that_is_allowed() {
         let (mut spool, _) = Spool::open(dir.path(), options, None).expect("opens");
         spool.append(&record(5, b"sent")).expect("room");
         spool.append(&record(7, b"not sent")).expect("room");
-        let taken = spool.take().expect("readable").expect("a record");
+        let taken = spool.take_next().expect("readable").expect("a record");
         drop(spool);
         let (mut spool, found) = Spool::open(dir.path(), options, Some(taken.id)).expect("opens");
         assert_eq!(found.settled, None);
@@ -148,8 +148,8 @@ fn what_became_of_a_record_is_known_after_a_crash() {
     let dir = scratch();
     let (mut spool, _) = open(dir.path());
     spool.append(&record(5, b"")).expect("room");
-    let taken = spool.take().expect("readable").expect("a record");
-    spool.settle(taken.id, 3);
+    let taken = spool.take_next().expect("readable").expect("a record");
+    spool.complete(taken.id, 3);
     drop(spool);
     let (_, found) = Spool::open(dir.path(), options(), Some(taken.id)).expect("opens");
     assert_eq!((found.settled, found.waiting, found.interrupted), (Some(3), 0, 0));
@@ -161,8 +161,8 @@ fn a_record_that_is_put_back_is_the_first_again() {
     let (mut spool, _) = open(dir.path());
     spool.append(&record(1, b"")).expect("room");
     spool.append(&record(2, b"")).expect("room");
-    let taken = spool.take().expect("readable").expect("a record");
-    spool.put_back(&taken);
+    let taken = spool.take_next().expect("readable").expect("a record");
+    spool.requeue(&taken);
     drop(spool);
     let (mut spool, found) = open(dir.path());
     assert_eq!(found.interrupted, 0);
@@ -176,18 +176,18 @@ fn a_record_that_was_tried_waits_behind_the_others() {
     for samples in 1..=3 {
         spool.append(&record(samples, b"")).expect("room");
     }
-    let taken = spool.take().expect("readable").expect("a record");
-    spool.put_back(&Taken { tries: 2, ..taken });
+    let taken = spool.take_next().expect("readable").expect("a record");
+    spool.requeue(&RecordInFlight { tries: 2, ..taken });
     spool.append(&NewRecord { tries: 1, ..record(4, b"") }).expect("room");
-    assert_eq!((spool.tried_samples(), spool.samples()), (1 + 4, 10));
+    assert_eq!((spool.retry_samples(), spool.samples()), (1 + 4, 10));
     assert_eq!(drain(&mut spool), [2, 3]);
-    let least = spool.take_tried().expect("readable").expect("a record");
+    let least = spool.take_retry().expect("readable").expect("a record");
     assert_eq!((least.samples, least.tries), (4, 1));
-    spool.settle(least.id, 4);
+    spool.complete(least.id, 4);
     drop(spool);
     // The next daemon begins anew.
     let (mut spool, _) = open(dir.path());
-    assert_eq!((spool.tried_samples(), drain(&mut spool)), (0, vec![1]));
+    assert_eq!((spool.retry_samples(), drain(&mut spool)), (0, vec![1]));
 }
 
 #[test]
@@ -214,14 +214,14 @@ fn a_record_whose_room_was_needed_while_it_was_sent_is_counted_once() {
         let options = SpoolOptions { max_bytes: 40_000, ..options() };
         let (mut spool, _) = Spool::open(dir.path(), options, None).expect("opens");
         spool.append(&record(1, &[0; 5000])).expect("room");
-        let taken = spool.take().expect("readable").expect("a record");
+        let taken = spool.take_next().expect("readable").expect("a record");
         for _ in 0..20 {
             spool.append(&record(1, &[0; 5000])).expect("the oldest leave");
         }
         if is_stored {
-            spool.settle(taken.id, 1);
+            spool.complete(taken.id, 1);
         } else {
-            spool.put_back(&taken);
+            spool.requeue(&taken);
         }
         let rest = drain(&mut spool).len() as u64 + u64::from(is_stored);
         assert_eq!((rest + spool.losses().full, spool.samples()), (21, 0));
@@ -247,13 +247,13 @@ fn a_clock_that_is_set_while_records_wait_makes_none_of_them_old() {
     // Booted without a clock, and it is set by the network later.
     spool.append(&NewRecord { created: SystemTime::UNIX_EPOCH, ..record(1, b"") }).expect("room");
     let segment = spool.segments.back_mut().expect("a segment");
-    let now = Clocks::now();
-    let at_boot = Clocks { wall_ms: 1, ..now };
-    segment.places[0].appended = Some(at_boot);
+    let now = ClockReading::now();
+    let at_boot = ClockReading { wall_ms: 1, ..now };
+    segment.pending[0].appended = Some(at_boot);
     spool.expire(now);
     assert_eq!(spool.samples(), 1);
     let day = saturating_millis(DAY);
-    spool.expire(Clocks { boot_ms: now.boot_ms + day + 1, ..at_boot });
+    spool.expire(ClockReading { boot_ms: now.boot_ms + day + 1, ..at_boot });
     assert_eq!((spool.samples(), spool.losses().expired), (0, 1), "it has waited for a day");
 }
 
@@ -277,7 +277,7 @@ fn foreign_files_are_left_alone() {
         fs::write(dir.path().join(name), "mine").expect("written");
     }
     let (mut spool, found) = open(dir.path());
-    assert_eq!(found, Found::default());
+    assert_eq!(found, SpoolRecovery::default());
     spool.append(&record(1, b"")).expect("room");
     assert_eq!(fs::read_dir(dir.path()).expect("a folder").count(), 5);
 }

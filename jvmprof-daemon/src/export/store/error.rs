@@ -1,4 +1,4 @@
-//! What can go wrong with a store.
+//! Errors of a store.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 pub enum StoreError {
     #[error("{call} {}: {source}", path.display())]
     Io {
-        /// What was attempted, such as `rename to`.
+        /// The operation that failed, such as `rename to`.
         call: &'static str,
         path: PathBuf,
         source: io::Error,
@@ -32,7 +32,8 @@ impl StoreError {
         move |source| Self::Io { call, path: path.to_owned(), source }
     }
 
-    /// Whether the disk is full: the profile may fit later, when something has been removed.
+    /// Returns true if the disk is full: the profile may fit later, when something has been
+    /// removed.
     pub fn is_out_of_space(&self) -> bool {
         matches!(self, Self::Io { source, .. } if matches!(
             source.kind(),

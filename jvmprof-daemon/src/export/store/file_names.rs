@@ -36,7 +36,7 @@ pub(super) fn profile_name(entry: &ProfileEntry) -> String {
     format!("{}-{}-{}-{}{PROFILE}", entry.start.0, entry.duration_ns, entry.samples, entry.number)
 }
 
-/// What a file's name says of its profile; `None` if it isn't the name of one.
+/// Parses a file's name into the entry of its profile; `None` if it isn't the name of one.
 pub(super) fn parse_profile_name(name: &str, bytes: u64) -> Option<ProfileEntry> {
     // From the right, because a start before 1970 has a minus of its own.
     let mut parts = name.strip_suffix(PROFILE)?.rsplitn(4, '-');
@@ -62,7 +62,8 @@ pub(super) fn fingerprint(labels: &LabelSet) -> String {
     format!("{hash:016x}")
 }
 
-/// Whether a folder's name can be one of ours: a fingerprint, perhaps with a number behind it.
+/// Returns true if a folder's name can be one of ours: a fingerprint, perhaps with a number behind
+/// it.
 pub(super) fn is_fingerprint(name: &str) -> bool {
     let (hash, suffix) = name.split_once('-').unwrap_or((name, "2"));
     hash.len() == 16

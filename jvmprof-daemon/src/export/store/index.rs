@@ -1,4 +1,4 @@
-//! What the store holds, in memory.
+//! The index of series and profiles, in memory.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

@@ -35,7 +35,7 @@ pub use types::{Matcher, ProfileRef, SeriesInfo, TimeRange, UnixNanos};
 /// The label that holds the profile's name.
 pub const NAME_LABEL: &str = "__name__";
 
-/// How a store behaves.
+/// Options of a store.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
     /// Oldest profiles are removed when the files take more than this. Counted in blocks of 4 KiB,
@@ -49,7 +49,7 @@ impl Default for StoreOptions {
     }
 }
 
-/// What happened since the store was opened.
+/// Counts since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreCounters {
     pub stored_profiles: u64,

@@ -81,9 +81,9 @@ pub struct SeriesInfo {
     pub profiles: usize,
     /// Sum of the first value (a count) of all samples.
     pub samples: u64,
-    /// When the first of these profiles began.
+    /// The time at which the first of these profiles began.
     pub first: UnixNanos,
-    /// When the last of these profiles ended.
+    /// The time at which the last of these profiles ended.
     pub last: UnixNanos,
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::profile::model::{FrameKind, Line};
-use crate::profile::stack_budget::NO_ROOM;
+use crate::profile::stack_budget::OVER_BUDGET;
 
 fn frame(name: &str) -> Arc<Frame> {
     let line = Line::named(name);
@@ -64,7 +64,7 @@ fn a_label_set_goes_where_the_limit_sends_it_also_when_it_comes_again() {
 
 #[test]
 fn stacks_without_room_are_counted_as_one_that_says_so() {
-    let mut aggregator = Aggregator { room: Room::new(10_000), ..Aggregator::new(None) };
+    let mut aggregator = Aggregator { room: StackBudget::new(10_000), ..Aggregator::new(None) };
     let first = vec![frame("first")];
     aggregator.add(&labels("1"), 1, stack(first.clone(), false), 10);
     for at in 0..1000 {
@@ -82,7 +82,7 @@ fn stacks_without_room_are_counted_as_one_that_says_so() {
     };
     let batch = aggregator.flush(window, |_, _| {}, |_, _| Verdict::Awaited);
     assert_eq!(batch.samples(), 1002);
-    let full = batch.series[0].samples.iter().find(|sample| &*sample.frames[0].lines[0].name == NO_ROOM);
+    let full = batch.series[0].samples.iter().find(|sample| &*sample.frames[0].lines[0].name == OVER_BUDGET);
     assert_eq!(full.map(|sample| sample.count), Some(without_room));
     aggregator.add(&labels("1"), 1, stack(vec![frame("of the next window")], false), 10);
     assert_eq!(aggregator.without_room(), without_room);

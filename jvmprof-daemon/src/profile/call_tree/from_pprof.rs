@@ -6,7 +6,8 @@ use super::{CallStep, NodeKind, TreeBuilder, unnamed_frame};
 use crate::profile::pprof::{CheckedTables, InvalidProfile};
 use crate::proto::pprof::{Location, Profile};
 
-/// What kind of code a mapping holds, by the names that `profile/pprof/encode.rs` writes.
+/// Returns the kind of code that a mapping holds, by the names that `profile/pprof/encode.rs`
+/// writes.
 fn kind_of_mapping(file: &str) -> NodeKind {
     match file {
         "jvm" => NodeKind::Java,

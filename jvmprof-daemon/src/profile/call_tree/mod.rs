@@ -1,9 +1,9 @@
 //! Stacks merged into one tree: what a flame graph draws, and the table of functions beside it.
 //!
 //! A node is a function reached by one path of callers; inlined calls are nodes of their own.
-//! FunctionColumns are told apart by kind, name, file and module, not by line: a flame graph that splits
-//! a method by the line it was at hides how much time it took. The lines are counted in the node
-//! instead.
+//! FunctionColumns are told apart by kind, name, file and module, not by line: a flame graph that
+//! splits a method by the line it was at hides how much time it took. The lines are counted in the
+//! node instead.
 //!
 //! Two bounds hold whatever the input: [`MAX_BUILD_NODES`] while merging, and the caller's bound
 //! for what [`TreeBuilder::finish`] keeps. What is cut stays visible as a `[pruned]` node with its
@@ -29,16 +29,17 @@ pub use page_columns::{CallTree, Pruned};
 /// NodeColumns that a tree may have while it is built: about 50 MB.
 pub const MAX_BUILD_NODES: usize = 500_000;
 
-/// NodeColumns that a page draws without delay. A stack of 1,024 frames with inlined calls still fits
-/// many times.
+/// NodeColumns that a page draws without delay. A stack of 1,024 frames with inlined calls still
+/// fits many times.
 pub const PAGE_NODES: usize = 20_000;
 
-/// NodeColumns on one path. A whole stack of 1,024 user and 127 kernel frames has room for three inlined
-/// calls in each frame; deeper input, which only other producers send, would exhaust the browser's
-/// stack.
+/// NodeColumns on one path. A whole stack of 1,024 user and 127 kernel frames has room for three
+/// inlined calls in each frame; deeper input, which only other producers send, would exhaust the
+/// browser's stack.
 pub const MAX_DEPTH: usize = 4_096;
 
-/// What a node stands for; the page colours by it. The numbers are the page data's.
+/// The kind of code that a node stands for; the page colours by it. The numbers are the page
+/// data's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum NodeKind {
@@ -71,7 +72,7 @@ pub struct FunctionId(u32);
 pub struct CallStep {
     pub function: FunctionId,
     pub line: u32,
-    /// Of a Java method, if that is known.
+    /// The execution mode of a Java method, if that is known.
     pub mode: Option<ExecutionMode>,
 }
 
@@ -106,7 +107,7 @@ struct CallNode {
     how: [u32; EXECUTION_MODES],
 }
 
-/// How many ways there are for a method to run.
+/// Number of execution modes.
 const EXECUTION_MODES: usize = ExecutionMode::Native as usize + 1;
 
 /// The index of the node above all stacks.
@@ -289,14 +290,15 @@ fn count_line(lines: &mut SmallVec<[(u32, u64); 1]>, line: u32, count: u64) {
     }
 }
 
-/// Whether the name is how the symbolizer tells a place that no symbol covers.
+/// Returns true if the name is how the symbolizer tells a place that no symbol covers.
 fn is_address_in(module: &str, name: &str) -> bool {
     let place = name.strip_prefix(module).and_then(|rest| rest.strip_prefix("+0x"));
     !module.is_empty() && place.is_some_and(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// What to call a frame without a symbol. Not by its address: a function of which every instruction
-/// is a node of its own can't be seen to be heavy. The addresses are in the pprof.
+/// Returns the name of a frame without a symbol. It isn't named by its address: a function of which
+/// every instruction is a node of its own can't be seen to be heavy. The addresses are in the
+/// pprof.
 fn unnamed_frame(module: &str, address: Option<u64>) -> String {
     let file = module.rsplit('/').next().unwrap_or(module);
     match address {

@@ -43,8 +43,8 @@ pub(super) struct NodeColumns {
     pub(super) total: Vec<u64>,
     /// The lines with most samples: line, samples, line, samples, ...
     pub(super) lines: Vec<Vec<u64>>,
-    /// How a Java method ran, by number in the order of `HOW_NAMES` in `tree.js`: how, samples,
-    /// how, samples, ...
+    /// Execution modes of a Java method, by number in the order of `HOW_NAMES` in `tree.js`: how,
+    /// samples, how, samples, ...
     pub(super) how: Vec<Vec<u32>>,
 }
 
@@ -59,10 +59,11 @@ pub(super) struct FunctionTable {
     pub(super) seen: usize,
 }
 
-/// What the tree lost to its bound.
+/// Counts of what the tree lost to its bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Pruned {
-    /// NodeColumns that aren't there by themselves. One that was given up and came back counts again.
+    /// NodeColumns that aren't there by themselves. One that was given up and came back counts
+    /// again.
     pub nodes: usize,
     /// Samples whose stacks end in a `[pruned]` node.
     pub samples: u64,

@@ -43,7 +43,8 @@ impl TreeBuilder {
         place
     }
 
-    /// Which nodes stay, so that they and their `[pruned]` children are at most `max_nodes`.
+    /// Returns which nodes stay, so that they and their `[pruned]` children are at most
+    /// `max_nodes`.
     ///
     /// A node has at least the samples of each of its children and stands before them, so the
     /// heaviest nodes with the index as second key are closed under "parent of".

@@ -6,7 +6,7 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_f
 use crate::profile::gzip::{self, GzipError};
 use crate::proto::pprof::Profile;
 
-/// How much of a profile is accepted.
+/// Limits of a profile that is accepted.
 #[derive(Clone, Copy, Debug)]
 pub struct DecodeLimits {
     /// Bytes after decompression.

@@ -305,7 +305,7 @@ impl<'a> Builder<'a> {
         std::mem::take(&mut self.profile)
     }
 
-    /// Where the main binary's mapping is: pprof's tools take the first one for it.
+    /// Returns the position of the main binary's mapping: pprof's tools take the first one for it.
     fn main_mapping(&self, main_binary: Option<&str>) -> Option<usize> {
         let path = |mapping: &Mapping| {
             usize::try_from(mapping.filename).ok().and_then(|at| self.profile.string_table.get(at))

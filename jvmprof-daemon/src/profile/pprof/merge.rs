@@ -14,7 +14,7 @@ use super::strings::PprofStrings;
 use super::tables::{CheckedTables, InvalidProfile};
 use crate::proto::pprof::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
 
-/// How much a merge may hold.
+/// Limits of a merge.
 #[derive(Clone, Copy, Debug)]
 pub struct MergeLimits {
     /// Limits of each profile that goes in.
@@ -43,7 +43,7 @@ pub enum MergeError {
 }
 
 impl MergeError {
-    /// Whether every further profile would be refused as well.
+    /// Returns true if every further profile would be refused as well.
     pub fn is_limit_of_the_whole(&self) -> bool {
         matches!(self, Self::Full { .. })
     }

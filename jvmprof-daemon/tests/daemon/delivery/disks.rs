@@ -49,15 +49,15 @@ fn a_full_disk_costs_what_does_not_fit_and_nothing_else() {
     let error = spool.append(&record(1)).unwrap_err().to_string();
     assert!(error.contains("No space left") && error.contains(dir.to_str().unwrap()), "{error}");
     // Marks need no room: what fits is sent, and there is room again.
-    let first = spool.take().unwrap().unwrap();
-    spool.settle(first.id, first.samples);
+    let first = spool.take_next().unwrap().unwrap();
+    spool.complete(first.id, first.samples);
     drop(spool);
     let (mut spool, found) = Spool::open(&dir, SPOOL, None).unwrap();
     assert_eq!((found.waiting, found.damaged_places), ((2..=fits).sum(), 0));
     let mut sent = Vec::new();
-    while let Some(taken) = spool.take().unwrap() {
+    while let Some(taken) = spool.take_next().unwrap() {
         assert!(taken.body.iter().all(|byte| *byte == taken.samples as u8) && taken.body.len() == 3000);
-        spool.settle(taken.id, taken.samples);
+        spool.complete(taken.id, taken.samples);
         sent.push(taken.samples);
     }
     assert_eq!(sent, (2..=fits).collect::<Vec<_>>());

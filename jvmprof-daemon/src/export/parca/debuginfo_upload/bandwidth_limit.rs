@@ -4,18 +4,18 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 #[derive(Debug)]
-pub(super) struct Throttle {
+pub(super) struct BandwidthLimit {
     bytes_per_second: u64,
-    /// When what was let through so far is over.
+    /// The time at which the bytes so far are over at this rate.
     free_at: Mutex<Instant>,
 }
 
-impl Throttle {
+impl BandwidthLimit {
     pub(super) fn new(bytes_per_second: u64) -> Self {
         Self { bytes_per_second: bytes_per_second.max(1), free_at: Mutex::new(Instant::now()) }
     }
 
-    /// How long to wait before so many bytes are sent.
+    /// Returns the time to wait before these bytes are sent.
     pub(super) fn delay(&self, bytes: u64) -> Duration {
         let now = Instant::now();
         let mut free_at = self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
@@ -31,11 +31,11 @@ mod tests {
 
     #[test]
     fn bytes_wait_for_those_before_them() {
-        let throttle = Throttle::new(1000);
-        assert_eq!(throttle.delay(500), Duration::ZERO);
-        let second = throttle.delay(1000);
+        let bandwidth = BandwidthLimit::new(1000);
+        assert_eq!(bandwidth.delay(500), Duration::ZERO);
+        let second = bandwidth.delay(1000);
         assert!(second > Duration::from_millis(400) && second <= Duration::from_millis(500), "{second:?}");
-        let third = throttle.delay(0);
+        let third = bandwidth.delay(0);
         assert!(third > Duration::from_millis(1400) && third <= Duration::from_millis(1500), "{third:?}");
     }
 }

@@ -13,8 +13,7 @@ mod upload_attempt;
 mod upload_error;
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backon::{ExponentialBuilder, Retryable as _};
@@ -24,46 +23,47 @@ use tokio::task::JoinSet;
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 
-use super::endpoint::{self, ConfigError, ParcaOptions};
+use super::endpoint::{self, ParcaConfigError, ParcaOptions};
 use crate::native::upload::queue::Offer;
-use bandwidth_limit::Throttle;
-use upload_attempt::Attempt;
-use upload_error::{Failure, Next};
+use bandwidth_limit::BandwidthLimit;
+use upload_attempt::UploadAttempt;
+use upload_error::{RetryTime, UploadFailure};
 
 pub use upload_error::UploadError;
 
 /// Files that wait for the server to want them later, beside those that are being uploaded.
 const MAX_JOBS: usize = 64;
 
-/// What may be uploaded, and what that may cost.
+/// Options of uploading: the files that may be uploaded, and limits of the cost.
 #[derive(Clone, Debug)]
 pub struct UploadOptions {
     /// Files whose path (as their process sees it) matches one of these are never uploaded.
     pub exclude: GlobSet,
     /// Files at a time.
     pub parallel: usize,
-    /// Of all uploads together.
+    /// Limit of all uploads together.
     pub bytes_per_second: u64,
     /// Largest file that is sent, in bytes. Parca takes 1,000,000,000.
     pub max_bytes: u64,
     /// Files that export symbols and have no others are uploaded too: where all names are left to
     /// the server.
     pub exported_symbols: bool,
-    /// How often a step that failed without being refused is tried at most.
+    /// Number of times that a step that failed without being refused is tried at most.
     pub attempts: usize,
     /// Before the second one; doubles each time, with jitter.
     pub first_delay: Duration,
-    /// How long a single step may take, but the upload itself.
+    /// Timeout of each step but the upload itself.
     pub request_timeout: Duration,
-    /// How long an upload may take; Parca gives up after 15 minutes.
+    /// Timeout of an upload; Parca gives up after 15 minutes.
     pub upload_timeout: Duration,
-    /// When a file is offered again that the server didn't want at the time.
+    /// Time after which a file is offered again that the server didn't want at the time.
     pub retry_after: Duration,
-    /// How often it is.
+    /// Number of times that it is offered.
     pub rounds: u32,
 }
 
-/// What the kernel appends to the path of a file that was removed or replaced since it was mapped.
+/// Suffix that the kernel appends to the path of a file that was removed or replaced since it was
+/// mapped.
 const REMOVED: &str = " (deleted)";
 
 impl UploadOptions {
@@ -92,7 +92,7 @@ impl Default for UploadOptions {
     }
 }
 
-/// What happened since the start, in files.
+/// Counts of files since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UploadCounts {
     pub offered: u64,
@@ -112,22 +112,9 @@ pub struct UploadCounts {
     pub put_off: u64,
 }
 
-#[derive(Debug, Default)]
-struct Counting {
-    offered: AtomicU64,
-    uploaded: AtomicU64,
-    uploaded_bytes: AtomicU64,
-    not_wanted: AtomicU64,
-    excluded: AtomicU64,
-    without_symbols: AtomicU64,
-    refused: AtomicU64,
-    failed: AtomicU64,
-    put_off: AtomicU64,
-}
-
-/// What became of a file.
+/// The result of uploading a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Done {
+enum UploadResult {
     /// With so many bytes.
     Uploaded(u64),
     NotWanted(String),
@@ -137,53 +124,53 @@ enum Done {
 /// See the module's documentation. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Uploader {
-    inner: Arc<Inner>,
+    inner: Arc<UploaderState>,
 }
 
-/// Where debug files go.
+/// The server that debug files go to.
 #[derive(Debug)]
-struct Server {
+struct UploadServer {
     channel: Channel,
     options: ParcaOptions,
     headers: MetadataMap,
 }
 
-impl Server {
-    fn new(options: ParcaOptions) -> Result<Self, ConfigError> {
+impl UploadServer {
+    fn new(options: ParcaOptions) -> Result<Self, ParcaConfigError> {
         Ok(Self { channel: endpoint::channel(&options)?, headers: endpoint::headers(&options)?, options })
     }
 }
 
 #[derive(Debug)]
-struct Inner {
+struct UploaderState {
     /// The one that is asked from the next try on.
-    server: Mutex<Arc<Server>>,
+    server: Mutex<Arc<UploadServer>>,
     options: UploadOptions,
     slots: Semaphore,
-    throttle: Throttle,
-    counts: Counting,
+    bandwidth: BandwidthLimit,
+    counts: Mutex<UploadCounts>,
 }
 
 impl Uploader {
     /// Checks the options; doesn't connect yet. Must be called inside of a tokio runtime.
     ///
     /// # Errors
-    /// See [`ConfigError`].
-    pub fn new(server: ParcaOptions, options: UploadOptions) -> Result<Self, ConfigError> {
-        let server = Mutex::new(Arc::new(Server::new(server)?));
+    /// See [`ParcaConfigError`].
+    pub fn new(server: ParcaOptions, options: UploadOptions) -> Result<Self, ParcaConfigError> {
+        let server = Mutex::new(Arc::new(UploadServer::new(server)?));
         let slots = Semaphore::new(options.parallel.max(1));
-        let throttle = Throttle::new(options.bytes_per_second);
-        let counts = Counting::default();
-        Ok(Self { inner: Arc::new(Inner { server, options, slots, throttle, counts }) })
+        let bandwidth = BandwidthLimit::new(options.bytes_per_second);
+        let counts = Mutex::default();
+        Ok(Self { inner: Arc::new(UploaderState { server, options, slots, bandwidth, counts }) })
     }
 
     /// Uploads to this server from now on, also what has been put off. What is being sent goes
     /// where it went.
     ///
     /// # Errors
-    /// See [`ConfigError`]; all stays as it was.
-    pub fn change_server(&self, server: ParcaOptions) -> Result<(), ConfigError> {
-        let server = Arc::new(Server::new(server)?);
+    /// See [`ParcaConfigError`]; all stays as it was.
+    pub fn change_server(&self, server: ParcaOptions) -> Result<(), ParcaConfigError> {
+        let server = Arc::new(UploadServer::new(server)?);
         *self.inner.server.lock().unwrap_or_else(PoisonError::into_inner) = server;
         Ok(())
     }
@@ -204,63 +191,46 @@ impl Uploader {
         while jobs.join_next().await.is_some() {}
     }
 
+    /// Returns the counts since the start.
     pub fn counts(&self) -> UploadCounts {
-        let Counting {
-            offered,
-            uploaded,
-            uploaded_bytes,
-            not_wanted,
-            excluded,
-            without_symbols,
-            refused,
-            failed,
-            put_off,
-        } = &self.inner.counts;
-        UploadCounts {
-            offered: offered.load(Ordering::Relaxed),
-            uploaded: uploaded.load(Ordering::Relaxed),
-            uploaded_bytes: uploaded_bytes.load(Ordering::Relaxed),
-            not_wanted: not_wanted.load(Ordering::Relaxed),
-            excluded: excluded.load(Ordering::Relaxed),
-            without_symbols: without_symbols.load(Ordering::Relaxed),
-            refused: refused.load(Ordering::Relaxed),
-            failed: failed.load(Ordering::Relaxed),
-            put_off: put_off.load(Ordering::Relaxed),
-        }
+        *self.inner.counts()
     }
 }
 
-impl Inner {
-    fn server(&self) -> Arc<Server> {
+impl UploaderState {
+    fn counts(&self) -> MutexGuard<'_, UploadCounts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn server(&self) -> Arc<UploadServer> {
         Arc::clone(&self.server.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// One file's way, however long it takes.
     async fn job(self: Arc<Self>, offer: Offer) {
-        let add = |counter: &AtomicU64, amount| counter.fetch_add(amount, Ordering::Relaxed);
         let (id, path) = (offer.build_id, Arc::clone(&offer.path));
-        add(&self.counts.offered, 1);
+        self.counts().offered += 1;
         if self.options.is_excluded(&path) {
-            add(&self.counts.excluded, 1);
+            self.counts().excluded += 1;
             tracing::debug!(build_id = %id, path = &*path, "excluded from uploading");
             return;
         }
         let offer = Arc::new(offer);
         for round in 1.. {
             let failure = match self.round(&offer).await {
-                Ok(Done::Uploaded(bytes)) => {
-                    add(&self.counts.uploaded, 1);
-                    add(&self.counts.uploaded_bytes, bytes);
+                Ok(UploadResult::Uploaded(bytes)) => {
+                    self.counts().uploaded += 1;
+                    self.counts().uploaded_bytes += bytes;
                     tracing::info!(build_id = %id, path = &*path, bytes, "debug file uploaded");
                     return;
                 }
-                Ok(Done::NotWanted(reason)) => {
-                    add(&self.counts.not_wanted, 1);
+                Ok(UploadResult::NotWanted(reason)) => {
+                    self.counts().not_wanted += 1;
                     tracing::debug!(build_id = %id, path = &*path, reason, "the server doesn't want a debug file");
                     return;
                 }
-                Ok(Done::WithoutSymbols) => {
-                    add(&self.counts.without_symbols, 1);
+                Ok(UploadResult::WithoutSymbols) => {
+                    self.counts().without_symbols += 1;
                     tracing::debug!(build_id = %id, path = &*path, "nothing that a server could use");
                     return;
                 }
@@ -269,23 +239,23 @@ impl Inner {
             let server = self.server();
             let address = &server.options.address;
             if failure.is_refusal() {
-                add(&self.counts.refused, 1);
+                self.counts().refused += 1;
                 tracing::warn!(address, build_id = %id, path = &*path, error = %failure, "debug file refused");
                 return;
             }
-            if failure.next == Next::Never || round >= self.options.rounds {
-                add(&self.counts.failed, 1);
+            if failure.next == RetryTime::Never || round >= self.options.rounds {
+                self.counts().failed += 1;
                 tracing::warn!(address, build_id = %id, path = &*path, error = %failure, "debug file given up");
                 return;
             }
-            add(&self.counts.put_off, 1);
+            self.counts().put_off += 1;
             tracing::debug!(address, build_id = %id, path = &*path, error = %failure, "debug file put off");
             tokio::time::sleep(self.options.retry_after).await;
         }
     }
 
     /// Tries until the server has answered, or for as often as the options say.
-    async fn round(self: &Arc<Self>, offer: &Arc<Offer>) -> Result<Done, Failure> {
+    async fn round(self: &Arc<Self>, offer: &Arc<Offer>) -> Result<UploadResult, UploadFailure> {
         let Ok(_slot) = self.slots.acquire().await else {
             return Err(UploadError::Ending.into());
         };
@@ -294,9 +264,9 @@ impl Inner {
             .with_min_delay(self.options.first_delay)
             .with_max_delay(self.options.first_delay.saturating_mul(16))
             .with_max_times(self.options.attempts.saturating_sub(1));
-        (|| Attempt { inner: self, server: self.server(), offer }.run())
+        (|| UploadAttempt { inner: self, server: self.server(), offer }.run())
             .retry(backoff)
-            .when(|failure: &Failure| failure.next == Next::Soon)
+            .when(|failure: &UploadFailure| failure.next == RetryTime::Soon)
             .await
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ureq::SendBody;
 
-use super::Inner;
+use super::UploaderState;
 use super::upload_error::UploadError;
 use crate::native::http_client;
 
@@ -14,7 +14,7 @@ use crate::native::http_client;
 const PIECE: usize = 256 << 10;
 
 /// `size`: of the file, in bytes.
-pub(super) fn put(inner: &Arc<Inner>, url: &str, file: File, size: u64) -> Result<(), UploadError> {
+pub(super) fn put(inner: &Arc<UploaderState>, url: &str, file: File, size: u64) -> Result<(), UploadError> {
     let failed = |error| UploadError::Put(Box::new(error));
     let agent = http_client::agent(inner.options.upload_timeout, inner.options.upload_timeout);
     let body = Slow { file, inner: Arc::clone(inner) };
@@ -30,14 +30,14 @@ pub(super) fn put(inner: &Arc<Inner>, url: &str, file: File, size: u64) -> Resul
 /// Reads as fast as the options allow sending.
 struct Slow {
     file: File,
-    inner: Arc<Inner>,
+    inner: Arc<UploaderState>,
 }
 
 impl Read for Slow {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let len = buffer.len().min(PIECE);
         let read = self.file.read(&mut buffer[..len])?;
-        std::thread::sleep(self.inner.throttle.delay(read as u64));
+        std::thread::sleep(self.inner.bandwidth.delay(read as u64));
         Ok(read)
     }
 }

@@ -33,7 +33,7 @@ const LIBC: &str = "/lib/x86_64-linux-gnu/libc.so.6";
 
 /// What a server does in one step; where its script has none left it takes everything.
 #[derive(Clone, Debug)]
-enum Step {
+enum UploadStep {
     NotWanted,
     Fail(Code),
     SignedUrl(String),
@@ -42,26 +42,26 @@ enum Step {
 }
 
 #[derive(Clone, Default)]
-struct Scripted {
-    steps: Arc<Mutex<VecDeque<(&'static str, Step)>>>,
+struct ScriptedDebuginfoService {
+    steps: Arc<Mutex<VecDeque<(&'static str, UploadStep)>>>,
     calls: Arc<Mutex<Vec<&'static str>>>,
     received: Arc<Mutex<Vec<u8>>>,
     tokens: Arc<Mutex<Vec<bool>>>,
 }
 
-impl Scripted {
-    fn new(steps: &[(&'static str, Step)]) -> Self {
+impl ScriptedDebuginfoService {
+    fn new(steps: &[(&'static str, UploadStep)]) -> Self {
         Self { steps: Arc::new(Mutex::new(steps.iter().cloned().collect())), ..Self::default() }
     }
 
-    fn step<T>(&self, call: &'static str, request: &Request<T>) -> Result<Option<Step>, Status> {
+    fn step<T>(&self, call: &'static str, request: &Request<T>) -> Result<Option<UploadStep>, Status> {
         self.calls.lock().unwrap().push(call);
         self.tokens.lock().unwrap().push(request.metadata().contains_key("authorization"));
         let mut steps = self.steps.lock().unwrap();
         let is_next = steps.front().is_some_and(|(wanted, _)| *wanted == call);
         let step = if is_next { steps.pop_front().map(|(_, step)| step) } else { None };
         match step {
-            Some(Step::Fail(code)) => Err(Status::new(code, "as the script says")),
+            Some(UploadStep::Fail(code)) => Err(Status::new(code, "as the script says")),
             step => Ok(step),
         }
     }
@@ -72,13 +72,13 @@ impl Scripted {
 }
 
 #[tonic::async_trait]
-impl DebuginfoService for Scripted {
+impl DebuginfoService for ScriptedDebuginfoService {
     async fn should_initiate_upload(
         &self,
         request: Request<ShouldInitiateUploadRequest>,
     ) -> Result<Response<ShouldInitiateUploadResponse>, Status> {
         let step = self.step("should", &request)?;
-        let should_initiate_upload = !matches!(step, Some(Step::NotWanted));
+        let should_initiate_upload = !matches!(step, Some(UploadStep::NotWanted));
         Ok(Response::new(ShouldInitiateUploadResponse { should_initiate_upload, reason: "so".to_owned() }))
     }
 
@@ -95,7 +95,7 @@ impl DebuginfoService for Scripted {
             upload_strategy: UploadStrategy::Grpc as i32,
             ..UploadInstructions::default()
         };
-        if let Some(Step::SignedUrl(url)) = step {
+        if let Some(UploadStep::SignedUrl(url)) = step {
             instructions.upload_strategy = UploadStrategy::SignedUrl as i32;
             instructions.signed_url = url;
         }
@@ -119,7 +119,7 @@ impl DebuginfoService for Scripted {
             };
             received.extend_from_slice(&bytes);
         }
-        let size = received.len() as u64 - u64::from(matches!(step, Some(Step::Short)));
+        let size = received.len() as u64 - u64::from(matches!(step, Some(UploadStep::Short)));
         *self.received.lock().unwrap() = received;
         Ok(Response::new(UploadResponse { build_id: info.build_id, size }))
     }
@@ -134,7 +134,7 @@ impl DebuginfoService for Scripted {
     }
 }
 
-async fn start(scripted: &Scripted) -> SocketAddr {
+async fn start(scripted: &ScriptedDebuginfoService) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let service = DebuginfoServiceServer::new(scripted.clone());
@@ -177,8 +177,8 @@ async fn upload(address: SocketAddr, options: UploadOptions, offered: Vec<Offer>
 }
 
 /// What became of libc, and which calls it took.
-async fn scripted(steps: &[(&'static str, Step)]) -> (UploadCounts, String) {
-    let server = Scripted::new(steps);
+async fn scripted(steps: &[(&'static str, UploadStep)]) -> (UploadCounts, String) {
+    let server = ScriptedDebuginfoService::new(steps);
     let counts = upload(start(&server).await, options(), vec![offer(LIBC)]).await;
     assert!(server.tokens.lock().unwrap().iter().all(|has_token| *has_token));
     (UploadCounts { uploaded_bytes: 0, ..counts }, server.calls())
@@ -198,7 +198,7 @@ const ONE: UploadCounts = UploadCounts {
 
 #[tokio::test]
 async fn a_file_is_sent_in_four_steps_and_is_an_elf_file_with_the_same_build_id() {
-    let server = Scripted::default();
+    let server = ScriptedDebuginfoService::default();
     let counts = upload(start(&server).await, options(), vec![offer(LIBC)]).await;
     assert_eq!(server.calls(), "should initiate upload finish");
     let received = server.received.lock().unwrap().clone();
@@ -210,17 +210,17 @@ async fn a_file_is_sent_in_four_steps_and_is_an_elf_file_with_the_same_build_id(
 
 #[tokio::test]
 async fn what_the_server_has_or_refuses_is_never_sent() {
-    let (counts, calls) = scripted(&[("should", Step::NotWanted)]).await;
+    let (counts, calls) = scripted(&[("should", UploadStep::NotWanted)]).await;
     assert_eq!((counts, &*calls), (UploadCounts { not_wanted: 1, ..ONE }, "should"));
     for code in [Code::AlreadyExists, Code::InvalidArgument, Code::Unimplemented, Code::Unauthenticated] {
-        let (counts, calls) = scripted(&[("initiate", Step::Fail(code))]).await;
+        let (counts, calls) = scripted(&[("initiate", UploadStep::Fail(code))]).await;
         assert_eq!((counts, &*calls), (UploadCounts { refused: 1, ..ONE }, "should initiate"), "{code:?}");
     }
 }
 
 #[tokio::test]
 async fn a_failed_precondition_is_tried_again_later_and_not_for_ever() {
-    let later = ("should", Step::Fail(Code::FailedPrecondition));
+    let later = ("should", UploadStep::Fail(Code::FailedPrecondition));
     let (counts, calls) = scripted(std::slice::from_ref(&later)).await;
     assert_eq!(counts, UploadCounts { uploaded: 1, put_off: 1, ..ONE });
     assert_eq!(calls, "should should initiate upload finish");
@@ -230,8 +230,8 @@ async fn a_failed_precondition_is_tried_again_later_and_not_for_ever() {
 
 #[tokio::test]
 async fn another_server_gets_what_was_put_off_and_every_file_anew() {
-    let refusing: Vec<_> = (0..2).map(|_| ("should", Step::Fail(Code::FailedPrecondition))).collect();
-    let (first, second) = (Scripted::new(&refusing), Scripted::default());
+    let refusing: Vec<_> = (0..2).map(|_| ("should", UploadStep::Fail(Code::FailedPrecondition))).collect();
+    let (first, second) = (ScriptedDebuginfoService::new(&refusing), ScriptedDebuginfoService::default());
     let server = |address: SocketAddr| ParcaOptions::new(format!("http://{address}"));
     let options = UploadOptions { retry_after: Duration::from_secs(1), rounds: 1000, ..options() };
     let uploader = Uploader::new(server(start(&first).await), options).unwrap();
@@ -261,11 +261,13 @@ async fn another_server_gets_what_was_put_off_and_every_file_anew() {
 #[tokio::test]
 async fn what_broke_is_tried_again_at_once() {
     for step in ["should", "initiate", "upload", "finish"] {
-        for failure in [Step::Fail(Code::Unavailable), Step::Fail(Code::Internal), Step::Short] {
-            if step != "upload" && matches!(failure, Step::Short) {
+        for failure in
+            [UploadStep::Fail(Code::Unavailable), UploadStep::Fail(Code::Internal), UploadStep::Short]
+        {
+            if step != "upload" && matches!(failure, UploadStep::Short) {
                 continue;
             }
-            let server = Scripted::new(&[(step, failure.clone())]);
+            let server = ScriptedDebuginfoService::new(&[(step, failure.clone())]);
             let counts = upload(start(&server).await, options(), vec![offer(LIBC)]).await;
             assert_eq!((counts.uploaded, counts.put_off), (1, 0), "{step}: {failure:?}");
             assert!(server.calls().ends_with("should initiate upload finish"), "{step}: {failure:?}");
@@ -292,7 +294,7 @@ async fn signed_urls_get_the_file_by_put() {
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").unwrap();
         (head, body)
     });
-    let (counts, calls) = scripted(&[("initiate", Step::SignedUrl(url))]).await;
+    let (counts, calls) = scripted(&[("initiate", UploadStep::SignedUrl(url))]).await;
     assert_eq!((counts, &*calls), (UploadCounts { uploaded: 1, ..ONE }, "should initiate finish"));
     let (head, body) = taken.join().unwrap();
     assert!(
@@ -304,7 +306,7 @@ async fn signed_urls_get_the_file_by_put() {
 
 #[tokio::test]
 async fn excluded_files_and_files_without_use_are_not_even_asked_about_or_sent() {
-    let server = Scripted::default();
+    let server = ScriptedDebuginfoService::default();
     let address = start(&server).await;
     let exclude = GlobSetBuilder::new().add(Glob::new("/lib/**").unwrap()).build().unwrap();
     let excluded = UploadOptions { exclude, ..options() };
@@ -319,7 +321,7 @@ async fn excluded_files_and_files_without_use_are_not_even_asked_about_or_sent()
 
 #[tokio::test]
 async fn uploads_keep_to_their_bandwidth() {
-    let server = Scripted::default();
+    let server = ScriptedDebuginfoService::default();
     let slow = UploadOptions { bytes_per_second: 100_000, ..options() };
     let began = Instant::now();
     let counts = upload(start(&server).await, slow, vec![offer("/bin/ls")]).await;
@@ -343,7 +345,7 @@ async fn sparse_files_devices_and_texts_are_given_up() {
         debug: None,
     });
     for offer in offers {
-        let server = Scripted::default();
+        let server = ScriptedDebuginfoService::default();
         let counts = upload(start(&server).await, options(), vec![offer]).await;
         assert_eq!((counts, &*server.calls()), (UploadCounts { failed: 1, ..ONE }, "should"));
     }
@@ -352,7 +354,7 @@ async fn sparse_files_devices_and_texts_are_given_up() {
 #[tokio::test]
 async fn a_file_of_another_build_than_the_one_it_is_offered_by_is_not_sent() {
     let offer = Offer { build_id: BuildId::new(&[1; 20]).unwrap(), ..offer(LIBC) };
-    let server = Scripted::default();
+    let server = ScriptedDebuginfoService::default();
     let counts = upload(start(&server).await, options(), vec![offer]).await;
     assert_eq!((counts, &*server.calls()), (UploadCounts { failed: 1, ..ONE }, "should"));
 }

@@ -12,8 +12,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use super::upload_error::{Failure, UploadError};
-use super::{Done, Inner, Server, endpoint, signed_url};
+use super::upload_error::{UploadError, UploadFailure};
+use super::{UploadResult, UploadServer, UploaderState, endpoint, signed_url};
 use crate::native::byte_source::{ByteSource, RegularFile};
 use crate::native::elf::ElfFile;
 use crate::native::file_identity::FileStat;
@@ -34,14 +34,14 @@ const CHUNK: usize = 1 << 20;
 const TYPE: i32 = DebuginfoType::DebuginfoUnspecified as i32;
 const ID_TYPE: i32 = BuildIdType::Gnu as i32;
 
-pub(super) struct Attempt<'a> {
-    pub(super) inner: &'a Arc<Inner>,
-    pub(super) server: Arc<Server>,
+pub(super) struct UploadAttempt<'a> {
+    pub(super) inner: &'a Arc<UploaderState>,
+    pub(super) server: Arc<UploadServer>,
     pub(super) offer: &'a Arc<Offer>,
 }
 
-impl Attempt<'_> {
-    pub(super) async fn run(self) -> Result<Done, Failure> {
+impl UploadAttempt<'_> {
+    pub(super) async fn run(self) -> Result<UploadResult, UploadFailure> {
         let build_id = self.offer.build_id.to_string();
         // Without the hash, which isn't known before the file was read: most files aren't wanted.
         let question = ShouldInitiateUploadRequest {
@@ -56,13 +56,13 @@ impl Attempt<'_> {
             self.call(step, |mut client| async move { client.should_initiate_upload(request).await });
         let wanted = wanted.await?;
         if !wanted.should_initiate_upload {
-            return Ok(Done::NotWanted(wanted.reason));
+            return Ok(UploadResult::NotWanted(wanted.reason));
         }
         let (offer, options) = (Arc::clone(self.offer), self.inner.options.clone());
         let made =
             tokio::task::spawn_blocking(move || prepare(&offer, options.max_bytes, options.exported_symbols));
         let made = made.await.map_err(|error| UploadError::Thread(error.to_string()))??;
-        let Some((file, Extracted { size, hash })) = made else { return Ok(Done::WithoutSymbols) };
+        let Some((file, Extracted { size, hash })) = made else { return Ok(UploadResult::WithoutSymbols) };
         let announcement = InitiateUploadRequest {
             build_id: build_id.clone(),
             size: i64::try_from(size).unwrap_or(i64::MAX),
@@ -80,10 +80,15 @@ impl Attempt<'_> {
         let request = self.request(MarkUploadFinishedRequest { build_id, upload_id, r#type: TYPE })?;
         let step = "finishing the upload of a debug file";
         self.call(step, |mut client| async move { client.mark_upload_finished(request).await }).await?;
-        Ok(Done::Uploaded(size))
+        Ok(UploadResult::Uploaded(size))
     }
 
-    async fn send(&self, instructions: UploadInstructions, file: File, size: u64) -> Result<(), Failure> {
+    async fn send(
+        &self,
+        instructions: UploadInstructions,
+        file: File,
+        size: u64,
+    ) -> Result<(), UploadFailure> {
         match instructions.upload_strategy() {
             UploadStrategy::Grpc => self.stream(instructions, file, size).await,
             UploadStrategy::SignedUrl => {
@@ -96,7 +101,12 @@ impl Attempt<'_> {
         }
     }
 
-    async fn stream(&self, instructions: UploadInstructions, file: File, size: u64) -> Result<(), Failure> {
+    async fn stream(
+        &self,
+        instructions: UploadInstructions,
+        file: File,
+        size: u64,
+    ) -> Result<(), UploadFailure> {
         let (sender, receiver) = mpsc::channel(2);
         let UploadInstructions { build_id, upload_id, .. } = instructions;
         let info = UploadInfo { build_id, upload_id, r#type: TYPE };
@@ -157,7 +167,7 @@ impl Attempt<'_> {
 
 /// Sends the pieces of a file, as fast as they are taken and the options allow.
 async fn feed(
-    inner: Arc<Inner>,
+    inner: Arc<UploaderState>,
     info: UploadInfo,
     mut file: File,
     sender: mpsc::Sender<UploadRequest>,
@@ -170,7 +180,7 @@ async fn feed(
         // A piece of a file in the page cache: not worth a thread.
         let mut piece = Vec::with_capacity(CHUNK);
         (&mut file).take(CHUNK as u64).read_to_end(&mut piece)?;
-        tokio::time::sleep(inner.throttle.delay(piece.len() as u64)).await;
+        tokio::time::sleep(inner.bandwidth.delay(piece.len() as u64)).await;
         next = (!piece.is_empty()).then(|| Data::ChunkData(Bytes::from(piece)));
     }
     Ok(())
@@ -192,7 +202,7 @@ fn prepare(
     if program.build_id() != Some(offer.build_id) {
         return Err(UploadError::OtherBuild);
     }
-    let choice = Choice { program: &program, max_bytes, exported_symbols };
+    let choice = SymbolSource { program: &program, max_bytes, exported_symbols };
     let own = Contents::of(&program);
     let made = match &offer.debug {
         _ if own.symtab && own.dwarf => choice.make(&program)?,
@@ -213,13 +223,13 @@ fn prepare(
     }
 }
 
-struct Choice<'a, P> {
+struct SymbolSource<'a, P> {
     program: &'a ElfFile<P>,
     max_bytes: u64,
     exported_symbols: bool,
 }
 
-impl<P: ByteSource> Choice<'_, P> {
+impl<P: ByteSource> SymbolSource<'_, P> {
     fn make<S: ByteSource>(&self, symbols: &ElfFile<S>) -> Result<Option<(File, Extracted)>, UploadError> {
         let contents = Contents::of(symbols);
         let is_useful = contents.symtab

@@ -1,4 +1,4 @@
-//! Why an upload failed, and whether trying again makes sense.
+//! Errors of uploads, and the time at which trying again makes sense.
 
 use std::fmt;
 use std::io;
@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 
 use crate::native::upload::extract_debug_info::ExtractError;
 
-/// Why a file wasn't uploaded.
+/// The reason why a file wasn't uploaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UploadError {
@@ -26,21 +26,21 @@ pub enum UploadError {
     Extract(#[from] ExtractError),
     #[error("reading the file: {0}")]
     Read(io::Error),
-    #[error("the file was written anew while its symbols were read")]
+    #[error("reading the file: it was written anew meanwhile")]
     Changed,
-    #[error("the file has another build id than the one that it was offered by")]
+    #[error("reading the file: it has another build id than the one that it was offered by")]
     OtherBuild,
-    #[error("the access token can't be had: {0}")]
+    #[error("reading the access token: {0}")]
     Token(String),
-    #[error("a helper thread failed: {0}")]
+    #[error("running a step of the upload on a thread: {0}")]
     Thread(String),
-    #[error("ending")]
+    #[error("waiting for other uploads: the daemon is ending")]
     Ending,
 }
 
-/// What to do about a failure.
+/// The time of the next try after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum RetryTime {
     /// Try again after a short while.
     Soon,
     /// Ask again in some minutes.
@@ -50,56 +50,56 @@ pub(super) enum Next {
 }
 
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(super) struct UploadFailure {
     pub(super) error: UploadError,
-    pub(super) next: Next,
+    pub(super) next: RetryTime,
 }
 
-impl Failure {
-    /// Whether the server doesn't want it, now or ever.
+impl UploadFailure {
+    /// Returns true if the server doesn't want it, now or ever.
     pub(super) fn is_refusal(&self) -> bool {
-        self.next == Next::Never && matches!(self.error, UploadError::Status { .. })
+        self.next == RetryTime::Never && matches!(self.error, UploadError::Status { .. })
     }
 }
 
-impl From<UploadError> for Failure {
+impl From<UploadError> for UploadFailure {
     fn from(error: UploadError) -> Self {
         let next = match &error {
             UploadError::Status { status, .. } => next(status.code()),
-            UploadError::TimedOut { .. } | UploadError::Short { .. } => Next::Soon,
+            UploadError::TimedOut { .. } | UploadError::Short { .. } => RetryTime::Soon,
             UploadError::Put(error) => match **error {
                 // The URL has expired, or was for another size: the next round gets another one.
-                ureq::Error::StatusCode(400..500) => Next::Later,
-                _ => Next::Soon,
+                ureq::Error::StatusCode(400..500) => RetryTime::Later,
+                _ => RetryTime::Soon,
             },
-            UploadError::Token(_) | UploadError::Thread(_) | UploadError::Instructions => Next::Later,
-            UploadError::Extract(ExtractError::Write(_)) => Next::Later,
+            UploadError::Token(_) | UploadError::Thread(_) | UploadError::Instructions => RetryTime::Later,
+            UploadError::Extract(ExtractError::Write(_)) => RetryTime::Later,
             UploadError::Extract(_)
             | UploadError::Read(_)
             | UploadError::Changed
             | UploadError::OtherBuild
-            | UploadError::Ending => Next::Never,
+            | UploadError::Ending => RetryTime::Never,
         };
         Self { error, next }
     }
 }
 
 /// parca-agent knows the same three kinds; the codes are those of Parca's `pkg/debuginfo/store.go`.
-fn next(code: Code) -> Next {
+fn next(code: Code) -> RetryTime {
     match code {
         // It came from elsewhere meanwhile, or is on its way from there, which may fail.
-        Code::FailedPrecondition => Next::Later,
+        Code::FailedPrecondition => RetryTime::Later,
         Code::AlreadyExists
         | Code::InvalidArgument
         | Code::OutOfRange
         | Code::PermissionDenied
         | Code::Unauthenticated
-        | Code::Unimplemented => Next::Never,
-        _ => Next::Soon,
+        | Code::Unimplemented => RetryTime::Never,
+        _ => RetryTime::Soon,
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for UploadFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(f)
     }
