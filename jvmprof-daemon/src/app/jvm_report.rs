@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::hotspot::stubs::StubRows;
 use crate::hotspot::{
-    Blob, CodeAtPc, Compiled, FlagOrigin, Hotspot, HotspotError, JavaCache, JavaFrame, JvmVersion,
+    CodeAtPc, CodeBlob, CompiledMethod, FlagOrigin, Hotspot, HotspotError, JavaCache, JavaFrame, JvmVersion,
     LiveMemory, VmFlag, images,
 };
 use crate::symbolize::JvmFacts;
@@ -29,7 +29,7 @@ const CODE_FLAGS: [&str; 7] = [
 pub(super) struct JvmInspector {
     hotspot: Hotspot<LiveMemory>,
     rows: StubRows,
-    blobs: Vec<Blob>,
+    blobs: Vec<CodeBlob>,
     pub(super) facts: JvmFacts,
 }
 
@@ -221,7 +221,7 @@ impl JvmInspector {
 }
 
 /// Returns a `CompLevel` in words: openjdk src/hotspot/share/compiler/compilerDefinitions.hpp.
-fn tier(compiled: &Compiled) -> &'static str {
+fn tier(compiled: &CompiledMethod) -> &'static str {
     match compiled.level {
         0 => "native",
         1 => "C1 tier 1",

@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use jvmprof_common::jvm::{Jvm, MAX_CODE_HEAPS, NO_FIELD};
 
 use super::code_cache::code_heaps::{
-    self, Blob, HeapFields, HeapView, NATIVE_NMETHOD, NMETHOD, Names, StubBlob,
+    self, BlobNames, CodeBlob, CodeHeapFields, CodeHeapView, NATIVE_NMETHOD, NMETHOD, StubBlob,
 };
-use super::code_cache::interpreter_codelets::{Codelet, InterpreterFields};
-use super::code_cache::nmethod::{Compiled, NmethodFields};
+use super::code_cache::interpreter_codelets::{InterpreterCodelet, InterpreterFields};
+use super::code_cache::nmethod::{CompiledMethod, NmethodFields};
 use super::code_cache::unsigned5::Encoding;
 use super::diagnostics::DiagnosticFields;
 use super::error::HotspotError;
 use super::java_cache::JvmKey;
-use super::methods::bytecodes::Templates;
+use super::methods::bytecodes::BytecodeTemplates;
 use super::methods::call_operands::CallFields;
-use super::methods::class_unloading::Unloads;
+use super::methods::class_unloading::ClassUnloads;
 use super::methods::method::MethodFields;
 use super::process_memory::ProcessMemory;
 use super::stubs::stub_names::StubNames;
@@ -25,7 +25,7 @@ use super::virtual_threads::continuation_entry;
 use super::virtual_threads::stack_chunks::ChunkFields;
 use super::vmstructs::VmStructs;
 use super::vmstructs::exported_symbols::Image;
-use super::vmstructs::field_offsets::{self, Lookup};
+use super::vmstructs::field_offsets::{self, FieldLookup};
 use crate::types::Avma;
 
 const MAX_RELEASE: usize = 256;
@@ -36,14 +36,14 @@ pub struct Hotspot<M> {
     pub(crate) memory: M,
     image: Image,
     version: JvmVersion,
-    statics: Statics,
-    heap_fields: HeapFields,
+    statics: StaticFields,
+    heap_fields: CodeHeapFields,
     interpreter_fields: InterpreterFields,
     pub(crate) jvm: Jvm,
-    names: Names,
+    names: BlobNames,
     pub(crate) key: JvmKey,
     pub(crate) encoding: Encoding,
-    pub(crate) templates: Templates,
+    pub(crate) templates: BytecodeTemplates,
     pub(crate) method_fields: MethodFields,
     /// `None` if this JVM doesn't say where debug information is.
     pub(crate) nmethod_fields: Option<NmethodFields>,
@@ -52,7 +52,7 @@ pub struct Hotspot<M> {
     pub(crate) diagnostic_fields: DiagnosticFields,
     /// Where it counts them; `None` if it doesn't.
     pub(crate) unloaded_classes: Option<Avma>,
-    pub(crate) unloads: Unloads,
+    pub(crate) unloads: ClassUnloads,
     pub(crate) stub_names: StubNames,
     /// `None` once it is known how virtual threads' frames are kept, or that this can't be known.
     chunk_fields: Option<ChunkFields>,
@@ -62,7 +62,7 @@ static NEXT_KEY: AtomicU64 = AtomicU64::new(0);
 
 /// Addresses of static fields.
 #[derive(Clone, Debug)]
-struct Statics {
+struct StaticFields {
     code_bounds: Option<(Avma, Avma)>,
     threads: Avma,
     cont_entry_return_pc: Option<Avma>,
@@ -78,10 +78,10 @@ impl<M: ProcessMemory> Hotspot<M> {
     /// read.
     pub fn attach(images: &[Image], memory: M) -> Result<Self, HotspotError> {
         let (image, structs) = VmStructs::read(images, &memory)?;
-        let lookup = Lookup(&structs);
+        let lookup = FieldLookup(&structs);
         let layout = field_offsets::common(lookup)?;
         let bounds = |low, high| Some((lookup.maybe_address(low)?, lookup.maybe_address(high)?));
-        let statics = Statics {
+        let statics = StaticFields {
             code_bounds: bounds("CodeCache::_low_bound", "CodeCache::_high_bound"),
             threads: lookup.address("Threads::_number_of_threads")?,
             cont_entry_return_pc: lookup.maybe_address("ContinuationEntry::_return_pc"),
@@ -92,21 +92,21 @@ impl<M: ProcessMemory> Hotspot<M> {
         let mut hotspot = Self {
             image,
             version,
-            heap_fields: HeapFields::new(lookup, &layout)?,
+            heap_fields: CodeHeapFields::new(lookup, &layout)?,
             interpreter_fields: InterpreterFields::new(lookup)?,
             statics,
             memory,
             jvm: Jvm { layout, ..Jvm::default() },
-            names: Names::default(),
+            names: BlobNames::default(),
             key: JvmKey(NEXT_KEY.fetch_add(1, Ordering::Relaxed)),
             encoding,
-            templates: Templates::default(),
+            templates: BytecodeTemplates::default(),
             method_fields: MethodFields::new(lookup, &layout, encoding)?,
             nmethod_fields: NmethodFields::new(lookup, &layout).ok(),
             call_fields: CallFields::new(lookup),
             diagnostic_fields: DiagnosticFields::new(lookup),
             unloaded_classes: None,
-            unloads: Unloads::default(),
+            unloads: ClassUnloads::default(),
             stub_names: StubNames::default(),
             chunk_fields: ChunkFields::new(lookup),
         };
@@ -117,7 +117,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         }
         hotspot.refresh()?;
         let (codelets, _) = hotspot.codelets()?;
-        hotspot.templates = Templates::new(&codelets);
+        hotspot.templates = BytecodeTemplates::new(&codelets);
         Ok(hotspot)
     }
 
@@ -229,7 +229,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         Ok(())
     }
 
-    fn code_bounds(&self, heaps: &[HeapView]) -> Range<Avma> {
+    fn code_bounds(&self, heaps: &[CodeHeapView]) -> Range<Avma> {
         let read = |(low, high): (Avma, Avma)| {
             let words = self.memory.read_words(&[low, high]);
             Some(Avma(words[0]?)..Avma(words[1]?))
@@ -244,7 +244,7 @@ impl<M: ProcessMemory> Hotspot<M> {
 
     /// Finds what is told by blobs: the names of nmethods, the stubs that end a continuation's
     /// stack, and `call_stub`.
-    fn find_landmarks(&mut self, heaps: &[HeapView]) -> Result<(), HotspotError> {
+    fn find_landmarks(&mut self, heaps: &[CodeHeapView]) -> Result<(), HotspotError> {
         if self.is_complete() {
             return Ok(());
         }
@@ -273,7 +273,7 @@ impl<M: ProcessMemory> Hotspot<M> {
     ///
     /// # Errors
     /// The code cache can't be read.
-    pub fn blobs(&mut self) -> Result<Vec<Blob>, HotspotError> {
+    pub fn blobs(&mut self) -> Result<Vec<CodeBlob>, HotspotError> {
         let mut all = Vec::new();
         for view in self.heap_fields.heaps(&self.memory)? {
             all.extend(self.heap_fields.blobs(&view, &self.jvm.layout, &mut self.names, &self.memory)?);
@@ -292,7 +292,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         // finds no room there gets into methods' (share/code/codeCache.cpp, `CodeCache::allocate`).
         let interpreter = self.jvm.interpreter_start;
         heaps.sort_by_key(|view| !(view.heap.start..view.heap.end).contains(&interpreter));
-        let mut all: Vec<Blob> = Vec::new();
+        let mut all: Vec<CodeBlob> = Vec::new();
         for view in heaps {
             all.extend(self.heap_fields.blobs(&view, &self.jvm.layout, &mut self.names, &self.memory)?);
             let last = all.last().map_or(0, |blob| blob.address.0 + blob.bytes);
@@ -309,12 +309,12 @@ impl<M: ProcessMemory> Hotspot<M> {
     ///
     /// # Errors
     /// As [`Self::blobs`].
-    pub fn compiled(&mut self) -> Result<Vec<Compiled>, HotspotError> {
-        let blobs: Vec<Blob> = self.blobs()?.into_iter().filter(Blob::is_nmethod).collect();
+    pub fn compiled(&mut self) -> Result<Vec<CompiledMethod>, HotspotError> {
+        let blobs: Vec<CodeBlob> = self.blobs()?.into_iter().filter(CodeBlob::is_nmethod).collect();
         Ok(self.compiled_among(&blobs))
     }
 
-    pub(crate) fn compiled_among(&self, blobs: &[Blob]) -> Vec<Compiled> {
+    pub(crate) fn compiled_among(&self, blobs: &[CodeBlob]) -> Vec<CompiledMethod> {
         let fields = self.nmethod_fields.as_ref();
         fields.map_or_else(Vec::new, |fields| fields.compiled(blobs, &self.jvm.layout, &self.memory))
     }
@@ -323,7 +323,7 @@ impl<M: ProcessMemory> Hotspot<M> {
     ///
     /// # Errors
     /// The interpreter can't be read.
-    pub fn codelets(&self) -> Result<(Vec<Codelet>, Vec<u8>), HotspotError> {
+    pub fn codelets(&self) -> Result<(Vec<InterpreterCodelet>, Vec<u8>), HotspotError> {
         let range = self.interpreter_fields.range(&self.memory)?;
         self.interpreter_fields.codelets(&range, &self.memory)
     }
@@ -335,7 +335,7 @@ fn is_continuation_stubs(name: &str) -> bool {
     name.contains("stub") && name.contains("continuation")
 }
 
-fn read_version(lookup: Lookup<'_>, memory: &impl ProcessMemory) -> Result<JvmVersion, HotspotError> {
+fn read_version(lookup: FieldLookup<'_>, memory: &impl ProcessMemory) -> Result<JvmVersion, HotspotError> {
     let at = lookup.address("Abstract_VM_Version::_s_vm_release")?;
     let text = memory.read_u64(at).unwrap_or_default();
     if text == 0 {

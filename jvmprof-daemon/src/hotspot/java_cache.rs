@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::code_cache::nmethod::{Debug, NmethodId};
+use super::code_cache::nmethod::{NmethodDebugInfo, NmethodId};
 use super::methods::method::MethodInfo;
 use super::stubs::{PieceShapes, StubRows};
 use super::vmstructs::symtab_variables::VariablesByBuild;
@@ -34,7 +34,7 @@ pub(crate) struct MethodKey {
 #[derive(Debug)]
 pub struct JavaCache {
     pub(crate) methods: GenerationalCache<MethodKey, Arc<MethodInfo>>,
-    pub(crate) nmethods: GenerationalCache<(JvmKey, NmethodId), Arc<Debug>>,
+    pub(crate) nmethods: GenerationalCache<(JvmKey, NmethodId), Arc<NmethodDebugInfo>>,
     /// Methods of the JDK are the same in all JVMs of its version.
     infos: Mutex<Interner<MethodInfo>>,
     shapes: Arc<PieceShapes>,
@@ -47,7 +47,9 @@ impl JavaCache {
     pub fn new(bytes: u64) -> Self {
         Self {
             methods: GenerationalCache::new(bytes / 2, IDLE, |info: &Arc<MethodInfo>| info.size_bytes()),
-            nmethods: GenerationalCache::new(bytes / 2, IDLE, |debug: &Arc<Debug>| debug.size_bytes()),
+            nmethods: GenerationalCache::new(bytes / 2, IDLE, |debug: &Arc<NmethodDebugInfo>| {
+                debug.size_bytes()
+            }),
             infos: Mutex::default(),
             shapes: Arc::default(),
             symtab_variables: VariablesByBuild::default(),

@@ -12,21 +12,21 @@ use crate::types::Avma;
 
 /// Vectors in one `process_vm_readv` (`UIO_MAXIOV`, Linux include/uapi/linux/uio.h).
 const MAX_VECTORS: usize = 1024;
-/// Bytes of one [`Read`], at most. More is a sign of garbage taken for a length.
+/// Bytes of one [`MemoryRead`], at most. More is a sign of garbage taken for a length.
 pub const MAX_READ: usize = 16 << 20;
 const PAGE: u64 = 4096;
 
 /// One place to read. Its buffer stays as it was, or partly so, if the place can't be read as a
 /// whole.
 #[derive(Debug)]
-pub struct Read<'b> {
+pub struct MemoryRead<'b> {
     pub address: Avma,
     pub into: &'b mut [u8],
     /// All of it was read.
     pub done: bool,
 }
 
-impl<'b> Read<'b> {
+impl<'b> MemoryRead<'b> {
     pub fn new(address: Avma, into: &'b mut [u8]) -> Self {
         Self { address, into, done: false }
     }
@@ -35,12 +35,12 @@ impl<'b> Read<'b> {
 /// A process's memory, live or recorded.
 pub trait ProcessMemory {
     /// Reads every place that can be read, in as few system calls as possible. What fails stays
-    /// [`Read::done`] = false.
-    fn read_many(&self, reads: &mut [Read<'_>]);
+    /// [`MemoryRead::done`] = false.
+    fn read_many(&self, reads: &mut [MemoryRead<'_>]);
 
     /// Fills `into` from `address`; false if not all of it can be read.
     fn read_into(&self, address: Avma, into: &mut [u8]) -> bool {
-        let mut reads = [Read::new(address, into)];
+        let mut reads = [MemoryRead::new(address, into)];
         self.read_many(&mut reads);
         reads[0].done
     }
@@ -62,8 +62,8 @@ pub trait ProcessMemory {
     /// The words at these addresses, in one batch.
     fn read_words(&self, addresses: &[Avma]) -> Vec<Option<u64>> {
         let mut words = vec![[0; 8]; addresses.len()];
-        let mut reads: Vec<Read<'_>> =
-            addresses.iter().zip(&mut words).map(|(address, into)| Read::new(*address, into)).collect();
+        let mut reads: Vec<MemoryRead<'_>> =
+            addresses.iter().zip(&mut words).map(|(address, into)| MemoryRead::new(*address, into)).collect();
         self.read_many(&mut reads);
         let done: Vec<bool> = reads.iter().map(|read| read.done).collect();
         done.into_iter().zip(words).map(|(done, word)| done.then(|| u64::from_le_bytes(word))).collect()
@@ -75,10 +75,10 @@ pub trait ProcessMemory {
         let fits = |len: usize| len <= MAX_READ;
         let mut bytes: Vec<Vec<u8>> =
             stretches.iter().map(|(_, len)| vec![0; if fits(*len) { *len } else { 0 }]).collect();
-        let mut reads: Vec<Read<'_>> = stretches
+        let mut reads: Vec<MemoryRead<'_>> = stretches
             .iter()
             .zip(&mut bytes)
-            .map(|((address, _), into)| Read::new(*address, into.as_mut_slice()))
+            .map(|((address, _), into)| MemoryRead::new(*address, into.as_mut_slice()))
             .collect();
         self.read_many(&mut reads);
         let done: Vec<bool> = reads.iter().map(|read| read.done).collect();
@@ -129,7 +129,7 @@ pub trait ProcessMemory {
 }
 
 impl<M: ProcessMemory> ProcessMemory for &M {
-    fn read_many(&self, reads: &mut [Read<'_>]) {
+    fn read_many(&self, reads: &mut [MemoryRead<'_>]) {
         (**self).read_many(reads);
     }
 }
@@ -147,7 +147,7 @@ impl LiveMemory {
     }
 
     /// Reads what one call takes; how many of `reads` were dealt with.
-    fn read_batch(self, reads: &mut [Read<'_>]) -> Result<(), Errno> {
+    fn read_batch(self, reads: &mut [MemoryRead<'_>]) -> Result<(), Errno> {
         let mut from = 0;
         while from < reads.len() {
             let until = reads.len().min(from + MAX_VECTORS);
@@ -184,7 +184,7 @@ impl LiveMemory {
 }
 
 impl ProcessMemory for LiveMemory {
-    fn read_many(&self, reads: &mut [Read<'_>]) {
+    fn read_many(&self, reads: &mut [MemoryRead<'_>]) {
         // An error other than a fault means that the process is gone or closed to us: nothing more
         // can be read.
         let _ = self.read_batch(reads);
@@ -221,7 +221,7 @@ impl RecordedMemory {
 }
 
 impl ProcessMemory for RecordedMemory {
-    fn read_many(&self, reads: &mut [Read<'_>]) {
+    fn read_many(&self, reads: &mut [MemoryRead<'_>]) {
         for read in reads {
             read.done = self.read(read.address.0, read.into);
         }

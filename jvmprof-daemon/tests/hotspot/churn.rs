@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use jvmprof_daemon::hotspot::{
-    Compiled, Frames, Hotspot, JavaCache, LiveMemory, NamingError, PhysicalFrame, images,
+    CompiledMethod, Hotspot, JavaCache, JavaFrames, LiveMemory, NamingError, PhysicalFrame, images,
 };
 
 use crate::class_files::javac;
@@ -62,7 +62,7 @@ fn number(name: &str) -> Option<usize> {
 }
 
 /// Each frame's class and method belong together, and so do all frames.
-fn check(frames: &Frames) -> bool {
+fn check(frames: &JavaFrames) -> bool {
     let mut kinds = BTreeSet::new();
     for frame in frames.iter() {
         let (class, method) = frame.name.rsplit_once('.').unwrap();
@@ -76,7 +76,7 @@ fn check(frames: &Frames) -> bool {
     kinds.len() == 1
 }
 
-fn names(frames: &Frames) -> Vec<String> {
+fn names(frames: &JavaFrames) -> Vec<String> {
     frames.iter().map(|frame| format!("{}:{}", frame.system_name, frame.line)).collect()
 }
 
@@ -98,7 +98,7 @@ fn classes_that_take_each_others_place_are_never_mixed_up() {
         let pid = jvm.0.id();
         let mut hotspot = Hotspot::attach(&images(pid).unwrap(), LiveMemory::new(pid)).unwrap();
         let cache = JavaCache::default();
-        let mut before: BTreeMap<(u64, u32), (Compiled, Vec<String>)> = BTreeMap::new();
+        let mut before: BTreeMap<(u64, u32), (CompiledMethod, Vec<String>)> = BTreeMap::new();
         let (mut named, mut lost, mut stale) = (0, BTreeMap::<NamingError, usize>::new(), 0);
         let end = Instant::now() + Duration::from_secs(4);
         while Instant::now() < end {

@@ -13,8 +13,8 @@ use jvmprof_common::jvm::method_identity;
 use jvmprof_common::unwind::Memory;
 use jvmprof_daemon::hotspot::vmstructs::VmStructs;
 use jvmprof_daemon::hotspot::{
-    Compiled, FlagOrigin, Frames, Hotspot, JavaCache, LiveMemory, NamingError, PhysicalFrame, ProcessMemory,
-    images,
+    CompiledMethod, FlagOrigin, Hotspot, JavaCache, JavaFrames, LiveMemory, NamingError, PhysicalFrame,
+    ProcessMemory, images,
 };
 use jvmprof_daemon::profile::model::ExecutionMode;
 use jvmprof_daemon::types::Avma;
@@ -71,8 +71,8 @@ pub(crate) fn classes(flags: &[&str]) -> tempfile::TempDir {
     folder
 }
 
-pub(crate) fn request(compiled: &Compiled, pc: u64) -> PhysicalFrame {
-    let Compiled { blob, compile_id, osr, .. } = *compiled;
+pub(crate) fn request(compiled: &CompiledMethod, pc: u64) -> PhysicalFrame {
+    let CompiledMethod { blob, compile_id, osr, .. } = *compiled;
     PhysicalFrame::Compiled { pc: Avma(pc), blob, compile_id, osr }
 }
 
@@ -106,7 +106,7 @@ fn check_all(hotspot: &mut Hotspot<LiveMemory>, truth: &BTreeMap<String, ClassMe
     seen
 }
 
-fn check(frames: &Frames, truth: &BTreeMap<String, ClassMethod>, lines: bool, seen: &mut Seen) {
+fn check(frames: &JavaFrames, truth: &BTreeMap<String, ClassMethod>, lines: bool, seen: &mut Seen) {
     let last = frames.len() - 1;
     for (index, frame) in frames.iter().enumerate() {
         assert_eq!(
@@ -194,7 +194,7 @@ impl Memory for Words {
 }
 
 /// A compiled method's `Method`, by what the JVM itself says.
-pub(crate) fn method_of(jvm: &Jvm, structs: &VmStructs, compiled: &Compiled) -> u64 {
+pub(crate) fn method_of(jvm: &Jvm, structs: &VmStructs, compiled: &CompiledMethod) -> u64 {
     let field = ["nmethod::_method", "CompiledMethod::_method"].iter().find_map(|name| structs.offset(name));
     jvm.memory().read_u64(Avma(compiled.blob.0 + field.unwrap())).unwrap()
 }
@@ -257,9 +257,9 @@ fn another_compile_id_is_never_answered_with_what_is_there_now() {
         let mut hotspot = jvm.attach();
         let cache = JavaCache::default();
         for compiled in hotspot.compiled().unwrap().into_iter().take(20) {
-            let old = Compiled { compile_id: compiled.compile_id + 100_000, ..compiled.clone() };
-            let osr = Compiled { osr: !compiled.osr, ..compiled.clone() };
-            let nowhere = Compiled { blob: Avma(compiled.blob.0 + 64), ..compiled.clone() };
+            let old = CompiledMethod { compile_id: compiled.compile_id + 100_000, ..compiled.clone() };
+            let osr = CompiledMethod { osr: !compiled.osr, ..compiled.clone() };
+            let nowhere = CompiledMethod { blob: Avma(compiled.blob.0 + 64), ..compiled.clone() };
             let pc = compiled.code.start.0;
             for other in [old, osr, nowhere] {
                 let found = hotspot.resolve(&cache, &[request(&other, pc)]).remove(0);
@@ -278,7 +278,7 @@ fn a_jvm_that_is_gone_has_no_names_but_those_that_are_known() {
     let jvm = Jvm::start(&home, &["-cp", classes.path().to_str().unwrap(), "Names"]);
     let mut hotspot = jvm.attach();
     let cache = JavaCache::default();
-    let compiled: Vec<Compiled> = hotspot.compiled().unwrap().into_iter().take(2).collect();
+    let compiled: Vec<CompiledMethod> = hotspot.compiled().unwrap().into_iter().take(2).collect();
     let known = request(&compiled[0], compiled[0].code.start.0);
     let unknown = request(&compiled[1], compiled[1].code.start.0);
     let before = hotspot.resolve(&cache, &[known]).remove(0).unwrap();
@@ -379,7 +379,7 @@ fn record_jvms() {
         let recorder = Recorder { memory: jvm.memory(), lines: RefCell::default() };
         let hotspot = Hotspot::attach(&[image], &recorder).unwrap();
         let cache = JavaCache::default();
-        let named: Vec<(PhysicalFrame, Frames)> = requests
+        let named: Vec<(PhysicalFrame, JavaFrames)> = requests
             .into_iter()
             .take(200)
             .filter_map(|request| Some((request, hotspot.resolve(&cache, &[request]).remove(0).ok()?)))

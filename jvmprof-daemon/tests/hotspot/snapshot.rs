@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
-use jvmprof_daemon::hotspot::process_memory::Read;
+use jvmprof_daemon::hotspot::process_memory::MemoryRead;
 use jvmprof_daemon::hotspot::{
-    Frames, Hotspot, Image, JavaCache, NamingError, PhysicalFrame, ProcessMemory, RecordedMemory,
+    Hotspot, Image, JavaCache, JavaFrames, NamingError, PhysicalFrame, ProcessMemory, RecordedMemory,
 };
 use jvmprof_daemon::types::Avma;
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ pub(crate) struct Recorder<M> {
 }
 
 impl<M: ProcessMemory> ProcessMemory for Recorder<M> {
-    fn read_many(&self, reads: &mut [Read<'_>]) {
+    fn read_many(&self, reads: &mut [MemoryRead<'_>]) {
         for read in &*reads {
             let end = read.address.0.saturating_add(read.into.len() as u64);
             for line in (read.address.0 / LINE..end.div_ceil(LINE)).map(|line| line * LINE) {
@@ -60,7 +60,7 @@ fn folder() -> PathBuf {
 }
 
 /// A frame as text, so that a difference reads well.
-fn shown(frames: &Result<Frames, NamingError>) -> Vec<String> {
+fn shown(frames: &Result<JavaFrames, NamingError>) -> Vec<String> {
     match frames {
         Ok(frames) => frames
             .iter()
@@ -93,7 +93,12 @@ fn request_of(request: &Value) -> PhysicalFrame {
 }
 
 /// Writes what was read for these requests, and what came of them.
-pub(crate) fn save<M>(recorder: &Recorder<M>, name: &str, image: Image, named: &[(PhysicalFrame, Frames)]) {
+pub(crate) fn save<M>(
+    recorder: &Recorder<M>,
+    name: &str,
+    image: Image,
+    named: &[(PhysicalFrame, JavaFrames)],
+) {
     let frames: Vec<Value> = named
         .iter()
         .map(|(request, frames)| match request {
@@ -185,7 +190,7 @@ fn next(state: &mut u64) -> u64 {
 struct Changing<'m>(&'m RefCell<RecordedMemory>);
 
 impl ProcessMemory for Changing<'_> {
-    fn read_many(&self, reads: &mut [Read<'_>]) {
+    fn read_many(&self, reads: &mut [MemoryRead<'_>]) {
         self.0.borrow().read_many(reads);
     }
 }

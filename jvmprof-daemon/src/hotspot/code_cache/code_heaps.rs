@@ -11,7 +11,7 @@ use jvmprof_common::jvm::{CodeHeap, JvmLayout, MAX_CODE_HEAPS, NO_FIELD};
 
 use crate::hotspot::error::HotspotError;
 use crate::hotspot::process_memory::{ProcessMemory, field};
-use crate::hotspot::vmstructs::field_offsets::Lookup;
+use crate::hotspot::vmstructs::field_offsets::FieldLookup;
 use crate::types::Avma;
 
 /// The code cache is at most 2 GiB: share/utilities/globalDefinitions.hpp, `CODE_CACHE_SIZE_LIMIT`.
@@ -25,7 +25,7 @@ const MAX_BLOB_CODE: u64 = 4 << 20;
 
 /// Where the heaps and blobs keep what is read of them.
 #[derive(Clone, Debug)]
-pub(crate) struct HeapFields {
+pub(crate) struct CodeHeapFields {
     /// JDK 8's only heap, or later a growable array of them: the address of the pointer.
     root: Avma,
     /// `_len` and `_data` of the array; `None` on JDK 8.
@@ -64,7 +64,7 @@ const KINDS: [&str; 12] = [
 
 /// A piece of code in the code cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Blob {
+pub struct CodeBlob {
     /// The `CodeBlob`.
     pub address: Avma,
     /// As HotSpot calls it: "nmethod", "StubRoutines (initial stubs)".
@@ -81,7 +81,7 @@ pub struct Blob {
     pub frame_size_words: i32,
 }
 
-impl Blob {
+impl CodeBlob {
     /// True for a method's code, compiled or native wrapper.
     pub fn is_nmethod(&self) -> bool {
         self.kind.map_or_else(|| matches!(&*self.name, NMETHOD | NATIVE_NMETHOD), |kind| kind == "Nmethod")
@@ -94,15 +94,15 @@ pub(crate) const NATIVE_NMETHOD: &str = "native nmethod";
 
 /// A code heap as the daemon sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HeapView {
+pub(crate) struct CodeHeapView {
     pub(crate) heap: CodeHeap,
     /// First address behind what is in use or free, but committed.
     committed: u64,
     segment_map_end: u64,
 }
 
-impl HeapFields {
-    pub(crate) fn new(lookup: Lookup<'_>, layout: &JvmLayout) -> Result<Self, HotspotError> {
+impl CodeHeapFields {
+    pub(crate) fn new(lookup: FieldLookup<'_>, layout: &JvmLayout) -> Result<Self, HotspotError> {
         let (root, array) = match lookup.maybe_address("CodeCache::_heaps") {
             Some(root) => {
                 let length = ["GrowableArrayBase::_len", "GenericGrowableArray::_len"];
@@ -145,7 +145,7 @@ impl HeapFields {
 
     /// The heaps there are now. They may grow inside what is reserved, and more may be added while
     /// the JVM starts.
-    pub(crate) fn heaps(&self, memory: &impl ProcessMemory) -> Result<Vec<HeapView>, HotspotError> {
+    pub(crate) fn heaps(&self, memory: &impl ProcessMemory) -> Result<Vec<CodeHeapView>, HotspotError> {
         let not_ready = HotspotError::NotReady("there is no code cache");
         let read = |what, at: u64| {
             memory.read_u64(Avma(at)).ok_or(HotspotError::Read { what, address: Avma(at), bytes: 8 })
@@ -169,7 +169,7 @@ impl HeapFields {
                 memory.read_words(&at).into_iter().flatten().filter(|heap| *heap != 0).collect()
             }
         };
-        let heaps: Vec<HeapView> = addresses
+        let heaps: Vec<CodeHeapView> = addresses
             .iter()
             .filter_map(|heap| self.heap(*heap, memory).transpose())
             .collect::<Result<_, HotspotError>>()?;
@@ -177,7 +177,7 @@ impl HeapFields {
     }
 
     /// One heap; `None` while it isn't initialised.
-    fn heap(&self, heap: u64, memory: &impl ProcessMemory) -> Result<Option<HeapView>, HotspotError> {
+    fn heap(&self, heap: u64, memory: &impl ProcessMemory) -> Result<Option<CodeHeapView>, HotspotError> {
         let fields = [
             self.memory_reserved_low,
             self.memory_reserved_high,
@@ -207,18 +207,18 @@ impl HeapFields {
             return Err(HotspotError::Implausible { what, value: start });
         }
         let heap = CodeHeap { start, end, segment_map: map, log2_segment };
-        Ok(Some(HeapView { heap, committed: high, segment_map_end: map_end }))
+        Ok(Some(CodeHeapView { heap, committed: high, segment_map_end: map_end }))
     }
 
     /// The blobs of one heap in the order of their addresses. Code comes and goes meanwhile: what
     /// doesn't look like a blob is left out.
     pub(crate) fn blobs(
         &self,
-        view: &HeapView,
+        view: &CodeHeapView,
         layout: &JvmLayout,
-        names: &mut Names,
+        names: &mut BlobNames,
         memory: &impl ProcessMemory,
-    ) -> Result<Vec<Blob>, HotspotError> {
+    ) -> Result<Vec<CodeBlob>, HotspotError> {
         let CodeHeap { start, segment_map, log2_segment, .. } = view.heap;
         let segments = (view.committed - start) >> log2_segment;
         let len = segments.min(view.segment_map_end - segment_map) as usize;
@@ -237,7 +237,7 @@ impl HeapFields {
         // In pieces, so that a large heap doesn't take all its headers' memory at once.
         for places in places.chunks(8192) {
             let headers = memory.read_stretches(places);
-            let raw: Vec<RawBlob> = places
+            let raw: Vec<UnnamedBlob> = places
                 .iter()
                 .zip(headers)
                 .filter_map(|((address, _), bytes)| self.parse(*address, &bytes?, view, layout))
@@ -248,7 +248,13 @@ impl HeapFields {
         Ok(blobs)
     }
 
-    fn parse(&self, block: Avma, bytes: &[u8], view: &HeapView, layout: &JvmLayout) -> Option<RawBlob> {
+    fn parse(
+        &self,
+        block: Avma,
+        bytes: &[u8],
+        view: &CodeHeapView,
+        layout: &JvmLayout,
+    ) -> Option<UnnamedBlob> {
         if field::u8(bytes, self.block_used.into())? != 1 {
             return None;
         }
@@ -270,7 +276,7 @@ impl HeapFields {
             NO_FIELD => None,
             at => Some(self.kinds.get(&field::u8(blob, at.into())?).copied().unwrap_or("unknown")),
         };
-        Some(RawBlob {
+        Some(UnnamedBlob {
             address: Avma(address),
             name_at: Avma(field::u64(blob, layout.blob_name.into())?),
             kind,
@@ -281,7 +287,7 @@ impl HeapFields {
     }
 }
 
-struct RawBlob {
+struct UnnamedBlob {
     address: Avma,
     name_at: Avma,
     kind: Option<&'static str>,
@@ -290,19 +296,19 @@ struct RawBlob {
     frame_size_words: i32,
 }
 
-impl RawBlob {
-    fn named(self, names: &Names) -> Option<Blob> {
+impl UnnamedBlob {
+    fn named(self, names: &BlobNames) -> Option<CodeBlob> {
         let Self { address, name_at, kind, code, bytes, frame_size_words } = self;
         let name = names.0.get(&name_at.0)?.clone();
-        Some(Blob { address, name, name_at, kind, code, bytes, frame_size_words })
+        Some(CodeBlob { address, name, name_at, kind, code, bytes, frame_size_words })
     }
 }
 
 /// Names of blobs by their addresses: a few hundred strings for any number of blobs.
 #[derive(Debug, Default)]
-pub(crate) struct Names(HashMap<u64, Arc<str>>);
+pub(crate) struct BlobNames(HashMap<u64, Arc<str>>);
 
-impl Names {
+impl BlobNames {
     fn learn(&mut self, at: impl Iterator<Item = Avma>, memory: &impl ProcessMemory) {
         for at in at {
             if !self.0.contains_key(&at.0)
@@ -317,14 +323,14 @@ impl Names {
 /// A blob with its instructions.
 #[derive(Clone, Debug)]
 pub struct StubBlob {
-    pub blob: Blob,
-    /// The bytes of [`Blob::code`].
+    pub blob: CodeBlob,
+    /// The bytes of [`CodeBlob::code`].
     pub bytes: Box<[u8]>,
 }
 
 /// Adds the instructions of these blobs; those that can't be read are left out.
-pub(crate) fn with_code(blobs: Vec<Blob>, memory: &impl ProcessMemory) -> Vec<StubBlob> {
-    let place = |blob: &Blob| {
+pub(crate) fn with_code(blobs: Vec<CodeBlob>, memory: &impl ProcessMemory) -> Vec<StubBlob> {
+    let place = |blob: &CodeBlob| {
         let len = (blob.code.end.0 - blob.code.start.0).min(MAX_BLOB_CODE);
         (blob.code.start, len as usize)
     };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::hotspot::error::HotspotError;
 use crate::hotspot::process_memory::{ProcessMemory, field};
-use crate::hotspot::vmstructs::field_offsets::Lookup;
+use crate::hotspot::vmstructs::field_offsets::FieldLookup;
 use crate::types::Avma;
 
 /// The interpreter has about 270 codelets.
@@ -22,7 +22,7 @@ const MAX_DESCRIPTION: usize = 128;
 
 /// One piece of the interpreter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Codelet {
+pub struct InterpreterCodelet {
     /// What HotSpot calls it: "iadd", "return entry points", "method entry point (kind =
     /// zerolocals)".
     pub description: Arc<str>,
@@ -56,7 +56,7 @@ struct CodeletFields {
 }
 
 impl InterpreterFields {
-    pub(crate) fn new(lookup: Lookup<'_>) -> Result<Self, HotspotError> {
+    pub(crate) fn new(lookup: FieldLookup<'_>) -> Result<Self, HotspotError> {
         Ok(Self {
             queue: lookup.address("AbstractInterpreter::_code")?,
             buffer: lookup.one("StubQueue::_stub_buffer")?,
@@ -97,7 +97,7 @@ impl InterpreterFields {
         &self,
         range: &Range<Avma>,
         memory: &impl ProcessMemory,
-    ) -> Result<(Vec<Codelet>, Vec<u8>), HotspotError> {
+    ) -> Result<(Vec<InterpreterCodelet>, Vec<u8>), HotspotError> {
         let len = (range.end.0 - range.start.0) as usize;
         let what = "the interpreter";
         let bytes = memory.read_bytes(range.start, len);
@@ -117,7 +117,7 @@ impl InterpreterFields {
             let start =
                 (range.start.0 + at as u64 + u64::from(header_bytes)).next_multiple_of(CODE_ALIGNMENT);
             descriptions.push(Avma(description));
-            codelets.push(Codelet {
+            codelets.push(InterpreterCodelet {
                 description: "".into(),
                 bytecode: u8::try_from(bytecode).ok(),
                 code: Avma(start)..Avma(range.start.0 + end as u64),
@@ -133,7 +133,7 @@ impl InterpreterFields {
 }
 
 impl CodeletFields {
-    fn new(lookup: Lookup<'_>) -> Result<Self, HotspotError> {
+    fn new(lookup: FieldLookup<'_>) -> Result<Self, HotspotError> {
         let exported = lookup.maybe(&["InterpreterCodelet::_size"])?;
         let bytes = lookup.size("InterpreterCodelet")?;
         match (exported, bytes) {

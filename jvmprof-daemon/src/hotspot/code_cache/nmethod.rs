@@ -9,13 +9,13 @@ use std::sync::OnceLock;
 
 use jvmprof_common::jvm::{JvmLayout, NO_FIELD};
 
-use super::code_heaps::Blob;
+use super::code_heaps::CodeBlob;
 use super::scope_descs::{self, PcDesc};
 use super::unsigned5::Encoding;
 use crate::hotspot::error::HotspotError;
 use crate::hotspot::error::NamingError;
 use crate::hotspot::process_memory::{ProcessMemory, field};
-use crate::hotspot::vmstructs::field_offsets::Lookup;
+use crate::hotspot::vmstructs::field_offsets::FieldLookup;
 use crate::types::Avma;
 
 /// Debug information of one method, in bytes. C2 gives up on methods long before.
@@ -25,13 +25,13 @@ const PC_DESC_BYTES: usize = 16;
 
 /// A number field: its offset and its width in bytes, 2, 4 or 8.
 #[derive(Clone, Copy, Debug)]
-struct Number {
+struct NumberField {
     at: usize,
     width: u8,
 }
 
-impl Number {
-    fn new(lookup: Lookup<'_>, name: &'static str) -> Result<Self, HotspotError> {
+impl NumberField {
+    fn new(lookup: FieldLookup<'_>, name: &'static str) -> Result<Self, HotspotError> {
         let at = usize::from(lookup.one(name)?);
         let type_name = lookup.0.field(name).map(|field| &*field.type_name).unwrap_or_default();
         let width = match type_name {
@@ -64,8 +64,8 @@ pub(crate) struct NmethodFields {
     comp_level: usize,
     comp_level_bytes: u8,
     size: usize,
-    code_begin: Number,
-    code_end: Number,
+    code_begin: NumberField,
+    code_end: NumberField,
     scopes: Scopes,
     metadata: Metadata,
 }
@@ -73,24 +73,24 @@ pub(crate) struct NmethodFields {
 #[derive(Clone, Copy, Debug)]
 enum Scopes {
     /// `pcs` and `end` count from the blob, `data` too unless it is an address.
-    InBlob { data: Number, pcs: Number, end: Number },
+    InBlob { data: NumberField, pcs: NumberField, end: NumberField },
     /// All count from where `base` points.
-    Apart { base: usize, size: Number, pcs: Number, data: Number },
+    Apart { base: usize, size: NumberField, pcs: NumberField, data: NumberField },
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Metadata {
     /// From the blob's begin to its debug information.
-    InBlob(Number),
+    InBlob(NumberField),
     /// From the blob's data (JDK 23 and 24).
-    InData { offset: Number, data: Number, size: Number },
+    InData { offset: NumberField, data: NumberField, size: NumberField },
     /// Behind the relocations, where `base` points.
-    Apart { base: usize, relocations: Number, size: Number },
+    Apart { base: usize, relocations: NumberField, size: NumberField },
 }
 
 impl NmethodFields {
-    pub(crate) fn new(lookup: Lookup<'_>, layout: &JvmLayout) -> Result<Self, HotspotError> {
-        let number = |name| Number::new(lookup, name);
+    pub(crate) fn new(lookup: FieldLookup<'_>, layout: &JvmLayout) -> Result<Self, HotspotError> {
+        let number = |name| NumberField::new(lookup, name);
         let apart = lookup.maybe(&["nmethod::_immutable_data"])?;
         let scopes = match apart {
             Some(base) => Scopes::Apart {
@@ -156,7 +156,7 @@ impl NmethodFields {
         wanted: NmethodId,
         bytes: &[u8],
         layout: &JvmLayout,
-    ) -> Result<Header, NamingError> {
+    ) -> Result<NmethodHeader, NamingError> {
         let blob = bytes.get(self.block_bytes..).ok_or(NamingError::Unreadable)?;
         let used = field::u8(bytes, self.block_used) == Some(1);
         let compile_id = field::u32(blob, layout.nmethod_compile_id.into());
@@ -189,9 +189,9 @@ impl NmethodFields {
         !has_none && base.zip(end).is_none_or(|(base, end)| (address.0..=end).contains(&base))
     }
 
-    fn places(&self, address: Avma, blob: &[u8], method: u64) -> Option<Header> {
+    fn places(&self, address: Avma, blob: &[u8], method: u64) -> Option<NmethodHeader> {
         let size = u64::from(field::u32(blob, self.size)?);
-        let from_blob = |value: u64, number: Number| {
+        let from_blob = |value: u64, number: NumberField| {
             if number.width == 8 { Some(value) } else { address.0.checked_add(value) }
         };
         let code_begin = from_blob(self.code_begin.get(blob)?, self.code_begin)?;
@@ -229,7 +229,7 @@ impl NmethodFields {
         if !inside {
             return None;
         }
-        Some(Header {
+        Some(NmethodHeader {
             method: Avma(method),
             level: match self.comp_level_bytes {
                 4 => field::u32(blob, self.comp_level)? as u8,
@@ -248,10 +248,10 @@ impl NmethodFields {
     /// twice.
     pub(crate) fn read_debug(
         &self,
-        wanted: &[(NmethodId, Header)],
+        wanted: &[(NmethodId, NmethodHeader)],
         layout: &JvmLayout,
         memory: &impl ProcessMemory,
-    ) -> Vec<Result<Debug, NamingError>> {
+    ) -> Vec<Result<NmethodDebugInfo, NamingError>> {
         let mut places = Vec::with_capacity(wanted.len() * 4);
         for (_, header) in wanted {
             places.extend([header.pcs, header.scopes, header.metadata]);
@@ -268,7 +268,8 @@ impl NmethodFields {
                 return Err(NamingError::Changed);
             }
             let part = |part: Option<Option<Vec<u8>>>| part.flatten().ok_or(NamingError::Unreadable);
-            Debug::new(header, &part(pcs)?, part(scopes)?, &part(metadata)?).ok_or(NamingError::DebugInfo)
+            NmethodDebugInfo::new(header, &part(pcs)?, part(scopes)?, &part(metadata)?)
+                .ok_or(NamingError::DebugInfo)
         })
         .collect()
     }
@@ -276,7 +277,7 @@ impl NmethodFields {
 
 /// A compiled method, or the wrapper of a native one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Compiled {
+pub struct CompiledMethod {
     /// The `CodeBlob`.
     pub blob: Avma,
     pub compile_id: u32,
@@ -294,13 +295,13 @@ impl NmethodFields {
     /// The compiled methods among these blobs, those that are alive.
     pub(crate) fn compiled(
         &self,
-        blobs: &[Blob],
+        blobs: &[CodeBlob],
         layout: &JvmLayout,
         memory: &impl ProcessMemory,
-    ) -> Vec<Compiled> {
+    ) -> Vec<CompiledMethod> {
         let places: Vec<(Avma, usize)> = blobs.iter().map(|blob| self.header_place(blob.address)).collect();
         let headers = memory.read_stretches(&places);
-        let parse = |(blob, bytes): (&Blob, Option<Vec<u8>>)| {
+        let parse = |(blob, bytes): (&CodeBlob, Option<Vec<u8>>)| {
             let bytes = bytes?;
             let header = bytes.get(self.block_bytes..)?;
             let id = NmethodId {
@@ -309,7 +310,7 @@ impl NmethodFields {
                 osr: field::i32(header, layout.nmethod_entry_bci.into())? != -1,
             };
             let header = self.parse(id, &bytes, layout).ok()?;
-            Some(Compiled {
+            Some(CompiledMethod {
                 blob: blob.address,
                 compile_id: id.compile_id,
                 osr: id.osr,
@@ -333,7 +334,7 @@ pub(crate) struct NmethodId {
 /// What an nmethod's header says, checked. It says the same as long as the nmethod lives: before
 /// the debug information is freed, its address is overwritten.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct NmethodHeader {
     pub(crate) method: Avma,
     /// `CompLevel`: 1 to 3 are C1's tiers, 4 is C2 or Graal, 0 a native wrapper.
     pub(crate) level: u8,
@@ -346,8 +347,8 @@ pub(crate) struct Header {
 
 /// What is kept of an nmethod: it never changes while the nmethod lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Debug {
-    pub(crate) header: Header,
+pub(crate) struct NmethodDebugInfo {
+    pub(crate) header: NmethodHeader,
     pub(crate) pcs: Box<[PcDesc]>,
     pub(crate) scopes: Box<[u8]>,
     metadata: Box<[u64]>,
@@ -356,8 +357,8 @@ pub(crate) struct Debug {
     methods: OnceLock<Box<[(Avma, u64)]>>,
 }
 
-impl Debug {
-    fn new(header: &Header, pcs: &[u8], scopes: Vec<u8>, metadata: &[u8]) -> Option<Self> {
+impl NmethodDebugInfo {
+    fn new(header: &NmethodHeader, pcs: &[u8], scopes: Vec<u8>, metadata: &[u8]) -> Option<Self> {
         let desc =
             |desc: &[u8]| Some(PcDesc { pc_offset: field::i32(desc, 0)?, scope: field::u32(desc, 4)? });
         let pcs: Option<Box<[PcDesc]>> = pcs.chunks_exact(PC_DESC_BYTES).map(desc).collect();

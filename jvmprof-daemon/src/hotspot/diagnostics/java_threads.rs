@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use crate::hotspot::error::HotspotError;
 use crate::hotspot::process_memory::ProcessMemory;
-use crate::hotspot::vmstructs::field_offsets::Lookup;
+use crate::hotspot::vmstructs::field_offsets::FieldLookup;
 use crate::types::Avma;
 
 /// Threads that are looked at, at most.
@@ -39,7 +39,7 @@ const STATES: [&str; 11] = [
 /// Where threads keep what is read of them.
 #[derive(Clone, Debug)]
 pub(crate) struct ThreadFields {
-    list: List,
+    list: ThreadListFields,
     osthread: u16,
     thread_id: u16,
     state: u16,
@@ -47,7 +47,7 @@ pub(crate) struct ThreadFields {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum List {
+enum ThreadListFields {
     /// The address of the pointer to the first thread, and in each thread the next one.
     Linked { first: Avma, next: u16 },
     /// The address of the pointer to the list, in it the number of threads and the array.
@@ -55,14 +55,14 @@ enum List {
 }
 
 impl ThreadFields {
-    pub(crate) fn new(lookup: Lookup<'_>) -> Result<Self, HotspotError> {
+    pub(crate) fn new(lookup: FieldLookup<'_>) -> Result<Self, HotspotError> {
         let list = match lookup.maybe_address("ThreadsSMRSupport::_java_thread_list") {
-            Some(list) => List::Array {
+            Some(list) => ThreadListFields::Array {
                 list,
                 length: lookup.one("ThreadsList::_length")?,
                 threads: lookup.one("ThreadsList::_threads")?,
             },
-            None => List::Linked {
+            None => ThreadListFields::Linked {
                 first: lookup.address("Threads::_thread_list")?,
                 next: lookup.one("JavaThread::_next")?,
             },
@@ -101,7 +101,7 @@ impl ThreadFields {
 
     fn addresses(&self, memory: &impl ProcessMemory) -> Option<Vec<u64>> {
         match self.list {
-            List::Array { list, length, threads } => {
+            ThreadListFields::Array { list, length, threads } => {
                 let list = memory.read_u64(list).filter(|list| *list != 0)?;
                 let at = |field: u16| Avma(list.wrapping_add(field.into()));
                 let count = (memory.read_u64(at(length))? as u32 as usize).min(MAX_THREADS);
@@ -109,7 +109,7 @@ impl ThreadFields {
                 let words = bytes.chunks_exact(8).filter_map(|word| word.try_into().ok());
                 Some(words.map(u64::from_le_bytes).filter(|thread| *thread != 0).collect())
             }
-            List::Linked { first, next } => {
+            ThreadListFields::Linked { first, next } => {
                 let mut threads = Vec::new();
                 let mut thread = memory.read_u64(first)?;
                 while thread != 0 && threads.len() < MAX_THREADS {

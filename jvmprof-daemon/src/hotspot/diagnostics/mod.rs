@@ -10,7 +10,7 @@ use self::java_threads::ThreadFields;
 use self::perf_counters::{ClassCounters, PerfFields};
 use self::vm_flags::FlagFields;
 use super::process_memory::ProcessMemory;
-use super::vmstructs::field_offsets::Lookup;
+use super::vmstructs::field_offsets::FieldLookup;
 
 /// What isn't needed to profile a JVM, only to tell of it; each part is there if the JVM says where
 /// it is.
@@ -22,7 +22,7 @@ pub(crate) struct DiagnosticFields {
 }
 
 impl DiagnosticFields {
-    pub(crate) fn new(lookup: Lookup<'_>) -> Self {
+    pub(crate) fn new(lookup: FieldLookup<'_>) -> Self {
         Self {
             flags: FlagFields::new(lookup).ok(),
             threads: ThreadFields::new(lookup).ok(),

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use crate::hotspot::error::HotspotError;
 use crate::hotspot::process_memory::{ProcessMemory, field};
-use crate::hotspot::vmstructs::field_offsets::Lookup;
+use crate::hotspot::vmstructs::field_offsets::FieldLookup;
 use crate::types::Avma;
 
 /// Bytes of performance counters; the JVM reserves 32 KiB.
@@ -39,7 +39,7 @@ pub(crate) struct PerfFields {
 }
 
 impl PerfFields {
-    pub(crate) fn new(lookup: Lookup<'_>) -> Result<Self, HotspotError> {
+    pub(crate) fn new(lookup: FieldLookup<'_>) -> Result<Self, HotspotError> {
         let one = |name| lookup.one(name).map(usize::from);
         Ok(Self {
             start: lookup.address("PerfMemory::_start")?,

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::hotspot::error::HotspotError;
 use crate::hotspot::process_memory::{ProcessMemory, field};
-use crate::hotspot::vmstructs::field_offsets::Lookup;
+use crate::hotspot::vmstructs::field_offsets::FieldLookup;
 use crate::types::Avma;
 
 /// Flags of one JVM, at most; JDK 8 has 870 of them, later ones 500 to 700.
@@ -73,7 +73,7 @@ const TYPES: [&str; 10] =
     ["bool", "int", "uint", "intx", "uintx", "uint64_t", "size_t", "double", "ccstr", "ccstrlist"];
 
 impl FlagFields {
-    pub(crate) fn new(lookup: Lookup<'_>) -> Result<Self, HotspotError> {
+    pub(crate) fn new(lookup: FieldLookup<'_>) -> Result<Self, HotspotError> {
         let new = lookup.maybe_address("JVMFlag::flags").is_some();
         let name = |new_name, old_name| if new { new_name } else { old_name };
         let kind = name("JVMFlag::_type", "VmFlag::_type");

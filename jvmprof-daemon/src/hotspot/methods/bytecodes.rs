@@ -4,7 +4,7 @@
 //! The interpreter rewrites bytecodes into faster ones whose numbers differ by JDK; their names,
 //! which the codelets bear, don't: openjdk src/hotspot/share/interpreter/bytecodes.cpp.
 
-use crate::hotspot::code_cache::interpreter_codelets::Codelet;
+use crate::hotspot::code_cache::interpreter_codelets::InterpreterCodelet;
 use crate::types::Avma;
 
 const WIDE: u8 = 196;
@@ -14,7 +14,7 @@ const INVOKE: std::ops::RangeInclusive<u8> = 182..=186;
 
 /// What must stand at a frame's bytecode index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Expected {
+pub(crate) enum ExpectedBytecode {
     Anything,
     /// This bytecode, as a class file has it.
     Bytecode(u8),
@@ -24,26 +24,26 @@ pub(crate) enum Expected {
 
 /// The interpreter's codelets by address.
 #[derive(Debug, Default)]
-pub(crate) struct Templates {
-    codelets: Box<[(Avma, Avma, Expected)]>,
+pub(crate) struct BytecodeTemplates {
+    codelets: Box<[(Avma, Avma, ExpectedBytecode)]>,
     /// By the JVM's own number, the class file's.
     java_codes: Box<[u8]>,
 }
 
-impl Templates {
-    pub(crate) fn new(codelets: &[Codelet]) -> Self {
+impl BytecodeTemplates {
+    pub(crate) fn new(codelets: &[InterpreterCodelet]) -> Self {
         let mut java_codes: Vec<u8> = (0..=u8::MAX).collect();
         for codelet in codelets {
             if let (Some(code), Some(java)) = (codelet.bytecode, original(&codelet.description)) {
                 java_codes[usize::from(code)] = java;
             }
         }
-        let expected = |codelet: &Codelet| match codelet.bytecode {
-            Some(code) => Expected::Bytecode(java_codes[usize::from(code)]),
-            None if codelet.description.contains("return entry points") => Expected::Invoke,
-            None => Expected::Anything,
+        let expected = |codelet: &InterpreterCodelet| match codelet.bytecode {
+            Some(code) => ExpectedBytecode::Bytecode(java_codes[usize::from(code)]),
+            None if codelet.description.contains("return entry points") => ExpectedBytecode::Invoke,
+            None => ExpectedBytecode::Anything,
         };
-        let mut by_address: Vec<(Avma, Avma, Expected)> = codelets
+        let mut by_address: Vec<(Avma, Avma, ExpectedBytecode)> = codelets
             .iter()
             .map(|codelet| (codelet.code.start, codelet.code.end, expected(codelet)))
             .collect();
@@ -53,12 +53,12 @@ impl Templates {
 
     /// What the code at this address is for. A return address may lie right behind its codelet's
     /// last instruction.
-    pub(crate) fn expected(&self, pc: Avma) -> Expected {
+    pub(crate) fn expected(&self, pc: Avma) -> ExpectedBytecode {
         let at = Avma(pc.0.saturating_sub(1));
         let behind = self.codelets.partition_point(|(start, ..)| *start <= at);
         match behind.checked_sub(1).and_then(|index| self.codelets.get(index)) {
             Some((_, end, expected)) if at < *end => *expected,
-            _ => Expected::Anything,
+            _ => ExpectedBytecode::Anything,
         }
     }
 
@@ -73,16 +73,16 @@ impl Templates {
     }
 
     /// True if the bytecode at an index, as it stands in memory, is what the frame's code is for.
-    pub(crate) fn fits(&self, expected: Expected, in_memory: u8) -> bool {
+    pub(crate) fn fits(&self, expected: ExpectedBytecode, in_memory: u8) -> bool {
         let java = self.java_codes.get(usize::from(in_memory)).copied().unwrap_or(in_memory);
         // A prefix or a breakpoint stands in place of the bytecode that runs.
         if matches!(in_memory, WIDE | BREAKPOINT) {
             return true;
         }
         match expected {
-            Expected::Anything => true,
-            Expected::Bytecode(code) => code == java,
-            Expected::Invoke => INVOKE.contains(&java),
+            ExpectedBytecode::Anything => true,
+            ExpectedBytecode::Bytecode(code) => code == java,
+            ExpectedBytecode::Invoke => INVOKE.contains(&java),
         }
     }
 }
@@ -111,32 +111,38 @@ fn original(name: &str) -> Option<u8> {
 mod tests {
     use super::*;
 
-    fn codelet(description: &str, bytecode: Option<u8>, start: u64) -> Codelet {
-        Codelet { description: description.into(), bytecode, code: Avma(start)..Avma(start + 0x40) }
+    fn codelet(description: &str, bytecode: Option<u8>, start: u64) -> InterpreterCodelet {
+        InterpreterCodelet {
+            description: description.into(),
+            bytecode,
+            code: Avma(start)..Avma(start + 0x40),
+        }
     }
 
     #[test]
     fn rewritten_bytecodes_are_their_originals() {
-        let templates = Templates::new(&[
+        let templates = BytecodeTemplates::new(&[
             codelet("return entry points", None, 0x1000),
             codelet("new", Some(187), 0x1040),
             codelet("fast_igetfield", Some(208), 0x1080),
             codelet("getfield", Some(180), 0x10c0),
             codelet("invokehandle", Some(233), 0x1100),
         ]);
-        assert_eq!(templates.expected(Avma(0x1001)), Expected::Invoke);
+        assert_eq!(templates.expected(Avma(0x1001)), ExpectedBytecode::Invoke);
         assert_eq!(
             templates.expected(Avma(0x1080)),
-            Expected::Bytecode(187),
+            ExpectedBytecode::Bytecode(187),
             "behind a call at the very end"
         );
-        assert_eq!(templates.expected(Avma(0x1088)), Expected::Bytecode(180));
-        assert_eq!(templates.expected(Avma(0x2000)), Expected::Anything);
-        assert!(templates.fits(Expected::Bytecode(180), 208));
-        assert!(!templates.fits(Expected::Bytecode(187), 208));
-        assert!(templates.fits(Expected::Invoke, 233) && templates.fits(Expected::Invoke, 186));
-        assert!(!templates.fits(Expected::Invoke, 187));
-        assert!(templates.fits(Expected::Bytecode(187), BREAKPOINT));
+        assert_eq!(templates.expected(Avma(0x1088)), ExpectedBytecode::Bytecode(180));
+        assert_eq!(templates.expected(Avma(0x2000)), ExpectedBytecode::Anything);
+        assert!(templates.fits(ExpectedBytecode::Bytecode(180), 208));
+        assert!(!templates.fits(ExpectedBytecode::Bytecode(187), 208));
+        assert!(
+            templates.fits(ExpectedBytecode::Invoke, 233) && templates.fits(ExpectedBytecode::Invoke, 186)
+        );
+        assert!(!templates.fits(ExpectedBytecode::Invoke, 187));
+        assert!(templates.fits(ExpectedBytecode::Bytecode(187), BREAKPOINT));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use jvmprof_common::jvm::JvmLayout;
 use super::class_names::decode_symbol;
 use super::method::{is_method_name, is_signature};
 use crate::hotspot::process_memory::{ProcessMemory, field};
-use crate::hotspot::vmstructs::field_offsets::Lookup;
+use crate::hotspot::vmstructs::field_offsets::FieldLookup;
 use crate::types::Avma;
 
 /// Tags of constants (JVMS 4.4).
@@ -59,11 +59,11 @@ pub(crate) struct CallFields {
     pool_tags: usize,
     tags_data: u64,
     pool_cache: usize,
-    entries: Entries,
+    entries: MethodEntries,
 }
 
 #[derive(Clone, Debug)]
-enum Entries {
+enum MethodEntries {
     /// Behind the cache's header (up to JDK 22).
     Behind { header_bytes: u64, entry_bytes: u64, index: u64 },
     /// In an array of their own (share/oops/resolvedMethodEntry.hpp).
@@ -72,11 +72,11 @@ enum Entries {
 
 impl CallFields {
     /// `None` for a JVM that doesn't say.
-    pub(crate) fn new(lookup: Lookup<'_>) -> Option<Self> {
+    pub(crate) fn new(lookup: FieldLookup<'_>) -> Option<Self> {
         let offset = |name| lookup.maybe(&[name]).ok().flatten();
         let size = |name| lookup.size(name).ok().map(u64::from);
         let entries = match offset("ConstantPoolCache::_resolved_method_entries") {
-            Some(at) => Entries::Array {
+            Some(at) => MethodEntries::Array {
                 at: at.into(),
                 data: offset("Array<ResolvedMethodEntry>::_data")
                     .or_else(|| offset("Array<ResolvedMethodEntry>::_data[0]"))?
@@ -84,7 +84,7 @@ impl CallFields {
                 entry_bytes: size("ResolvedMethodEntry")?,
                 index: offset("ResolvedMethodEntry::_cpool_index")?.into(),
             },
-            None => Entries::Behind {
+            None => MethodEntries::Behind {
                 header_bytes: size("ConstantPoolCache")?,
                 entry_bytes: size("ConstantPoolCacheEntry")?,
                 index: offset("ConstantPoolCacheEntry::_indices")?.into(),
@@ -133,10 +133,10 @@ impl CallFields {
     fn index(&self, cache: u64, operand: u16, memory: &impl ProcessMemory) -> Option<u16> {
         let operand = u64::from(operand);
         let at = match self.entries {
-            Entries::Behind { header_bytes, entry_bytes, index } => {
+            MethodEntries::Behind { header_bytes, entry_bytes, index } => {
                 cache.checked_add(header_bytes + operand * entry_bytes + index)?
             }
-            Entries::Array { at, data, entry_bytes, index } => {
+            MethodEntries::Array { at, data, entry_bytes, index } => {
                 let array = memory.read_u64(Avma(cache.checked_add(at)?))?;
                 array.checked_add(data + operand * entry_bytes + index)?
             }

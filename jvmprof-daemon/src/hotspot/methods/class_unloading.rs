@@ -26,13 +26,13 @@ impl SampleTimes {
 
 /// The JVM's counter, as it was seen last.
 #[derive(Debug, Default)]
-pub(crate) struct Unloads {
+pub(crate) struct ClassUnloads {
     count: AtomicU64,
     /// When it was first seen to be that.
     since_ns: AtomicU64,
 }
 
-impl Unloads {
+impl ClassUnloads {
     /// Whether what has just been read is what was there when it was sampled, as far as the JVM's
     /// `count` tells, which was read behind it. A JVM that doesn't count is believed.
     pub(crate) fn is_as_sampled(&self, count: Option<u64>, times: SampleTimes) -> bool {
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn what_is_read_late_is_believed_if_no_class_was_unloaded_since() {
-        let unloads = Unloads::default();
+        let unloads = ClassUnloads::default();
         let at = |count: u64, sampled_ms: u64, now_ms: u64| {
             let times = SampleTimes { sampled_ns: sampled_ms * 1_000_000, now_ns: now_ms * 1_000_000 };
             unloads.is_as_sampled(Some(count), times)

@@ -16,7 +16,7 @@ use crate::hotspot::code_cache::unsigned5::Encoding;
 use crate::hotspot::error::HotspotError;
 use crate::hotspot::error::NamingError;
 use crate::hotspot::process_memory::{ProcessMemory, field};
-use crate::hotspot::vmstructs::field_offsets::Lookup;
+use crate::hotspot::vmstructs::field_offsets::FieldLookup;
 use crate::types::Avma;
 
 /// `JVM_ACC_NATIVE` (JVMS 4.6).
@@ -77,7 +77,7 @@ pub(crate) struct MethodFields {
 
 impl MethodFields {
     pub(crate) fn new(
-        lookup: Lookup<'_>,
+        lookup: FieldLookup<'_>,
         layout: &JvmLayout,
         encoding: Encoding,
     ) -> Result<Self, HotspotError> {
@@ -121,7 +121,7 @@ impl MethodFields {
 /// Up to JDK 20 the bit is among the access flags (share/utilities/accessFlags.hpp,
 /// `JVM_ACC_IS_OLD`), then in a field of its own (share/oops/methodFlags.hpp, `is_old`) that isn't
 /// exported; it lies between two that are (share/oops/method.hpp).
-fn replaced(lookup: Lookup<'_>) -> Result<Option<(usize, u32)>, HotspotError> {
+fn replaced(lookup: FieldLookup<'_>) -> Result<Option<(usize, u32)>, HotspotError> {
     const IS_OLD: u32 = 1 << 2;
     let bit = lookup.0.int("JVM_ACC_IS_OLD").map(i32::cast_unsigned).filter(|bit| bit.is_power_of_two());
     if let Some(bit) = bit {
@@ -137,7 +137,7 @@ fn replaced(lookup: Lookup<'_>) -> Result<Option<(usize, u32)>, HotspotError> {
 
 /// A method on its way to its name: what has been read of it.
 #[derive(Debug)]
-pub(crate) struct Reading {
+pub(crate) struct MethodReads {
     method: Avma,
     /// All stretches that were read, for [`method_identity`].
     read: Vec<(u64, Vec<u8>)>,
@@ -148,7 +148,7 @@ pub(crate) struct Reading {
     class_len: u16,
 }
 
-impl Memory for &Reading {
+impl Memory for &MethodReads {
     fn read_u64(&mut self, address: StackAddress) -> Option<u64> {
         self.read.iter().find_map(|(start, bytes)| {
             let at = usize::try_from(address.0.checked_sub(*start)?).ok()?;
@@ -157,7 +157,7 @@ impl Memory for &Reading {
     }
 }
 
-impl Reading {
+impl MethodReads {
     fn word(&self, address: u64) -> Option<u64> {
         (&mut &*self).read_object(Avma(address))
     }
@@ -171,14 +171,14 @@ impl Reading {
 }
 
 /// Methods that were read so far, each with what is wrong with it, if so.
-type Readings = Vec<Result<Reading, NamingError>>;
+type AllMethodReads = Vec<Result<MethodReads, NamingError>>;
 
 /// Reads one more stretch of each method that is still in play: `place` says which, and what is
 /// missing if it can't.
 fn round(
-    readings: &mut Readings,
+    readings: &mut AllMethodReads,
     memory: &impl ProcessMemory,
-    place: impl Fn(&mut Reading) -> Option<Vec<(u64, usize)>>,
+    place: impl Fn(&mut MethodReads) -> Option<Vec<(u64, usize)>>,
 ) {
     let mut places = Vec::new();
     let mut counts = Vec::new();
@@ -211,9 +211,9 @@ pub(crate) fn identify(
     fields: &MethodFields,
     layout: &JvmLayout,
     memory: &impl ProcessMemory,
-) -> Vec<Result<(Reading, MethodIdentity), NamingError>> {
+) -> Vec<Result<(MethodReads, MethodIdentity), NamingError>> {
     let offset = u64::from;
-    let start = |method: &Avma| Reading {
+    let start = |method: &Avma| MethodReads {
         method: *method,
         read: Vec::with_capacity(12),
         const_method: 0,
@@ -222,7 +222,7 @@ pub(crate) fn identify(
         class_symbol: 0,
         class_len: 0,
     };
-    let mut readings: Readings = methods.iter().map(|method| Ok(start(method))).collect();
+    let mut readings: AllMethodReads = methods.iter().map(|method| Ok(start(method))).collect();
     round(&mut readings, memory, |it| Some(vec![(it.method.0, fields.method_bytes)]));
     round(&mut readings, memory, |it| {
         it.const_method = it.word(it.method.0.checked_add(offset(layout.method_const))?)?;
@@ -246,7 +246,7 @@ pub(crate) fn identify(
         let end = u64::from(length.max(8));
         Some(vec![(it.class_symbol.checked_add(offset(layout.symbol_body))?.checked_add(end)? - 8, 8)])
     });
-    let identity = |reading: Reading| {
+    let identity = |reading: MethodReads| {
         // Memory of unloaded classes is reused piece by piece: a class that has taken the holder's
         // place has another pool. A redefined class has a new one, too, and its old methods keep
         // the old one as long as they run: they say so.
@@ -269,7 +269,7 @@ pub(crate) fn identify(
 /// `java/lang/invoke/MethodHandle`, as far as its length and its last eight bytes tell. Its
 /// intrinsics are made with pools of their own (openjdk src/hotspot/share/oops/method.cpp,
 /// `make_method_handle_intrinsic`), and it is never unloaded.
-fn is_method_handle(reading: &Reading, layout: &JvmLayout) -> bool {
+fn is_method_handle(reading: &MethodReads, layout: &JvmLayout) -> bool {
     const NAME: &[u8; 29] = b"java/lang/invoke/MethodHandle";
     let last = reading.class_symbol.wrapping_add(u64::from(layout.symbol_body)).wrapping_add(21);
     usize::from(reading.class_len) == NAME.len() && reading.bytes(last, 8) == Some(&NAME[21..])
@@ -278,7 +278,7 @@ fn is_method_handle(reading: &Reading, layout: &JvmLayout) -> bool {
 /// Who is at the addresses of methods that were read before, from one batch: the same if nothing
 /// has changed since.
 pub(crate) fn identify_again(
-    readings: &[&Reading],
+    readings: &[&MethodReads],
     layout: &JvmLayout,
     memory: &impl ProcessMemory,
 ) -> Vec<Option<MethodIdentity>> {
@@ -302,13 +302,13 @@ pub(crate) fn identify_again(
     let each = places.chunks(7).zip(words.chunks(7)).zip(readings);
     each.map(|((places, words), known)| {
         let read = places.iter().zip(words).filter_map(|((at, _), word)| Some((at.0, word.clone()?)));
-        let again = Reading { read: read.collect(), ..known.without_bytes() };
+        let again = MethodReads { read: read.collect(), ..known.without_bytes() };
         method_identity(known.method, layout, &mut &again)
     })
     .collect()
 }
 
-impl Reading {
+impl MethodReads {
     fn without_bytes(&self) -> Self {
         Self { read: Vec::new(), ..*self }
     }
@@ -317,12 +317,12 @@ impl Reading {
 /// Reads names and lines of methods that were identified. The caller must identify them again
 /// afterwards.
 pub(crate) fn describe(
-    readings: Vec<Reading>,
+    readings: Vec<MethodReads>,
     fields: &MethodFields,
     layout: &JvmLayout,
     memory: &impl ProcessMemory,
-) -> Vec<Result<(Reading, MethodInfo), NamingError>> {
-    let mut readings: Readings = readings.into_iter().map(Ok).collect();
+) -> Vec<Result<(MethodReads, MethodInfo), NamingError>> {
+    let mut readings: AllMethodReads = readings.into_iter().map(Ok).collect();
     round(&mut readings, memory, |it| {
         let mut places = vec![(it.const_method, const_method_bytes(it, fields)?)];
         let pool = Pool::new(it, fields)?;
@@ -346,7 +346,7 @@ pub(crate) fn describe(
         }
         Some(places)
     });
-    let describe = |reading: Reading| {
+    let describe = |reading: MethodReads| {
         let info = info(&reading, fields, layout).ok_or(NamingError::Metadata)?;
         Ok((reading, info))
     };
@@ -354,19 +354,19 @@ pub(crate) fn describe(
 }
 
 /// Bytes of the whole `ConstMethod`, whose size the JVM keeps in words.
-fn const_method_bytes(it: &Reading, fields: &MethodFields) -> Option<usize> {
+fn const_method_bytes(it: &MethodReads, fields: &MethodFields) -> Option<usize> {
     let header = it.bytes(it.const_method, fields.const_bytes)?;
     let bytes = (field::u32(header, fields.const_size)? as usize).checked_mul(8)?;
     let code = usize::from(field::u16(header, fields.const_names)?);
     (bytes <= MAX_CONST_METHOD && bytes >= fields.const_bytes + code).then_some(bytes)
 }
 
-fn body_place(it: &Reading, symbol: u64, layout: &JvmLayout) -> Option<(u64, usize)> {
+fn body_place(it: &MethodReads, symbol: u64, layout: &JvmLayout) -> Option<(u64, usize)> {
     let length = it.bytes(symbol.checked_add(layout.symbol_length.into())?, 2)?;
     Some((symbol.checked_add(layout.symbol_body.into())?, usize::from(field::u16(length, 0)?)))
 }
 
-fn symbol_text(it: &Reading, symbol: u64, layout: &JvmLayout) -> Option<String> {
+fn symbol_text(it: &MethodReads, symbol: u64, layout: &JvmLayout) -> Option<String> {
     let (start, len) = body_place(it, symbol, layout)?;
     decode_symbol(it.bytes(start, len)?)
 }
@@ -384,7 +384,7 @@ struct Pool {
 }
 
 impl Pool {
-    fn new(it: &Reading, fields: &MethodFields) -> Option<Self> {
+    fn new(it: &MethodReads, fields: &MethodFields) -> Option<Self> {
         let header = it.bytes(it.pool, fields.pool_bytes)?;
         let names = it.bytes(it.const_method, fields.const_bytes)?.get(fields.const_names..)?;
         let source = match (fields.pool_source, fields.klass_source) {
@@ -428,7 +428,7 @@ impl Pool {
 
     /// The symbols of name, signature and source file, if the pool is one: as many tags as entries,
     /// and text where text must be.
-    fn symbols(&self, it: &Reading) -> Option<Vec<u64>> {
+    fn symbols(&self, it: &MethodReads) -> Option<Vec<u64>> {
         let tags = field::u32(it.bytes(self.tags_length, 4)?, 0)?;
         if tags != self.length || self.name == 0 || self.signature == 0 {
             return None;
@@ -443,7 +443,7 @@ impl Pool {
     }
 }
 
-fn info(it: &Reading, fields: &MethodFields, layout: &JvmLayout) -> Option<MethodInfo> {
+fn info(it: &MethodReads, fields: &MethodFields, layout: &JvmLayout) -> Option<MethodInfo> {
     let method = it.bytes(it.method.0, fields.method_bytes)?;
     let size = const_method_bytes(it, fields)?;
     let whole = it.bytes(it.const_method, size)?;

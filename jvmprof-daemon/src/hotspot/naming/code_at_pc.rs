@@ -1,10 +1,10 @@
 //! What is at an address of a JVM, for people.
 
-use super::java_frames::{Frames, PhysicalFrame};
+use super::java_frames::{JavaFrames, PhysicalFrame};
 use crate::hotspot::attach::Hotspot;
-use crate::hotspot::code_cache::code_heaps::Blob;
-use crate::hotspot::code_cache::interpreter_codelets::Codelet;
-use crate::hotspot::code_cache::nmethod::Compiled;
+use crate::hotspot::code_cache::code_heaps::CodeBlob;
+use crate::hotspot::code_cache::interpreter_codelets::InterpreterCodelet;
+use crate::hotspot::code_cache::nmethod::CompiledMethod;
 use crate::hotspot::diagnostics::java_threads::JavaThread;
 use crate::hotspot::diagnostics::main_class::main_class_of_command;
 use crate::hotspot::diagnostics::vm_flags::VmFlag;
@@ -17,11 +17,11 @@ use crate::types::Avma;
 /// What an address of the code cache belongs to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CodeAtPc {
-    pub blob: Blob,
+    pub blob: CodeBlob,
     /// Of the interpreter.
-    pub codelet: Option<Codelet>,
+    pub codelet: Option<InterpreterCodelet>,
     /// A compiled method, and what runs at the address.
-    pub compiled: Option<(Compiled, Result<Frames, NamingError>)>,
+    pub compiled: Option<(CompiledMethod, Result<JavaFrames, NamingError>)>,
 }
 
 impl<M: ProcessMemory> Hotspot<M> {
@@ -30,14 +30,14 @@ impl<M: ProcessMemory> Hotspot<M> {
     /// # Errors
     /// As [`Self::blobs`].
     pub fn explain(&mut self, pc: Avma) -> Result<Option<CodeAtPc>, HotspotError> {
-        let holds = |blob: &Blob| blob.address <= pc && pc < blob.code.end;
+        let holds = |blob: &CodeBlob| blob.address <= pc && pc < blob.code.end;
         let Some(blob) = self.blobs()?.into_iter().find(holds) else { return Ok(None) };
         let in_interpreter = (self.jvm.interpreter_start..self.jvm.interpreter_end).contains(&pc.0);
         let codelets = if in_interpreter { self.codelets()?.0 } else { Vec::new() };
         let codelet = codelets.into_iter().find(|codelet| codelet.code.contains(&pc));
         let nmethod = if blob.is_nmethod() { std::slice::from_ref(&blob) } else { &[] };
         let compiled = self.compiled_among(nmethod).pop().map(|compiled| {
-            let Compiled { blob, compile_id, osr, .. } = compiled;
+            let CompiledMethod { blob, compile_id, osr, .. } = compiled;
             let request = PhysicalFrame::Compiled { pc, blob, compile_id, osr };
             let frames = self.resolve(&JavaCache::new(1 << 20), &[request]).pop();
             (compiled, frames.unwrap_or(Err(NamingError::Unreadable)))

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::hotspot::attach::Hotspot;
-use crate::hotspot::code_cache::nmethod::{Debug, NmethodId};
+use crate::hotspot::code_cache::nmethod::{NmethodDebugInfo, NmethodId};
 use crate::hotspot::code_cache::scope_descs::{self, Scope};
 use crate::hotspot::error::NamingError;
 use crate::hotspot::java_cache::{JavaCache, MethodKey};
-use crate::hotspot::methods::bytecodes::Expected;
+use crate::hotspot::methods::bytecodes::ExpectedBytecode;
 use crate::hotspot::methods::class_unloading::SampleTimes;
-use crate::hotspot::methods::method::{MethodInfo, Reading, describe, identify, identify_again};
+use crate::hotspot::methods::method::{MethodInfo, MethodReads, describe, identify, identify_again};
 use crate::hotspot::process_memory::ProcessMemory;
 use crate::profile::model::ExecutionMode;
 use crate::types::Avma;
@@ -64,19 +64,23 @@ pub struct JavaFrame {
 const STATIC_CALL_STUB_BYTES: u64 = 15;
 
 /// The methods of one physical frame, innermost first.
-pub type Frames = Arc<[JavaFrame]>;
+pub type JavaFrames = Arc<[JavaFrame]>;
 
 /// What is left to do for a request.
 enum Pending {
-    Compiled { id: NmethodId, debug: Arc<Debug>, scopes: Vec<(Scope, Avma)> },
-    Interpreted { method: Avma, check: u64, bcp_offset: u32, expected: Expected },
+    Compiled { id: NmethodId, debug: Arc<NmethodDebugInfo>, scopes: Vec<(Scope, Avma)> },
+    Interpreted { method: Avma, check: u64, bcp_offset: u32, expected: ExpectedBytecode },
 }
 
-type Answers = Vec<Option<Result<Frames, NamingError>>>;
+type Answers = Vec<Option<Result<JavaFrames, NamingError>>>;
 
 impl<M: ProcessMemory> Hotspot<M> {
     /// As [`Self::resolve_as_of`], of a JVM that stands still.
-    pub fn resolve(&self, cache: &JavaCache, requests: &[PhysicalFrame]) -> Vec<Result<Frames, NamingError>> {
+    pub fn resolve(
+        &self,
+        cache: &JavaCache,
+        requests: &[PhysicalFrame],
+    ) -> Vec<Result<JavaFrames, NamingError>> {
         self.resolve_as_of(cache, requests, SampleTimes::STOPPED)
     }
 
@@ -87,7 +91,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         cache: &JavaCache,
         requests: &[PhysicalFrame],
         times: SampleTimes,
-    ) -> Vec<Result<Frames, NamingError>> {
+    ) -> Vec<Result<JavaFrames, NamingError>> {
         let mut answers: Answers = vec![None; requests.len()];
         let pending = self.pending(cache, requests, &mut answers);
         if !pending.is_empty() {
@@ -155,7 +159,7 @@ impl<M: ProcessMemory> Hotspot<M> {
                 }
                 PhysicalFrame::Interpreted { method, check, bcp_offset, codelet_pc, leaf } => {
                     let expected = codelet_pc.filter(|_| !leaf).map(|pc| self.templates.expected(pc));
-                    let expected = expected.unwrap_or(Expected::Anything);
+                    let expected = expected.unwrap_or(ExpectedBytecode::Anything);
                     match cache.methods.get(&MethodKey { jvm: self.key, method, check }) {
                         Some(info) => {
                             answers[index] = Some(Ok(self.interpreted_frame(&info, bcp_offset, expected)));
@@ -193,7 +197,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         &self,
         cache: &JavaCache,
         mut ids: Vec<NmethodId>,
-    ) -> BTreeMap<NmethodId, Result<Arc<Debug>, NamingError>> {
+    ) -> BTreeMap<NmethodId, Result<Arc<NmethodDebugInfo>, NamingError>> {
         ids.sort_unstable();
         ids.dedup();
         let mut debugs = BTreeMap::new();
@@ -225,7 +229,11 @@ impl<M: ProcessMemory> Hotspot<M> {
     }
 
     /// The methods at a pc and where they are.
-    pub(super) fn scopes(&self, debug: &Debug, pc: Avma) -> Result<Vec<(Scope, Avma)>, NamingError> {
+    pub(super) fn scopes(
+        &self,
+        debug: &NmethodDebugInfo,
+        pc: Avma,
+    ) -> Result<Vec<(Scope, Avma)>, NamingError> {
         // A call may be the last instruction, so that it returns to behind the code.
         if pc < debug.header.code_begin || pc > debug.header.code_end {
             return Err(NamingError::OutsideCode);
@@ -250,7 +258,12 @@ impl<M: ProcessMemory> Hotspot<M> {
     /// The methods of these scopes, if they were read when the nmethod was met first: nothing has
     /// to be read then. The nmethod was alive when the sample was taken, and its methods are what
     /// they were as long as it is.
-    fn recalled(&self, cache: &JavaCache, debug: &Debug, scopes: &[(Scope, Avma)]) -> Option<Methods> {
+    fn recalled(
+        &self,
+        cache: &JavaCache,
+        debug: &NmethodDebugInfo,
+        scopes: &[(Scope, Avma)],
+    ) -> Option<Methods> {
         let recall = |method: Avma| {
             let check = debug.method_check(method)?;
             let info = cache.methods.get(&MethodKey { jvm: self.key, method, check })?;
@@ -321,7 +334,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         pending: &BTreeMap<usize, Pending>,
     ) -> BTreeMap<NmethodId, Result<(), NamingError>> {
         let Some(fields) = &self.nmethod_fields else { return BTreeMap::new() };
-        let debugs: BTreeMap<NmethodId, &Arc<Debug>> = pending
+        let debugs: BTreeMap<NmethodId, &Arc<NmethodDebugInfo>> = pending
             .values()
             .filter_map(|request| match request {
                 Pending::Compiled { id, debug, .. } => Some((*id, debug)),
@@ -329,7 +342,7 @@ impl<M: ProcessMemory> Hotspot<M> {
             })
             .collect();
         let places: Vec<(Avma, usize)> = debugs.keys().map(|id| fields.header_place(id.blob)).collect();
-        let check = |id: NmethodId, debug: &Arc<Debug>, bytes: Option<Vec<u8>>| {
+        let check = |id: NmethodId, debug: &Arc<NmethodDebugInfo>, bytes: Option<Vec<u8>>| {
             let now = fields.parse(id, &bytes.ok_or(NamingError::Unreadable)?, &self.jvm.layout)?;
             if now != debug.header {
                 return Err(NamingError::Changed);
@@ -364,10 +377,10 @@ impl<M: ProcessMemory> Hotspot<M> {
         if new.is_empty() {
             return (known, BTreeSet::new());
         }
-        let (before, readings): (Vec<_>, Vec<Reading>) =
+        let (before, readings): (Vec<_>, Vec<MethodReads>) =
             new.into_iter().map(|(method, identity, reading)| ((method, identity), reading)).unzip();
         let described = describe(readings, &self.method_fields, layout, &self.memory);
-        let readings: Vec<&Reading> = described.iter().flatten().map(|(reading, _)| reading).collect();
+        let readings: Vec<&MethodReads> = described.iter().flatten().map(|(reading, _)| reading).collect();
         let mut after = identify_again(&readings, layout, &self.memory).into_iter();
         let unloaded = self.unloaded_classes.and_then(|counter| self.memory.read_u64(counter));
         let is_sure = self.unloads.is_as_sampled(unloaded, times);
@@ -391,7 +404,12 @@ impl<M: ProcessMemory> Hotspot<M> {
         (known, too_late)
     }
 
-    fn interpreted_frame(&self, info: &MethodInfo, bcp_offset: u32, expected: Expected) -> Frames {
+    fn interpreted_frame(
+        &self,
+        info: &MethodInfo,
+        bcp_offset: u32,
+        expected: ExpectedBytecode,
+    ) -> JavaFrames {
         if info.native {
             return [frame(info, scope_descs::ENTRY_BCI, ExecutionMode::Native)].into();
         }
@@ -423,7 +441,11 @@ fn same_method(known: &Methods, method: Avma, check: u64) -> Result<Arc<MethodIn
 /// By address: the check over who it is, and what is known.
 type Methods = BTreeMap<Avma, Result<(u64, Arc<MethodInfo>), NamingError>>;
 
-fn compiled_frames(scopes: &[(Scope, Avma)], debug: &Debug, known: &Methods) -> Result<Frames, NamingError> {
+fn compiled_frames(
+    scopes: &[(Scope, Avma)],
+    debug: &NmethodDebugInfo,
+    known: &Methods,
+) -> Result<JavaFrames, NamingError> {
     let frame_of = |(index, (scope, method)): (usize, &(Scope, Avma))| {
         let (_, info) = known.get(method).cloned().unwrap_or(Err(NamingError::Unreadable))?;
         let mode = match (index + 1 == scopes.len(), debug.header.level) {

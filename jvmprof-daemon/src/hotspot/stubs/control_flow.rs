@@ -8,14 +8,14 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKi
 use jvmprof_common::rows::{Register, Row};
 
 use super::apx_instructions;
-use super::frame_state::{State, Value};
-use super::instruction_effects::{Conventions, Transfer, ends_path};
+use super::frame_state::{FrameState, TrackedValue};
+use super::instruction_effects::{CallConventions, Transfer, ends_path};
 use super::relocatable_fields::RelocatableField;
 use super::rows_by_offset::RowsByOffset;
 
 /// What is known of one byte of code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Byte {
+enum ByteUse {
     Free,
     /// The first byte of an instruction.
     Start,
@@ -37,7 +37,7 @@ pub(super) enum LocalCalls {
 
 /// The piece of code that was entered at one place and isn't known yet.
 #[derive(Debug, Default)]
-struct Piece {
+struct ExploredCode {
     /// With their offsets, which rise once the piece is complete.
     instructions: Vec<(u32, Instruction)>,
     /// Where states are kept: the entry and the targets of jumps. They rise once the piece is
@@ -48,7 +48,7 @@ struct Piece {
     fields: Vec<RelocatableField>,
 }
 
-impl Piece {
+impl ExploredCode {
     fn sort(&mut self) {
         self.instructions.sort_unstable_by_key(|(offset, _)| *offset);
         self.leaders.sort_unstable();
@@ -65,10 +65,10 @@ impl Piece {
 pub(super) struct Contradiction;
 
 /// The rows of one range of code as they are found out.
-pub(super) struct Flow<'c> {
+pub(super) struct ControlFlow<'c> {
     code: &'c [u8],
     base: u64,
-    bytes: Vec<Byte>,
+    bytes: Vec<ByteUse>,
     rows: RowsByOffset,
     /// Functions within the range that were called and may not have been looked at.
     functions: Vec<u32>,
@@ -78,7 +78,7 @@ pub(super) struct Flow<'c> {
     /// A call before an aligned address may never return.
     doubts_calls: bool,
     /// The state before jumps whose targets aren't told by the code, by offset.
-    indirect: BTreeMap<u32, State>,
+    indirect: BTreeMap<u32, FrameState>,
     calls: LocalCalls,
     transfer: Transfer,
     /// Bytes of its instructions of which nothing is made.
@@ -90,12 +90,12 @@ pub(super) struct Flow<'c> {
 /// How often a block is looked at, at most: states have few facts to lose.
 const MAX_VISITS: usize = 64;
 
-impl<'c> Flow<'c> {
-    pub(super) fn new(code: &'c [u8], base: u64, calls: LocalCalls, conventions: Conventions) -> Self {
+impl<'c> ControlFlow<'c> {
+    pub(super) fn new(code: &'c [u8], base: u64, calls: LocalCalls, conventions: CallConventions) -> Self {
         Self {
             code,
             base,
-            bytes: vec![Byte::Free; code.len()],
+            bytes: vec![ByteUse::Free; code.len()],
             rows: RowsByOffset::new(code.len()),
             functions: Vec::new(),
             entries: BTreeSet::new(),
@@ -130,7 +130,7 @@ impl<'c> Flow<'c> {
 
     /// The state in which the targets of a jump through a table are entered, if `offset` may be
     /// one: the last such jump before it is of the same function, for all that is known.
-    pub(super) fn jumped_to(&self, offset: u32) -> Option<State> {
+    pub(super) fn jumped_to(&self, offset: u32) -> Option<FrameState> {
         let (jump, state) = self.indirect.range(..offset).next_back()?;
         let is_same = self.entries.range(jump + 1..=offset).next().is_none();
         is_same.then(|| state.clone())
@@ -140,9 +140,9 @@ impl<'c> Flow<'c> {
     pub(super) fn into_rows(self) -> impl Iterator<Item = (u32, Option<Row>)> {
         let mut known = true;
         self.bytes.into_iter().enumerate().filter_map(move |(offset, byte)| {
-            let free = byte == Byte::Free;
+            let free = byte == ByteUse::Free;
             let ends = free && known;
-            known = !free && (known || byte != Byte::Padding);
+            known = !free && (known || byte != ByteUse::Padding);
             let row = if ends { Some(None) } else { self.rows.get(offset as u32) };
             row.map(|row| (offset as u32, row))
         })
@@ -152,7 +152,7 @@ impl<'c> Flow<'c> {
     pub(super) fn next_known(&self, offset: u32, end: u32) -> u32 {
         let range = self.bytes.get(offset as usize..).unwrap_or_default();
         let range = &range[..range.len().min(end.saturating_sub(offset) as usize)];
-        range.iter().position(|byte| *byte == Byte::Start).map_or(end, |ahead| offset + ahead as u32)
+        range.iter().position(|byte| *byte == ByteUse::Start).map_or(end, |ahead| offset + ahead as u32)
     }
 
     pub(super) fn take_function(&mut self) -> Option<u32> {
@@ -163,11 +163,11 @@ impl<'c> Flow<'c> {
     pub(super) fn next_unknown(&mut self, mut offset: u32) -> Option<u32> {
         loop {
             match self.bytes.get(offset as usize)? {
-                Byte::Free => match self.padding(offset) {
+                ByteUse::Free => match self.padding(offset) {
                     0 => return Some(offset),
                     bytes => {
                         let until = (offset as usize + bytes).min(self.code.len());
-                        self.bytes[offset as usize..until].fill(Byte::Padding);
+                        self.bytes[offset as usize..until].fill(ByteUse::Padding);
                         offset += bytes as u32;
                     }
                 },
@@ -177,15 +177,15 @@ impl<'c> Flow<'c> {
     }
 
     pub(super) fn is_known(&self, offset: u32) -> bool {
-        self.bytes.get(offset as usize).is_some_and(|byte| *byte == Byte::Start)
+        self.bytes.get(offset as usize).is_some_and(|byte| *byte == ByteUse::Start)
     }
 
     /// Whether code of which the rows are known ends right before `offset`, or before padding
     /// there.
     pub(super) fn follows_known(&self, offset: u32) -> bool {
         let before = self.bytes.get(..offset as usize).unwrap_or_default();
-        let last = before.iter().rev().find(|byte| **byte != Byte::Padding);
-        last.is_none_or(|byte| *byte != Byte::Free)
+        let last = before.iter().rev().find(|byte| **byte != ByteUse::Padding);
+        last.is_none_or(|byte| *byte != ByteUse::Free)
     }
 
     pub(super) fn instruction(&self, offset: u32) -> Option<Instruction> {
@@ -216,11 +216,16 @@ impl<'c> Flow<'c> {
     ///
     /// # Errors
     /// [`Contradiction`], and nothing is known that wasn't before.
-    pub(super) fn explore(&mut self, entry: u32, state: State, guessed: bool) -> Result<(), Contradiction> {
+    pub(super) fn explore(
+        &mut self,
+        entry: u32,
+        state: FrameState,
+        guessed: bool,
+    ) -> Result<(), Contradiction> {
         if self.is_known(entry) {
             return Ok(());
         }
-        let mut piece = Piece::default();
+        let mut piece = ExploredCode::default();
         let found = self.discover(entry, guessed, &mut piece);
         piece.sort();
         match found.and_then(|()| self.states(&piece, entry, state, guessed)) {
@@ -233,7 +238,7 @@ impl<'c> Flow<'c> {
             Err(contradiction) => {
                 for (offset, instruction) in piece.instructions {
                     let bytes = offset as usize..offset as usize + instruction.len();
-                    self.bytes[bytes].fill(Byte::Free);
+                    self.bytes[bytes].fill(ByteUse::Free);
                 }
                 Err(contradiction)
             }
@@ -241,7 +246,7 @@ impl<'c> Flow<'c> {
     }
 
     /// As [`Self::explore`] of what may be a function of compiled code.
-    pub(super) fn explore_function(&mut self, entry: u32, state: &State) -> bool {
+    pub(super) fn explore_function(&mut self, entry: u32, state: &FrameState) -> bool {
         for doubts_calls in [false, true] {
             self.doubts_calls = doubts_calls;
             if self.explore(entry, state.clone(), true).is_ok() {
@@ -257,7 +262,7 @@ impl<'c> Flow<'c> {
     }
 
     /// Decodes what is reached from `entry`.
-    fn discover(&mut self, entry: u32, guessed: bool, piece: &mut Piece) -> Result<(), Contradiction> {
+    fn discover(&mut self, entry: u32, guessed: bool, piece: &mut ExploredCode) -> Result<(), Contradiction> {
         piece.leaders.push(entry);
         // With each: whether a call leads there, which may never return.
         let mut to_do = vec![(entry, false)];
@@ -267,10 +272,10 @@ impl<'c> Flow<'c> {
                     break;
                 }
                 match self.bytes.get(at as usize) {
-                    Some(Byte::Free | Byte::Padding) => {}
-                    Some(Byte::Start) => break,
+                    Some(ByteUse::Free | ByteUse::Padding) => {}
+                    Some(ByteUse::Start) => break,
                     _ if after_call => break,
-                    Some(Byte::Inside) | None => return Err(Contradiction),
+                    Some(ByteUse::Inside) | None => return Err(Contradiction),
                 }
                 self.budget = self.budget.saturating_sub(1);
                 if self.is_exhausted() {
@@ -287,11 +292,14 @@ impl<'c> Flow<'c> {
                 }
                 let next = at + instruction.len() as u32;
                 let insides = at as usize + 1..next as usize;
-                if self.bytes[insides.clone()].iter().any(|byte| matches!(byte, Byte::Start | Byte::Inside)) {
+                if self.bytes[insides.clone()]
+                    .iter()
+                    .any(|byte| matches!(byte, ByteUse::Start | ByteUse::Inside))
+                {
                     return Err(Contradiction);
                 }
-                self.bytes[at as usize] = Byte::Start;
-                self.bytes[insides].fill(Byte::Inside);
+                self.bytes[at as usize] = ByteUse::Start;
+                self.bytes[insides].fill(ByteUse::Inside);
                 self.note_target(&instruction, next, piece, &mut to_do);
                 piece.fields.extend(self.field(at, &instruction));
                 piece.instructions.push((at, instruction));
@@ -331,7 +339,7 @@ impl<'c> Flow<'c> {
         &self,
         instruction: &Instruction,
         next: u32,
-        piece: &mut Piece,
+        piece: &mut ExploredCode,
         to_do: &mut Vec<(u32, bool)>,
     ) {
         let Some(target) = self.target(instruction) else { return };
@@ -354,13 +362,13 @@ impl<'c> Flow<'c> {
     /// The row before each instruction of `piece`.
     fn states(
         &mut self,
-        piece: &Piece,
+        piece: &ExploredCode,
         entry: u32,
-        state: State,
+        state: FrameState,
         guessed: bool,
     ) -> Result<Vec<(u32, Option<Row>)>, Contradiction> {
         let number = |leader: u32| piece.leaders.binary_search(&leader).ok();
-        let mut states: Vec<Option<State>> = vec![None; piece.leaders.len()];
+        let mut states: Vec<Option<FrameState>> = vec![None; piece.leaders.len()];
         let first = number(entry).ok_or(Contradiction)?;
         states[first] = Some(state);
         let mut to_do = BTreeSet::from([first]);
@@ -388,8 +396,8 @@ impl<'c> Flow<'c> {
 
     fn rows_of(
         &mut self,
-        piece: &Piece,
-        states: Vec<Option<State>>,
+        piece: &ExploredCode,
+        states: Vec<Option<FrameState>>,
         guessed: bool,
     ) -> Result<Vec<(u32, Option<Row>)>, Contradiction> {
         let mut rows = Vec::with_capacity(piece.instructions.len());
@@ -431,11 +439,11 @@ impl<'c> Flow<'c> {
     /// `at` is told of each with the state before it, `to` of each place that is led to.
     fn walk(
         &mut self,
-        piece: &Piece,
+        piece: &ExploredCode,
         leader: usize,
-        mut state: State,
-        at: &mut impl FnMut(u32, &Instruction, &State),
-        to: &mut impl FnMut(u32, &State),
+        mut state: FrameState,
+        at: &mut impl FnMut(u32, &Instruction, &FrameState),
+        to: &mut impl FnMut(u32, &FrameState),
     ) {
         let Some(first) = piece.leaders.get(leader).and_then(|leader| piece.position(*leader)) else {
             return;
@@ -489,6 +497,6 @@ fn follows_call(instruction: &Instruction, after_call: bool) -> bool {
 const ALIGNMENT: u64 = 16;
 
 /// True unless it is known that a `ret` finds the return address.
-fn returns_elsewhere(state: &State) -> bool {
-    state.place(Register::RSP).is_none_or(|top| state.load(top) != Value::ReturnAddress)
+fn returns_elsewhere(state: &FrameState) -> bool {
+    state.place(Register::RSP).is_none_or(|top| state.load(top) != TrackedValue::ReturnAddress)
 }

@@ -6,14 +6,14 @@ use smallvec::SmallVec;
 
 /// Stack addresses that nothing is known of but their name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Base {
+pub(super) enum LocationBase {
     /// `rsp` at the entry of the code.
     Entry,
     /// `rbp` of an interpreter frame.
     Frame,
     /// The caller's stack pointer, where it is no constant distance from another base.
     Sender,
-    /// [`Base::Sender`] of the frame that is put in place of another next.
+    /// [`LocationBase::Sender`] of the frame that is put in place of another next.
     NextSender,
     /// `rsp` before the instruction at this offset, which found it unknown.
     At(u32),
@@ -21,14 +21,14 @@ pub(super) enum Base {
 
 /// An address on the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) base: Base,
+pub(super) struct StackLocation {
+    pub(super) base: LocationBase,
     /// Bytes from the base.
     pub(super) offset: i32,
 }
 
-impl Place {
-    pub(super) const fn new(base: Base, offset: i32) -> Self {
+impl StackLocation {
+    pub(super) const fn new(base: LocationBase, offset: i32) -> Self {
         Self { base, offset }
     }
 
@@ -45,19 +45,19 @@ impl Place {
 
 /// What a register or stack slot holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Value {
+pub(super) enum TrackedValue {
     Unknown,
     ReturnAddress,
     /// The caller's `rbp`.
     CallerRbp,
-    Stack(Place),
+    Stack(StackLocation),
 }
 
-/// Eight bytes of stack and what they hold; never [`Value::Unknown`].
+/// Eight bytes of stack and what they hold; never [`TrackedValue::Unknown`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Slot {
-    at: Place,
-    holds: Value,
+    at: StackLocation,
+    holds: TrackedValue,
 }
 
 /// Where a row can find a stack address.
@@ -67,7 +67,7 @@ enum Found {
     Rsp(i32),
 }
 
-const NEXT_SENDER: Value = Value::Stack(Place::new(Base::NextSender, 0));
+const NEXT_SENDER: TrackedValue = TrackedValue::Stack(StackLocation::new(LocationBase::NextSender, 0));
 
 /// Slots that are remembered, at most: frames of generated code save all registers, few of which
 /// matter.
@@ -75,27 +75,27 @@ const MAX_SLOTS: usize = 24;
 
 /// The state before one instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct State {
-    registers: [Value; 16],
+pub(super) struct FrameState {
+    registers: [TrackedValue; 16],
     slots: SmallVec<[Slot; 8]>,
     /// The caller's stack pointer once this frame is gone.
-    cfa: Option<Place>,
-    /// [`Base::Entry`] modulo 16, where compiled code, which keeps its stack aligned, is the only
+    cfa: Option<StackLocation>,
+    /// [`LocationBase::Entry`] modulo 16, where compiled code, which keeps its stack aligned, is the only
     /// caller.
     entry_modulo: Option<i32>,
     /// The caller's frame was taken off the stack; others are put in its place.
     replacing: bool,
-    /// What [`Base::NextSender`] is called as well.
-    next_sender: Option<Place>,
+    /// What [`LocationBase::NextSender`] is called as well.
+    next_sender: Option<StackLocation>,
     /// The thread began here: there is no caller.
     outermost: bool,
 }
 
-impl State {
+impl FrameState {
     /// Nothing is known but `rsp` by its name, and the CFA.
-    fn new(cfa: Place) -> Self {
+    fn new(cfa: StackLocation) -> Self {
         Self {
-            registers: [Value::Unknown; 16],
+            registers: [TrackedValue::Unknown; 16],
             slots: SmallVec::new(),
             cfa: Some(cfa),
             entry_modulo: None,
@@ -107,11 +107,11 @@ impl State {
 
     /// Just called: the return address is on top of the stack.
     pub(super) fn called() -> Self {
-        let entry = Place::new(Base::Entry, 0);
+        let entry = StackLocation::new(LocationBase::Entry, 0);
         let mut state = Self::new(entry.plus(8));
-        state.set(Register::RSP, Value::Stack(entry));
-        state.set(Register::RBP, Value::CallerRbp);
-        state.store(entry, Value::ReturnAddress);
+        state.set(Register::RSP, TrackedValue::Stack(entry));
+        state.set(Register::RBP, TrackedValue::CallerRbp);
+        state.store(entry, TrackedValue::ReturnAddress);
         state
     }
 
@@ -123,74 +123,74 @@ impl State {
     /// Entry of interpreted methods: r13 is the caller's stack pointer, below which arguments lie.
     pub(super) fn interpreter_entry() -> Self {
         let mut state = Self::called();
-        let sender = Place::new(Base::Sender, 0);
+        let sender = StackLocation::new(LocationBase::Sender, 0);
         state.cfa = Some(sender);
-        state.set(Register::R13, Value::Stack(sender));
+        state.set(Register::R13, TrackedValue::Stack(sender));
         state
     }
 
     /// Entry of an i2c adapter: an interpreted caller has put its stack pointer into r13.
     pub(super) fn adapter_entry() -> Self {
         let mut state = Self::called();
-        state.set(Register::R13, Value::Stack(Place::new(Base::Entry, 8)));
+        state.set(Register::R13, TrackedValue::Stack(StackLocation::new(LocationBase::Entry, 8)));
         state
     }
 
     /// In a complete interpreter frame (openjdk jdk-21 src/hotspot/cpu/x86/frame_x86.hpp: link 0,
     /// return address 1, sender sp -1).
     pub(super) fn interpreter_frame() -> Self {
-        let frame = Place::new(Base::Frame, 0);
-        let sender = Place::new(Base::Sender, 0);
+        let frame = StackLocation::new(LocationBase::Frame, 0);
+        let sender = StackLocation::new(LocationBase::Sender, 0);
         let mut state = Self::new(sender);
-        state.set(Register::RBP, Value::Stack(frame));
-        state.store(frame, Value::CallerRbp);
-        state.store(frame.plus(8), Value::ReturnAddress);
-        state.store(frame.plus(-8), Value::Stack(sender));
+        state.set(Register::RBP, TrackedValue::Stack(frame));
+        state.store(frame, TrackedValue::CallerRbp);
+        state.store(frame.plus(8), TrackedValue::ReturnAddress);
+        state.store(frame.plus(-8), TrackedValue::Stack(sender));
         state
     }
 
     /// In a complete frame with a frame pointer.
     pub(super) fn framed() -> Self {
-        let frame = Place::new(Base::Frame, 0);
+        let frame = StackLocation::new(LocationBase::Frame, 0);
         let mut state = Self::new(frame.plus(16));
-        state.set(Register::RBP, Value::Stack(frame));
-        state.store(frame, Value::CallerRbp);
-        state.store(frame.plus(8), Value::ReturnAddress);
+        state.set(Register::RBP, TrackedValue::Stack(frame));
+        state.store(frame, TrackedValue::CallerRbp);
+        state.store(frame.plus(8), TrackedValue::ReturnAddress);
         state
     }
 
     /// Jumped to from compiled code, whose frame is still there as it was at a call: no return
     /// address was pushed.
     pub(super) fn jumped_to() -> Self {
-        let entry = Place::new(Base::Entry, 0);
+        let entry = StackLocation::new(LocationBase::Entry, 0);
         let mut state = Self { entry_modulo: Some(0), ..Self::new(entry) };
-        state.set(Register::RSP, Value::Stack(entry));
-        state.set(Register::RBP, Value::CallerRbp);
+        state.set(Register::RSP, TrackedValue::Stack(entry));
+        state.set(Register::RBP, TrackedValue::CallerRbp);
         state
     }
 
     /// As [`Self::jumped_to`], with the address that an exception was thrown at in rdx.
     pub(super) fn thrown() -> Self {
         let mut state = Self::jumped_to();
-        state.set(Register(2), Value::ReturnAddress);
+        state.set(Register(2), TrackedValue::ReturnAddress);
         state
     }
 
-    pub(super) fn get(&self, register: Register) -> Value {
-        self.registers.get(usize::from(register.0)).copied().unwrap_or(Value::Unknown)
+    pub(super) fn get(&self, register: Register) -> TrackedValue {
+        self.registers.get(usize::from(register.0)).copied().unwrap_or(TrackedValue::Unknown)
     }
 
-    pub(super) fn place(&self, register: Register) -> Option<Place> {
+    pub(super) fn place(&self, register: Register) -> Option<StackLocation> {
         match self.get(register) {
-            Value::Stack(place) => Some(place),
+            TrackedValue::Stack(place) => Some(place),
             _ => None,
         }
     }
 
     /// Writes a register. What lies below a stack pointer that moved up is lost.
-    pub(super) fn set(&mut self, register: Register, value: Value) {
+    pub(super) fn set(&mut self, register: Register, value: TrackedValue) {
         if register == Register::RSP
-            && let Value::Stack(top) = value
+            && let TrackedValue::Stack(top) = value
         {
             self.slots.retain(|slot| slot.at.above(top).is_none_or(|above| above >= 0));
         }
@@ -199,43 +199,46 @@ impl State {
         }
     }
 
-    pub(super) fn load(&self, at: Place) -> Value {
-        self.slots.iter().find(|slot| slot.at == at).map_or(Value::Unknown, |slot| slot.holds)
+    pub(super) fn load(&self, at: StackLocation) -> TrackedValue {
+        self.slots.iter().find(|slot| slot.at == at).map_or(TrackedValue::Unknown, |slot| slot.holds)
     }
 
     /// Writes the eight bytes at `at`.
-    pub(super) fn store(&mut self, at: Place, value: Value) {
+    pub(super) fn store(&mut self, at: StackLocation, value: TrackedValue) {
         self.forget(at, 8);
-        if value != Value::Unknown && self.slots.len() < MAX_SLOTS {
+        if value != TrackedValue::Unknown && self.slots.len() < MAX_SLOTS {
             self.slots.push(Slot { at, holds: value });
         }
     }
 
     /// Something unknown was written to these bytes.
-    pub(super) fn forget(&mut self, at: Place, bytes: i32) {
+    pub(super) fn forget(&mut self, at: StackLocation, bytes: i32) {
         self.slots.retain(|slot| slot.at.above(at).is_none_or(|above| above <= -8 || above >= bytes));
     }
 
     /// The stack pointer, by a new name if it had none: what counted from this name before is of an
     /// earlier time.
-    pub(super) fn named_rsp(&mut self, instruction: u32) -> Place {
+    pub(super) fn named_rsp(&mut self, instruction: u32) -> StackLocation {
         if let Some(place) = self.place(Register::RSP) {
             return place;
         }
-        let base = Base::At(instruction);
-        let stale = |value: Value| matches!(value, Value::Stack(place) if place.base == base);
-        self.registers.iter_mut().filter(|value| stale(**value)).for_each(|value| *value = Value::Unknown);
+        let base = LocationBase::At(instruction);
+        let stale = |value: TrackedValue| matches!(value, TrackedValue::Stack(place) if place.base == base);
+        self.registers
+            .iter_mut()
+            .filter(|value| stale(**value))
+            .for_each(|value| *value = TrackedValue::Unknown);
         self.slots.retain(|slot| slot.at.base != base && !stale(slot.holds));
         self.cfa = self.cfa.filter(|cfa| cfa.base != base);
         self.next_sender = self.next_sender.filter(|sender| sender.base != base);
-        let place = Place::new(base, 0);
-        self.set(Register::RSP, Value::Stack(place));
+        let place = StackLocation::new(base, 0);
+        self.set(Register::RSP, TrackedValue::Stack(place));
         place
     }
 
     /// The next lower multiple of `alignment` (a power of two up to 16), if that is known.
-    pub(super) fn aligned_down(&self, place: Place, alignment: i32) -> Option<Place> {
-        let entry = self.entry_modulo.filter(|_| place.base == Base::Entry && alignment <= 16)?;
+    pub(super) fn aligned_down(&self, place: StackLocation, alignment: i32) -> Option<StackLocation> {
+        let entry = self.entry_modulo.filter(|_| place.base == LocationBase::Entry && alignment <= 16)?;
         Some(place.plus(-entry.wrapping_add(place.offset).rem_euclid(alignment)))
     }
 
@@ -250,18 +253,21 @@ impl State {
     /// JVM's thread alone: code is also entered here with anything in the registers (openjdk
     /// src/hotspot/cpu/x86/sharedRuntime_x86_64.cpp, `exception_in_tls_offset`).
     pub(super) fn forget_return_address(&mut self) {
-        self.slots.retain(|slot| slot.holds != Value::ReturnAddress);
-        let held = |value: Value| value == Value::ReturnAddress;
-        self.registers.iter_mut().filter(|value| held(**value)).for_each(|value| *value = Value::Unknown);
+        self.slots.retain(|slot| slot.holds != TrackedValue::ReturnAddress);
+        let held = |value: TrackedValue| value == TrackedValue::ReturnAddress;
+        self.registers
+            .iter_mut()
+            .filter(|value| held(**value))
+            .for_each(|value| *value = TrackedValue::Unknown);
     }
 
     /// A register takes the stack pointer, `top`. Where frames are replaced the next one gets it as
     /// its caller's.
-    pub(super) fn keep_stack_pointer(&mut self, register: Register, top: Place) {
+    pub(super) fn keep_stack_pointer(&mut self, register: Register, top: StackLocation) {
         if !self.replacing || register == Register::RBP {
-            return self.set(register, Value::Stack(top));
+            return self.set(register, TrackedValue::Stack(top));
         }
-        self.rename_next_sender(Value::Unknown);
+        self.rename_next_sender(TrackedValue::Unknown);
         self.set(register, NEXT_SENDER);
         self.next_sender = Some(top);
     }
@@ -269,7 +275,7 @@ impl State {
     /// Where frames are replaced: something from elsewhere was pushed to `at`. It is the return
     /// address of a new frame, whose caller's `rbp` is still there. Without its caller's stack
     /// pointer it would be walked wrongly: then nothing is known.
-    pub(super) fn begin_frame(&mut self, at: Place) {
+    pub(super) fn begin_frame(&mut self, at: StackLocation) {
         let known = self.register_with(NEXT_SENDER).is_some();
         if !self.replacing || !known {
             return;
@@ -277,30 +283,33 @@ impl State {
         let behind = at.plus(8);
         let cfa = match self.next_sender == Some(behind) {
             true => behind,
-            false => Place::new(Base::Sender, 0),
+            false => StackLocation::new(LocationBase::Sender, 0),
         };
         self.slots.clear();
-        let stale = |value: Value| value != NEXT_SENDER;
-        self.registers.iter_mut().filter(|value| stale(**value)).for_each(|value| *value = Value::Unknown);
-        self.rename_next_sender(Value::Stack(cfa));
+        let stale = |value: TrackedValue| value != NEXT_SENDER;
+        self.registers
+            .iter_mut()
+            .filter(|value| stale(**value))
+            .for_each(|value| *value = TrackedValue::Unknown);
+        self.rename_next_sender(TrackedValue::Stack(cfa));
         self.next_sender = None;
-        self.set(Register::RSP, Value::Stack(at));
-        self.set(Register::RBP, Value::CallerRbp);
-        self.store(at, Value::ReturnAddress);
+        self.set(Register::RSP, TrackedValue::Stack(at));
+        self.set(Register::RBP, TrackedValue::CallerRbp);
+        self.store(at, TrackedValue::ReturnAddress);
         self.cfa = Some(cfa);
     }
 
-    fn rename_next_sender(&mut self, to: Value) {
+    fn rename_next_sender(&mut self, to: TrackedValue) {
         self.registers.iter_mut().filter(|value| **value == NEXT_SENDER).for_each(|value| *value = to);
     }
 
     /// The caller's stack pointer is this from here on.
-    pub(super) fn set_cfa(&mut self, cfa: Place) {
+    pub(super) fn set_cfa(&mut self, cfa: StackLocation) {
         self.cfa = Some(cfa);
     }
 
     /// Where the return address belongs in an ordinary frame.
-    pub(super) fn is_return_address_slot(&self, at: Place) -> bool {
+    pub(super) fn is_return_address_slot(&self, at: StackLocation) -> bool {
         self.cfa.is_some_and(|cfa| cfa.plus(-8) == at)
     }
 
@@ -308,8 +317,8 @@ impl State {
     pub(super) fn join(&mut self, other: &Self) -> bool {
         let mut changed = false;
         for (held, others) in self.registers.iter_mut().zip(&other.registers) {
-            if *held != Value::Unknown && held != others {
-                *held = Value::Unknown;
+            if *held != TrackedValue::Unknown && held != others {
+                *held = TrackedValue::Unknown;
                 changed = true;
             }
         }
@@ -342,8 +351,8 @@ impl State {
     /// The caller's `rbp` is about to be lost: compilers never do that, and what a thread begins
     /// with has none (System V ABI AMD64 supplement, 3.4.1).
     pub(super) fn lose_caller(&mut self) {
-        let is_saved = self.slots.iter().any(|slot| slot.holds == Value::CallerRbp);
-        self.outermost |= self.get(Register::RBP) == Value::CallerRbp && !is_saved;
+        let is_saved = self.slots.iter().any(|slot| slot.holds == TrackedValue::CallerRbp);
+        self.outermost |= self.get(Register::RBP) == TrackedValue::CallerRbp && !is_saved;
     }
 
     /// How to step a frame whose state this is; `None` if the return address or the CFA can't be
@@ -357,12 +366,12 @@ impl State {
     }
 
     /// `rbp` comes first: its rules hold over long stretches, while `rsp` moves.
-    fn find(&self, place: Place) -> Option<Found> {
+    fn find(&self, place: StackLocation) -> Option<Found> {
         let by = |register| self.place(register).and_then(|from| place.above(from));
         by(Register::RBP).map(Found::Rbp).or_else(|| by(Register::RSP).map(Found::Rsp))
     }
 
-    fn cfa_rule(&self, cfa: Place) -> Option<CfaRule> {
+    fn cfa_rule(&self, cfa: StackLocation) -> Option<CfaRule> {
         if let Some(found) = self.find(cfa) {
             return Some(match found {
                 Found::Rbp(offset) => CfaRule::Rbp(offset),
@@ -370,50 +379,50 @@ impl State {
             });
         }
         let saved = self.slots.iter().find_map(|slot| {
-            let Value::Stack(saved) = slot.holds else { return None };
+            let TrackedValue::Stack(saved) = slot.holds else { return None };
             let add = cfa.above(saved)?;
             Some(match self.find(slot.at)? {
                 Found::Rbp(at) => CfaRule::RbpIndirect { at, add },
                 Found::Rsp(at) => CfaRule::RspIndirect { at, add },
             })
         });
-        saved.or_else(|| self.register_with(Value::Stack(cfa)).map(CfaRule::Register))
+        saved.or_else(|| self.register_with(TrackedValue::Stack(cfa)).map(CfaRule::Register))
     }
 
-    fn ra_rule(&self, cfa: Place) -> Option<RaRule> {
-        let at = |place: Place| match place.above(cfa) {
+    fn ra_rule(&self, cfa: StackLocation) -> Option<RaRule> {
+        let at = |place: StackLocation| match place.above(cfa) {
             Some(offset) => Some(RaRule::AtCfa(offset)),
             None => self.find(place).map(|found| match found {
                 Found::Rbp(offset) => RaRule::AtRbp(offset),
                 Found::Rsp(offset) => RaRule::AtRsp(offset),
             }),
         };
-        if self.load(cfa.plus(-8)) == Value::ReturnAddress {
+        if self.load(cfa.plus(-8)) == TrackedValue::ReturnAddress {
             return Some(RaRule::AtCfa(-8));
         }
-        let mut slots = self.slots.iter().filter(|slot| slot.holds == Value::ReturnAddress);
+        let mut slots = self.slots.iter().filter(|slot| slot.holds == TrackedValue::ReturnAddress);
         let stored = slots.find_map(|slot| at(slot.at));
-        stored.or_else(|| self.register_with(Value::ReturnAddress).map(RaRule::Register))
+        stored.or_else(|| self.register_with(TrackedValue::ReturnAddress).map(RaRule::Register))
     }
 
-    fn rbp_rule(&self, cfa: Place) -> RbpRule {
-        if self.get(Register::RBP) == Value::CallerRbp {
+    fn rbp_rule(&self, cfa: StackLocation) -> RbpRule {
+        if self.get(Register::RBP) == TrackedValue::CallerRbp {
             return RbpRule::Same;
         }
         let saved =
-            self.slots.iter().filter(|slot| slot.holds == Value::CallerRbp).find_map(|slot| {
-                match slot.at.above(cfa) {
+            self.slots.iter().filter(|slot| slot.holds == TrackedValue::CallerRbp).find_map(
+                |slot| match slot.at.above(cfa) {
                     Some(offset) => Some(RbpRule::AtCfa(offset)),
                     None => self.find(slot.at).map(|found| match found {
                         Found::Rbp(offset) => RbpRule::AtRbp(offset),
                         Found::Rsp(offset) => RbpRule::AtRsp(offset),
                     }),
-                }
-            });
+                },
+            );
         saved.unwrap_or(RbpRule::Undefined)
     }
 
-    fn register_with(&self, value: Value) -> Option<Register> {
+    fn register_with(&self, value: TrackedValue) -> Option<Register> {
         let index = self.registers.iter().position(|held| *held == value)?;
         u8::try_from(index).ok().map(Register)
     }

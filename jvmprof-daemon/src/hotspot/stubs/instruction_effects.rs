@@ -3,11 +3,11 @@
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind};
 use jvmprof_common::rows::Register;
 
-use super::frame_state::{Base, Place, State, Value};
+use super::frame_state::{FrameState, LocationBase, StackLocation, TrackedValue};
 
 /// What the kind of code allows beyond the instructions themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Conventions {
+pub(super) struct CallConventions {
     /// A store to the return address's place is a return address: stubs that return to an
     /// exception's handler, or that were entered by a jump.
     pub(super) patches_return_address: bool,
@@ -27,22 +27,22 @@ const CALLER_SAVED: [u8; 9] = [0, 1, 2, 6, 7, 8, 9, 10, 11];
 
 /// Applies instructions to states.
 pub(super) struct Transfer {
-    conventions: Conventions,
+    conventions: CallConventions,
     factory: InstructionInfoFactory,
 }
 
 impl Transfer {
-    pub(super) fn new(conventions: Conventions) -> Self {
+    pub(super) fn new(conventions: CallConventions) -> Self {
         Self { conventions, factory: InstructionInfoFactory::new() }
     }
 
     /// Moves `state` over one instruction at `offset`, to where the next one finds it. A call has
     /// returned by then.
-    pub(super) fn apply(&mut self, state: &mut State, instruction: &Instruction, offset: u32) {
+    pub(super) fn apply(&mut self, state: &mut FrameState, instruction: &Instruction, offset: u32) {
         match instruction.mnemonic() {
             Mnemonic::Push => self.push(state, instruction, offset),
             Mnemonic::Pop => self.pop(state, instruction, offset),
-            Mnemonic::Pushfq => push_value(state, Value::Unknown, offset),
+            Mnemonic::Pushfq => push_value(state, TrackedValue::Unknown, offset),
             Mnemonic::Popfq => drop(pop_value(state, offset)),
             Mnemonic::Mov => self.mov(state, instruction, offset),
             Mnemonic::Lea => self.lea(state, instruction, offset),
@@ -58,44 +58,46 @@ impl Transfer {
             Mnemonic::Call => clobber_caller_saved(state),
             Mnemonic::Xor if self.conventions.has_roots && clears_rbp(instruction) => {
                 state.lose_caller();
-                state.set(Register::RBP, Value::Unknown);
+                state.set(Register::RBP, TrackedValue::Unknown);
             }
             _ => self.other(state, instruction, offset),
         }
     }
 
     /// The state at the target of a call within the code: its return address is on top.
-    pub(super) fn enter_call(state: &mut State, offset: u32) {
-        push_value(state, Value::Unknown, offset);
+    pub(super) fn enter_call(state: &mut FrameState, offset: u32) {
+        push_value(state, TrackedValue::Unknown, offset);
     }
 
-    fn push(&mut self, state: &mut State, instruction: &Instruction, offset: u32) {
+    fn push(&mut self, state: &mut FrameState, instruction: &Instruction, offset: u32) {
         state.named_rsp(offset);
         let value = match instruction.op0_kind() {
             OpKind::Register => {
-                general(instruction.op0_register()).map_or(Value::Unknown, |it| state.get(it))
+                general(instruction.op0_register()).map_or(TrackedValue::Unknown, |it| state.get(it))
             }
-            OpKind::Memory => address(state, instruction, offset).map_or(Value::Unknown, |at| state.load(at)),
-            _ => Value::Unknown,
+            OpKind::Memory => {
+                address(state, instruction, offset).map_or(TrackedValue::Unknown, |at| state.load(at))
+            }
+            _ => TrackedValue::Unknown,
         };
         push_value(state, value, offset);
         match (instruction.op0_kind(), state.place(Register::RSP)) {
-            (OpKind::Memory, Some(top)) if value == Value::Unknown => state.begin_frame(top),
+            (OpKind::Memory, Some(top)) if value == TrackedValue::Unknown => state.begin_frame(top),
             (OpKind::Immediate8to64 | OpKind::Immediate32to64, _) if self.conventions.replaces_frames => {
                 state.forget_return_address();
             }
             _ => {}
         }
         if self.conventions.calls_compiled
-            && value == Value::ReturnAddress
+            && value == TrackedValue::ReturnAddress
             && let Some(top) = state.place(Register::RSP)
-            && top.base != Base::Entry
+            && top.base != LocationBase::Entry
         {
             state.set_cfa(top.plus(8));
         }
     }
 
-    fn pop(&mut self, state: &mut State, instruction: &Instruction, offset: u32) {
+    fn pop(&mut self, state: &mut FrameState, instruction: &Instruction, offset: u32) {
         let value = pop_value(state, offset);
         match instruction.op0_kind() {
             OpKind::Register => {
@@ -107,7 +109,7 @@ impl Transfer {
         }
     }
 
-    fn mov(&mut self, state: &mut State, instruction: &Instruction, offset: u32) {
+    fn mov(&mut self, state: &mut FrameState, instruction: &Instruction, offset: u32) {
         match (instruction.op0_kind(), instruction.op1_kind()) {
             (OpKind::Register, OpKind::Register) => {
                 let (to, from) = (general(instruction.op0_register()), general(instruction.op1_register()));
@@ -124,7 +126,8 @@ impl Transfer {
                 let Some(to) = general(instruction.op0_register()) else {
                     return self.other(state, instruction, offset);
                 };
-                let value = address(state, instruction, offset).map_or(Value::Unknown, |at| state.load(at));
+                let value =
+                    address(state, instruction, offset).map_or(TrackedValue::Unknown, |at| state.load(at));
                 state.set(to, value);
             }
             (OpKind::Memory, OpKind::Register) => match general(instruction.op1_register()) {
@@ -136,23 +139,23 @@ impl Transfer {
     }
 
     /// Eight bytes go to the instruction's memory operand.
-    fn store(&mut self, state: &mut State, instruction: &Instruction, offset: u32, value: Value) {
+    fn store(&mut self, state: &mut FrameState, instruction: &Instruction, offset: u32, value: TrackedValue) {
         let Some(at) = address(state, instruction, offset) else { return };
         if self.conventions.patches_return_address && state.is_return_address_slot(at) {
-            return state.store(at, Value::ReturnAddress);
+            return state.store(at, TrackedValue::ReturnAddress);
         }
         state.store(at, value);
     }
 
-    fn lea(&mut self, state: &mut State, instruction: &Instruction, offset: u32) {
+    fn lea(&mut self, state: &mut FrameState, instruction: &Instruction, offset: u32) {
         let Some(to) = general(instruction.op0_register()) else {
             return self.other(state, instruction, offset);
         };
-        let value = address(state, instruction, offset).map_or(Value::Unknown, Value::Stack);
+        let value = address(state, instruction, offset).map_or(TrackedValue::Unknown, TrackedValue::Stack);
         state.set(to, value);
     }
 
-    fn add_or_sub(&mut self, state: &mut State, instruction: &Instruction, offset: u32) {
+    fn add_or_sub(&mut self, state: &mut FrameState, instruction: &Instruction, offset: u32) {
         let Some(to) = general(instruction.op0_register()).filter(|_| is_immediate(instruction.op1_kind()))
         else {
             let pops = instruction.mnemonic() == Mnemonic::Add
@@ -166,26 +169,27 @@ impl Transfer {
             state.named_rsp(offset);
         }
         let Ok(bytes) = i32::try_from(instruction.immediate(1).cast_signed()) else {
-            return state.set(to, Value::Unknown);
+            return state.set(to, TrackedValue::Unknown);
         };
         let bytes = if instruction.mnemonic() == Mnemonic::Sub { bytes.wrapping_neg() } else { bytes };
-        let value = state.place(to).map_or(Value::Unknown, |place| Value::Stack(place.plus(bytes)));
+        let value =
+            state.place(to).map_or(TrackedValue::Unknown, |place| TrackedValue::Stack(place.plus(bytes)));
         state.set(to, value);
     }
 
-    fn and(&mut self, state: &mut State, instruction: &Instruction, offset: u32) {
+    fn and(&mut self, state: &mut FrameState, instruction: &Instruction, offset: u32) {
         let to = general(instruction.op0_register()).filter(|_| is_immediate(instruction.op1_kind()));
         let mask = instruction.try_immediate(1).unwrap_or(0).cast_signed();
         let alignment = i32::try_from(mask.wrapping_neg()).ok().filter(|it| it.count_ones() == 1 && *it > 0);
         let aligned = to.and_then(|to| state.place(to)).zip(alignment);
         let aligned = aligned.and_then(|(place, alignment)| state.aligned_down(place, alignment));
         match (to, aligned) {
-            (Some(to), Some(place)) => state.set(to, Value::Stack(place)),
+            (Some(to), Some(place)) => state.set(to, TrackedValue::Stack(place)),
             _ => self.other(state, instruction, offset),
         }
     }
 
-    fn xchg(&mut self, state: &mut State, instruction: &Instruction, offset: u32) {
+    fn xchg(&mut self, state: &mut FrameState, instruction: &Instruction, offset: u32) {
         let second = general(instruction.op1_register());
         match (instruction.op0_kind(), general(instruction.op0_register()), second) {
             (OpKind::Register, Some(one), Some(other)) => {
@@ -197,7 +201,8 @@ impl Transfer {
                 state.set(other, of_one);
             }
             (OpKind::Memory, _, Some(register)) => {
-                let before = address(state, instruction, offset).map_or(Value::Unknown, |at| state.load(at));
+                let before =
+                    address(state, instruction, offset).map_or(TrackedValue::Unknown, |at| state.load(at));
                 self.store(state, instruction, offset, state.get(register));
                 state.set(register, before);
             }
@@ -206,7 +211,7 @@ impl Transfer {
     }
 
     /// Any instruction: what it writes is unknown from here on.
-    fn other(&mut self, state: &mut State, instruction: &Instruction, offset: u32) {
+    fn other(&mut self, state: &mut FrameState, instruction: &Instruction, offset: u32) {
         // Vector code is most of some stubs.
         if instruction.op0_kind() == OpKind::Register && instruction.op0_register().is_vector_register() {
             return;
@@ -217,7 +222,7 @@ impl Transfer {
             if writes(used.access())
                 && let Some(register) = general(used.register().full_register())
             {
-                state.set(register, Value::Unknown);
+                state.set(register, TrackedValue::Unknown);
             }
         }
         let stores = info.used_memory().iter().any(|memory| writes(memory.access()));
@@ -233,25 +238,25 @@ fn clears_rbp(instruction: &Instruction) -> bool {
     register.full_register() == iced_x86::Register::RBP && instruction.op1_register() == register
 }
 
-fn clobber_caller_saved(state: &mut State) {
-    CALLER_SAVED.iter().for_each(|register| state.set(Register(*register), Value::Unknown));
+fn clobber_caller_saved(state: &mut FrameState) {
+    CALLER_SAVED.iter().for_each(|register| state.set(Register(*register), TrackedValue::Unknown));
 }
 
-fn push_value(state: &mut State, value: Value, offset: u32) {
+fn push_value(state: &mut FrameState, value: TrackedValue, offset: u32) {
     let top = state.named_rsp(offset).plus(-8);
-    state.set(Register::RSP, Value::Stack(top));
+    state.set(Register::RSP, TrackedValue::Stack(top));
     state.store(top, value);
 }
 
-fn pop_value(state: &mut State, offset: u32) -> Value {
+fn pop_value(state: &mut FrameState, offset: u32) -> TrackedValue {
     let top = state.named_rsp(offset);
     let value = state.load(top);
-    state.set(Register::RSP, Value::Stack(top.plus(8)));
+    state.set(Register::RSP, TrackedValue::Stack(top.plus(8)));
     value
 }
 
 /// The stack address of the memory operand, if it is one.
-fn address(state: &mut State, instruction: &Instruction, offset: u32) -> Option<Place> {
+fn address(state: &mut FrameState, instruction: &Instruction, offset: u32) -> Option<StackLocation> {
     if instruction.memory_index() != iced_x86::Register::None
         || instruction.segment_prefix() != iced_x86::Register::None
     {

@@ -27,9 +27,9 @@ use iced_x86::{Mnemonic, OpKind};
 use jvmprof_common::rows::Row;
 
 pub use self::code_kinds::{CodeKind, kind_of_blob, kind_of_codelet};
-use self::control_flow::{Flow, LocalCalls};
-use self::frame_state::State;
-use self::instruction_effects::Conventions;
+use self::control_flow::{ControlFlow, LocalCalls};
+use self::frame_state::FrameState;
+use self::instruction_effects::CallConventions;
 pub use self::native_code::analyze_native;
 use self::relocatable_fields::RelocatableField;
 pub(crate) use self::stub_rows::PieceShapes;
@@ -70,7 +70,7 @@ fn analyze_piece(
         _ if code.is_empty() || u32::try_from(code.len()).is_err() => return all(None),
         _ => {}
     }
-    let mut flow = Flow::new(code, base.0, local_calls(kind), conventions(kind));
+    let mut flow = ControlFlow::new(code, base.0, local_calls(kind), conventions(kind));
     let offsets = seeds.iter().filter_map(|seed| seed.0.checked_sub(base.0));
     let offsets = offsets.filter_map(|offset| u32::try_from(offset).ok());
     for entry in std::iter::once(0).chain(offsets.filter(|offset| (*offset as usize) < code.len())) {
@@ -86,14 +86,14 @@ fn analyze_piece(
 }
 
 /// Functions that were called from within the range.
-fn explore_functions(flow: &mut Flow<'_>) {
+fn explore_functions(flow: &mut ControlFlow<'_>) {
     while let Some(function) = flow.take_function() {
-        let _ = flow.explore(function, State::called(), true);
+        let _ = flow.explore(function, FrameState::called(), true);
     }
 }
 
 /// Code that no known entry leads to is entered where it begins.
-fn explore_rest(flow: &mut Flow<'_>, base: Avma, kind: CodeKind) {
+fn explore_rest(flow: &mut ControlFlow<'_>, base: Avma, kind: CodeKind) {
     let mut from = 0;
     while let Some(at) = flow.next_unknown(from) {
         let aligned = (base.0 + u64::from(at)).is_multiple_of(STUB_ALIGNMENT);
@@ -112,32 +112,32 @@ fn explore_rest(flow: &mut Flow<'_>, base: Avma, kind: CodeKind) {
 }
 
 /// The state in which code of a kind is entered at `entry`; `None` if that isn't known.
-fn entry_state(flow: &Flow<'_>, kind: CodeKind, entry: u32) -> Option<State> {
+fn entry_state(flow: &ControlFlow<'_>, kind: CodeKind, entry: u32) -> Option<FrameState> {
     let first = flow.instruction(entry)?;
     let pushes = first.mnemonic() == Mnemonic::Push && first.op0_kind() == OpKind::Register;
     match kind {
-        CodeKind::Stub | CodeKind::StubRoutines | CodeKind::Frameless => Some(State::called()),
-        CodeKind::InterpreterEntry => (entry == 0).then(State::interpreter_entry),
-        CodeKind::MethodHandles => Some(State::interpreter_entry()),
-        CodeKind::InterpreterFrame => Some(State::interpreter_frame()),
-        CodeKind::Adapter if entry == 0 => Some(State::adapter_entry()),
-        CodeKind::Adapter => Some(State::called_by_compiled()),
-        CodeKind::Exception => Some(State::thrown()),
-        CodeKind::Framed => (entry == 0).then(State::framed),
+        CodeKind::Stub | CodeKind::StubRoutines | CodeKind::Frameless => Some(FrameState::called()),
+        CodeKind::InterpreterEntry => (entry == 0).then(FrameState::interpreter_entry),
+        CodeKind::MethodHandles => Some(FrameState::interpreter_entry()),
+        CodeKind::InterpreterFrame => Some(FrameState::interpreter_frame()),
+        CodeKind::Adapter if entry == 0 => Some(FrameState::adapter_entry()),
+        CodeKind::Adapter => Some(FrameState::called_by_compiled()),
+        CodeKind::Exception => Some(FrameState::thrown()),
+        CodeKind::Framed => (entry == 0).then(FrameState::framed),
         CodeKind::Safepoint if entry == 0 && pushes && first.op0_register() != iced_x86::Register::RBP => {
-            Some(State::jumped_to())
+            Some(FrameState::jumped_to())
         }
-        CodeKind::Safepoint => (entry == 0).then(State::called_by_compiled),
+        CodeKind::Safepoint => (entry == 0).then(FrameState::called_by_compiled),
         // The entries for exceptions begin with a store of rdx, the others with the save of all
         // registers.
         CodeKind::Deoptimization if pushes && first.op0_register() == iced_x86::Register::RBP => {
-            Some(State::called_by_compiled())
+            Some(FrameState::called_by_compiled())
         }
         CodeKind::Deoptimization => {
             let stores = first.mnemonic() == Mnemonic::Mov && first.op0_kind() == OpKind::Memory;
-            (stores && first.op1_register() == iced_x86::Register::RDX).then(State::thrown)
+            (stores && first.op1_register() == iced_x86::Register::RDX).then(FrameState::thrown)
         }
-        CodeKind::UncommonTrap => (entry == 0).then(State::called_by_compiled),
+        CodeKind::UncommonTrap => (entry == 0).then(FrameState::called_by_compiled),
         CodeKind::Continuations => None,
     }
 }
@@ -151,9 +151,9 @@ fn local_calls(kind: CodeKind) -> LocalCalls {
     }
 }
 
-fn conventions(kind: CodeKind) -> Conventions {
+fn conventions(kind: CodeKind) -> CallConventions {
     use CodeKind::{Adapter, Deoptimization, Exception, Framed, Safepoint, Stub, UncommonTrap};
-    Conventions {
+    CallConventions {
         patches_return_address: matches!(kind, Stub | Exception | Framed | Safepoint | Deoptimization),
         replaces_frames: matches!(kind, Deoptimization | UncommonTrap),
         calls_compiled: kind == Adapter,

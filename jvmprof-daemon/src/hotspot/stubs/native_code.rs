@@ -6,9 +6,9 @@
 
 use jvmprof_common::rows::Row;
 
-use super::control_flow::{Flow, LocalCalls};
-use super::frame_state::State;
-use super::instruction_effects::Conventions;
+use super::control_flow::{ControlFlow, LocalCalls};
+use super::frame_state::FrameState;
+use super::instruction_effects::CallConventions;
 use super::{STUB_ALIGNMENT, spans};
 use crate::types::Svma;
 
@@ -24,8 +24,8 @@ pub fn analyze_native(code: &[u8], base: Svma, entries: &[Svma]) -> Vec<(u64, u6
     if u32::try_from(code.len()).is_err() {
         return Vec::new();
     }
-    let conventions = Conventions { has_roots: true, ..Conventions::default() };
-    let mut flow = Flow::new(code, base.0, LocalCalls::Functions, conventions);
+    let conventions = CallConventions { has_roots: true, ..CallConventions::default() };
+    let mut flow = ControlFlow::new(code, base.0, LocalCalls::Functions, conventions);
     flow.set_budget(MAX_LOOKS.saturating_mul(code.len()).max(1 << 20));
     let inside = |entry: &Svma| {
         let offset = u32::try_from(entry.0.checked_sub(base.0)?).ok()?;
@@ -36,7 +36,7 @@ pub fn analyze_native(code: &[u8], base: Svma, entries: &[Svma]) -> Vec<(u64, u6
     flow.set_entries(&entries);
     for entry in entries {
         // What contradicts itself has no rows.
-        flow.explore_function(entry, &State::called());
+        flow.explore_function(entry, &FrameState::called());
         explore_called(&mut flow);
     }
     explore_rest(&mut flow, base);
@@ -47,11 +47,11 @@ pub fn analyze_native(code: &[u8], base: Svma, entries: &[Svma]) -> Vec<(u64, u6
 
 /// What nothing leads to: targets of jumps through tables, and functions that are called through
 /// pointers.
-fn explore_rest(flow: &mut Flow<'_>, base: Svma) {
+fn explore_rest(flow: &mut ControlFlow<'_>, base: Svma) {
     let mut from = 0;
     while let Some(at) = flow.next_unknown(from).filter(|_| !flow.is_exhausted()) {
         let aligned = (base.0 + u64::from(at)).is_multiple_of(STUB_ALIGNMENT);
-        let called = (aligned || flow.follows_known(at)).then(State::called);
+        let called = (aligned || flow.follows_known(at)).then(FrameState::called);
         let jumped = flow.jumped_to(at);
         // Functions are aligned; a function that never returns contradicts nothing.
         let states = if aligned { [called, jumped] } else { [jumped, called] };
@@ -69,8 +69,8 @@ fn explore_rest(flow: &mut Flow<'_>, base: Svma) {
 }
 
 /// Functions that were called from within the code.
-fn explore_called(flow: &mut Flow<'_>) {
+fn explore_called(flow: &mut ControlFlow<'_>) {
     while let Some(function) = flow.take_function() {
-        flow.explore_function(function, &State::called());
+        flow.explore_function(function, &FrameState::called());
     }
 }

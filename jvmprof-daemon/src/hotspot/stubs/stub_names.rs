@@ -199,7 +199,7 @@ fn without_overlaps(mut stubs: Vec<NamedStub>) -> Box<[NamedStub]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hotspot::process_memory::{Read, RecordedMemory};
+    use crate::hotspot::process_memory::{MemoryRead, RecordedMemory};
 
     const LIST: Avma = Avma(0x10_0000);
     const BLOB: Range<Avma> = Avma(0x7f00_0000_1000)..Avma(0x7f00_0000_2000);
@@ -294,7 +294,7 @@ mod tests {
     }
 
     impl ProcessMemory for Endless {
-        fn read_many(&self, reads: &mut [Read<'_>]) {
+        fn read_many(&self, reads: &mut [MemoryRead<'_>]) {
             for read in reads {
                 self.reads.set(self.reads.get() + 1);
                 let word = if self.is_cycle { 0x20_0000 } else { 0x20_0000 + self.reads.get() * 64 };

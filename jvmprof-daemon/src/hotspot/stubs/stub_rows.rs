@@ -9,7 +9,7 @@ use jvmprof_common::rows::Row;
 use super::analysis_cache::AnalysisCache;
 use super::piece_shape::{PieceShape, SpanStart};
 use super::{CodeKind, Span, analyze_piece, kind_of_blob, kind_of_codelet};
-use crate::hotspot::{Codelet, StubBlob};
+use crate::hotspot::{InterpreterCodelet, StubBlob};
 use crate::intern::Interner;
 use crate::types::Avma;
 
@@ -94,7 +94,7 @@ impl StubRows {
     pub fn update(
         &mut self,
         blobs: &[StubBlob],
-        codelets: &[Codelet],
+        codelets: &[InterpreterCodelet],
         interpreter_start: Avma,
         interpreter: &[u8],
     ) -> bool {
@@ -235,11 +235,11 @@ fn part<'b>(bytes: &'b [u8], start: Avma, code: &Range<Avma>) -> Option<&'b [u8]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hotspot::Blob;
+    use crate::hotspot::CodeBlob;
 
     fn blob(name: &str, start: u64, bytes: &[u8]) -> StubBlob {
         let code = Avma(start)..Avma(start + bytes.len() as u64);
-        let blob = Blob {
+        let blob = CodeBlob {
             address: Avma(start - 64),
             name: name.into(),
             name_at: Avma(1),
@@ -254,8 +254,11 @@ mod tests {
     #[test]
     fn pieces_are_kept_while_their_code_is_the_same() {
         let stub = blob("g1_pre_barrier_slow", 0x1000, &[0x55, 0x5d, 0xc3]); // push rbp; pop rbp; ret
-        let codelet =
-            Codelet { description: "nop".into(), bytecode: Some(0), code: Avma(0x2004)..Avma(0x2006) };
+        let codelet = InterpreterCodelet {
+            description: "nop".into(),
+            bytecode: Some(0),
+            code: Avma(0x2004)..Avma(0x2006),
+        };
         let interpreter = [0, 0, 0, 0, 0xff, 0xe0]; // jmp rax
         let mut rows = StubRows::default();
         let codelets = [codelet];

@@ -4,7 +4,7 @@
 use jvmprof_common::jvm::GarbageCollector;
 
 use crate::hotspot::process_memory::{ProcessMemory, field};
-use crate::hotspot::vmstructs::field_offsets::Lookup;
+use crate::hotspot::vmstructs::field_offsets::FieldLookup;
 use crate::types::Avma;
 
 /// Where a JVM keeps what is needed; `None` for collectors that it doesn't have, or doesn't say
@@ -62,7 +62,7 @@ fn touched(table: u64, length: u64, memory: &impl ProcessMemory) -> u64 {
 }
 
 impl CollectorFields {
-    pub(crate) fn new(lookup: Lookup<'_>) -> Self {
+    pub(crate) fn new(lookup: FieldLookup<'_>) -> Self {
         Self { z: ZFields::new(lookup, 'Z'), x: ZFields::new(lookup, 'X') }
     }
 
@@ -93,7 +93,7 @@ impl CollectorFields {
 }
 
 impl ZFields {
-    fn new(lookup: Lookup<'_>, letter: char) -> Option<Self> {
+    fn new(lookup: FieldLookup<'_>, letter: char) -> Option<Self> {
         let structs = lookup.0;
         let offset = |name: &str| structs.offset(&name.replace('?', &letter.to_string()));
         let short = |name: &str| u16::try_from(offset(name)?).ok();

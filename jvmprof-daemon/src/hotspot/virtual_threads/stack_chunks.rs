@@ -12,7 +12,7 @@ use super::gc_forwarding_tables::CollectorFields;
 use crate::hotspot::code_cache::unsigned5::{Encoding, Reader};
 use crate::hotspot::diagnostics::vm_flags::FlagFields;
 use crate::hotspot::process_memory::{ProcessMemory, field};
-use crate::hotspot::vmstructs::field_offsets::Lookup;
+use crate::hotspot::vmstructs::field_offsets::FieldLookup;
 use crate::types::Avma;
 
 const CHUNK: &str = "jdk/internal/vm/StackChunk";
@@ -75,7 +75,7 @@ struct Fields {
 
 impl ChunkFields {
     /// `None` for JVMs without virtual threads, and for those that don't say enough.
-    pub(crate) fn new(lookup: Lookup<'_>) -> Option<Self> {
+    pub(crate) fn new(lookup: FieldLookup<'_>) -> Option<Self> {
         let address = |names: [&'static str; 2]| names.iter().find_map(|name| lookup.maybe_address(name));
         let offset = |name| lookup.maybe(&[name]).ok().flatten().map(u64::from);
         let bit = |name: &str| {

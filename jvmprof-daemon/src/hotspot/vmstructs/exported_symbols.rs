@@ -26,10 +26,10 @@ pub struct Image(pub Avma);
 
 /// The dynamic symbol tables of one image.
 #[derive(Clone, Copy, Debug)]
-struct Dynamic {
+struct DynamicSymbols {
     /// What is added to the file's addresses: nothing for an executable that isn't relocatable.
     bias: u64,
-    hash: Hash,
+    hash: HashSection,
     symbols: u64,
     strings: u64,
     /// First address behind the image's last segment.
@@ -48,7 +48,7 @@ pub(crate) struct Exports {
 /// Address of the hash table, by its kind. Linkers of old write only `DT_HASH`, those of today
 /// often only the other.
 #[derive(Clone, Copy, Debug)]
-enum Hash {
+enum HashSection {
     Gnu(u64),
     SysV(u64),
 }
@@ -73,13 +73,13 @@ pub(crate) fn find_exports(
     Some(Exports { image, memory: image.0.0..dynamic.end, addresses })
 }
 
-fn read_dynamics(images: &[Image], memory: &impl ProcessMemory) -> Vec<(Image, Dynamic)> {
+fn read_dynamics(images: &[Image], memory: &impl ProcessMemory) -> Vec<(Image, DynamicSymbols)> {
     let places: Vec<(Avma, usize)> = images.iter().map(|image| (image.0, HEADER_BYTES)).collect();
     let headers = memory.read_stretches(&places);
-    let sections: Vec<(Image, Header)> = images
+    let sections: Vec<(Image, ElfHeaders)> = images
         .iter()
         .zip(headers)
-        .filter_map(|(image, header)| Some((*image, Header::parse(image.0, &header?)?)))
+        .filter_map(|(image, header)| Some((*image, ElfHeaders::parse(image.0, &header?)?)))
         .collect();
     let places: Vec<(Avma, usize)> = sections.iter().map(|(_, header)| header.dynamic).collect();
     let bytes = memory.read_stretches(&places);
@@ -91,7 +91,7 @@ fn read_dynamics(images: &[Image], memory: &impl ProcessMemory) -> Vec<(Image, D
 }
 
 /// What file header and program headers say.
-struct Header {
+struct ElfHeaders {
     /// What is added to the file's addresses.
     bias: u64,
     /// `PT_DYNAMIC`.
@@ -100,7 +100,7 @@ struct Header {
     end: u64,
 }
 
-impl Header {
+impl ElfHeaders {
     fn parse(base: Avma, header: &[u8]) -> Option<Self> {
         let shared_object = field::u16(header, 16)? == 3;
         if header.get(..4)? != ELFMAG || field::u16(header, 18)? != 62 || field::u16(header, 54)? != 56 {
@@ -128,8 +128,8 @@ impl Header {
     }
 }
 
-fn parse_dynamic(header: &Header, section: &[u8]) -> Option<Dynamic> {
-    let Header { bias, end, .. } = *header;
+fn parse_dynamic(header: &ElfHeaders, section: &[u8]) -> Option<DynamicSymbols> {
+    let ElfHeaders { bias, end, .. } = *header;
     let (mut gnu, mut sysv, mut symbols, mut strings) = (0, 0, 0, 0);
     for entry in section.chunks_exact(16) {
         let (tag, value) = (field::u64(entry, 0)?, field::u64(entry, 8)?);
@@ -144,9 +144,9 @@ fn parse_dynamic(header: &Header, section: &[u8]) -> Option<Dynamic> {
             _ => {}
         }
     }
-    let hash = if gnu != 0 { Hash::Gnu(gnu) } else { Hash::SysV(sysv) };
+    let hash = if gnu != 0 { HashSection::Gnu(gnu) } else { HashSection::SysV(sysv) };
     let whole = (gnu != 0 || sysv != 0) && symbols != 0 && strings != 0;
-    whole.then_some(Dynamic { bias, hash, symbols, strings, end })
+    whole.then_some(DynamicSymbols { bias, hash, symbols, strings, end })
 }
 
 /// A hash table's header.
@@ -157,12 +157,12 @@ enum HashTable {
 }
 
 fn hash_tables(
-    dynamics: &[(Image, Dynamic)],
+    dynamics: &[(Image, DynamicSymbols)],
     memory: &impl ProcessMemory,
-) -> Vec<(Image, Dynamic, HashTable)> {
-    let place = |dynamic: &Dynamic| match dynamic.hash {
-        Hash::Gnu(at) => (Avma(at), 16),
-        Hash::SysV(at) => (Avma(at), 8),
+) -> Vec<(Image, DynamicSymbols, HashTable)> {
+    let place = |dynamic: &DynamicSymbols| match dynamic.hash {
+        HashSection::Gnu(at) => (Avma(at), 16),
+        HashSection::SysV(at) => (Avma(at), 8),
     };
     let places: Vec<(Avma, usize)> = dynamics.iter().map(|(_, dynamic)| place(dynamic)).collect();
     let headers = memory.read_stretches(&places);
@@ -175,18 +175,18 @@ fn hash_tables(
 }
 
 impl HashTable {
-    fn parse(hash: Hash, header: &[u8]) -> Option<Self> {
+    fn parse(hash: HashSection, header: &[u8]) -> Option<Self> {
         let word = |index: usize| field::u32(header, index * 4);
         let buckets = word(0).filter(|buckets| *buckets != 0)?;
         Some(match hash {
-            Hash::Gnu(at) => Self::Gnu {
+            HashSection::Gnu(at) => Self::Gnu {
                 buckets,
                 first_symbol: word(1)?,
                 filter_words: word(2).filter(|words| *words != 0)?,
                 filter_shift: word(3)?,
                 filter: at.checked_add(16)?,
             },
-            Hash::SysV(at) => Self::SysV { buckets, chains: word(1)?, start: at.checked_add(8)? },
+            HashSection::SysV(at) => Self::SysV { buckets, chains: word(1)?, start: at.checked_add(8)? },
         })
     }
 
@@ -202,7 +202,7 @@ impl HashTable {
         word & mask == mask
     }
 
-    fn lookup(&self, name: &str, dynamic: &Dynamic, memory: &impl ProcessMemory) -> Option<Avma> {
+    fn lookup(&self, name: &str, dynamic: &DynamicSymbols, memory: &impl ProcessMemory) -> Option<Avma> {
         match *self {
             Self::Gnu { buckets, first_symbol, filter_words, filter, .. } => {
                 let hash = gnu_hash(name);
@@ -249,7 +249,12 @@ fn word(table: u64, index: u32, memory: &impl ProcessMemory) -> Option<u32> {
 }
 
 /// The address of a defined symbol, if it has this name.
-fn symbol_if_named(name: &str, index: u32, dynamic: &Dynamic, memory: &impl ProcessMemory) -> Option<Avma> {
+fn symbol_if_named(
+    name: &str,
+    index: u32,
+    dynamic: &DynamicSymbols,
+    memory: &impl ProcessMemory,
+) -> Option<Avma> {
     let symbol = memory.read_bytes(Avma(dynamic.symbols.checked_add(u64::from(index) * 24)?), 24)?;
     let at = dynamic.strings.checked_add(u64::from(field::u32(&symbol, 0)?))?;
     debug_assert!(name.len() < MAX_READ, "names are ours");

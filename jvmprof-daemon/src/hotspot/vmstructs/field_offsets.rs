@@ -12,9 +12,9 @@ const MAX_OFFSET: u64 = 4096;
 
 /// Looks offsets up in a JVM's tables.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lookup<'v>(pub(crate) &'v VmStructs);
+pub(crate) struct FieldLookup<'v>(pub(crate) &'v VmStructs);
 
-impl Lookup<'_> {
+impl FieldLookup<'_> {
     /// The offset of the first of these fields that the JVM has.
     pub(crate) fn maybe(&self, names: &[&'static str]) -> Result<Option<u16>, HotspotError> {
         let Some((name, offset)) = names.iter().find_map(|name| Some((*name, self.0.offset(name)?))) else {
@@ -64,7 +64,7 @@ impl Lookup<'_> {
 ///
 /// # Errors
 /// What the JVM doesn't say or what can't be.
-pub(crate) fn common(lookup: Lookup<'_>) -> Result<JvmLayout, HotspotError> {
+pub(crate) fn common(lookup: FieldLookup<'_>) -> Result<JvmLayout, HotspotError> {
     let blob_kind = lookup.or_none(&["CodeBlob::_kind"])?;
     let frame_complete = "CodeBlob::_frame_complete_offset";
     let narrow = lookup.0.field(frame_complete).is_some_and(|field| field.type_name.starts_with("int16"));
@@ -87,7 +87,7 @@ pub(crate) fn common(lookup: Lookup<'_>) -> Result<JvmLayout, HotspotError> {
     Ok(layout)
 }
 
-fn nmethod_kind(lookup: Lookup<'_>, blob_kind: u16) -> Result<u16, HotspotError> {
+fn nmethod_kind(lookup: FieldLookup<'_>, blob_kind: u16) -> Result<u16, HotspotError> {
     if blob_kind == NO_FIELD {
         return Ok(NO_FIELD);
     }
@@ -99,7 +99,7 @@ fn nmethod_kind(lookup: Lookup<'_>, blob_kind: u16) -> Result<u16, HotspotError>
     }
 }
 
-fn nmethod(layout: &mut JvmLayout, lookup: Lookup<'_>) -> Result<(), HotspotError> {
+fn nmethod(layout: &mut JvmLayout, lookup: FieldLookup<'_>) -> Result<(), HotspotError> {
     layout.nmethod_verified_entry =
         lookup.any(&["nmethod::_verified_entry_point", "nmethod::_verified_entry_offset"])?;
     layout.entry_is_offset = u16::from(!lookup.has("nmethod::_verified_entry_point"));
@@ -125,7 +125,7 @@ fn nmethod(layout: &mut JvmLayout, lookup: Lookup<'_>) -> Result<(), HotspotErro
     Ok(())
 }
 
-fn metadata(layout: &mut JvmLayout, lookup: Lookup<'_>) -> Result<(), HotspotError> {
+fn metadata(layout: &mut JvmLayout, lookup: FieldLookup<'_>) -> Result<(), HotspotError> {
     layout.method_const = lookup.one("Method::_constMethod")?;
     layout.const_constants = lookup.one("ConstMethod::_constants")?;
     layout.const_code_size = lookup.one("ConstMethod::_code_size")?;
@@ -148,7 +148,7 @@ fn metadata(layout: &mut JvmLayout, lookup: Lookup<'_>) -> Result<(), HotspotErr
     Ok(())
 }
 
-fn continuation(layout: &mut JvmLayout, lookup: Lookup<'_>) -> Result<(), HotspotError> {
+fn continuation(layout: &mut JvmLayout, lookup: FieldLookup<'_>) -> Result<(), HotspotError> {
     layout.thread_cont_entry = lookup.or_none(&["JavaThread::_cont_entry"])?;
     layout.cont_entry_bytes = match lookup.0.size_of("ContinuationEntry") {
         // share/runtime/continuationEntry.hpp, `size()`: up to a multiple of two words.
