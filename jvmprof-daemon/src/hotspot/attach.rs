@@ -50,7 +50,7 @@ pub struct Hotspot<M> {
     /// `None` if it doesn't say what bytecodes refer to.
     pub(crate) call_fields: Option<CallFields>,
     pub(crate) diagnostic_fields: DiagnosticFields,
-    /// Where it counts them; `None` if it doesn't.
+    /// The address of its counter of unloaded classes; `None` if it has none.
     pub(crate) unloaded_classes: Option<Avma>,
     pub(crate) unloads: ClassUnloads,
     pub(crate) stub_names: StubNames,
@@ -66,7 +66,7 @@ struct StaticFields {
     code_bounds: Option<(Avma, Avma)>,
     threads: Avma,
     cont_entry_return_pc: Option<Avma>,
-    /// Where the JVM keeps the address that `call_stub` returns to.
+    /// The variable that holds the address that `call_stub` returns to.
     call_stub_return: Option<Avma>,
 }
 
@@ -121,7 +121,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         Ok(hotspot)
     }
 
-    /// What the kernel program needs to know; `table` is left to others.
+    /// The description of the JVM that the kernel program needs; `table` is left to others.
     pub fn jvm(&self) -> &Jvm {
         &self.jvm
     }
@@ -189,13 +189,13 @@ impl<M: ProcessMemory> Hotspot<M> {
         Ok(self.jvm != before)
     }
 
-    /// True while something about virtual threads can still be found out: how their frames are kept
-    /// in the heap, or what of their code is made with the first of them.
+    /// Returns true while something about virtual threads can still be found out: how their frames
+    /// are kept in the heap, or what of their code is made with the first of them.
     pub fn awaits_virtual_threads(&self) -> bool {
         self.chunk_fields.is_some() || self.has_continuations() && self.jvm.cont_entry_return_pc == 0
     }
 
-    /// True once nothing that [`Self::jvm`] holds is still to come.
+    /// Returns true once nothing that [`Self::jvm`] holds is still to come.
     pub fn is_complete(&self) -> bool {
         self.has_nmethod_names() && (!self.has_continuations() || self.jvm.return_barrier_start != 0)
     }

@@ -24,7 +24,7 @@ pub enum HotspotError {
 }
 
 impl HotspotError {
-    /// True if asking again moments later may succeed.
+    /// Returns true if asking again moments later may succeed.
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::NotReady(_))
     }
@@ -43,7 +43,7 @@ impl HotspotError {
     }
 }
 
-/// What kept a frame from being named; each is shown and counted, none leads to a guess.
+/// The reason why a frame has no name; each is shown and counted, none leads to a guess.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum NamingError {

@@ -15,7 +15,8 @@ use crate::generational_cache::GenerationalCache;
 use crate::intern::Interner;
 use crate::types::Avma;
 
-/// What nobody asks for so long is code of JVMs that have ended, or that has been compiled anew.
+/// An entry that nobody asks for so long is code of JVMs that have ended, or that has been compiled
+/// anew.
 const IDLE: Duration = Duration::from_secs(600);
 
 /// Tells JVMs apart: never used twice.
@@ -56,7 +57,7 @@ impl JavaCache {
         }
     }
 
-    /// Of a JVM that is new.
+    /// Returns the rows of a new JVM, none yet.
     pub(crate) fn stub_rows(&self) -> StubRows {
         StubRows::sharing(&self.shapes)
     }

@@ -23,7 +23,7 @@ const MAX_NAME: usize = 256;
 /// Bytes of one blob's code that are handed out; the largest, the interpreter's, has about 300 KiB.
 const MAX_BLOB_CODE: u64 = 4 << 20;
 
-/// Where the heaps and blobs keep what is read of them.
+/// Addresses and offsets of code heaps and blobs.
 #[derive(Clone, Debug)]
 pub(crate) struct CodeHeapFields {
     /// JDK 8's only heap, or later a growable array of them: the address of the pointer.
@@ -43,7 +43,7 @@ pub(crate) struct CodeHeapFields {
     blob_size: u16,
     /// End of the code: an address, or an offset from the blob.
     code_end: u16,
-    /// What a blob is, by `CodeBlob::_kind`.
+    /// Names of the values of `CodeBlob::_kind`.
     kinds: HashMap<u8, &'static str>,
 }
 
@@ -75,20 +75,20 @@ pub struct CodeBlob {
     pub kind: Option<&'static str>,
     /// Its instructions, an nmethod's stubs included.
     pub code: Range<Avma>,
-    /// What it takes of the code cache, header and data included.
+    /// Bytes that it takes of the code cache, header and data included.
     pub bytes: u64,
     /// Words of a frame while the code runs, return address included; 0 where frames differ.
     pub frame_size_words: i32,
 }
 
 impl CodeBlob {
-    /// True for a method's code, compiled or native wrapper.
+    /// Returns true for a method's code, compiled or native wrapper.
     pub fn is_nmethod(&self) -> bool {
         self.kind.map_or_else(|| matches!(&*self.name, NMETHOD | NATIVE_NMETHOD), |kind| kind == "Nmethod")
     }
 }
 
-/// How nmethods are called before JDK 24: share/code/nmethod.cpp, its constructors.
+/// Names of nmethods before JDK 24: share/code/nmethod.cpp, its constructors.
 pub(crate) const NMETHOD: &str = "nmethod";
 pub(crate) const NATIVE_NMETHOD: &str = "native nmethod";
 

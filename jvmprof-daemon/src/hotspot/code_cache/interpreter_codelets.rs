@@ -23,7 +23,7 @@ const MAX_DESCRIPTION: usize = 128;
 /// One piece of the interpreter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterpreterCodelet {
-    /// What HotSpot calls it: "iadd", "return entry points", "method entry point (kind =
+    /// HotSpot's name of it: "iadd", "return entry points", "method entry point (kind =
     /// zerolocals)".
     pub description: Arc<str>,
     /// `Bytecodes::Code`: the bytecode whose template it is; `None` for service routines.
@@ -31,7 +31,7 @@ pub struct InterpreterCodelet {
     pub code: Range<Avma>,
 }
 
-/// Where the interpreter keeps what is read of it.
+/// Addresses and offsets of the interpreter's queue of codelets.
 #[derive(Clone, Debug)]
 pub(crate) struct InterpreterFields {
     /// Address of the pointer to the `StubQueue`.

@@ -51,7 +51,7 @@ impl NumberField {
     }
 }
 
-/// Where an nmethod says where its parts are.
+/// Offsets of the fields that lead to an nmethod's parts.
 #[derive(Clone, Debug)]
 pub(crate) struct NmethodFields {
     header_bytes: usize,
@@ -145,7 +145,7 @@ impl NmethodFields {
         })
     }
 
-    /// What to read of an nmethod's header, its block included.
+    /// The address and size of an nmethod's header, its block included.
     pub(crate) fn header_place(&self, blob: Avma) -> (Avma, usize) {
         (Avma(blob.0.wrapping_sub(self.block_bytes as u64)), self.block_bytes + self.header_bytes)
     }
@@ -178,9 +178,9 @@ impl NmethodFields {
         self.places(wanted.blob, blob, method).ok_or(NamingError::DebugInfo)
     }
 
-    /// Whether the debug information is freed: its address then is that of the blob's end (openjdk
-    /// jdk-25 src/hotspot/share/code/nmethod.cpp, `purge`). The blob itself is freed some time
-    /// after all that are unloaded with it.
+    /// Returns true if the debug information is freed: its address then is that of the blob's end
+    /// (openjdk jdk-25 src/hotspot/share/code/nmethod.cpp, `purge`). The blob itself is freed some
+    /// time after all that are unloaded with it.
     fn is_purged(&self, address: Avma, blob: &[u8]) -> bool {
         let Scopes::Apart { base, size, .. } = self.scopes else { return false };
         let (base, bytes) = (field::u64(blob, base), field::u32(blob, self.size));
@@ -331,7 +331,7 @@ pub(crate) struct NmethodId {
     pub(crate) osr: bool,
 }
 
-/// What an nmethod's header says, checked. It says the same as long as the nmethod lives: before
+/// An nmethod's header, checked. It says the same as long as the nmethod lives: before
 /// the debug information is freed, its address is overwritten.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NmethodHeader {
@@ -345,7 +345,7 @@ pub(crate) struct NmethodHeader {
     metadata: (Avma, usize),
 }
 
-/// What is kept of an nmethod: it never changes while the nmethod lives.
+/// The debug information of an nmethod: it never changes while the nmethod lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NmethodDebugInfo {
     pub(crate) header: NmethodHeader,

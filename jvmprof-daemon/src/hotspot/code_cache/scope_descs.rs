@@ -9,7 +9,7 @@ use super::unsigned5::{Encoding, Reader};
 
 /// Inlining is limited by `MaxInlineLevel` (15) and recursion; Graal goes deeper.
 const MAX_DEPTH: usize = 512;
-/// Where a scope's stream would begin that there is none:
+/// The offset that stands for no scope:
 /// `DebugInformationRecorder::serialized_null`.
 const NO_SCOPE: u32 = 0;
 /// `InvocationEntryBci`: numbers in the stream count from it.
@@ -20,7 +20,7 @@ pub const ENTRY_BCI: i32 = -1;
 pub struct PcDesc {
     /// Bytes from the code's begin. The first one has -1, the last one `i32::MAX`.
     pub pc_offset: i32,
-    /// Where its innermost scope is in the stream.
+    /// The offset of its innermost scope in the stream.
     pub scope: u32,
 }
 
@@ -34,8 +34,8 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// Whether its bytecode index is where the method is; `is_caller`: of one that is inlined into
-    /// it.
+    /// Returns true if its bytecode index is where the method is; `is_caller`: of one that is
+    /// inlined into it.
     ///
     /// Who calls is past its entry. C2 of JDK 8 says otherwise of some, with
     /// `-XX:+DebugNonSafepoints`.
@@ -57,7 +57,8 @@ pub fn find(descs: &[PcDesc], pc_offset: u32) -> Option<PcDesc> {
     descs.get(index).copied()
 }
 
-/// Whether a pc is behind all places with debug information: in the stubs at the end of an nmethod.
+/// Returns true if a pc is behind all places with debug information: in the stubs at the end of an
+/// nmethod.
 pub fn is_behind_all(descs: &[PcDesc], pc_offset: u32) -> bool {
     !descs.is_empty() && find(descs, pc_offset).is_none_or(|desc| desc.scope == NO_SCOPE)
 }

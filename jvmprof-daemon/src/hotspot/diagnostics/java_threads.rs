@@ -18,7 +18,7 @@ pub struct JavaThread {
     pub address: Avma,
     /// As the kernel knows it in the thread's own pid namespace.
     pub tid: u32,
-    /// What it does: "in_Java", "in_native", "in_vm", "blocked", "new".
+    /// Its state: "in_Java", "in_native", "in_vm", "blocked", "new".
     pub state: &'static str,
 }
 
@@ -36,7 +36,7 @@ const STATES: [&str; 11] = [
     "_thread_uninitialized",
 ];
 
-/// Where threads keep what is read of them.
+/// Offsets in threads.
 #[derive(Clone, Debug)]
 pub(crate) struct ThreadFields {
     list: ThreadListFields,

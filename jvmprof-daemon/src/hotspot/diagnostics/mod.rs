@@ -12,8 +12,8 @@ use self::vm_flags::FlagFields;
 use super::process_memory::ProcessMemory;
 use super::vmstructs::field_offsets::FieldLookup;
 
-/// What isn't needed to profile a JVM, only to tell of it; each part is there if the JVM says where
-/// it is.
+/// Offsets that aren't needed to profile a JVM, only to describe it; each part is there if the JVM
+/// says where it is.
 #[derive(Clone, Debug)]
 pub(crate) struct DiagnosticFields {
     pub(crate) flags: Option<FlagFields>,
@@ -32,7 +32,8 @@ impl DiagnosticFields {
 }
 
 impl DiagnosticFields {
-    /// Where the JVM counts its classes; `None` while it starts, and with `-XX:-UsePerfData`.
+    /// The addresses of the JVM's counters of classes; `None` while it starts, and with
+    /// `-XX:-UsePerfData`.
     pub(crate) fn classes(&self, memory: &impl ProcessMemory) -> Option<ClassCounters> {
         self.perf?.classes(memory)
     }

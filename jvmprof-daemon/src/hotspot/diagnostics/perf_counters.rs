@@ -1,5 +1,5 @@
-//! The performance counters of a JVM (`-XX:+UsePerfData`): the command that it was started with, and
-//! how many classes it has loaded and unloaded.
+//! The performance counters of a JVM (`-XX:+UsePerfData`): the command that it was started with,
+//! and how many classes it has loaded and unloaded.
 //!
 //! Layout: openjdk src/hotspot/share/runtime/perfMemory.hpp (`PerfDataPrologue`, `PerfDataEntry`).
 
@@ -19,14 +19,14 @@ const UNLOADED_CLASSES: &[u8] = b"java.cls.unloadedClasses\0";
 /// `PerfDataPrologue::magic`, as it stands in memory.
 const MAGIC: u32 = 0xc0c0_feca;
 
-/// Where a JVM counts its classes.
+/// Addresses of a JVM's counters of classes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClassCounters {
     pub(crate) loaded: Avma,
     pub(crate) unloaded: Avma,
 }
 
-/// Where the performance counters are.
+/// Address and layout of the performance counters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PerfFields {
     start: Avma,
@@ -52,7 +52,8 @@ impl PerfFields {
         })
     }
 
-    /// What the JVM was started for. `None` before it is known, and with `-XX:-UsePerfData`.
+    /// The command that the JVM was started with. `None` before it is known, and with
+    /// `-XX:-UsePerfData`.
     pub(crate) fn java_command(&self, memory: &impl ProcessMemory) -> Option<String> {
         let (_, bytes) = self.counters(memory)?;
         let text = bytes.get(self.find(&bytes, COMMAND)?)?;
@@ -61,8 +62,8 @@ impl PerfFields {
         Some(text).filter(|text| !text.is_empty())
     }
 
-    /// Where the JVM counts the classes that it has loaded, and those that it has unloaded, as
-    /// `jlong`s. `None` as above.
+    /// The addresses of the counters of classes that the JVM has loaded, and those that it has
+    /// unloaded, as `jlong`s. `None` as above.
     pub(crate) fn classes(&self, memory: &impl ProcessMemory) -> Option<ClassCounters> {
         let (start, bytes) = self.counters(memory)?;
         let counter = |name| {
@@ -80,7 +81,7 @@ impl PerfFields {
         Some((Avma(start), memory.read_bytes(Avma(start), len as usize)?))
     }
 
-    /// Where the value of a counter is among all of them: from its first byte to the end of its
+    /// The range of a counter's value among all of them: from its first byte to the end of its
     /// entry.
     fn find(&self, bytes: &[u8], counter: &[u8]) -> Option<Range<usize>> {
         if field::u32(bytes, 0)? != MAGIC {

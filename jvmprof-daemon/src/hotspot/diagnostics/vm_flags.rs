@@ -54,7 +54,7 @@ impl FlagOrigin {
     }
 }
 
-/// Where flags keep what is read of them.
+/// Address of the table of flags, and offsets in it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FlagFields {
     table: Avma,

@@ -12,7 +12,7 @@ const BREAKPOINT: u8 = 202;
 const INVOKEDYNAMIC: u8 = 186;
 const INVOKE: std::ops::RangeInclusive<u8> = 182..=186;
 
-/// What must stand at a frame's bytecode index.
+/// The bytecode that must stand at a frame's bytecode index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ExpectedBytecode {
     Anything,
@@ -51,8 +51,8 @@ impl BytecodeTemplates {
         Self { codelets: by_address.into(), java_codes: java_codes.into() }
     }
 
-    /// What the code at this address is for. A return address may lie right behind its codelet's
-    /// last instruction.
+    /// Returns the bytecode that the code at this address is for. A return address may lie right
+    /// behind its codelet's last instruction.
     pub(crate) fn expected(&self, pc: Avma) -> ExpectedBytecode {
         let at = Avma(pc.0.saturating_sub(1));
         let behind = self.codelets.partition_point(|(start, ..)| *start <= at);
@@ -62,8 +62,8 @@ impl BytecodeTemplates {
         }
     }
 
-    /// Whether a bytecode, as it stands in memory, calls the method that its operand names; `None`
-    /// if that isn't to be known.
+    /// Returns whether a bytecode, as it stands in memory, calls the method that its operand names;
+    /// `None` if that isn't to be known.
     pub(crate) fn is_call(&self, in_memory: u8) -> Option<bool> {
         let java = self.java_codes.get(usize::from(in_memory)).copied().unwrap_or(in_memory);
         match java {
@@ -72,7 +72,8 @@ impl BytecodeTemplates {
         }
     }
 
-    /// True if the bytecode at an index, as it stands in memory, is what the frame's code is for.
+    /// Returns true if the bytecode at an index, as it stands in memory, is what the frame's code
+    /// is for.
     pub(crate) fn fits(&self, expected: ExpectedBytecode, in_memory: u8) -> bool {
         let java = self.java_codes.get(usize::from(in_memory)).copied().unwrap_or(in_memory);
         // A prefix or a breakpoint stands in place of the bytecode that runs.

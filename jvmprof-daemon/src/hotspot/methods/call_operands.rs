@@ -21,7 +21,7 @@ const INTERFACE_METHODREF: u8 = 11;
 const NAME_AND_TYPE: u8 = 12;
 const MAX_SYMBOL: usize = u16::MAX as usize;
 
-/// What a method calls where one of its frames waits.
+/// The method that a waiting frame calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Callee {
     /// Whatever it is: nothing is known of it, or a method handle leads there.
@@ -33,7 +33,8 @@ pub enum Callee {
 }
 
 impl Callee {
-    /// Whether this may be a call of that method: `com.acme.Order.total(Ljava/util/List;)J`.
+    /// Returns true if this may be a call of that method:
+    /// `com.acme.Order.total(Ljava/util/List;)J`.
     pub fn may_be(&self, system_name: &str) -> bool {
         // Method handles and lambda forms call what they hold.
         if system_name.starts_with("java.lang.invoke.") {
@@ -49,8 +50,8 @@ impl Callee {
     }
 }
 
-/// Where a constant pool keeps what calls refer to. Rewritten bytecodes hold an index into its
-/// cache, which has that of the constant (openjdk src/hotspot/share/oops/cpCache.hpp,
+/// Offsets of the parts of a constant pool that calls refer to. Rewritten bytecodes hold an index
+/// into its cache, which has that of the constant (openjdk src/hotspot/share/oops/cpCache.hpp,
 /// share/interpreter/rewriter.cpp).
 #[derive(Clone, Debug)]
 pub(crate) struct CallFields {

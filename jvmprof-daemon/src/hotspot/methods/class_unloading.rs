@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is read this soon is believed: to unload a class takes a garbage collection. ns.
+/// Age up to which what is read is believed: to unload a class takes a garbage collection. ns.
 const SOON_NS: u64 = 30_000_000;
 
 /// When it was sampled what is read now, and what time it is: `CLOCK_MONOTONIC`, ns.
@@ -33,8 +33,8 @@ pub(crate) struct ClassUnloads {
 }
 
 impl ClassUnloads {
-    /// Whether what has just been read is what was there when it was sampled, as far as the JVM's
-    /// `count` tells, which was read behind it. A JVM that doesn't count is believed.
+    /// Returns true if what has just been read is what was there when it was sampled, as far as the
+    /// JVM's `count` tells, which was read behind it. A JVM that doesn't count is believed.
     pub(crate) fn is_as_sampled(&self, count: Option<u64>, times: SampleTimes) -> bool {
         let Some(count) = count else { return true };
         if self.count.swap(count, Ordering::Relaxed) != count {

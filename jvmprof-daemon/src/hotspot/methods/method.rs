@@ -26,7 +26,7 @@ const TAG_UTF8: u8 = 1;
 /// Bytes of a `ConstMethod`: 65,535 of code and the tables behind it.
 const MAX_CONST_METHOD: usize = 1 << 20;
 
-/// What is kept of a method.
+/// A method's names, lines and bytecodes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MethodInfo {
     /// `com.acme.Order.total`.
@@ -51,12 +51,12 @@ impl MethodInfo {
     }
 }
 
-/// Where methods keep what is read of them.
+/// Offsets in methods and in what they refer to.
 #[derive(Clone, Debug)]
 pub(crate) struct MethodFields {
     method_bytes: usize,
     method_flags: usize,
-    /// Where a method says that `RedefineClasses` has replaced it, and the bit.
+    /// The offset at which a method says that `RedefineClasses` has replaced it, and the bit.
     replaced: Option<(usize, u32)>,
     const_bytes: usize,
     const_size: usize,

@@ -14,7 +14,8 @@ use crate::types::Avma;
 const ENTER_SPECIAL: &str = "jdk.internal.vm.Continuation.enterSpecial";
 
 impl<M: ProcessMemory> Hotspot<M> {
-    /// What a frame that was named before calls where it waits. Some fifteen system calls.
+    /// Returns the method that a waiting frame calls; the frame was named before. Some fifteen
+    /// system calls.
     pub fn called(&self, cache: &JavaCache, caller: &PhysicalFrame) -> Callee {
         self.find_called(cache, caller).unwrap_or(Callee::Anything)
     }

@@ -14,18 +14,18 @@ use crate::hotspot::java_cache::JavaCache;
 use crate::hotspot::process_memory::ProcessMemory;
 use crate::types::Avma;
 
-/// What an address of the code cache belongs to.
+/// The code that an address of the code cache belongs to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CodeAtPc {
     pub blob: CodeBlob,
-    /// Of the interpreter.
+    /// The codelet, in the interpreter.
     pub codelet: Option<InterpreterCodelet>,
     /// A compiled method, and what runs at the address.
     pub compiled: Option<(CompiledMethod, Result<JavaFrames, NamingError>)>,
 }
 
 impl<M: ProcessMemory> Hotspot<M> {
-    /// What is at an address; `None` outside the code cache and in its gaps.
+    /// Returns the code at an address; `None` outside the code cache and in its gaps.
     ///
     /// # Errors
     /// As [`Self::blobs`].
@@ -45,8 +45,8 @@ impl<M: ProcessMemory> Hotspot<M> {
         Ok(Some(CodeAtPc { blob, codelet, compiled }))
     }
 
-    /// Whether compiled methods can be named: whether this JVM says where their debug information
-    /// is.
+    /// Returns true if compiled methods can be named: whether this JVM says where their debug
+    /// information is.
     pub fn names_compiled_code(&self) -> bool {
         self.nmethod_fields.is_some()
     }

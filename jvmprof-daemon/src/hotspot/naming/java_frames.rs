@@ -36,7 +36,7 @@ pub enum PhysicalFrame {
         check: u64,
         /// The bytecode pointer, counted from the `ConstMethod`.
         bcp_offset: u32,
-        /// Where in the interpreter the frame goes on; `None` if that isn't known.
+        /// The address in the interpreter at which the frame goes on; `None` if that isn't known.
         codelet_pc: Option<Avma>,
         /// It is the interrupted frame: its bytecode pointer may be one ahead of its code.
         leaf: bool,
@@ -66,7 +66,7 @@ const STATIC_CALL_STUB_BYTES: u64 = 15;
 /// The methods of one physical frame, innermost first.
 pub type JavaFrames = Arc<[JavaFrame]>;
 
-/// What is left to do for a request.
+/// A frame that isn't resolved yet.
 enum Pending {
     Compiled { id: NmethodId, debug: Arc<NmethodDebugInfo>, scopes: Vec<(Scope, Avma)> },
     Interpreted { method: Avma, check: u64, bcp_offset: u32, expected: ExpectedBytecode },
@@ -100,9 +100,9 @@ impl<M: ProcessMemory> Hotspot<M> {
         answers.into_iter().map(|answer| answer.unwrap_or(Err(NamingError::Unreadable))).collect()
     }
 
-    /// Whether a compiled method's pc lies behind all of its code that has debug information, where
-    /// its stubs and handlers are. `None` of an nmethod that hasn't been named, and of what isn't
-    /// compiled.
+    /// Returns whether a compiled method's pc lies behind all of its code that has debug
+    /// information, where its stubs and handlers are. `None` of an nmethod that hasn't been named,
+    /// and of what isn't compiled.
     pub fn is_behind_all(&self, cache: &JavaCache, code: &PhysicalFrame) -> Option<bool> {
         let PhysicalFrame::Compiled { pc, blob, compile_id, osr } = *code else { return None };
         let debug = cache.nmethods.get(&(self.key, NmethodId { blob, compile_id, osr }))?;
@@ -110,9 +110,9 @@ impl<M: ProcessMemory> Hotspot<M> {
         Some(offset.is_some_and(|offset| scope_descs::is_behind_all(&debug.pcs, offset)))
     }
 
-    /// Whether a leaf behind all of its nmethod's code ([`Self::is_behind_all`]) is in the stub of
-    /// one of that nmethod's own static calls, which that call has entered: code of the caller that
-    /// is no frame, between it and a callee that isn't compiled.
+    /// Returns true if a leaf behind all of its nmethod's code ([`Self::is_behind_all`]) is in the
+    /// stub of one of that nmethod's own static calls, which that call has entered: code of the
+    /// caller that is no frame, between it and a callee that isn't compiled.
     pub fn is_in_static_call_stub(&self, leaf: &PhysicalFrame, caller: &PhysicalFrame) -> bool {
         let (PhysicalFrame::Compiled { pc, .. }, PhysicalFrame::Compiled { pc: returns_to, .. }) =
             (*leaf, *caller)
@@ -132,7 +132,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         pc.0.wrapping_sub(called) < STATIC_CALL_STUB_BYTES
     }
 
-    /// Whether an instruction is one of the two of a static call's stub.
+    /// Returns true if an instruction is one of the two of a static call's stub.
     fn looks_like_static_call_stub(&self, pc: Avma) -> bool {
         const JMP_AT: u64 = 10;
         let is_stub = |begin: u64| {
@@ -326,7 +326,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         }
     }
 
-    /// Whether the nmethods of pending requests are still what they were. Those that are are
+    /// Checks that the nmethods of pending requests are still what they were. Those that are are
     /// remembered.
     fn still_alive(
         &self,
@@ -428,7 +428,7 @@ impl<M: ProcessMemory> Hotspot<M> {
     }
 }
 
-/// What is at a method's address, if it is the method that is meant.
+/// Returns what was read of a method, if it is the method that is meant.
 fn same_method(known: &Methods, method: Avma, check: u64) -> Result<Arc<MethodInfo>, NamingError> {
     match known.get(&method) {
         Some(Ok((now, info))) if *now == check => Ok(info.clone()),

@@ -23,7 +23,7 @@ const MAX_ALIKE: usize = 16;
 /// Alignments up to this show in what is made of code.
 const ALIGNMENT: u64 = 64;
 
-/// What is quickly compared of a piece.
+/// The properties of a piece that are quickly compared.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct PieceKey {
     kind: CodeKind,
@@ -66,7 +66,7 @@ pub(super) struct AnalysisCache {
 }
 
 impl AnalysisCache {
-    /// What was made of the same code.
+    /// Returns the shape that was made of the same code.
     pub(super) fn find(
         &self,
         start: Avma,

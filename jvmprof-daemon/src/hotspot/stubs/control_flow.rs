@@ -13,7 +13,7 @@ use super::instruction_effects::{CallConventions, Transfer, ends_path};
 use super::relocatable_fields::RelocatableField;
 use super::rows_by_offset::RowsByOffset;
 
-/// What is known of one byte of code.
+/// The use of one byte of code, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ByteUse {
     Free,
@@ -25,7 +25,7 @@ enum ByteUse {
     Padding,
 }
 
-/// Where calls to code of the same range lead.
+/// The kind of code that calls within the same range lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LocalCalls {
     /// To functions.
@@ -40,8 +40,8 @@ pub(super) enum LocalCalls {
 struct ExploredCode {
     /// With their offsets, which rise once the piece is complete.
     instructions: Vec<(u32, Instruction)>,
-    /// Where states are kept: the entry and the targets of jumps. They rise once the piece is
-    /// complete.
+    /// Offsets at which states are kept: the entry and the targets of jumps. They rise once the
+    /// piece is complete.
     leaders: Vec<u32>,
     /// Functions that it calls.
     functions: Vec<u32>,
@@ -72,8 +72,8 @@ pub(super) struct ControlFlow<'c> {
     rows: RowsByOffset,
     /// Functions within the range that were called and may not have been looked at.
     functions: Vec<u32>,
-    /// Where functions are known to begin: what falls into one behind a call never returned from
-    /// it.
+    /// Offsets at which functions are known to begin: what falls into one behind a call never
+    /// returned from it.
     entries: BTreeSet<u32>,
     /// A call before an aligned address may never return.
     doubts_calls: bool,
@@ -87,7 +87,7 @@ pub(super) struct ControlFlow<'c> {
     budget: usize,
 }
 
-/// How often a block is looked at, at most: states have few facts to lose.
+/// Visits of a block, at most: states have few facts to lose.
 const MAX_VISITS: usize = 64;
 
 impl<'c> ControlFlow<'c> {
@@ -180,8 +180,8 @@ impl<'c> ControlFlow<'c> {
         self.bytes.get(offset as usize).is_some_and(|byte| *byte == ByteUse::Start)
     }
 
-    /// Whether code of which the rows are known ends right before `offset`, or before padding
-    /// there.
+    /// Returns true if code of which the rows are known ends right before `offset`, or before
+    /// padding there.
     pub(super) fn follows_known(&self, offset: u32) -> bool {
         let before = self.bytes.get(..offset as usize).unwrap_or_default();
         let last = before.iter().rev().find(|byte| **byte != ByteUse::Padding);
@@ -313,8 +313,8 @@ impl<'c> ControlFlow<'c> {
         Ok(())
     }
 
-    /// Whether what stands at `offset`, behind a call and padding, is other code: the call never
-    /// returns.
+    /// Returns true if what stands at `offset`, behind a call and padding, is other code: the call
+    /// never returns.
     fn ends_after_call(&self, offset: u32) -> bool {
         let aligned = (self.base + u64::from(offset)).is_multiple_of(ALIGNMENT);
         self.entries.contains(&offset) || self.doubts_calls && aligned
@@ -351,7 +351,7 @@ impl<'c> ControlFlow<'c> {
         to_do.push((target, false));
     }
 
-    /// Where a direct jump or call leads to within the code.
+    /// The target of a direct jump or call within the code.
     fn target(&self, instruction: &Instruction) -> Option<u32> {
         if !matches!(instruction.op0_kind(), OpKind::NearBranch64) {
             return None;
@@ -484,7 +484,8 @@ impl<'c> ControlFlow<'c> {
     }
 }
 
-/// Whether the place behind this instruction is behind a call, or behind padding behind one.
+/// Returns true if the place behind this instruction is behind a call, or behind padding behind
+/// one.
 fn follows_call(instruction: &Instruction, after_call: bool) -> bool {
     match instruction.mnemonic() {
         Mnemonic::Call => true,

@@ -37,13 +37,13 @@ impl StackLocation {
         Self { base: self.base, offset: self.offset.wrapping_add(bytes) }
     }
 
-    /// How far this is above `other`, if both count from one base.
+    /// The distance of this above `other`, if both count from one base.
     fn above(self, other: Self) -> Option<i32> {
         (self.base == other.base).then(|| self.offset.wrapping_sub(other.offset))
     }
 }
 
-/// What a register or stack slot holds.
+/// The content of a register or stack slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TrackedValue {
     Unknown,
@@ -60,7 +60,7 @@ struct Slot {
     holds: TrackedValue,
 }
 
-/// Where a row can find a stack address.
+/// A stack address as a row can state it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     Rbp(i32),
@@ -80,12 +80,12 @@ pub(super) struct FrameState {
     slots: SmallVec<[Slot; 8]>,
     /// The caller's stack pointer once this frame is gone.
     cfa: Option<StackLocation>,
-    /// [`LocationBase::Entry`] modulo 16, where compiled code, which keeps its stack aligned, is the only
-    /// caller.
+    /// [`LocationBase::Entry`] modulo 16, where compiled code, which keeps its stack aligned, is
+    /// the only caller.
     entry_modulo: Option<i32>,
     /// The caller's frame was taken off the stack; others are put in its place.
     replacing: bool,
-    /// What [`LocationBase::NextSender`] is called as well.
+    /// Another name of [`LocationBase::NextSender`].
     next_sender: Option<StackLocation>,
     /// The thread began here: there is no caller.
     outermost: bool,
@@ -308,7 +308,7 @@ impl FrameState {
         self.cfa = Some(cfa);
     }
 
-    /// Where the return address belongs in an ordinary frame.
+    /// The location of the return address in an ordinary frame.
     pub(super) fn is_return_address_slot(&self, at: StackLocation) -> bool {
         self.cfa.is_some_and(|cfa| cfa.plus(-8) == at)
     }
@@ -355,7 +355,7 @@ impl FrameState {
         self.outermost |= self.get(Register::RBP) == TrackedValue::CallerRbp && !is_saved;
     }
 
-    /// How to step a frame whose state this is; `None` if the return address or the CFA can't be
+    /// The row that steps a frame of this state; `None` if the return address or the CFA can't be
     /// found.
     pub(super) fn row(&self) -> Option<Row> {
         if self.outermost {

@@ -5,7 +5,7 @@ use jvmprof_common::rows::Register;
 
 use super::frame_state::{FrameState, LocationBase, StackLocation, TrackedValue};
 
-/// What the kind of code allows beyond the instructions themselves.
+/// Effects that a kind of code has beyond those of its instructions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct CallConventions {
     /// A store to the return address's place is a return address: stubs that return to an
@@ -287,7 +287,7 @@ fn writes(access: OpAccess) -> bool {
     matches!(access, Write | CondWrite | ReadWrite | ReadCondWrite)
 }
 
-/// Whether the instruction after this one is never reached from it.
+/// Returns true if the instruction after this one is never reached from it.
 pub(super) fn ends_path(instruction: &Instruction) -> bool {
     use FlowControl::{Exception, IndirectBranch, Interrupt, Return, UnconditionalBranch};
     matches!(

@@ -45,8 +45,8 @@ pub fn analyze_native(code: &[u8], base: Svma, entries: &[Svma]) -> Vec<(u64, u6
     found.iter().zip(ends).filter_map(|(span, end)| Some((span.start.0, end, span.row?))).collect()
 }
 
-/// What nothing leads to: targets of jumps through tables, and functions that are called through
-/// pointers.
+/// Explores code that nothing leads to: targets of jumps through tables, and functions that are
+/// called through pointers.
 fn explore_rest(flow: &mut ControlFlow<'_>, base: Svma) {
     let mut from = 0;
     while let Some(at) = flow.next_unknown(from).filter(|_| !flow.is_exhausted()) {

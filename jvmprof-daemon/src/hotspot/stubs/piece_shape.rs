@@ -18,7 +18,7 @@ pub(crate) struct PieceShape {
     pub(super) spans: Box<[SpanStart]>,
 }
 
-/// Where a row begins to hold.
+/// The first offset at which a row holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SpanStart {
     /// From the begin of its piece.
@@ -54,7 +54,7 @@ impl PieceShape {
         Self { name: Arc::clone(name), bytes, covered_bytes, rows: rows.into(), spans }
     }
 
-    /// How many it has.
+    /// The number of its spans.
     pub(super) fn spans(&self) -> usize {
         self.spans.len()
     }

@@ -6,7 +6,7 @@ use iced_x86::{ConstantOffsets, Instruction, Mnemonic, OpKind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RelocatableField(u32);
 
-/// What such bytes are.
+/// The kind of such bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FieldKind {
     /// Four bytes: where a jump or call out of the code leads, from the end of the bytes on.
@@ -48,7 +48,7 @@ impl RelocatableField {
         None
     }
 
-    /// Whether an instruction may have one.
+    /// Returns true if an instruction may have one.
     pub(super) fn may_be_of(instruction: &Instruction, leads_out: bool) -> bool {
         leads_out || instruction.is_ip_rel_memory_operand() || instruction.op1_kind() == OpKind::Immediate64
     }
@@ -69,7 +69,7 @@ impl RelocatableField {
         if self.kind() == FieldKind::Address { 8 } else { 4 }
     }
 
-    /// Whether it is no branch, or one that leads out of this code.
+    /// Returns true if it is no branch, or one that leads out of this code.
     pub(super) fn leads_out(self, code: &[u8]) -> bool {
         let displacement = code.get(self.offset()..).and_then(|field| field.first_chunk::<4>());
         let end = self.offset() as i64 + 4;

@@ -21,7 +21,7 @@ pub struct StubRows {
     shapes: Arc<PieceShapes>,
 }
 
-/// What the pieces of all JVMs look like: those of one version are the same, wherever they lie.
+/// The shapes of the pieces of all JVMs: those of one version are the same, wherever they lie.
 #[derive(Debug, Default)]
 pub(crate) struct PieceShapes(Mutex<ShapesAndAnalyses>);
 
@@ -32,7 +32,7 @@ struct ShapesAndAnalyses {
 }
 
 impl PieceShapes {
-    /// Of this code, which is analysed unless it was before.
+    /// Returns the shape of this code, which is analysed unless it was before.
     fn of(&self, start: Avma, bytes: &[u8], kind: CodeKind, name: &Arc<str>) -> Arc<PieceShape> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = all.known.find(start, bytes, kind, name) {
@@ -49,7 +49,7 @@ impl PieceShapes {
 #[derive(Clone, Debug)]
 struct CodePiece {
     start: u64,
-    /// Of kind and bytes: code that is the same has the same rows.
+    /// A hash of kind and bytes: code that is the same has the same rows.
     check: u64,
     shape: Arc<PieceShape>,
 }
@@ -63,7 +63,7 @@ fn code_of(blobs: &[StubBlob]) -> impl Iterator<Item = PieceCode<'_>> {
     })
 }
 
-/// How much of a JVM's generated code has rows.
+/// The share of a JVM's generated code that has rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
     /// Bytes of code, tables and padding within it included.
@@ -152,8 +152,8 @@ impl StubRows {
         piece.shape.row(piece.shape.spans.get(behind.checked_sub(1)?)?)
     }
 
-    /// What HotSpot calls the code at an address, and all code that is called so there: a blob's
-    /// name, a codelet's description.
+    /// Returns HotSpot's name of the code at an address, and all code that is called so there: a
+    /// blob's name, a codelet's description.
     pub fn name(&self, pc: Avma) -> Option<(&Arc<str>, Range<Avma>)> {
         let piece = self.piece(pc)?;
         Some((&piece.shape.name, Avma(piece.start)..Avma(piece.end())))

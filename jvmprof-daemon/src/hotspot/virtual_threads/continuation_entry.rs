@@ -9,10 +9,10 @@ use std::ops::Range;
 
 use crate::types::Avma;
 
-/// What `enterSpecial` tells.
+/// Offsets and addresses that the code of `enterSpecial` shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EnterSpecial {
-    /// Where thawed frames return to.
+    /// The address that thawed frames return to.
     pub(crate) return_pc: Avma,
     /// Offset of `JavaThread::_cont_entry`.
     pub(crate) cont_entry: u16,

@@ -7,8 +7,8 @@ use crate::hotspot::process_memory::{ProcessMemory, field};
 use crate::hotspot::vmstructs::field_offsets::FieldLookup;
 use crate::types::Avma;
 
-/// Where a JVM keeps what is needed; `None` for collectors that it doesn't have, or doesn't say
-/// enough of.
+/// Addresses and offsets of a JVM's collectors; `None` for collectors that it doesn't have, or
+/// doesn't say enough of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CollectorFields {
     z: Option<ZFields>,
@@ -19,7 +19,7 @@ pub(crate) struct CollectorFields {
 /// JDK 21 to 23.
 #[derive(Clone, Copy, Debug)]
 struct ZFields {
-    /// Of what is exported: addresses of the masks' addresses.
+    /// Exported variables: addresses of the masks' addresses.
     globals: Avma,
     offset_mask: u64,
     mask: u64,
@@ -66,8 +66,8 @@ impl CollectorFields {
         Self { z: ZFields::new(lookup, 'Z'), x: ZFields::new(lookup, 'X') }
     }
 
-    /// What the kernel program needs; `None` where references can't be followed. `flag` is the
-    /// value of a flag.
+    /// Reads what the kernel program needs; `None` where references can't be followed. `flag` is
+    /// the value of a flag.
     pub(crate) fn read(
         &self,
         flag: impl Fn(&str) -> Option<String>,

@@ -23,7 +23,7 @@ const MAX_CLASSES: u64 = 256;
 const MAX_FIELD_BYTES: u32 = 4096;
 const MAX_NAME: usize = 64;
 
-/// Where a JVM keeps what is needed.
+/// Addresses and offsets that lead to the layout of `StackChunk`.
 #[derive(Clone, Debug)]
 pub(crate) struct ChunkFields {
     classes: Avma,
@@ -41,7 +41,7 @@ pub(crate) struct ChunkFields {
     flags: FlagFields,
 }
 
-/// How references are made narrow: addresses of base and shift.
+/// The encoding of narrow references: addresses of base and shift.
 #[derive(Clone, Copy, Debug)]
 struct Coding {
     base: Avma,
@@ -64,7 +64,7 @@ struct Class {
     instance_bytes: u16,
 }
 
-/// What a class's list of fields says.
+/// A field in a class's list of fields.
 #[derive(Debug, Default)]
 struct Fields {
     /// Those that the class file has: index of the name in the pool, and offset.
@@ -118,7 +118,8 @@ impl ChunkFields {
         })
     }
 
-    /// What the kernel program needs; `None` where chunks can't be walked, or while the JVM starts.
+    /// Reads what the kernel program needs; `None` where chunks can't be walked, or while the JVM
+    /// starts.
     pub(crate) fn read(
         &self,
         layout: &JvmLayout,

@@ -27,7 +27,8 @@ pub struct Image(pub Avma);
 /// The dynamic symbol tables of one image.
 #[derive(Clone, Copy, Debug)]
 struct DynamicSymbols {
-    /// What is added to the file's addresses: nothing for an executable that isn't relocatable.
+    /// The difference of runtime and stated addresses: nothing for an executable that isn't
+    /// relocatable.
     bias: u64,
     hash: HashSection,
     symbols: u64,
@@ -36,7 +37,7 @@ struct DynamicSymbols {
     end: u64,
 }
 
-/// What an image exports.
+/// The exported symbols of an image.
 #[derive(Debug)]
 pub(crate) struct Exports {
     pub(crate) image: Image,
@@ -90,9 +91,9 @@ fn read_dynamics(images: &[Image], memory: &impl ProcessMemory) -> Vec<(Image, D
         .collect()
 }
 
-/// What file header and program headers say.
+/// The parts of file header and program headers that are needed.
 struct ElfHeaders {
-    /// What is added to the file's addresses.
+    /// The difference of runtime and stated addresses.
     bias: u64,
     /// `PT_DYNAMIC`.
     dynamic: (Avma, usize),
@@ -265,7 +266,7 @@ fn symbol_if_named(
     (same && defined).then(|| Avma(dynamic.bias.wrapping_add(value)))
 }
 
-/// Of the gABI's chapter "Hash Table".
+/// The hash function of the gABI's chapter "Hash Table".
 fn sysv_hash(name: &str) -> u32 {
     name.bytes().fold(0u32, |hash, byte| {
         let hash = (hash << 4).wrapping_add(u32::from(byte));
@@ -273,7 +274,7 @@ fn sysv_hash(name: &str) -> u32 {
     })
 }
 
-/// Of `dl-new-hash.h`: h * 33 + byte, from 5381.
+/// The hash function of `dl-new-hash.h`: h * 33 + byte, from 5381.
 fn gnu_hash(name: &str) -> u32 {
     name.bytes().fold(5381, |hash: u32, byte| hash.wrapping_mul(33).wrapping_add(u32::from(byte)))
 }

@@ -22,7 +22,7 @@ const MAX_PAGES: usize = 2048;
 const MAX_NAME: usize = 256;
 const PAGE: u64 = 4096;
 
-/// What every HotSpot exports.
+/// The symbol that every HotSpot exports.
 pub(crate) const MARKER: &str = "gHotSpotVMStructs";
 
 const SYMBOLS: [&str; 21] = [
@@ -57,7 +57,7 @@ pub struct VmField {
     pub location: FieldLocation,
 }
 
-/// Where a field is.
+/// The location of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldLocation {
     /// Bytes from an object's start.
@@ -65,7 +65,7 @@ pub enum FieldLocation {
     Static(Avma),
 }
 
-/// What a JVM says of itself.
+/// The fields, sizes and constants that a JVM exports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VmStructs {
     /// By `Type::_field`.
@@ -120,7 +120,7 @@ impl VmStructs {
         self.longs.get(name).copied()
     }
 
-    /// How many fields are known.
+    /// The number of fields.
     pub fn len(&self) -> usize {
         self.fields.len()
     }
