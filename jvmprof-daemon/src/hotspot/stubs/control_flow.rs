@@ -9,7 +9,7 @@ use jvmprof_common::rows::{Register, Row};
 
 use super::apx_instructions;
 use super::frame_state::{FrameState, TrackedValue};
-use super::instruction_effects::{CallConventions, Transfer, ends_path};
+use super::instruction_effects::{CallConventions, Transfer, ends_path, follows_call};
 use super::relocatable_fields::RelocatableField;
 use super::rows_by_offset::RowsByOffset;
 
@@ -481,16 +481,6 @@ impl<'c> ControlFlow<'c> {
                 return to(next, &state);
             }
         }
-    }
-}
-
-/// Returns true if the place behind this instruction is behind a call, or behind padding behind
-/// one.
-fn follows_call(instruction: &Instruction, after_call: bool) -> bool {
-    match instruction.mnemonic() {
-        Mnemonic::Call => true,
-        Mnemonic::Nop | Mnemonic::Int3 => after_call,
-        _ => false,
     }
 }
 

@@ -287,6 +287,16 @@ fn writes(access: OpAccess) -> bool {
     matches!(access, Write | CondWrite | ReadWrite | ReadCondWrite)
 }
 
+/// Returns true if the place behind this instruction is behind a call, or behind padding behind
+/// one.
+pub(super) fn follows_call(instruction: &Instruction, after_call: bool) -> bool {
+    match instruction.mnemonic() {
+        Mnemonic::Call => true,
+        Mnemonic::Nop | Mnemonic::Int3 => after_call,
+        _ => false,
+    }
+}
+
 /// Returns true if the instruction after this one is never reached from it.
 pub(super) fn ends_path(instruction: &Instruction) -> bool {
     use FlowControl::{Exception, IndirectBranch, Interrupt, Return, UnconditionalBranch};
