@@ -10,16 +10,16 @@ pub const MAX_USER_FRAMES: usize = 1024;
 /// Kernel frames of one sample, at most; the default of `/proc/sys/kernel/perf_event_max_stack`.
 pub const MAX_KERNEL_FRAMES: usize = 127;
 /// Stack words (8 bytes each) copied where the kernel program knows too little of the code to walk:
-/// a process it hasn't been told of yet, a file whose rows aren't in its tables. The daemon walks
+/// a process that isn't published yet, a file whose rows aren't in its tables. The daemon walks
 /// them. Programs have frames of 64 KiB, Chromium two of them one above the other.
 pub const MAX_TAIL_WORDS: usize = 20_480;
 /// The same where a quarter of the ring buffer is unread.
 pub const CROWDED_TAIL_WORDS: usize = 4096;
 /// Stack words copied of a goroutine that its thread has left for the system stack.
 pub const FAR_WORDS: usize = 2048;
-/// Stack words copied behind a frame whose caller could not be found.
+/// Stack words copied after a frame whose caller could not be found.
 pub const BROKEN_TAIL_WORDS: usize = 512;
-/// Stack words copied behind a frame whose caller's address is zero.
+/// Stack words copied after a frame whose caller's address is zero.
 pub const END_TAIL_WORDS: usize = 64;
 /// Stack words copied below the stack pointer: what a function may use there (System V ABI AMD64
 /// supplement, 3.2.2), and where what it has just popped still is.
@@ -28,7 +28,7 @@ pub const RED_ZONE_WORDS: usize = 16;
 pub const COPY_WORDS: usize = 512;
 /// Words of one frame, at most.
 pub const MAX_FRAME_WORDS: usize = 3;
-/// Words behind a [`SampleHeader`], at most. A power of two, so that an index is bounded by a mask.
+/// Words after a [`SampleHeader`], at most. A power of two, so that an index is bounded by a mask.
 pub const SAMPLE_WORDS: usize = 32_768;
 /// Frames that one kernel program walks before it tail-calls itself. The kernel allows 33 tail
 /// calls, of which the first leads to the interrupted frame's program: 32 * 32 = 1,024 frames above
@@ -49,7 +49,7 @@ const _: () = assert!(FRAMES_PER_PROGRAM * 32 >= MAX_USER_FRAMES);
 
 /// Addresses of the kernel's code that are named at a time.
 pub const KERNEL_NAMES: usize = 16;
-/// Bytes of a name with what stands behind it, at most: a name of 512 bytes, a module's of 56, two
+/// Bytes of a name with what stands after it, at most: a name of 512 bytes, a module's of 56, two
 /// numbers (`KSYM_SYMBOL_LEN` without the build id, include/linux/kallsyms.h).
 pub const KERNEL_NAME_BYTES: usize = 640;
 
@@ -57,11 +57,11 @@ pub const KERNEL_NAME_BYTES: usize = 640;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct KernelName {
-    /// What is to be named; 0: the function that runs the program which names it.
+    /// The address to name; 0: the function that runs the program which names it.
     pub address: u64,
     /// Bytes that are used of `text`, with the zero at its end; negative: an error number.
     pub length: i64,
-    /// As `printk` writes `%pS`: `name+0xoffset/0xsize`, and behind a space the module in brackets.
+    /// As `printk` writes `%pS`: `name+0xoffset/0xsize`, and after a space the module in brackets.
     pub text: [u8; KERNEL_NAME_BYTES],
 }
 
@@ -112,9 +112,9 @@ pub struct SampleHeader {
 /// The sample interrupted the kernel; the user stack starts from the registers saved at its entry.
 pub const FLAG_KERNEL_MODE: u8 = 1;
 
-/// Why the walk of the user stack ended.
+/// The reason why the walk of the user stack ended.
 ///
-/// Whether the stack is whole is the daemon's to say: it knows which code is a thread's root.
+/// It doesn't say if the stack is whole: the daemon knows which code is a thread's root.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stop {
@@ -126,7 +126,7 @@ pub enum Stop {
     FramePointerInvalid = 2,
     /// The stack's memory could not be read at the time of the sample (paged out, or not a stack).
     StackUnreadable = 3,
-    /// What stands where the return address should be is no user code address.
+    /// The word in the return address's slot is no user code address.
     ReturnAddressInvalid = 4,
     /// [`MAX_USER_FRAMES`] frames were walked.
     DepthReached = 5,
@@ -138,7 +138,7 @@ pub enum Stop {
     UnknownCode = 8,
     /// The code's unwind rule can't be expressed.
     UnsupportedRule = 9,
-    /// The daemon hasn't told the kernel program of this process yet.
+    /// The daemon hasn't published this process to the kernel's tables yet.
     UnknownProcess = 10,
     /// The file has unwind rows, but not in the kernel's tables.
     RowsMissing = 11,
@@ -305,8 +305,8 @@ pub const PROFILED_PIDS: &str = "PROFILED_PIDS";
 /// that another tenant of the pid isn't meant. Exec removes an entry.
 pub const DROPPED_PIDS: &str = "DROPPED_PIDS";
 
-/// Raw tracepoint program that is run by hand; its first argument says how many of [`NAMES`] it
-/// names.
+/// Raw tracepoint program that is run by hand; its first argument is the number of [`NAMES`] that
+/// it names.
 pub const KERNEL_NAMES_PROGRAM: &str = "kernel_names";
 
 /// Array of one `[KernelName; KERNEL_NAMES]`.

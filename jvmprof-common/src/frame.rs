@@ -1,4 +1,5 @@
-//! The words of a user stack: what identifies each frame at the instant of the sample.
+//! The words of a user stack: what identifies each frame at the instant of the sample
+//! ([`FrameWord`], [`UserFrame`]).
 
 use crate::jvm::mix;
 
@@ -63,7 +64,7 @@ impl FrameWord {
         Self(address & Self::ADDRESS_MASK | (tag | exact as u64) << Self::TAG_SHIFT)
     }
 
-    /// What tells the Java code of a frame that begins with this word from all other, `second` and
+    /// Returns the identity of the Java code of a frame that begins with this word, `second` and
     /// `third` being its other words; `None` if it is none.
     #[inline(always)]
     pub const fn code_identity(self, second: u64, third: u64) -> Option<u64> {
@@ -74,7 +75,7 @@ impl FrameWord {
         }
     }
 
-    /// The address as it was found.
+    /// Returns the address as it was found.
     #[inline(always)]
     pub const fn address(self) -> u64 {
         self.0 & Self::ADDRESS_MASK
@@ -85,7 +86,7 @@ impl FrameWord {
         self.0 >> Self::TAG_SHIFT & 1 != 0
     }
 
-    /// The address to look up: the call instruction's last byte for a return address.
+    /// Returns the address to look up: the call instruction's last byte for a return address.
     pub const fn lookup_address(self) -> u64 {
         if self.is_exact() { self.address() } else { self.address().saturating_sub(1) }
     }
@@ -103,7 +104,7 @@ pub const fn compiled_word(compile_id: u32, delta: u64, is_osr: bool) -> u64 {
     compile_id as u64 | (delta & 0x0fff_ffff) << COMPILE_ID_BITS | if is_osr { OSR_BIT } else { 0 }
 }
 
-/// What such a word has as `delta`.
+/// Returns the `delta` of such a word.
 #[inline(always)]
 pub const fn compiled_delta(word: u64) -> u64 {
     word >> COMPILE_ID_BITS & 0x0fff_ffff
@@ -158,7 +159,8 @@ impl UserFrame {
     /// See [`FrameWord::ENTER_SPECIAL`].
     pub const ENTER_SPECIAL: Self = Self::Stub { pc: 0, exact: false, name: 0 };
 
-    /// Takes the first frame off a stack's words; `None` at its end or where words are missing.
+    /// Decodes the first frame of a stack's words, which then begin after it; `None` at its end or
+    /// where words are missing.
     pub fn take(words: &mut &[u64]) -> Option<Self> {
         let (&first, rest) = words.split_first()?;
         let word = FrameWord(first);
@@ -193,8 +195,8 @@ impl UserFrame {
         Some(frame)
     }
 
-    /// The code address to look mappings up by; `None` for interpreted frames, which have their
-    /// method instead.
+    /// Returns the code address to look mappings up by; `None` for interpreted frames, which have
+    /// their method instead.
     pub const fn lookup_address(&self) -> Option<u64> {
         match *self {
             Self::Native { pc, exact } | Self::Compiled { pc, exact, .. } | Self::Stub { pc, exact, .. } => {

@@ -3,7 +3,7 @@
 //! address from the next.
 
 use crate::address::Avma;
-use crate::unwind::Memory;
+use crate::unwind::memory::Memory;
 
 /// Code heaps of one JVM, at most: non-nmethods, profiled, non-profiled (openjdk
 /// src/hotspot/share/code/codeCache.cpp), and the hot code heap that later versions may add.
@@ -17,7 +17,7 @@ pub const NO_FIELD: u16 = u16::MAX;
 pub struct CodeHeap {
     /// First address of the memory reserved for it; it never moves.
     pub start: u64,
-    /// First address behind the reserved memory; equal to `start` for an unused entry.
+    /// First address after the reserved memory; equal to `start` for an unused entry.
     pub end: u64,
     /// First address of the segment map: one byte a segment, 0xff if free, 0 at a block's start,
     /// else how many segments to go back (more hops may follow).
@@ -31,7 +31,7 @@ pub struct CodeHeap {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JvmLayout {
-    /// `sizeof(HeapBlock)`: a `CodeBlob` begins this far behind its block.
+    /// `sizeof(HeapBlock)`: a `CodeBlob` begins this far after its block's begin.
     pub heap_block_bytes: u16,
     /// `HeapBlock::Header::_used`, one byte, from the block's begin.
     pub block_used: u16,
@@ -41,7 +41,7 @@ pub struct JvmLayout {
     pub blob_kind: u16,
     /// The kind of an nmethod.
     pub nmethod_kind: u16,
-    /// Where the code begins: an address ([`JvmLayout::code_is_offset`] 0) or an `int` offset from
+    /// Begin of the code: an address ([`JvmLayout::code_is_offset`] 0) or an `int` offset from
     /// the blob (1).
     pub blob_code_begin: u16,
     pub code_is_offset: u16,
@@ -96,8 +96,8 @@ pub struct JvmLayout {
     pub reserved: [u16; 2],
 }
 
-/// How references within the Java heap are followed. Collectors that move objects while threads run
-/// leave references to where an object was; what they keep of its new place leads on.
+/// What is needed to follow references within the Java heap. Collectors that move objects while
+/// threads run leave references to where an object was; their forwarding tables lead on.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GarbageCollector {
@@ -105,7 +105,7 @@ pub struct GarbageCollector {
     pub kind: u16,
     /// Fields of what ZGC knows of a page whose objects move (openjdk
     /// src/hotspot/share/gc/z/zForwarding.hpp): its begin, how objects are aligned, and the length
-    /// of its hash table, which lies behind these `forwarding_bytes`.
+    /// of its hash table, which lies after these `forwarding_bytes`.
     pub forwarding_start: u16,
     pub forwarding_alignment: u16,
     pub forwarding_length: u16,
@@ -136,12 +136,12 @@ impl GarbageCollector {
     pub const SHENANDOAH: u16 = 3;
 }
 
-/// Where the heap keeps the frames of virtual threads that aren't on a stack:
-/// `jdk.internal.vm.StackChunk`. All 0 where they can't be walked.
+/// Layout of the objects in which the Java heap keeps the frames of virtual threads that aren't on
+/// a stack: `jdk.internal.vm.StackChunk`. All 0 where they can't be walked.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StackChunkLayout {
-    /// What tells a chunk: the word at `klass_at` under this mask.
+    /// A chunk is known by its class: the word at `klass_at` under this mask.
     pub klass: u64,
     pub klass_mask: u64,
     /// Added to a narrow reference that is shifted left by `oop_shift`.
@@ -158,7 +158,7 @@ pub struct StackChunkLayout {
     pub size: u16,
     /// Index of the youngest frame's first word.
     pub sp: u16,
-    /// Index of the word behind the oldest frame, or (`bottom_is_argsize` 1) how many words it is
+    /// Index of the word after the oldest frame, or (`bottom_is_argsize` 1) how many words it is
     /// from the end.
     pub bottom: u16,
     pub bottom_is_argsize: u16,

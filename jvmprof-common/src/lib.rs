@@ -1,9 +1,37 @@
-//! What the kernel program and the daemon share: the ABI of their maps and records, and the
-//! unwinder itself.
+//! What the kernel programs and the daemon of jvmprof share: the ABI of their maps and records, and
+//! the unwinder.
 //!
-//! Design constraints: `no_std`, no allocation, no panicking paths, and code that the eBPF verifier
-//! accepts: indices are masked, loops are bounded by the caller, and state lives behind one pointer
-//! so that the verifier's states converge.
+//! # Overview
+//!
+//! - [`abi`]: the sample as it stands in the ring buffer, counters, limits, and the reasons why a
+//!   walk ended; [`frame`]: the words by which it identifies each frame of a user stack.
+//! - [`tables`]: what the daemon publishes of processes and their code, and [`jvm`]: of a JVM;
+//!   [`rows`]: unwind rows.
+//! - [`unwind`]: the steppers, which find a frame's caller by these.
+//! - [`address`]: addresses of the profiled process, none of which is a bare number.
+//!
+//! # The way of a sample
+//!
+//! The kernel program (`jvmprof-ebpf`) puts an [`unwind::Cursor`] on the interrupted registers. For
+//! each frame it finds what code the pc lies in, by the [`tables::Region`]s of the process, and
+//! takes a step:
+//!
+//! - by the [`tables::PackedRule`] of the pc, found with [`tables::find_rule`], through
+//!   [`unwind::row_stepper`];
+//! - by the frame pointer, through [`unwind::frame_pointer_stepper`];
+//! - in a JVM's code cache by what the JVM itself says of the pc, through [`unwind::hotspot`],
+//!   which also goes on in the Java heap for the frames of a virtual thread
+//!   ([`unwind::hotspot::continuation`]).
+//!
+//! It appends the frame's words and goes on with its caller, until an [`abi::Stop`]. An
+//! [`abi::SampleHeader`] with these words, and with some of the stack where the tables knew too
+//! little, goes through the ring buffer to the daemon, which decodes [`frame::UserFrame`]s and,
+//! where it has to, walks on with the same steppers over the copied stack.
+//!
+//! # Design constraints
+//!
+//! `no_std`, no allocation, no panicking paths, and code that the eBPF verifier accepts;
+//! [`unwind::verifier`] says how. Structures that lie in maps are `repr(C)` without padding.
 #![cfg_attr(not(test), no_std)]
 #![deny(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Unwind rows: how to find the caller's frame from one program counter of native code.
+//! Unwind rows: the rules that find the caller's frame from one program counter of native code.
 //!
 //! A row says in terms of the stepped frame's own registers what DWARF's call frame information
 //! (DWARF 5, 6.4; System V ABI AMD64 supplement, 3.7 for the register numbers) says for one range
@@ -23,7 +23,7 @@ impl Register {
     pub const R15: Self = Self(15);
 }
 
-/// Where the canonical frame address is: the value of `rsp` before the call instruction pushed the
+/// The canonical frame address: the value of `rsp` before the call instruction pushed the
 /// return address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CfaRule {
@@ -31,19 +31,19 @@ pub enum CfaRule {
     Rsp(i32),
     /// `rbp + offset`.
     Rbp(i32),
-    /// What binutils writes for PLT sections: `rsp + 8`, and 8 more once the entry has pushed its
-    /// index: `rsp + 8 + (((rip & 15) >= index_pushed) << 3)`. `index_pushed` (0 to 15) depends on
-    /// the kind of entry (binutils `bfd/elf64-x86-64.c`): 11 in ordinary ones, 9 in those that
-    /// start with `endbr64`, 10 or 5 with `bnd` prefixes.
+    /// The rule that binutils writes for PLT sections: `rsp + 8`, and 8 more once the entry has
+    /// pushed its index: `rsp + 8 + (((rip & 15) >= index_pushed) << 3)`. `index_pushed` (0 to 15)
+    /// depends on the kind of entry (binutils `bfd/elf64-x86-64.c`): 11 in ordinary ones, 9 in
+    /// those that start with `endbr64`, 10 or 5 with `bnd` prefixes.
     Plt { index_pushed: u8 },
     /// `*(rsp + at) + add`, the eight bytes at `rsp + at`: signal frames, hand-written assembly.
     RspIndirect { at: i32, add: i32 },
     /// `*(rbp + at) + add`: functions that realign their stack.
     RbpIndirect { at: i32, add: i32 },
-    /// `*(rsp + 8 * index + at) + add`: assembly that keeps its caller's stack pointer behind an
+    /// `*(rsp + 8 * index + at) + add`: assembly that keeps its caller's stack pointer after an
     /// array. The register is known of the interrupted frame only.
     RspIndexed { index: Register, at: i32, add: i32 },
-    /// In a register: generated code that remembers its caller's stack pointer. Known of the
+    /// In a register: generated code that keeps its caller's stack pointer. Known of the
     /// interrupted frame only.
     Register(Register),
     /// A register and something: assembly, and functions that realign their stack. Known of the
@@ -61,12 +61,12 @@ pub enum CfaRule {
     Unsupported,
 }
 
-/// Offset of `m` in Go's `g`; `sched` stands behind it (go src/runtime/runtime2.go).
+/// Offset of `m` in Go's `g`; `sched` stands after it (go src/runtime/runtime2.go).
 pub const GO_G_M: u64 = 0x30;
 /// Offset of `sched` in Go's `g`.
 pub const GO_G_SCHED: u64 = GO_G_M + 8;
 
-/// Where the caller's `rbp` is.
+/// Location of the caller's `rbp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RbpRule {
     /// Still in `rbp`.
@@ -85,7 +85,7 @@ pub enum RbpRule {
     Unsupported,
 }
 
-/// Where the return address is.
+/// Location of the return address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RaRule {
     /// The eight bytes at `CFA + offset`; the offset is -8 in all ordinary code.
@@ -115,7 +115,7 @@ impl RaRule {
     }
 }
 
-/// How to step one frame.
+/// The rules that step one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Row {
     pub cfa: CfaRule,
@@ -127,8 +127,8 @@ pub struct Row {
     pub signal: bool,
 }
 
-/// A row's rules, each asked for when it is needed: what the verifier sees of one is forgotten
-/// before the next.
+/// A row's rules, each read when it is needed: what the verifier sees of one is forgotten before
+/// the next.
 pub trait RowRules {
     fn cfa(&self) -> CfaRule;
     fn rbp(&self) -> RbpRule;

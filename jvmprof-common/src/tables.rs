@@ -27,12 +27,12 @@ pub const NO_RULE: u16 = 0;
 /// rate.
 pub const NS_PER_TICK: u64 = 10_000_000;
 
-/// What the kernel program knows of a process. Element of a hash map by thread group id.
+/// A process that the daemon has published to the kernel. Element of a hash map by thread group id.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessEntry {
-    /// [`crate::abi::SampleHeader::start_ns`] / [`NS_PER_TICK`]: an entry of another tenant of the
-    /// pid isn't believed.
+    /// [`crate::abi::SampleHeader::start_ns`] / [`NS_PER_TICK`]: an entry of an earlier process
+    /// with the pid isn't used.
     pub start_ticks: u64,
     /// Index of its first region.
     pub first_region: u32,
@@ -40,8 +40,8 @@ pub struct ProcessEntry {
     pub regions: u32,
     /// Index of its [`crate::jvm::Jvm`].
     pub jvm: u32,
-    /// Another one each time that a process is told of: what was remembered of its code under an
-    /// older one may not hold.
+    /// Incremented on every publish of a process; invalidates what the CPUs have cached under an
+    /// older one.
     pub epoch: u32,
 }
 
@@ -50,9 +50,9 @@ pub struct ProcessEntry {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Region {
     pub start: u64,
-    /// First address behind it.
+    /// First address after it.
     pub end: u64,
-    /// What a pc has more than the address that its table speaks of.
+    /// The distance of a pc from the address that its table has for it.
     pub bias: u64,
     /// Index of its [`RowTable`], for [`Region::ROWS`].
     pub table: u32,
@@ -73,7 +73,7 @@ impl Region {
     pub const GENERATED: u32 = 5;
 }
 
-/// Where a table's pages are. Element of an array; element 0 is no table.
+/// The pages of a table of rows. Element of an array; element 0 is no table.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RowTable {

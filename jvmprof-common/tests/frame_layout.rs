@@ -15,6 +15,7 @@ use jvmprof_common::unwind::hotspot::compiled::instructions::{
 use jvmprof_common::unwind::hotspot::compiled::layout_at_pc::layout_at_pc;
 use jvmprof_common::unwind::hotspot::compiled::prologue::{self, PrologueShape};
 use jvmprof_common::unwind::hotspot::compiled::string_indexof::has_pcmpestri;
+use jvmprof_common::unwind::verifier::Scalar;
 
 /// A target that has loaded code, and no memory.
 struct Code(LoadedCode);
@@ -366,12 +367,19 @@ fn bodies_that_look_like_frame_code_of_another_size() {
 }
 
 #[test]
-fn states_survive_being_words() {
-    for state in [ENTRY, PUSHED, built(16), built(0x30), built(1 << 20)] {
-        assert_eq!(FrameLayout::from_bits(state.to_bits()), state);
+fn layouts_survive_being_words() {
+    for return_address in [0, 8, 16, 0x28, 1 << 20] {
+        for rbp in [SavedRbp::InRegister, SavedRbp::AtSp(0), SavedRbp::AtSp(return_address)] {
+            let layout = FrameLayout::new(return_address, rbp);
+            assert_eq!((layout.return_address(), layout.saved_rbp()), (return_address, rbp));
+            assert_eq!(FrameLayout::from_bits(layout.to_bits()), layout);
+            assert_eq!(Option::<FrameLayout>::from_scalar(Some(layout).to_scalar()), Some(layout));
+            let in_register = FrameLayout::new(return_address, SavedRbp::InRegister);
+            assert_eq!(layout.with_rbp_in_register(u64::MAX), in_register);
+            assert_eq!(layout.with_rbp_in_register(0), layout);
+        }
     }
-    let moved = FrameLayout::new(0x28, SavedRbp::InRegister);
-    assert_eq!(FrameLayout::from_bits(moved.to_bits()), moved);
+    assert_eq!(Option::<FrameLayout>::from_scalar(None::<FrameLayout>.to_scalar()), None);
 }
 
 #[test]

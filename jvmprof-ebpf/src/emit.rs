@@ -14,19 +14,18 @@ use aya_ebpf::{
 use aya_log_ebpf::debug;
 use jvmprof_common::{
     abi::{
-        BROKEN_TAIL_WORDS, COPY_WORDS, CROWDED_TAIL_WORDS, Counter, END_TAIL_WORDS, MAX_TAIL_WORDS,
-        RED_ZONE_WORDS, SAMPLE_WORDS, SampleHeader, Stop,
+        BROKEN_TAIL_WORDS, CROWDED_TAIL_WORDS, Counter, END_TAIL_WORDS, MAX_TAIL_WORDS, RED_ZONE_WORDS,
+        SAMPLE_WORDS, SampleHeader, Stop,
     },
     address::Avma,
-    unwind::verifier::bounded,
 };
 
 use crate::{
     counters::{count, count_stop},
     globals, goroutine,
-    scratch::{self, MAX_RANGES, MemoryRange, Scratch},
+    memory_copy::append_memory,
+    scratch::{self, Scratch},
     task::Task,
-    user_memory,
 };
 
 /// The daemon sets its size.
@@ -124,7 +123,7 @@ extern "C" fn append_tail(max_words: u64) -> u64 {
         return 0;
     }
     let mut left = max_words * 8 + below;
-    // Thread-local data lie at the end of a thread's stack, and behind them whatever was mapped
+    // Thread-local data lie at the end of a thread's stack, and after them whatever was mapped
     // before it.
     // SAFETY: the helper has no preconditions.
     let current = Task(unsafe { bpf_get_current_task() });
@@ -148,89 +147,6 @@ extern "C" fn append_tail(max_words: u64) -> u64 {
     words
 }
 
-/// Appends the first of [`Scratch::ranges`] to the sample, each after its address and the number of
-/// its words, and writes to the header how many words these are.
-#[unsafe(no_mangle)]
-#[inline(never)]
-pub extern "C" fn append_ranges(count: u64) -> u64 {
-    let mut all = 0;
-    for index in 0..MAX_RANGES {
-        let Some(scratch) = scratch::get() else {
-            break;
-        };
-        let at = scratch.used as usize;
-        if index as u64 >= count || at > SAMPLE_WORDS - COPY_WORDS {
-            break;
-        }
-        let MemoryRange { start, bytes } = scratch.ranges[index];
-        scratch.used += 2;
-        let words = if start.is_multiple_of(8) { append_memory(start.0, bytes) } else { 0 };
-        let Some(scratch) = scratch::get() else {
-            break;
-        };
-        scratch.words[at & (SAMPLE_WORDS - 1)] = start.0;
-        scratch.words[(at + 1) & (SAMPLE_WORDS - 1)] = words;
-        all += 2 + words;
-        scratch.header.far_words = all as u16;
-    }
-    all
-}
-
-/// Appends a range of memory to [`Scratch::words`], page by page, as far as it is readable, and
-/// returns how many words these are.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn append_memory(mut address: u64, bytes: u64) -> u64 {
-    let Some(scratch) = scratch::get() else {
-        return 0;
-    };
-    let mut left = bytes;
-    let begin = scratch.used;
-    let mut readable = begin;
-    // The pages of the longest tail, and one more each where the first and the last one aren't
-    // copied as a whole.
-    for _ in 0..MAX_TAIL_WORDS / COPY_WORDS + 2 {
-        let copied = append_page(address, left);
-        let bytes = copied & !IS_READABLE;
-        if bytes == 0 {
-            break;
-        }
-        if copied & IS_READABLE != 0 {
-            readable = scratch.used;
-        }
-        address += bytes;
-        left -= bytes;
-    }
-    scratch.used = readable;
-    readable.wrapping_sub(begin)
-}
-
-/// Appends memory up to the end of its page to [`Scratch::words`], and returns how many bytes these
-/// are, and [`IS_READABLE`]; 0 if nothing is left to copy, or no space.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn append_page(address: u64, left: u64) -> u64 {
-    let Some(scratch) = scratch::get() else {
-        return 0;
-    };
-    let to_page_end = 4096 - (address & 4095);
-    let bytes = if left < to_page_end { left } else { to_page_end };
-    let at = scratch.used as usize;
-    if bytes == 0 || at > SAMPLE_WORDS - COPY_WORDS {
-        return 0;
-    }
-    let bytes = bounded::<{ COPY_WORDS * 8 }>(bytes as usize);
-    // SAFETY: `at` leaves room for as many words.
-    let into =
-        unsafe { core::slice::from_raw_parts_mut(scratch.words.as_mut_ptr().add(at).cast::<u8>(), bytes) };
-    scratch.used += bytes as u64 / 8;
-    // Pages that the process hasn't touched yet lie within large frames: they become zeros here.
-    if user_memory::read(Avma(address), into) { bytes as u64 | IS_READABLE } else { bytes as u64 }
-}
-
-/// Bit of [`append_page`]'s result: the memory could be read.
-const IS_READABLE: u64 = 1 << 32;
-
 #[inline(always)]
 fn emit(scratch: &mut Scratch, is_urgent: bool) {
     let words = scratch.used as usize;
@@ -239,7 +155,7 @@ fn emit(scratch: &mut Scratch, is_urgent: bool) {
         return;
     }
     let bytes = (size_of::<SampleHeader>() + words * 8) as u64;
-    // The reader looks at the ring in short intervals anyway; waking it for each sample would cost
+    // The reader drains the ring in short intervals anyway; waking it for each sample would cost
     // more than the sample.
     let wakes = is_urgent || unread() >= u64::from(globals::wakeup_bytes());
     let flags = if wakes { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };

@@ -12,20 +12,20 @@ use jvmprof_common::{
 };
 
 use crate::{
-    emit::append_ranges,
+    memory_copy::append_ranges,
     scratch::{self, MemoryRange},
     task::Task,
     user_memory::read_word,
 };
 
-/// Where the thread's own memory has `g`, in all programs but those whose C code has such memory,
-/// too.
+/// Distance of `g` from the end of the thread's own memory, in all programs but those whose C code
+/// has such memory, too.
 const TLS: u64 = 8;
 
 /// `g.stack.hi`: the end of its stack, of the system stack at least as Go found it.
 const G_STACK_END: u64 = 8;
 
-/// What lies above that end: the first frames of a program.
+/// Bytes above that end: the first frames of a program.
 const ABOVE_END: u64 = 1024;
 
 /// `m.g0`: what runs on its system stack.

@@ -1,5 +1,5 @@
-//! Names of the kernel's own code, from the kernel itself: the daemon runs this program when it
-//! meets an address for the first time.
+//! Names of the kernel's own code, from the kernel itself: the daemon runs this program for an
+//! address that it has no name of.
 
 use aya_ebpf::{
     EbpfContext as _,
@@ -17,7 +17,7 @@ static NAMES: Array<[KernelName; KERNEL_NAMES]> = Array::with_max_entries(1, 0);
 /// Documentation/core-api/printk-formats.rst).
 static FORMAT: [u8; 4] = *b"%pS\0";
 
-/// Names the first addresses of [`NAMES`], as many as its argument says. It belongs to no
+/// Names the first addresses of [`NAMES`], as many as its argument is. It belongs to no
 /// tracepoint: `BPF_PROG_TEST_RUN` runs it.
 #[raw_tracepoint]
 fn kernel_names(ctx: RawTracePointContext) -> i32 {
@@ -34,7 +34,7 @@ fn kernel_names(ctx: RawTracePointContext) -> i32 {
         let name = unsafe { &mut (*names)[index] };
         let mut address = name.address;
         if address == 0 {
-            // SAFETY: the context is this program's, and there is room for one address.
+            // SAFETY: the context is this program's, and the buffer holds one address.
             unsafe { bpf_get_stack(ctx.as_ptr(), (&raw mut address).cast(), 8, 0) };
         }
         // SAFETY: the text is that long, the format ends in a zero and takes one argument of eight

@@ -10,7 +10,7 @@
 //! 2. `leaf` ([`walk`]), which walks the interrupted frame and tail-calls
 //! 3. `unwind` ([`walk`]), which walks [`jvmprof_common::abi::FRAMES_PER_PROGRAM`] callers and
 //!    tail-calls itself until the stack ends;
-//! 4. `frozen` ([`walk`]) takes its place for the frames of a virtual thread that lie in the Java
+//! 4. `frozen` ([`walk`]) runs instead for the frames of a virtual thread that lie in the Java
 //!    heap.
 //! 5. At the end, in whichever program that is, [`emit`] copies what the daemon needs to go on,
 //!    also of [`goroutine`]s, and writes the sample to the ring buffer.
@@ -24,7 +24,7 @@
 //! - `process_fork` and `process_exec` ([`process_filter`]): children of profiled processes are
 //!   profiled, and the tables forget a program that was replaced;
 //! - `new_mapping` and, on kernels that don't take it, `unmapped_area` ([`mapping_events`]): the
-//!   tables forget a process one of whose libraries takes the place of another;
+//!   tables forget a process that maps a library where another one was;
 //! - `kernel_names` ([`kernel_names`]), which the daemon runs to name addresses of the kernel.
 #![no_std]
 #![no_main]
@@ -35,6 +35,7 @@ mod globals;
 mod goroutine;
 mod kernel_names;
 mod mapping_events;
+mod memory_copy;
 mod process_filter;
 mod sample;
 mod scratch;

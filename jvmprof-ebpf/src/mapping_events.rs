@@ -1,4 +1,4 @@
-//! Code that takes the place of other code: a library that was unloaded, and the next one at the
+//! Code that is mapped where other code was: a library that was unloaded, and the next one at the
 //! same address.
 
 use aya_ebpf::{
@@ -16,8 +16,8 @@ use crate::{globals, tables};
 const VM_EXEC: u64 = 4;
 
 /// `perf_event_mmap(vma)`: the kernel calls it for each new mapping, and for one whose protection
-/// has changed, before the process goes on. What the tables say of the place is of the past then;
-/// until the daemon has told of the process anew, it walks the stacks.
+/// has changed, before the process goes on. What the tables say of these addresses doesn't hold any
+/// more then; until the daemon has published the process anew, it walks the stacks.
 ///
 /// Runtimes map and protect their generated code all the time. That is anonymous memory, or lies
 /// where the tables expect such code, and changes nothing.
@@ -34,7 +34,7 @@ fn new_mapping(ctx: FEntryContext) -> i32 {
     0
 }
 
-/// `vm_unmapped_area(address, info)`: the kernel has found a free place for a new mapping. If the
+/// `vm_unmapped_area(address, info)`: the kernel has found free addresses for a new mapping. If the
 /// tables speak of code there, that was unmapped. For kernels that don't take [`new_mapping`]: what
 /// is mapped over other code, at an address of the process's choice, passes it by.
 #[raw_tracepoint(tracepoint = "vm_unmapped_area")]
@@ -42,7 +42,7 @@ fn unmapped_area(ctx: RawTracePointContext) -> i32 {
     let start = ctx.arg::<u64>(0);
     let length = ctx.arg::<u64>(1) + u64::from(globals::area_length());
     let tgid = ctx.tgid();
-    // A place is one of user space; instead of one, there may be an error's number.
+    // The address is one of user space, unless it is an error's number.
     if start < 1 << 56
         && let Some(length) = read(length)
         && length != 0
@@ -69,7 +69,7 @@ impl Vma {
         self.read(globals::vma_start())
     }
 
-    /// The first address behind it.
+    /// The first address after it.
     #[inline(always)]
     fn end(self) -> Option<u64> {
         self.read(globals::vma_end())

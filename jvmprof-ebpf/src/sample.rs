@@ -1,5 +1,5 @@
-//! The perf event program: who runs, in the kernel or in user code, and from which registers the
-//! walk starts.
+//! The perf event program `sample`: the identity of what runs, in the kernel or in user code, and
+//! the registers from which the walk starts.
 
 use aya_ebpf::{
     EbpfContext,
@@ -43,11 +43,11 @@ fn sample(ctx: PerfEventContext) -> u32 {
         count(Counter::UnwinderUnavailable);
         return 0;
     };
-    // The daemon tells only of processes that are profiled, so that mostly one search does.
+    // The daemon publishes only processes that are profiled, so that mostly one look-up does.
     let process = tables::process(tgid, start_ns);
     let is_published = process.is_some();
-    // At once: kept for later, what a process that isn't known has none of would be read from the
-    // stack all the same, where nothing was written. Kernels before 6.3 refuse that.
+    // At once: kept for later, what a process that isn't published has none of would be read from
+    // the stack all the same, where nothing was written. Kernels before 6.3 refuse that.
     scratch.is_published = u64::from(is_published);
     scratch.process = process.unwrap_or_default();
     if !is_published && !process_filter::is_profiled(tgid) {

@@ -18,7 +18,7 @@ use jvmprof_common::{
 
 use crate::walk::{method_cache::MethodCache, unwind_cache::UnwindCache};
 
-/// What a CPU keeps.
+/// The memory of one CPU.
 #[repr(C)]
 struct Cpu {
     copies: Copies,
@@ -72,7 +72,7 @@ pub struct Scratch {
     pub region: Region,
     /// The current frame, of HotSpot's code.
     pub frame: EncodedFrame,
-    /// What is to be copied of the memory beside the stack.
+    /// Ranges to copy beside the stack.
     pub ranges: [MemoryRange; MAX_RANGES],
     pub barrier_var: BarrierVar,
     /// The rule of the current frame, of native code.
@@ -99,7 +99,7 @@ pub struct Copies {
     /// The begin of a code blob, from its block's mark on.
     pub block: [u64; BLOCK_WORDS],
     pub code: LoadedCode,
-    /// Of the current frame, an interpreted one.
+    /// The method of the current frame, an interpreted one.
     pub method: MethodIdentity,
     /// 1 if that was cached.
     pub method_was_cached: u64,
@@ -119,7 +119,7 @@ pub fn copies() -> Option<*mut Copies> {
 }
 
 impl Scratch {
-    /// Appends a word; the mask only tells the verifier what the limits of frames already
+    /// Appends a word; the mask only shows the verifier what the limits of frames already
     /// guarantee.
     #[inline(always)]
     pub fn push(&mut self, word: u64) {

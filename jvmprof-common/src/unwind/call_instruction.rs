@@ -11,7 +11,7 @@ use crate::address::Avma;
 #[inline(always)]
 pub const fn ends_in_call(before: u64) -> bool {
     let [_, b7, b6, b5, b4, b3, b2, b1] = before.to_le_bytes();
-    // The opcode `FF` and the ModRM byte behind it, by the length of what follows the two.
+    // The opcode `FF` and the ModRM byte after it, by the length of what follows the two.
     b5 == 0xe8
         || (b2 == 0xff && is_call_modrm(b1, 0))
         || (b3 == 0xff && is_call_modrm(b2, 1))

@@ -50,8 +50,8 @@ impl Cursor {
     }
 }
 
-/// How to find the caller of a frame of native code. For a return address the rule of the call, at
-/// `pc - 1`, applies.
+/// The rule that finds the caller of a frame of native code. For a return address the rule of the
+/// call, at `pc - 1`, applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnwindRule {
     /// The frame pointer is set up: code of runtimes that keep it, and code without unwind rows.

@@ -3,7 +3,7 @@
 //! - Loops are bounded, and indices are masked with a power of two.
 //! - State lies in memory of the CPU, so that the verifier sees the same state at each turn of a
 //!   loop.
-//! - [`BarrierVar`] and [`bounded`] limit what the verifier knows of a value, or tell it.
+//! - [`BarrierVar`] and [`bounded`] change what the verifier knows of a value.
 //! - What is reached on many paths is a *subprogram*, a global function of the kernel program: the
 //!   verifier checks it once, for any arguments, instead of once for each path that leads there.
 //!   They are in one table, [`super::hotspot::subprograms`]; [`Scalar`] is what they take and
@@ -16,7 +16,7 @@ use crate::address::{Avma, StackAddress};
 /// Memory through which a value passes to lose its history, as libbpf's `barrier_var` does for the
 /// compiler.
 ///
-/// An index that is added to a pointer becomes "precise": the verifier then tells states apart by
+/// An index that is added to a pointer becomes "precise": the verifier then distinguishes states by
 /// it, and by everything it was made of, and follows each path through a search or a loop. What
 /// comes from a map's memory has no history (Linux kernel/bpf/verifier.c, `mark_chain_precision`).
 /// It must lie in a map for that.

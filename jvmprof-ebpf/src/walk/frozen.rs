@@ -8,10 +8,7 @@ use jvmprof_common::{
     unwind::hotspot::continuation::{frozen_frames, stack_chunk},
 };
 
-use super::{
-    target::frame_target,
-    unwind_cache, {FROZEN, UNWIND, WALKED, tail_call},
-};
+use super::{FROZEN, UNWIND, WALKED, cache_lookup, tail_call, target::frame_target};
 use crate::{
     counters::count,
     emit::finish,
@@ -67,7 +64,7 @@ extern "C" fn walk_frozen() -> u64 {
 
 #[inline(always)]
 fn walk_one(scratch: &mut Scratch, copies: *mut Copies) -> Result<(), Stop> {
-    let jvm = unwind_cache::jvm(scratch).ok_or(Stop::Frozen)?;
+    let jvm = cache_lookup::jvm(scratch).ok_or(Stop::Frozen)?;
     let mut cursor = scratch.cursor;
     let mut target = frame_target!(scratch, copies, None, jvm.code_start);
     let next = if scratch.frozen.entry == StackAddress(0) {
@@ -90,7 +87,7 @@ fn walk_one(scratch: &mut Scratch, copies: *mut Copies) -> Result<(), Stop> {
             scratch.frames -= 1;
             scratch.used -= STUB_WORDS;
         }
-        unwind_cache::flag_new_code(scratch);
+        cache_lookup::flag_new_code(scratch);
         scratch.push_frame();
         if !is_last {
             scratch.cursor = cursor;

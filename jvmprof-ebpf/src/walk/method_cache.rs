@@ -1,7 +1,7 @@
 //! Cache of the methods of interpreted frames.
 //!
 //! Finding which method is at an address takes seven reads all over the JVM's metadata, since a
-//! class may have been unloaded and another one have taken its place. The lowest frames of nearly
+//! class may have been unloaded and another one have got its memory. The lowest frames of nearly
 //! every Java thread are interpreted, the same ones in each sample. What was found of a method
 //! holds until the JVM loads a class ([`Jvm::loaded_classes`]).
 
@@ -27,7 +27,8 @@ struct CachedMethod {
 
 #[repr(C)]
 pub struct MethodCache {
-    /// Of this sample's process; [`UNKNOWN`] if it can't be read; 0 if it hasn't been yet.
+    /// The generation of this sample's process; [`UNKNOWN`] if it can't be read; 0 if it hasn't
+    /// been yet.
     generation: u64,
     methods: [CachedMethod; METHODS],
 }

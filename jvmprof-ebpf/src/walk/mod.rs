@@ -6,9 +6,9 @@
 //! by the steppers of [`jvmprof_common::unwind`], which see the process as a [`target`] and call
 //! [`subprograms`].
 
+mod cache_lookup;
 mod frozen;
 pub mod method_cache;
-mod subprograms;
 mod target;
 pub mod unwind_cache;
 
@@ -68,7 +68,7 @@ fn leaf(ctx: PerfEventContext) -> u32 {
         (*copies).window.clear();
         (*copies).method_cache.begin_sample();
     }
-    unwind_cache::begin_sample(scratch);
+    cache_lookup::begin_sample(scratch);
     let stop = match classify(scratch, copies, true) {
         Ok(WALKED_CACHED) => WALKED,
         Ok(HOTSPOT) => step_java_leaf(),
@@ -154,7 +154,7 @@ fn classify(scratch: &mut Scratch, copies: *mut Copies, is_leaf: bool) -> Result
     let is_usual = is_leaf || !here.exact;
     let kind = match is_usual {
         true if !is_leaf && is_interpreted(scratch, here.pc) => HOTSPOT,
-        true => unwind_cache::get(scratch, &here),
+        true => cache_lookup::get(scratch, &here),
         false => CachedPc::NONE,
     };
     if kind == CachedPc::COMPILED || kind == CachedPc::STUB {
@@ -174,7 +174,7 @@ fn classify(scratch: &mut Scratch, copies: *mut Copies, is_leaf: bool) -> Result
     }
     let kind = find_code(scratch, &here, is_leaf)?;
     if is_usual && kind == CachedPc::ROWS {
-        unwind_cache::insert_rule(scratch, &here);
+        cache_lookup::insert_rule(scratch, &here);
     }
     Ok(kind)
 }
@@ -207,12 +207,12 @@ fn step_java(is_leaf: bool) -> u64 {
     unsafe { (*copies).method_was_cached = 0 };
     let stepped = step_hotspot(scratch, copies, &mut cursor, is_leaf);
     if unsafe { (*copies).method_was_cached } == 0 {
-        unwind_cache::flag_new_code(scratch);
+        cache_lookup::flag_new_code(scratch);
     }
     if (is_leaf || !here.exact) && stepped.is_ok() {
-        unwind_cache::insert_generated(scratch, &here);
+        cache_lookup::insert_generated(scratch, &here);
         if is_leaf {
-            unwind_cache::insert_nmethod(scratch, &here);
+            cache_lookup::insert_nmethod(scratch, &here);
         }
     }
     scratch.push_frame();
@@ -280,7 +280,7 @@ const WALKED_CACHED: u32 = 20;
 /// Returns true for a return address of the interpreter: nothing in it is cached.
 #[inline(always)]
 fn is_interpreted(scratch: &Scratch, pc: Avma) -> bool {
-    unwind_cache::jvm(scratch).is_some_and(|jvm| jvm.returns_to_interpreter(pc))
+    cache_lookup::jvm(scratch).is_some_and(|jvm| jvm.returns_to_interpreter(pc))
 }
 
 /// Writes the cursor's region to [`Scratch::region`] and its rule to [`Scratch::rule`], and returns
@@ -288,7 +288,7 @@ fn is_interpreted(scratch: &Scratch, pc: Avma) -> bool {
 #[inline(always)]
 fn find_code(scratch: &mut Scratch, here: &Cursor, is_leaf: bool) -> Result<u32, Stop> {
     let at = if here.exact { here.pc } else { here.pc - 1 };
-    if !unwind_cache::find_region(scratch, at) {
+    if !cache_lookup::find_region(scratch, at) {
         if is_leaf {
             // A jump through a bad pointer, or code that was mapped a moment ago.
             scratch.push(FrameWord::exact(here.pc.0).0);
@@ -320,7 +320,7 @@ fn find_code(scratch: &mut Scratch, here: &Cursor, is_leaf: bool) -> Result<u32,
 #[inline(always)]
 fn step_cached(scratch: &mut Scratch, copies: *mut Copies, cursor: &mut Cursor, kind: u32) -> bool {
     let cached = scratch.frame.cached;
-    let Some(jvm) = unwind_cache::jvm(scratch) else { return false };
+    let Some(jvm) = cache_lookup::jvm(scratch) else { return false };
     let mut target = frame_target!(scratch, copies, None, 0);
     if !cached.is_valid(&mut target, jvm) {
         return false;
@@ -340,7 +340,7 @@ fn step_hotspot(
     cursor: &mut Cursor,
     is_leaf: bool,
 ) -> Result<(), Stop> {
-    let jvm = unwind_cache::jvm(scratch).ok_or(Stop::CodeUnreadable)?;
+    let jvm = cache_lookup::jvm(scratch).ok_or(Stop::CodeUnreadable)?;
     let registers = if is_leaf { Some(&scratch.header.registers) } else { None };
     let mut target = frame_target!(scratch, copies, registers, jvm.code_start);
     if is_leaf {
@@ -364,7 +364,7 @@ fn step_by_rule(
     }
     let registers = if is_leaf { Some(&scratch.header.registers) } else { None };
     let rule = scratch.rule;
-    let jvm = unwind_cache::jvm(scratch);
+    let jvm = cache_lookup::jvm(scratch);
     let mut target = frame_target!(scratch, copies, registers, 0);
     if kind == FRAME_POINTER || kind == GENERATED {
         frame_pointer_stepper::step(cursor, &mut target).map_err(|stop| {

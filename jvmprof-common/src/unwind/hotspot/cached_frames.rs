@@ -5,8 +5,8 @@
 //! memory to find out, most of which miss every cache of the CPU. But it holds for as long as the
 //! code is there, and two reads show whether it is: its block of the code heap is in use, and
 //! begins with an nmethod of this compile id, which no other nmethod of this JVM gets, or with a
-//! stub of this name. A block that was freed keeps its contents until another one takes its place,
-//! and other blocks may come to lie in its end before that (openjdk
+//! stub of this name. A block that was freed keeps its contents until another one is allocated
+//! there, and other blocks may come to lie in its end before that (openjdk
 //! src/hotspot/share/memory/heap.cpp, `search_freelist`).
 
 use super::compiled::frame_layout::{FrameLayout, SavedRbp};
@@ -16,7 +16,7 @@ use crate::frame::FrameWord;
 use crate::jvm::Jvm;
 use crate::unwind::is_code_address;
 
-/// What holds of a frame at one pc for as long as its code is there.
+/// A frame at one pc, as it is for as long as its code is there.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CachedFrame {
@@ -25,7 +25,7 @@ pub struct CachedFrame {
     pub blob: Avma,
     /// Second word of the frame: [`crate::frame::compiled_word`], or the address of the name.
     pub word: u64,
-    /// Of an nmethod's frame.
+    /// The layout of an nmethod's frame.
     pub layout: FrameLayout,
 }
 
@@ -81,17 +81,17 @@ pub fn step(
     true
 }
 
-/// What the layout of an nmethod's frames is found by.
+/// An nmethod, as far as the layout of its frames depends on it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Nmethod {
     /// Address of its header; 0 if it is none.
     pub blob: Avma,
-    /// Where its code begins.
+    /// Begin of its code.
     pub code: Avma,
     /// The verified entry point.
     pub entry: Avma,
-    /// Where the prologue ends.
+    /// End of the prologue.
     pub built: Avma,
     /// Size of its frame with the return address; 0 if it has none.
     pub frame_bytes: u64,

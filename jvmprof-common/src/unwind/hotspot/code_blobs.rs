@@ -168,3 +168,22 @@ pub(super) fn code_address(target: &impl HotspotTarget, field: u16, is_offset: b
     // -1: the nmethod has none.
     if offset as i32 <= 0 { Avma(0) } else { base + u64::from(offset) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_of_code_survive_a_register() {
+        let blob = Avma(0x7f00_0000_1000);
+        for found in [
+            Ok(CodeBlob::Interpreter),
+            Ok(CodeBlob::Nmethod(blob)),
+            Ok(CodeBlob::Stub(blob)),
+            Err(Stop::UnknownCode),
+            Err(Stop::CodeUnreadable),
+        ] {
+            assert_eq!(Result::from_scalar(found.to_scalar()), found);
+        }
+    }
+}

@@ -40,7 +40,7 @@ use continuation::return_barrier;
 pub struct EncodedFrame {
     /// Its words, see [`crate::frame::UserFrame`].
     pub words: [u64; MAX_FRAME_WORDS],
-    /// How many of them.
+    /// Number of its words.
     pub count: u64,
     pub cached: CachedFrame,
     /// The interrupted nmethod.
@@ -60,7 +60,7 @@ impl EncodedFrame {
 /// Moves the cursor from a frame that was left by a call to its caller, and encodes the frame.
 ///
 /// # Errors
-/// Why there is no caller to be found; `frame` is encoded all the same. [`Stop::Frozen`]: it may be
+/// The reason why no caller was found; `frame` is encoded all the same. [`Stop::Frozen`]: it may be
 /// found by [`continuation`].
 #[inline(always)]
 pub fn step(

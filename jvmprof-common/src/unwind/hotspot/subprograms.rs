@@ -7,7 +7,7 @@
 //! - the methods of [`super::HotspotTarget`] by which the stepper calls them: they run the function
 //!   at once, in the daemon and in tests;
 //! - the global functions of the kernel program and its targets' methods that call those
-//!   (`jvmprof-ebpf/src/walk/subprograms.rs`).
+//!   (`jvmprof-ebpf/src/walk/target/subprograms.rs`).
 //!
 //! A row's group says what a subprogram reads and writes beside its arguments:
 //! - `arguments`: nothing;
@@ -25,7 +25,7 @@ macro_rules! hotspot_subprograms {
     ($expand:ident) => {
         $expand! {
             arguments {
-                /// Returns the length of an instruction that restores a register behind a barrier's
+                /// Returns the length of an instruction that restores a register after a barrier's
                 /// call.
                 fn restore_length(instruction: u64) -> u64 = barrier_spills::restore_length;
             }
@@ -51,7 +51,7 @@ macro_rules! hotspot_subprograms {
                 /// Returns the layout at the pc whose code is loaded.
                 fn layout_at_pc(left: u64, bytes: u64) -> FrameLayout = layout_at_pc::layout_at_pc,
                     else FrameLayout::AT_ENTRY;
-                /// Returns the layout at the pc, behind the prologue, whose code is loaded.
+                /// Returns the layout at the pc, after the prologue, whose code is loaded.
                 fn layout_in_body(bytes: u64) -> FrameLayout = layout_at_pc::layout_in_body,
                     else FrameLayout::AT_ENTRY;
                 /// Loads the code around a pc where a signal has interrupted it, and returns the

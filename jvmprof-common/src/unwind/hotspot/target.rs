@@ -77,14 +77,14 @@ pub trait HotspotTarget: Memory {
     /// Reads the byte at an address.
     fn read_u8(&mut self, address: Avma) -> Option<u8>;
 
-    /// Reads the byte at an address, and the word at another one behind it, in one read if the
+    /// Reads the byte at an address, and the word at another one after it, in one read if the
     /// target has a cheap way. Of a word that isn't aligned to 8 the upper half is anything.
     fn read_pair(&mut self, byte: Avma, word: Avma) -> Option<(u8, u64)> {
         Some((self.read_u8(byte)?, self.read_object(word)?))
     }
 
     /// Loads the [`HEADER_BYTES`](code_blobs::HEADER_BYTES) at an address (or
-    /// [`SHORT_HEADER_BYTES`](code_blobs::SHORT_HEADER_BYTES), and zeros behind them).
+    /// [`SHORT_HEADER_BYTES`](code_blobs::SHORT_HEADER_BYTES), and zeros after them).
     fn load_header(&mut self, address: Avma) -> bool;
 
     /// Returns a word of the loaded header; the index is taken modulo

@@ -1,6 +1,6 @@
 //! What compiled code keeps below its frame while it calls a collector's barrier.
 //!
-//! C2's keeps registers. The slow paths of barriers (ZGC's; from JDK 24 on G1's, too) lie behind
+//! C2's keeps registers. The slow paths of barriers (ZGC's; from JDK 24 on G1's, too) lie after
 //! the method's code, lower the stack pointer for the registers that are in use, and call the JVM,
 //! directly or by a stub (openjdk src/hotspot/cpu/x86/gc/shared/barrierSetAssembler_x86.cpp,
 //! `SaveLiveRegisters`):
@@ -16,7 +16,7 @@
 //! [push rax]  sub rsp, 16  mov [rsp + ...], reg  ...  call  add rsp, 16  [mov ref, rax]  [pop rax]  jmp back
 //! ```
 //!
-//! What lies behind the call says how far the frame is away. No other code ends in `add rsp` and
+//! What lies after the call says how far the frame is away. No other code ends in `add rsp` and
 //! `jmp`: an epilogue pops rbp in between.
 
 use super::super::HotspotTarget;
@@ -66,7 +66,7 @@ pub fn spilled_bytes(target: &mut impl HotspotTarget, pc: Avma) -> u64 {
         after >>= 8;
     }
     let is_jump = after & 0xff == JMP || after & 0xff == JMP_SHORT;
-    // The stack pointer is a multiple of 16 at calls, before and behind.
+    // The stack pointer is a multiple of 16 at calls, before and after.
     if is_jump && bytes & 15 == 0 && bytes <= MAX_BYTES && (length == 7 || bytes < 0x80) {
         bytes + popped
     } else {

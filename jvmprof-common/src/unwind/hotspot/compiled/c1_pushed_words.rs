@@ -1,7 +1,7 @@
 //! Words that C1's code keeps on the stack for some instructions: its frame is that much longer
 //! there.
 //!
-//! Arguments of the check of a type, and what the copy of an array of objects needs again behind
+//! Arguments of the check of a type, and what the copy of an array of objects needs again after
 //! its own (openjdk src/hotspot/cpu/x86/c1_LIRAssembler_x86.cpp, `emit_typecheck_helper` and
 //! `emit_arraycopy`):
 //!
@@ -116,12 +116,12 @@ pub fn popped_bytes(code: &LoadedCode, at: usize) -> u64 {
     if second == COPY_BYTES { first + COPY_BYTES } else { first }
 }
 
-/// How many of the bytes that [`array_copy_state`] looks at lie before the pc.
+/// Bytes before the pc that [`array_copy_state`] reads.
 pub const BEFORE: usize = CODE_BYTES - 8;
-/// How far apart two such windows are, so that whatever begins a copy lies in one of them.
+/// Distance of two such windows, so that whatever begins a copy lies in one of them.
 pub const BETWEEN: usize = BEFORE - 8;
 
-/// What the code before a pc has last done of a copy.
+/// The last step of a copy in the code before a pc.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArrayCopyState(u64);
@@ -146,7 +146,7 @@ impl Scalar for ArrayCopyState {
 }
 
 /// Returns whether the code before a pc has begun a copy and not ended it; loaded are [`BEFORE`]
-/// bytes before it and some behind. With compact headers (JDK 28) it takes two windows to see all
+/// bytes before it and some after. With compact headers (JDK 28) it takes two windows to see all
 /// of one.
 ///
 /// Without any branch, by masks with a bit for each byte: the verifier would follow all of them.
@@ -158,7 +158,7 @@ pub fn array_copy_state(code: &LoadedCode) -> ArrayCopyState {
     let pushes =
         pair_positions(matching_bytes(code, 0xf8, PUSH), matching_bytes(code, 0xff, PUSH | RBP), prefix);
     let pops = pair_positions(matching_bytes(code, 0xf8, POP), matching_bytes(code, 0xff, POP | RBP), prefix);
-    // As many bytes as two have, 2 to 4, and the load behind them.
+    // As many bytes as two have, 2 to 4, and the load after them.
     let begins = |length: usize| {
         let before = (1 << (BEFORE - length + 1)) - 1;
         pushes[length - 2] & load >> length & before

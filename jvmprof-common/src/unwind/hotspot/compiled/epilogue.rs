@@ -10,17 +10,17 @@
 //!
 //! the last one being Graal's (openjdk jdk-11 src/jdk.internal.vm.compiler,
 //! `AMD64HotSpotReturnOp`). SIZE is the frame's size in bytes with the return address; it is known,
-//! so that an immediate that equals it tells these instructions from others.
+//! so that an immediate that equals it distinguishes these instructions from others.
 
 use super::instructions::{
     CODE_BEFORE, FOUR_BYTES, JMP, LoadedCode, POP_RBP, PUSH_RBP, RET, STORE_R10, VZEROUPPER, begins_with,
     word,
 };
 
-/// Returns where the code goes on behind the first instruction of a poll, if one is at the pc.
+/// Returns where the code goes on after the first instruction of a poll, if one is at the pc.
 ///
 /// The return address is on top of the stack where the pc's `ret` is next but for a poll and
-/// `vzeroupper`, none of which moves the stack pointer, however far behind the `pop rbp` is
+/// `vzeroupper`, none of which moves the stack pointer, however far after the `pop rbp` is
 /// ([`returns_at`]). Between them may be a check of the reserved zone of the stack
 /// (`MacroAssembler::reserved_stack_check`, in methods with `@ReservedStackAccess` such as those of
 /// `ReentrantLock`).
@@ -46,7 +46,7 @@ pub fn first_poll_end(code: &LoadedCode) -> usize {
     CODE_BEFORE + bytes
 }
 
-/// Returns true if there is a `ret` here, or behind the second instruction of a poll and
+/// Returns true if there is a `ret` here, or after the second instruction of a poll and
 /// `vzeroupper`.
 #[inline(always)]
 pub fn returns_at(code: &LoadedCode, at: usize) -> bool {
@@ -94,7 +94,7 @@ const CMP_R15: u64 = 0x7f_8349;
 
 /// Returns true at the end of a native wrapper, after its `leave` (openjdk
 /// src/hotspot/cpu/x86/sharedRuntime_x86_64.cpp, `generate_native_wrapper`): `cmp [r15 +
-/// pending_exception], 0`, `jne`, `ret`, `jmp blob`; on late JDKs behind a poll: `test [r15 +
+/// pending_exception], 0`, `jne`, `ret`, `jmp blob`; on late JDKs after a poll: `test [r15 +
 /// poll], 1`, `je`, `mov r10, pc`, `mov [r15 + saved_exception_pc], r10`, `jmp blob`.
 #[inline(always)]
 pub(super) fn is_after_leave(code: &LoadedCode) -> bool {
@@ -139,8 +139,8 @@ pub(super) fn is_poll_stub(code: &LoadedCode) -> bool {
             && word(code, pc) & 0xff == JMP)
 }
 
-/// Returns false if the frame is built at a pc behind the prologue, for want of any instruction
-/// that [`super::layout_at_pc`] looks for there: a byte of each is at one of few places. That is so
+/// Returns false if the frame is built at a pc after the prologue, for want of any instruction
+/// that [`super::layout_at_pc`] knows: a byte of each is at one of few positions. That is so
 /// for nearly all pcs, and quicker to find out than which instruction it is.
 #[inline(always)]
 pub fn may_be_unbuilt(code: &LoadedCode) -> bool {
@@ -179,7 +179,7 @@ const fn at<const N: usize>(places: [u32; N]) -> u64 {
     mask
 }
 
-/// Not 0 if a word has this byte at one of these places; it may have it before one of them only.
+/// Returns 0 unless a word has this byte at one of these positions, or at a lower one.
 #[inline(always)]
 fn has(word: u64, byte: u64, places: u64) -> u64 {
     let zeros = word ^ splat(byte);

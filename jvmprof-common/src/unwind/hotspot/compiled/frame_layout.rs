@@ -1,9 +1,9 @@
-//! Where the return address and the caller's rbp are in a compiled frame.
+//! The layout of a compiled frame at one pc: where the return address and the caller's rbp are.
 
 use super::instructions::FOUR_BYTES;
 use crate::unwind::verifier::Scalar;
 
-/// Where the caller's rbp is.
+/// Location of the caller's rbp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SavedRbp {
     InRegister,
@@ -11,7 +11,7 @@ pub enum SavedRbp {
     AtSp(u64),
 }
 
-/// Where the return address and the caller's rbp are, from the stack pointer on, at one pc of an
+/// Locations of the return address and the caller's rbp, from the stack pointer on, at one pc of an
 /// nmethod.
 ///
 /// One word: offsets, which are multiples of 8, fit 31 bits. The return address's is in the upper
@@ -35,7 +35,7 @@ impl FrameLayout {
         Self(return_address << 32 | rbp)
     }
 
-    /// The whole frame is there; it has so many bytes, 16 or more.
+    /// Returns the layout of a whole frame of `bytes`, 16 or more.
     #[inline(always)]
     pub const fn built(bytes: u64) -> Self {
         Self::new(bytes - 8, SavedRbp::AtSp(bytes - 16))

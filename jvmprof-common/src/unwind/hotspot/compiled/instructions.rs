@@ -4,7 +4,7 @@
 /// Bytes of code that are loaded at a time. A power of two.
 pub const CODE_BYTES: usize = 64;
 pub const CODE_WORDS: usize = CODE_BYTES / 8;
-/// How many of them lie before the pc, where a frame's layout is looked for.
+/// Bytes before the pc, where they are loaded for a frame's layout.
 pub const CODE_BEFORE: usize = 24;
 
 /// A piece of code that was loaded; the first byte is the lowest of the first word.

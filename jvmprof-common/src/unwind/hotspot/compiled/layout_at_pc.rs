@@ -12,7 +12,7 @@ use super::prologue::{layout_in_prologue, layout_in_second_prologue};
 use crate::address::Avma;
 
 /// Returns the layout at the pc whose code is loaded, in a frame of `bytes` (16 or more). `left`:
-/// bytes to the end of the prologue, 0 behind it.
+/// bytes to the end of the prologue, 0 after it.
 #[inline(always)]
 pub fn layout_at_pc(target: &mut impl HotspotTarget, left: u64, bytes: u64) -> FrameLayout {
     match left {
@@ -21,14 +21,14 @@ pub fn layout_at_pc(target: &mut impl HotspotTarget, left: u64, bytes: u64) -> F
     }
 }
 
-/// As [`layout_at_pc`], behind the prologue.
+/// As [`layout_at_pc`], after the prologue.
 #[inline(always)]
 pub fn layout_in_body(target: &mut impl HotspotTarget, bytes: u64) -> FrameLayout {
     let at = first_poll_end(target.code());
     if target.returns_at(at) { FrameLayout::AT_ENTRY } else { layout_before_end(target.code(), bytes) }
 }
 
-/// Loads the code around `pc`, behind the prologue, where a signal has interrupted a frame of
+/// Loads the code around `pc`, after the prologue, where a signal has interrupted a frame of
 /// `bytes`, and returns its layout.
 #[inline(always)]
 pub fn layout_at_signal(target: &mut impl HotspotTarget, pc: Avma, bytes: u64) -> FrameLayout {
@@ -38,7 +38,7 @@ pub fn layout_at_signal(target: &mut impl HotspotTarget, pc: Avma, bytes: u64) -
     }
 }
 
-/// Returns the layout at a pc behind the prologue whose `ret` isn't the next instruction but for a
+/// Returns the layout at a pc after the prologue whose `ret` isn't the next instruction but for a
 /// poll.
 #[inline(always)]
 fn layout_before_end(code: &LoadedCode, bytes: u64) -> FrameLayout {

@@ -26,11 +26,11 @@ const MAX_PUSHED: u64 = 32;
 /// `CompLevel_simple` to `CompLevel_full_profile` (openjdk
 /// src/hotspot/share/compiler/compilerDefinitions.hpp).
 const C1_TIERS: core::ops::RangeInclusive<u64> = 1..=3;
-/// What a compiled frame's pc has from its nmethod's begin, at most.
+/// Distance of a compiled frame's pc from its nmethod's begin, at most.
 const MAX_DELTA: u64 = 1 << 28;
 
 /// Leaves a frame that was left by a call, so that it is built; or by a signal, as up to JDK 15 at
-/// each poll for safepoints, also those behind the end of the frame.
+/// each poll for safepoints, also those after the end of the frame.
 #[inline(always)]
 pub(super) fn step(
     cursor: &mut Cursor,
@@ -143,9 +143,9 @@ pub(super) fn read_nmethod(target: &mut impl HotspotTarget, jvm: &Jvm, blob: Avm
 /// Bits of a frame's shape that are [`Nmethod::flags`].
 const SHAPE_FLAG_BITS: u32 = 8;
 
-/// Loads the code at an nmethod's entry point, and returns the shape of its frames, which have so
-/// many bytes by its header: [`Nmethod::flags`], and above them how far behind the entry point the
-/// frame is built, if the code shows it ([`Nmethod::HAS_BUILT`]). `level`: its tier.
+/// Loads the code at an nmethod's entry point, and returns the shape of its frames, which have
+/// `bytes` by its header: [`Nmethod::flags`], and above them the distance from the entry point to
+/// where the frame is built, if the code shows it ([`Nmethod::HAS_BUILT`]). `level`: its tier.
 #[inline(always)]
 pub fn frame_shape(target: &mut impl HotspotTarget, entry: Avma, bytes: u64, level: u64) -> u64 {
     if C1_TIERS.contains(&level) {

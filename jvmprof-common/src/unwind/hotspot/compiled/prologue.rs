@@ -1,4 +1,4 @@
-//! Prologues of compiled methods: how far one has come, and what it tells of the frame.
+//! Prologues of compiled methods: how far one has come, and the frame that it builds.
 //!
 //! They are one of (openjdk src/hotspot/cpu/x86/macroAssembler_x86.cpp `verified_entry`,
 //! c1_MacroAssembler_x86.cpp `build_frame`, sharedRuntime_x86_64.cpp `generate_native_wrapper`)
@@ -36,13 +36,13 @@ pub fn layout_in_prologue(target: &impl HotspotTarget, left: u64, bytes: u64) ->
         }
         ahead += 1;
     }
-    // Class initialization checks and the identity hash's fast path stand before the frame; behind
+    // Class initialization checks and the identity hash's fast path stand before the frame; after
     // it there is no more than the entry barrier.
     if left > PROLOGUE_BYTES as u64 { FrameLayout::AT_ENTRY } else { FrameLayout::built(bytes) }
 }
 
-/// Returns the layout at the pc, if the next instruction that builds the frame is so many bytes
-/// ahead; `None` if that instruction doesn't build it.
+/// Returns the layout at the pc, if the instruction `ahead` bytes from there builds the frame and
+/// is the next one that does; `None` if it doesn't.
 #[inline(always)]
 pub fn layout_before(code: &LoadedCode, ahead: usize, bytes: u64) -> Option<FrameLayout> {
     let at = CODE_BEFORE + ahead;
@@ -67,7 +67,7 @@ fn push_before(code: &LoadedCode, at: usize) -> usize {
     if word(code, at - 1) & 0xff == PUSH_RBP { 1 } else { 4 }
 }
 
-/// Stretches of the stack that a prologue touches, at most, as far as they are looked at.
+/// Stretches of the stack that a prologue touches, at most, as far as they are recognised.
 const MAX_BANGS: usize = 3;
 /// `mov [rsp + disp32], eax`: three of seven bytes.
 const BANG: u64 = 0x24_8489;
@@ -76,7 +76,7 @@ const BANG_BYTES: usize = 7;
 const MOV_RBP_RSP: [u64; 2] = [0xec_8b48, 0xe5_8948];
 
 /// Returns the layout in the second prologue of an on-stack replacement by C1, by which the
-/// interpreter enters it: behind the first one, amid code whose frame is built (openjdk
+/// interpreter enters it: after the first one, amid code whose frame is built (openjdk
 /// src/hotspot/cpu/x86/c1_LIRAssembler_x86.cpp, `osr_entry`).
 #[inline(always)]
 pub(super) fn layout_in_second_prologue(code: &LoadedCode, bytes: u64) -> Option<FrameLayout> {
@@ -98,15 +98,15 @@ pub(super) fn layout_in_second_prologue(code: &LoadedCode, bytes: u64) -> Option
     (pushes(at) && builds).then_some(FrameLayout::AT_ENTRY)
 }
 
-/// What the prologue shows of the frame.
+/// The frame that a prologue builds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrologueShape {
     /// Nothing.
     Unknown,
-    /// There is none, whatever its size is said to be: Graal's code that needs no room begins with
+    /// There is none, whatever its size is said to be: Graal's code that needs no stack begins with
     /// what can be patched by a jump.
     NoFrame,
-    /// It is built in so many bytes from the entry point on.
+    /// It is built `built` bytes after the entry point.
     Frame {
         built: u64,
         /// Code that neither calls anything nor stops at a safepoint needn't save rbp, and Graal
@@ -115,8 +115,8 @@ pub enum PrologueShape {
     },
 }
 
-/// How far behind the `sub` the instruction that saves rbp is looked for: between them is an entry
-/// barrier.
+/// Distance from the `sub` in which the instruction that saves rbp is searched: between them is an
+/// entry barrier.
 const STORE_BYTES: usize = 24;
 /// `nop` of five bytes. C1 and native wrappers have it too, where they don't touch the stack first;
 /// `push rbp` follows.

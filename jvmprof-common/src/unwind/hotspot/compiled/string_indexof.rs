@@ -40,7 +40,7 @@ pub(super) fn undo_stack_adjustment(
     }
 }
 
-/// Distances from the loaded code at which the search's own instruction is looked for: the set-up
+/// Distances from the loaded code at which the search's own instruction may be: the set-up
 /// of a search takes some 150 bytes, and windows overlap by the bytes that the instruction has.
 const WINDOWS: [i64; 4] = [61, 122, 183, -61];
 

@@ -1,12 +1,12 @@
 //! References between objects of the Java heap, also under collectors that move objects while
 //! threads run: a reference may still say where its object was.
 //!
-//! Each collector's own rule is followed, as its load barrier has it; nothing is believed of a
-//! place that an object has left. ZGC colors references: one whose color is good now says where its
-//! object is; for others the tables of pages whose objects move say it (openjdk
+//! Each collector's own rule is followed, as its load barrier has it; nothing is read from an
+//! address that an object has left. ZGC colors references: one whose color is good now says where
+//! its object is; for others the tables of pages whose objects move say it (openjdk
 //! src/hotspot/share/gc/z/zAddress.hpp, zBarrier.inline.hpp `remap_generation`,
 //! zForwarding.inline.hpp). These tables stay until no reference needs them any more. Shenandoah
-//! leaves the new place in the old copy's mark word
+//! leaves the new address in the old copy's mark word
 //! (share/gc/shenandoah/shenandoahForwarding.inline.hpp), and takes the old copy's memory only when
 //! nothing refers to it.
 
@@ -29,14 +29,14 @@ const FIRST_OLD: u64 = 0x3000;
 /// ... and both of these are set in references from an old object to an old one.
 const REMEMBERED: u64 = 0x30;
 const ALL_COLORS: u64 = 0xfff0;
-/// A reference's address begins at the bit behind the one of [`REMAPPED`] that is set.
+/// A reference's address begins at the bit after the one of [`REMAPPED`] that is set.
 const REMAPPED_SHIFT: u32 = 12;
 
 /// Colors of the ZGC without generations that have mappings: `XAddressMetadataMarked0`, `Marked1`,
 /// `Remapped`.
 const VIEWS: u32 = 3;
 
-/// Entries of a page's hash table that are looked at; it is half empty, and 28 was the most that
+/// Entries of a page's hash table that are probed; it is half empty, and 28 was the most that
 /// was seen.
 const MAX_PROBES: u32 = 64;
 

@@ -1,7 +1,7 @@
 //! Frames of a virtual thread that lie in the Java heap.
 //!
 //! When a virtual thread continues, only its youngest frames are copied back to the carrier's
-//! stack. The lowest of them returns to the [`return_barrier`], which brings the next ones; those
+//! stack. The lowest of them returns to the [`return_barrier`], which thaws the next ones; those
 //! lie in a list of `StackChunk` objects ([`stack_chunk`]; openjdk
 //! src/hotspot/share/runtime/continuationFreezeThaw.cpp, share/oops/stackChunkOop.inline.hpp). In a
 //! chunk they look as on a stack, except that what points to an interpreted frame, or from it, is a
@@ -12,7 +12,7 @@
 //! but for a collector, which may move them meanwhile ([`coloured_pointers`]). It changes neither
 //! return addresses nor what identifies methods.
 //!
-//! The return barrier itself allocates stack for what it is about to bring, and calls the JVM to
+//! The return barrier itself allocates stack for what it is about to thaw, and calls the JVM to
 //! copy it ([`thawing`]).
 
 pub mod coloured_pointers;

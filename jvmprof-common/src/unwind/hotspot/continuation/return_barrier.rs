@@ -32,7 +32,7 @@ pub(super) fn is_before_allocation(target: &mut impl HotspotTarget, pc: Avma) ->
     begins(0) || begins(7) || begins(8) || begins(12) || begins(17)
 }
 
-/// `mov rbx, rax`, behind the call that has brought frames back; `mov rsp, rbx`: three bytes.
+/// `mov rbx, rax`, after the call that has thawed frames; `mov rsp, rbx`: three bytes.
 const MOV_RBX_RAX: u64 = 0xd8_8b48;
 const MOV_RSP_RBX: u64 = 0xe3_8b48;
 /// `add rsp, 16; pop rax; mov rsp, rbx`: the barrier takes back what it kept, by an instruction of

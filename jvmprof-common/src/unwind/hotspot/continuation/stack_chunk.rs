@@ -26,14 +26,14 @@ pub struct FrozenWalk {
     pub entry: StackAddress,
     /// The chunk that is walked.
     pub chunk: Avma,
-    /// Where its frames end.
+    /// The end of its frames.
     pub end: StackAddress,
     /// 1 until a frozen frame has been found: the last frame of the sample is the return barrier
     /// still.
     pub at_barrier: u64,
     /// Words of stack that are allocated while the JVM thaws frames to there; else 0.
     pub thaw_words: u64,
-    /// Where the chunk says that its frames begin, while those before it are walked, which have
+    /// The begin of its frames by what the chunk says, while those before it are walked, which have
     /// been thawed; else 0. They are compiled, and end there.
     pub thawed_until: StackAddress,
 }
@@ -51,7 +51,7 @@ pub fn youngest_chunk(target: &mut impl HotspotTarget, jvm: &Jvm, entry: StackAd
 #[inline(always)]
 fn tail(target: &mut impl HotspotTarget, jvm: &Jvm, slot: StackAddress) -> Avma {
     let continuation = target.load_reference(jvm, slot.avma(), true);
-    // The entry refers to a chunk, too, whose field at this place would be another.
+    // The entry refers to a chunk, too, whose field at this offset would be another.
     if continuation == Avma(0) || continuation == UNRESOLVED || is_chunk(target, jvm, continuation) {
         return Avma(continuation.0 & UNRESOLVED.0);
     }
@@ -69,7 +69,7 @@ pub fn parent(target: &mut impl HotspotTarget, jvm: &Jvm, chunk: Avma) -> Avma {
     target.load_reference(jvm, chunk.wrapping_add(u64::from(jvm.chunks.parent)), false)
 }
 
-/// Where the frames of a chunk begin and end, in words from its first one: 32 bits each, the begin
+/// Begin and end of a chunk's frames, in words from its first one: 32 bits each, the begin
 /// in the upper ones.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,7 +22,7 @@ const ADD_RSP_8: u64 = 0x08c4_8348;
 pub(super) const EXTRA_WORDS: u64 = 4;
 /// Rounds of the search for the entry: chunks of more than 500 words are thawed frame by frame.
 const MAX_ROUNDS: u32 = 20;
-/// Places in a round.
+/// Positions in a round.
 const ROUND_STEPS: u64 = 16;
 /// `enterSpecial` from where compiled code enters it to where thawed frames return to: 150 bytes on
 /// JDK 25.
@@ -84,7 +84,7 @@ pub fn find_continuation_entry(
     StackAddress(0)
 }
 
-/// As [`find_continuation_entry`], in the first [`ROUND_STEPS`] places from `from` on.
+/// As [`find_continuation_entry`], in the first [`ROUND_STEPS`] positions from `from` on.
 #[inline(always)]
 pub fn find_entry_nearby(
     target: &mut impl HotspotTarget,
@@ -127,8 +127,8 @@ pub fn may_end_at_entry(
     if !is_interpreter && jvm.cont_entry_return_pc.wrapping_sub(callee.0) >= MAX_ENTER_BYTES {
         return false;
     }
-    // The barrier has kept a register at both ends. In its place the lowest frame will have its
-    // return address: the barrier, or behind the call by which `enterSpecial` has brought it back,
+    // The barrier has kept a register at both ends. There the lowest frame will have its
+    // return address: the barrier, or after the call by which `enterSpecial` has thawed it,
     // or has called it.
     let kept = target.read_u64(begin - 8).unwrap_or(0);
     let last = target.read_u64(entry - 8).unwrap_or(0);

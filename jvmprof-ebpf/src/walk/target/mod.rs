@@ -1,6 +1,8 @@
 //! The process as the steppers see it from here: its memory by helpers of the kernel, pieces of it
 //! in [`Copies`], registers from the sample's header, and subprograms as global functions.
 
+mod subprograms;
+
 use aya_ebpf::helpers::bpf_get_current_task;
 use jvmprof_common::{
     abi::Stop,
@@ -27,22 +29,20 @@ use jvmprof_common::{
     },
 };
 
-use super::{
-    subprograms::{calls, identify_method, refill_window},
-    unwind_cache::{self, CachedNmethod, NMETHODS},
-};
+use super::unwind_cache::{self, CachedNmethod, NMETHODS};
 use crate::{
     scratch::{BLOCK_WORDS, Copies},
     tables,
     task::Task,
     user_memory::{read, read_byte, read_word},
 };
+use subprograms::{calls, identify_method, refill_window};
 
 /// The process as the current frame's step sees it.
 pub struct FrameTarget<'a> {
     pub copies: *mut Copies,
     pub barrier_var: &'a mut BarrierVar,
-    /// Of the interrupted frame; `None` once it is left.
+    /// Registers of the interrupted frame; `None` once it is left.
     pub registers: Option<&'a [u64; 16]>,
     /// The address that the JVM's own table counts from.
     pub code_start: u64,
@@ -68,7 +68,7 @@ macro_rules! frame_target {
 }
 pub(crate) use frame_target;
 
-/// What both targets do alike.
+/// The methods that both targets share.
 macro_rules! shared_methods {
     () => {
         #[inline(always)]

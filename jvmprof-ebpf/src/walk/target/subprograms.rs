@@ -24,12 +24,11 @@ use jvmprof_common::{
     },
 };
 
-use super::{
-    method_cache,
-    target::{StackSource, SubprogramTarget},
-    unwind_cache,
+use super::{StackSource, SubprogramTarget};
+use crate::{
+    scratch,
+    walk::{cache_lookup, method_cache},
 };
-use crate::scratch;
 
 /// The global functions.
 macro_rules! global_functions {
@@ -101,7 +100,7 @@ macro_rules! global_functions {
                 let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
                     return missing.to_scalar();
                 };
-                let Some(jvm) = unwind_cache::jvm(scratch) else {
+                let Some(jvm) = cache_lookup::jvm(scratch) else {
                     return missing.to_scalar();
                 };
                 let target = &mut SubprogramTarget(copies);
@@ -140,25 +139,25 @@ macro_rules! calls {
         $(
             #[inline(always)]
             fn $pure(&self, $($pure_arg: $pure_type),*) -> $pure_result {
-                Scalar::from_scalar($crate::walk::subprograms::$pure($($pure_arg.to_scalar()),*))
+                Scalar::from_scalar($crate::walk::target::subprograms::$pure($($pure_arg.to_scalar()),*))
             }
         )*
         $(
             #[inline(always)]
             fn $code(&self, $($code_arg: $code_type),*) -> $code_result {
-                Scalar::from_scalar($crate::walk::subprograms::$code($($code_arg.to_scalar()),*))
+                Scalar::from_scalar($crate::walk::target::subprograms::$code($($code_arg.to_scalar()),*))
             }
         )*
         $(
             #[inline(always)]
             fn $memory(&mut self, $($memory_arg: $memory_type),*) -> $memory_result {
-                Scalar::from_scalar($crate::walk::subprograms::$memory($($memory_arg.to_scalar()),*))
+                Scalar::from_scalar($crate::walk::target::subprograms::$memory($($memory_arg.to_scalar()),*))
             }
         )*
         $(
             #[inline(always)]
             fn $jvm(&mut self, _: &Jvm $(, $jvm_arg: $jvm_type)*) -> $jvm_result {
-                Scalar::from_scalar($crate::walk::subprograms::$jvm($($jvm_arg.to_scalar()),*))
+                Scalar::from_scalar($crate::walk::target::subprograms::$jvm($($jvm_arg.to_scalar()),*))
             }
         )*
     };
@@ -188,7 +187,7 @@ pub extern "C" fn identify_method(method: u64, is_entered: u64) -> u64 {
     let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
         return 0;
     };
-    let Some(jvm) = unwind_cache::jvm(scratch) else {
+    let Some(jvm) = cache_lookup::jvm(scratch) else {
         return 0;
     };
     let method = Avma(method);
