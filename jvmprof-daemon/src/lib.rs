@@ -53,7 +53,7 @@
 //! | module | subject |
 //! |---|---|
 //! | [`types`] | addresses and other values that all share |
-//! | `intern`, `generational_cache` | shared strings; a cache whose entries live for generations |
+//! | `budget`, `intern`, `generational_cache` | a share of time; shared strings; a cache whose entries live for generations |
 //! | [`event_type`] | the events that samples are taken of: series names, sample types |
 //! | [`clock`] | the clocks of the kernel |
 //! | [`own_process`] | this process: priority of threads, allocator, memory limit, CPU used |
@@ -82,6 +82,7 @@
 
 pub mod types;
 
+mod budget;
 mod generational_cache;
 mod intern;
 

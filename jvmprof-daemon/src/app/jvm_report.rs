@@ -10,7 +10,7 @@ use crate::hotspot::{
     CodeAtPc, CodeBlob, CompiledMethod, FlagOrigin, Hotspot, HotspotError, JavaCache, JavaFrame, JvmVersion,
     LiveMemory, VmFlag, images,
 };
-use crate::symbolize::JvmFacts;
+use crate::symbolize::JvmLabels;
 use crate::types::Avma;
 
 /// Flags that the JVM sets by itself and that decide how its code looks.
@@ -30,7 +30,7 @@ pub(super) struct JvmInspector {
     hotspot: Hotspot<LiveMemory>,
     rows: StubRows,
     blobs: Vec<CodeBlob>,
-    pub(super) facts: JvmFacts,
+    pub(super) facts: JvmLabels,
 }
 
 /// The reason why a JVM can't be read.
@@ -124,7 +124,7 @@ impl JvmInspector {
         let (codelets, bytes) = hotspot.codelets()?;
         let start = Avma(hotspot.jvm().interpreter_start);
         rows.update(&hotspot.stub_blobs()?, &codelets, start, &bytes);
-        let (facts, _) = JvmFacts::read(&hotspot, pid);
+        let (facts, _) = JvmLabels::read(&hotspot, pid);
         Ok(Self { hotspot, rows, blobs, facts })
     }
 

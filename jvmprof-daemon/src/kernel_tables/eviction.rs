@@ -1,25 +1,25 @@
-//! Room in the kernel's tables: who gets it, and who has to leave.
+//! Allocation in the kernel's tables: who gets it, and who has to leave.
 
 use std::time::Instant;
 
 use jvmprof_common::tables::CHUNK_ROWS;
 
-use super::{CodeTables, FileRows, FileTable, GRACE, Room, RowsKey, Told};
+use super::{Allocation, CodeTables, FileRows, FileTable, GRACE, PublishedProcess, RowsKey};
 
 impl CodeTables {
-    /// Room for a table, made by those that no process uses. `None` if there is none, which may be
-    /// so for a moment only: see [`Self::let_go`].
-    pub(super) fn room(&mut self, rows: &FileRows) -> Option<Room> {
+    /// Allocation for a table, made by those that no process uses. `None` if there is none, which may be
+    /// so for a moment only: see [`Self::evict_idle_processes`].
+    pub(super) fn allocate(&mut self, rows: &FileRows) -> Option<Allocation> {
         self.reclaim();
         loop {
-            let room = self.free_room(rows);
+            let room = self.allocate_free(rows);
             if room.is_some() || !self.evict() {
                 return room;
             }
         }
     }
 
-    fn free_room(&mut self, rows: &FileRows) -> Option<Room> {
+    fn allocate_free(&mut self, rows: &FileRows) -> Option<Allocation> {
         let numbers = self.numbers.take(1);
         let pages = self.pages.take(rows.rows.pages.len() as u32);
         let chunks = self.chunks.take(rows.len().div_ceil(CHUNK_ROWS) as u32);
@@ -27,7 +27,13 @@ impl CodeTables {
             && self.rules.take(rows.rules())
         {
             let (numbers, pages, chunks) = (numbers.clone(), pages.clone(), chunks.clone());
-            return Some(Room { numbers, pages, chunks, rules: rows.rules().into(), ..Room::default() });
+            return Some(Allocation {
+                numbers,
+                pages,
+                chunks,
+                rules: rows.rules().into(),
+                ..Allocation::default()
+            });
         }
         self.numbers.release(numbers.unwrap_or_default());
         self.pages.release(pages.unwrap_or_default());
@@ -45,7 +51,7 @@ impl CodeTables {
         };
         if let Some(table) = self.files.remove(&key) {
             self.counts.evicted += 1;
-            self.release(table.room);
+            self.release(table.allocation);
         }
         true
     }
@@ -53,13 +59,14 @@ impl CodeTables {
     /// Lets processes go that weren't sampled for a while, the least recently sampled first, until
     /// their tables make room for this many chunks. They are told of again when they are sampled
     /// next. True if there will be room in a moment.
-    pub(super) fn let_go(&mut self, chunks: u32) -> bool {
+    pub(super) fn evict_idle_processes(&mut self, chunks: u32) -> bool {
         loop {
             let unused = self.files.values().filter(|table| table.users == 0);
-            if unused.map(|table| table.room.chunks.len() as u32).sum::<u32>() >= chunks.max(1) {
+            if unused.map(|table| table.allocation.chunks.len() as u32).sum::<u32>() >= chunks.max(1) {
                 return true;
             }
-            let is_idle = |told: &Told| !told.files.is_empty() && told.sampled.elapsed() >= self.idle_after;
+            let is_idle =
+                |told: &PublishedProcess| !told.files.is_empty() && told.sampled.elapsed() >= self.idle_after;
             let idle = self.processes.iter().filter(|(_, told)| is_idle(told));
             let Some(key) = idle.min_by_key(|(_, told)| told.sampled).map(|(key, _)| *key) else {
                 return false;
@@ -70,8 +77,8 @@ impl CodeTables {
             let pid = told.pid;
             self.kernel.remove_process(pid);
             self.leave(&files);
-            self.retire(Room { regions, ..Room::default() });
-            self.let_go.insert(key);
+            self.retire(Allocation { regions, ..Allocation::default() });
+            self.evicted.insert(key);
         }
     }
 
@@ -84,14 +91,14 @@ impl CodeTables {
         }
     }
 
-    pub(super) fn retire(&mut self, room: Room) {
+    pub(super) fn retire(&mut self, room: Allocation) {
         self.retired.push((Instant::now(), room));
     }
 
     /// Frees what was replaced long enough ago.
     pub(super) fn reclaim(&mut self) {
         let now = Instant::now();
-        let old: Vec<Room> = self
+        let old: Vec<Allocation> = self
             .retired
             .extract_if(.., |(at, _)| now.duration_since(*at) >= GRACE)
             .map(|(_, room)| room)
@@ -101,7 +108,7 @@ impl CodeTables {
         }
     }
 
-    fn release(&mut self, room: Room) {
+    fn release(&mut self, room: Allocation) {
         self.regions.release(room.regions);
         self.numbers.release(room.numbers);
         self.pages.release(room.pages);

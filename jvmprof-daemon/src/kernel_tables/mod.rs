@@ -92,7 +92,7 @@ pub enum RegionCode {
     Generated,
     Hotspot,
     /// Not in the kernel program: the daemon will know more when it sees the sample.
-    Later,
+    Deferred,
 }
 
 /// The kernel's tables.
@@ -110,10 +110,10 @@ pub struct CodeTables {
     without_room: HashMap<RowsKey, Instant>,
     retry_after: Duration,
     /// Processes that had to leave, to be told of again.
-    let_go: HashSet<ProcessKey>,
+    evicted: HashSet<ProcessKey>,
     idle_after: Duration,
-    processes: HashMap<ProcessKey, Told>,
-    retired: Vec<(Instant, Room)>,
+    processes: HashMap<ProcessKey, PublishedProcess>,
+    retired: Vec<(Instant, Allocation)>,
     epoch: u32,
     counts: TableCounts,
 }
@@ -124,14 +124,14 @@ struct FileTable {
     number: u32,
     /// The number of its first page, of those of its code.
     first_page: u64,
-    room: Room,
+    allocation: Allocation,
     users: u32,
     last_used: Instant,
 }
 
 /// Entries of the kernel's arrays.
 #[derive(Debug, Default)]
-struct Room {
+struct Allocation {
     regions: Range<u32>,
     numbers: Range<u32>,
     pages: Range<u32>,
@@ -142,7 +142,7 @@ struct Room {
 
 /// What was told of a process.
 #[derive(Debug)]
-struct Told {
+struct PublishedProcess {
     pid: u32,
     regions: Range<u32>,
     files: Vec<RowsKey>,
@@ -180,7 +180,7 @@ impl CodeTables {
             files: HashMap::new(),
             without_room: HashMap::new(),
             retry_after: RETRY_AFTER,
-            let_go: HashSet::new(),
+            evicted: HashSet::new(),
             idle_after: IDLE_AFTER,
             processes: HashMap::new(),
             retired: Vec::new(),
@@ -218,7 +218,7 @@ impl CodeTables {
         }
         let retry_after = if is_too_large {
             RETRY_TOO_LARGE_AFTER
-        } else if self.let_go(chunks as u32) {
+        } else if self.evict_idle_processes(chunks as u32) {
             2 * GRACE
         } else {
             self.retry_after
@@ -232,14 +232,14 @@ impl CodeTables {
         if let Some(told) = self.processes.get_mut(&key) {
             told.sampled = Instant::now();
         }
-        !self.let_go.is_empty() && self.let_go.remove(&key)
+        !self.evicted.is_empty() && self.evicted.remove(&key)
     }
 
     /// The processes that lack the rows of a file for which there is room or may be by now: to be
     /// told of again.
     pub fn lacking(&self) -> impl Iterator<Item = ProcessKey> {
         let may_be_there = |file: &RowsKey| self.files.contains_key(file) || !self.knows(file);
-        let lacks = move |told: &Told| told.missing.iter().any(may_be_there);
+        let lacks = move |told: &PublishedProcess| told.missing.iter().any(may_be_there);
         self.processes.iter().filter(move |(_, told)| lacks(told)).map(|(key, _)| *key)
     }
 
@@ -259,9 +259,9 @@ impl CodeTables {
             tracing::warn!(%error, "a JVM can't be told to the kernel program");
         }
         if let Some(table) = old.and_then(|old| old.table) {
-            self.retire(table.room);
+            self.retire(table.allocation);
         }
-        let told = self.processes.entry(key).or_insert_with(|| Told {
+        let told = self.processes.entry(key).or_insert_with(|| PublishedProcess {
             pid: 0,
             regions: 0..0,
             files: Vec::new(),
@@ -278,7 +278,7 @@ impl CodeTables {
     }
 
     /// Tells of a process: its regions in order of their addresses, without overlaps.
-    pub fn tell(&mut self, key: ProcessKey, pid: u32, start_ns: u64, regions: &[CodeRegion]) {
+    pub fn publish(&mut self, key: ProcessKey, pid: u32, start_ns: u64, regions: &[CodeRegion]) {
         self.reclaim();
         let count = regions.len() as u32;
         let room = if count < MAX_REGIONS { self.regions.take(count) } else { None };
@@ -305,12 +305,12 @@ impl CodeTables {
         }
         self.counts.told += 1;
         let jvm = self.processes.get_mut(&key).and_then(|told| told.jvm.take());
-        if let Some(old) = self
-            .processes
-            .insert(key, Told { pid, regions: room, files, missing, jvm, sampled: Instant::now() })
-        {
+        if let Some(old) = self.processes.insert(
+            key,
+            PublishedProcess { pid, regions: room, files, missing, jvm, sampled: Instant::now() },
+        ) {
             self.leave(&old.files);
-            self.retire(Room { regions: old.regions, ..Room::default() });
+            self.retire(Allocation { regions: old.regions, ..Allocation::default() });
         }
     }
 
@@ -323,15 +323,15 @@ impl CodeTables {
                 self.kernel.remove_process(told.pid);
             }
             self.leave(&told.files);
-            self.retire(Room { regions: told.regions, ..Room::default() });
+            self.retire(Allocation { regions: told.regions, ..Allocation::default() });
             if let Some(jvm) = told.jvm {
-                self.retire(Room { jvms: jvm.slot..jvm.slot + 1, ..Room::default() });
+                self.retire(Allocation { jvms: jvm.slot..jvm.slot + 1, ..Allocation::default() });
                 if let Some(table) = jvm.table {
-                    self.retire(table.room);
+                    self.retire(table.allocation);
                 }
             }
         }
-        self.let_go.retain(|key| self.processes.contains_key(key));
+        self.evicted.retain(|key| self.processes.contains_key(key));
         let is_lacked = |file: &RowsKey| self.processes.values().any(|told| told.missing.contains(file));
         let now = Instant::now();
         self.without_room.retain(|file, until| *until > now || is_lacked(file));
@@ -347,7 +347,7 @@ impl CodeTables {
             RegionCode::Hotspot => (Region::HOTSPOT, 0, 0),
             RegionCode::FramePointer => (Region::FRAME_POINTER, 0, 0),
             RegionCode::Generated => (Region::GENERATED, 0, 0),
-            RegionCode::Later => (Region::ROWS_MISSING, 0, 0),
+            RegionCode::Deferred => (Region::ROWS_MISSING, 0, 0),
             RegionCode::File { file, bias } => match self.files.get_mut(&file) {
                 Some(table) => {
                     table.users += 1;
@@ -371,7 +371,7 @@ impl CodeTables {
         if rows.has_too_many_rules() {
             return None;
         }
-        let room = self.room(&rows)?;
+        let room = self.allocate(&rows)?;
         let (number, refused) = (room.numbers.start, rows.refused());
         let packed = rows.renumbered(&self.rules);
         let first_page = packed.first_page;
@@ -381,10 +381,10 @@ impl CodeTables {
             return None;
         }
         self.counts.refused_rows += refused;
-        Some(FileTable { number, first_page, room, users: 0, last_used: Instant::now() })
+        Some(FileTable { number, first_page, allocation: room, users: 0, last_used: Instant::now() })
     }
 
-    fn write(&mut self, packed: &PackedRows, room: &Room) -> Result<(), SamplerError> {
+    fn write(&mut self, packed: &PackedRows, room: &Allocation) -> Result<(), SamplerError> {
         while let Some((number, rule)) = self.rules.new.last() {
             self.kernel.set_rule(*number, *rule)?;
             self.rules.new.pop();

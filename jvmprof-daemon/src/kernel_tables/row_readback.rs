@@ -14,10 +14,10 @@ impl CodeTables {
         let table = self.files.get(file)?;
         let page = (address >> PAGE_SHIFT).checked_sub(table.first_page);
         let page = page.and_then(|page| u32::try_from(page).ok());
-        let Some(page) = page.filter(|page| *page < table.room.pages.len() as u32) else {
+        let Some(page) = page.filter(|page| *page < table.allocation.pages.len() as u32) else {
             return Some(None);
         };
-        let read = self.read_row(table.room.pages.start + page, address);
+        let read = self.read_row(table.allocation.pages.start + page, address);
         read.inspect_err(|error| tracing::debug!(%error, "unwind rows can't be read back")).ok()
     }
 

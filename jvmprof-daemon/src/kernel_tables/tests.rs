@@ -32,11 +32,11 @@ fn small() -> Small {
 }
 
 impl Small {
-    fn tell(&mut self, process: u64, file: RowsKey) -> ProcessKey {
+    fn publish(&mut self, process: u64, file: RowsKey) -> ProcessKey {
         let (key, code) = (ProcessKey::numbered(process), RegionCode::File { file, bias: 0 });
         // No process can have such a pid.
         let pid = 5_000_000 + process as u32;
-        self.tables.tell(key, pid, 1, &[CodeRegion { start: 0, end: 1 << 20, code }]);
+        self.tables.publish(key, pid, 1, &[CodeRegion { start: 0, end: 1 << 20, code }]);
         key
     }
 
@@ -72,9 +72,9 @@ const SECOND: RowsKey = RowsKey::Trampolines(2);
 fn rows_that_found_no_room_are_tried_again_and_find_what_others_left() {
     let mut small = small();
     small.tables.add_file(FIRST, rows());
-    let first = small.tell(1, FIRST);
+    let first = small.publish(1, FIRST);
     small.tables.add_file(SECOND, rows());
-    let second = small.tell(2, SECOND);
+    let second = small.publish(2, SECOND);
     assert_eq!((small.tables.counts().tables, small.tables.counts().no_room), (1, 1));
     assert!(small.tables.knows(&SECOND), "not at once");
     assert_eq!(small.lacking(), []);
@@ -88,7 +88,7 @@ fn rows_that_found_no_room_are_tried_again_and_find_what_others_left() {
     let counts = small.tables.counts();
     assert_eq!((small.tables.knows(&SECOND), counts.tables, counts.evicted), (true, 1, 1));
     assert_eq!(small.lacking(), [second], "it isn't told yet");
-    small.tell(2, SECOND);
+    small.publish(2, SECOND);
     assert_eq!(small.lacking(), []);
 }
 
@@ -96,7 +96,7 @@ fn rows_that_found_no_room_are_tried_again_and_find_what_others_left() {
 fn a_process_that_is_not_sampled_makes_room_and_is_told_of_again() {
     let mut small = small();
     small.tables.add_file(FIRST, rows());
-    let first = small.tell(1, FIRST);
+    let first = small.publish(1, FIRST);
     small.tables.add_file(SECOND, rows());
     assert!(!small.tables.touch(first), "sampled a moment ago");
     small.tables.idle_after = Duration::ZERO;

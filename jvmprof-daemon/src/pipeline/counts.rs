@@ -8,7 +8,7 @@ use super::labels::TargetCounts;
 use super::windows::ClockCounts;
 use crate::process::process_table::TableCounts;
 use crate::sampler::SamplerCounts;
-use crate::symbolize::{CacheSize, Outcome, SymbolCounts};
+use crate::symbolize::{CacheUsage, Outcome, SymbolCounts};
 
 /// Samples that the kernel program took and that will be in no batch. `dropped`: by rules, once
 /// they had arrived.
@@ -44,7 +44,7 @@ pub struct Counts {
     pub processes: u64,
     /// Samples that wait for unwind rows now.
     pub waiting: u64,
-    pub caches: Vec<CacheSize>,
+    pub caches: Vec<CacheUsage>,
     pub clocks: ClockCounts,
 }
 

@@ -1,4 +1,22 @@
 //! From kernel events to batches: the one loop that `record` and `daemon` share.
+//!
+//! # The way of a sample
+//!
+//! [`Pipeline::poll`] takes events in the order of their times. What happens to processes goes to
+//! the process table (`process_events`). A sample passes these stages, in `State::process_sample`:
+//!
+//! | stage | owner | takes | gives |
+//! |---|---|---|---|
+//! | identify | [`ProcessTable::sampled`], [`Symbolizer::identify`] | a [`Sample`] | its process, an [`IdentifiedSample`](crate::symbolize::IdentifiedSample) |
+//! | complete | [`IdentifiedSample::complete`](crate::symbolize::IdentifiedSample::complete) | a [`Deadline`] | a [`CompletedStack`](crate::symbolize::CompletedStack), or it is pending |
+//! | name | [`CompletedStack::name`](crate::symbolize::CompletedStack::name) | | a [`SymbolizedStack`] |
+//! | label | [`labels`] | the process, its JVM, the thread | a [`LabelDecision`] |
+//! | aggregate | `windows`, [`crate::profile::aggregate`] | labels, stack, event and value | counted |
+//!
+//! A sample whose stack needs what isn't there yet waits in `pending_samples`, with the deadline
+//! [`Deadline::Open`]; it passes the same stages again with another deadline when that has
+//! arrived, when its process is about to change, or when too many wait. [`Pipeline::flush`] ends a
+//! window and gives its profiles.
 
 mod counts;
 pub mod labels;
@@ -8,6 +26,7 @@ mod process_events;
 mod windows;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
 use std::time::{Duration, Instant};
 
 use jvmprof_common::abi::Counter;
@@ -15,21 +34,23 @@ use jvmprof_common::abi::Counter;
 use crate::clock::monotonic_ns;
 use crate::event_type::EventType;
 use crate::own_process::thread_priority;
-use crate::process::container::ContainersOptions;
+use crate::process::container::{ContainersError, ContainersOptions};
 use crate::process::procfs;
 use crate::process::{Process, ProcessKey, ProcessTable};
-use crate::profile::aggregate::{NamedStack, Verdict};
+use crate::profile::aggregate::LabelDecision;
 use crate::profile::model::Batch;
 use crate::sampler::{
     BackgroundSampler, BpfMaps, QueueLimits, Sample, SampleClock, SamplerCounts, SamplerError,
     SamplerOptions, SamplingPeriods, period_ns,
 };
-use crate::symbolize::{CacheSize, NativeOptions, Outcome, Symbolizer};
+use crate::symbolize::{
+    CacheUsage, Completion, Deadline, NativeOptions, Outcome, SymbolizedStack, Symbolizer,
+};
 pub use counts::Counts;
 use counts::lost;
 use labels::{LabelOptions, Owner, Targets};
 use memory_limits::MemoryLimits;
-use pending_samples::{Wait, Waiting};
+use pending_samples::PendingSamples;
 use windows::Windows;
 pub use windows::{ClockCounts, Flushed};
 
@@ -47,6 +68,17 @@ pub struct PipelineOptions {
     pub native: NativeOptions,
     /// How containers are asked for; `None`: they aren't.
     pub containers: Option<ContainersOptions>,
+}
+
+/// A failure to start the pipeline.
+#[derive(Debug, thiserror::Error)]
+pub enum PipelineError {
+    #[error(transparent)]
+    Sampler(#[from] SamplerError),
+    #[error(transparent)]
+    Containers(#[from] ContainersError),
+    #[error("starting the thread that reads unwind rows: {0}")]
+    RowLoader(#[source] io::Error),
 }
 
 /// Runs the sampler and keeps what its events mean.
@@ -70,7 +102,7 @@ struct State {
     newest: Instant,
     /// When functions were named last.
     named: Instant,
-    waiting: Waiting,
+    pending: PendingSamples,
     /// When it was tried last whether they have waited long enough.
     tried: Instant,
     /// Nothing is held for labels any more.
@@ -96,8 +128,8 @@ impl Pipeline {
     /// Starts sampling.
     ///
     /// # Errors
-    /// What the kernel refused.
-    pub fn start(options: &PipelineOptions) -> Result<Self, SamplerError> {
+    /// See [`PipelineError`].
+    pub fn start(options: &PipelineOptions) -> Result<Self, PipelineError> {
         let memory = &options.memory;
         let mut state = State {
             table: ProcessTable::new(memory.mappings),
@@ -110,28 +142,26 @@ impl Pipeline {
                 memory.window_stacks,
             ),
             periods: SamplingPeriods::new(options.sampler.frequency),
-            targets: Targets::start(options.labels.clone(), options.containers.clone())
-                .map_err(|source| SamplerError::Thread { source: std::io::Error::other(source) })?,
+            targets: Targets::start(options.labels.clone(), options.containers.clone())?,
             outcomes: BTreeMap::new(),
             first_sample: None,
             newest: Instant::now(),
             named: Instant::now(),
-            waiting: Waiting::new(memory.waiting_samples),
+            pending: PendingSamples::new(memory.waiting_samples),
             tried: Instant::now(),
             release: false,
         };
-        let no_thread = |source| SamplerError::Thread { source };
         let mut filled = Ok(());
         let prepare = |mut tables: BpfMaps| {
             if let Some(table) = tables.take_dropped_processes() {
                 state.targets.use_table(table);
             }
             filled = state.symbolizer.fill(tables);
-            state.meet(options.sampler.pids.as_deref());
+            state.discover(options.sampler.pids.as_deref());
         };
         let limits = QueueLimits { samples: memory.queued_samples, events: memory.queued_events };
         let sampler = BackgroundSampler::start(&options.sampler, RING_INTERVAL, limits, prepare)?;
-        filled.map_err(no_thread)?;
+        filled.map_err(PipelineError::RowLoader)?;
         thread_priority::raise_priority();
         state.windows.begin();
         Ok(Self { sampler, state, memory: *memory })
@@ -163,7 +193,7 @@ impl Pipeline {
     /// [`Self::due`].
     pub fn poll(&mut self, limit: Duration) -> bool {
         let end = Instant::now() + limit;
-        self.state.targets.look_again();
+        self.state.targets.refresh();
         self.state.take_rows(None);
         let mut has_happened = false;
         while let Some(event) = self.sampler.take() {
@@ -174,7 +204,7 @@ impl Pipeline {
                 return true;
             }
         }
-        if self.state.waiting.len() > 0 && self.state.tried.elapsed() >= ROWS_INTERVAL {
+        if self.state.pending.len() > 0 && self.state.tried.elapsed() >= ROWS_INTERVAL {
             self.state.resolve_ready();
         }
         if self.state.newest.elapsed() >= CALM && self.state.named.elapsed() >= NAMING_INTERVAL {
@@ -201,8 +231,8 @@ impl Pipeline {
         self.sampler.shed_queued();
         self.state.take_rows(Some(end));
         self.state.finish_dumps();
-        for sample in self.state.waiting.take(|_, _| true) {
-            self.state.take_in(sample, Wait::Ended);
+        for sample in self.state.pending.take(|_, _| true) {
+            self.state.process_sample(sample, Deadline::Expired);
         }
         self.state.release = true;
     }
@@ -240,7 +270,7 @@ impl Pipeline {
             .map(|process| process.pid)
             .collect::<Vec<_>>();
         state.finish_dumps();
-        ended.into_iter().for_each(|pid| state.end_waiting(pid));
+        ended.into_iter().for_each(|pid| state.complete_pending_of(pid));
         let by_key: HashMap<ProcessKey, &Process> =
             state.table.iter().map(|process| (process.key, process)).collect();
         state.symbolizer.name_rest(|key| by_key.get(&key).copied());
@@ -249,7 +279,7 @@ impl Pipeline {
         let (symbolizer, targets) = (&mut state.symbolizer, &mut state.targets);
         let flushed = state.windows.flush(
             |owner, frames| symbolizer.retry(owner.process, frames),
-            |owner, samples| targets.settle(owner, samples, state.release),
+            |owner, samples| targets.finalize_labels(owner, samples, state.release),
         );
         state.table.remove_exited();
         let live: HashSet<ProcessKey> = state.table.iter().map(|process| process.key).collect();
@@ -273,7 +303,7 @@ impl Pipeline {
         let state = &mut self.state;
         let release = state.release || state.windows.held_stacks() > MAX_HELD_STACKS;
         let targets = &mut state.targets;
-        state.windows.take_late(|owner, samples| targets.settle(owner, samples, release))
+        state.windows.take_late(|owner, samples| targets.finalize_labels(owner, samples, release))
     }
 
     /// Labels series otherwise from now on. To be called behind [`Self::flush_all`], so that no
@@ -309,30 +339,30 @@ impl Pipeline {
             held_stacks: self.state.windows.held_stacks() as u64,
             outcomes: self.state.outcomes.clone(),
             window_full: self.state.windows.without_room(),
-            waiting_full: self.state.waiting.without_room(),
+            waiting_full: self.state.pending.without_room(),
             kernel_run_time: self.sampler.run_time(),
             processes: self.state.table.len() as u64,
-            waiting: self.state.waiting.len() as u64,
+            waiting: self.state.pending.len() as u64,
             caches: self.caches(),
             clocks: self.state.windows.counts(),
         }
     }
 
     /// What is remembered, and the queues.
-    fn caches(&self) -> Vec<CacheSize> {
+    fn caches(&self) -> Vec<CacheUsage> {
         let mut caches = self.state.symbolizer.cache_sizes();
         let table = &self.state.table;
-        caches.push(CacheSize::new("mappings", table.mapping_bytes(), table.max_mapping_bytes()));
-        caches.push(self.state.waiting.size());
+        caches.push(CacheUsage::new("mappings", table.mapping_bytes(), table.max_mapping_bytes()));
+        caches.push(self.state.pending.size());
         let (events, max_events) = self.sampler.event_bytes();
-        caches.push(CacheSize::new("queued_events", events, max_events));
-        caches.push(CacheSize::new(
+        caches.push(CacheUsage::new("queued_events", events, max_events));
+        caches.push(CacheUsage::new(
             "queued_samples",
             self.sampler.queued_bytes(),
             self.memory.queued_samples,
         ));
         let stacks = self.state.windows.stack_bytes();
-        caches.push(CacheSize::new("window_stacks", stacks, self.memory.window_stacks));
+        caches.push(CacheUsage::new("window_stacks", stacks, self.memory.window_stacks));
         caches
     }
 
@@ -360,7 +390,7 @@ impl State {
     /// Tells the kernel program of processes that run already, before it samples them: those that
     /// are asked for. Others are told of when they are sampled, since most of a host's processes
     /// never are.
-    fn meet(&mut self, pids: Option<&[u32]>) {
+    fn discover(&mut self, pids: Option<&[u32]>) {
         for &pid in pids.unwrap_or_default() {
             // A process that ends in this moment isn't sampled.
             let Ok(facts) = procfs::facts(pid) else { continue };
@@ -388,7 +418,7 @@ impl State {
     fn resolve_ready(&mut self) {
         let now = monotonic_ns();
         let mut until: HashMap<ProcessKey, u64> = HashMap::new();
-        for key in self.waiting.keys() {
+        for key in self.pending.keys() {
             until.entry(key).or_insert_with(|| self.symbolizer.walkable_until(key, now));
         }
         self.resolve_waiting(|key, sample| {
@@ -401,7 +431,7 @@ impl State {
     /// have told.
     fn finish_dumps(&mut self) {
         let now = monotonic_ns();
-        let keys: HashSet<ProcessKey> = self.waiting.keys().collect();
+        let keys: HashSet<ProcessKey> = self.pending.keys().collect();
         for process in self.table.iter().filter(|process| keys.contains(&process.key)) {
             self.symbolizer.finish_dump(process, now);
         }
@@ -411,8 +441,8 @@ impl State {
 
     /// Resolves those of the waiting samples that are chosen, which wait for nothing any more.
     fn resolve_waiting(&mut self, is_chosen: impl FnMut(ProcessKey, &Sample) -> bool) {
-        for sample in self.waiting.take(is_chosen) {
-            self.take_in(sample, Wait::Over);
+        for sample in self.pending.take(is_chosen) {
+            self.process_sample(sample, Deadline::Ready);
         }
     }
 
@@ -423,23 +453,25 @@ impl State {
         self.named = Instant::now();
     }
 
+    /// Processes a sample. One that has to wait pushes out those for which there is no memory any
+    /// more.
     fn sample(&mut self, sample: Sample) {
-        if let Some((key, sample)) = self.take_in(sample, Wait::Possible) {
-            for sample in self.waiting.push(key, sample) {
-                self.take_in(sample, Wait::WithoutRoom);
+        if let Some((key, sample)) = self.process_sample(sample, Deadline::Open) {
+            for sample in self.pending.push(key, sample) {
+                self.process_sample(sample, Deadline::OverCapacity);
             }
         }
     }
 
-    /// Names a sample and adds it to the window. Gives it back if it has to wait for unwind rows
-    /// that are being read.
-    fn take_in(&mut self, sample: Sample, wait: Wait) -> Option<(ProcessKey, Sample)> {
+    /// The way of a sample: it is identified, completed, named, labelled and aggregated. Gives it
+    /// back if its stack is pending.
+    fn process_sample(&mut self, sample: Sample, deadline: Deadline) -> Option<(ProcessKey, Sample)> {
         let header = &sample.header;
         let now = monotonic_ns();
-        let mut known = None;
+        let mut cached = None;
         let process = self.table.sampled(header.pid, header.start_ns, &sample.comm(), now, |process| {
-            known = self.symbolizer.known(process, &sample);
-            known.is_none().then(|| sample.addresses())
+            cached = self.symbolizer.cached(process, &sample);
+            cached.is_none().then(|| sample.addresses())
         });
         let is_new = !self.targets.knows(process.key);
         if self.targets.drops_unseen(process, header.start_ns) {
@@ -449,33 +481,24 @@ impl State {
         if is_new {
             self.newest = Instant::now();
         }
-        self.symbolizer.look(process, &sample, now);
-        let resolved = match (known, wait) {
-            (Some(known), _) => known,
-            (None, Wait::Possible) if self.symbolizer.must_wait(process, &sample, now) => {
-                match self.symbolizer.resolve_ahead(process, &sample, now) {
-                    Some(resolved) => resolved,
-                    None => return Some((process.key, sample)),
-                }
-            }
-            (None, Wait::Possible | Wait::Over) => self.symbolizer.resolve(process, &sample, now),
-            (None, Wait::Ended) => self.symbolizer.resolve_last(process, &sample, now),
-            (None, Wait::WithoutRoom) => self.symbolizer.resolve_early(process, &sample, now),
+        let identified = self.symbolizer.identify(process, &sample, cached, now);
+        let Completion::Completed(completed) = identified.complete(deadline) else {
+            return Some((process.key, sample));
         };
-        *self.outcomes.entry(resolved.outcome).or_default() += 1;
-        let jvm = self.symbolizer.jvm_facts(process.key);
+        let SymbolizedStack { stack, outcome } = completed.name();
+        *self.outcomes.entry(outcome).or_default() += 1;
         let owner = self.targets.owner(process.key, &sample);
-        let verdict = self.targets.judge(process, jvm, owner, header.start_ns);
+        let jvm = self.symbolizer.jvm_labels(process.key);
+        let labels = self.targets.evaluate_rules(process, jvm, owner, header.start_ns);
         let period_ns = self.periods.period_at(header.cpu, header.time_ns);
         let value = match sample.event {
             EventType::Cpu => period_ns,
         };
         let window = self.windows.aggregator(sample.event, period_ns);
-        let stack = NamedStack { frames: resolved.frames, pending: resolved.pending };
-        match verdict {
-            Verdict::Dropped => return None,
-            Verdict::Awaited => window.hold(owner, stack, value),
-            Verdict::Labels(labels) => window.add(&labels, owner, stack, value),
+        match labels {
+            LabelDecision::Dropped => return None,
+            LabelDecision::Awaited => window.hold(owner, stack, value),
+            LabelDecision::Labels(labels) => window.add(&labels, owner, stack, value),
         }
         self.first_sample.get_or_insert_with(Instant::now);
         None

@@ -5,31 +5,18 @@ use std::collections::VecDeque;
 
 use crate::process::ProcessKey;
 use crate::sampler::Sample;
-use crate::symbolize::CacheSize;
-
-/// Whether a sample waits for what its stack needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wait {
-    /// If something is being read that it needs.
-    Possible,
-    /// It has waited for what it needs.
-    Over,
-    /// It can't: what its process has mapped is about to change, or nothing more will arrive.
-    Ended,
-    /// There is no room for it.
-    WithoutRoom,
-}
+use crate::symbolize::CacheUsage;
 
 /// The samples, in the order in which they were taken.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct PendingSamples {
     max_bytes: usize,
     samples: VecDeque<(ProcessKey, Sample)>,
     bytes: usize,
     without_room: u64,
 }
 
-impl Waiting {
+impl PendingSamples {
     /// `max_bytes`: memory for them.
     pub(super) fn new(max_bytes: usize) -> Self {
         Self { max_bytes, samples: VecDeque::new(), bytes: 0, without_room: 0 }
@@ -39,8 +26,8 @@ impl Waiting {
         self.samples.len()
     }
 
-    pub(super) fn size(&self) -> CacheSize {
-        CacheSize::new("waiting_samples", self.bytes, self.max_bytes)
+    pub(super) fn size(&self) -> CacheUsage {
+        CacheUsage::new("waiting_samples", self.bytes, self.max_bytes)
     }
 
     /// Samples for which there was no room any more.
@@ -101,7 +88,7 @@ mod tests {
             sample
         };
         let key = ProcessKey::numbered(1);
-        let mut waiting = Waiting::new(3 * bytes(&sample(0)));
+        let mut waiting = PendingSamples::new(3 * bytes(&sample(0)));
         let over: Vec<u32> =
             (0..5).flat_map(|pid| waiting.push(key, sample(pid))).map(|over| over.header.pid).collect();
         assert_eq!((over, waiting.without_room(), waiting.len()), (vec![0, 1], 2, 3));

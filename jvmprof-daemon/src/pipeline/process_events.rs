@@ -1,15 +1,16 @@
 //! What happens to processes, in the order in which it happened.
 
-use super::{State, Wait};
+use super::State;
 use crate::process::process_table::mapped_code;
 use crate::sampler::{KernelEvent, KernelEventKind};
+use crate::symbolize::Deadline;
 
 impl State {
     pub(super) fn handle(&mut self, event: KernelEvent) {
         match event.kind {
             KernelEventKind::Sample(sample) => self.sample(sample),
             KernelEventKind::Exec { pid, comm } => {
-                self.end_waiting(pid);
+                self.complete_pending_of(pid);
                 self.table.exec(pid, &comm, event.time_ns);
                 self.targets.ended(pid);
             }
@@ -19,7 +20,7 @@ impl State {
             }
             KernelEventKind::Fork { pid, parent } => {
                 // An ended process may have had the pid.
-                self.end_waiting(pid);
+                self.complete_pending_of(pid);
                 self.table.fork(pid, parent);
             }
             KernelEventKind::Exit { pid, tid } => {
@@ -39,9 +40,9 @@ impl State {
                 );
                 if self.table.takes_a_place(pid, event.time_ns, &code) {
                     tracing::debug!(pid, path = &*code.path, start = ?code.start, "code takes the place of other code");
-                    self.end_waiting(pid);
+                    self.complete_pending_of(pid);
                     if let Some(process) = self.table.get(pid) {
-                        self.symbolizer.replaced(process.key, &code, event.time_ns);
+                        self.symbolizer.remapped(process.key, &code, event.time_ns);
                     }
                 }
                 self.table.map(pid, event.time_ns, code);
@@ -52,12 +53,12 @@ impl State {
     }
 
     /// Resolves the samples of a process that wait, since it won't be for long what it was then.
-    pub(super) fn end_waiting(&mut self, pid: u32) {
-        if self.waiting.len() == 0 {
+    pub(super) fn complete_pending_of(&mut self, pid: u32) {
+        if self.pending.len() == 0 {
             return;
         }
-        for sample in self.waiting.take(|_, of| of.header.pid == pid) {
-            self.take_in(sample, Wait::Ended);
+        for sample in self.pending.take(|_, of| of.header.pid == pid) {
+            self.process_sample(sample, Deadline::Expired);
         }
     }
 }

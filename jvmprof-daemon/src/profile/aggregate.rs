@@ -72,7 +72,7 @@ const MAX_MET: usize = 4096;
 
 /// What an owner's labels turn out to be.
 #[derive(Clone, Debug)]
-pub enum Verdict {
+pub enum LabelDecision {
     Labels(Arc<LabelSet>),
     /// Nobody wants its samples.
     Dropped,
@@ -259,7 +259,7 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
         &mut self,
         window: Window,
         mut finish: impl FnMut(K, &mut [Arc<Frame>]),
-        labels: impl FnMut(K, u64) -> Verdict,
+        labels: impl FnMut(K, u64) -> LabelDecision,
     ) -> Batch {
         self.by_labels.clear();
         self.met.clear();
@@ -282,7 +282,7 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
     }
 
     /// What windows that have ended held, as far as `labels` tells now: a batch for each window.
-    pub fn take_late(&mut self, mut labels: impl FnMut(K, u64) -> Verdict) -> Vec<Batch> {
+    pub fn take_late(&mut self, mut labels: impl FnMut(K, u64) -> LabelDecision) -> Vec<Batch> {
         let mut batches = Vec::new();
         for late in &mut self.late {
             let mut by_labels: HashMap<Arc<LabelSet>, Vec<Sample>> = HashMap::new();
@@ -352,14 +352,14 @@ fn finished<K>(stacks: Stacks<K>, finish: &mut impl FnMut(K, &mut [Arc<Frame>]))
 /// Takes out what `labels` tells the labels of.
 fn settle<K: Copy + Eq + Hash>(
     held: &mut HashMap<K, Vec<Sample>>,
-    mut labels: impl FnMut(K, u64) -> Verdict,
+    mut labels: impl FnMut(K, u64) -> LabelDecision,
 ) -> Vec<(Arc<LabelSet>, Vec<Sample>)> {
     let mut settled = Vec::new();
     held.retain(|owner, samples| {
         match labels(*owner, samples.iter().map(|sample| sample.count).sum()) {
-            Verdict::Awaited => return true,
-            Verdict::Dropped => {}
-            Verdict::Labels(labels) => settled.push((labels, std::mem::take(samples))),
+            LabelDecision::Awaited => return true,
+            LabelDecision::Dropped => {}
+            LabelDecision::Labels(labels) => settled.push((labels, std::mem::take(samples))),
         }
         false
     });

@@ -8,14 +8,14 @@ use crate::native::file_cache::CacheCounters;
 
 /// What is remembered, or waits, in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CacheSize {
+pub struct CacheUsage {
     pub name: &'static str,
     pub bytes: u64,
     /// It gets no larger than this.
     pub limit_bytes: u64,
 }
 
-impl CacheSize {
+impl CacheUsage {
     pub fn new(name: &'static str, bytes: usize, limit_bytes: usize) -> Self {
         Self { name, bytes: bytes as u64, limit_bytes: limit_bytes as u64 }
     }

@@ -12,61 +12,52 @@ mod namer;
 mod native;
 mod publish;
 mod stack;
+mod stages;
 
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use jvmprof_common::abi::Stop;
 use jvmprof_common::frame::UserFrame;
 
-use crate::hotspot::JavaCache;
 use crate::hotspot::stubs::analyze_native;
+use crate::hotspot::{JavaCache, LiveMemory};
 use crate::jit::cpython_trampolines::TrampolineArenas;
-use crate::kernel_tables::{CodeTables, FileRows};
 use crate::native::file_cache::{FileCache, FileCacheLimits};
-use crate::native::file_identity::FileKey;
-use crate::process::{Process, ProcessKey};
+use crate::process::{MappedCode, Process, ProcessKey};
+use crate::profile::aggregate::NamedStack;
 use crate::profile::model::{Frame, Mapping};
-use crate::sampler::{BpfMaps, Sample};
+use crate::sampler::BpfMaps;
 use crate::types::{Avma, FastHasher};
-pub use counts::{CacheSize, SymbolCounts};
-use frames::{frame_bytes, marker};
+pub use counts::{CacheUsage, SymbolCounts};
+use frames::frame_bytes;
 pub use generated::jit_counts::JitCounts;
 use generated::{JitNames, JitShared};
 pub use inspect::{ModuleReport, NativePlace};
-pub use java::jvm_labels::JvmFacts;
+pub use java::jvm_labels::JvmLabels;
 use java::{Callers, Java, Look};
 use kernel_frames::KernelFrames;
 pub use memory_limits::SymbolMemory;
-use namer::{Namer, frames_of};
 use native::deferred_frames::Unnamed;
 use native::function_names::FunctionNames;
 use native::mapped_files::Modules;
 pub use native::{NativeOptions, Symbolize};
-use publish::row_loader::RowsLoader;
-use stack::fde_lookup::Sought;
-use stack::load_budget::EarlyRows;
-use stack::remapped_code::Replaced;
+use publish::{Publication, PublishContext, Publisher};
+use stack::completer::Completer;
+use stack::remapped_code::RemappedCode;
 use stack::resumed_walk::Rules;
-use stack::whole_stacks::Stacks;
+use stack::whole_stacks::WholeStackCache;
+pub use stages::{CompletedStack, Completion, Deadline, IdentifiedSample};
 
 /// A stack with names.
 #[derive(Clone, Debug)]
-pub struct Resolved {
-    /// Leaf first; ends in a marker if the stack isn't whole.
-    pub frames: Arc<[Arc<Frame>]>,
+pub struct SymbolizedStack {
+    pub stack: NamedStack,
     pub outcome: Outcome,
-    /// Some frames have no name yet that a perf map may still tell: see [`Symbolizer::retry`].
-    pub pending: bool,
 }
 
-/// Of the memory for frames, whole stacks take one part in so many.
+/// Whole stacks take 1/STACKS_PART of the memory for frames.
 const STACKS_PART: usize = 8;
-/// Why a stack isn't whole that was walked before what it needs was there.
-const NO_ROOM_TO_WAIT: &str = "no room to wait";
-
 /// Is the stack whole?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Outcome {
@@ -85,10 +76,9 @@ pub struct Symbolizer {
     native: NativeOptions,
     kernel: KernelFrames,
     processes: HashMap<ProcessKey, ProcessSymbols, FastHasher>,
-    /// `None`: nothing is sampled, only looked at.
-    kernel_side: Option<KernelSide>,
-    early: EarlyRows,
-    sought: Sought,
+    /// `None`: nothing is sampled, only inspected.
+    publisher: Option<Publisher>,
+    completer: Completer,
     java: JavaCache,
     jit: JitShared,
     /// Native frames that wait for their names.
@@ -105,44 +95,23 @@ pub struct Symbolizer {
     java_frame_types: bool,
 }
 
-/// Nothing could be read where the user's stack pointer leads.
-fn has_unreadable_stack(sample: &Sample) -> bool {
-    let is_copied = matches!(
-        sample.stop,
-        Stop::StackUnreadable | Stop::UnknownCode | Stop::UnknownProcess | Stop::RowsMissing
-    );
-    is_copied && sample.tail().is_empty() && frames_of(sample).0.len() == 1
-}
-
-/// What the kernel program is told of code.
-#[derive(Debug)]
-struct KernelSide {
-    tables: CodeTables,
-    loader: RowsLoader,
-}
-
 /// What is remembered of one process.
 #[derive(Debug, Default)]
 struct ProcessSymbols {
     generation: u64,
-    /// The version of its mappings that the kernel was told.
-    told_version: u64,
-    /// The kernel leaves its generated code to us.
-    told_jit_rows: bool,
-    /// Files whose rows are being read.
-    awaited: Vec<FileKey>,
+    published: Publication,
     frames: HashMap<UserFrame, Arc<Frame>, FastHasher>,
     /// Native frames that have got their names, by mapping and address: also of mappings that are
     /// gone.
     named: HashMap<(Arc<Mapping>, Avma), Arc<Frame>, FastHasher>,
     frame_bytes: usize,
     callers: Callers,
-    stacks: Stacks,
+    stacks: WholeStackCache,
     modules: Modules,
     rules: Rules,
     jit: JitNames,
     arenas: TrampolineArenas,
-    replaced: Replaced,
+    remapped: RemappedCode,
     java: Java,
 }
 
@@ -160,9 +129,8 @@ impl Symbolizer {
             native: NativeOptions::default(),
             kernel: KernelFrames::default(),
             processes: HashMap::default(),
-            kernel_side: None,
-            early: EarlyRows::default(),
-            sought: Sought::default(),
+            publisher: None,
+            completer: Completer::default(),
             java: JavaCache::new(memory.java),
             jit: JitShared::new(memory.jit),
             unnamed: Vec::new(),
@@ -183,147 +151,13 @@ impl Symbolizer {
         self
     }
 
-    /// Names a sample's frames and finishes its stack, by what [`Self::look`] saw.
-    pub fn resolve(&mut self, process: &Process, sample: &Sample, now_ns: u64) -> Resolved {
-        self.resolve_by(process, sample, now_ns, false)
-    }
-
-    /// As [`Self::resolve`], of a sample that should wait ([`Self::must_wait`]) but can't, since
-    /// what its process has mapped is about to change: unwind rows that are missing are read now,
-    /// within limits.
-    pub fn resolve_last(&mut self, process: &Process, sample: &Sample, now_ns: u64) -> Resolved {
-        let has_time = self.early.has_time(Instant::now());
-        self.resolve_by(process, sample, now_ns, has_time)
-    }
-
-    fn resolve_by(&mut self, process: &Process, sample: &Sample, now_ns: u64, reads_rows: bool) -> Resolved {
-        if self.cached_bytes > self.max_cached_bytes {
-            self.forget_frames();
-        }
-        let mut frames =
-            Vec::with_capacity(usize::from(sample.header.kernel_frames + sample.header.user_words) + 4);
-        for (index, address) in sample.kernel().iter().enumerate() {
-            let lookup = if index == 0 { *address } else { address.saturating_sub(1) };
-            frames.push(self.kernel.frame(Avma(lookup)));
-        }
-        // The stack is gone with the program that it belonged to, and the new one's doesn't begin
-        // yet.
-        let is_replaced =
-            sample.in_kernel() && has_unreadable_stack(sample) && self.kernel.is_in_exec(sample.kernel());
-        let (mut namer, symbols) = self.namer(process, sample, now_ns);
-        namer.reads_rows = reads_rows;
-        let outcome = match is_replaced {
-            true => Outcome::Whole,
-            false => namer.user_stack(symbols, sample, &mut frames),
-        };
-        let pending = namer.pending || frames.iter().any(|frame| frame.lines.is_empty());
-        if let Outcome::Truncated(reason) = outcome {
-            frames.push(marker(reason));
-        }
-        let stays = !pending && !namer.is_passing && outcome == Outcome::Whole;
-        let frames = Arc::from(frames);
-        let reading = namer.reading;
-        if stays {
-            let more = symbols.stacks.keep(process.version, sample, &frames);
-            self.stack_bytes = self.stack_bytes.saturating_add_signed(more);
-            if self.stack_bytes > self.max_stack_bytes {
-                self.forget_stacks();
-            }
-        }
-        self.early.took(reading);
-        Resolved { frames, outcome, pending }
-    }
-
-    /// What [`Self::resolve`] said of a sample with the same stack, if that still holds.
-    pub fn known(&self, process: &Process, sample: &Sample) -> Option<Resolved> {
-        self.processes.get(&process.key)?.stacks.find(process.version, sample)
-    }
-
-    /// As [`Self::resolve_last`], of a sample that should have waited, which is why its stack may
-    /// not be whole: [`Self::must_wait`].
-    pub fn resolve_early(&mut self, process: &Process, sample: &Sample, now_ns: u64) -> Resolved {
-        let mut resolved = self.resolve_last(process, sample, now_ns);
-        if let Outcome::Truncated(_) = resolved.outcome {
-            resolved.outcome = Outcome::Truncated(NO_ROOM_TO_WAIT);
-            if let Some(last) = Arc::make_mut(&mut resolved.frames).last_mut() {
-                *last = marker(NO_ROOM_TO_WAIT);
-            }
-        }
-        resolved
-    }
-
-    /// Looks at what a sample's process has mapped by now.
-    pub fn look(&mut self, process: &Process, sample: &Sample, now_ns: u64) {
-        let is_asked = matches!(
-            sample.stop,
-            Stop::UnknownStub | Stop::UnknownCode | Stop::UnknownProcess | Stop::Frozen
-        );
-        if sample.stop == Stop::Frozen
-            && let Some(symbols) = self.processes.get_mut(&process.key)
-        {
-            symbols.java.expect_virtual_threads();
-        }
-        self.refresh(process, now_ns, is_asked);
-    }
-
-    /// True if a sample's stack needs unwind rows that are being read, or that the process's
-    /// runtime has still to tell: it is to be resolved once they have arrived. What may be gone by
-    /// then is read now.
-    pub fn must_wait(&mut self, process: &Process, sample: &Sample, now_ns: u64) -> bool {
-        let is_walked = matches!(
-            sample.stop,
-            Stop::Root | Stop::KernelThread | Stop::NoMemory | Stop::DepthReached | Stop::Not64Bit
-        );
-        let at_ns = sample.header.time_ns;
-        if is_walked || self.walkable_until(process.key, at_ns) >= at_ns {
-            return false;
-        }
-        if let Some(symbols) = self.processes.get_mut(&process.key).filter(|_| !process.is_jvm()) {
-            symbols.jit.begin(process, &self.jit, now_ns, &mut self.counts.perf_maps);
-        }
-        let (mut namer, symbols) = self.namer(process, sample, now_ns);
-        namer.read_java(symbols, sample);
-        true
-    }
-
-    fn namer<'a>(
-        &'a mut self,
-        process: &'a Process,
-        sample: &Sample,
-        now_ns: u64,
-    ) -> (Namer<'a>, &'a mut ProcessSymbols) {
-        let symbols = self.processes.entry(process.key).or_default();
-        let namer = Namer {
-            files: &self.files,
-            names: &self.names,
-            java: &self.java,
-            kernel: self.kernel_side.as_ref(),
-            jit: &self.jit,
-            unnamed: &mut self.unnamed,
-            counts: &mut self.counts,
-            cached: &mut self.cached_bytes,
-            process,
-            java_frame_types: self.java_frame_types,
-            at_ns: sample.header.time_ns,
-            now_ns,
-            pending: false,
-            is_passing: false,
-            late_from: None,
-            reads_rows: false,
-            sought: &mut self.sought,
-            reading: Duration::ZERO,
-        };
-        (namer, symbols)
-    }
-
     /// Keeps these tables of kernel programs filled from now on.
     ///
     /// # Errors
     /// The system has no thread left.
     pub fn fill(&mut self, mut tables: BpfMaps) -> io::Result<()> {
         self.kernel.ask(tables.take_kernel_symbolizer());
-        let loader = RowsLoader::start(Arc::clone(&self.files))?;
-        self.kernel_side = Some(KernelSide { tables: CodeTables::new(tables), loader });
+        self.publisher = Some(Publisher::start(tables, Arc::clone(&self.files))?);
         Ok(())
     }
 
@@ -341,7 +175,7 @@ impl Symbolizer {
                 named,
                 frame_bytes,
                 jit: std::mem::take(&mut symbols.jit),
-                replaced: std::mem::take(&mut symbols.replaced),
+                remapped: std::mem::take(&mut symbols.remapped),
                 java: std::mem::take(&mut symbols.java),
                 ..ProcessSymbols::default()
             };
@@ -350,19 +184,38 @@ impl Symbolizer {
         if let Look::Unreadable(reason) = look {
             *self.counts.unreadable_jvms.entry(reason).or_default() += 1;
         }
-        if let (Look::Changed, Some(java), Some(kernel)) =
-            (look, symbols.java.attached(), &mut self.kernel_side)
-        {
-            let jvm = java.jvm();
-            let rows = FileRows::new(|handle| java.stubs().for_each(jvm.code_start, handle));
-            kernel.tables.add_jvm(process.key, jvm, rows);
-            symbols.told_version = 0;
+        let Some(publisher) = &mut self.publisher else { return };
+        if look == Look::Changed {
+            publisher.publish_jvm(process.key, symbols);
         }
-        if self.kernel_side.as_mut().is_some_and(|kernel| kernel.tables.touch(process.key)) {
-            symbols.told_version = 0;
+        let (files, jit, counts) = (&self.files, &self.jit, &mut self.counts);
+        publisher.refresh(process, symbols, PublishContext { files, jit, counts });
+    }
+
+    /// A process has mapped code over other code that the kernel program may know.
+    pub fn remapped(&mut self, key: ProcessKey, code: &MappedCode, mapped_ns: u64) {
+        if let Some(symbols) = self.processes.get_mut(&key) {
+            symbols.remapped.add(code.start..code.end, mapped_ns);
         }
-        if symbols.told_version != process.version || symbols.told_jit_rows != symbols.jit.has_rows() {
-            self.tell(process);
+    }
+
+    /// Returns the time up to which this process's stacks can be walked: unwind rows are there, and
+    /// it is known what its runtime generated by then. Reads on if that isn't `at_ns`.
+    pub fn walkable_until(&mut self, key: ProcessKey, at_ns: u64) -> u64 {
+        match self.processes.get_mut(&key) {
+            Some(symbols) if symbols.published.awaited.is_empty() => {
+                symbols.jit.walkable_until(at_ns, &mut self.counts.perf_maps)
+            }
+            Some(_) => 0,
+            None => u64::MAX,
+        }
+    }
+
+    /// Reads what the process's runtime has written of its code to the end. What it writes later
+    /// comes too late for the samples of the window.
+    pub fn finish_dump(&mut self, process: &Process, now_ns: u64) {
+        if let Some(symbols) = self.processes.get_mut(&process.key) {
+            symbols.jit.finish_dump(process, now_ns, &mut self.counts.perf_maps);
         }
     }
 
@@ -372,10 +225,12 @@ impl Symbolizer {
         for (key, symbols) in &mut self.processes {
             if let Some(process) = find(*key) {
                 symbols.jit.refresh(process, now_ns, &mut self.counts.perf_maps);
+                // Memory may be used for something else without a sign.
+                if !symbols.arenas.is_empty() && symbols.arenas.verify(&LiveMemory::new(process.pid)) {
+                    symbols.published.invalidate();
+                }
             }
         }
-        let keys: Vec<ProcessKey> = self.processes.keys().copied().collect();
-        keys.into_iter().filter_map(find).for_each(|process| self.verify_trampolines(process));
     }
 
     /// Frames wait for names, or stacks for rows.
@@ -383,21 +238,15 @@ impl Symbolizer {
         self.is_loading() || !self.unnamed.is_empty()
     }
 
-    /// Unwind rows are being read, or wait for [`Self::take_rows`].
-    pub fn is_loading(&self) -> bool {
-        self.kernel_side.as_ref().is_some_and(|kernel| kernel.loader.is_busy())
-    }
-
     /// Forgets all other processes.
     pub fn retain(&mut self, is_alive: impl Fn(ProcessKey) -> bool) {
         self.java.age();
         self.names.age();
-        if let Some(kernel) = &mut self.kernel_side {
-            kernel.tables.retain(&is_alive);
-            for key in kernel.tables.lacking() {
-                // It is told of again when it is sampled next.
+        if let Some(publisher) = &mut self.publisher {
+            publisher.tables.retain(&is_alive);
+            for key in publisher.tables.lacking() {
                 if let Some(symbols) = self.processes.get_mut(&key) {
-                    symbols.told_version = 0;
+                    symbols.published.invalidate();
                 }
             }
         }
@@ -417,29 +266,29 @@ impl Symbolizer {
     }
 
     pub fn counts(&self) -> SymbolCounts {
-        let tables = self.kernel_side.as_ref().map(|kernel| kernel.tables.counts()).unwrap_or_default();
+        let tables = self.publisher.as_ref().map(Publisher::counts).unwrap_or_default();
         SymbolCounts { files: self.files.counters(), tables, ..self.counts.clone() }
     }
 
     /// The memory of what is remembered.
-    pub fn cache_sizes(&self) -> Vec<CacheSize> {
+    pub fn cache_sizes(&self) -> Vec<CacheUsage> {
         let [headers, parts, lines] = self.files.sizes();
-        let of = |name, (bytes, limit_bytes)| CacheSize { name, bytes, limit_bytes };
+        let of = |name, (bytes, limit_bytes)| CacheUsage { name, bytes, limit_bytes };
         vec![
             of("file_headers", headers),
             of("file_symbols_and_rows", parts),
             of("file_lines", lines),
             of("function_names", self.names.size()),
             of("java", self.java.size()),
-            CacheSize::new("frames", self.cached_bytes, self.max_cached_bytes),
-            CacheSize::new("stacks", self.stack_bytes, self.max_stack_bytes),
+            CacheUsage::new("frames", self.cached_bytes, self.max_cached_bytes),
+            CacheUsage::new("stacks", self.stack_bytes, self.max_stack_bytes),
             self.jit.size(),
         ]
     }
 
     /// What is known of the JVM in a process; `None` if there is none that can be read. Another
     /// `Arc` once it has changed.
-    pub fn jvm_facts(&self, key: ProcessKey) -> Option<&Arc<JvmFacts>> {
+    pub fn jvm_labels(&self, key: ProcessKey) -> Option<&Arc<JvmLabels>> {
         Some(self.processes.get(&key)?.java.attached()?.facts())
     }
 

@@ -1,24 +1,17 @@
-//! One sample's stack: walked on where the kernel program stopped, and named.
+//! The names of one sample's frames.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use jvmprof_common::abi::Stop;
 use jvmprof_common::frame::UserFrame;
-use jvmprof_common::unwind::UnwindRule;
 
+use super::ProcessSymbols;
 use super::counts::SymbolCounts;
 use super::frames::{enter_special_frame, frame, frame_bytes, java_frame, stub_frame, unknown_java};
 use super::generated::{Asked, JitShared};
 use super::native::deferred_frames::Unnamed;
-use super::native::function_names::{FunctionNames, NativeLines};
-use super::native::mapped_files;
-use super::native::mapped_files::Modules;
-use super::stack::fde_lookup::Sought;
-use super::stack::remapped_code::REPLACED;
-use super::stack::resumed_walk;
-use super::{KernelSide, Outcome, ProcessSymbols};
+use super::native::function_names::FunctionNames;
+use super::stack::completer::kernel_walked_frames;
 use crate::hotspot::{JavaCache, SampleTimes};
 use crate::native::file_cache::FileCache;
 use crate::process::{Backing, MappedCode, Process};
@@ -26,24 +19,18 @@ use crate::profile::model::{Frame, FrameKind, Mapping};
 use crate::sampler::Sample;
 use crate::types::{Avma, FastHasher};
 
-/// Java frames that are walked here are those of the code that is there now. That it was there at
-/// the time of the sample is believed for so long; it takes a garbage collection to put other code
-/// in its place.
-const MAX_DELAY_NS: u64 = 30_000_000;
 const TOO_LATE: &str = "read too late";
 const DEOPTIMIZED: &str = "being deoptimized";
 /// Why a stack ends where the frame that was taken for the caller can't be it.
-const FALSE_CALLER: &str = "caller calls something else";
+pub(super) const FALSE_CALLER: &str = "caller calls something else";
 /// The stubs that do that (openjdk src/hotspot/share/runtime/deoptimization.cpp, `unpack_frames`).
 const UNPACKING: [&str; 2] = ["[DeoptimizationBlob]", "[UncommonTrapBlob]"];
 
-/// One sample's naming.
+/// The naming of one sample's frames.
 pub(super) struct Namer<'a> {
     pub(super) files: &'a FileCache,
     pub(super) names: &'a FunctionNames,
     pub(super) java: &'a JavaCache,
-    /// Unwind rows that it has yet to get aren't waited for here.
-    pub(super) kernel: Option<&'a KernelSide>,
     pub(super) jit: &'a JitShared,
     pub(super) unnamed: &'a mut Vec<Unnamed>,
     pub(super) counts: &'a mut SymbolCounts,
@@ -59,26 +46,10 @@ pub(super) struct Namer<'a> {
     /// From this frame on the stack was walked so long after the sample that other code may be
     /// there by now.
     pub(super) late_from: Option<usize>,
-    /// Unwind rows that are being read elsewhere are read here too, if that is soon done.
-    pub(super) reads_rows: bool,
-    /// Single ones of those that are being read elsewhere.
-    pub(super) sought: &'a mut Sought,
-    /// Time that this took.
-    pub(super) reading: Duration,
-}
-
-/// The frames of a sample that the kernel program walked, and whether their words are well-formed.
-pub(super) fn frames_of(sample: &Sample) -> (Vec<UserFrame>, bool) {
-    let mut words = sample.user();
-    let mut stack = Vec::with_capacity(words.len());
-    while let Some(frame) = UserFrame::take(&mut words) {
-        stack.push(frame);
-    }
-    (stack, words.is_empty())
 }
 
 /// What is known of a stack's frames, each in its place, and why some Java frames have no names.
-struct Known {
+struct ReadFrames {
     frames: Vec<Option<Arc<Frame>>>,
     unnamed: HashMap<UserFrame, &'static str>,
 }
@@ -88,46 +59,25 @@ fn is_java(frame: &UserFrame) -> bool {
 }
 
 impl Namer<'_> {
+    /// Names the frames of a user's stack. Returns false if the stack ends before its last frame,
+    /// after one that the next can't have called.
     pub(super) fn user_stack(
         &mut self,
         symbols: &mut ProcessSymbols,
-        sample: &Sample,
+        stack: &[UserFrame],
         frames: &mut Vec<Arc<Frame>>,
-    ) -> Outcome {
-        let (stack, outcome) = self.walk(symbols, sample);
-        self.counts.finished_by_daemon += u64::from(stack.len() > frames_of(sample).0.len());
+    ) -> bool {
         let callers_bytes = symbols.callers.bytes();
-        let is_true = self.name_java(symbols, &stack, frames);
+        let is_true = self.name_java(symbols, stack, frames);
         let more = symbols.callers.bytes() - callers_bytes;
         *self.cached += more;
         symbols.frame_bytes += more;
-        match is_true {
-            true => outcome,
-            false => Outcome::Truncated(FALSE_CALLER),
-        }
-    }
-
-    /// The whole stack, as far as it can be walked.
-    pub(super) fn walk(
-        &mut self,
-        symbols: &mut ProcessSymbols,
-        sample: &Sample,
-    ) -> (Vec<UserFrame>, Outcome) {
-        let (mut stack, is_well_formed) = frames_of(sample);
-        if let Some(believed) = symbols.replaced.believed(&stack, self.at_ns) {
-            stack.truncate(believed);
-            return (stack, Outcome::Truncated(REPLACED));
-        }
-        let outcome = match is_well_formed {
-            true => self.finish(symbols, sample, &mut stack),
-            false => Outcome::Truncated("malformed frame"),
-        };
-        (stack, outcome)
+        is_true
     }
 
     /// Reads what the Java frames of a sample are called that the kernel program walked.
     pub(super) fn read_java(&mut self, symbols: &mut ProcessSymbols, sample: &Sample) {
-        let (stack, _) = frames_of(sample);
+        let (stack, _) = kernel_walked_frames(sample);
         self.read_new(symbols, &stack);
     }
 
@@ -139,7 +89,7 @@ impl Namer<'_> {
         stack: &[UserFrame],
         frames: &mut Vec<Arc<Frame>>,
     ) -> bool {
-        let Known { frames: known, unnamed } = self.read_new(symbols, stack);
+        let ReadFrames { frames: known, unnamed } = self.read_new(symbols, stack);
         let (java, callers) = (symbols.java.attached(), &mut symbols.callers);
         let on_the_way = java.is_some_and(|java| java.begins_on_the_way(self.java, stack, callers));
         // A compiled frame is being replaced by interpreted ones, which keep what was there before
@@ -206,7 +156,7 @@ impl Namer<'_> {
 
     /// What is known of these frames, once those Java frames among them that are new have been
     /// read.
-    fn read_new(&mut self, symbols: &mut ProcessSymbols, stack: &[UserFrame]) -> Known {
+    fn read_new(&mut self, symbols: &mut ProcessSymbols, stack: &[UserFrame]) -> ReadFrames {
         let mut frames: Vec<Option<Arc<Frame>>> =
             stack.iter().map(|frame| symbols.frames.get(frame).cloned()).collect();
         let is_new = |(frame, known): &(&UserFrame, &Option<_>)| known.is_none() && is_java(frame);
@@ -215,7 +165,7 @@ impl Namer<'_> {
             stack.iter().zip(&frames).filter(is_new).map(|(frame, _)| *frame).collect();
         let mut unnamed = HashMap::new();
         if new.is_empty() {
-            return Known { frames, unnamed };
+            return ReadFrames { frames, unnamed };
         }
         let new: Vec<UserFrame> = new.into_iter().collect();
         let times = SampleTimes { sampled_ns: self.at_ns, now_ns: self.now_ns };
@@ -236,117 +186,7 @@ impl Namer<'_> {
                 *known = symbols.frames.get(which).cloned();
             }
         }
-        Known { frames, unnamed }
-    }
-
-    /// Walks on where the kernel program could not.
-    fn finish(
-        &mut self,
-        symbols: &mut ProcessSymbols,
-        sample: &Sample,
-        stack: &mut Vec<UserFrame>,
-    ) -> Outcome {
-        match sample.stop {
-            // Without user memory there is no user stack.
-            Stop::KernelThread | Stop::NoMemory | Stop::Root => return Outcome::Whole,
-            Stop::DepthReached | Stop::Not64Bit | Stop::Frozen | Stop::FrozenMoving => {
-                return Outcome::Truncated(sample.stop.as_str());
-            }
-            _ => {}
-        }
-        let process = self.process;
-        let (modules, files, counts) = (&mut symbols.modules, self.files, &mut *self.counts);
-        let sought = &mut *self.sought;
-        let tables = self.kernel.map(|kernel| &kernel.tables);
-        let before = stack.len();
-        let java = symbols.java.attached();
-        if !matches!(sample.stop, Stop::UnknownProcess) {
-            tracing::trace!(pid = process.pid, stop = ?sample.stop, last = ?stack.last(), "walking on");
-        }
-        let (mut is_missing, mut is_ambiguous) = (false, false);
-        let generated = |address| {
-            if let Some((row, is_known)) = symbols.jit.row(address, self.at_ns) {
-                is_ambiguous |= !is_known;
-                return Some(UnwindRule::Row(row));
-            }
-            let code = process.mappings.find(address)?;
-            let trampolines = symbols.arenas.at(code.start, code.end)?;
-            Some(UnwindRule::Row(trampolines.row(u32::try_from(address.0 - code.start.0).ok()?)?))
-        };
-        let (reads_rows, mut reading) = (self.reads_rows, Duration::ZERO);
-        let native = |address| {
-            let is_read_elsewhere = self
-                .kernel
-                .is_some_and(|kernel| mapped_files::is_missing(process, modules, &kernel.loader, address));
-            let began = is_read_elsewhere.then(Instant::now);
-            if is_read_elsewhere {
-                let sought = mapped_files::sought_row(process, modules, (files, &mut *sought), address);
-                reading += began.map(|began| began.elapsed()).unwrap_or_default();
-                if let Some(row) = sought {
-                    return UnwindRule::Row(row);
-                }
-                if !(reads_rows && mapped_files::is_soon_read(process, modules, address)) {
-                    is_missing = true;
-                    return UnwindRule::Unknown;
-                }
-            }
-            let rule = mapped_files::rule(process, modules, (files, tables), counts, address);
-            reading += began.map(|began| began.elapsed()).unwrap_or_default();
-            rule
-        };
-        let end = resumed_walk::finish(sample, java, stack, &mut symbols.rules, native, generated);
-        self.reading = reading;
-        self.counts.perf_maps.ambiguous_stacks += u64::from(is_ambiguous);
-        if self.now_ns.saturating_sub(sample.header.time_ns) > MAX_DELAY_NS {
-            self.late_from = before.checked_sub(1);
-        }
-        let last_address = Avma(stack.last().and_then(UserFrame::lookup_address).unwrap_or(0));
-        match (end.stop, end.rule) {
-            (Stop::Root, _) => Outcome::Whole,
-            // A frame pointer of zero is no mark of a root: code that keeps none has whatever it
-            // likes in `rbp`. Where programs and threads begin has a row.
-            (stop, _) if self.is_go_root(modules, last_address, stop) => Outcome::Whole,
-            _ if is_missing => Outcome::Truncated(Stop::RowsMissing.as_str()),
-            // The copy ended before the stack did: the first reason is the true one.
-            (stop, rule) => {
-                let (header, last) = (&sample.header, stack.last());
-                tracing::debug!(
-                    pid = process.pid,
-                    tid = header.tid,
-                    kernel = ?sample.stop,
-                    daemon = ?stop,
-                    frames = stack.len(),
-                    ?last,
-                    ?rule,
-                    tail_sp = header.tail_sp,
-                    tail_fp = header.tail_fp,
-                    cursor = ?end.cursor,
-                    code = ?java.zip(last).map(|(java, last)| java.code_around(resumed_walk::place(last, Some(java)).0)),
-                    tail = sample.tail().len(),
-                    registers = ?header.registers,
-                    "a stack isn't whole"
-                );
-                let reason = if stop == Stop::StackUnreadable { sample.stop } else { stop };
-                Outcome::Truncated(reason.as_str())
-            }
-        }
-    }
-
-    /// Whether the walk has reached what Go's stacks begin with: goroutines and the first thread
-    /// have a zero return address (go src/runtime/asm_amd64.s, `goexit`, `rt0_go`), other threads
-    /// none at all (sys_linux_amd64.s, `clone`). Programs of Go may hold C, too.
-    fn is_go_root(&self, modules: &Modules, address: Avma, stop: Stop) -> bool {
-        let Some(module) = mapped_files::go_module(self.process, modules, address) else { return false };
-        let named = module.name(self.process, self.files, self.names, address);
-        let is_root = |lines: &NativeLines| {
-            lines.last().is_some_and(|line| match &*line.system_name {
-                "runtime.clone" | "runtime.clone.abi0" => true,
-                name => {
-                    stop == Stop::ChainEnded && (name.starts_with("runtime.") || name.starts_with("_rt0_"))
-                }
-            })
-        };
-        named.ok().flatten().as_ref().is_some_and(is_root)
+        ReadFrames { frames, unnamed }
     }
 
     fn frame(&mut self, symbols: &mut ProcessSymbols, which: UserFrame) -> Arc<Frame> {

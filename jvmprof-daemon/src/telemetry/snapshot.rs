@@ -9,7 +9,7 @@ use crate::own_process::SelfUsage;
 use crate::process::container::ContainerCounts;
 use crate::process::process_table::TableCounts;
 use crate::sampler::SamplerCounts;
-use crate::symbolize::{CacheSize, Outcome, SymbolCounts};
+use crate::symbolize::{CacheUsage, Outcome, SymbolCounts};
 
 /// Counters since the start, and what holds now. To add a metric, add a field here and a row in
 /// [`super::metrics`].
@@ -20,7 +20,7 @@ pub struct Snapshot {
     /// Processes that are known now.
     pub processes: u64,
     pub symbols: SymbolCounts,
-    pub caches: Vec<CacheSize>,
+    pub caches: Vec<CacheUsage>,
     /// Samples with names, by the outcome of their stack.
     pub outcomes: BTreeMap<Outcome, u64>,
     /// Samples that wait for unwind rows now.

@@ -15,7 +15,7 @@ use jvmprof_daemon::process::process_table::mapped_code;
 use jvmprof_daemon::process::{Process, ProcessKey, ProcessTable};
 use jvmprof_daemon::profile::model::FrameKind;
 use jvmprof_daemon::sampler::{KernelEvent, KernelEventKind, Sample, Sampler, SamplerOptions};
-use jvmprof_daemon::symbolize::{SymbolMemory, Symbolizer};
+use jvmprof_daemon::symbolize::{Completion, Deadline, SymbolMemory, Symbolizer};
 
 /// Samples of generated code.
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,14 +67,16 @@ impl Judge {
         let (pid, start_ns, comm) = (header.pid, header.start_ns, sample.comm());
         let key = self.table.sampled(pid, start_ns, &comm, monotonic_ns(), |_| Some(sample.addresses())).key;
         let process = find(&self.table, key).expect("a process that was sampled");
-        self.symbolizer.look(process, sample, monotonic_ns());
-        while self.symbolizer.must_wait(process, sample, monotonic_ns()) {
+        let (frames, before) = loop {
+            // Of the samples here none waits for others: what is counted meanwhile is this one's.
+            let before = self.ambiguous();
+            let identified = self.symbolizer.identify(process, sample, None, monotonic_ns());
+            if let Completion::Completed(completed) = identified.complete(Deadline::Open) {
+                break (completed.name().stack.frames, before);
+            }
             self.symbolizer.take_rows(|key| find(&self.table, key), None);
             std::thread::sleep(Duration::from_millis(1));
-        }
-        // Of the samples here none waits for others: what is counted meanwhile is this one's.
-        let before = self.ambiguous();
-        let frames = self.symbolizer.resolve(process, sample, monotonic_ns()).frames;
+        };
         let was_told = self.ambiguous() > before;
         let Some(name) =
             frames.iter().find(|frame| frame.kind == FrameKind::Jit).map(|frame| &frame.lines[0].name)

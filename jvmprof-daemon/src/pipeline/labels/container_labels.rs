@@ -13,7 +13,7 @@ use crate::process::container::{
 
 /// A process's container and what is known of it.
 #[derive(Debug)]
-pub(super) struct Contained {
+pub(super) struct ProcessContainer {
     id: Option<Arc<str>>,
     lookup: Lookup,
     generation: u64,
@@ -21,13 +21,13 @@ pub(super) struct Contained {
 
 /// Who asks for containers, if anyone does.
 #[derive(Debug, Default)]
-pub(super) struct Guests {
+pub(super) struct ContainerLookup {
     containers: Option<Containers>,
     /// Samples that went out without their pod's name though a runtime was there to ask.
     unlabelled: u64,
 }
 
-impl Guests {
+impl ContainerLookup {
     /// # Errors
     /// See [`ContainersError`].
     pub(super) fn start(options: Option<ContainersOptions>) -> Result<Self, ContainersError> {
@@ -36,10 +36,10 @@ impl Guests {
 
     /// A process that was sampled for the first time, in this cgroup. One whose cgroup isn't known
     /// goes without.
-    pub(super) fn meet(&self, cgroup: Option<&Cgroup>) -> Contained {
+    pub(super) fn find(&self, cgroup: Option<&Cgroup>) -> ProcessContainer {
         let container = cgroup.and_then(|cgroup| cgroup.container.as_ref());
         let id = container.map(|container| container.id.as_str().into());
-        let mut contained = Contained { id, lookup: Lookup::Unknown, generation: 0 };
+        let mut contained = ProcessContainer { id, lookup: Lookup::Unknown, generation: 0 };
         if let (Some(containers), Some(id)) = (&self.containers, &contained.id) {
             contained.generation = containers.generation();
             contained.lookup = containers.lookup(id, Instant::now());
@@ -48,7 +48,7 @@ impl Guests {
     }
 
     /// True if more is known than before.
-    pub(super) fn look_again(&self, contained: &mut Contained) -> bool {
+    pub(super) fn refresh(&self, contained: &mut ProcessContainer) -> bool {
         let (Some(containers), Some(id)) = (&self.containers, &contained.id) else { return false };
         if matches!(contained.lookup, Lookup::Known(_)) {
             return false;
@@ -63,7 +63,7 @@ impl Guests {
     }
 
     /// These samples go out as they are.
-    pub(super) fn gave_up(&mut self, contained: &Contained, samples: u64) {
+    pub(super) fn count_unlabelled(&mut self, contained: &ProcessContainer, samples: u64) {
         let asked = self.containers.is_some() && contained.id.is_some();
         if asked && !matches!(contained.lookup, Lookup::Known(_)) {
             self.unlabelled += samples;
@@ -71,7 +71,7 @@ impl Guests {
     }
 
     /// Only these are still needed.
-    pub(super) fn retain<'a>(&self, needed: impl Iterator<Item = &'a Contained>) {
+    pub(super) fn retain<'a>(&self, needed: impl Iterator<Item = &'a ProcessContainer>) {
         if let Some(containers) = &self.containers {
             let needed: HashSet<&str> = needed.filter_map(|contained| contained.id.as_deref()).collect();
             containers.retain(|id| needed.contains(id));
@@ -87,7 +87,7 @@ impl Guests {
     }
 }
 
-impl Contained {
+impl ProcessContainer {
     /// True if waiting for its labels makes sense.
     pub(super) fn is_awaited(&self) -> bool {
         self.lookup == Lookup::Awaited
@@ -168,7 +168,7 @@ mod tests {
             ..ContainerMetadata::default()
         };
         let lookup = Lookup::Known(Arc::new(metadata));
-        let contained = Contained { id: Some("abc".into()), lookup, generation: 0 };
+        let contained = ProcessContainer { id: Some("abc".into()), lookup, generation: 0 };
         let mut labels = Labels::default();
         contained.label(&mut labels);
         let pairs: Vec<_> = labels.set.iter().map(|(name, value)| (&**name, &**value)).collect();

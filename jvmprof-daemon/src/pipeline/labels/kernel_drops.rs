@@ -85,7 +85,7 @@ impl KernelDrops {
     }
 
     /// Has those sampled that are due. To be called often.
-    pub(super) fn look_again(&mut self, now: Instant) {
+    pub(super) fn refresh(&mut self, now: Instant) {
         if self.due.is_none_or(|due| due > now) {
             return;
         }
@@ -99,7 +99,7 @@ impl KernelDrops {
         self.due = self.processes.values().filter(|dropped| dropped.told).map(|dropped| dropped.next).min();
     }
 
-    /// When [`Self::look_again`] has something to do.
+    /// When [`Self::refresh`] has something to do.
     pub(super) fn due(&self) -> Option<Instant> {
         self.due
     }

@@ -26,11 +26,11 @@ pub use crate::telemetry::TargetCounts;
 use crate::config::relabel::{relabel, retain_public};
 use crate::process::container::{ContainersError, ContainersOptions};
 use crate::process::{Process, ProcessKey};
-use crate::profile::aggregate::Verdict;
+use crate::profile::aggregate::LabelDecision;
 use crate::profile::model::LabelSet;
 use crate::sampler::{DroppedProcesses, Sample};
-use crate::symbolize::JvmFacts;
-use container_labels::{Contained, Guests};
+use crate::symbolize::JvmLabels;
+use container_labels::{ContainerLookup, ProcessContainer};
 use kernel_drops::KernelDrops;
 use label_options::folded;
 
@@ -58,7 +58,7 @@ pub(super) struct Targets {
     earlier: BTreeMap<u32, LabelOptions>,
     known: HashMap<ProcessKey, Target>,
     names: ThreadNames,
-    guests: Guests,
+    containers: ContainerLookup,
     kernel: KernelDrops,
     dropped: u64,
     /// See [`TargetCounts::cut_labels`].
@@ -69,8 +69,8 @@ pub(super) struct Targets {
 #[derive(Debug)]
 struct Target {
     comm: Arc<str>,
-    jvm: Option<Arc<JvmFacts>>,
-    container: Contained,
+    jvm: Option<Arc<JvmLabels>>,
+    container: ProcessContainer,
     /// What it has by itself, meta labels included if there are rules.
     own: Labels,
     has_meta: bool,
@@ -90,10 +90,10 @@ impl Targets {
         options: LabelOptions,
         containers: Option<ContainersOptions>,
     ) -> Result<Self, ContainersError> {
-        Ok(Self::new(options, Guests::start(containers)?))
+        Ok(Self::new(options, ContainerLookup::start(containers)?))
     }
 
-    fn new(options: LabelOptions, guests: Guests) -> Self {
+    fn new(options: LabelOptions, containers: ContainerLookup) -> Self {
         Self {
             process_rules: options.process_rules(),
             options,
@@ -101,7 +101,7 @@ impl Targets {
             earlier: BTreeMap::new(),
             known: HashMap::new(),
             names: ThreadNames::default(),
-            guests,
+            containers,
             kernel: KernelDrops::default(),
             dropped: 0,
             cut_labels: 0,
@@ -143,27 +143,27 @@ impl Targets {
 
     /// What becomes of a sample that just arrived. `start_ns`: when its process began, as the
     /// sample tells it.
-    pub(super) fn judge(
+    pub(super) fn evaluate_rules(
         &mut self,
         process: &Process,
-        jvm: Option<&Arc<JvmFacts>>,
+        jvm: Option<&Arc<JvmLabels>>,
         owner: Owner,
         start_ns: u64,
-    ) -> Verdict {
+    ) -> LabelDecision {
         let has_rules = |options: &LabelOptions| !options.rules.is_empty();
         let needs_meta = has_rules(&self.options) || self.earlier.values().any(has_rules);
-        let target = self.known.entry(process.key).or_insert_with(|| Target::of(process, &self.guests));
+        let target = self.known.entry(process.key).or_insert_with(|| Target::of(process, &self.containers));
         target.update(process, jvm, needs_meta);
-        if self.guests.look_again(&mut target.container) {
+        if self.containers.refresh(&mut target.container) {
             target.reconsider();
         }
         if target.container.is_awaited() {
-            return Verdict::Awaited;
+            return LabelDecision::Awaited;
         }
         if target.is_dropped(&self.options, self.process_rules) {
             self.kernel.drop(process.pid, start_ns, Instant::now());
             self.dropped += 1;
-            return Verdict::Dropped;
+            return LabelDecision::Dropped;
         }
         self.kernel.forget(process.pid);
         self.decide(owner, 1)
@@ -177,9 +177,9 @@ impl Targets {
         if self.process_rules == 0 || process.is_jvm() {
             return false;
         }
-        let target = self.known.entry(process.key).or_insert_with(|| Target::of(process, &self.guests));
+        let target = self.known.entry(process.key).or_insert_with(|| Target::of(process, &self.containers));
         target.update(process, None, true);
-        if self.guests.look_again(&mut target.container) {
+        if self.containers.refresh(&mut target.container) {
             target.reconsider();
         }
         if target.container.is_awaited() || !target.is_dropped(&self.options, self.process_rules) {
@@ -192,34 +192,34 @@ impl Targets {
 
     /// What becomes of samples that were held for their labels. `release`: they aren't held any
     /// longer.
-    pub(super) fn settle(&mut self, owner: Owner, samples: u64, release: bool) -> Verdict {
+    pub(super) fn finalize_labels(&mut self, owner: Owner, samples: u64, release: bool) -> LabelDecision {
         // Kept while anything is held for it.
         let Some(target) = self.known.get_mut(&owner.process) else {
             let options = self.earlier.get(&owner.generation).unwrap_or(&self.options);
             let mut labels = Labels::default();
             labels.put("node", &options.node);
-            return Verdict::Labels(Arc::new(labels.set));
+            return LabelDecision::Labels(Arc::new(labels.set));
         };
-        if self.guests.look_again(&mut target.container) {
+        if self.containers.refresh(&mut target.container) {
             target.reconsider();
         }
         if target.container.is_awaited() && !release {
-            return Verdict::Awaited;
+            return LabelDecision::Awaited;
         }
         self.decide(owner, samples)
     }
 
-    fn decide(&mut self, owner: Owner, samples: u64) -> Verdict {
-        let Some(target) = self.known.get_mut(&owner.process) else { return Verdict::Awaited };
+    fn decide(&mut self, owner: Owner, samples: u64) -> LabelDecision {
+        let Some(target) = self.known.get_mut(&owner.process) else { return LabelDecision::Awaited };
         let options = self.earlier.get(&owner.generation).unwrap_or(&self.options);
         match target.decide(owner, options, &self.names, &mut self.cut_labels) {
             Some(labels) => {
-                self.guests.gave_up(&target.container, samples);
-                Verdict::Labels(labels)
+                self.containers.count_unlabelled(&target.container, samples);
+                LabelDecision::Labels(labels)
             }
             None => {
                 self.dropped += samples;
-                Verdict::Dropped
+                LabelDecision::Dropped
             }
         }
     }
@@ -236,8 +236,8 @@ impl Targets {
 
     /// Dropped processes are sampled again that may be judged differently by now. To be called some
     /// times a second.
-    pub(super) fn look_again(&mut self) {
-        self.kernel.look_again(Instant::now());
+    pub(super) fn refresh(&mut self) {
+        self.kernel.refresh(Instant::now());
     }
 
     /// When there is something to look at again.
@@ -250,13 +250,13 @@ impl Targets {
         let of_held: HashSet<ProcessKey> = held.iter().map(|owner| owner.process).collect();
         self.known.retain(|key, _| live.contains(key) || of_held.contains(key));
         self.earlier.retain(|generation, _| held.iter().any(|owner| owner.generation == *generation));
-        self.guests.retain(self.known.values().map(|target| &target.container));
+        self.containers.retain(self.known.values().map(|target| &target.container));
     }
 
     pub(super) fn counts(&self) -> TargetCounts {
         TargetCounts {
-            containers: self.guests.counts(),
-            without_container_metadata: self.guests.unlabelled(),
+            containers: self.containers.counts(),
+            without_container_metadata: self.containers.unlabelled(),
             dropped: self.dropped,
             kernel_drops_refused: self.kernel.refused(),
             other_threads: self.names.others,
@@ -266,11 +266,11 @@ impl Targets {
 }
 
 impl Target {
-    fn of(process: &Process, guests: &Guests) -> Self {
+    fn of(process: &Process, containers: &ContainerLookup) -> Self {
         Self {
             comm: "".into(),
             jvm: None,
-            container: guests.meet(process.cgroup()),
+            container: containers.find(process.cgroup()),
             own: Labels::default(),
             has_meta: false,
             dropped: None,
@@ -279,7 +279,7 @@ impl Target {
     }
 
     /// Takes in what has become known since.
-    fn update(&mut self, process: &Process, jvm: Option<&Arc<JvmFacts>>, needs_meta: bool) {
+    fn update(&mut self, process: &Process, jvm: Option<&Arc<JvmLabels>>, needs_meta: bool) {
         let is_same_jvm = self.jvm.as_ref().map(Arc::as_ptr) == jvm.map(Arc::as_ptr);
         let is_current = !self.own.set.is_empty() && is_same_jvm && self.comm == process.comm;
         if is_current && self.has_meta == needs_meta {

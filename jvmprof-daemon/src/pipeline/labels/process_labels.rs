@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::process::{Process, runtime_label};
 use crate::profile::model::LabelSet;
-use crate::symbolize::JvmFacts;
+use crate::symbolize::JvmLabels;
 
 /// Characters of a label's value: command lines and paths are anyone's to choose. Whoever reads
 /// values reads more than these before a limit of its own, so that what is cut is cut here, and
@@ -35,14 +35,14 @@ impl Labels {
 
 /// The labels of a process's series. `jvm`: what is known of it if it is a JVM that can be read;
 /// one that can't yet is known by the file it maps.
-pub fn labels_of(process: &Process, jvm: Option<&JvmFacts>, node: &str) -> LabelSet {
+pub fn labels_of(process: &Process, jvm: Option<&JvmLabels>, node: &str) -> LabelSet {
     let mut labels = own_labels(process, jvm);
     labels.put("node", node);
     labels.set
 }
 
 /// The same without `node`.
-pub(super) fn own_labels(process: &Process, jvm: Option<&JvmFacts>) -> Labels {
+pub(super) fn own_labels(process: &Process, jvm: Option<&JvmLabels>) -> Labels {
     let mut labels = Labels::default();
     labels.put("pid", &process.pid.to_string());
     labels.put("comm", &process.comm);
@@ -50,7 +50,7 @@ pub(super) fn own_labels(process: &Process, jvm: Option<&JvmFacts>) -> Labels {
     if let Some(executable) = process.executable() {
         labels.put("executable", &executable.to_string_lossy());
     }
-    if let Some(JvmFacts { version, main_class }) = jvm {
+    if let Some(JvmLabels { version, main_class }) = jvm {
         labels.put("jvm_version", version);
         labels.put("jvm_main_class", main_class.as_deref().unwrap_or_default());
     }
@@ -64,7 +64,7 @@ pub(super) fn own_labels(process: &Process, jvm: Option<&JvmFacts>) -> Labels {
 }
 
 /// Adds what rules may also choose by.
-pub(super) fn add_meta(labels: &mut Labels, process: &Process, jvm: Option<&JvmFacts>) {
+pub(super) fn add_meta(labels: &mut Labels, process: &Process, jvm: Option<&JvmLabels>) {
     let mut meta = |name: &str, value: &str| labels.put(&format!("__meta_{name}"), value);
     meta("process_pid", &process.pid.to_string());
     meta("process_inner_pid", &process.inner_pid().to_string());
@@ -84,7 +84,7 @@ pub(super) fn add_meta(labels: &mut Labels, process: &Process, jvm: Option<&JvmF
         meta("process_uid", &facts.uid.to_string());
         meta("process_gid", &facts.gid.to_string());
     }
-    if let Some(JvmFacts { version, main_class }) = jvm {
+    if let Some(JvmLabels { version, main_class }) = jvm {
         meta("jvm_version", version);
         meta("jvm_main_class", main_class.as_deref().unwrap_or_default());
     }

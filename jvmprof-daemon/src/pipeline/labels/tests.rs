@@ -20,7 +20,7 @@ fn table() -> ProcessTable {
 }
 
 fn targets(rules: &[&str], sample_labels: &[SampleLabel]) -> Targets {
-    Targets::new(options(rules, sample_labels), Guests::default())
+    Targets::new(options(rules, sample_labels), ContainerLookup::default())
 }
 
 fn options(rules: &[&str], sample_labels: &[SampleLabel]) -> LabelOptions {
@@ -36,16 +36,16 @@ fn owner(process: &Process) -> Owner {
     Owner { process: process.key, thread_name: 0, tid: 0, cpu: 0, generation: 0 }
 }
 
-fn judged(targets: &mut Targets, process: &Process, jvm: Option<&Arc<JvmFacts>>) -> Option<LabelSet> {
+fn judged(targets: &mut Targets, process: &Process, jvm: Option<&Arc<JvmLabels>>) -> Option<LabelSet> {
     let owner = Owner { generation: targets.generation, ..owner(process) };
-    labels(targets.judge(process, jvm, owner, 1))
+    labels(targets.evaluate_rules(process, jvm, owner, 1))
 }
 
-fn labels(verdict: Verdict) -> Option<LabelSet> {
+fn labels(verdict: LabelDecision) -> Option<LabelSet> {
     match verdict {
-        Verdict::Labels(labels) => Some((*labels).clone()),
-        Verdict::Dropped => None,
-        Verdict::Awaited => panic!("no runtime is asked"),
+        LabelDecision::Labels(labels) => Some((*labels).clone()),
+        LabelDecision::Dropped => None,
+        LabelDecision::Awaited => panic!("no runtime is asked"),
     }
 }
 
@@ -58,12 +58,12 @@ fn labels_follow_what_becomes_known_of_a_jvm() {
     assert_eq!((&*known["runtime"], &*known["node"], &*known["cluster"]), ("native", "host", "prod"));
     assert_eq!(known["pid"], process.pid.to_string(), "an external label replaces nothing");
     assert!(known.keys().all(|name| !name.starts_with("__")), "{known:?}");
-    let starting = Arc::new(JvmFacts { version: "17.0.15".to_owned(), main_class: None });
+    let starting = Arc::new(JvmLabels { version: "17.0.15".to_owned(), main_class: None });
     let known = judged(&mut targets, process, Some(&starting)).expect("kept");
     assert_eq!((&*known["runtime"], &*known["jvm_version"]), ("jvm", "17.0.15"));
     assert!(!known.contains_key("jvm_main_class"));
     let main_class = Some("com.acme.Main".to_owned());
-    let running = Arc::new(JvmFacts { main_class, ..(*starting).clone() });
+    let running = Arc::new(JvmLabels { main_class, ..(*starting).clone() });
     let known = judged(&mut targets, process, Some(&running)).expect("kept");
     assert_eq!(known["jvm_main_class"], "com.acme.Main");
 }
@@ -121,15 +121,15 @@ fn dropped_samples_are_counted_and_new_rules_decide_anew() {
     let drop = "{ source_labels = ['pid'], regex = '[0-9]+', action = 'drop' }";
     let mut targets = targets(&[drop], &[]);
     assert_eq!(judged(&mut targets, process, None), None);
-    assert_eq!(labels(targets.settle(owner(process), 3, false)), None);
+    assert_eq!(labels(targets.finalize_labels(owner(process), 3, false)), None);
     assert_eq!(targets.counts().dropped, 4);
     targets.set_options(options(&[], &[]));
     assert!(judged(&mut targets, process, None).is_some());
-    assert!(labels(targets.settle(Owner { generation: 1, ..owner(process) }, 3, false)).is_some());
+    assert!(labels(targets.finalize_labels(Owner { generation: 1, ..owner(process) }, 3, false)).is_some());
     // A JVM that isn't one yet, for who wants JVMs only.
     targets.set_options(options(&["{ source_labels = ['runtime'], regex = 'jvm', action = 'keep' }"], &[]));
     assert_eq!(judged(&mut targets, process, None), None);
-    let jvm = Arc::new(JvmFacts { version: "17".to_owned(), main_class: None });
+    let jvm = Arc::new(JvmLabels { version: "17".to_owned(), main_class: None });
     assert!(judged(&mut targets, process, Some(&jvm)).is_some());
     assert_eq!(targets.counts().dropped, 5);
 }
@@ -179,9 +179,9 @@ fn what_is_held_is_labelled_by_the_settings_of_its_own_time() {
     targets.set_options(LabelOptions::plain("renamed".to_owned()));
     // Sampled again meanwhile.
     let now = Owner { generation: 2, ..held };
-    let known = labels(targets.judge(process, None, now, 1)).expect("kept");
+    let known = labels(targets.evaluate_rules(process, None, now, 1)).expect("kept");
     assert_eq!((&*known["node"], known.get("job")), ("renamed", None));
-    let of = |targets: &mut Targets, owner| labels(targets.settle(owner, 1, false)).expect("kept");
+    let of = |targets: &mut Targets, owner| labels(targets.finalize_labels(owner, 1, false)).expect("kept");
     let before = of(&mut targets, held);
     assert_eq!((&*before["node"], &*before["job"], &*before["cluster"]), ("host", "old", "prod"));
     assert_eq!(of(&mut targets, Owner { generation: 1, ..held })["job"], "new");
@@ -201,7 +201,7 @@ fn labels_of_samples_tell_threads_apart() {
     let mut targets = targets(&[rule], &[SampleLabel::ThreadName, SampleLabel::Cpu]);
     let mut of = |name: &str, cpu| {
         let owner = Owner { thread_name: targets.names.number(name), cpu, ..owner(process) };
-        labels(targets.judge(process, None, owner, 1))
+        labels(targets.evaluate_rules(process, None, owner, 1))
     };
     let (first, second) = (of("exec-1", 0).expect("kept"), of("exec-22", 0).expect("kept"));
     assert_eq!((&*first["thread_name"], &*first["cpu"]), ("exec-N", "0"));

@@ -13,7 +13,7 @@ use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::event_type::EventType;
-use crate::profile::aggregate::{Aggregator, SeriesLimit, Verdict, Window};
+use crate::profile::aggregate::{Aggregator, LabelDecision, SeriesLimit, Window};
 use crate::profile::model::{Batch, Frame};
 
 /// The clocks agree to this; more is a step or a suspend.
@@ -212,7 +212,7 @@ impl<K: Copy + Eq + Hash> Windows<K> {
     pub(super) fn flush(
         &mut self,
         finish: impl FnMut(K, &mut [Arc<Frame>]),
-        labels: impl FnMut(K, u64) -> Verdict,
+        labels: impl FnMut(K, u64) -> LabelDecision,
     ) -> Flushed {
         self.flush_at(Clocks::now(), finish, labels)
     }
@@ -221,7 +221,7 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         &mut self,
         now: Clocks,
         mut finish: impl FnMut(K, &mut [Arc<Frame>]),
-        mut labels: impl FnMut(K, u64) -> Verdict,
+        mut labels: impl FnMut(K, u64) -> LabelDecision,
     ) -> Flushed {
         let (cpu, end) = self.ending.take().unwrap_or((self.cpu, now));
         let stays = |key| key == self.cpu && key != cpu;
@@ -245,7 +245,7 @@ impl<K: Copy + Eq + Hash> Windows<K> {
     }
 
     /// See [`Aggregator::take_late`].
-    pub(super) fn take_late(&mut self, mut labels: impl FnMut(K, u64) -> Verdict) -> Vec<Batch> {
+    pub(super) fn take_late(&mut self, mut labels: impl FnMut(K, u64) -> LabelDecision) -> Vec<Batch> {
         let late = self.aggregators.values_mut().flat_map(|it| it.take_late(&mut labels)).collect();
         self.forget_empty();
         late

@@ -20,7 +20,7 @@ fn windows(began: Clocks) -> Windows<u32> {
 }
 
 fn flush(windows: &mut Windows<u32>, now: Clocks) -> Flushed {
-    windows.flush_at(now, |_, _| {}, |_, _| Verdict::Awaited)
+    windows.flush_at(now, |_, _| {}, |_, _| LabelDecision::Awaited)
 }
 
 fn stack() -> NamedStack {
@@ -137,8 +137,8 @@ fn what_is_held_keeps_the_period_and_the_time_it_was_sampled_with() {
     let empty = flush(&mut windows, at(40, 40, 1030));
     assert_eq!((empty.batch.samples(), empty.late.len()), (0, 0));
 
-    assert!(windows.take_late(|_, _| Verdict::Awaited).is_empty());
-    let late = windows.take_late(|_, _| Verdict::Labels(labels("late")));
+    assert!(windows.take_late(|_, _| LabelDecision::Awaited).is_empty());
+    let late = windows.take_late(|_, _| LabelDecision::Labels(labels("late")));
     assert_eq!(late.iter().map(facts).collect::<Vec<_>>(), [(1000, 10, HZ_100, 1), (1010, 10, HZ_50, 1)]);
     assert_eq!(windows.held_stacks(), 0);
     assert!(windows.aggregators.is_empty(), "a period that nobody samples with takes no memory");

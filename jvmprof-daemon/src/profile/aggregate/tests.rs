@@ -30,7 +30,7 @@ fn equal_stacks_of_equal_labels_are_counted_together() {
     }
     aggregator.add(&labels("1"), 1, stack(vec![other, main.clone()], false), 10);
     aggregator.add(&labels("2"), 2, stack(vec![leaf, main], false), 10);
-    let batch = aggregator.flush(window(0), |_, _| {}, |_, _| Verdict::Awaited);
+    let batch = aggregator.flush(window(0), |_, _| {}, |_, _| LabelDecision::Awaited);
     assert_eq!(batch.samples(), 5);
     assert_eq!(batch.series.len(), 2);
     let first = batch.series.iter().find(|series| series.labels["pid"] == "1").expect("pid 1 was added");
@@ -52,14 +52,14 @@ fn a_label_set_goes_where_the_limit_sends_it_also_when_it_comes_again() {
     aggregator.set_limit(None);
     aggregator.add(&second, 1, stack(vec![frame("main")], false), 10);
     assert_eq!(aggregator.over_limit(), 2);
-    let batch = aggregator.flush(window(0), |_, _| {}, |_, _| Verdict::Awaited);
+    let batch = aggregator.flush(window(0), |_, _| {}, |_, _| LabelDecision::Awaited);
     let count = |pid: &str| {
         let series = batch.series.iter().find(|series| series.labels["pid"] == pid).expect("it was added");
         series.samples.iter().map(|sample| sample.count).sum::<u64>()
     };
     assert_eq!([count("1"), count("rest"), count("2")], [2, 2, 1]);
     aggregator.add(&second, 1, stack(vec![frame("main")], false), 10);
-    assert_eq!(aggregator.flush(window(1), |_, _| {}, |_, _| Verdict::Awaited).series.len(), 1);
+    assert_eq!(aggregator.flush(window(1), |_, _| {}, |_, _| LabelDecision::Awaited).series.len(), 1);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn stacks_without_room_are_counted_as_one_that_says_so() {
         duration: Duration::from_secs(1),
         period_ns: 10,
     };
-    let batch = aggregator.flush(window, |_, _| {}, |_, _| Verdict::Awaited);
+    let batch = aggregator.flush(window, |_, _| {}, |_, _| LabelDecision::Awaited);
     assert_eq!(batch.samples(), 1002);
     let full = batch.series[0].samples.iter().find(|sample| &*sample.frames[0].lines[0].name == OVER_BUDGET);
     assert_eq!(full.map(|sample| sample.count), Some(without_room));
@@ -99,7 +99,7 @@ fn pending_stacks_are_shown_once_more_with_their_owner() {
         seen.push((owner, frames[0].lines[0].name.to_string()));
         frames[0] = Arc::clone(&named);
     };
-    let batch = aggregator.flush(window(0), finish, |_, _| Verdict::Awaited);
+    let batch = aggregator.flush(window(0), finish, |_, _| LabelDecision::Awaited);
     assert_eq!(seen, [(7, "later".to_owned())]);
     let samples = &batch.series[0].samples;
     assert!(samples.iter().any(|sample| Arc::ptr_eq(&sample.frames[0], &named)));
@@ -116,20 +116,20 @@ fn what_waits_for_labels_goes_out_with_its_own_windows_time() {
     aggregator.hold(1, stack(vec![main.clone()], false), 10);
     aggregator.hold(2, stack(vec![leaf.clone(), main.clone()], false), 10);
     let known = |owner, _| match owner {
-        1 => Verdict::Labels(labels("1")),
-        _ => Verdict::Awaited,
+        1 => LabelDecision::Labels(labels("1")),
+        _ => LabelDecision::Awaited,
     };
     let batch = aggregator.flush(first, |_, _| {}, known);
     assert_eq!((batch.samples(), batch.series.len(), batch.start), (3, 1, first.start));
     assert_eq!(aggregator.held().collect::<Vec<_>>(), [2]);
     assert_eq!(aggregator.held_stacks(), 1);
 
-    assert!(aggregator.take_late(|_, _| Verdict::Awaited).is_empty());
+    assert!(aggregator.take_late(|_, _| LabelDecision::Awaited).is_empty());
     aggregator.hold(2, stack(vec![leaf], false), 10);
     let mut asked = Vec::new();
     let late = aggregator.take_late(|owner, samples| {
         asked.push((owner, samples));
-        Verdict::Labels(labels("2"))
+        LabelDecision::Labels(labels("2"))
     });
     assert_eq!(asked, [(2, 1)]);
     assert_eq!(late.len(), 1);
@@ -137,7 +137,7 @@ fn what_waits_for_labels_goes_out_with_its_own_windows_time() {
     let Batch { start, duration, period_ns, .. } = late[0];
     assert_eq!(Window { event: EventType::Cpu, start, duration, period_ns }, first);
     assert!(aggregator.held().eq([2]), "the second window's sample goes out with that window");
-    let batch = aggregator.flush(second, |_, _| {}, |_, _| Verdict::Labels(labels("2")));
+    let batch = aggregator.flush(second, |_, _| {}, |_, _| LabelDecision::Labels(labels("2")));
     assert_eq!((batch.samples(), batch.start, batch.period_ns), (1, second.start, 20));
     assert!(aggregator.is_empty());
 }
@@ -153,7 +153,8 @@ fn what_exceeds_the_limit_of_series_is_merged_and_counted() {
     }
     aggregator.hold(5, stack(vec![main.clone()], false), 10);
     aggregator.hold(6, stack(vec![main.clone()], false), 10);
-    let verdict = |owner, _| if owner == 5 { Verdict::Labels(labels("5")) } else { Verdict::Dropped };
+    let verdict =
+        |owner, _| if owner == 5 { LabelDecision::Labels(labels("5")) } else { LabelDecision::Dropped };
     let batch = aggregator.flush(window(0), |_, _| {}, verdict);
     assert_eq!(batch.samples(), 7, "only what was dropped on purpose is missing");
     assert_eq!(batch.series.len(), 3);
@@ -164,13 +165,13 @@ fn what_exceeds_the_limit_of_series_is_merged_and_counted() {
     for owner in 1..=4 {
         aggregator.hold(owner, stack(vec![main.clone()], false), 10);
     }
-    let batch = aggregator.flush(window(0), |_, _| {}, |_, _| Verdict::Awaited);
+    let batch = aggregator.flush(window(0), |_, _| {}, |_, _| LabelDecision::Awaited);
     assert_eq!(batch.series[0].labels["pid"], "3", "each window has the whole room");
     // What comes late too has the limit of its own time.
     aggregator.set_limit(Some(SeriesLimit { max: 1, rest: labels("another rest") }));
     let verdict = |owner: u32, _| match owner {
-        4 => Verdict::Dropped,
-        owner => Verdict::Labels(labels(&owner.to_string())),
+        4 => LabelDecision::Dropped,
+        owner => LabelDecision::Labels(labels(&owner.to_string())),
     };
     let late = aggregator.take_late(verdict);
     assert_eq!((late.len(), late[0].samples(), late[0].series.len()), (1, 3, 3));

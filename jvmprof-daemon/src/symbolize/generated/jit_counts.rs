@@ -38,7 +38,7 @@ pub struct JitCounts {
     pub history_over_limit: u64,
     /// Frames whose name is one of two: which, the writer's times can't tell.
     pub ambiguous: u64,
-    /// Stacks that were walked by unwinding information of which it isn't known whether it was that
+    /// WholeStackCache that were walked by unwinding information of which it isn't known whether it was that
     /// of the code at the time.
     pub ambiguous_stacks: u64,
     /// Frames that nothing covers.

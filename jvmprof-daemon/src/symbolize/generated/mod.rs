@@ -23,7 +23,7 @@ use crate::jit::perf_map::process_perf_map::{PerfMapWriter, ProcessPerfMap};
 use crate::jit::timeline::{CodeEntryId, CodeMatch};
 use crate::process::{Backing, MappedCode, Process};
 use crate::profile::model::{Frame, FrameKind, Line, Mapping};
-use crate::symbolize::counts::CacheSize;
+use crate::symbolize::counts::CacheUsage;
 use crate::symbolize::frames::frame_bytes;
 use crate::symbolize::generated::deferred_names::{Place, Waiting, WaitingFrames};
 use crate::symbolize::generated::jit_counts::{JitCounts, Reported};
@@ -52,8 +52,8 @@ impl JitShared {
     }
 
     /// The memory of all perf maps and jitdumps.
-    pub(in crate::symbolize) fn size(&self) -> CacheSize {
-        CacheSize::new("jit_maps", self.budget.used(), self.budget.limit())
+    pub(in crate::symbolize) fn size(&self) -> CacheUsage {
+        CacheUsage::new("jit_maps", self.budget.used(), self.budget.limit())
     }
 }
 
@@ -149,7 +149,7 @@ impl JitNames {
         self.dump.as_ref().is_some_and(|dump| dump.dump().has_unwinding_info() != Some(false))
     }
 
-    /// Stacks that were sampled up to this time can be walked. Reads on if that may help to know
+    /// WholeStackCache that were sampled up to this time can be walked. Reads on if that may help to know
     /// more.
     pub(in crate::symbolize) fn walkable_until(&mut self, at_ns: u64, counts: &mut JitCounts) -> u64 {
         if !self.has_rows() {

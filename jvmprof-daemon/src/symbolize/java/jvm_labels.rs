@@ -13,14 +13,14 @@ const MAX_COMMAND_LINE: usize = 256 << 10;
 
 /// A JVM that can be read, in a few words.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JvmFacts {
+pub struct JvmLabels {
     /// As `java -version` begins: `17.0.15`, `1.8.0_504`.
     pub version: String,
     /// Its program: a class, or the file name of a jar. `None` if nothing tells.
     pub main_class: Option<String>,
 }
 
-impl JvmFacts {
+impl JvmLabels {
     /// The JVM's own word counts; the process's arguments stand in for it while the JVM starts, and
     /// where it keeps none. True: the JVM's own word is there, nothing will change any more.
     pub(crate) fn read<M: ProcessMemory>(hotspot: &Hotspot<M>, pid: u32) -> (Self, bool) {

@@ -18,7 +18,7 @@ use crate::hotspot::{
 use crate::process::{Backing, Process};
 use crate::profile::model::Mapping;
 use crate::symbolize::frames::code_mapping;
-use crate::symbolize::java::jvm_labels::JvmFacts;
+use crate::symbolize::java::jvm_labels::JvmLabels;
 use crate::types::{Avma, FastHasher};
 
 /// A JVM that isn't ready yet is looked at again this soon: nothing of it can be walked before.
@@ -85,7 +85,7 @@ pub(in crate::symbolize) struct Attached {
     stubs: StubRows,
     /// That its rows are among them.
     interpreter: Range<Avma>,
-    facts: Arc<JvmFacts>,
+    facts: Arc<JvmLabels>,
     /// What Java frames lie in: one for all of them.
     mapping: Arc<Mapping>,
     /// How often the facts are still to be read.
@@ -211,7 +211,7 @@ impl Attached {
         let (codelets, bytes) = hotspot.codelets()?;
         stubs.update(&blobs, &codelets, interpreter(hotspot.jvm()).start, &bytes);
         tracing::debug!(pid, ?attached, taken = ?began.elapsed(), "a JVM can be read");
-        let (facts, is_final) = JvmFacts::read(&hotspot, pid);
+        let (facts, is_final) = JvmLabels::read(&hotspot, pid);
         let fact_reads = if is_final { 0 } else { MAX_FACT_READS };
         let (facts, names) = (Arc::new(facts), HashMap::new());
         let mapping = Arc::new(code_mapping(hotspot.jvm()));
@@ -263,7 +263,7 @@ impl Attached {
     }
 
     /// Another `Arc` once they have changed.
-    pub(in crate::symbolize) fn facts(&self) -> &Arc<JvmFacts> {
+    pub(in crate::symbolize) fn facts(&self) -> &Arc<JvmLabels> {
         &self.facts
     }
 
@@ -271,7 +271,7 @@ impl Attached {
         if self.fact_reads == 0 {
             return;
         }
-        let (facts, is_final) = JvmFacts::read(&self.hotspot, pid);
+        let (facts, is_final) = JvmLabels::read(&self.hotspot, pid);
         self.fact_reads = if is_final { 0 } else { self.fact_reads - 1 };
         // A JVM that is gone tells nothing new.
         if facts.main_class.is_some() && facts != *self.facts {

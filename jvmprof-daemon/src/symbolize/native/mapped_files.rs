@@ -21,7 +21,7 @@ use crate::profile::model::Mapping;
 use crate::symbolize::SymbolCounts;
 use crate::symbolize::native::function_names::{FunctionNames, NativeLines, Place, lines_of};
 use crate::symbolize::publish::row_loader::RowsLoader;
-use crate::symbolize::stack::fde_lookup::Sought;
+use crate::symbolize::stack::fde_lookup::FdeLookup;
 use crate::symbolize::stack::load_budget::is_small;
 use crate::types::{Avma, BuildId, Svma};
 
@@ -313,16 +313,16 @@ pub(in crate::symbolize) fn is_missing(
 
 /// The row of the code at an address, of a file whose rows are being read, where it can be had at
 /// once.
-pub(in crate::symbolize) fn sought_row(
+pub(in crate::symbolize) fn fde_row(
     process: &Process,
     modules: &Modules,
-    (files, sought): (&FileCache, &mut Sought),
+    (files, fde_lookup): (&FileCache, &mut FdeLookup),
     address: Avma,
 ) -> Option<Row> {
     let module = modules.by_start.get(&process.mappings.find(address)?.start)?;
     let file = module.file.as_ref().ok().filter(|_| !module.is_replaced)?;
     let open = || open_again(process, &module.code, files, &file.key);
-    sought.row(files, file.key, Path::new(&*module.code.path), open, module.svma(file, address)?)
+    fde_lookup.row(files, file.key, Path::new(&*module.code.path), open, module.svma(file, address)?)
 }
 
 /// Whether the unwind rows of the code at an address, which are being read, could as well be read

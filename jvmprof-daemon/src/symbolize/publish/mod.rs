@@ -1,54 +1,114 @@
-//! Telling the kernel program of a process's code.
+//! Publishing a process's code to the kernel programs: its regions, the unwind rows of its files,
+//! its JVM.
+//!
+//! Rows of files are read by a thread of their own ([`row_loader`]). A process is published without
+//! them at first, and again once they have arrived.
 
 pub(super) mod row_loader;
 
 use std::collections::HashSet;
+use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
 use jvmprof_common::jvm::Jvm;
 
+use super::counts::SymbolCounts;
+use super::generated::JitShared;
+use super::{ProcessSymbols, Symbolizer};
 use crate::clock::monotonic_ns;
 use crate::hotspot::LiveMemory;
 use crate::jit::cpython_trampolines::Trampolines;
-use crate::kernel_tables::{CodeRegion, FileRows, RegionCode, RowsKey};
+use crate::kernel_tables::{CodeRegion, CodeTables, FileRows, RegionCode, RowsKey, TableCounts};
+use crate::native::file_cache::FileCache;
+use crate::native::file_identity::FileKey;
 use crate::process::{Backing, MappedCode, Process, ProcessKey};
-use crate::symbolize::{ProcessSymbols, Symbolizer};
+use crate::sampler::BpfMaps;
+use row_loader::RowsLoader;
 
-impl Symbolizer {
-    /// A process has mapped code over other code that the kernel program may have been told of.
-    pub fn replaced(&mut self, key: ProcessKey, code: &MappedCode, mapped_ns: u64) {
-        if let Some(symbols) = self.processes.get_mut(&key) {
-            symbols.replaced.add(code.start..code.end, mapped_ns);
+/// The part of a process's state that the publisher owns.
+#[derive(Debug, Default)]
+pub(super) struct Publication {
+    /// The version of the mappings that was published; 0: they are to be published anew.
+    version: u64,
+    /// The kernel programs leave its generated code to the daemon.
+    has_jit_rows: bool,
+    /// Files whose rows are being read.
+    pub(super) awaited: Vec<FileKey>,
+}
+
+impl Publication {
+    /// Has the process published at its next sample.
+    pub(super) fn invalidate(&mut self) {
+        self.version = 0;
+    }
+}
+
+/// Fills the tables of the kernel programs.
+#[derive(Debug)]
+pub(super) struct Publisher {
+    pub(super) tables: CodeTables,
+    pub(super) loader: RowsLoader,
+}
+
+/// What publishing needs of the symbolizer's caches.
+pub(super) struct PublishContext<'a> {
+    pub(super) files: &'a FileCache,
+    pub(super) jit: &'a JitShared,
+    pub(super) counts: &'a mut SymbolCounts,
+}
+
+impl Publisher {
+    /// # Errors
+    /// The system has no thread left.
+    pub(super) fn start(tables: BpfMaps, files: Arc<FileCache>) -> io::Result<Self> {
+        Ok(Self { tables: CodeTables::new(tables), loader: RowsLoader::start(files)? })
+    }
+
+    /// Publishes the layout and the stubs of a process's JVM, which have changed.
+    pub(super) fn publish_jvm(&mut self, key: ProcessKey, symbols: &mut ProcessSymbols) {
+        let Some(java) = symbols.java.attached() else { return };
+        let jvm = java.jvm();
+        let rows = FileRows::new(|handle| java.stubs().for_each(jvm.code_start, handle));
+        self.tables.add_jvm(key, jvm, rows);
+        symbols.published.invalidate();
+    }
+
+    /// Brings the kernel's tables up to what a process that was sampled has mapped.
+    pub(super) fn refresh(
+        &mut self,
+        process: &Process,
+        symbols: &mut ProcessSymbols,
+        context: PublishContext<'_>,
+    ) {
+        if self.tables.touch(process.key) {
+            symbols.published.invalidate();
+        }
+        let published = &symbols.published;
+        if published.version != process.version || published.has_jit_rows != symbols.jit.has_rows() {
+            self.publish(process, symbols, context);
         }
     }
 
-    /// Brings the kernel's tables up to what the process has mapped.
-    pub(in crate::symbolize) fn tell(&mut self, process: &Process) {
+    fn publish(&mut self, process: &Process, symbols: &mut ProcessSymbols, mut context: PublishContext<'_>) {
         let Some(start_ns) = process.start_ns() else { return };
-        if self.kernel_side.is_none() {
-            return;
-        }
-        let mut symbols = self.processes.remove(&process.key).unwrap_or_default();
-        symbols.told_version = process.version;
-        symbols.awaited.clear();
-        symbols.told_jit_rows = symbols.jit.may_have_rows(process, &self.jit, &mut self.counts.perf_maps);
+        symbols.published.version = process.version;
+        symbols.published.awaited.clear();
+        symbols.published.has_jit_rows =
+            symbols.jit.may_have_rows(process, context.jit, &mut context.counts.perf_maps);
         if !process.is_jvm() {
             symbols.arenas.discover(process, &LiveMemory::new(process.pid));
         }
         let mut regions: Vec<CodeRegion> = Vec::with_capacity(process.mappings.len() + 1);
         for mapping in process.mappings.iter() {
-            let code = self.region_code(process, &mut symbols, mapping);
+            let code = self.region_code(process, symbols, mapping, &mut context);
             regions.push(CodeRegion { start: mapping.start.0, end: mapping.end.0, code });
         }
         if let Some(java) = symbols.java.attached() {
             insert_code_cache(&mut regions, java.jvm());
         }
-        if let Some(kernel) = &mut self.kernel_side {
-            kernel.tables.tell(process.key, process.pid, start_ns, &regions);
-            symbols.replaced.told(monotonic_ns());
-        }
-        self.processes.insert(process.key, symbols);
+        self.tables.publish(process.key, process.pid, start_ns, &regions);
+        symbols.remapped.published(monotonic_ns());
     }
 
     fn region_code(
@@ -56,111 +116,96 @@ impl Symbolizer {
         process: &Process,
         symbols: &mut ProcessSymbols,
         mapping: &Arc<MappedCode>,
+        context: &mut PublishContext<'_>,
     ) -> RegionCode {
         if mapping.backing == Backing::Anonymous {
             if let Some(trampolines) = symbols.arenas.at(mapping.start, mapping.end) {
-                return self.trampolines_code(mapping, &Arc::clone(trampolines));
+                return self.trampolines_code(mapping, trampolines);
             }
-            return if symbols.java.is_awaited(process) || symbols.told_jit_rows {
-                RegionCode::Later
+            return if symbols.java.is_awaited(process) || symbols.published.has_jit_rows {
+                RegionCode::Deferred
             } else {
                 RegionCode::Generated
             };
         }
-        let module = symbols.modules.get(process, mapping, &self.files, &mut self.counts);
-        // A few jumps, met so seldom that the daemon walks over them; or what will be told of in a
-        // moment.
+        let module = symbols.modules.get(process, mapping, context.files, context.counts);
+        // A few jumps, met so seldom that the daemon walks over them; or what will be published in
+        // a moment.
         if module.is_class_data() || module.is_replaced() {
-            return RegionCode::Later;
+            return RegionCode::Deferred;
         }
         let Some((file, bias)) = module.file_and_bias() else { return RegionCode::FramePointer };
-        let Some(kernel) = &mut self.kernel_side else { return RegionCode::FramePointer };
         // Code without rows is mostly written by hand or by compilers that keep frame pointers,
         // such as Go's.
-        if !kernel.tables.knows(&RowsKey::File(file)) {
-            if !module.request_rows(process, &self.files, &mut kernel.loader) {
-                return RegionCode::Later;
+        if !self.tables.knows(&RowsKey::File(file)) {
+            if !module.request_rows(process, context.files, &mut self.loader) {
+                return RegionCode::Deferred;
             }
-            symbols.awaited.push(file);
+            symbols.published.awaited.push(file);
         }
         RegionCode::File { file: RowsKey::File(file), bias }
     }
 
     fn trampolines_code(&mut self, mapping: &MappedCode, trampolines: &Trampolines) -> RegionCode {
-        let Some(kernel) = &mut self.kernel_side else { return RegionCode::FramePointer };
         let key = RowsKey::Trampolines(trampolines.identity());
-        if !kernel.tables.knows(&key) {
-            kernel.tables.add_file(key, FileRows::new(|handle| trampolines.for_each(handle)));
+        if !self.tables.knows(&key) {
+            self.tables.add_file(key, FileRows::new(|handle| trampolines.for_each(handle)));
         }
         RegionCode::File { file: key, bias: mapping.start.0 }
     }
 
-    /// Looks whether what was told of trampolines still holds: memory may be used for something
-    /// else without a sign.
-    pub(in crate::symbolize) fn verify_trampolines(&mut self, process: &Process) {
-        if let Some(symbols) = self.processes.get_mut(&process.key)
-            && !symbols.arenas.is_empty()
-            && symbols.arenas.verify(&LiveMemory::new(process.pid))
-        {
-            symbols.told_version = 0;
+    /// Takes over rows that have been read: all that there are, or, with `until`, all that are
+    /// asked for, waiting for them until then.
+    fn take_loaded(&mut self, until: Option<Instant>) -> HashSet<FileKey> {
+        let mut arrived = HashSet::new();
+        loop {
+            let next = match until {
+                Some(end) => self.loader.wait(end),
+                None => self.loader.next(),
+            };
+            let Some((file, rows)) = next else { return arrived };
+            if let Some(rows) = rows {
+                self.tables.add_file(RowsKey::File(file), rows);
+            }
+            arrived.insert(file);
         }
     }
 
-    /// Takes in unwind rows that have been read, and tells of the processes that they were awaited
-    /// for. True if there were any. `wait`: until all are there.
+    pub(super) fn counts(&self) -> TableCounts {
+        self.tables.counts()
+    }
+}
+
+impl Symbolizer {
+    /// Takes over unwind rows that have been read, and publishes the processes that await them.
+    /// Returns true if there were any. `until`: waits until then for those that are being read.
     pub fn take_rows<'a>(
         &mut self,
         find: impl Fn(ProcessKey) -> Option<&'a Process>,
         until: Option<Instant>,
     ) -> bool {
-        let mut arrived = HashSet::new();
-        while let Some(kernel) = &mut self.kernel_side {
-            let next = match until {
-                Some(end) => kernel.loader.wait(end),
-                None => kernel.loader.next(),
-            };
-            let Some((file, rows)) = next else { break };
-            if let Some(rows) = rows {
-                kernel.tables.add_file(RowsKey::File(file), rows);
+        let Some(publisher) = &mut self.publisher else { return false };
+        let arrived = publisher.take_loaded(until);
+        arrived.iter().for_each(|file| self.completer.fde_lookup.remove(file));
+        for (key, symbols) in &mut self.processes {
+            if symbols.published.awaited.iter().any(|file| arrived.contains(file))
+                && let Some(process) = find(*key)
+            {
+                let (files, jit, counts) = (&self.files, &self.jit, &mut self.counts);
+                publisher.publish(process, symbols, PublishContext { files, jit, counts });
             }
-            self.sought.forget(&file);
-            arrived.insert(file);
         }
-        if arrived.is_empty() {
-            return false;
-        }
-        let is_awaited = |symbols: &ProcessSymbols| symbols.awaited.iter().any(|file| arrived.contains(file));
-        let keys: Vec<ProcessKey> =
-            self.processes.iter().filter(|(_, symbols)| is_awaited(symbols)).map(|(key, _)| *key).collect();
-        for process in keys.into_iter().filter_map(find) {
-            self.tell(process);
-        }
-        true
+        !arrived.is_empty()
     }
 
-    /// Stacks of this process that were sampled up to this time can be walked: unwind rows are
-    /// there, and it is known what its runtime generated by then. Reads on if that isn't `at_ns`.
-    pub fn walkable_until(&mut self, key: ProcessKey, at_ns: u64) -> u64 {
-        match self.processes.get_mut(&key) {
-            Some(symbols) if symbols.awaited.is_empty() => {
-                symbols.jit.walkable_until(at_ns, &mut self.counts.perf_maps)
-            }
-            Some(_) => 0,
-            None => u64::MAX,
-        }
+    /// Returns true if unwind rows are being read, or wait for [`Self::take_rows`].
+    pub fn is_loading(&self) -> bool {
+        self.publisher.as_ref().is_some_and(|publisher| publisher.loader.is_busy())
     }
 
-    /// Reads what the process's runtime has written of its code to the end. What it writes later
-    /// comes too late for the samples of the window.
-    pub fn finish_dump(&mut self, process: &Process, now_ns: u64) {
-        if let Some(symbols) = self.processes.get_mut(&process.key) {
-            symbols.jit.finish_dump(process, now_ns, &mut self.counts.perf_maps);
-        }
-    }
-
-    /// Whether rows that this process needs are being read.
+    /// Returns true if rows that this process needs are being read.
     pub fn awaits_rows(&self, key: ProcessKey) -> bool {
-        self.processes.get(&key).is_some_and(|symbols| !symbols.awaited.is_empty())
+        self.processes.get(&key).is_some_and(|symbols| !symbols.published.awaited.is_empty())
     }
 }
 

@@ -19,13 +19,13 @@ const MAX_BYTES: usize = 24 << 20;
 
 /// The files, as long as they are being read.
 #[derive(Debug, Default)]
-pub(in crate::symbolize) struct Sought {
+pub(in crate::symbolize) struct FdeLookup {
     /// `None`: nothing can be found in it like this, or there is no room for it.
     files: HashMap<FileKey, Option<EhFrameHdrRows>>,
     bytes: usize,
 }
 
-impl Sought {
+impl FdeLookup {
     /// The row for an address of a file. `open` opens the file.
     pub(in crate::symbolize) fn row(
         &mut self,
@@ -45,7 +45,7 @@ impl Sought {
     }
 
     /// A file's rows have arrived, or won't.
-    pub(in crate::symbolize) fn forget(&mut self, key: &FileKey) {
+    pub(in crate::symbolize) fn remove(&mut self, key: &FileKey) {
         let found = self.files.remove(key).flatten();
         self.bytes -= found.map_or(0, |found| found.size_bytes());
     }

@@ -1,5 +1,6 @@
 //! The rest of a stack that the kernel program could not walk.
 
+pub(super) mod completer;
 pub(super) mod fde_lookup;
 pub(super) mod load_budget;
 pub(super) mod remapped_code;

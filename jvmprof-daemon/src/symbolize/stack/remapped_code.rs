@@ -3,7 +3,7 @@
 //!
 //! Where the kernel calls it at each new mapping, the kernel program notices by itself. Elsewhere
 //! it only learns of what is mapped at an address of the process's choice when the daemon has read
-//! of it. Stacks that it walked through such code by then end there.
+//! of it. WholeStackCache that it walked through such code by then end there.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::sampler::RECORD_WRITE_DELAY;
 use crate::types::Avma;
 
 /// Why such a stack isn't whole.
-pub(in crate::symbolize) const REPLACED: &str = "code mapped over other code";
+pub(in crate::symbolize) const REMAPPED: &str = "code mapped over other code";
 
 /// So many places are told apart; a process that maps code over code all the time loses more of its
 /// stacks.
@@ -23,33 +23,33 @@ const KEPT_NS: u64 = 60_000_000_000;
 
 /// What was mapped over other code in one process lately.
 #[derive(Debug, Default)]
-pub(in crate::symbolize) struct Replaced(Vec<Place>);
+pub(in crate::symbolize) struct RemappedCode(Vec<Remapping>);
 
 #[derive(Debug)]
-struct Place {
+struct Remapping {
     code: Range<Avma>,
     /// `CLOCK_MONOTONIC` in ns: when it was mapped, and when the kernel program knew.
     mapped_ns: u64,
-    told_ns: Option<u64>,
+    published_ns: Option<u64>,
 }
 
-impl Replaced {
+impl RemappedCode {
     /// Code was mapped over other code.
     pub(in crate::symbolize) fn add(&mut self, code: Range<Avma>, mapped_ns: u64) {
-        self.0.retain(|place| place.told_ns.is_none_or(|told| told + KEPT_NS > mapped_ns));
+        self.0.retain(|place| place.published_ns.is_none_or(|at| at + KEPT_NS > mapped_ns));
         let is_full = self.0.len() == MAX_PLACES;
         match self.0.last_mut() {
             Some(last) if is_full => {
                 last.code = last.code.start.min(code.start)..last.code.end.max(code.end);
-                last.told_ns = None;
+                last.published_ns = None;
             }
-            _ => self.0.push(Place { code, mapped_ns, told_ns: None }),
+            _ => self.0.push(Remapping { code, mapped_ns, published_ns: None }),
         }
     }
 
     /// The kernel program has been told of all of it.
-    pub(in crate::symbolize) fn told(&mut self, now_ns: u64) {
-        self.0.iter_mut().for_each(|place| _ = place.told_ns.get_or_insert(now_ns));
+    pub(in crate::symbolize) fn published(&mut self, now_ns: u64) {
+        self.0.iter_mut().for_each(|place| _ = place.published_ns.get_or_insert(now_ns));
     }
 
     /// How many frames are believed of a stack that the kernel program walked at that time; `None`:
@@ -60,8 +60,8 @@ impl Replaced {
         }
         // A sample's time is told a moment after the tables were asked.
         let settle_ns = RECORD_WRITE_DELAY.as_nanos() as u64;
-        let is_then = |place: &&Place| {
-            at_ns >= place.mapped_ns && place.told_ns.is_none_or(|told| at_ns <= told + settle_ns)
+        let is_then = |place: &&Remapping| {
+            at_ns >= place.mapped_ns && place.published_ns.is_none_or(|at| at_ns <= at + settle_ns)
         };
         let is_in = |frame: &UserFrame| {
             let address = Avma(frame.lookup_address().unwrap_or(0));
@@ -86,33 +86,33 @@ mod tests {
 
     #[test]
     fn callers_of_such_code_are_believed_once_the_kernel_program_knows_of_it() {
-        let mut replaced = Replaced::default();
+        let mut remapped = RemappedCode::default();
         let through = stack(&[0x5010, 0x8010, 0x8020, 0x9010]);
-        assert_eq!(replaced.believed(&through, 1_000_000_000), None);
-        replaced.add(place(0x8000), 1_000_000_000);
-        assert_eq!(replaced.believed(&through, 999_999_999), None, "the other code was there");
-        assert_eq!(replaced.believed(&through, 1_000_000_000), Some(2));
-        assert_eq!(replaced.believed(&stack(&[0x5010, 0x8010]), 1_000_000_000), None, "nothing comes of it");
-        assert_eq!(replaced.believed(&stack(&[0x5010, 0x7010, 0x9010]), 1_000_000_000), None);
-        replaced.told(1_400_000_000);
-        assert_eq!(replaced.believed(&through, 1_401_000_000), Some(2), "the tables were asked before");
-        assert_eq!(replaced.believed(&through, 1_403_000_000), None);
-        assert_eq!(replaced.believed(&through, 1_200_000_000), Some(2), "a sample that comes late");
+        assert_eq!(remapped.believed(&through, 1_000_000_000), None);
+        remapped.add(place(0x8000), 1_000_000_000);
+        assert_eq!(remapped.believed(&through, 999_999_999), None, "the other code was there");
+        assert_eq!(remapped.believed(&through, 1_000_000_000), Some(2));
+        assert_eq!(remapped.believed(&stack(&[0x5010, 0x8010]), 1_000_000_000), None, "nothing comes of it");
+        assert_eq!(remapped.believed(&stack(&[0x5010, 0x7010, 0x9010]), 1_000_000_000), None);
+        remapped.published(1_400_000_000);
+        assert_eq!(remapped.believed(&through, 1_401_000_000), Some(2), "the tables were asked before");
+        assert_eq!(remapped.believed(&through, 1_403_000_000), None);
+        assert_eq!(remapped.believed(&through, 1_200_000_000), Some(2), "a sample that comes late");
     }
 
     #[test]
     fn what_is_mapped_over_code_without_end_takes_no_more_memory() {
-        let mut replaced = Replaced::default();
+        let mut remapped = RemappedCode::default();
         for round in 0..1000u64 {
-            replaced.add(place(0x10_0000 + round * 0x1000), 1_000_000_000 + round);
+            remapped.add(place(0x10_0000 + round * 0x1000), 1_000_000_000 + round);
         }
-        assert_eq!(replaced.0.len(), MAX_PLACES);
+        assert_eq!(remapped.0.len(), MAX_PLACES);
         for round in 0..1000u64 {
             let through = stack(&[0x10_0010 + round * 0x1000, 0x5010]);
-            assert_eq!(replaced.believed(&through, 2_000_000_000), Some(1), "{round}");
+            assert_eq!(remapped.believed(&through, 2_000_000_000), Some(1), "{round}");
         }
-        replaced.told(2_000_000_000);
-        replaced.add(place(0x8000), 2_000_000_000 + KEPT_NS);
-        assert_eq!(replaced.0.len(), 1, "no sample is so late");
+        remapped.published(2_000_000_000);
+        remapped.add(place(0x8000), 2_000_000_000 + KEPT_NS);
+        assert_eq!(remapped.0.len(), 1, "no sample is so late");
     }
 }

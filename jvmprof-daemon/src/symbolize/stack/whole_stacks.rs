@@ -1,4 +1,4 @@
-//! Stacks that were named before: most samples find a process where an earlier one did, and need no
+//! WholeStackCache that were named before: most samples find a process where an earlier one did, and need no
 //! look at any frame.
 //!
 //! A stack is kept by all that the kernel program said of it, and only if that alone tells its
@@ -11,9 +11,10 @@ use std::sync::Arc;
 
 use jvmprof_common::abi::Stop;
 
+use crate::profile::aggregate::NamedStack;
 use crate::profile::model::Frame;
 use crate::sampler::Sample;
-use crate::symbolize::{Outcome, Resolved};
+use crate::symbolize::{Outcome, SymbolizedStack};
 use crate::types::FastHasher;
 
 /// Longer ones seldom come twice, and would push out many others.
@@ -24,7 +25,7 @@ const STACK_BYTES: usize = 96;
 
 /// The stacks of one process.
 #[derive(Debug, Default)]
-pub(in crate::symbolize) struct Stacks {
+pub(in crate::symbolize) struct WholeStackCache {
     /// Of the process's mappings.
     version: u64,
     /// By the hash of their words: of those that have the same, the last one. A table that grows
@@ -48,9 +49,9 @@ fn is_walked(sample: &Sample) -> bool {
     matches!(sample.stop, Stop::Root | Stop::KernelThread | Stop::NoMemory) && sample.tail().is_empty()
 }
 
-impl Stacks {
+impl WholeStackCache {
     /// The frames of a stack like this.
-    pub(in crate::symbolize) fn find(&self, version: u64, sample: &Sample) -> Option<Resolved> {
+    pub(in crate::symbolize) fn find(&self, version: u64, sample: &Sample) -> Option<SymbolizedStack> {
         if !is_walked(sample) || self.version != version {
             return None;
         }
@@ -59,7 +60,10 @@ impl Stacks {
         let is_it = kept.kernel_frames == sample.header.kernel_frames
             && kept.stop == sample.stop
             && *kept.words == *words;
-        is_it.then(|| Resolved { frames: Arc::clone(&kept.frames), outcome: Outcome::Whole, pending: false })
+        is_it.then(|| SymbolizedStack {
+            stack: NamedStack { frames: Arc::clone(&kept.frames), pending: false },
+            outcome: Outcome::Whole,
+        })
     }
 
     /// Keeps a stack whose names stay. Returns how many bytes more are kept than before, which may
@@ -104,13 +108,13 @@ mod tests {
         std::iter::repeat_n(frame, count).collect()
     }
 
-    fn found(stacks: &Stacks, version: u64, sample: &Sample) -> Option<usize> {
-        stacks.find(version, sample).map(|resolved| resolved.frames.len())
+    fn found(stacks: &WholeStackCache, version: u64, sample: &Sample) -> Option<usize> {
+        stacks.find(version, sample).map(|resolved| resolved.stack.frames.len())
     }
 
     #[test]
     fn a_stack_is_found_by_all_of_its_words_and_in_the_same_mappings_only() {
-        let mut stacks = Stacks::default();
+        let mut stacks = WholeStackCache::default();
         let sample = Sample::of_parts(&[1, 2], &[3, 4, 5], &[], Stop::Root);
         assert_eq!(found(&stacks, 7, &sample), None);
         let bytes = stacks.keep(7, &sample, &frames(5));
@@ -135,7 +139,7 @@ mod tests {
 
     #[test]
     fn what_the_daemon_walked_on_and_what_is_very_long_is_not_kept() {
-        let mut stacks = Stacks::default();
+        let mut stacks = WholeStackCache::default();
         let long = vec![9; MAX_WORDS + 1];
         for sample in [
             Sample::of_parts(&[], &[1, 2], &[3], Stop::Root),
@@ -150,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_stack_that_differs_in_what_its_words_do_not_tell_takes_the_others_place() {
-        let mut stacks = Stacks::default();
+        let mut stacks = WholeStackCache::default();
         let (first, second) = (
             Sample::of_parts(&[1], &[2], &[], Stop::Root),
             Sample::of_parts(&[1, 2], &[], &[], Stop::NoMemory),

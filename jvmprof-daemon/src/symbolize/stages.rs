@@ -1,0 +1,259 @@
+//! The stages of a sample's stack: identified, completed, named. Each is a value that only the
+//! stage before it gives, so that none can be left out or come too early.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jvmprof_common::abi::Stop;
+
+use super::frames::marker;
+use super::namer::{FALSE_CALLER, Namer};
+use super::stack::completer::{StackWalk, WalkedStack, has_unreadable_stack, kernel_walked_frames};
+use super::{Outcome, ProcessSymbols, SymbolizedStack, Symbolizer};
+use crate::process::Process;
+use crate::profile::aggregate::NamedStack;
+use crate::profile::model::Frame;
+use crate::sampler::Sample;
+use crate::types::Avma;
+
+/// Why a stack isn't whole that was walked before what it needs was there.
+const NO_ROOM_TO_WAIT: &str = "no room to wait";
+
+/// How long a sample can wait for what its stack needs: unwind rows that are being read, or what
+/// its process's runtime has still to write of its code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deadline {
+    /// Until it is there.
+    Open,
+    /// It is there: the sample has waited.
+    Ready,
+    /// No longer: what its process has mapped is about to change, or nothing more will arrive.
+    /// Unwind rows that are missing are read now, within limits.
+    Expired,
+    /// No longer: too many samples wait.
+    OverCapacity,
+}
+
+/// A sample whose process is known, with what that has mapped by now.
+#[derive(Debug)]
+pub struct IdentifiedSample<'a> {
+    symbolizer: &'a mut Symbolizer,
+    process: &'a Process,
+    sample: &'a Sample,
+    now_ns: u64,
+    /// The names of an equal stack.
+    cached: Option<SymbolizedStack>,
+}
+
+/// What completing a stack comes to.
+#[derive(Debug)]
+pub enum Completion<'a> {
+    Completed(CompletedStack<'a>),
+    /// The sample is to be completed once more, when what it needs is there.
+    Pending,
+}
+
+/// A stack that is walked as far as it can be.
+#[derive(Debug)]
+pub struct CompletedStack<'a> {
+    identified: IdentifiedSample<'a>,
+    deadline: Deadline,
+    /// `None`: an equal stack has its names.
+    walked: Option<WalkedStack>,
+}
+
+impl Symbolizer {
+    /// Returns the names of an equal stack of the same process, if they still hold.
+    pub fn cached(&self, process: &Process, sample: &Sample) -> Option<SymbolizedStack> {
+        self.processes.get(&process.key)?.stacks.find(process.version, sample)
+    }
+
+    /// Takes in what a sample's process has mapped by now, and publishes it to the kernel programs.
+    /// `cached`: what [`Self::cached`] gave.
+    pub fn identify<'a>(
+        &'a mut self,
+        process: &'a Process,
+        sample: &'a Sample,
+        cached: Option<SymbolizedStack>,
+        now_ns: u64,
+    ) -> IdentifiedSample<'a> {
+        let is_code_unknown = matches!(
+            sample.stop,
+            Stop::UnknownStub | Stop::UnknownCode | Stop::UnknownProcess | Stop::Frozen
+        );
+        if sample.stop == Stop::Frozen
+            && let Some(symbols) = self.processes.get_mut(&process.key)
+        {
+            symbols.java.expect_virtual_threads();
+        }
+        self.refresh(process, now_ns, is_code_unknown);
+        IdentifiedSample { symbolizer: self, process, sample, now_ns, cached }
+    }
+}
+
+impl<'a> IdentifiedSample<'a> {
+    /// Walks the stack on where the kernel program stopped.
+    pub fn complete(mut self, deadline: Deadline) -> Completion<'a> {
+        let walked = if self.cached.is_some() {
+            None
+        } else if deadline == Deadline::Open && self.must_wait() {
+            let Some(walked) = self.walk_ahead() else { return Completion::Pending };
+            Some(walked)
+        } else {
+            let reads_rows = matches!(deadline, Deadline::Expired | Deadline::OverCapacity)
+                && self.symbolizer.completer.budget.has_time(Instant::now());
+            Some(self.walk(reads_rows))
+        };
+        if let Some(walked) = &walked {
+            let is_longer = walked.frames.len() > kernel_walked_frames(self.sample).0.len();
+            self.symbolizer.counts.finished_by_daemon += u64::from(is_longer);
+        }
+        Completion::Completed(CompletedStack { identified: self, deadline, walked })
+    }
+
+    /// Returns true if the stack needs unwind rows that are being read, or that the process's
+    /// runtime has still to write. What may be gone by then is read now.
+    fn must_wait(&mut self) -> bool {
+        let Self { symbolizer, process, sample, now_ns, .. } = self;
+        let is_walked = matches!(
+            sample.stop,
+            Stop::Root | Stop::KernelThread | Stop::NoMemory | Stop::DepthReached | Stop::Not64Bit
+        );
+        let at_ns = sample.header.time_ns;
+        if is_walked || symbolizer.walkable_until(process.key, at_ns) >= at_ns {
+            return false;
+        }
+        if let Some(symbols) = symbolizer.processes.get_mut(&process.key).filter(|_| !process.is_jvm()) {
+            symbols.jit.begin(process, &symbolizer.jit, *now_ns, &mut symbolizer.counts.perf_maps);
+        }
+        let (mut namer, symbols) = symbolizer.namer(process, sample, *now_ns);
+        namer.read_java(symbols, sample);
+        true
+    }
+
+    /// Walks a stack that should wait for unwind rows: those few that it needs may be had at once.
+    /// `None` if it isn't whole with them.
+    fn walk_ahead(&mut self) -> Option<WalkedStack> {
+        let at_ns = self.sample.header.time_ns;
+        let symbolizer = &mut *self.symbolizer;
+        let symbols = symbolizer.processes.get_mut(&self.process.key)?;
+        let awaits_more = symbols.jit.walkable_until(at_ns, &mut symbolizer.counts.perf_maps) < at_ns;
+        if awaits_more
+            || symbols.java.is_awaited(self.process)
+            || !symbolizer.completer.budget.has_time(Instant::now())
+        {
+            return None;
+        }
+        Some(self.walk(false)).filter(|walked| walked.outcome == Outcome::Whole)
+    }
+
+    fn walk(&mut self, reads_rows: bool) -> WalkedStack {
+        let Self { symbolizer, process, sample, now_ns, .. } = self;
+        // The stack is gone with the program that it belonged to, and the new one's doesn't begin
+        // yet.
+        if sample.in_kernel() && has_unreadable_stack(sample) && symbolizer.kernel.is_in_exec(sample.kernel())
+        {
+            let (frames, outcome) = (Vec::new(), Outcome::Whole);
+            return WalkedStack { frames, outcome, late_from: None, reading: Duration::ZERO };
+        }
+        let symbols = symbolizer.processes.entry(process.key).or_default();
+        let walk = StackWalk {
+            files: &symbolizer.files,
+            names: &symbolizer.names,
+            publisher: symbolizer.publisher.as_ref(),
+            fde_lookup: &mut symbolizer.completer.fde_lookup,
+            counts: &mut symbolizer.counts,
+            process,
+            now_ns: *now_ns,
+            reads_rows,
+            late_from: None,
+            reading: Duration::ZERO,
+        };
+        let walked = walk.walk(symbols, sample);
+        symbolizer.completer.budget.charge(walked.reading);
+        walked
+    }
+}
+
+impl CompletedStack<'_> {
+    /// Names the frames.
+    pub fn name(self) -> SymbolizedStack {
+        let Self { identified, deadline, walked } = self;
+        let IdentifiedSample { symbolizer, process, sample, now_ns, cached } = identified;
+        match (cached, walked) {
+            (Some(cached), _) => cached,
+            (None, walked) => symbolizer.name_walked(process, sample, now_ns, walked, deadline),
+        }
+    }
+}
+
+impl Symbolizer {
+    fn name_walked(
+        &mut self,
+        process: &Process,
+        sample: &Sample,
+        now_ns: u64,
+        walked: Option<WalkedStack>,
+        deadline: Deadline,
+    ) -> SymbolizedStack {
+        if self.cached_bytes > self.max_cached_bytes {
+            self.forget_frames();
+        }
+        let mut frames: Vec<Arc<Frame>> =
+            Vec::with_capacity(usize::from(sample.header.kernel_frames + sample.header.user_words) + 4);
+        for (index, address) in sample.kernel().iter().enumerate() {
+            let lookup = if index == 0 { *address } else { address.saturating_sub(1) };
+            frames.push(self.kernel.frame(Avma(lookup)));
+        }
+        let (mut namer, symbols) = self.namer(process, sample, now_ns);
+        let mut outcome = Outcome::Whole;
+        if let Some(walked) = walked {
+            namer.late_from = walked.late_from;
+            let is_true = namer.user_stack(symbols, &walked.frames, &mut frames);
+            outcome = if is_true { walked.outcome } else { Outcome::Truncated(FALSE_CALLER) };
+        }
+        if deadline == Deadline::OverCapacity && matches!(outcome, Outcome::Truncated(_)) {
+            outcome = Outcome::Truncated(NO_ROOM_TO_WAIT);
+        }
+        let pending = namer.pending || frames.iter().any(|frame| frame.lines.is_empty());
+        if let Outcome::Truncated(reason) = outcome {
+            frames.push(marker(reason));
+        }
+        let stays = !pending && !namer.is_passing && outcome == Outcome::Whole;
+        let frames = Arc::from(frames);
+        if stays {
+            let more = symbols.stacks.keep(process.version, sample, &frames);
+            self.stack_bytes = self.stack_bytes.saturating_add_signed(more);
+            if self.stack_bytes > self.max_stack_bytes {
+                self.forget_stacks();
+            }
+        }
+        SymbolizedStack { stack: NamedStack { frames, pending }, outcome }
+    }
+
+    fn namer<'a>(
+        &'a mut self,
+        process: &'a Process,
+        sample: &Sample,
+        now_ns: u64,
+    ) -> (Namer<'a>, &'a mut ProcessSymbols) {
+        let symbols = self.processes.entry(process.key).or_default();
+        let namer = Namer {
+            files: &self.files,
+            names: &self.names,
+            java: &self.java,
+            jit: &self.jit,
+            unnamed: &mut self.unnamed,
+            counts: &mut self.counts,
+            cached: &mut self.cached_bytes,
+            process,
+            java_frame_types: self.java_frame_types,
+            at_ns: sample.header.time_ns,
+            now_ns,
+            pending: false,
+            is_passing: false,
+            late_from: None,
+        };
+        (namer, symbols)
+    }
+}
