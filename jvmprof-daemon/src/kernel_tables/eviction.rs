@@ -1,4 +1,4 @@
-//! Allocation in the kernel's tables: who gets it, and who has to leave.
+//! Space in the kernel's tables: allocated, and freed by eviction.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use jvmprof_common::tables::CHUNK_ROWS;
 use super::{Allocation, CodeTables, FileRows, FileTable, GRACE, PublishedProcess, RowsKey};
 
 impl CodeTables {
-    /// Allocation for a table, made by those that no process uses. `None` if there is none, which may be
+    /// Allocates a table, in the place of those that no process uses. `None` if there is none, which may be
     /// so for a moment only: see [`Self::evict_idle_processes`].
     pub(super) fn allocate(&mut self, rows: &FileRows) -> Option<Allocation> {
         self.reclaim();
@@ -56,25 +56,27 @@ impl CodeTables {
         true
     }
 
-    /// Lets processes go that weren't sampled for a while, the least recently sampled first, until
-    /// their tables make room for this many chunks. They are told of again when they are sampled
-    /// next. True if there will be room in a moment.
+    /// Evicts processes that weren't sampled for a while, the least recently sampled first, until
+    /// their tables leave space for this many chunks. They are published again when they are sampled
+    /// next. Returns true if there will be space in a
+    /// moment.
     pub(super) fn evict_idle_processes(&mut self, chunks: u32) -> bool {
         loop {
             let unused = self.files.values().filter(|table| table.users == 0);
             if unused.map(|table| table.allocation.chunks.len() as u32).sum::<u32>() >= chunks.max(1) {
                 return true;
             }
-            let is_idle =
-                |told: &PublishedProcess| !told.files.is_empty() && told.sampled.elapsed() >= self.idle_after;
-            let idle = self.processes.iter().filter(|(_, told)| is_idle(told));
-            let Some(key) = idle.min_by_key(|(_, told)| told.sampled).map(|(key, _)| *key) else {
+            let is_idle = |process: &PublishedProcess| {
+                !process.files.is_empty() && process.sampled.elapsed() >= self.idle_after
+            };
+            let idle = self.processes.iter().filter(|(_, process)| is_idle(process));
+            let Some(key) = idle.min_by_key(|(_, process)| process.sampled).map(|(key, _)| *key) else {
                 return false;
             };
-            let Some(told) = self.processes.get_mut(&key) else { return false };
-            let (files, regions) = (std::mem::take(&mut told.files), std::mem::take(&mut told.regions));
-            told.missing.clear();
-            let pid = told.pid;
+            let Some(process) = self.processes.get_mut(&key) else { return false };
+            let (files, regions) = (std::mem::take(&mut process.files), std::mem::take(&mut process.regions));
+            process.missing.clear();
+            let pid = process.pid;
             self.kernel.remove_process(pid);
             self.leave(&files);
             self.retire(Allocation { regions, ..Allocation::default() });

@@ -1,7 +1,12 @@
-//! What the kernel program is told of code: keeps its tables filled, within their limits.
+//! The tables of the kernel programs: unwind rows of files and stubs, code regions of processes,
+//! layouts of JVMs, kept filled within their limits.
+//!
+//! [`CodeTables::publish`] writes a process's regions, [`CodeTables::add_file`] a file's rows (made
+//! by [`FileRows`]), [`CodeTables::add_jvm`] a JVM. [`CodeTables::row`] reads a row back for whoever
+//! walks a stack in user space.
 //!
 //! A file's rows are packed once and shared by all processes that map it; they stay until their
-//! room is needed by others: first those leave that no process maps, then those of processes that
+//! place is needed by others: first those leave that no process maps, then those of processes that
 //! aren't sampled. A process's regions are written to fresh entries and switched to at once, so
 //! that the kernel program never sees half a process.
 
@@ -29,18 +34,18 @@ use free_extents::Extents;
 pub use packed_rows::FileRows;
 use packed_rows::{PackedRows, Rules};
 
-/// How long the kernel program may still look at entries that were replaced: far longer than a walk
+/// The time for which the kernel program may still read entries that were replaced: far longer than a walk
 /// takes.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// When rows that found no room are tried again, if nothing has left for them.
+/// The time after which rows that found no space are tried again, if nothing was evicted for them.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
-/// A process that wasn't sampled for so long may have to leave.
+/// The time without samples after which a process may be evicted.
 const IDLE_AFTER: Duration = Duration::from_secs(60);
 /// The same for those that will hardly ever find any.
 const RETRY_TOO_LARGE_AFTER: Duration = Duration::from_secs(3600);
 
-/// What went into the kernel's tables, and what didn't.
+/// Counts of what is in the kernel's tables, and of what found no space there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableCounts {
     /// Files whose rows are in the tables now.
@@ -52,14 +57,14 @@ pub struct TableCounts {
     pub evicted: u64,
     /// Files and JVMs whose rows found no room: their frames are walked by the daemon.
     pub no_room: u64,
-    /// Processes that could not be told of, by lack of room or a refusal: their samples are walked
-    /// by the daemon.
-    pub untold_processes: u64,
+    /// Processes that could not be published, by lack of space or a refusal: their samples are
+    /// walked by the daemon.
+    pub unpublished_processes: u64,
     /// Rows, or functions with theirs, that had to be left out: too far from the file's first, or
     /// too long to evaluate.
     pub refused_rows: u64,
-    /// Times that a process was told of.
-    pub told: u64,
+    /// Times that a process was published.
+    pub published: u64,
 }
 
 /// One stretch of a process's code.
@@ -70,7 +75,7 @@ pub struct CodeRegion {
     pub code: RegionCode,
 }
 
-/// Whose rows they are.
+/// The owner of rows: a file, or trampolines in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RowsKey {
     File(FileKey),
@@ -79,7 +84,7 @@ pub enum RowsKey {
     Trampolines(u64),
 }
 
-/// How to walk it.
+/// The way to unwind a region of code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegionCode {
     /// By the rows of a file; `bias` is what an address has more than the file's own.
@@ -91,7 +96,7 @@ pub enum RegionCode {
     /// By the frame pointer, as long as nothing else is known.
     Generated,
     Hotspot,
-    /// Not in the kernel program: the daemon will know more when it sees the sample.
+    /// Not in the kernel program: its samples are left to the daemon.
     Deferred,
 }
 
@@ -109,7 +114,7 @@ pub struct CodeTables {
     /// Those whose rows found no room, and when to try again.
     without_room: HashMap<RowsKey, Instant>,
     retry_after: Duration,
-    /// Processes that had to leave, to be told of again.
+    /// Processes whose regions were evicted: they are published again when they are sampled.
     evicted: HashSet<ProcessKey>,
     idle_after: Duration,
     processes: HashMap<ProcessKey, PublishedProcess>,
@@ -140,13 +145,13 @@ struct Allocation {
     rules: Box<[PackedRule]>,
 }
 
-/// What was told of a process.
+/// A process as it was published.
 #[derive(Debug)]
 struct PublishedProcess {
     pid: u32,
     regions: Range<u32>,
     files: Vec<RowsKey>,
-    /// Files of which it was told that their rows are missing.
+    /// Files that it was published without, since their rows are missing.
     missing: Vec<RowsKey>,
     jvm: Option<JvmTable>,
     sampled: Instant,
@@ -199,13 +204,13 @@ impl CodeTables {
         }
     }
 
-    /// Whether the tables have this file's rows, or can't have them for now.
+    /// Returns true if the tables have this file's rows, or can't have them for now.
     pub fn knows(&self, file: &RowsKey) -> bool {
         let may_have_room = || self.without_room.get(file).is_none_or(|until| *until <= Instant::now());
         self.files.contains_key(file) || !may_have_room()
     }
 
-    /// Takes in a file's rows.
+    /// Adds a file's rows.
     pub fn add_file(&mut self, file: RowsKey, rows: FileRows) {
         if self.files.contains_key(&file) {
             return;
@@ -227,41 +232,42 @@ impl CodeTables {
         self.counts.no_room += u64::from(!is_known);
     }
 
-    /// A process was sampled. True if it had to leave, and is to be told of again.
+    /// Notes that a process was sampled. Returns true if it was evicted, and is to be published
+    /// again.
     pub fn touch(&mut self, key: ProcessKey) -> bool {
-        if let Some(told) = self.processes.get_mut(&key) {
-            told.sampled = Instant::now();
+        if let Some(process) = self.processes.get_mut(&key) {
+            process.sampled = Instant::now();
         }
         !self.evicted.is_empty() && self.evicted.remove(&key)
     }
 
-    /// The processes that lack the rows of a file for which there is room or may be by now: to be
-    /// told of again.
+    /// The processes that lack the rows of a file for which there is space or may be by now: to be
+    /// published again.
     pub fn lacking(&self) -> impl Iterator<Item = ProcessKey> {
         let may_be_there = |file: &RowsKey| self.files.contains_key(file) || !self.knows(file);
-        let lacks = move |told: &PublishedProcess| told.missing.iter().any(may_be_there);
-        self.processes.iter().filter(move |(_, told)| lacks(told)).map(|(key, _)| *key)
+        let lacks = move |process: &PublishedProcess| process.missing.iter().any(may_be_there);
+        self.processes.iter().filter(move |(_, process)| lacks(process)).map(|(key, _)| *key)
     }
 
-    /// Tells of a JVM's own code: its layout, and the rows of its stubs by their distance from the
+    /// Publishes a JVM's own code: its layout, and the rows of its stubs by their distance from the
     /// code cache's begin.
     pub fn add_jvm(&mut self, key: ProcessKey, jvm: &Jvm, rows: FileRows) {
-        let old = self.processes.get_mut(&key).and_then(|told| told.jvm.take());
+        let old = self.processes.get_mut(&key).and_then(|process| process.jvm.take());
         let slot = old.as_ref().map(|old| old.slot).or_else(|| Some(self.jvm_slots.take(1)?.start));
         let Some(slot) = slot else {
-            self.counts.untold_processes += 1;
+            self.counts.unpublished_processes += 1;
             return;
         };
         let table = self.write_table(rows);
         self.counts.no_room += u64::from(table.is_none());
         let value = Jvm { table: table.as_ref().map_or(0, |table| table.number), ..*jvm };
         if let Err(error) = self.kernel.set_jvm(slot, value) {
-            tracing::warn!(%error, "a JVM can't be told to the kernel program");
+            tracing::warn!(%error, "a JVM can't be published to the kernel program");
         }
         if let Some(table) = old.and_then(|old| old.table) {
             self.retire(table.allocation);
         }
-        let told = self.processes.entry(key).or_insert_with(|| PublishedProcess {
+        let process = self.processes.entry(key).or_insert_with(|| PublishedProcess {
             pid: 0,
             regions: 0..0,
             files: Vec::new(),
@@ -269,21 +275,21 @@ impl CodeTables {
             jvm: None,
             sampled: Instant::now(),
         });
-        told.jvm = Some(JvmTable { slot, value, table });
+        process.jvm = Some(JvmTable { slot, value, table });
     }
 
-    /// The JVM's layout as it was told, if it was.
+    /// The JVM's layout as it was published, if it was.
     pub fn jvm(&self, key: ProcessKey) -> Option<&Jvm> {
         Some(&self.processes.get(&key)?.jvm.as_ref()?.value)
     }
 
-    /// Tells of a process: its regions in order of their addresses, without overlaps.
+    /// Publishes a process: its regions in order of their addresses, without overlaps.
     pub fn publish(&mut self, key: ProcessKey, pid: u32, start_ns: u64, regions: &[CodeRegion]) {
         self.reclaim();
         let count = regions.len() as u32;
         let room = if count < MAX_REGIONS { self.regions.take(count) } else { None };
         let Some(room) = room else {
-            self.counts.untold_processes += 1;
+            self.counts.unpublished_processes += 1;
             self.kernel.remove_process(pid);
             return;
         };
@@ -291,20 +297,20 @@ impl CodeTables {
         for (index, region) in room.clone().zip(regions) {
             let region = self.region(region, &mut files, &mut missing);
             if let Err(error) = self.kernel.set_region(index, region) {
-                tracing::warn!(%error, "a region can't be told to the kernel program");
+                tracing::warn!(%error, "a region can't be published to the kernel program");
             }
         }
-        let jvm = self.processes.get(&key).and_then(|told| told.jvm.as_ref()).map_or(0, |jvm| jvm.slot);
+        let jvm = self.processes.get(&key).and_then(|process| process.jvm.as_ref()).map_or(0, |jvm| jvm.slot);
         let start_ticks = start_ns / NS_PER_TICK;
         self.epoch = self.epoch.wrapping_add(1);
         let epoch = self.epoch;
         let entry = ProcessEntry { start_ticks, first_region: room.start, regions: count, jvm, epoch };
         if let Err(error) = self.kernel.set_process(pid, entry) {
-            tracing::debug!(pid, %error, "a process can't be told to the kernel program");
-            self.counts.untold_processes += 1;
+            tracing::debug!(pid, %error, "a process can't be published to the kernel program");
+            self.counts.unpublished_processes += 1;
         }
-        self.counts.told += 1;
-        let jvm = self.processes.get_mut(&key).and_then(|told| told.jvm.take());
+        self.counts.published += 1;
+        let jvm = self.processes.get_mut(&key).and_then(|process| process.jvm.take());
         if let Some(old) = self.processes.insert(
             key,
             PublishedProcess { pid, regions: room, files, missing, jvm, sampled: Instant::now() },
@@ -317,14 +323,14 @@ impl CodeTables {
     /// Forgets all other processes.
     pub fn retain(&mut self, is_alive: impl Fn(ProcessKey) -> bool) {
         let gone: Vec<_> = self.processes.extract_if(|key, _| !is_alive(*key)).collect();
-        for (_, told) in gone {
-            let is_taken_over = self.processes.values().any(|other| other.pid == told.pid);
+        for (_, process) in gone {
+            let is_taken_over = self.processes.values().any(|other| other.pid == process.pid);
             if !is_taken_over {
-                self.kernel.remove_process(told.pid);
+                self.kernel.remove_process(process.pid);
             }
-            self.leave(&told.files);
-            self.retire(Allocation { regions: told.regions, ..Allocation::default() });
-            if let Some(jvm) = told.jvm {
+            self.leave(&process.files);
+            self.retire(Allocation { regions: process.regions, ..Allocation::default() });
+            if let Some(jvm) = process.jvm {
                 self.retire(Allocation { jvms: jvm.slot..jvm.slot + 1, ..Allocation::default() });
                 if let Some(table) = jvm.table {
                     self.retire(table.allocation);
@@ -332,7 +338,8 @@ impl CodeTables {
             }
         }
         self.evicted.retain(|key| self.processes.contains_key(key));
-        let is_lacked = |file: &RowsKey| self.processes.values().any(|told| told.missing.contains(file));
+        let is_lacked =
+            |file: &RowsKey| self.processes.values().any(|process| process.missing.contains(file));
         let now = Instant::now();
         self.without_room.retain(|file, until| *until > now || is_lacked(file));
     }
@@ -376,7 +383,7 @@ impl CodeTables {
         let packed = rows.renumbered(&self.rules);
         let first_page = packed.first_page;
         if let Err(error) = self.write(&packed, &room) {
-            tracing::warn!(%error, "unwind rows can't be told to the kernel program");
+            tracing::warn!(%error, "unwind rows can't be published to the kernel program");
             self.retire(room);
             return None;
         }

@@ -273,17 +273,16 @@ impl Pipeline {
         ended.into_iter().for_each(|pid| state.complete_pending_of(pid));
         let by_key: HashMap<ProcessKey, &Process> =
             state.table.iter().map(|process| (process.key, process)).collect();
-        state.symbolizer.name_rest(|key| by_key.get(&key).copied());
-        state.symbolizer.refresh_perf_maps(|key| by_key.get(&key).copied(), monotonic_ns());
-        drop(by_key);
-        let (symbolizer, targets) = (&mut state.symbolizer, &mut state.targets);
+        let mut end = state.symbolizer.end_window(|key| by_key.get(&key).copied(), monotonic_ns());
+        let targets = &mut state.targets;
         let flushed = state.windows.flush(
-            |owner, frames| symbolizer.retry(owner.process, frames),
+            |owner, frames| end.finalize_names(owner.process, frames),
             |owner, samples| targets.finalize_labels(owner, samples, state.release),
         );
+        drop(by_key);
         state.table.remove_exited();
         let live: HashSet<ProcessKey> = state.table.iter().map(|process| process.key).collect();
-        state.symbolizer.retain(|key| live.contains(&key));
+        end.retain(|key| live.contains(&key));
         state.targets.retain(&live, &state.windows.held().collect());
         flushed
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jvmprof_common::frame::UserFrame;
 use jvmprof_common::jvm::Jvm;
 
-use super::java::{Attached, Java};
+use super::java::{AttachedJvm, Java};
 use crate::hotspot::JavaFrame;
 use crate::profile::model::{ExecutionMode, Frame, FrameKind, Line, Mapping};
 use crate::types::{Avma, FileOffset};
@@ -26,7 +26,7 @@ pub(super) fn code_mapping(jvm: &Jvm) -> Mapping {
     }
 }
 
-fn java_mapping(java: Option<&Attached>) -> Option<Arc<Mapping>> {
+fn java_mapping(java: Option<&AttachedJvm>) -> Option<Arc<Mapping>> {
     Some(Arc::clone(java?.mapping()))
 }
 
@@ -34,7 +34,7 @@ fn java_mapping(java: Option<&Attached>) -> Option<Arc<Mapping>> {
 pub(super) fn java_frame(
     which: &UserFrame,
     methods: &[JavaFrame],
-    java: Option<&Attached>,
+    java: Option<&AttachedJvm>,
     types: bool,
 ) -> Frame {
     Frame {
@@ -63,7 +63,7 @@ fn java_line(method: &JavaFrame, types: bool) -> Line {
 
 /// The frame that [`UserFrame::ENTER_SPECIAL`] stands for, as it is named once it is known where
 /// its code is: openjdk src/java.base/share/classes/jdk/internal/vm/Continuation.java.
-pub(super) fn enter_special_frame(java: Option<&Attached>, types: bool) -> Frame {
+pub(super) fn enter_special_frame(java: Option<&AttachedJvm>, types: bool) -> Frame {
     let method = JavaFrame {
         name: "jdk.internal.vm.Continuation.enterSpecial".into(),
         system_name: "jdk.internal.vm.Continuation.enterSpecial(Ljdk/internal/vm/Continuation;ZZ)V".into(),
@@ -81,7 +81,7 @@ pub(super) fn enter_special_frame(java: Option<&Attached>, types: bool) -> Frame
     }
 }
 
-pub(super) fn unknown_java(which: &UserFrame, reason: &str, java: Option<&Attached>) -> Arc<Frame> {
+pub(super) fn unknown_java(which: &UserFrame, reason: &str, java: Option<&AttachedJvm>) -> Arc<Frame> {
     let name: Arc<str> = format!("[unknown Java: {reason}]").into();
     let line = Line::named(name);
     let (address, mapping) = (which.lookup_address().map(Avma), java_mapping(java));

@@ -1,5 +1,20 @@
 //! From a sample's addresses to frames with names, by what the process had mapped when it was
 //! sampled.
+//!
+//! # Overview
+//!
+//! A [`Symbolizer`] holds what is known of each process's code, and the caches that all share. A
+//! sample's stack passes three stages (`stages`), each a value that only the one before gives:
+//! [`Symbolizer::identify`] gives an [`IdentifiedSample`], [`IdentifiedSample::complete`] a
+//! [`CompletedStack`] (or says that the sample is pending), [`CompletedStack::name`] a
+//! [`SymbolizedStack`]. [`Symbolizer::cached`] finds the names of most samples before: those of an
+//! equal stack. At a window's end [`Symbolizer::end_window`] names what was deferred.
+//!
+//! | owner | folder | what it does |
+//! |---|---|---|
+//! | `Publisher` | `publish` | fills the tables of the kernel programs with a process's regions, rows and JVM; has rows read |
+//! | `Completer` | `stack` | walks a stack on where the kernel program stopped; whole stacks that were named before |
+//! | `Namer` | `namer`, `java`, `generated`, `native`, `kernel_frames` | names frames: at once those of Java, deferred those of native and generated code |
 
 mod counts;
 mod frames;
@@ -35,10 +50,10 @@ pub use generated::jit_counts::JitCounts;
 use generated::{JitNames, JitShared};
 pub use inspect::{ModuleReport, NativePlace};
 pub use java::jvm_labels::JvmLabels;
-use java::{Callers, Java, Look};
+use java::{Callers, Java, JvmState};
 use kernel_frames::KernelFrames;
 pub use memory_limits::SymbolMemory;
-use native::deferred_frames::Unnamed;
+use native::deferred_frames::DeferredFrame;
 use native::function_names::FunctionNames;
 use native::mapped_files::Modules;
 pub use native::{NativeOptions, Symbolize};
@@ -47,7 +62,7 @@ use stack::completer::Completer;
 use stack::remapped_code::RemappedCode;
 use stack::resumed_walk::Rules;
 use stack::whole_stacks::WholeStackCache;
-pub use stages::{CompletedStack, Completion, Deadline, IdentifiedSample};
+pub use stages::{CompletedStack, Completion, Deadline, IdentifiedSample, WindowEnd};
 
 /// A stack with names.
 #[derive(Clone, Debug)]
@@ -82,7 +97,7 @@ pub struct Symbolizer {
     java: JavaCache,
     jit: JitShared,
     /// Native frames that wait for their names.
-    unnamed: Vec<Unnamed>,
+    deferred: Vec<DeferredFrame>,
     cached_bytes: usize,
     /// The limit of the frames of all processes together, soon after it is exceeded.
     max_cached_bytes: usize,
@@ -133,7 +148,7 @@ impl Symbolizer {
             completer: Completer::default(),
             java: JavaCache::new(memory.java),
             jit: JitShared::new(memory.jit),
-            unnamed: Vec::new(),
+            deferred: Vec::new(),
             cached_bytes: 0,
             max_cached_bytes: memory.frames - memory.frames / STACKS_PART,
             stack_bytes: 0,
@@ -180,12 +195,12 @@ impl Symbolizer {
                 ..ProcessSymbols::default()
             };
         }
-        let look = symbols.java.look(process, now_ns, is_asked, &self.java);
-        if let Look::Unreadable(reason) = look {
+        let look = symbols.java.inspect(process, now_ns, is_asked, &self.java);
+        if let JvmState::Unreadable(reason) = look {
             *self.counts.unreadable_jvms.entry(reason).or_default() += 1;
         }
         let Some(publisher) = &mut self.publisher else { return };
-        if look == Look::Changed {
+        if look == JvmState::Changed {
             publisher.publish_jvm(process.key, symbols);
         }
         let (files, jit, counts) = (&self.files, &self.jit, &mut self.counts);
@@ -219,9 +234,9 @@ impl Symbolizer {
         }
     }
 
-    /// Reads on in what runtimes wrote of their code, and settles what had no name yet: see
-    /// [`Self::retry`]. What has become of it is known until [`Self::retain`].
-    pub fn refresh_perf_maps<'a>(&mut self, find: impl Fn(ProcessKey) -> Option<&'a Process>, now_ns: u64) {
+    /// Reads on in what runtimes wrote of their code, and resolves what had no name yet: see
+    /// [`WindowEnd::finalize_names`]. What has become of it is known until [`Self::retain`].
+    fn refresh_perf_maps<'a>(&mut self, find: impl Fn(ProcessKey) -> Option<&'a Process>, now_ns: u64) {
         for (key, symbols) in &mut self.processes {
             if let Some(process) = find(*key) {
                 symbols.jit.refresh(process, now_ns, &mut self.counts.perf_maps);
@@ -235,11 +250,11 @@ impl Symbolizer {
 
     /// Frames wait for names, or stacks for rows.
     pub fn has_work(&self) -> bool {
-        self.is_loading() || !self.unnamed.is_empty()
+        self.is_loading() || !self.deferred.is_empty()
     }
 
     /// Forgets all other processes.
-    pub fn retain(&mut self, is_alive: impl Fn(ProcessKey) -> bool) {
+    fn retain(&mut self, is_alive: impl Fn(ProcessKey) -> bool) {
         self.java.age();
         self.names.age();
         if let Some(publisher) = &mut self.publisher {
@@ -256,7 +271,7 @@ impl Symbolizer {
             if are_names_old {
                 symbols.named = HashMap::default();
             }
-            symbols.jit.forget_settled();
+            symbols.jit.forget_resolved();
             if !alive {
                 self.cached_bytes -= symbols.frame_bytes;
                 self.stack_bytes -= symbols.stacks.forget();

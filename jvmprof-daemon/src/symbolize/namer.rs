@@ -9,7 +9,7 @@ use super::ProcessSymbols;
 use super::counts::SymbolCounts;
 use super::frames::{enter_special_frame, frame, frame_bytes, java_frame, stub_frame, unknown_java};
 use super::generated::{Asked, JitShared};
-use super::native::deferred_frames::Unnamed;
+use super::native::deferred_frames::DeferredFrame;
 use super::native::function_names::FunctionNames;
 use super::stack::completer::kernel_walked_frames;
 use crate::hotspot::{JavaCache, SampleTimes};
@@ -32,7 +32,7 @@ pub(super) struct Namer<'a> {
     pub(super) names: &'a FunctionNames,
     pub(super) java: &'a JavaCache,
     pub(super) jit: &'a JitShared,
-    pub(super) unnamed: &'a mut Vec<Unnamed>,
+    pub(super) deferred: &'a mut Vec<DeferredFrame>,
     pub(super) counts: &'a mut SymbolCounts,
     pub(super) cached: &'a mut usize,
     pub(super) process: &'a Process,
@@ -248,7 +248,7 @@ impl Namer<'_> {
         module.hold(self.process, self.files, self.names);
         let mapping = Some(module.mapping());
         let (key, generation) = (self.process.key, symbols.generation);
-        self.unnamed.push(Unnamed { key, generation, which, address, module });
+        self.deferred.push(DeferredFrame { key, generation, which, address, module });
         Arc::new(Frame { kind: FrameKind::Native, address: Some(address), mapping, lines: Vec::new() })
     }
 

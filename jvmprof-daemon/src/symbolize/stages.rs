@@ -10,7 +10,7 @@ use super::frames::marker;
 use super::namer::{FALSE_CALLER, Namer};
 use super::stack::completer::{StackWalk, WalkedStack, has_unreadable_stack, kernel_walked_frames};
 use super::{Outcome, ProcessSymbols, SymbolizedStack, Symbolizer};
-use crate::process::Process;
+use crate::process::{Process, ProcessKey};
 use crate::profile::aggregate::NamedStack;
 use crate::profile::model::Frame;
 use crate::sampler::Sample;
@@ -243,7 +243,7 @@ impl Symbolizer {
             names: &self.names,
             java: &self.java,
             jit: &self.jit,
-            unnamed: &mut self.unnamed,
+            deferred: &mut self.deferred,
             counts: &mut self.counts,
             cached: &mut self.cached_bytes,
             process,
@@ -255,5 +255,38 @@ impl Symbolizer {
             late_from: None,
         };
         (namer, symbols)
+    }
+}
+
+/// The end of a window: all that could be deferred has its names, or never will.
+#[derive(Debug)]
+pub struct WindowEnd<'a> {
+    symbolizer: &'a mut Symbolizer,
+}
+
+impl Symbolizer {
+    /// Names what was deferred, before the window's profiles are made: what runtimes wrote of their
+    /// code is read on for it.
+    pub fn end_window<'p>(
+        &mut self,
+        find: impl Fn(ProcessKey) -> Option<&'p Process>,
+        now_ns: u64,
+    ) -> WindowEnd<'_> {
+        self.name_rest(&find);
+        self.refresh_perf_maps(&find, now_ns);
+        WindowEnd { symbolizer: self }
+    }
+}
+
+impl WindowEnd<'_> {
+    /// Names what had no name when its sample was taken: perf maps are written later than the code
+    /// they name.
+    pub fn finalize_names(&mut self, key: ProcessKey, frames: &mut [Arc<Frame>]) {
+        self.symbolizer.finalize_names(key, frames);
+    }
+
+    /// Forgets all other processes: the next window begins.
+    pub fn retain(self, is_alive: impl Fn(ProcessKey) -> bool) {
+        self.symbolizer.retain(is_alive);
     }
 }

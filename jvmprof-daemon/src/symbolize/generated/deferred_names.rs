@@ -46,7 +46,7 @@ pub(in crate::symbolize) struct WaitingFrames {
     by_turn: HashMap<(Avma, Turn), Waiting>,
     /// Names of frames that have waited, by the address of the frame, which is kept so that no
     /// other takes its place.
-    settled: HashMap<usize, (Arc<Frame>, Arc<Frame>)>,
+    resolved: HashMap<usize, (Arc<Frame>, Arc<Frame>)>,
 }
 
 impl WaitingFrames {
@@ -54,7 +54,7 @@ impl WaitingFrames {
         self.by_turn.is_empty()
     }
 
-    /// The frame of a sample from now on, until it is settled; `None` if there is no room. `make`:
+    /// The frame of a sample from now on, until it is resolved; `None` if there is no room. `make`:
     /// one without a name.
     pub(in crate::symbolize) fn push(
         &mut self,
@@ -62,7 +62,7 @@ impl WaitingFrames {
         make: impl FnOnce() -> Arc<Frame>,
     ) -> Option<Arc<Frame>> {
         let Place { address, turn, at_ns } = place;
-        let count = self.by_turn.len() + self.settled.len();
+        let count = self.by_turn.len() + self.resolved.len();
         let mut turn = Turn::Alone(turn);
         if count >= MAX_ALONE && !self.by_turn.contains_key(&(address, turn)) {
             turn = Turn::While(at_ns / WHILE_NS);
@@ -86,28 +86,28 @@ impl WaitingFrames {
         Some(Arc::clone(&waiting.frame))
     }
 
-    /// Those that wait and are chosen: each is to be settled, put back, or has no name for good.
+    /// Those that wait and are chosen: each is to be resolved, put back, or has no name for good.
     pub(in crate::symbolize) fn take(&mut self, is_chosen: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
         self.by_turn.extract_if(|_, waiting| is_chosen(waiting)).map(|(_, waiting)| waiting).collect()
     }
 
-    pub(in crate::symbolize) fn put_back(&mut self, waiting: Waiting) {
+    pub(in crate::symbolize) fn defer_again(&mut self, waiting: Waiting) {
         self.by_turn.insert((waiting.address, waiting.turn), waiting);
     }
 
-    pub(in crate::symbolize) fn settle(&mut self, waiting: Waiting, named: Arc<Frame>) {
-        self.settled.insert(Arc::as_ptr(&waiting.frame).addr(), (waiting.frame, named));
+    pub(in crate::symbolize) fn resolve(&mut self, waiting: Waiting, named: Arc<Frame>) {
+        self.resolved.insert(Arc::as_ptr(&waiting.frame).addr(), (waiting.frame, named));
     }
 
     /// What has become of a frame that had no name.
-    pub(in crate::symbolize) fn settled(&self, frame: &Arc<Frame>) -> Option<Arc<Frame>> {
-        let (_, named) = self.settled.get(&Arc::as_ptr(frame).addr())?;
+    pub(in crate::symbolize) fn resolved(&self, frame: &Arc<Frame>) -> Option<Arc<Frame>> {
+        let (_, named) = self.resolved.get(&Arc::as_ptr(frame).addr())?;
         Some(Arc::clone(named))
     }
 
     /// Frames that have waited have their names in the profile: the next window begins.
-    pub(in crate::symbolize) fn forget_settled(&mut self) {
-        self.settled.clear();
+    pub(in crate::symbolize) fn forget_resolved(&mut self) {
+        self.resolved.clear();
     }
 }
 

@@ -104,7 +104,7 @@ impl JitNames {
         let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
         let was_read = self.read_up_to(&mut map, at_ns, asked.now_ns, counts);
         if was_read && !self.waiting.is_empty() {
-            self.settle(&map, counts, false);
+            self.resolve_deferred(&map, counts, false);
         }
         let turn = map.map().counters().entries;
         let was_known = is_known(&map, self.dump.as_ref(), at_ns);
@@ -205,7 +205,7 @@ impl JitNames {
 
     /// What has become of a frame that had no name.
     pub(in crate::symbolize) fn finished(&self, frame: &Arc<Frame>) -> Option<Arc<Frame>> {
-        self.waiting.settled(frame)
+        self.waiting.resolved(frame)
     }
 
     /// Reads what is new, and gives the frames that wait their names: none for good where there is
@@ -215,7 +215,7 @@ impl JitNames {
         let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
         map.read_before_naming(now_ns);
         self.finish_dump(process, now_ns, counts);
-        self.settle(&map, counts, true);
+        self.resolve_deferred(&map, counts, true);
         let horizon_ns = now_ns.saturating_sub(OLDEST_SAMPLE_NS);
         map.map_mut().expire(horizon_ns);
         if let Some(dump) = &mut self.dump {
@@ -246,8 +246,8 @@ impl JitNames {
     }
 
     /// Frames that have waited have their names in the profile: the next window begins.
-    pub(in crate::symbolize) fn forget_settled(&mut self) {
-        self.waiting.forget_settled();
+    pub(in crate::symbolize) fn forget_resolved(&mut self) {
+        self.waiting.forget_resolved();
     }
 
     fn find_dump(&mut self, process: &Process, shared: &JitShared, counts: &mut JitCounts) {
@@ -300,17 +300,17 @@ impl JitNames {
 
     /// Names the frames that wait, as far as that can be done. `is_end`: those that can't have no
     /// name.
-    fn settle(&mut self, map: &ProcessPerfMap, counts: &mut JitCounts, is_end: bool) {
+    fn resolve_deferred(&mut self, map: &ProcessPerfMap, counts: &mut JitCounts, is_end: bool) {
         let dump = self.dump.as_ref();
         let ready = self.waiting.take(|waiting| is_end || is_known(map, dump, waiting.last_ns));
         for waiting in ready {
             match self.named_all(map, &waiting) {
                 Some((named, is_ambiguous)) => {
                     counts.ambiguous += if is_ambiguous { waiting.samples } else { 0 };
-                    self.waiting.settle(waiting, named);
+                    self.waiting.resolve(waiting, named);
                 }
                 None if is_end => counts.unknown += waiting.samples,
-                None => self.waiting.put_back(waiting),
+                None => self.waiting.defer_again(waiting),
             }
         }
     }

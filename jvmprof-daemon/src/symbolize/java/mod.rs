@@ -69,7 +69,7 @@ impl Callers {
 /// What is known of the JVM in a process, if there is one.
 #[derive(Debug, Default)]
 pub(in crate::symbolize) struct Java {
-    attached: Option<Box<Attached>>,
+    attached: Option<Box<AttachedJvm>>,
     looks: u32,
     next_look_ns: u64,
     /// Why it can't be read, if it is a JVM.
@@ -80,7 +80,7 @@ pub(in crate::symbolize) struct Java {
 
 /// A JVM that is known.
 #[derive(Debug)]
-pub(in crate::symbolize) struct Attached {
+pub(in crate::symbolize) struct AttachedJvm {
     hotspot: Hotspot<LiveMemory>,
     stubs: StubRows,
     /// That its rows are among them.
@@ -98,8 +98,8 @@ pub(in crate::symbolize) struct Attached {
 
 /// What a look at a JVM brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::symbolize) enum Look {
-    Same,
+pub(in crate::symbolize) enum JvmState {
+    Unchanged,
     /// The kernel program's picture of it is out of date.
     Changed,
     /// It is a JVM, and nothing can be read of it. Said once for each reason.
@@ -107,7 +107,7 @@ pub(in crate::symbolize) enum Look {
 }
 
 impl Java {
-    pub(in crate::symbolize) fn attached(&self) -> Option<&Attached> {
+    pub(in crate::symbolize) fn attached(&self) -> Option<&AttachedJvm> {
         self.attached.as_deref()
     }
 
@@ -116,7 +116,7 @@ impl Java {
         self.attached.is_none() && self.problem.is_none() && self.looks < LAST_LOOKS && process.is_jvm()
     }
 
-    pub(in crate::symbolize) fn attached_mut(&mut self) -> Option<&mut Attached> {
+    pub(in crate::symbolize) fn attached_mut(&mut self) -> Option<&mut AttachedJvm> {
         self.attached.as_deref_mut()
     }
 
@@ -136,18 +136,18 @@ impl Java {
 
     /// Looks for the JVM, or for what is new in it, if it is time to. `is_asked`: a sample met code
     /// that isn't known. What JVMs have in common is kept in `cache`.
-    pub(in crate::symbolize) fn look(
+    pub(in crate::symbolize) fn inspect(
         &mut self,
         process: &Process,
         now_ns: u64,
         is_asked: bool,
         cache: &JavaCache,
-    ) -> Look {
+    ) -> JvmState {
         let due = self.next_look_ns <= now_ns;
         if let Some(attached) = &mut self.attached {
             let asked = is_asked && now_ns + attached.refresh_ns >= self.next_look_ns + ASKED_REFRESH_NS;
             if !due && !asked {
-                return Look::Same;
+                return JvmState::Unchanged;
             }
             let factor = if attached.refresh_ns < SELDOM_NS { 2 } else { 4 };
             attached.refresh_ns = (attached.refresh_ns * factor).min(LAST_REFRESH_NS);
@@ -155,7 +155,7 @@ impl Java {
             return attached.refresh(process.pid);
         }
         if !due || self.none_in == Some(process.version) || !may_be_jvm(process) {
-            return Look::Same;
+            return JvmState::Unchanged;
         }
         self.looks += 1;
         let interval = match self.looks {
@@ -164,17 +164,17 @@ impl Java {
             _ => SELDOM_NS,
         };
         self.next_look_ns = now_ns + interval;
-        match Attached::new(process.pid, cache) {
+        match AttachedJvm::new(process.pid, cache) {
             Ok(attached) => {
                 self.next_look_ns = now_ns + attached.refresh_ns;
                 self.attached = Some(Box::new(attached));
                 self.problem = None;
-                Look::Changed
+                JvmState::Changed
             }
             Err(error) => {
                 tracing::debug!(pid = process.pid, %error, looks = self.looks, "no JVM can be read");
                 if error.is_transient() {
-                    return Look::Same;
+                    return JvmState::Unchanged;
                 }
                 // A JVM whose maps could not be read is one all the same, and is tried again.
                 let is_none = matches!(error, HotspotError::NotHotspot(_)) && !process.is_jvm();
@@ -185,10 +185,10 @@ impl Java {
                 let is_hotspot = !matches!(error, HotspotError::NotHotspot(_) | HotspotError::Mappings(_));
                 let is_news = self.problem.replace(error.reason()) != Some(error.reason());
                 if !is_news || !is_hotspot {
-                    return Look::Same;
+                    return JvmState::Unchanged;
                 }
                 tracing::warn!(pid = process.pid, %error, "a JVM whose Java frames can't be named");
-                Look::Unreadable(error.reason())
+                JvmState::Unreadable(error.reason())
             }
         }
     }
@@ -199,7 +199,7 @@ fn may_be_jvm(process: &Process) -> bool {
     process.mappings.iter().any(|mapping| mapping.backing == Backing::Anonymous)
 }
 
-impl Attached {
+impl AttachedJvm {
     fn new(pid: u32, cache: &JavaCache) -> Result<Self, HotspotError> {
         let began = Instant::now();
         let images = images(pid).unwrap_or_default();
@@ -229,7 +229,7 @@ impl Attached {
         })
     }
 
-    fn refresh(&mut self, pid: u32) -> Look {
+    fn refresh(&mut self, pid: u32) -> JvmState {
         self.refresh_facts(pid);
         let jvm = self.hotspot.refresh().unwrap_or(false);
         let stubs = self.update_stubs().unwrap_or(false);
@@ -237,7 +237,7 @@ impl Attached {
         if mapping != *self.mapping {
             self.mapping = Arc::new(mapping);
         }
-        if jvm || stubs { Look::Changed } else { Look::Same }
+        if jvm || stubs { JvmState::Changed } else { JvmState::Unchanged }
     }
 
     /// Takes in stubs that are new. True if there are any.

@@ -14,7 +14,7 @@ use crate::types::Avma;
 /// A native frame that waits for its name: with the file that was mapped when it was sampled,
 /// whatever is there by the time that it is named.
 #[derive(Debug)]
-pub(in crate::symbolize) struct Unnamed {
+pub(in crate::symbolize) struct DeferredFrame {
     pub(in crate::symbolize) key: ProcessKey,
     pub(in crate::symbolize) generation: u64,
     pub(in crate::symbolize) which: UserFrame,
@@ -24,7 +24,7 @@ pub(in crate::symbolize) struct Unnamed {
 
 impl Symbolizer {
     /// Names what had no name at the time: perf maps are written later than the code they name.
-    pub fn retry(&mut self, key: ProcessKey, frames: &mut [Arc<Frame>]) {
+    pub(in crate::symbolize) fn finalize_names(&mut self, key: ProcessKey, frames: &mut [Arc<Frame>]) {
         let Some(symbols) = self.processes.get_mut(&key) else {
             return;
         };

@@ -14,7 +14,7 @@ use crate::native::upload::queue::{Offer, Offers};
 use crate::process::{Process, ProcessKey};
 use crate::profile::model::{Frame, FrameKind};
 use crate::symbolize::frames::{frame, frame_bytes};
-use crate::symbolize::native::deferred_frames::Unnamed;
+use crate::symbolize::native::deferred_frames::DeferredFrame;
 use crate::symbolize::native::mapped_files::Module;
 use crate::symbolize::{Symbolizer, file_cache};
 use crate::types::BuildId;
@@ -72,17 +72,17 @@ impl Symbolizer {
     }
 
     /// As [`Self::name_new`], before a profile is made: what is on its way comes too late for it.
-    pub fn name_rest<'a>(&mut self, find: impl Fn(ProcessKey) -> Option<&'a Process>) {
+    pub(in crate::symbolize) fn name_rest<'a>(&mut self, find: impl Fn(ProcessKey) -> Option<&'a Process>) {
         self.name_unnamed(find, false);
     }
 
     fn name_unnamed<'a>(&mut self, find: impl Fn(ProcessKey) -> Option<&'a Process>, may_wait: bool) {
         self.kernel.name_new();
         self.forget_what_has_come();
-        for unnamed in std::mem::take(&mut self.unnamed) {
+        for unnamed in std::mem::take(&mut self.deferred) {
             let Some(process) = find(unnamed.key) else { continue };
             let Some(frame) = self.native_frame(process, &unnamed, may_wait) else {
-                self.unnamed.push(unnamed);
+                self.deferred.push(unnamed);
                 continue;
             };
             let Some(symbols) = self.processes.get_mut(&unnamed.key) else { continue };
@@ -98,7 +98,12 @@ impl Symbolizer {
     }
 
     /// `None` if its name has to wait.
-    fn native_frame(&mut self, process: &Process, unnamed: &Unnamed, may_wait: bool) -> Option<Arc<Frame>> {
+    fn native_frame(
+        &mut self,
+        process: &Process,
+        unnamed: &DeferredFrame,
+        may_wait: bool,
+    ) -> Option<Arc<Frame>> {
         let (module, address) = (&unnamed.module, unnamed.address);
         let (mapping, mode) = (module.mapping(), self.native.symbolize);
         let id = mapping.build_id;

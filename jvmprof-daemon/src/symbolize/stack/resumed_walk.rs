@@ -14,7 +14,7 @@ use jvmprof_common::unwind::{Cursor, Memory, UnwindRule, is_code_address, step};
 
 use crate::hotspot::ProcessMemory;
 use crate::sampler::Sample;
-use crate::symbolize::java::Attached;
+use crate::symbolize::java::AttachedJvm;
 use crate::types::Avma;
 
 /// Frames that are walked here, at most: what fits a copied stack.
@@ -53,7 +53,7 @@ pub(in crate::symbolize) struct End {
 /// code, `generated` that of other code than HotSpot's that was there at the time.
 pub(in crate::symbolize) fn finish(
     sample: &Sample,
-    java: Option<&Attached>,
+    java: Option<&AttachedJvm>,
     frames: &mut Vec<UserFrame>,
     rules: &mut Rules,
     mut find: impl FnMut(Avma) -> UnwindRule,
@@ -118,7 +118,7 @@ pub(in crate::symbolize) fn finish(
 }
 
 /// A frame's pc, and whether it is that of an instruction that was interrupted.
-pub(in crate::symbolize) fn place(frame: &UserFrame, java: Option<&Attached>) -> (u64, bool) {
+pub(in crate::symbolize) fn place(frame: &UserFrame, java: Option<&AttachedJvm>) -> (u64, bool) {
     match *frame {
         UserFrame::Native { pc, exact }
         | UserFrame::Compiled { pc, exact, .. }
@@ -129,7 +129,7 @@ pub(in crate::symbolize) fn place(frame: &UserFrame, java: Option<&Attached>) ->
     }
 }
 
-fn contains(java: &Attached, address: Avma) -> bool {
+fn contains(java: &AttachedJvm, address: Avma) -> bool {
     (java.jvm().code_start..java.jvm().code_end).contains(&address.0)
 }
 
@@ -162,7 +162,7 @@ struct Copied<'a> {
     stack: (Avma, &'a [u64]),
     sample: &'a Sample,
     registers: Option<&'a [u64; 16]>,
-    java: Option<&'a Attached>,
+    java: Option<&'a AttachedJvm>,
     header: [u64; HEADER_WORDS],
     code: [u64; CODE_WORDS],
 }

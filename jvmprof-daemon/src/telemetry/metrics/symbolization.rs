@@ -90,12 +90,12 @@ pub(super) const METRICS: &[Metric] = &[
     Metric::counter(
         "jvmprof_processes_told",
         "Times that the kernel was told of a process's code",
-        |snapshot, values| values.is(snapshot.symbols.tables.told),
+        |snapshot, values| values.is(snapshot.symbols.tables.published),
     ),
     Metric::counter(
         "jvmprof_processes_untold",
         "Processes that found no room in the kernel's tables",
-        |snapshot, values| values.is(snapshot.symbols.tables.untold_processes),
+        |snapshot, values| values.is(snapshot.symbols.tables.unpublished_processes),
     ),
     Metric::counter(
         "jvmprof_jit_entries",
