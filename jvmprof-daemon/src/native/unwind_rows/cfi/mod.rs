@@ -7,6 +7,7 @@ pub(super) mod stripped_section_headers;
 
 use std::cell::RefCell;
 use std::ops::Range;
+use std::thread::LocalKey;
 
 use gimli::{BaseAddresses, DebugFrame, EhFrame, Reader, UnwindContext, UnwindSection};
 use jvmprof_common::rows::Row;
@@ -20,6 +21,9 @@ use crate::types::Svma;
 thread_local! {
     /// The evaluation's state takes some 20 KB: it is kept for the next lookup.
     static CONTEXT: RefCell<UnwindContext<usize>> = RefCell::new(UnwindContext::new());
+    /// The same for rows of `.debug_frame` that are handed on between those of `.eh_frame`, while
+    /// [`CONTEXT`] is in use.
+    static DEBUG_FRAME_CONTEXT: RefCell<UnwindContext<usize>> = RefCell::new(UnwindContext::new());
 }
 
 /// Which of the two similar formats a section has.
@@ -131,8 +135,13 @@ impl CallFrames {
     ) {
         with_section!(self, |section| {
             let mut cies = RecentCies::default();
+            let context = match self.kind {
+                FrameSectionKind::EhFrame => &CONTEXT,
+                FrameSectionKind::DebugFrame => &DEBUG_FRAME_CONTEXT,
+            };
             for entry in entries {
-                each_row(&section, &self.bases, entry.into(), &mut cies, &mut |start, end, row| {
+                let entry_at = (&section, &self.bases, entry.into());
+                each_row(context, entry_at, &mut cies, &mut |start, end, row| {
                     handle(entry, start, end, row);
                 });
             }
@@ -183,13 +192,12 @@ fn evaluate<R: Reader<Offset = usize>, S: UnwindSection<R>>(
 }
 
 fn each_row<R: Reader<Offset = usize>, S: UnwindSection<R>>(
-    section: &S,
-    bases: &BaseAddresses,
-    entry: S::Offset,
+    context: &'static LocalKey<RefCell<UnwindContext<usize>>>,
+    (section, bases, entry): (&S, &BaseAddresses, S::Offset),
     cies: &mut RecentCies<R>,
     handle: &mut impl FnMut(u64, u64, Row),
 ) {
-    CONTEXT.with(|context| {
+    context.with(|context| {
         let Ok(mut context) = context.try_borrow_mut() else { return };
         let fde = section.fde_from_offset(bases, entry, |s: &S, b, at| cies.get(s, b, at));
         let Ok(fde) = fde else { return };
