@@ -33,12 +33,12 @@ mod tests {
 
     #[test]
     fn a_cause_is_said_once_also_if_errors_repeat_it() {
-        let io = std::io::Error::other("no room");
+        let io = std::io::Error::other("no memory");
         let repeating = anyhow::Error::new(crate::sampler::SamplerError::Thread { source: io });
         let error = repeating.context("cannot sample");
         assert_eq!(
             with_causes(error.as_ref()),
-            "cannot sample: starting the thread that reads the rings: no room"
+            "cannot sample: starting the thread that reads the rings: no memory"
         );
         let plain = std::fs::read("/nowhere/x").context("cannot read").expect_err("there is no such file");
         assert_eq!(with_causes(plain.as_ref()), "cannot read: No such file or directory (os error 2)");

@@ -70,16 +70,16 @@ pub(super) fn run(args: &InspectArgs) -> anyhow::Result<()> {
 impl ProcessReport {
     fn new(process: &Process, symbolizer: &mut Symbolizer, pc: Option<Avma>) -> Self {
         let modules = symbolizer.inspect(process, monotonic_ns());
-        let mut reader = JvmInspector::new(process.pid);
-        let facts = reader.as_ref().ok().map(|reader| &reader.facts);
+        let mut inspector = JvmInspector::new(process.pid);
+        let facts = inspector.as_ref().ok().map(|inspector| &inspector.facts);
         let labels = labels_of(process, facts, &node_name());
         let place = pc.map(|pc| {
-            // Code of a JVM that can't be read is told as far as the mapping tells it.
-            let code = reader.as_mut().ok().and_then(|reader| reader.explain(pc).ok().flatten());
+            // Code of a JVM that can't be read is described by its mapping.
+            let code = inspector.as_mut().ok().and_then(|inspector| inspector.explain(pc).ok().flatten());
             let native = if code.is_none() { symbolizer.explain(process, pc) } else { None };
             AddressReport { pc: pc.0, code, native }
         });
-        let (jvm, jvm_problem) = match reader.and_then(|mut reader| reader.report()) {
+        let (jvm, jvm_problem) = match inspector.and_then(|mut inspector| inspector.report()) {
             Ok(jvm) => (Some(jvm), None),
             Err(error) => (None, Some(error.into())),
         };

@@ -90,7 +90,7 @@ pub(super) struct CodeReport {
     end: u64,
     /// The stub's own name, where a blob has many.
     stub: Option<String>,
-    /// Of the interpreter.
+    /// The interpreter's codelet.
     codelet: Option<String>,
     compile_id: Option<u32>,
     tier: Option<&'static str>,

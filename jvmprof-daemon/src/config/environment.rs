@@ -51,9 +51,9 @@ pub(super) fn read(
     settings
 }
 
-/// Splits the list in a variable: a TOML array, TOML tables with commas between them, or values with
-/// commas or line breaks between them; with line breaks only where they begin with a brace, since
-/// braces have commas inside.
+/// Splits the list in a variable: a TOML array, TOML tables with commas between them, or values
+/// with commas or line breaks between them; with line breaks only where they begin with a brace,
+/// since braces have commas inside.
 fn list(text: &str) -> Result<Vec<String>, String> {
     let text = text.trim();
     let split = |separators: &[char]| {

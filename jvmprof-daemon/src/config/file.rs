@@ -37,8 +37,8 @@ pub(super) fn read(
     for error in errors {
         reader.refuse(error.span().unwrap_or_default().start, error.message().to_owned());
     }
-    // In the order in which people read the file. A parser may report one mistake a hundred thousand
-    // times.
+    // In the order in which people read the file. A parser may report one mistake a hundred
+    // thousand times.
     reader.problems.sort();
     reader.problems.dedup();
     let located = |(at, text)| SettingProblem { location: location(path, &reader.text, at), text };

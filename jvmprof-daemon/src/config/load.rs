@@ -120,7 +120,7 @@ impl ConfigSchema {
         flag.or_else(|| environment::variable(environment, variable)).map(PathBuf::from)
     }
 
-    /// Of two settings that exclude each other the one with the higher precedence counts; in one
+    /// Removes the one with the lower precedence of two settings that exclude each other; in one
     /// place they are an error. The parser itself compares those of the command line.
     fn drop_overridden(&self, settings: &mut Settings) -> Result<(), LoadError> {
         let Some(command) = self.parser.find_subcommand(self.scope.subcommand) else { return Ok(()) };

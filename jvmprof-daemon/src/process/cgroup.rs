@@ -13,7 +13,7 @@ use std::io::{self, Read};
 const MAX_BYTES: u64 = 64 << 10;
 
 /// What a cgroup path says. Only root and container runtimes can make cgroups where these names are
-/// believed: see [`believed`].
+/// believed: see `believed`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cgroup {
     /// The path in the hierarchy that tells most.

@@ -27,7 +27,7 @@ pub struct Facts {
     /// Effective group id.
     pub gid: u32,
     pub parent: u32,
-    /// Arguments with spaces between them, cut off behind [`MAX_CMDLINE_BYTES`]; empty for kernel
+    /// Arguments with spaces between them, cut off behind `MAX_CMDLINE_BYTES`; empty for kernel
     /// threads.
     pub cmdline: String,
     /// `None` if it couldn't be read.

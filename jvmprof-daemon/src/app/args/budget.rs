@@ -1,13 +1,13 @@
-//! Flags for what the daemon may cost.
+//! Flags for the limits of CPU and memory.
 
 use clap::Args;
 
-/// What the daemon may cost.
+/// Limits of what the daemon costs.
 #[derive(Clone, Debug, Args)]
 pub struct BudgetArgs {
     /// CPU that the daemon and its kernel program may take over half a minute, in percent of one
     /// core (100 is a whole one, whatever the host has); beyond it the frequency falls, and rises
-    /// again when there is room. 0: no limit [default: 5 for each CPU of the host]
+    /// again when it can. 0: no limit [default: 5 for each CPU of the host]
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub max_cpu: Option<f64>,
 

@@ -9,7 +9,7 @@ pub struct DoctorArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Also load each kernel program and tell what the verifier made of it
+    /// Also load each kernel program and report the verifier's result
     #[arg(long)]
     pub programs: bool,
 }

@@ -8,7 +8,7 @@ pub struct InspectArgs {
     /// The process
     pub pid: u32,
 
-    /// Also tell what is at this address: 0x7f1234abcd, or decimal
+    /// Also describe the code at this address: 0x7f1234abcd, or decimal
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     pub pc: Option<u64>,
 
@@ -17,7 +17,7 @@ pub struct InspectArgs {
     pub json: bool,
 }
 
-/// `0x` and hexadecimal digits, or a decimal number.
+/// Reads `0x` and hexadecimal digits, or a decimal number.
 fn parse_address(text: &str) -> Result<u64, String> {
     let parsed = text.strip_prefix("0x").map_or_else(|| text.parse(), |hex| u64::from_str_radix(hex, 16));
     parsed.map_err(|error| error.to_string())

@@ -62,9 +62,9 @@ pub enum Command {
     Daemon(Box<DaemonArgs>),
     /// Receive profiles as Parca does, keep them in a folder, and show them in a browser
     Collector(CollectorArgs),
-    /// Tell what this host allows, what to do where something is missing, and which JVMs run
+    /// Check what this host allows, advise where something is missing, and list the running JVMs
     Doctor(DoctorArgs),
-    /// Tell what is known of one process
+    /// Show what is known of one process
     Inspect(InspectArgs),
 }
 

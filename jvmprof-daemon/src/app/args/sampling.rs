@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::native_symbols::NativeArgs;
 
-/// How to sample: the same for `record` and `daemon`.
+/// Flags for sampling, the same for `record` and `daemon`.
 #[derive(Clone, Debug, Args)]
 pub struct SamplingArgs {
     /// Samples per second and CPU
@@ -21,9 +21,12 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u32).range(4..=1_048_576))]
     pub ring_buffer_kib: Option<u32>,
 
-    /// Append to names of Java methods how they ran: _[0] interpreted, _[1] C1, _[j] C2, _[i]
-    /// inlined, _[n] native
-    #[arg(long)]
+    // No doc comment: its brackets would be links.
+    #[arg(
+        long,
+        help = "Append to names of Java methods how they ran: _[0] interpreted, _[1] C1, _[j] C2, _[i] \
+                inlined, _[n] native"
+    )]
     pub java_frame_types: bool,
 
     #[command(flatten)]

@@ -4,7 +4,7 @@ use clap::Args;
 
 use crate::telemetry::http_server::HttpAddress;
 
-/// What the daemon tells of itself.
+/// Flags for metrics and health.
 #[derive(Clone, Debug, Args)]
 pub struct TelemetryArgs {
     /// Where to serve /metrics, /healthz and /readyz: 127.0.0.1:7071, say, or

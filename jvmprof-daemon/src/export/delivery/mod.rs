@@ -150,7 +150,7 @@ impl Delivery {
         self.sinks.is_empty()
     }
 
-    /// Each sink's name and counts; what had none is listed under [`NO_SINK`].
+    /// Each sink's name and counts; what had none is listed under `NO_SINK`.
     pub fn counts(&self) -> Vec<(String, DeliveryCounts)> {
         let sinks =
             self.sinks.iter().map(|sink| (sink.sink_queue.name.clone(), sink.sink_queue.state().counts));
