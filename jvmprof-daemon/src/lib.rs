@@ -21,21 +21,23 @@
 //! 1. **Take.** A perf event ticks on each CPU. The kernel program puts the thread's identity, its
 //!    registers and its unwound stack into a ring buffer ([`sampler::ebpf`]). A thread of
 //!    [`sampler::BackgroundSampler`] reads the rings and merges samples with the kernel's records
-//!    of processes, in the order of their times: an [`sampler::Event`] is a [`sampler::Sample`], or
-//!    an exec, a fork, an exit, a new mapping.
+//!    of processes, in the order of their times: a [`sampler::KernelEvent`] is a
+//!    [`sampler::Sample`], or an exec, a fork, an exit, a new mapping.
 //! 2. **Identify.** [`process::ProcessTable`] applies those records. A sample belongs to a
 //!    [`process::Process`], known by its pid, start time and exec, with its executable
-//!    [`process::Mappings`].
+//!    [`process::Mappings`]: an [`IdentifiedSample`](symbolize::IdentifiedSample).
 //! 3. **Publish.** For a process that is new or has changed, [`symbolize`] reads its files' unwind
 //!    rows ([`native::unwind_rows`]) and its JVM ([`hotspot::Hotspot`]), and writes them to the
 //!    tables of the kernel programs ([`kernel_tables`]), which unwind its next stacks by
 //!    themselves.
 //! 4. **Complete.** A stack that the kernel program could not finish is finished from the copied
-//!    part of the stack, with the same step functions. A sample that needs rows which are still
-//!    being read waits for them, within a limit.
+//!    part of the stack, with the same step functions: a
+//!    [`CompletedStack`](symbolize::CompletedStack). A sample that needs rows which are still being
+//!    read is pending, up to a [`Deadline`](symbolize::Deadline).
 //! 5. **Name.** Each frame gets its function and lines: Java frames from the JVM's memory at once,
 //!    while their code is there ([`hotspot`]); generated code by perf maps and jitdumps ([`jit`]);
-//!    native frames by ELF symbols and DWARF ([`native`]), deferred and in batches.
+//!    native frames by ELF symbols and DWARF ([`native`]), deferred and in batches. The result is a
+//!    [`SymbolizedStack`](symbolize::SymbolizedStack).
 //! 6. **Label.** [`pipeline::labels`] gives the sample the labels of its process, container and
 //!    thread and applies the relabelling rules of [`config::relabel`], which may drop it.
 //! 7. **Aggregate.** [`profile::aggregate`] counts equal stacks of equal labels. When its window
@@ -53,7 +55,8 @@
 //! | module | subject |
 //! |---|---|
 //! | [`types`] | addresses and other values that all share |
-//! | `budget`, `intern`, `generational_cache` | a share of time; shared strings; a cache whose entries live for generations |
+//! | `budget`, `intern` | a time budget; shared strings |
+//! | `generational_cache` | a cache whose entries live for some generations |
 //! | [`event_type`] | the events that samples are taken of: series names, sample types |
 //! | [`clock`] | the clocks of the kernel |
 //! | [`own_process`] | this process: priority of threads, allocator, memory limit, CPU used |
@@ -77,7 +80,7 @@
 //! `docs/architecture.md` explains the decisions; `docs/hotspot.md`, `docs/jit.md` and
 //! `docs/native.md` the three kinds of code; `docs/delivery.md` and `docs/losses.md` the
 //! accounting; `docs/configuration.md` settings and relabelling; `docs/glossary.md` the terms. A
-//! good first path through the code is `pipeline/mod.rs`, then the module of the stage that you are
+//! good first path through the code is [`pipeline`], then the module of the stage that you are
 //! after.
 
 pub mod types;

@@ -41,7 +41,7 @@ pub(super) fn read(
     // thousand times.
     reader.problems.sort();
     reader.problems.dedup();
-    let located = |(at, text)| SettingProblem { location: location(path, &reader.text, at), text };
+    let located = |(at, text)| SettingProblem { location: location(path, reader.text, at), text };
     problems.extend(reader.problems.into_iter().map(located));
     reader.settings
 }

@@ -73,7 +73,7 @@ pub struct RecordId {
     pub index: u32,
 }
 
-/// A record that is being sent: to be given back by [`Spool::settle`] or [`Spool::requeue`].
+/// A record that is being sent: to be given back by [`Spool::complete`] or [`Spool::requeue`].
 #[derive(Clone, Debug)]
 pub struct RecordInFlight {
     pub id: RecordId,
