@@ -7,7 +7,7 @@ use std::path::Path;
 use jvmprof_daemon::native::debug_files::DebugFileLocator;
 use jvmprof_daemon::native::elf::ElfFile;
 use jvmprof_daemon::native::upload::extract_debug_info::{Contents, extract};
-use jvmprof_daemon::native::function_symbols::{Functions, mini_debug_info};
+use jvmprof_daemon::native::function_symbols::{FunctionSymbols, mini_debug_info};
 use jvmprof_daemon::native::dwarf_lines::LineTable;
 use jvmprof_daemon::types::Svma;
 use libfuzzer_sys::fuzz_target;
@@ -25,7 +25,7 @@ fuzz_target!(|data: &[u8]| {
             let _ = lines.find(address);
         }
     }
-    if let Ok(functions) = Functions::load(&elf, path, &nowhere) {
+    if let Ok(functions) = FunctionSymbols::load(&elf, path, &nowhere) {
         for address in addresses {
             if let Some(found) = functions.lookup(address) {
                 assert!(found.start <= address && address.0 - found.start.0 < found.size);

@@ -14,7 +14,7 @@ use crate::types::FastHasher;
 
 /// At most so many bytes of what has been asked for lately.
 pub(crate) struct GenerationalCache<K, V> {
-    /// Of each of the two.
+    /// The limit of each of the two generations.
     max_bytes: u64,
     turn_after: Duration,
     weight: fn(&V) -> usize,

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::hash::Hash;
 use std::sync::Arc;
 
-/// How many values are new before it is looked for those that nobody else holds any more, at least.
+/// New values, at least, before those that nobody else holds any more are removed.
 const SWEEP_AFTER: usize = 1024;
 
 /// Values that are shared by all who have an equal one. It is looked for those that nobody else

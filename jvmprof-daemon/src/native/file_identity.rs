@@ -65,35 +65,35 @@ impl FileStat {
     }
 }
 
-/// What the data of a file is kept under.
+/// The key of the data of a file in caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileKey {
     pub build_id: Option<BuildId>,
-    pub content: Content,
-    /// Of names and lines: the debug file that the root of a container has for it. Others don't
+    pub content: ContentId,
+    /// For names and lines: the debug file that the root of a container has for it. Others don't
     /// share what that says.
     pub debug: Option<FileIdentity>,
 }
 
 impl FileKey {
-    /// Whether it is the same file, by whichever debug file it is named.
+    /// Returns true if it is the same file, by whichever debug file it is named.
     pub(super) fn is_same_file(&self, other: &Self) -> bool {
         (self.build_id, self.content) == (other.build_id, other.content)
     }
 }
 
-/// What tells files apart. A build id doesn't: that is what a file says of itself, and in a
-/// container anybody may write one that says it is the host's libc.
+/// The identity of a file's contents. A build id is none: that is what a file says of itself, and
+/// in a container anybody may write one that says it is the host's libc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Content {
+pub enum ContentId {
     /// A hash of all that names and rows are made of, and lines if they are asked for, with a key
     /// that is drawn anew by each process.
     Hash(u64),
-    /// Of what has no section headers, or too many bytes.
+    /// The file's own identity, where it has no section headers, or too many bytes.
     Of(FileIdentity),
 }
 
-impl Content {
+impl ContentId {
     pub(super) fn of<S: ByteSource>(file: &ElfFile<S>, stat: FileStat, with_lines: bool) -> Self {
         hash(file, with_lines).ok().flatten().map_or(Self::Of(stat.identity), Self::Hash)
     }
@@ -125,7 +125,7 @@ fn hash<S: ByteSource>(file: &ElfFile<S>, with_lines: bool) -> Result<Option<u64
     Ok(Some(hasher.finish()))
 }
 
-/// Whether rows or names are made of it.
+/// Returns true if rows or names are made of it.
 fn is_hashed(section: &Section) -> bool {
     let is_kind = [elf::SHT_SYMTAB, elf::SHT_DYNSYM, elf::SHT_STRTAB, elf::SHT_NOTE]
         .iter()
@@ -133,7 +133,7 @@ fn is_hashed(section: &Section) -> bool {
     !section.no_bits && (section.executable || is_kind || SECTIONS.contains(&section.name.as_str()))
 }
 
-/// Whether lines are made of it.
+/// Returns true if lines are made of it.
 fn is_dwarf(section: &Section) -> bool {
     let is_named = |prefix| section.name.starts_with(prefix);
     !section.no_bits && (is_named(".debug_") || is_named(".zdebug_"))

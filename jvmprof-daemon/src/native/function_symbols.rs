@@ -24,12 +24,12 @@ const MAX_COPIED_NAMES: u64 = 16 << 20;
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub struct Functions {
+pub struct FunctionSymbols {
     table: SymbolTable,
     symtab: Symtab,
 }
 
-/// What the names of `.symtab` are read from.
+/// The source of the names of `.symtab`.
 #[derive(Debug)]
 enum Symtab {
     /// The file itself.
@@ -41,7 +41,7 @@ enum Symtab {
     Copied(FileExcerpt),
 }
 
-impl Functions {
+impl FunctionSymbols {
     /// The functions of `file`, which was mapped from `path`.
     ///
     /// # Errors
@@ -128,7 +128,7 @@ impl Functions {
         }
     }
 
-    /// How many ranges a lookup can tell apart.
+    /// The number of ranges that a lookup distinguishes.
     pub fn len(&self) -> usize {
         self.table.len()
     }
@@ -137,7 +137,7 @@ impl Functions {
         self.table.is_empty()
     }
 
-    /// Whether these are all functions of the file, not only those that `.dynsym` exports.
+    /// Returns true if these are all functions of the file, not only those that `.dynsym` exports.
     pub fn has_symtab(&self) -> bool {
         !self.table.symtab_names().is_empty()
     }

@@ -25,7 +25,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Whether there just is no such file.
+    /// Returns true if there just is no such file.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Open { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
@@ -75,7 +75,7 @@ impl FoundFile {
         file.map(File::from).map_err(|errno| failed(&self.path, errno.into()))
     }
 
-    /// What can be asked for its metadata, and for nothing else.
+    /// A handle that gives metadata, and nothing else.
     pub fn handle(&self) -> &File {
         &self.handle
     }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use jvmprof_daemon::native::byte_source::RegularFile;
-use jvmprof_daemon::native::debuginfod::{Debuginfod, DebuginfodCounts, DebuginfodOptions, Wanted};
+use jvmprof_daemon::native::debuginfod::{Debuginfod, DebuginfodCounts, DebuginfodOptions, FetchState};
 use jvmprof_daemon::native::elf::ElfFile;
 use jvmprof_daemon::types::BuildId;
 use url::Url;
@@ -159,7 +159,7 @@ fn answering(answer: impl Fn(&mut TcpStream) + Send + 'static) -> (Url, Arc<Atom
 
 fn settled(options: DebuginfodOptions, id: BuildId) -> (Debuginfod, DebuginfodCounts) {
     let client = Debuginfod::start(options).expect("started");
-    assert_eq!(client.want(id), Wanted::OnItsWay);
+    assert_eq!(client.request(id), FetchState::Pending);
     wait_until(Duration::from_secs(20), || client.is_idle());
     let counts = client.counts();
     (client, counts)
@@ -261,8 +261,8 @@ fn what_servers_send_is_kept_only_if_it_is_what_was_asked_for() {
 
         assert_eq!(requests.load(Ordering::Relaxed), 1, "{name}");
         let arrived = if expected.fetched == 1 { vec![id] } else { Vec::new() };
-        assert_eq!(client.take_arrived(), arrived, "{name}");
-        assert_eq!(client.want(id), Wanted::No, "{name}: not again so soon");
+        assert_eq!(client.take_fetched(), arrived, "{name}");
+        assert_eq!(client.request(id), FetchState::Unavailable, "{name}: not again so soon");
         assert_eq!(fs::read_dir(directory).expect("there").count(), arrived.len(), "{name}");
     }
 }
@@ -308,9 +308,9 @@ fn a_file_that_had_to_leave_is_fetched_again() {
     let retry_after = Duration::from_secs(100);
     let options = DebuginfodOptions { retry_after, ..DebuginfodOptions::new(vec![url], cache.clone()) };
     let (client, _) = settled(options, id);
-    assert_eq!(client.take_arrived(), [id]);
+    assert_eq!(client.take_fetched(), [id]);
     fs::remove_file(cache.join(format!("{id}.debug"))).expect("there");
-    wait_until(Duration::from_secs(60), || client.want(id) == Wanted::OnItsWay);
+    wait_until(Duration::from_secs(60), || client.request(id) == FetchState::Pending);
     wait_until(Duration::from_secs(60), || client.is_idle());
     assert_eq!((client.counts().fetched, requests.load(Ordering::Relaxed)), (2, 2));
     assert!(cache.join(format!("{id}.debug")).is_file());

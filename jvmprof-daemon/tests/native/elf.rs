@@ -18,7 +18,7 @@ use jvmprof_daemon::native::debug_files::DebugFileLocator;
 use jvmprof_daemon::native::elf::build_id::from_note_bytes;
 use jvmprof_daemon::native::elf::{ElfError, ElfFile, ElfHeader, ElfKind, LoadSegment, read_header};
 use jvmprof_daemon::native::file_cache::{FileCache, FileCacheLimits, LoadError};
-use jvmprof_daemon::native::file_identity::{Content, FileKey};
+use jvmprof_daemon::native::file_identity::{ContentId, FileKey};
 use jvmprof_daemon::native::open_file::{OpenError, open_regular};
 use jvmprof_daemon::native::symbols::SymbolTable;
 use jvmprof_daemon::native::unwind_rows::UnwindRows;
@@ -259,7 +259,7 @@ fn a_file_is_loaded_once_for_all_who_ask_and_known_by_its_build_id() {
         |path: &Path| cache.identify(&File::open(path).expect("the file"), path).expect("an ELF file");
     let (first, second) = (identify(Path::new(LIBC)), identify(&copy));
     assert_eq!(first.key, second.key);
-    assert!(matches!(first.key, FileKey { build_id: Some(_), content: Content::Hash(_), .. }));
+    assert!(matches!(first.key, FileKey { build_id: Some(_), content: ContentId::Hash(_), .. }));
     let opened = AtomicU32::new(0);
     std::thread::scope(|scope| {
         for _ in 0..8 {

@@ -6,6 +6,7 @@ mod debuginfod;
 mod elf;
 mod go;
 mod hostile;
+mod memory;
 #[path = "../support/mod.rs"]
 mod support;
 mod symbols;

@@ -9,7 +9,7 @@ use super::sinks::parca_options;
 use crate::app::args::{RemoteStoreArgs, SymbolizeArg, UploadArgs};
 use crate::app::errors::UsageError;
 use crate::export::parca::debuginfo_upload::{UploadCounts, UploadOptions, Uploader};
-use crate::native::upload::queue::Offers;
+use crate::native::upload::queue::UploadQueue;
 use crate::symbolize::{NativeOptions, Symbolize};
 
 /// The uploader in the background, if there is one.
@@ -17,7 +17,7 @@ pub(super) struct DebugFileUploads(Option<RunningUploader>);
 
 struct RunningUploader {
     uploader: Uploader,
-    offers: Arc<Offers>,
+    offers: Arc<UploadQueue>,
     task: JoinHandle<()>,
     address: String,
 }
@@ -47,7 +47,7 @@ impl DebugFileUploads {
             ..UploadOptions::default()
         };
         let uploader = Uploader::new(parca_options(remote, address), options)?;
-        let (offers, queue) = Offers::new();
+        let (offers, queue) = UploadQueue::new();
         native.offers = Some(Arc::clone(&offers));
         let task = tokio::spawn(uploader.clone().run(queue));
         Ok(Self(Some(RunningUploader { uploader, offers, task, address: address.clone() })))

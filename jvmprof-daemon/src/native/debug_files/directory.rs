@@ -12,10 +12,11 @@ use tempfile::NamedTempFile;
 use crate::types::BuildId;
 
 const ENDING: &str = ".debug";
-/// Of files that are being written; what is left of them after a crash goes with the next start.
+/// Prefix of files that are being written; what is left of them after a crash goes with the next
+/// start.
 const PART: &str = ".part-";
 
-/// Where the file of a build id is in such a folder, if it is there.
+/// The path of the file of a build id in such a folder, if it is there.
 pub(crate) fn file_in(directory: &Path, id: BuildId) -> PathBuf {
     directory.join(format!("{id}{ENDING}"))
 }
@@ -51,7 +52,7 @@ impl DebugDirectory {
         self.limit_bytes / 2
     }
 
-    /// Where the file of a build id is, if it is there.
+    /// The path of the file of a build id, if it is there.
     pub fn file_of(&self, id: BuildId) -> PathBuf {
         file_in(&self.path, id)
     }

@@ -31,14 +31,14 @@ const MAX_LINK: u64 = 8 << 10;
 /// Why what was read of a debug file isn't believed.
 pub(crate) const CHANGED: &str = "written anew while it was in use";
 
-/// Where debug files are looked for; nowhere by default.
+/// The places in which debug files are looked up; none by default.
 #[derive(Clone, Debug, Default)]
 pub struct DebugFileLocator {
     /// The root of the process that maps the file (`/proc/PID/root`), whatever namespace it is in.
     pub process_root: Option<PathBuf>,
     /// Also in this host's root.
     pub host: bool,
-    /// What debuginfod sent: files called `BUILDID.debug`.
+    /// The folder of what debuginfod sent: files called `BUILDID.debug`.
     pub downloads: Option<PathBuf>,
 }
 
@@ -46,7 +46,7 @@ pub struct DebugFileLocator {
 #[derive(Debug)]
 pub struct DebugFile {
     pub file: File,
-    /// What it was before it was looked at.
+    /// Its metadata before it was read.
     pub stat: FileStat,
     /// As it was found, for messages.
     pub path: PathBuf,
@@ -151,12 +151,12 @@ impl DebugFileLocator {
     }
 }
 
-/// Whether a process has the host's root directory for its own.
+/// Returns true if a process has the host's root directory for its own.
 fn is_hosts(root: &Path) -> bool {
     identity(root).is_some_and(|root| Some(root) == identity(Path::new("/")))
 }
 
-/// Whether it has another one. A process that is gone has none.
+/// Returns true if it has another one. A process that is gone has none.
 fn is_another(root: &Path) -> bool {
     identity(root).is_some_and(|root| Some(root) != identity(Path::new("/")))
 }

@@ -35,17 +35,17 @@ const MAX_REMEMBERED: u64 = 16_384;
 pub struct DebuginfodOptions {
     /// Asked one after the other until one has the file.
     pub urls: Vec<Url>,
-    /// Where files are kept: `BUILDID.debug`.
+    /// The folder in which files are kept: `BUILDID.debug`.
     pub directory: PathBuf,
     /// Disk space for them, in bytes; the least recently fetched leave first. One file may take
     /// half of it.
     pub limit_bytes: u64,
-    /// How long one request may take.
+    /// The longest time that one request may take.
     pub timeout: Duration,
-    /// How long a server may send nothing.
+    /// The longest time in which a server may send nothing.
     pub stall_timeout: Duration,
-    /// How long a build id that no server has isn't asked for again; after other errors, and for a
-    /// file that had to leave, it is a tenth of it.
+    /// The time in which a build id that no server has isn't asked for again; after other errors,
+    /// and for a file that had to leave, it is a tenth of it.
     pub retry_after: Duration,
 }
 
@@ -72,16 +72,16 @@ pub enum DebuginfodError {
     Thread(io::Error),
 }
 
-/// What became of asking.
+/// The state of a requested debug file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
-    /// It is being fetched, or will be: [`Debuginfod::take_arrived`] will tell if it comes.
-    OnItsWay,
+pub enum FetchState {
+    /// It is being fetched, or will be: [`Debuginfod::take_fetched`] will tell if it comes.
+    Pending,
     /// No server has it, it came already, or too many others are waited for.
-    No,
+    Unavailable,
 }
 
-/// What happened since the start.
+/// Counts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DebuginfodCounts {
     pub requested: u64,
@@ -105,15 +105,15 @@ pub struct Debuginfod {
 #[derive(Debug)]
 struct Shared {
     directory: PathBuf,
-    on_their_way: Mutex<OnTheirWay>,
-    settled: Cache<BuildId, Settled>,
+    pending: Mutex<PendingFetches>,
+    retry_times: Cache<BuildId, RetryTimes>,
     retry_after: Duration,
     counts: Counting,
 }
 
-/// What was asked for.
+/// The times until which a build id isn't requested again.
 #[derive(Clone, Copy, Debug)]
-struct Settled {
+struct RetryTimes {
     /// It isn't asked for again until then.
     until: Instant,
     /// And no longer than until then if it came, but isn't there any more.
@@ -121,10 +121,10 @@ struct Settled {
 }
 
 #[derive(Debug, Default)]
-struct OnTheirWay {
+struct PendingFetches {
     /// In the queue, being fetched, or arrived.
     wanted: HashSet<BuildId>,
-    /// Of these, the ones that have come and that nobody was told of yet.
+    /// Those that have come and that [`Debuginfod::take_fetched`] hasn't given yet.
     arrived: Vec<BuildId>,
 }
 
@@ -149,8 +149,8 @@ impl Debuginfod {
         let (queue, wanted) = mpsc::sync_channel(MAX_WAITING);
         let shared = Arc::new(Shared {
             directory: options.directory.clone(),
-            on_their_way: Mutex::default(),
-            settled: Cache::builder().max_capacity(MAX_REMEMBERED).build(),
+            pending: Mutex::default(),
+            retry_times: Cache::builder().max_capacity(MAX_REMEMBERED).build(),
             retry_after: options.retry_after,
             counts: Counting::default(),
         });
@@ -169,43 +169,43 @@ impl Debuginfod {
         Ok(Self { queue, shared })
     }
 
-    /// Where files are kept.
+    /// The folder in which files are kept.
     pub fn directory(&self) -> &Path {
         &self.shared.directory
     }
 
     /// Asks for the debug file of a build id. Never blocks on a server.
-    pub fn want(&self, id: BuildId) -> Wanted {
+    pub fn request(&self, id: BuildId) -> FetchState {
         let shared = &self.shared;
-        let mut on_their_way = shared.lock();
-        if on_their_way.wanted.contains(&id) {
-            return Wanted::OnItsWay;
+        let mut pending = shared.lock();
+        if pending.wanted.contains(&id) {
+            return FetchState::Pending;
         }
-        if shared.settled.get(&id).is_some_and(|settled| shared.is_settled(id, settled)) {
-            return Wanted::No;
+        if shared.retry_times.get(&id).is_some_and(|times| shared.must_wait(id, times)) {
+            return FetchState::Unavailable;
         }
         if self.queue.try_send(id).is_err() {
             shared.counts.turned_away.fetch_add(1, Ordering::Relaxed);
-            return Wanted::No;
+            return FetchState::Unavailable;
         }
         shared.counts.requested.fetch_add(1, Ordering::Relaxed);
-        on_their_way.wanted.insert(id);
-        Wanted::OnItsWay
+        pending.wanted.insert(id);
+        FetchState::Pending
     }
 
     /// The build ids whose files have come since the last call. Up to this call they are on their
     /// way.
-    pub fn take_arrived(&self) -> Vec<BuildId> {
-        let mut on_their_way = self.shared.lock();
-        let arrived = std::mem::take(&mut on_their_way.arrived);
-        on_their_way.wanted.retain(|id| !arrived.contains(id));
+    pub fn take_fetched(&self) -> Vec<BuildId> {
+        let mut pending = self.shared.lock();
+        let arrived = std::mem::take(&mut pending.arrived);
+        pending.wanted.retain(|id| !arrived.contains(id));
         arrived
     }
 
-    /// Whether everything has come that will.
+    /// Returns true if everything has come that will.
     pub fn is_idle(&self) -> bool {
-        let on_their_way = self.shared.lock();
-        on_their_way.wanted.len() == on_their_way.arrived.len()
+        let pending = self.shared.lock();
+        pending.wanted.len() == pending.arrived.len()
     }
 
     pub fn counts(&self) -> DebuginfodCounts {
@@ -223,14 +223,14 @@ impl Debuginfod {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, OnTheirWay> {
-        self.on_their_way.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, PendingFetches> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_settled(&self, id: BuildId, settled: Settled) -> bool {
+    fn must_wait(&self, id: BuildId, times: RetryTimes) -> bool {
         let now = Instant::now();
         let is_gone = || !file_in(&self.directory, id).exists();
-        now < settled.until && (now < settled.until_if_gone || !is_gone())
+        now < times.until && (now < times.until_if_gone || !is_gone())
     }
 
     fn work(&self, wanted: &Mutex<Receiver<BuildId>>, fetcher: &Fetcher) {
@@ -240,20 +240,20 @@ impl Shared {
             let Ok(id) = next else { return };
             let result = fetcher.fetch(id);
             let has_come = matches!(result, Ok(Some(_)));
-            let until = Instant::now() + self.settle(id, result);
+            let until = Instant::now() + self.count_and_log(id, result);
             let until_if_gone = if has_come { Instant::now() + self.retry_after / 10 } else { until };
-            self.settled.insert(id, Settled { until, until_if_gone });
-            let mut on_their_way = self.lock();
+            self.retry_times.insert(id, RetryTimes { until, until_if_gone });
+            let mut pending = self.lock();
             if has_come {
-                on_their_way.arrived.push(id);
+                pending.arrived.push(id);
             } else {
-                on_their_way.wanted.remove(&id);
+                pending.wanted.remove(&id);
             }
         }
     }
 
     /// Counts and logs; gives how long not to ask again.
-    fn settle(&self, id: BuildId, result: Result<Option<u64>, FetchError>) -> Duration {
+    fn count_and_log(&self, id: BuildId, result: Result<Option<u64>, FetchError>) -> Duration {
         match result {
             Ok(Some(bytes)) => {
                 self.counts.fetched.fetch_add(1, Ordering::Relaxed);

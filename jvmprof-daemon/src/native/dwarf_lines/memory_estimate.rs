@@ -39,7 +39,7 @@ pub(super) struct Units {
     ranges: Vec<(Range<u64>, u32)>,
     /// Bytes that are made of each when it is first used; 0 from then on.
     made: Vec<u64>,
-    /// What is made of all of them at once.
+    /// Bytes that are made of all of them at once.
     pub(super) first_bytes: u64,
     used_bytes: u64,
 }
@@ -74,7 +74,7 @@ impl Units {
         Ok(check.units)
     }
 
-    /// What is made of all units, in bytes, without [`Self::first_bytes`].
+    /// The bytes that are made of all units, without [`Self::first_bytes`].
     pub(super) fn all_bytes(&self) -> u64 {
         self.made.iter().fold(0, |sum, made| sum.saturating_add(*made))
     }
@@ -104,7 +104,7 @@ impl Units {
 }
 
 struct Check {
-    /// What is made at once.
+    /// Bytes that are made at once.
     bytes: Count,
     work: Count,
     units: Units,
@@ -211,7 +211,7 @@ impl Check {
         Ok(())
     }
 
-    /// Where a unit says that it has code; everywhere if that can't be read.
+    /// The ranges where a unit says that it has code; everywhere if that can't be read.
     fn unit_ranges(
         &mut self,
         dwarf: &Dwarf<Reader>,

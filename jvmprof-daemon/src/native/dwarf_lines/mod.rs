@@ -21,8 +21,8 @@ use memory_estimate::Units;
 
 /// Most inlined functions at one address.
 const MAX_INLINED: usize = 128;
-/// What is made of units may take twice the sections' bytes, or twice these: real ones take as many
-/// at most.
+/// Section bytes that always count: what is made of units may take twice the sections' bytes, or
+/// twice these: real ones take as many at most.
 const SOME_SECTIONS: u64 = 1 << 20;
 /// Longest name or path that is believed, in bytes.
 const MAX_TEXT: usize = 64 << 10;
@@ -45,9 +45,9 @@ type Reader = EndianArcSlice<LittleEndian>;
 pub struct LineTable {
     /// It reads units when they are first asked for, into cells that only one thread may fill.
     context: Mutex<(Context<Reader>, Units)>,
-    /// Of units, once they are asked for.
+    /// Bytes that may be made of units, once they are asked for.
     made_limit: u64,
-    /// Of the sections, and what is made of them in time.
+    /// Bytes of the sections, and of what is made of them in time.
     bytes: u64,
 }
 

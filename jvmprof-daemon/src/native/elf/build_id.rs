@@ -57,7 +57,7 @@ impl<'a> Iterator for Notes<'a> {
     }
 }
 
-/// What the file's `PT_NOTE` segments say of it. Notes that can't be read are as if they weren't
+/// The facts in the file's `PT_NOTE` segments. Notes that can't be read are as if they weren't
 /// there: a missing build id is ordinary (static binaries), and no reason to reject the file.
 pub(crate) struct FileNotes {
     pub(crate) build_id: Option<BuildId>,

@@ -13,8 +13,8 @@ use ruzstd::decoding::StreamingDecoder;
 
 use crate::native::elf::ElfError;
 
-/// Memory that xz may take beside its output, in KiB. What packages' debug information is made with,
-/// `xz` without a level, asks for 9 MiB.
+/// Memory that xz may take beside its output, in KiB. What packages' debug information is made
+/// with, `xz` without a level, asks for 9 MiB.
 const XZ_MEMORY_KIB: u32 = 20 << 10;
 /// Largest window of zstd, in bytes: that of its highest level without `--long`.
 const ZSTD_WINDOW: u64 = 8 << 20;

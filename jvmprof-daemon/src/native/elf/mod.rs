@@ -77,7 +77,7 @@ impl ElfError {
     }
 }
 
-/// How the loader treats the file.
+/// The file's type (`e_type`), which decides at which addresses the loader maps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ElfKind {
     /// `ET_EXEC`: mapped where it says, runtime addresses are stated addresses.
@@ -89,7 +89,7 @@ pub enum ElfKind {
 /// One `PT_LOAD` program header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LoadSegment {
-    /// Where its bytes start in the file (`p_offset`).
+    /// The start of its bytes in the file (`p_offset`).
     pub offset: FileOffset,
     /// Its address as the file states it (`p_vaddr`).
     pub address: Svma,
@@ -118,7 +118,7 @@ impl LoadSegment {
 /// Bytes in a page of memory.
 const PAGE: u64 = 4096;
 
-/// What the headers of a file say: small, and kept for every mapped file.
+/// The facts in the headers of a file: small, and kept for every mapped file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ElfHeader {
     pub kind: ElfKind,
@@ -194,7 +194,7 @@ impl<S: ByteSource> ElfFile<S> {
         Ok(Self { source, header, sections })
     }
 
-    /// What the file is read from.
+    /// The source that the file is read from.
     pub fn source(&self) -> &S {
         &self.source
     }
@@ -217,8 +217,8 @@ impl<S: ByteSource> ElfFile<S> {
         &self.sections
     }
 
-    /// Where its code is: the executable sections, or the executable segments of a file without
-    /// section headers.
+    /// The parts that have code: the executable sections, or the executable segments of a file
+    /// without section headers.
     pub fn code(&self) -> Vec<Section> {
         if !self.sections.is_empty() {
             return self.sections.iter().filter(|it| it.executable && !it.no_bits).cloned().collect();
@@ -278,7 +278,7 @@ impl<S: ByteSource> ElfFile<S> {
         }
     }
 
-    /// Where the bytes of `section` start in the file, if all of them are there as they are: not
+    /// The offset of the bytes of `section` in the file, if all of them are there as they are: not
     /// compressed.
     ///
     /// # Errors

@@ -14,9 +14,9 @@ use super::{Counting, Loaded};
 /// Bytes that an entry takes beside its data: key, hash table slot, nodes of the cache's lists.
 const ENTRY_BYTES: usize = 512;
 
-/// How something is kept.
+/// The weight of an entry, and how long it stays.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Kept {
+pub(super) struct Retention {
     pub(super) bytes: usize,
     /// It leaves when nobody has asked for it for so long.
     pub(super) idle: Duration,
@@ -28,7 +28,7 @@ pub(super) fn builder<K, V>(
     bytes: u64,
     errors_for: Duration,
     counting: &Arc<Counting>,
-    kept: impl Fn(&V) -> Kept + Clone + Send + Sync + 'static,
+    kept: impl Fn(&V) -> Retention + Clone + Send + Sync + 'static,
 ) -> Cache<K, Loaded<V>>
 where
     K: std::hash::Hash + Eq + Send + Sync + 'static,
@@ -43,7 +43,7 @@ where
             let data = loaded.as_ref().map_or(0, |value| weigh(value).bytes);
             u32::try_from(data + ENTRY_BYTES).unwrap_or(u32::MAX)
         })
-        .expire_after(Forget { errors_for, kept })
+        .expire_after(IdleExpiry { errors_for, kept })
         .eviction_listener(move |_, _, cause| {
             if cause == RemovalCause::Size {
                 counting.evictions.fetch_add(1, Ordering::Relaxed);
@@ -52,13 +52,13 @@ where
         .build()
 }
 
-/// What nobody asks for leaves after a while: names that were found are kept apart.
-struct Forget<F> {
+/// Removes what nobody asks for after a while: names that were found are kept apart.
+struct IdleExpiry<F> {
     errors_for: Duration,
     kept: F,
 }
 
-impl<K, V, F: Fn(&V) -> Kept> Expiry<K, Loaded<V>> for Forget<F> {
+impl<K, V, F: Fn(&V) -> Retention> Expiry<K, Loaded<V>> for IdleExpiry<F> {
     fn expire_after_create(&self, _key: &K, loaded: &Loaded<V>, _created: Instant) -> Option<Duration> {
         Some(loaded.as_ref().map_or(self.errors_for, |value| (self.kept)(value).idle))
     }

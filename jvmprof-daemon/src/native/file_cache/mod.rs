@@ -17,26 +17,26 @@ use std::time::Duration;
 
 use moka::sync::Cache;
 
-use self::expiry::{Kept, builder};
+use self::expiry::{Retention, builder};
 use crate::native::byte_source::RegularFile;
 use crate::native::debug_files::DebugFileLocator;
 use crate::native::dwarf_lines::{LineTable, SourceLine};
 use crate::native::elf::{self, ElfError, ElfFile, ElfHeader};
-use crate::native::file_identity::{Content, FileKey, FileStat};
-use crate::native::function_symbols::Functions;
+use crate::native::file_identity::{ContentId, FileKey, FileStat};
+use crate::native::function_symbols::FunctionSymbols;
 use crate::native::open_file::{FoundFile, OpenError};
 use crate::native::unwind_rows::{AnalyzeCode, UnwindRows};
 use crate::types::{BuildId, Svma};
 
-/// What a [`FileCache`] may cost.
+/// Limits of a [`FileCache`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileCacheLimits {
     /// Bytes of memory for the symbol tables and unwind rows of all files together. One table may
     /// take half of it.
     pub bytes: u64,
-    /// How long a file that couldn't be used isn't tried again.
+    /// The time in which a file that couldn't be used isn't tried again.
     pub retry_after: Duration,
-    /// How long a table is kept that nobody asks for.
+    /// The time after which a table leaves that nobody asks for.
     pub idle_after: Duration,
     /// Bytes of memory for the DWARF of all files together. The sections of one file may take
     /// nearly half of it, and what is made of them as much again.
@@ -95,15 +95,15 @@ impl LoadError {
         }
     }
 
-    /// Whether the file itself is at fault, for whoever asks. A path that can't be opened may be so
-    /// for one process only (its mount namespace, its end), and says nothing of the file under this
-    /// key.
+    /// Returns true if the file itself is at fault, for whoever asks. A path that can't be opened
+    /// may be so for one process only (its mount namespace, its end), and says nothing of the file
+    /// under this key.
     pub fn is_of_the_file(&self) -> bool {
         matches!(self, Self::Elf { .. } | Self::OverLimit { .. })
     }
 }
 
-/// What happened in a [`FileCache`] since it was made.
+/// Counters of a [`FileCache`] since it was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheCounters {
     pub hits: u64,
@@ -139,7 +139,7 @@ enum PartKey {
 
 #[derive(Clone, Debug)]
 enum Part {
-    Symbols(Arc<Functions>),
+    Symbols(Arc<FunctionSymbols>),
     Rows(Arc<UnwindRows>),
 }
 
@@ -173,23 +173,25 @@ impl FileCache {
         // Headers are asked for with every new mapping and take some hundred bytes each: they get a
         // small share. Whoever knows no file any more has to hash it again.
         let known =
-            builder(limits.bytes / 16, limits.retry_after, &counting, move |file: &Arc<KeyedHeader>| Kept {
-                bytes: size_of::<KeyedHeader>() + size_of_val(&*file.header.segments),
-                idle: 60 * idle,
+            builder(limits.bytes / 16, limits.retry_after, &counting, move |file: &Arc<KeyedHeader>| {
+                Retention {
+                    bytes: size_of::<KeyedHeader>() + size_of_val(&*file.header.segments),
+                    idle: 60 * idle,
+                }
             });
         let parts =
             builder(limits.bytes - limits.bytes / 16, limits.retry_after, &counting, move |part: &Part| {
                 // The kernel program has rows of its own by then: only what it can't walk asks for
                 // these.
                 let idle = if matches!(part, Part::Rows(_)) { idle / 4 } else { idle };
-                Kept { bytes: part.size_bytes(), idle }
+                Retention { bytes: part.size_bytes(), idle }
             });
         // DWARF takes long to read.
         let lines = builder(
             limits.line_bytes,
             limits.retry_after,
             &counting,
-            move |table: &Option<Arc<LineTable>>| Kept {
+            move |table: &Option<Arc<LineTable>>| Retention {
                 bytes: table.as_ref().map_or(0, |table| table.size_bytes()),
                 idle: 10 * idle,
             },
@@ -211,7 +213,7 @@ impl FileCache {
         self
     }
 
-    /// What the headers of `file` say, and the key for all else, for which a new file is read.
+    /// The headers of `file`, and the key for all else, for which a new file is read.
     /// `path` is for messages.
     ///
     /// # Errors
@@ -223,8 +225,8 @@ impl FileCache {
             let header = elf::read_header(&source).map_err(|source| elf_error("headers", path, source))?;
             // Without sections that can be read there still are headers.
             let content = match ElfFile::parse(source) {
-                Ok(parsed) => Content::of(&parsed, before, self.with_lines),
-                Err(_) => Content::Of(before.identity),
+                Ok(parsed) => ContentId::of(&parsed, before, self.with_lines),
+                Err(_) => ContentId::Of(before.identity),
             };
             unchanged(file, path, before)?;
             let key = FileKey { build_id: header.build_id, content, debug: None };
@@ -281,9 +283,9 @@ impl FileCache {
         path: &Path,
         places: &DebugFileLocator,
         open: impl FnOnce() -> Result<File, OpenError>,
-    ) -> Result<Arc<Functions>, LoadError> {
+    ) -> Result<Arc<FunctionSymbols>, LoadError> {
         let part = self.part(PartKey::Symbols(*key), key, "symbols", path, open, |file| {
-            Functions::load(file, path, &places.for_key(key))
+            FunctionSymbols::load(file, path, &places.for_key(key))
                 .map(|functions| Part::Symbols(Arc::new(functions)))
         });
         match part? {
@@ -424,8 +426,8 @@ impl FileCache {
             let loaded = self.load(key_wanted, part, path, open, load)?;
             let (size, limit) = (loaded.size_bytes(), self.limits.bytes);
             if size as u64 > limit / 2 {
-                // Kept, it would push everything else out; not kept, it would be loaded for every
-                // sample.
+                // Retention, it would push everything else out; not kept, it would be loaded for
+                // every sample.
                 return Err(LoadError::OverLimit { part, path: path.into(), size, limit });
             }
             Ok(loaded)

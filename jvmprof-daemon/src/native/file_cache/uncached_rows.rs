@@ -30,8 +30,8 @@ impl FileCache {
         converted.inspect_err(|error| self.counting.load_error(error))
     }
 
-    /// Those that can be looked up at once, before [`Self::convert_rows`] is done; `None` if the file
-    /// has no table for that, or it can't be read: whoever reads all of them says why.
+    /// Those that can be looked up at once, before [`Self::convert_rows`] is done; `None` if the
+    /// file has no table for that, or it can't be read: whoever reads all of them says why.
     ///
     /// # Errors
     /// It isn't the file known as `key` any more, or can't be opened.

@@ -16,7 +16,7 @@ pub(crate) struct GoProgram<'f, S> {
     pub(crate) table: Pclntab<'f, S>,
     /// The table's place in the file.
     pub(crate) table_offset: FileOffset,
-    /// What the table's addresses have to have added to be the file's own.
+    /// The number that is added to the table's addresses to get the file's own.
     pub(crate) base: u64,
     code: PagedReader<&'f S>,
     code_start: u64,
@@ -97,5 +97,5 @@ impl<'f, S: ByteSource> GoProgram<'f, S> {
 
 const EXIT: &str = "runtime.goexit";
 const EXIT_BODY: &str = "runtime.goexit1";
-/// Of Go's functions, at least.
+/// The least alignment of Go's functions, in bytes.
 const ALIGNMENT: usize = 16;

@@ -28,7 +28,7 @@ pub struct SymbolTable {
     /// Address that the ranges count from. What lies 4 GiB or more above it isn't in the table.
     base: u64,
     /// Disjoint, sorted.
-    ranges: Box<[Stored]>,
+    ranges: Box<[SymbolRange]>,
     /// Functions that other ones interrupt, so that their ranges don't tell where they start and
     /// end: index of the range, start and size of the function. Sorted by index.
     interrupted: Box<[(u32, u32, u32)]>,
@@ -36,7 +36,7 @@ pub struct SymbolTable {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Stored {
+struct SymbolRange {
     start: u32,
     end: u32,
     name: NameRef,
@@ -57,7 +57,7 @@ impl SymbolTable {
         Some(SymbolRef { start, size: u64::from(size), name: range.name })
     }
 
-    /// Where functions, or parts of them, begin.
+    /// The addresses at which functions, or parts of them, begin.
     pub(crate) fn starts(&self) -> impl Iterator<Item = Svma> {
         self.ranges.iter().map(|range| Svma(self.base + u64::from(range.start)))
     }
@@ -74,12 +74,12 @@ impl SymbolTable {
         self.names.read(found.name, source)
     }
 
-    /// Where in its file the names of `.symtab` are.
+    /// The range of its file with the names of `.symtab`.
     pub(crate) fn symtab_names(&self) -> std::ops::Range<u64> {
         self.names.symtab_names()
     }
 
-    /// How many ranges a lookup can tell apart.
+    /// The number of ranges that a lookup distinguishes.
     pub fn len(&self) -> usize {
         self.ranges.len()
     }
@@ -99,7 +99,7 @@ impl SymbolTable {
 
 /// Addresses from `start` up to and without `end`, counted from the table's base.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Range {
+pub(crate) struct AddressRange {
     pub(crate) start: u32,
     pub(crate) end: u32,
 }
@@ -109,10 +109,10 @@ pub(crate) struct Range {
 #[derive(Debug)]
 pub(crate) struct TableBuilder {
     base: u64,
-    ranges: Vec<Stored>,
+    ranges: Vec<SymbolRange>,
     interrupted: Vec<(u32, u32, u32)>,
     /// Functions that reach beyond `position`, the one that has the bytes there last.
-    open: Vec<Stored>,
+    open: Vec<SymbolRange>,
     /// Up to here ranges are made.
     position: u32,
 }
@@ -125,11 +125,11 @@ impl TableBuilder {
     }
 
     /// Adds a function. They come sorted by start, and of the same start the largest first.
-    pub(crate) fn push(&mut self, range: Range, name: NameRef) {
-        let Range { start, end } = range;
+    pub(crate) fn push(&mut self, range: AddressRange, name: NameRef) {
+        let AddressRange { start, end } = range;
         if start < end {
             self.make_ranges_up_to(start);
-            self.open.push(Stored { start, end, name });
+            self.open.push(SymbolRange { start, end, name });
         }
     }
 
@@ -153,13 +153,13 @@ impl TableBuilder {
         self.position = self.position.max(start);
     }
 
-    fn make_range(&mut self, function: Stored, end: u32) {
+    fn make_range(&mut self, function: SymbolRange, end: u32) {
         let start = self.position.max(function.start);
         if (start, end) != (function.start, function.end) {
             let size = function.end - function.start;
             self.interrupted.push((self.ranges.len() as u32, function.start, size));
         }
-        self.ranges.push(Stored { start, end, ..function });
+        self.ranges.push(SymbolRange { start, end, ..function });
         self.position = end;
     }
 }

@@ -24,7 +24,7 @@ use smallvec::SmallVec;
 use crate::native::byte_source::ByteSource;
 use crate::native::elf::{ElfError, ElfFile, Section};
 use crate::native::go::program::GoProgram;
-use crate::native::symbols::address_table::{Range, TableBuilder};
+use crate::native::symbols::address_table::{AddressRange, TableBuilder};
 use crate::native::symbols::name_strings::{Names, StringTable};
 
 pub use crate::native::symbols::address_table::{SymbolRef, SymbolTable};
@@ -37,7 +37,7 @@ const MAX_SYMBOL_BYTES: u64 = 64 << 20;
 const ENTRY: u64 = size_of::<Sym64<Le>>() as u64;
 /// Symbols that are read at once.
 const PIECE: u64 = 4 << 10;
-/// How far a symbol without a size reaches at most, in bytes: behind that it isn't believed to be
+/// The longest reach of a symbol without a size, in bytes: behind that it isn't believed to be
 /// one function.
 const MAX_UNSIZED: u32 = 64 << 10;
 
@@ -92,7 +92,7 @@ impl SymbolTable {
             table.functions().filter(|function| program.has_code(function)).filter_map(|function| {
                 let start = program.address(function.start).0.checked_sub(code.base())?;
                 let end = table.steps(&function).last().map_or(function.start, |(end, _)| *end);
-                Some(Candidate {
+                Some(SymbolCandidate {
                     start: u32::try_from(start).ok()?,
                     size: u32::try_from(end - function.start).ok()?,
                     name: u32::try_from(function.name_at - names.start).ok()?,
@@ -111,7 +111,7 @@ impl SymbolTable {
 
 /// Makes a table of all that was found. `known`: as for [`drop_unknown_labels`].
 fn finish(
-    mut candidates: Vec<Candidate>,
+    mut candidates: Vec<SymbolCandidate>,
     strings: [StringTable; 2],
     code: &CodeSections,
     known: impl Fn(usize, u32) -> Result<bool, ElfError>,
@@ -129,7 +129,7 @@ fn read_table<S: ByteSource>(
     kind: elf::SectionType,
     table: usize,
     code: &CodeSections,
-    candidates: &mut Vec<Candidate>,
+    candidates: &mut Vec<SymbolCandidate>,
 ) -> Result<StringTable, ElfError> {
     let found = file.sections().iter().find(|s| s.kind == kind.0 && !s.no_bits);
     let Some(symbols) = found else { return Ok(StringTable::default()) };
@@ -137,7 +137,7 @@ fn read_table<S: ByteSource>(
     // All at once, so that growing doesn't copy; what isn't used is never touched.
     candidates.reserve_exact((symbols.size.min(MAX_SYMBOL_BYTES) / ENTRY) as usize);
     read_symbols(file, symbols, &mut |symbol| {
-        candidates.extend(Candidate::new(symbol, table, strings, code));
+        candidates.extend(SymbolCandidate::new(symbol, table, strings, code));
     })?;
     Ok(strings)
 }
@@ -146,9 +146,9 @@ fn read_table<S: ByteSource>(
 const GIVE_BACK: usize = 64 << 10;
 
 /// `candidates` come sorted, so that names for the same bytes are side by side.
-fn table_of(mut candidates: Vec<Candidate>, strings: [StringTable; 2], base: u64) -> SymbolTable {
+fn table_of(mut candidates: Vec<SymbolCandidate>, strings: [StringTable; 2], base: u64) -> SymbolTable {
     let mut names = Names::new(strings);
-    let same_bytes = |a: &Candidate, b: &Candidate| (a.start, a.size) == (b.start, b.size);
+    let same_bytes = |a: &SymbolCandidate, b: &SymbolCandidate| (a.start, a.size) == (b.start, b.size);
     let functions = candidates.chunk_by(same_bytes).count();
     let mut builder = TableBuilder::new(base, functions);
     candidates.reverse();
@@ -157,7 +157,7 @@ fn table_of(mut candidates: Vec<Candidate>, strings: [StringTable; 2], base: u64
         let group = candidates.iter().rev().take(same).take_while(|it| it.rank.group() == best.rank.group());
         let offsets: SmallVec<[_; 4]> = group.map(|it| (it.rank.bind(), it.name)).collect();
         let name = names.add(best.rank.table(), offsets.into_iter());
-        let range = Range { start: best.start, end: best.start.saturating_add(best.size) };
+        let range = AddressRange { start: best.start, end: best.start.saturating_add(best.size) };
         builder.push(range, name);
         candidates.truncate(candidates.len() - same);
         if candidates.capacity() - candidates.len() >= GIVE_BACK {
@@ -190,7 +190,7 @@ fn read_symbols<S: ByteSource>(
 
 /// A symbol that may be a function.
 #[derive(Clone, Copy, Debug)]
-struct Candidate {
+struct SymbolCandidate {
     /// From [`CodeSections::base`].
     start: u32,
     /// Zero where the file states none and [`give_sizes`] hasn't yet. Functions of more than 4 GiB
@@ -203,7 +203,7 @@ struct Candidate {
     sized: bool,
 }
 
-impl Candidate {
+impl SymbolCandidate {
     fn new(symbol: &Sym64<Le>, table: usize, strings: StringTable, code: &CodeSections) -> Option<Self> {
         let section = symbol.st_shndx.get(Le);
         if section == elf::SHN_UNDEF || section == elf::SHN_ABS || section == elf::SHN_COMMON {
@@ -237,7 +237,7 @@ impl Candidate {
     }
 }
 
-/// What is known of a name before it is read; the better one is less: functions before labels,
+/// The rank of a name before it is read; the better one is less: functions before labels,
 /// `.symtab` before `.dynsym`, global before weak before local.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank(u8);
@@ -272,7 +272,7 @@ impl Rank {
 
 /// Drops symbols without a size that a function with a size covers. Symbols come sorted by start,
 /// of the same start the largest first.
-fn drop_covered(candidates: &mut Vec<Candidate>) {
+fn drop_covered(candidates: &mut Vec<SymbolCandidate>) {
     let mut covered_to = 0;
     candidates.retain(|candidate| {
         if candidate.sized {
@@ -285,7 +285,7 @@ fn drop_covered(candidates: &mut Vec<Candidate>) {
 /// Drops labels that people don't know, so that they don't cut short what is before them. There are
 /// few labels: their names can be read one by one.
 fn drop_unknown_labels(
-    candidates: &mut Vec<Candidate>,
+    candidates: &mut Vec<SymbolCandidate>,
     has_known: impl Fn(usize, u32) -> Result<bool, ElfError>,
 ) -> Result<(), ElfError> {
     let mut result = Ok(());
@@ -304,7 +304,7 @@ fn drop_unknown_labels(
 
 /// Gives symbols without a size the bytes up to the next symbol or their section's end. Symbols
 /// come sorted by start.
-fn give_sizes(candidates: &mut [Candidate], code: &CodeSections) {
+fn give_sizes(candidates: &mut [SymbolCandidate], code: &CodeSections) {
     let (mut next_start, mut last_start) = (None, None);
     for candidate in candidates.iter_mut().rev() {
         let start = candidate.start;
@@ -322,7 +322,7 @@ fn give_sizes(candidates: &mut [Candidate], code: &CodeSections) {
     }
 }
 
-/// Where the sections of code are.
+/// The address ranges of the sections of code.
 struct CodeSections {
     /// Start and end, sorted by start.
     ranges: Vec<(u64, u64)>,

@@ -12,7 +12,7 @@ const OFFSET_BITS: u32 = 29;
 const OFFSET_MASK: u32 = (1 << OFFSET_BITS) - 1;
 /// Largest string table whose names can be told, in bytes. It isn't read as a whole.
 const MAX_STRING_BYTES: u64 = 1 << OFFSET_BITS;
-/// What is read of a name at first, in bytes: most are shorter.
+/// Bytes of a name that are read at first: most are shorter.
 const FIRST_READ: u64 = 256;
 /// Longest part of a name that is read, in bytes. Names of C++ templates have some thousand.
 const MAX_NAME: u64 = 64 << 10;
@@ -52,13 +52,14 @@ impl StringTable {
         (size <= MAX_STRING_BYTES).then_some(Self { offset, size })
     }
 
-    /// Whether there can be a name at `offset`. The first one is the empty one (gABI, chapter 4).
+    /// Returns true if there can be a name at `offset`. The first one is the empty one (gABI,
+    /// chapter 4).
     pub(crate) fn has(self, offset: u32) -> bool {
         offset != 0 && u64::from(offset) < self.size
     }
 
-    /// Whether the name at `offset` is one that people know: not empty, and no label of compilers
-    /// or of the annobin plugin of Fedora, which marks the ends of functions with them.
+    /// Returns true if the name at `offset` is one that people know: not empty, and no label of
+    /// compilers or of the annobin plugin of Fedora, which marks the ends of functions with them.
     pub(crate) fn has_known(self, source: &impl ByteSource, offset: u32) -> Result<bool, ElfError> {
         let start = self.read(source, offset, ANNOBIN.len() as u64)?;
         Ok(is_known(&start))

@@ -3,7 +3,8 @@
 //!
 //! To index the functions of a large library takes a tenth of a second, in which stacks that lead
 //! through it would wait. One function is found at once. What is more than frame information, or in
-//! its place, isn't told here: nothing, rather than something else than [`super::UnwindRows`] will say.
+//! its place, isn't told here: nothing, rather than something else than [`super::UnwindRows`] will
+//! say.
 
 use std::fmt;
 
@@ -17,7 +18,7 @@ use crate::native::byte_source::ByteSource;
 use crate::native::elf::{ElfError, ElfFile};
 use crate::types::Svma;
 
-/// What is read of a file for this at most, in bytes: an SSD's hundredth of a second.
+/// Bytes of a file that are read for this at most: an SSD's hundredth of a second.
 const MAX_BYTES: u64 = 16 << 20;
 
 /// The frame information of one file, unread.

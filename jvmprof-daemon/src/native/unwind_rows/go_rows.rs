@@ -17,8 +17,8 @@ use crate::native::go::pclntab::{GoFunction, StackStep};
 use crate::native::go::program::GoProgram;
 use crate::types::Svma;
 
-/// Where every goroutine and every thread begins. `mcall` leaves its goroutine for good; `gogo`
-/// leaves the system stack for that of another one, of which it isn't a part.
+/// The functions in which goroutines and threads begin. `mcall` leaves its goroutine for good;
+/// `gogo` leaves the system stack for that of another one, of which it isn't a part.
 const ROOTS: [&str; 8] = [
     "runtime.goexit",
     "runtime.mstart",
@@ -214,7 +214,7 @@ fn after_switch(code: &[u8]) -> Option<usize> {
     [loaded, copied].into_iter().flatten().min()
 }
 
-/// How to leave `runtime.morestack`, which runs on the system stack in place of the goroutine whose
+/// The row of `runtime.morestack`, which runs on the system stack in place of the goroutine whose
 /// stack is to grow; from its code and that of `runtime.systemstack`.
 fn goroutine(code: &[u8], switch: &[u8]) -> Option<Row> {
     let (code, switch) = (code.get(..MUCH_CODE)?, switch.get(..MUCH_CODE / 2)?);

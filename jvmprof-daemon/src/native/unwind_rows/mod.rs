@@ -38,11 +38,11 @@ const MAX_IN_MEMORY: u64 = 8 << 20;
 /// The unwind rows of one file.
 #[derive(Debug, Default)]
 pub struct UnwindRows {
-    /// Of `.eh_frame`.
+    /// The entries of `.eh_frame`.
     frames: CallFrames,
-    /// Of `.debug_frame`, for functions that have none there.
+    /// The entries of `.debug_frame`, for functions that have none there.
     debug_frames: CallFrames,
-    /// Of code that has none of that.
+    /// Rows of code that has none of that.
     table: RowTable,
     /// In place of some of the rows of `.eh_frame`.
     overrides: RowOverrides,
@@ -71,8 +71,8 @@ impl UnwindRows {
         Self::load_within(file, analyze, u64::MAX)
     }
 
-    /// As [`Self::load_with`], for who is done with the rows before the file changes: large sections
-    /// stay in the file, whose errors [`Self::check`] tells in the end.
+    /// As [`Self::load_with`], for who is done with the rows before the file changes: large
+    /// sections stay in the file, whose errors [`Self::check`] tells in the end.
     ///
     /// # Errors
     /// As [`Self::load`].

@@ -18,7 +18,7 @@ pub(super) struct RowTable {
     numbers: Vec<u16>,
     /// Number 0 is none.
     rows: Vec<Row>,
-    /// Of rows; empty once all are there.
+    /// The numbers of rows; empty once all are there.
     by_row: HashMap<Row, u16>,
     end: u64,
 }

@@ -4,8 +4,8 @@ use jvmprof_common::rows::{CfaRule, RaRule, RbpRule, Row};
 
 use super::row_table::RowRange;
 
-/// Returns true if this is the code that a signal's handler returns to: `mov rax, 15; syscall`, or `mov eax, 15;
-/// syscall`.
+/// Returns true if this is the code that a signal's handler returns to: `mov rax, 15; syscall`, or
+/// `mov eax, 15; syscall`.
 pub(super) fn is_signal_return(code: &[u8]) -> bool {
     code.starts_with(&[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05])
         || code.starts_with(&[0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05])
@@ -20,8 +20,8 @@ pub(super) const SIGNAL_RETURN: Row = Row {
     signal: true,
 };
 
-/// Where signal handlers return to, each with the byte before: a return address is looked up before
-/// it.
+/// The rows of what signal handlers return to, each with the byte before: a return address is
+/// looked up before it.
 pub(super) fn signal_returns(code: &[u8], base: u64) -> Vec<RowRange> {
     let places = (1..code.len()).filter(|at| is_signal_return(&code[*at..]));
     let at = |at: usize| base + at as u64;

@@ -47,7 +47,7 @@ pub enum ExtractError {
     Write(io::Error),
 }
 
-/// What was written.
+/// The size and hash of what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extracted {
     /// In bytes.
@@ -56,7 +56,7 @@ pub struct Extracted {
     pub hash: String,
 }
 
-/// What can name addresses in a file.
+/// The parts of a file that can name addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     pub symtab: bool,
@@ -67,7 +67,7 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// What `symbols` has.
+    /// The parts that `symbols` has.
     pub fn of<S: ByteSource>(symbols: &ElfFile<S>) -> Self {
         let mut contents = Self::default();
         for section in symbols.sections().iter().filter(|section| is_kept(symbols, section)) {
@@ -149,7 +149,7 @@ fn aligned(place: u64) -> u64 {
     place.checked_next_multiple_of(ALIGNMENT).unwrap_or(u64::MAX)
 }
 
-/// Whether the bytes of a section are needed.
+/// Returns true if the bytes of a section are needed.
 fn is_kept<S: ByteSource>(file: &ElfFile<S>, section: &Section) -> bool {
     if section.no_bits {
         return false;

@@ -1,4 +1,5 @@
-//! Files whose frames a server is to name: from where frames are named to whoever uploads.
+//! The queue of files whose frames a server is to name: naming puts them in, the uploader takes
+//! them out.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -15,13 +16,13 @@ use crate::types::BuildId;
 const MAX_REMEMBERED: u64 = 16_384;
 /// A build id is offered again after so long: the server may have lost what it had.
 const REMEMBERED_FOR: Duration = Duration::from_secs(24 * 3600);
-/// Offers that wait; each holds one or two open files.
+/// UploadQueue that wait; each holds one or two open files.
 const MAX_WAITING: usize = 64;
 
 /// A file that runs, and its debug file if there is one. Open, because both may be gone when their
 /// turn comes.
 #[derive(Debug)]
-pub struct Offer {
+pub struct UploadCandidate {
     pub build_id: BuildId,
     /// As the process sees it.
     pub path: Arc<str>,
@@ -31,23 +32,23 @@ pub struct Offer {
 
 /// A bounded queue that takes each build id once.
 #[derive(Debug)]
-pub struct Offers {
-    queue: mpsc::Sender<Offer>,
+pub struct UploadQueue {
+    queue: mpsc::Sender<UploadCandidate>,
     offered: Cache<BuildId, ()>,
     turned_away: AtomicU64,
 }
 
-impl Offers {
+impl UploadQueue {
     /// The queue and its end.
-    pub fn new() -> (Arc<Self>, mpsc::Receiver<Offer>) {
+    pub fn new() -> (Arc<Self>, mpsc::Receiver<UploadCandidate>) {
         let (queue, offers) = mpsc::channel(MAX_WAITING);
         let offered = Cache::builder().max_capacity(MAX_REMEMBERED).time_to_live(REMEMBERED_FOR).build();
         (Arc::new(Self { queue, offered, turned_away: AtomicU64::new(0) }), offers)
     }
 
-    /// Offers a build id unless it was offered before. `open` is called if there is room; the next
-    /// frame of the file tries again if there is none, or if the file can't be opened.
-    pub fn offer(&self, id: BuildId, open: impl FnOnce() -> Option<Offer>) {
+    /// UploadQueue a build id unless it was offered before. `open` is called if there is room; the
+    /// next frame of the file tries again if there is none, or if the file can't be opened.
+    pub fn offer(&self, id: BuildId, open: impl FnOnce() -> Option<UploadCandidate>) {
         if self.offered.contains_key(&id) {
             return;
         }
@@ -66,7 +67,7 @@ impl Offers {
         self.offered.invalidate_all();
     }
 
-    /// How often there was no room.
+    /// The number of times that the queue was full.
     pub fn turned_away(&self) -> u64 {
         self.turned_away.load(Ordering::Relaxed)
     }
@@ -78,9 +79,9 @@ mod tests {
 
     #[test]
     fn a_build_id_is_offered_once_and_again_if_there_was_no_room() {
-        let (offers, mut taken) = Offers::new();
+        let (offers, mut taken) = UploadQueue::new();
         let id = |n: u8| BuildId::new(&[n, 1, 2, 3]).expect("four bytes");
-        let offer = |n: u8| Offer {
+        let offer = |n: u8| UploadCandidate {
             build_id: id(n),
             path: "/bin/x".into(),
             file: File::open("/proc/self/exe").expect("this test runs"),

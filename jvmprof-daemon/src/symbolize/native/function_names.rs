@@ -188,12 +188,12 @@ mod tests {
     use std::convert::Infallible;
 
     use super::*;
-    use crate::native::file_identity::Content;
+    use crate::native::file_identity::ContentId;
 
     #[test]
     fn an_address_is_looked_up_once_also_without_a_name() {
         let names = FunctionNames::new(1 << 20);
-        let file = FileKey { build_id: None, content: Content::Hash(1), debug: None };
+        let file = FileKey { build_id: None, content: ContentId::Hash(1), debug: None };
         let number = names.number(&file);
         let mut lookups = 0;
         for _ in 0..3 {
@@ -219,7 +219,7 @@ mod tests {
     fn a_forgotten_file_has_another_number_and_others_keep_theirs() {
         let names = FunctionNames::new(1 << 20);
         let file =
-            |id: u8| FileKey { build_id: BuildId::new(&[id; 20]), content: Content::Hash(7), debug: None };
+            |id: u8| FileKey { build_id: BuildId::new(&[id; 20]), content: ContentId::Hash(7), debug: None };
         let (first, second) = (names.number(&file(1)), names.number(&file(2)));
         assert_ne!(first, second);
         assert_eq!((names.number(&file(1)), names.number(&file(2))), (first, second));

@@ -13,7 +13,7 @@ use jvmprof_common::unwind::UnwindRule;
 use crate::kernel_tables::{CodeTables, RowsKey};
 use crate::native::file_cache::{FileCache, KeyedHeader, LoadError};
 use crate::native::file_identity::FileKey;
-use crate::native::function_symbols::Functions;
+use crate::native::function_symbols::FunctionSymbols;
 use crate::native::open_file::{FoundFile, OpenError, find_in_root, find_regular};
 use crate::native::unwind_rows::UnwindRows;
 use crate::process::{Backing, MappedCode, Process, procfs};
@@ -138,7 +138,7 @@ impl Module {
         process: &Process,
         files: &FileCache,
         names: &FunctionNames,
-    ) -> Result<Arc<Functions>, &'static str> {
+    ) -> Result<Arc<FunctionSymbols>, &'static str> {
         let file = self.file.as_ref().map_err(|reason| *reason)?;
         let key = self.names_key(process, file, files, names);
         let (path, places) = (Path::new(&*self.code.path), names.places(process));

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::native::byte_source::RegularFile;
-use crate::native::debuginfod::{Debuginfod, Wanted};
+use crate::native::debuginfod::{Debuginfod, FetchState};
 use crate::native::elf::ElfFile;
-use crate::native::upload::queue::{Offer, Offers};
+use crate::native::upload::queue::{UploadCandidate, UploadQueue};
 use crate::process::{Process, ProcessKey};
 use crate::profile::model::{Frame, FrameKind};
 use crate::symbolize::frames::{frame, frame_bytes};
@@ -40,7 +40,7 @@ pub struct NativeOptions {
     /// Asked for debug files that the host hasn't.
     pub debuginfod: Option<Arc<Debuginfod>>,
     /// Told of the files that a server is to name.
-    pub offers: Option<Arc<Offers>>,
+    pub offers: Option<Arc<UploadQueue>>,
 }
 
 impl NativeOptions {
@@ -141,7 +141,7 @@ impl Symbolizer {
         let (Some(server), Some(id)) = (&self.native.debuginfod, id) else { return false };
         let symbols = module.symbols(process, &self.files, &self.names);
         let is_stripped = symbols.is_ok_and(|symbols| !symbols.has_symtab());
-        is_stripped && server.want(id) == Wanted::OnItsWay
+        is_stripped && server.request(id) == FetchState::Pending
     }
 
     /// Tells the uploader of a file, with its debug file if there is one here.
@@ -154,14 +154,14 @@ impl Symbolizer {
                 .ok()
                 .map(ElfFile::parse)
                 .and_then(|parsed| self.names.places(process).find(&parsed.ok()?, Path::new(&*path)));
-            Some(Offer { build_id: id, path, file, debug })
+            Some(UploadCandidate { build_id: id, path, file, debug })
         });
     }
 
     /// Debug files have come: what was named without them is named anew when it is sampled again.
     fn forget_what_has_come(&mut self) {
         let Some(server) = &self.native.debuginfod else { return };
-        let arrived = server.take_arrived();
+        let arrived = server.take_fetched();
         for id in &arrived {
             self.files.forget(*id);
             self.names.forget(*id);

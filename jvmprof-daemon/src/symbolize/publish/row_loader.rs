@@ -179,7 +179,7 @@ fn read(files: &FileCache, key: &FileKey, path: &Path, file: File) -> Rows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::native::file_identity::Content;
+    use crate::native::file_identity::ContentId;
     use crate::types::BuildId;
 
     #[test]
@@ -187,7 +187,7 @@ mod tests {
         let (requests, wanted) = channel();
         let ask = |size: u64| {
             let build_id = BuildId::new(&size.to_le_bytes());
-            let key = FileKey { build_id, content: Content::Hash(size), debug: None };
+            let key = FileKey { build_id, content: ContentId::Hash(size), debug: None };
             let file = File::open("/proc/self/exe").expect("this test runs");
             requests.send(Request { key, path: Path::new("/x").into(), file, size }).expect("somebody reads");
         };

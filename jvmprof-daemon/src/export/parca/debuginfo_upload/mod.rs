@@ -24,7 +24,7 @@ use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 
 use super::endpoint::{self, ParcaConfigError, ParcaOptions};
-use crate::native::upload::queue::Offer;
+use crate::native::upload::queue::UploadCandidate;
 use bandwidth_limit::BandwidthLimit;
 use upload_attempt::UploadAttempt;
 use upload_error::{RetryTime, UploadFailure};
@@ -177,7 +177,7 @@ impl Uploader {
 
     /// Uploads what is offered until nobody offers any more. Dropping the future ends uploads that
     /// are under way.
-    pub async fn run(self, mut offers: mpsc::Receiver<Offer>) {
+    pub async fn run(self, mut offers: mpsc::Receiver<UploadCandidate>) {
         let mut jobs = JoinSet::new();
         loop {
             tokio::select! {
@@ -207,7 +207,7 @@ impl UploaderState {
     }
 
     /// One file's way, however long it takes.
-    async fn job(self: Arc<Self>, offer: Offer) {
+    async fn job(self: Arc<Self>, offer: UploadCandidate) {
         let (id, path) = (offer.build_id, Arc::clone(&offer.path));
         self.counts().offered += 1;
         if self.options.is_excluded(&path) {
@@ -255,7 +255,7 @@ impl UploaderState {
     }
 
     /// Tries until the server has answered, or for as often as the options say.
-    async fn round(self: &Arc<Self>, offer: &Arc<Offer>) -> Result<UploadResult, UploadFailure> {
+    async fn round(self: &Arc<Self>, offer: &Arc<UploadCandidate>) -> Result<UploadResult, UploadFailure> {
         let Ok(_slot) = self.slots.acquire().await else {
             return Err(UploadError::Ending.into());
         };

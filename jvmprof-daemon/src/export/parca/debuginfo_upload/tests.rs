@@ -17,7 +17,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use super::*;
 use crate::native::byte_source::RegularFile;
 use crate::native::elf::ElfFile;
-use crate::native::upload::queue::Offers;
+use crate::native::upload::queue::UploadQueue;
 use crate::proto::debuginfo::debuginfo_service_server::{DebuginfoService, DebuginfoServiceServer};
 use crate::proto::debuginfo::upload_instructions::UploadStrategy;
 use crate::proto::debuginfo::upload_request::Data;
@@ -158,16 +158,16 @@ fn build_id(file: &File) -> BuildId {
     ElfFile::parse(RegularFile::new(file).unwrap()).unwrap().build_id().unwrap()
 }
 
-fn offer(path: &str) -> Offer {
+fn offer(path: &str) -> UploadCandidate {
     let file = File::open(path).unwrap();
-    Offer { build_id: build_id(&file), path: path.into(), file, debug: None }
+    UploadCandidate { build_id: build_id(&file), path: path.into(), file, debug: None }
 }
 
-async fn upload(address: SocketAddr, options: UploadOptions, offered: Vec<Offer>) -> UploadCounts {
+async fn upload(address: SocketAddr, options: UploadOptions, offered: Vec<UploadCandidate>) -> UploadCounts {
     let token = Some(super::super::Token::Literal("secret".to_owned()));
     let server = ParcaOptions { token, ..ParcaOptions::new(format!("http://{address}")) };
     let uploader = Uploader::new(server, options).unwrap();
-    let (offers, queue) = Offers::new();
+    let (offers, queue) = UploadQueue::new();
     for offer in offered {
         offers.offer(offer.build_id, || Some(offer));
     }
@@ -235,7 +235,7 @@ async fn another_server_gets_what_was_put_off_and_every_file_anew() {
     let server = |address: SocketAddr| ParcaOptions::new(format!("http://{address}"));
     let options = UploadOptions { retry_after: Duration::from_secs(1), rounds: 1000, ..options() };
     let uploader = Uploader::new(server(start(&first).await), options).unwrap();
-    let (offers, queue) = Offers::new();
+    let (offers, queue) = UploadQueue::new();
     let running = tokio::spawn(uploader.clone().run(queue));
     let id = offer(LIBC).build_id;
     offers.offer(id, || Some(offer(LIBC)));
@@ -338,12 +338,13 @@ async fn sparse_files_devices_and_texts_are_given_up() {
     (&file).write_all(b"\x7fELF\x02\x01\x01").unwrap();
     file.set_len(4 << 30).unwrap();
     let id = BuildId::new(&[1; 20]).unwrap();
-    let offers = [path, PathBuf::from("/dev/zero"), PathBuf::from("/etc/passwd")].map(|path| Offer {
-        build_id: id,
-        path: path.to_string_lossy().into(),
-        file: File::open(&path).unwrap(),
-        debug: None,
-    });
+    let offers =
+        [path, PathBuf::from("/dev/zero"), PathBuf::from("/etc/passwd")].map(|path| UploadCandidate {
+            build_id: id,
+            path: path.to_string_lossy().into(),
+            file: File::open(&path).unwrap(),
+            debug: None,
+        });
     for offer in offers {
         let server = ScriptedDebuginfoService::default();
         let counts = upload(start(&server).await, options(), vec![offer]).await;
@@ -353,7 +354,7 @@ async fn sparse_files_devices_and_texts_are_given_up() {
 
 #[tokio::test]
 async fn a_file_of_another_build_than_the_one_it_is_offered_by_is_not_sent() {
-    let offer = Offer { build_id: BuildId::new(&[1; 20]).unwrap(), ..offer(LIBC) };
+    let offer = UploadCandidate { build_id: BuildId::new(&[1; 20]).unwrap(), ..offer(LIBC) };
     let server = ScriptedDebuginfoService::default();
     let counts = upload(start(&server).await, options(), vec![offer]).await;
     assert_eq!((counts, &*server.calls()), (UploadCounts { failed: 1, ..ONE }, "should"));

@@ -19,7 +19,7 @@ use crate::native::elf::ElfFile;
 use crate::native::file_identity::FileStat;
 use crate::native::function_symbols::mini_debug_info;
 use crate::native::upload::extract_debug_info::{Contents, Extracted, extract};
-use crate::native::upload::queue::Offer;
+use crate::native::upload::queue::UploadCandidate;
 use crate::proto::debuginfo::debuginfo_service_client::DebuginfoServiceClient;
 use crate::proto::debuginfo::upload_instructions::UploadStrategy;
 use crate::proto::debuginfo::upload_request::Data;
@@ -37,7 +37,7 @@ const ID_TYPE: i32 = BuildIdType::Gnu as i32;
 pub(super) struct UploadAttempt<'a> {
     pub(super) inner: &'a Arc<UploaderState>,
     pub(super) server: Arc<UploadServer>,
-    pub(super) offer: &'a Arc<Offer>,
+    pub(super) offer: &'a Arc<UploadCandidate>,
 }
 
 impl UploadAttempt<'_> {
@@ -188,7 +188,7 @@ async fn feed(
 
 /// The file to send, at its start; `None` if it would be of no use. Blocking.
 fn prepare(
-    offer: &Offer,
+    offer: &UploadCandidate,
     max_bytes: u64,
     exported_symbols: bool,
 ) -> Result<Option<(File, Extracted)>, UploadError> {

@@ -48,7 +48,7 @@ pub(in crate::native::unwind_rows) fn eh_frame<S: ByteSource>(
     Ok(Some((Svma(begin), elf::read_bytes(file.source(), what, offset, size, MAX_SECTION)?)))
 }
 
-/// Where `.eh_frame` begins, and where its last entry does.
+/// The addresses at which `.eh_frame` and its last entry begin.
 fn begin_and_last(table: &[u8], address: u64) -> Option<(u64, u64)> {
     let rest = table.strip_prefix(&USUAL)?;
     let mut words = rest.as_chunks::<4>().0.iter().map(|bytes| i32::from_le_bytes(*bytes));

@@ -34,8 +34,8 @@ pub(in crate::native::unwind_rows) fn program_entry(code: &[u8], base: u64, entr
     (end > entry.0).then_some((entry.0, end, ROOT))
 }
 
-/// Where threads begin: a system call gives the child an empty stack, on which it clears `rbp` and
-/// calls its function.
+/// The rows where threads begin: a system call gives the child an empty stack, on which it clears
+/// `rbp` and calls its function.
 pub(in crate::native::unwind_rows) fn thread_entries(code: &[u8], base: u64) -> Vec<RowRange> {
     let calls = code.windows(2).enumerate().filter(|(_, bytes)| *bytes == [0x0f, 0x05]);
     let mut found: Vec<RowRange> =

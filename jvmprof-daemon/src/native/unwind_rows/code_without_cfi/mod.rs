@@ -154,9 +154,9 @@ fn is_padding(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| matches!(byte, 0 | 0x90 | 0xcc))
 }
 
-/// Where all code leads into holes: by `call rel32`, or by taking an address, `lea r64, [rip +
-/// disp32]`, which is how functions that are never called directly are found. Tables of jumps lie
-/// elsewhere.
+/// The addresses in holes to which code leads: by `call rel32`, or by taking an address, `lea r64,
+/// [rip + disp32]`, which is how functions that are never called directly are found. Tables of
+/// jumps lie elsewhere.
 fn calls_into<S: ByteSource>(
     holes: &[(u64, u64)],
     file: &ElfFile<S>,
@@ -189,7 +189,7 @@ const LEA: u8 = 0x8d;
 /// With prefix, ModRM byte and displacement.
 const LEA_BYTES: usize = 7;
 
-/// Where a call or an address in this code leads whose opcode is at `at`. `base`: address of the
+/// The target of a call or an address in this code whose opcode is at `at`. `base`: address of the
 /// first byte.
 fn leads_to(code: &[u8], at: usize, base: u64) -> Option<u64> {
     let displacement = match code[at] {

@@ -44,8 +44,8 @@ pub(in crate::native::unwind_rows) fn rows<S: ByteSource>(
     found.collect()
 }
 
-/// Whether this is a system call whose result decides who returns, up to the first instruction of
-/// the child.
+/// Returns true if this is a system call whose result decides who returns, up to the first
+/// instruction of the child.
 fn is_return(code: &[Instruction], child: Svma) -> bool {
     let [call, test, decide @ .., back, first] = code else { return false };
     let is_jump = |it: &Instruction| it.flow_control() == FlowControl::ConditionalBranch;

@@ -25,7 +25,8 @@ use crate::native::unwind_rows::cfi::CallFrames;
 pub(in crate::native::unwind_rows) const BY_RCX: [u8; 3] = [0x0c, 0x02, 0x08];
 /// `rcx` points to the handler's address, which takes the place of a return address.
 const CFA_BY_RCX: CfaRule = CfaRule::RegisterPlus { register: rows::Register::RCX, add: 8 };
-/// What such a function's frame information says of all its code but its beginning and its end.
+/// The row that such a function's frame information has for all its code but its beginning and its
+/// end.
 const OWN_FRAME: Row =
     Row { cfa: CfaRule::Rbp(16), rbp: RbpRule::AtCfa(-16), ra: RaRule::AtCfa(-8), signal: false };
 /// Offsets in libgcc's `_Unwind_Context`, behind 18 registers.
@@ -107,7 +108,7 @@ impl Epilogue {
         None
     }
 
-    /// Whether no jump of the function leads behind the first of these instructions.
+    /// Returns true if no jump of the function leads behind the first of these instructions.
     fn is_entered_at(&self, code: &[Instruction], first: usize) -> bool {
         let inside = code[first].next_ip()..=code[self.leaves].ip();
         !code.iter().filter_map(jump).any(|target| inside.contains(&target))
@@ -144,7 +145,8 @@ struct Installation {
 }
 
 impl Installation {
-    /// What it has returned from goes on to the end without jumps from or to elsewhere.
+    /// Finds the call before the epilogue: what it has returned from goes on to the end without
+    /// jumps from or to elsewhere.
     fn before(rows: &FunctionRows, code: &[Instruction], end: &Epilogue) -> Option<Self> {
         // `_Unwind_DebugHook (target->cfa, target->ra)` follows at once, an empty function for
         // debuggers.
@@ -185,7 +187,7 @@ impl Installation {
     }
 }
 
-/// Where the context of the function's own caller is, by the arguments of `uw_init_context_1
+/// The place of the context of the function's own caller, by the arguments of `uw_init_context_1
 /// (context, outer_cfa, outer_ra)`.
 fn own_context(code: &[Instruction]) -> Option<i64> {
     let mut factory = InstructionInfoFactory::new();
@@ -206,16 +208,16 @@ fn own_context(code: &[Instruction]) -> Option<i64> {
     None
 }
 
-/// What a register holds, relative to `rbp`.
+/// A register's value, relative to `rbp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Value {
     /// An address in the frame.
     Frame(i64),
-    /// What was there.
+    /// The word that was there.
     Loaded(i64),
 }
 
-/// What registers hold, as far as straight code tells.
+/// The values of registers, as far as straight code determines them.
 #[derive(Debug, Default)]
 struct RegisterValues([Option<Value>; 16]);
 
@@ -274,14 +276,14 @@ fn frame_offset(it: &Instruction) -> Option<i64> {
     (is_frame && it.segment_prefix() == Register::None).then_some(it.memory_displacement64().cast_signed())
 }
 
-/// Whether the operand is `[rbp + register + 8]`.
+/// Returns true if the operand is `[rbp + register + 8]`.
 fn is_beside_rbp(it: &Instruction) -> bool {
     let (base, index) = (it.memory_base(), it.memory_index());
     let is_sum = base == Register::RBP && index.is_gpr64() || index == Register::RBP && base.is_gpr64();
     is_sum && it.memory_index_scale() == 1 && it.memory_displacement64() == 8
 }
 
-/// Where a jump leads.
+/// The target of a jump.
 fn jump(it: &Instruction) -> Option<u64> {
     let is_jump =
         matches!(it.flow_control(), FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch);

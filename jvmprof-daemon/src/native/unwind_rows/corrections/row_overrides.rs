@@ -14,7 +14,7 @@ pub(in crate::native::unwind_rows) struct RowOverrides(Box<[RowOverride]>);
 pub(in crate::native::unwind_rows) type RowOverride = (Range<u64>, Row);
 
 impl RowOverrides {
-    /// What overlaps one that begins earlier is left out.
+    /// Sorts the overrides; one that overlaps an earlier one is left out.
     pub(in crate::native::unwind_rows) fn new(mut overrides: Vec<RowOverride>) -> Self {
         overrides.sort_by_key(|(range, _)| range.start);
         let mut end = 0;

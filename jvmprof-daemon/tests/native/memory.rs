@@ -1,8 +1,5 @@
 //! Reading a file takes little memory, whatever its size: measured on files that are generated, by
 //! a process that does nothing else.
-#![allow(clippy::expect_used, reason = "a test ends by its first surprise")]
-
-mod support;
 
 use std::fs;
 use std::io::Write;
@@ -14,7 +11,8 @@ use jvmprof_daemon::hotspot::stubs::analyze_native;
 use jvmprof_daemon::native::debug_files::DebugFileLocator;
 use jvmprof_daemon::native::file_cache::{FileCache, FileCacheLimits};
 use jvmprof_daemon::native::open_file::open_regular;
-use support::scratch;
+
+use crate::support::scratch;
 
 /// Names the file that a process of this test reads.
 const FILE: &str = "JVMPROF_TEST_READS_FILE";
@@ -189,7 +187,7 @@ fn a_process_reads_a_file() {
 fn growth(path: &Path) -> [usize; 3] {
     let begin = Instant::now();
     let mut child = Command::new(std::env::current_exe().expect("this test"));
-    child.args(["--exact", "a_process_reads_a_file", "--nocapture"]).env(FILE, path);
+    child.args(["--exact", "memory::a_process_reads_a_file", "--nocapture"]).env(FILE, path);
     let output = child.output().expect("it runs");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}");
