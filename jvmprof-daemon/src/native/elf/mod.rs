@@ -5,6 +5,7 @@
 
 pub mod build_id;
 pub(crate) mod compressed_sections;
+mod error;
 
 use std::io;
 use std::ops::Range;
@@ -14,6 +15,7 @@ use object::elf::{self, FileHeader64, ProgramHeader64, SectionHeader64};
 use object::pod::{self, Pod};
 
 use self::build_id::FileNotes;
+pub use self::error::ElfError;
 
 use crate::native::byte_source::{ByteSource, SourceReader};
 use crate::types::{BuildId, FileOffset, Svma};
@@ -34,48 +36,6 @@ const STREAM_BYTES: usize = 64 << 10;
 /// Largest section of notes in which a build id is looked for, in bytes, and how many of them.
 pub(crate) const MAX_NOTES: u64 = 16 << 10;
 const MAX_NOTE_SECTIONS: usize = 16;
-
-/// Why an ELF file, or a part of it, can't be used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ElfError {
-    #[error("reading {what} ({len} bytes at file offset {offset:#x}): {source}")]
-    Read { what: String, offset: u64, len: u64, source: io::Error },
-    #[error("not an ELF file")]
-    NotElf,
-    #[error("an ELF file for {found}, but only 64-bit little-endian x86-64 is profiled")]
-    Foreign { found: String },
-    #[error("an ELF file of type {0}: neither an executable nor a shared object")]
-    NotLoadable(u16),
-    #[error("{what} has {size} bytes, more than the limit of {limit}")]
-    TooLarge { what: String, size: u64, limit: u64 },
-    #[error("{what}: {why}")]
-    Malformed { what: String, why: &'static str },
-    #[error("reading DWARF: {0}")]
-    Dwarf(gimli::Error),
-    #[error("DWARF whose entries are nested in more than {limit} levels")]
-    TooDeep { limit: usize },
-}
-
-impl ElfError {
-    /// A short word for counters: which kind of error this is.
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::Read { .. } => "read",
-            Self::NotElf => "not_elf",
-            Self::Foreign { .. } => "foreign",
-            Self::NotLoadable(_) => "not_loadable",
-            Self::TooLarge { .. } => "too_large",
-            Self::Malformed { .. } => "malformed",
-            Self::Dwarf(_) => "dwarf",
-            Self::TooDeep { .. } => "too_deep",
-        }
-    }
-
-    pub(crate) fn malformed(what: impl Into<String>, why: &'static str) -> Self {
-        Self::Malformed { what: what.into(), why }
-    }
-}
 
 /// The file's type (`e_type`), which decides at which addresses the loader maps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -5,11 +5,11 @@
 //! same file at once cause one load.
 
 mod expiry;
+mod load_error;
 mod uncached_rows;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,6 +18,7 @@ use std::time::Duration;
 use moka::sync::Cache;
 
 use self::expiry::{Retention, builder};
+pub use self::load_error::LoadError;
 use crate::native::byte_source::RegularFile;
 use crate::native::debug_files::DebugFileLocator;
 use crate::native::dwarf_lines::{LineTable, SourceLine};
@@ -59,48 +60,6 @@ impl Default for FileCacheLimits {
 pub struct KeyedHeader {
     pub key: FileKey,
     pub header: ElfHeader,
-}
-
-/// Why there is nothing to know of a file. Cheap to clone: errors are remembered, too.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LoadError {
-    #[error(transparent)]
-    Open(#[from] Arc<OpenError>),
-    #[error("looking at {path}: {source}")]
-    Stat { path: Arc<Path>, source: Arc<io::Error> },
-    #[error("reading the {part} of {path}: {source}")]
-    Elf { part: &'static str, path: Arc<Path>, source: Arc<ElfError> },
-    #[error("{path} is another file by now than the one that was mapped")]
-    Changed { path: Arc<Path> },
-    #[error("the {part} of {path} take {size} bytes, too many for a cache of {limit}")]
-    OverLimit { part: &'static str, path: Arc<Path>, size: usize, limit: u64 },
-}
-
-impl From<OpenError> for LoadError {
-    fn from(error: OpenError) -> Self {
-        Self::Open(Arc::new(error))
-    }
-}
-
-impl LoadError {
-    /// A short word for counters: which kind of error this is.
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::Open(source) => source.reason(),
-            Self::Stat { .. } => "stat",
-            Self::Elf { source, .. } => source.reason(),
-            Self::Changed { .. } => "changed",
-            Self::OverLimit { .. } => "over_limit",
-        }
-    }
-
-    /// Returns true if the file itself is at fault, for whoever asks. A path that can't be opened
-    /// may be so for one process only (its mount namespace, its end), and says nothing of the file
-    /// under this key.
-    pub fn is_of_the_file(&self) -> bool {
-        matches!(self, Self::Elf { .. } | Self::OverLimit { .. })
-    }
 }
 
 /// Counters of a [`FileCache`] since it was made.

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 /// PLT's) has nine operations.
 const MAX_OPERATIONS: usize = 10;
 
-pub(in crate::native::unwind_rows) fn row<R: Reader<Offset = usize>, S: UnwindSection<R>>(
+pub(crate) fn row<R: Reader<Offset = usize>, S: UnwindSection<R>>(
     row: &UnwindTableRow<usize>,
     cie: &CommonInformationEntry<R>,
     section: &S,
@@ -78,7 +78,7 @@ fn cfa(
 }
 
 /// A general-purpose register by its number in instruction encodings.
-pub(in crate::native::unwind_rows) fn general(register: gimli::Register) -> Option<Register> {
+pub(crate) fn general(register: gimli::Register) -> Option<Register> {
     // rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, then r8 to r15.
     const ENCODED: [u8; 16] = [0, 2, 1, 3, 6, 7, 5, 4, 8, 9, 10, 11, 12, 13, 14, 15];
     ENCODED.get(usize::from(register.0)).copied().map(Register)

@@ -9,10 +9,10 @@ use crate::types::Svma;
 
 /// Longest entry that is evaluated, in bytes: it bounds the time of a lookup. The longest of JDK
 /// 17's libjvm has 1,800, that of rustc 34,000.
-pub(in crate::native::unwind_rows) const MAX_ENTRY: usize = 128 << 10;
+pub(crate) const MAX_ENTRY: usize = 128 << 10;
 /// Longest CIE that is evaluated, in bytes: it is, for each of its functions. Compilers' have some
 /// thirty.
-pub(in crate::native::unwind_rows) const MAX_CIE: usize = 4 << 10;
+pub(crate) const MAX_CIE: usize = 4 << 10;
 /// Bytes that are evaluated for all rows of a file, for each byte of its section: where functions
 /// have 20 bytes and their CIE 32, it is less than three.
 const WORK_PER_BYTE: usize = 4;
@@ -21,7 +21,7 @@ const MAX_WORK: usize = 64 << 20;
 
 /// Functions sorted by address, 12 bytes each.
 #[derive(Debug, Default)]
-pub(in crate::native::unwind_rows) struct FdeIndex {
+pub(crate) struct FdeIndex {
     /// Address that the functions count from. Code that lies 4 GiB or more above it isn't indexed.
     base: u64,
     functions: Box<[IndexedFunction]>,
@@ -40,7 +40,7 @@ struct IndexedFunction {
 
 impl FdeIndex {
     /// The offset in the section of the entry for `pc`.
-    pub(in crate::native::unwind_rows) fn find(&self, pc: Svma) -> Option<usize> {
+    pub(crate) fn find(&self, pc: Svma) -> Option<usize> {
         let at = u32::try_from(pc.0.checked_sub(self.base)?).ok()?;
         let index = self.functions.partition_point(|function| function.start <= at).checked_sub(1)?;
         let function = self.functions.get(index)?;
@@ -48,7 +48,7 @@ impl FdeIndex {
     }
 
     /// The last function that begins before `address`.
-    pub(in crate::native::unwind_rows) fn last_before(&self, address: Svma) -> Option<(Svma, Svma)> {
+    pub(crate) fn last_before(&self, address: Svma) -> Option<(Svma, Svma)> {
         let start = |function: &IndexedFunction| self.base + u64::from(function.start);
         let index = self.functions.partition_point(|function| start(function) < address.0).checked_sub(1)?;
         let function = self.functions.get(index)?;
@@ -56,7 +56,7 @@ impl FdeIndex {
     }
 
     /// Leaves out the functions that overlap one of `others`.
-    pub(in crate::native::unwind_rows) fn remove(&mut self, others: &Self) {
+    pub(crate) fn remove(&mut self, others: &Self) {
         let base = self.base;
         let range = |base: u64, function: &IndexedFunction| {
             let start = base.saturating_add(function.start.into());
@@ -71,39 +71,39 @@ impl FdeIndex {
         self.functions = std::mem::take(&mut self.functions).into_iter().filter(is_new).collect();
     }
 
-    pub(in crate::native::unwind_rows) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.functions.len()
     }
 
-    pub(in crate::native::unwind_rows) fn malformed(&self) -> u64 {
+    pub(crate) fn malformed(&self) -> u64 {
         self.malformed
     }
 
     /// Functions that were left out because all that come before cost too much to evaluate.
-    pub(in crate::native::unwind_rows) fn over_budget(&self) -> u64 {
+    pub(crate) fn over_budget(&self) -> u64 {
         self.over_budget
     }
 
     /// Bytes of entries that are evaluated for all rows, each CIE once for each of its functions.
-    pub(in crate::native::unwind_rows) fn work(&self) -> usize {
+    pub(crate) fn work(&self) -> usize {
         self.work
     }
 
-    pub(in crate::native::unwind_rows) fn size_bytes(&self) -> usize {
+    pub(crate) fn size_bytes(&self) -> usize {
         size_of_val(&*self.functions)
     }
 
     /// Offsets of all entries in the section, in order of their functions' addresses.
-    pub(in crate::native::unwind_rows) fn entries(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn entries(&self) -> impl Iterator<Item = usize> {
         self.functions.iter().map(|function| function.entry as usize)
     }
 
     /// The first address of each function, and the offset of its entry in the section.
-    pub(in crate::native::unwind_rows) fn functions(&self) -> impl Iterator<Item = (Svma, usize)> {
+    pub(crate) fn functions(&self) -> impl Iterator<Item = (Svma, usize)> {
         self.functions.iter().map(|it| (Svma(self.base + u64::from(it.start)), it.entry as usize))
     }
 
-    pub(in crate::native::unwind_rows) fn ranges(&self) -> impl Iterator<Item = (Svma, Svma)> {
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = (Svma, Svma)> {
         self.functions.iter().map(|function| {
             let start = self.base + u64::from(function.start);
             (Svma(start), Svma(start + u64::from(function.len)))
@@ -113,7 +113,7 @@ impl FdeIndex {
 
 /// Indexes the entries whose function starts in one of the ranges of `code`. Others are of
 /// functions that the linker removed: `.debug_frame` keeps them, at address zero.
-pub(in crate::native::unwind_rows) fn build<R: Reader<Offset = usize>, S: UnwindSection<R>>(
+pub(crate) fn build<R: Reader<Offset = usize>, S: UnwindSection<R>>(
     (section, bytes): (&S, &R),
     kind: FrameSectionKind,
     bases: &BaseAddresses,
@@ -220,7 +220,7 @@ impl<R: Reader<Offset = usize>> Iterator for FdeOffsets<R> {
 
 /// The CIEs parsed last. Functions share a few, by turns; keeping all would let a hostile file take
 /// much memory.
-pub(in crate::native::unwind_rows) struct RecentCies<R: Reader> {
+pub(crate) struct RecentCies<R: Reader> {
     cies: [Option<(usize, CommonInformationEntry<R>)>; 8],
     next: usize,
 }
@@ -232,7 +232,7 @@ impl<R: Reader> Default for RecentCies<R> {
 }
 
 impl<R: Reader<Offset = usize>> RecentCies<R> {
-    pub(in crate::native::unwind_rows) fn get<S: UnwindSection<R>>(
+    pub(crate) fn get<S: UnwindSection<R>>(
         &mut self,
         section: &S,
         bases: &BaseAddresses,

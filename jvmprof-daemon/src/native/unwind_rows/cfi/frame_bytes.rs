@@ -12,7 +12,7 @@ use crate::native::paged_reader::PagedReader;
 
 /// Largest section of call frame information that is read, in bytes. JDK 17's libjvm has 1.5 MB,
 /// node 20 has 2.8 MB.
-pub(in crate::native::unwind_rows) const MAX_SECTION: u64 = 64 << 20;
+pub(crate) const MAX_SECTION: u64 = 64 << 20;
 /// Largest compressed section that is expanded, in bytes: of programs that were built with
 /// `.debug_frame` alone.
 const MAX_EXPANDED: u64 = 16 << 20;
@@ -22,7 +22,7 @@ const MAX_PAGES: usize = 32;
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(in crate::native::unwind_rows) enum FrameBytes {
+pub(crate) enum FrameBytes {
     Memory(Box<[u8]>),
     File(Mutex<PagedReader<OwnedFile>>),
 }
@@ -38,7 +38,7 @@ impl FrameBytes {
     ///
     /// # Errors
     /// [`ElfError`] where it can't be read or is too large.
-    pub(in crate::native::unwind_rows) fn load<S: ByteSource>(
+    pub(crate) fn load<S: ByteSource>(
         file: &ElfFile<S>,
         section: &Section,
         max_in_memory: u64,
@@ -61,7 +61,7 @@ impl FrameBytes {
     }
 
     /// At most `length` bytes from `at` on.
-    pub(in crate::native::unwind_rows) fn get(&self, at: usize, length: usize) -> Cow<'_, [u8]> {
+    pub(crate) fn get(&self, at: usize, length: usize) -> Cow<'_, [u8]> {
         match self {
             Self::Memory(bytes) => {
                 let rest = bytes.get(at..).unwrap_or_default();
@@ -79,7 +79,7 @@ impl FrameBytes {
 
     /// # Errors
     /// The first read that failed: rows that were asked for since then may be missing.
-    pub(in crate::native::unwind_rows) fn check(&self) -> Result<(), ElfError> {
+    pub(crate) fn check(&self) -> Result<(), ElfError> {
         match self {
             Self::Memory(_) => Ok(()),
             Self::File(reader) => reader.lock().unwrap_or_else(PoisonError::into_inner).check(),
@@ -87,7 +87,7 @@ impl FrameBytes {
     }
 
     /// Bytes of memory that the section takes, or would take.
-    pub(in crate::native::unwind_rows) fn size_bytes(&self) -> usize {
+    pub(crate) fn size_bytes(&self) -> usize {
         match self {
             Self::Memory(bytes) => bytes.len(),
             Self::File(reader) => reader.lock().unwrap_or_else(PoisonError::into_inner).len() as usize,
@@ -96,11 +96,11 @@ impl FrameBytes {
 }
 
 /// Bytes in memory.
-pub(in crate::native::unwind_rows) type MemoryReader<'a> = EndianSlice<'a, LittleEndian>;
+pub(crate) type MemoryReader<'a> = EndianSlice<'a, LittleEndian>;
 
 /// Bytes in a file, of which one page is at hand.
 #[derive(Clone, Debug)]
-pub(in crate::native::unwind_rows) struct FileReader<'a> {
+pub(crate) struct FileReader<'a> {
     pages: &'a Mutex<PagedReader<OwnedFile>>,
     page: Arc<[u8]>,
     page_start: usize,
@@ -110,7 +110,7 @@ pub(in crate::native::unwind_rows) struct FileReader<'a> {
 }
 
 impl<'a> FileReader<'a> {
-    pub(in crate::native::unwind_rows) fn new(pages: &'a Mutex<PagedReader<OwnedFile>>) -> Self {
+    pub(crate) fn new(pages: &'a Mutex<PagedReader<OwnedFile>>) -> Self {
         let end = pages.lock().unwrap_or_else(PoisonError::into_inner).len() as usize;
         Self { pages, page: Arc::new([]), page_start: 0, at: 0, end }
     }

@@ -12,15 +12,13 @@ use crate::types::Svma;
 
 /// Version, and how linkers encode the pointer, the number of functions and the table:
 /// `DW_EH_PE_pcrel | DW_EH_PE_sdata4`, `DW_EH_PE_udata4`, `DW_EH_PE_datarel | DW_EH_PE_sdata4`.
-pub(in crate::native::unwind_rows) const USUAL: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
+pub(crate) const USUAL: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
 
 /// The section's address and bytes, of a file that has no section headers; `None` if it hasn't any.
 ///
 /// # Errors
 /// What can't be read or is too large.
-pub(in crate::native::unwind_rows) fn eh_frame<S: ByteSource>(
-    file: &ElfFile<S>,
-) -> Result<Option<(Svma, Vec<u8>)>, ElfError> {
+pub(crate) fn eh_frame<S: ByteSource>(file: &ElfFile<S>) -> Result<Option<(Svma, Vec<u8>)>, ElfError> {
     if !file.sections().is_empty() {
         return Ok(None);
     }

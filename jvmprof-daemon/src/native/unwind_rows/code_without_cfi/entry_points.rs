@@ -8,13 +8,13 @@ use crate::types::Svma;
 
 /// Longest beginning that is looked at, in bytes: musl's `clone` has 26 from its system call to the
 /// end of the call, `_start` of glibc's dynamic linker has 61.
-pub(in crate::native::unwind_rows) const MAX_BEGIN: usize = 128;
+pub(crate) const MAX_BEGIN: usize = 128;
 
 /// It has no caller.
 const ROOT: Row = Row { ra: RaRule::Undefined, ..Row::AT_CALL };
 
 /// The code at a program's entry, up to where it leaves for good.
-pub(in crate::native::unwind_rows) fn program_entry(code: &[u8], base: u64, entry: Svma) -> Option<RowRange> {
+pub(crate) fn program_entry(code: &[u8], base: u64, entry: Svma) -> Option<RowRange> {
     let mut end = entry.0;
     // A function that is called from there may follow at once.
     let mut called = Vec::new();
@@ -36,7 +36,7 @@ pub(in crate::native::unwind_rows) fn program_entry(code: &[u8], base: u64, entr
 
 /// The rows where threads begin: a system call gives the child an empty stack, on which it clears
 /// `rbp` and calls its function.
-pub(in crate::native::unwind_rows) fn thread_entries(code: &[u8], base: u64) -> Vec<RowRange> {
+pub(crate) fn thread_entries(code: &[u8], base: u64) -> Vec<RowRange> {
     let calls = code.windows(2).enumerate().filter(|(_, bytes)| *bytes == [0x0f, 0x05]);
     let mut found: Vec<RowRange> =
         calls.filter_map(|(at, _)| thread(code, base, base + at as u64 + 2)).collect();
@@ -67,7 +67,7 @@ fn thread(code: &[u8], base: u64, behind: u64) -> Option<RowRange> {
     None
 }
 
-pub(in crate::native::unwind_rows) fn clears_rbp(instruction: &Instruction) -> bool {
+pub(crate) fn clears_rbp(instruction: &Instruction) -> bool {
     let is_rbp = |register| matches!(register, Register::EBP | Register::RBP);
     instruction.mnemonic() == Mnemonic::Xor
         && is_rbp(instruction.op0_register())

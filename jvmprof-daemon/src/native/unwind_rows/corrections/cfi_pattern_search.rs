@@ -13,10 +13,10 @@ const MAX_FUNCTION: u64 = 4 << 10;
 const MAX_FUNCTIONS: usize = 64;
 
 /// A function: its first address, the first one behind it, and its entry in `.eh_frame`.
-pub(in crate::native::unwind_rows) type Function = (Svma, Svma, usize);
+pub(crate) type Function = (Svma, Svma, usize);
 
 /// The functions with `cfa_instructions` in their entries.
-pub(in crate::native::unwind_rows) fn functions_with<const N: usize>(
+pub(crate) fn functions_with<const N: usize>(
     frames: &CallFrames,
     cfa_instructions: [u8; N],
 ) -> impl Iterator<Item = Function> {
@@ -34,10 +34,7 @@ pub(in crate::native::unwind_rows) fn functions_with<const N: usize>(
 
 /// The instructions of a function, in order of their addresses; none if it doesn't lie in one
 /// section of code.
-pub(in crate::native::unwind_rows) fn instructions<S: ByteSource>(
-    file: &ElfFile<S>,
-    function: Function,
-) -> Vec<Instruction> {
+pub(crate) fn instructions<S: ByteSource>(file: &ElfFile<S>, function: Function) -> Vec<Instruction> {
     let (start, end, _) = function;
     let holds = |address: u64, size: u64| start.0 >= address && end.0 <= address.saturating_add(size);
     let section = file.code().into_iter().find(|it| holds(it.address.0, it.size));

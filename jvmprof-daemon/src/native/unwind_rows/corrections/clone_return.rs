@@ -25,10 +25,7 @@ const FIRST_BYTES: u64 = 2;
 
 /// The rows of such code, each from the system call to where the child begins, in order of their
 /// addresses.
-pub(in crate::native::unwind_rows) fn rows<S: ByteSource>(
-    frames: &CallFrames,
-    file: &ElfFile<S>,
-) -> Vec<RowRange> {
+pub(crate) fn rows<S: ByteSource>(frames: &CallFrames, file: &ElfFile<S>) -> Vec<RowRange> {
     let begins = functions_with(frames, WITHOUT_CALLER).map(|(start, ..)| start);
     let found = begins.filter_map(|child| {
         let (_, call) = frames.index.last_before(child)?;

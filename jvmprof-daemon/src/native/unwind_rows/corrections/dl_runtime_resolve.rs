@@ -17,15 +17,12 @@ use crate::native::unwind_rows::cfi::CallFrames;
 use crate::types::Svma;
 
 /// `DW_CFA_def_cfa_register`, `rbx` (DWARF 5, 7.24).
-pub(in crate::native::unwind_rows) const BY_RBX: [u8; 2] = [0x0d, 0x03];
+pub(crate) const BY_RBX: [u8; 2] = [0x0d, 0x03];
 /// Calls that are looked at in all of a file's functions: each is evaluated anew.
 const MAX_CALLS: usize = 256;
 
 /// Rows that hold at the last byte of a call, where they are looked up for its return address.
-pub(in crate::native::unwind_rows) fn rows_at_calls<S: ByteSource>(
-    frames: &CallFrames,
-    file: &ElfFile<S>,
-) -> Vec<RowOverride> {
+pub(crate) fn rows_at_calls<S: ByteSource>(frames: &CallFrames, file: &ElfFile<S>) -> Vec<RowOverride> {
     let functions = functions_with(frames, BY_RBX);
     let code = functions.flat_map(|function| instructions(file, function));
     let calls = code.filter(Instruction::is_call_near).take(MAX_CALLS);

@@ -22,7 +22,7 @@ use crate::native::elf::ElfFile;
 use crate::native::unwind_rows::cfi::CallFrames;
 
 /// `DW_CFA_def_cfa`, `rcx`, 8 (DWARF 5, 7.24).
-pub(in crate::native::unwind_rows) const BY_RCX: [u8; 3] = [0x0c, 0x02, 0x08];
+pub(crate) const BY_RCX: [u8; 3] = [0x0c, 0x02, 0x08];
 /// `rcx` points to the handler's address, which takes the place of a return address.
 const CFA_BY_RCX: CfaRule = CfaRule::RegisterPlus { register: rows::Register::RCX, add: 8 };
 /// The row that such a function's frame information has for all its code but its beginning and its
@@ -34,10 +34,7 @@ const CONTEXT_CFA: i64 = 0x90;
 const CONTEXT_RA: i64 = CONTEXT_CFA + 8;
 
 /// Rows in place of those that don't hold.
-pub(in crate::native::unwind_rows) fn rows<S: ByteSource>(
-    frames: &CallFrames,
-    file: &ElfFile<S>,
-) -> Vec<RowOverride> {
+pub(crate) fn rows<S: ByteSource>(frames: &CallFrames, file: &ElfFile<S>) -> Vec<RowOverride> {
     let functions = functions_with(frames, BY_RCX);
     functions
         .flat_map(|function| overrides(&FunctionRows::of(frames, function), &instructions(file, function)))

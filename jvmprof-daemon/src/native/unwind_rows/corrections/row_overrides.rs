@@ -8,14 +8,14 @@ use crate::types::Svma;
 
 /// The rows in order of their addresses; none overlaps another.
 #[derive(Debug, Default)]
-pub(in crate::native::unwind_rows) struct RowOverrides(Box<[RowOverride]>);
+pub(crate) struct RowOverrides(Box<[RowOverride]>);
 
 /// A row and the code where it holds.
-pub(in crate::native::unwind_rows) type RowOverride = (Range<u64>, Row);
+pub(crate) type RowOverride = (Range<u64>, Row);
 
 impl RowOverrides {
     /// Sorts the overrides; one that overlaps an earlier one is left out.
-    pub(in crate::native::unwind_rows) fn new(mut overrides: Vec<RowOverride>) -> Self {
+    pub(crate) fn new(mut overrides: Vec<RowOverride>) -> Self {
         overrides.sort_by_key(|(range, _)| range.start);
         let mut end = 0;
         overrides.retain(|(range, _)| {
@@ -26,19 +26,13 @@ impl RowOverrides {
         Self(overrides.into())
     }
 
-    pub(in crate::native::unwind_rows) fn find(&self, pc: Svma) -> Option<Row> {
+    pub(crate) fn find(&self, pc: Svma) -> Option<Row> {
         let (range, row) = self.from(pc.0).first()?;
         range.contains(&pc.0).then_some(*row)
     }
 
     /// Hands on `row`, which holds from `start` to `end`, with what takes its place.
-    pub(in crate::native::unwind_rows) fn apply(
-        &self,
-        start: u64,
-        end: u64,
-        row: Row,
-        handle: &mut dyn FnMut(u64, u64, Row),
-    ) {
+    pub(crate) fn apply(&self, start: u64, end: u64, row: Row, handle: &mut dyn FnMut(u64, u64, Row)) {
         let mut at = start;
         for (range, other) in self.from(start).iter().take_while(|(range, _)| range.start < end) {
             let (from, to) = (range.start.max(at), range.end.min(end));
@@ -58,7 +52,7 @@ impl RowOverrides {
         &self.0[self.0.partition_point(|(range, _)| range.end <= at)..]
     }
 
-    pub(in crate::native::unwind_rows) fn size_bytes(&self) -> usize {
+    pub(crate) fn size_bytes(&self) -> usize {
         size_of_val(&*self.0)
     }
 }

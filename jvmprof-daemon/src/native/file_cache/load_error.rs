@@ -1,0 +1,50 @@
+//! Errors of loading what is known of a file.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::native::elf::ElfError;
+use crate::native::open_file::OpenError;
+
+/// Why there is nothing to know of a file. Cheap to clone: errors are remembered, too.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    #[error(transparent)]
+    Open(#[from] Arc<OpenError>),
+    #[error("looking at {path}: {source}")]
+    Stat { path: Arc<Path>, source: Arc<io::Error> },
+    #[error("reading the {part} of {path}: {source}")]
+    Elf { part: &'static str, path: Arc<Path>, source: Arc<ElfError> },
+    #[error("{path} is another file by now than the one that was mapped")]
+    Changed { path: Arc<Path> },
+    #[error("the {part} of {path} take {size} bytes, too many for a cache of {limit}")]
+    OverLimit { part: &'static str, path: Arc<Path>, size: usize, limit: u64 },
+}
+
+impl From<OpenError> for LoadError {
+    fn from(error: OpenError) -> Self {
+        Self::Open(Arc::new(error))
+    }
+}
+
+impl LoadError {
+    /// A short word for counters: which kind of error this is.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Open(source) => source.reason(),
+            Self::Stat { .. } => "stat",
+            Self::Elf { source, .. } => source.reason(),
+            Self::Changed { .. } => "changed",
+            Self::OverLimit { .. } => "over_limit",
+        }
+    }
+
+    /// Returns true if the file itself is at fault, for whoever asks. A path that can't be opened
+    /// may be so for one process only (its mount namespace, its end), and says nothing of the file
+    /// under this key.
+    pub fn is_of_the_file(&self) -> bool {
+        matches!(self, Self::Elf { .. } | Self::OverLimit { .. })
+    }
+}
