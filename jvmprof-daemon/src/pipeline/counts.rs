@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use jvmprof_common::abi::{Counter, Stop};
 
+use super::Pipeline;
 use super::labels::TargetCounts;
 use super::windows::ClockCounts;
 use crate::process::process_table::TableCounts;
@@ -46,6 +47,46 @@ pub struct Counts {
     pub waiting: u64,
     pub caches: Vec<CacheUsage>,
     pub clocks: ClockCounts,
+}
+
+impl Pipeline {
+    /// Everything that was counted since the start.
+    pub fn counts(&mut self) -> Counts {
+        Counts {
+            sampler: self.sampler.counts(),
+            table: self.state.table.counts(),
+            symbols: self.state.symbolizer.counts(),
+            targets: self.state.targets.counts(),
+            over_series_limit: self.state.windows.over_limit(),
+            held_stacks: self.state.windows.held_stacks() as u64,
+            outcomes: self.state.outcomes.clone(),
+            window_full: self.state.windows.without_room(),
+            waiting_full: self.state.pending.without_room(),
+            kernel_run_time: self.sampler.run_time(),
+            processes: self.state.table.len() as u64,
+            waiting: self.state.pending.len() as u64,
+            caches: self.caches(),
+            clocks: self.state.windows.counts(),
+        }
+    }
+
+    /// What is remembered, and the queues.
+    fn caches(&self) -> Vec<CacheUsage> {
+        let mut caches = self.state.symbolizer.cache_sizes();
+        let table = &self.state.table;
+        caches.push(CacheUsage::new("mappings", table.mapping_bytes(), table.max_mapping_bytes()));
+        caches.push(self.state.pending.size());
+        let (events, max_events) = self.sampler.event_bytes();
+        caches.push(CacheUsage::new("queued_events", events, max_events));
+        caches.push(CacheUsage::new(
+            "queued_samples",
+            self.sampler.queued_bytes(),
+            self.memory.queued_samples,
+        ));
+        let stacks = self.state.windows.stack_bytes();
+        caches.push(CacheUsage::new("window_stacks", stacks, self.memory.window_stacks));
+        caches
+    }
 }
 
 impl Counts {

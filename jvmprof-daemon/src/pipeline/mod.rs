@@ -43,9 +43,7 @@ use crate::sampler::{
     BackgroundSampler, BpfMaps, QueueLimits, Sample, SampleClock, SamplerCounts, SamplerError,
     SamplerOptions, SamplingPeriods, period_ns,
 };
-use crate::symbolize::{
-    CacheUsage, Completion, Deadline, NativeOptions, Outcome, SymbolizedStack, Symbolizer,
-};
+use crate::symbolize::{Completion, Deadline, NativeOptions, Outcome, SymbolizedStack, Symbolizer};
 pub use counts::Counts;
 use counts::lost;
 use labels::{LabelOptions, Owner, Targets};
@@ -326,43 +324,6 @@ impl Pipeline {
     pub fn taken_and_lost(&self) -> (u64, u64) {
         let sampler = self.sampler.counts();
         (sampler.get(Counter::Taken), lost(&sampler, self.state.targets.counts().dropped))
-    }
-
-    pub fn counts(&mut self) -> Counts {
-        Counts {
-            sampler: self.sampler.counts(),
-            table: self.state.table.counts(),
-            symbols: self.state.symbolizer.counts(),
-            targets: self.state.targets.counts(),
-            over_series_limit: self.state.windows.over_limit(),
-            held_stacks: self.state.windows.held_stacks() as u64,
-            outcomes: self.state.outcomes.clone(),
-            window_full: self.state.windows.without_room(),
-            waiting_full: self.state.pending.without_room(),
-            kernel_run_time: self.sampler.run_time(),
-            processes: self.state.table.len() as u64,
-            waiting: self.state.pending.len() as u64,
-            caches: self.caches(),
-            clocks: self.state.windows.counts(),
-        }
-    }
-
-    /// What is remembered, and the queues.
-    fn caches(&self) -> Vec<CacheUsage> {
-        let mut caches = self.state.symbolizer.cache_sizes();
-        let table = &self.state.table;
-        caches.push(CacheUsage::new("mappings", table.mapping_bytes(), table.max_mapping_bytes()));
-        caches.push(self.state.pending.size());
-        let (events, max_events) = self.sampler.event_bytes();
-        caches.push(CacheUsage::new("queued_events", events, max_events));
-        caches.push(CacheUsage::new(
-            "queued_samples",
-            self.sampler.queued_bytes(),
-            self.memory.queued_samples,
-        ));
-        let stacks = self.state.windows.stack_bytes();
-        caches.push(CacheUsage::new("window_stacks", stacks, self.memory.window_stacks));
-        caches
     }
 
     /// Whether the kernel's rings are being emptied.

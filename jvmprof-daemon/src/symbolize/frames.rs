@@ -3,28 +3,16 @@
 use std::sync::Arc;
 
 use jvmprof_common::frame::UserFrame;
-use jvmprof_common::jvm::Jvm;
 
 use super::java::{AttachedJvm, Java};
 use crate::hotspot::JavaFrame;
 use crate::profile::model::{ExecutionMode, Frame, FrameKind, Line, Mapping};
-use crate::types::{Avma, FileOffset};
+use crate::types::Avma;
 
 /// What a remembered frame takes beside its text: itself, its line, its slot in the map.
 const FRAME_BYTES: usize = 180;
 /// What a line takes beside its text.
 const LINE_BYTES: usize = 60;
-
-/// The mapping that Java frames lie in.
-pub(super) fn code_mapping(jvm: &Jvm) -> Mapping {
-    Mapping {
-        start: Avma(jvm.code_start),
-        limit: Avma(jvm.code_end),
-        offset: FileOffset(0),
-        path: "jvm".into(),
-        build_id: None,
-    }
-}
 
 fn java_mapping(java: Option<&AttachedJvm>) -> Option<Arc<Mapping>> {
     Some(Arc::clone(java?.mapping()))

@@ -17,9 +17,8 @@ use crate::hotspot::{
 };
 use crate::process::{Backing, Process};
 use crate::profile::model::Mapping;
-use crate::symbolize::frames::code_mapping;
 use crate::symbolize::java::jvm_labels::JvmLabels;
-use crate::types::{Avma, FastHasher};
+use crate::types::{Avma, FastHasher, FileOffset};
 
 /// A JVM that isn't ready yet is looked at again this soon: nothing of it can be walked before.
 const ATTACH_INTERVAL_NS: u64 = 2_000_000;
@@ -349,6 +348,17 @@ impl AttachedJvm {
             memory.read_c_string(Avma(name_at), 64).map_or_else(|| "unknown JVM stub".into(), Into::into)
         });
         Arc::clone(name)
+    }
+}
+
+/// The mapping that Java frames lie in.
+fn code_mapping(jvm: &Jvm) -> Mapping {
+    Mapping {
+        start: Avma(jvm.code_start),
+        limit: Avma(jvm.code_end),
+        offset: FileOffset(0),
+        path: "jvm".into(),
+        build_id: None,
     }
 }
 
