@@ -3,7 +3,7 @@
 //! the daemon's threads.
 #![no_main]
 
-use jvmprof_daemon::native::demangle::demangle;
+use jvmprof_daemon::native::symbols::demangle::demangle;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|name: &str| {

@@ -15,7 +15,6 @@
 pub mod byte_source;
 pub mod debug_files;
 pub mod debuginfod;
-pub mod demangle;
 pub mod dwarf_lines;
 pub mod elf;
 pub mod file_cache;

@@ -10,9 +10,9 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use jvmprof_daemon::native::byte_source::RegularFile;
-use jvmprof_daemon::native::demangle::demangle;
 use jvmprof_daemon::native::elf::ElfFile;
 use jvmprof_daemon::native::symbols::SymbolTable;
+use jvmprof_daemon::native::symbols::demangle::demangle;
 use jvmprof_daemon::types::Svma;
 
 const LIBJVM: &str = "/usr/lib/jvm/java-17-openjdk-amd64/lib/server/libjvm.so";

@@ -2,17 +2,16 @@
 
 use std::fmt;
 use std::fs;
-use std::io;
 use std::path::PathBuf;
 use std::str::FromStr as _;
 use std::time::Duration;
 
 use hyper_util::client::legacy::connect::HttpConnector;
-use tonic::metadata::errors::{InvalidMetadataKey, InvalidMetadataValue};
 use tonic::metadata::{Ascii, MetadataKey, MetadataMap, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use url::Url;
 
+use super::config_error::{ParcaConfigError, SettingsFile};
 use super::proxy;
 
 /// A bearer token.
@@ -97,50 +96,6 @@ impl ParcaOptions {
     pub fn backend(&self) -> Result<String, ParcaConfigError> {
         url(self).map(String::from)
     }
-}
-
-/// The purpose of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SettingsFile {
-    CaCertificates,
-    ClientCertificate,
-    ClientKey,
-    BearerToken,
-}
-
-impl fmt::Display for SettingsFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::CaCertificates => "the CA certificates",
-            Self::ClientCertificate => "the client certificate",
-            Self::ClientKey => "the client key",
-            Self::BearerToken => "the bearer token",
-        })
-    }
-}
-
-/// Options that can't work, or files of theirs that can't be read.
-#[derive(Debug, thiserror::Error)]
-pub enum ParcaConfigError {
-    #[error(
-        "the address {address:?} of the profile store is not http://host:port, https://host:port or host:port"
-    )]
-    Address { address: String },
-    #[error("setting up TLS for {address}: {source}")]
-    Tls { address: String, source: tonic::transport::Error },
-    #[error("reading {what} {}: {source}", path.display())]
-    File { what: SettingsFile, path: PathBuf, source: io::Error },
-    #[error("{name:?} can't be the name of a gRPC header: {source}")]
-    HeaderName { name: String, source: InvalidMetadataKey },
-    #[error("the value of the gRPC header {name:?} has characters that can't be sent")]
-    HeaderValue { name: String, source: InvalidMetadataValue },
-    #[error("the bearer token has characters that can't be sent")]
-    Token { source: InvalidMetadataValue },
-    #[error(
-        "the proxy that HTTPS_PROXY, HTTP_PROXY or ALL_PROXY names for {address} is reached by {scheme}: only http:// \
-         proxies can be used; NO_PROXY names hosts that need none"
-    )]
-    Proxy { address: String, scheme: String },
 }
 
 fn read(what: SettingsFile, path: &PathBuf) -> Result<Vec<u8>, ParcaConfigError> {

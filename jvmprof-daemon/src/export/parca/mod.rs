@@ -4,6 +4,7 @@
 //! have been stored, or may have been stored; who sends it again, and when, is decided by
 //! [`delivery`](crate::export::delivery).
 
+mod config_error;
 pub mod debuginfo_upload;
 mod endpoint;
 mod proxy;
@@ -25,7 +26,8 @@ use tonic::transport::Channel;
 use crate::proto::profilestore::WriteRawRequest;
 use crate::proto::profilestore::profile_store_service_client::ProfileStoreServiceClient;
 
-pub use endpoint::{ParcaConfigError, ParcaOptions, SettingsFile, Token, check_header};
+pub use config_error::{ParcaConfigError, SettingsFile};
+pub use endpoint::{ParcaOptions, Token, check_header};
 pub use push_outcome::PushOutcome;
 pub use push_request::{PushRequest, requests};
 

@@ -12,7 +12,7 @@ use hyper_util::client::legacy::connect::proxy::Tunnel;
 use hyper_util::client::proxy::matcher::Matcher;
 use url::Url;
 
-use super::ParcaConfigError;
+use super::config_error::ParcaConfigError;
 
 /// A proxy to tunnel through.
 #[derive(Clone, Debug)]

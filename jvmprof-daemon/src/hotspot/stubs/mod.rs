@@ -12,6 +12,7 @@ mod code_kinds;
 mod control_flow;
 mod frame_state;
 mod instruction_effects;
+mod named_stub;
 mod native_code;
 mod piece_shape;
 mod relocatable_fields;

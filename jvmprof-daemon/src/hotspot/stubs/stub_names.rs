@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::named_stub::NamedStub;
 use super::vtable_stubs;
 use crate::hotspot::process_memory::{ProcessMemory, field};
 use crate::hotspot::vmstructs::symtab_variables::StubVariables;
@@ -28,13 +29,6 @@ const MAX_READS: u32 = 500;
 const DESC_BYTES: usize = 48;
 /// `StubCodeDesc::_group` of those that belong to `StubRoutines`.
 const STUB_ROUTINES: &str = "StubRoutines";
-
-/// A stub's code and its name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NamedStub {
-    pub(crate) code: Range<Avma>,
-    pub(crate) name: Arc<str>,
-}
 
 /// The named stubs of one JVM, as they were listed last.
 #[derive(Debug, Default)]

@@ -5,7 +5,7 @@
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, OpKind};
 
-use super::stub_names::NamedStub;
+use super::named_stub::NamedStub;
 use crate::hotspot::process_memory::{ProcessMemory, field};
 use crate::types::Avma;
 

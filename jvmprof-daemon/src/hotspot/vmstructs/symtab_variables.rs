@@ -144,7 +144,7 @@ fn find_strings<S: ByteSource>(
     names: &[&str; COUNT],
 ) -> [Option<u64>; COUNT] {
     let texts = names.map(|name| format!("\0{name}\0"));
-    let finders = texts.each_ref().map(|text| Finder::new(text));
+    let finders = texts.each_ref().map(Finder::new);
     let overlap = texts.iter().map(String::len).max().unwrap_or(0) as u64;
     let mut found = [None; COUNT];
     each_piece(file, strings, overlap, |start, bytes| {

@@ -6,6 +6,7 @@
 
 mod memory_limit;
 mod name_arena;
+mod pieces;
 mod source_lines;
 mod superseded_versions;
 #[cfg(test)]
@@ -431,66 +432,6 @@ impl CodeTimeline {
         self.entries.push(CodeEntry { start, since_ns, size, slack_us, name, rewrite, is_doubtful });
         entry
     }
-
-    /// Puts an entry on top of the pieces that it covers.
-    fn cover(&mut self, start: u64, size: u32, entry: u32) {
-        let end = start + u64::from(size);
-        self.split_at(start);
-        self.split_at(end);
-        let mut covered: Vec<(u64, TimelinePiece)> = Vec::with_capacity(1);
-        let mut at = start;
-        while let Some((inside, mut piece)) = self.take_first(at, end) {
-            if inside > at {
-                let len = (inside - at) as u32;
-                append(
-                    &mut covered,
-                    at,
-                    TimelinePiece { len, entry, superseded: SupersededVersions::default() },
-                );
-            }
-            at = inside + u64::from(piece.len);
-            self.superseded_bytes -= piece.superseded.size_bytes();
-            self.history_over_limit +=
-                u64::from(piece.superseded.push(&mut piece.entry, entry, &self.entries, self.horizon_ns));
-            append(&mut covered, inside, piece);
-        }
-        if at < end {
-            append(
-                &mut covered,
-                at,
-                TimelinePiece { len: (end - at) as u32, entry, superseded: SupersededVersions::default() },
-            );
-        }
-        for (start, piece) in covered {
-            self.put(start, piece);
-        }
-    }
-
-    fn put(&mut self, start: u64, piece: TimelinePiece) {
-        let entry = self.entries.get(piece.entry as usize);
-        if !piece.superseded.entries().is_empty() || entry.is_some_and(|entry| entry.name == NameArena::NONE)
-        {
-            let since_ns = entry.map_or(0, |entry| entry.since_ns);
-            self.superseded.push_back((since_ns, start));
-        }
-        self.superseded_bytes += piece.superseded.size_bytes();
-        self.pieces.insert(start, piece);
-    }
-
-    fn take_first(&mut self, from: u64, end: u64) -> Option<(u64, TimelinePiece)> {
-        let start = *self.pieces.range(from..end).next()?.0;
-        Some((start, self.pieces.remove(&start)?))
-    }
-
-    fn split_at(&mut self, address: u64) {
-        let Some((start, piece)) = self.pieces.range_mut(..address).next_back() else { return };
-        let end = start + u64::from(piece.len);
-        if end > address {
-            piece.len = (address - start) as u32;
-            let right = TimelinePiece { len: (end - address) as u32, ..piece.clone() };
-            self.put(address, right);
-        }
-    }
 }
 
 /// Returns the memory of an entry's rows, with their entry in the map.
@@ -502,20 +443,5 @@ fn slack_us(after_ns: u64, since_ns: u64) -> u32 {
     match after_ns {
         0 => u32::MAX,
         after => since_ns.saturating_sub(after).div_ceil(1000).try_into().unwrap_or(u32::MAX),
-    }
-}
-
-/// Appends a piece; one that differs from the last only in its address is merged with it.
-fn append(pieces: &mut Vec<(u64, TimelinePiece)>, start: u64, piece: TimelinePiece) {
-    match pieces.last_mut() {
-        Some((_, last))
-            if last.entry == piece.entry
-                && last.superseded.entries() == piece.superseded.entries()
-                && last.len.checked_add(piece.len).is_some() =>
-        {
-            last.len += piece.len;
-            last.superseded.merge_dropped(&piece.superseded);
-        }
-        _ => pieces.push((start, piece)),
     }
 }

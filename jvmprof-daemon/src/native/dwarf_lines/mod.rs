@@ -14,8 +14,8 @@ use gimli::{Dwarf, EndianArcSlice, LittleEndian, SectionId};
 
 use crate::native::byte_source::{ByteSource, RegularFile};
 use crate::native::debug_files::DebugFileLocator;
-use crate::native::demangle::demangle;
 use crate::native::elf::{ElfError, ElfFile};
+use crate::native::symbols::demangle::demangle;
 use crate::types::Svma;
 use memory_estimate::Units;
 

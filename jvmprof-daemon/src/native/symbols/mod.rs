@@ -12,6 +12,7 @@
 //!   functions between it and the next symbol are missing there, and would all get its name.
 
 pub(crate) mod address_table;
+pub mod demangle;
 pub(crate) mod name_strings;
 
 use std::cmp::Reverse;

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use crate::generational_cache::GenerationalCache;
 use crate::native::debug_files::DebugFileLocator;
-use crate::native::demangle::demangle;
 use crate::native::dwarf_lines::SourceLine;
 use crate::native::file_identity::FileKey;
 use crate::native::symbols::SymbolRef;
+use crate::native::symbols::demangle::demangle;
 use crate::process::Process;
 use crate::profile::model::Line;
 use crate::types::{BuildId, Svma};

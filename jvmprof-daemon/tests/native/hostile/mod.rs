@@ -8,9 +8,9 @@ use std::fs::File;
 use std::time::{Duration, Instant};
 
 use jvmprof_daemon::native::byte_source::RegularFile;
-use jvmprof_daemon::native::demangle::demangle;
 use jvmprof_daemon::native::elf::ElfFile;
 use jvmprof_daemon::native::elf::build_id::from_note_bytes;
+use jvmprof_daemon::native::symbols::demangle::demangle;
 use jvmprof_daemon::native::unwind_rows::{EhFrameHdrRows, UnwindRows};
 use jvmprof_daemon::sampler::KernelSymbol;
 use jvmprof_daemon::types::{Avma, Svma};

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use jvmprof_daemon::native::demangle::demangle;
+use jvmprof_daemon::native::symbols::demangle::demangle;
 
 use crate::support::{Workload, jvmprof};
 

@@ -23,7 +23,8 @@ use tokio::task::JoinSet;
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 
-use super::endpoint::{self, ParcaConfigError, ParcaOptions};
+use super::config_error::ParcaConfigError;
+use super::endpoint::{self, ParcaOptions};
 use crate::native::upload::queue::UploadCandidate;
 use bandwidth_limit::BandwidthLimit;
 use upload_attempt::UploadAttempt;
