@@ -6,10 +6,8 @@ mod calls;
 mod churn;
 mod class_files;
 mod hostile;
-mod inspect;
 mod own_map;
 mod real;
-mod record;
 mod snapshot;
 mod stub_names;
 #[path = "../support/mod.rs"]

@@ -1,0 +1,9 @@
+//! Recordings of JVMs, and what `inspect` and `doctor` say of them. A binary of its own: a
+//! recording needs the processors that other tests of HotSpot keep busy. Needs root and the JDKs of
+//! `JVMPROF_TEST_JDKS`.
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
+
+mod inspect;
+mod stacks;
+#[path = "../support/mod.rs"]
+mod support;
