@@ -50,10 +50,10 @@ struct AddressReport {
 
 /// Runs the subcommand.
 pub(super) fn run(args: &InspectArgs) -> anyhow::Result<()> {
-    let facts = crate::process::procfs::facts(args.pid)?;
+    let facts = crate::process::procfs::process_info(args.pid)?;
     // As if it had just been sampled: the report shows what the profiler knows.
     let mut table = ProcessTable::default();
-    let process = table.existing(args.pid, &facts, monotonic_ns());
+    let process = table.insert_running(args.pid, &facts, monotonic_ns());
     let report = ProcessReport::new(
         process,
         &mut Symbolizer::new(&SymbolMemory::of_files(FILE_CACHE_BYTES)),

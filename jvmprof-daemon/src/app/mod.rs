@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
 use crate::own_process::allocator;
-use crate::telemetry::log::{self, LogLimit};
+use crate::telemetry::log::{self, LogRateLimit};
 use args::{Cli, Command};
 use errors::{UsageError, with_causes};
 use settings::Invocation;
@@ -54,14 +54,14 @@ pub fn run(invocation: Invocation) -> ExitCode {
 
 /// Starts logging at `--log-level` or `JVMPROF_LOG`: by default a daemon logs its work, a command
 /// only what goes wrong.
-fn log_to_stderr(cli: &Cli) -> LogLimit {
+fn log_to_stderr(cli: &Cli) -> LogRateLimit {
     let level = cli.log_level.as_deref();
     let default = match cli.command {
         Command::Record(_) | Command::Doctor(_) | Command::Inspect(_) => "warn",
         Command::Daemon(_) | Command::Collector(_) => "info",
     };
     let filter = EnvFilter::new(level.unwrap_or(default));
-    let limit = LogLimit::default();
+    let limit = LogRateLimit::default();
     log::start(filter, cli.log_format, limit.clone());
     limit
 }

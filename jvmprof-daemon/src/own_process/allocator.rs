@@ -1,26 +1,28 @@
-//! How the allocator gives memory back.
+//! Settings of glibc's allocator, so that it returns freed memory to the system.
 //!
-//! glibc keeps what is freed: each thread has a heap of its own that others can't use, and a large
-//! block that was freed once makes it take such blocks from the heap ever after. Reading a
-//! program's unwind rows and encoding a window take some megabytes for a moment, on threads that
-//! come and go, which left the daemon with twice the memory that it used.
+//! By default each thread has an arena of its own that others can't use, and a large block that was
+//! freed once raises the threshold above which blocks are mapped by themselves. Reading a program's
+//! unwind rows and encoding a window take some megabytes for a moment, on threads that come and go,
+//! which left the daemon with twice the memory that it used.
 
-/// Larger blocks are mapped by themselves, and go back to the system when they are freed. Without
-/// it the threshold rises with each one, to 32 MiB.
-const MAP_FROM: libc::c_int = 256 << 10;
-/// Free memory at the heap's end that is kept.
-const KEPT: libc::c_int = 1 << 20;
-/// All threads share one heap: they seldom allocate at the same time.
-const HEAPS: libc::c_int = 1;
-/// From so many free bytes on, the heap's holes are worth a look.
-const WORTH_A_LOOK: usize = 8 << 20;
+/// Size in bytes from which on blocks are mapped by themselves, and unmapped when they are freed.
+/// Without this setting the threshold rises with each one, to 32 MiB.
+const MMAP_THRESHOLD: libc::c_int = 256 << 10;
+/// Free bytes at the heap's end that are kept.
+const TRIM_THRESHOLD: libc::c_int = 1 << 20;
+/// All threads share one arena: they seldom allocate at the same time.
+const MAX_ARENAS: libc::c_int = 1;
+/// Free bytes within the heap from which on it is trimmed.
+const TRIM_HEAP_FROM: usize = 8 << 20;
 
-/// Has the allocator keep little of what was freed. To be called before there are threads.
+/// Has the allocator keep little freed memory. Call it before there are threads.
 pub fn configure_malloc() {
     #[cfg(target_env = "gnu")]
-    for (option, value) in
-        [(libc::M_ARENA_MAX, HEAPS), (libc::M_MMAP_THRESHOLD, MAP_FROM), (libc::M_TRIM_THRESHOLD, KEPT)]
-    {
+    for (option, value) in [
+        (libc::M_ARENA_MAX, MAX_ARENAS),
+        (libc::M_MMAP_THRESHOLD, MMAP_THRESHOLD),
+        (libc::M_TRIM_THRESHOLD, TRIM_THRESHOLD),
+    ] {
         // SAFETY: two numbers; it takes the allocator's lock.
         if unsafe { libc::mallopt(option, value) } == 0 {
             tracing::debug!(option, value, "the allocator doesn't know this setting");
@@ -28,14 +30,14 @@ pub fn configure_malloc() {
     }
 }
 
-/// Gives the system what is free between blocks in use, if that is much. Takes about a millisecond
-/// then.
+/// Returns free memory between blocks in use to the system, if it is much; that takes about a
+/// millisecond.
 pub fn trim_heap() {
     #[cfg(target_env = "gnu")]
     {
         // SAFETY: no arguments; both take the allocator's locks.
         let free = unsafe { libc::mallinfo2() }.fordblks;
-        if free >= WORTH_A_LOOK {
+        if free >= TRIM_HEAP_FROM {
             // SAFETY: as above.
             unsafe { libc::malloc_trim(0) };
         }
@@ -47,7 +49,7 @@ pub fn trim_heap() {
 mod tests {
     use super::*;
 
-    /// Bytes of this process's anonymous memory that are resident.
+    /// Returns the resident bytes of this process's anonymous memory.
     fn resident() -> usize {
         let status = std::fs::read_to_string("/proc/self/status").expect("one's own status");
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("RssAnon");

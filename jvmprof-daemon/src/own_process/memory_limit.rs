@@ -1,16 +1,15 @@
-//! How much memory the kernel leaves this process: the least limit of its cgroup and of those
-//! around it.
+//! The memory limit of this process: the least one of its cgroup and of those around it.
 
 use std::fs;
 use std::path::Path;
 
-/// In bytes; `None`: there is no limit, or it can't be told.
+/// Returns the limit in bytes; `None` if there is none, or it can't be read.
 pub fn memory_limit() -> Option<u64> {
     limit(&fs::read_to_string("/proc/self/cgroup").ok()?, Path::new("/sys/fs/cgroup"))
 }
 
-/// `cgroups`: lines of `hierarchy:controllers:path` (man 7 cgroups). In a cgroup namespace the path
-/// is `/`, and the limit lies at the root of what is mounted.
+/// Returns the least limit. `cgroups`: lines of `hierarchy:controllers:path` (man 7 cgroups). In a cgroup namespace the path
+/// is `/`, and the limit lies at the root of the mounted hierarchy.
 fn limit(cgroups: &str, mounted: &Path) -> Option<u64> {
     let limits = cgroups.lines().filter_map(|line| {
         let mut fields = line.splitn(3, ':');
@@ -24,11 +23,11 @@ fn limit(cgroups: &str, mounted: &Path) -> Option<u64> {
     limits.min()
 }
 
-/// The least number in files of this name, from the path's folder up to the root.
+/// Returns the least number in files of this name, from the path's directory up to the root.
 fn least(root: &Path, path: &str, name: &str) -> Option<u64> {
     let path = Path::new(path.trim_start_matches('/'));
     let read = |folder: &Path| fs::read_to_string(root.join(folder).join(name)).ok()?.trim().parse().ok();
-    // "max" is no number; cgroup v1 says so by one that is larger than any memory.
+    // "max" is no number; cgroup v1 has one that is larger than any memory instead.
     path.ancestors().filter_map(read).filter(|bytes: &u64| *bytes < 1 << 60).min()
 }
 

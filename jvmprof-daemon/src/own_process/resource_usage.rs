@@ -1,4 +1,4 @@
-//! What this process costs, and how busy its host is.
+//! Resource usage of this process, and load of its host.
 
 use std::fs;
 use std::time::Duration;
@@ -13,20 +13,20 @@ use procfs::{CurrentSI, KernelStats};
 pub struct SelfUsage {
     /// User and system time of all threads.
     pub cpu: Duration,
-    /// The most that was ever resident of this program; 0 if `/proc` doesn't tell. Not
-    /// `getrusage`'s, which goes on with that of whatever executed this program.
+    /// Peak resident memory of this program; 0 if `/proc` can't be read. `getrusage` has the peak of
+    /// the program before the exec, too.
     pub peak_rss_bytes: u64,
-    /// Now; 0 if `/proc` doesn't tell.
+    /// Resident memory now; 0 if `/proc` can't be read.
     pub rss_bytes: u64,
     pub threads: u64,
     pub open_files: u64,
     pub max_open_files: u64,
-    /// Unix time, seconds.
+    /// Start time in seconds of Unix time.
     pub started: f64,
 }
 
 impl SelfUsage {
-    /// All of it. What `/proc` doesn't tell is zero.
+    /// Returns the usage now. Values that can't be read from `/proc` are zero.
     pub fn now() -> Self {
         let mut usage = Self { cpu: cpu_time(), ..Self::default() };
         let Ok(myself) = procfs::process::Process::myself() else { return usage };
@@ -45,7 +45,7 @@ impl SelfUsage {
     }
 }
 
-/// User and system time of all threads of this process: one system call.
+/// Returns user and system time of all threads of this process, by one system call.
 pub fn cpu_time() -> Duration {
     getrusage(UsageWho::RUSAGE_SELF).map_or(Duration::ZERO, |usage| {
         let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
@@ -53,8 +53,8 @@ pub fn cpu_time() -> Duration {
     })
 }
 
-/// Unix time of a start `ticks` after boot. Reckoned back from now, so that it fits the clock as it
-/// is set now.
+/// Returns the Unix time of a start `ticks` after boot. It is computed back from now, so that it fits
+/// the clock as it is set now.
 fn started(ticks: u64) -> f64 {
     let after_boot = ticks as f64 / procfs::ticks_per_second() as f64;
     let seconds =
@@ -70,7 +70,7 @@ pub struct HostCpu {
 }
 
 impl HostCpu {
-    /// As `/proc/stat` tells it; `None` if it doesn't.
+    /// Reads `/proc/stat`; `None` if it can't be read.
     pub fn now() -> Option<Self> {
         let total = KernelStats::current().ok()?.total;
         let idle = total.idle + total.iowait.unwrap_or(0);
@@ -80,7 +80,7 @@ impl HostCpu {
         Some(Self { busy, all: busy + idle })
     }
 
-    /// The share of CPU time that was spent on anything since an earlier look, in 0..=1.
+    /// Returns the share of CPU time that wasn't idle since an earlier reading, in 0..=1.
     pub fn busy_since(self, earlier: Self) -> f64 {
         let all = self.all.saturating_sub(earlier.all);
         if all == 0 { 0.0 } else { self.busy.saturating_sub(earlier.busy) as f64 / all as f64 }
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_is_told_of() {
+    fn usage_of_this_process_is_read() {
         let usage = SelfUsage::now();
         assert!(
             usage.rss_bytes > 1 << 20 && usage.rss_bytes <= usage.peak_rss_bytes + (64 << 20),

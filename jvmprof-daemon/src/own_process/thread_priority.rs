@@ -1,29 +1,29 @@
-//! Priorities of the profiler's own threads.
+//! CPU and I/O priorities of the profiler's own threads.
 
-/// Lets the calling thread run soon after it wakes, also on a busy host: what was sampled may be
-/// gone some milliseconds later. It wakes seldom and briefly. Threads and processes that it starts
-/// from now on inherit this.
+/// Raises the priority of the calling thread, so that it runs soon after it wakes, also on a busy
+/// host: a sampled process may be gone some milliseconds later. The thread wakes seldom and briefly.
+/// Threads and processes that it starts from now on inherit this.
 pub fn raise_priority() {
-    nice(-10);
+    set_niceness(-10);
 }
 
-/// Lets everyone else run before the calling thread.
+/// Lowers the priority of the calling thread below the default.
 pub fn lower_priority() {
-    nice(5);
+    set_niceness(5);
 }
 
-/// For threads that read and write files: as [`lower_priority`], and others' reads and writes go
-/// first, but not for ever, since samples wait for what is read.
+/// Lowers CPU and I/O priority of a thread that reads and writes files. Its I/O isn't starved, since
+/// samples wait for it.
 pub fn lower_priority_and_io() {
     lower_priority();
-    io_priority(BEST_EFFORT, LOWEST);
+    set_io_priority(BEST_EFFORT, LOWEST);
 }
 
-/// For threads that read files nobody waits for: as [`lower_priority`], and only while the disk
-/// has nothing else to do.
+/// Lowers the priority of a thread that reads files in the background: its I/O only runs while the
+/// disk is idle.
 pub fn lower_to_idle_io() {
     lower_priority();
-    io_priority(IDLE, 0);
+    set_io_priority(IDLE, 0);
 }
 
 /// Classes and levels of include/uapi/linux/ioprio.h.
@@ -33,8 +33,9 @@ const LOWEST: libc::c_int = 7;
 const WHO_PROCESS: libc::c_int = 1;
 const CLASS_SHIFT: u32 = 13;
 
-/// Of the calling thread. Nothing depends on it, and not every disk's scheduler knows priorities.
-fn io_priority(class: libc::c_int, level: libc::c_int) {
+/// Sets the I/O priority of the calling thread. A failure changes nothing that matters, and not every
+/// I/O scheduler has priorities.
+fn set_io_priority(class: libc::c_int, level: libc::c_int) {
     // SAFETY: three numbers and no memory.
     let result = unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, 0, class << CLASS_SHIFT | level) };
     if result != 0 {
@@ -43,9 +44,9 @@ fn io_priority(class: libc::c_int, level: libc::c_int) {
     }
 }
 
-/// Without the right to do so (`CAP_SYS_NICE` for negative ones) nothing changes, and nothing
-/// depends on it.
-fn nice(niceness: i32) {
+/// Sets the niceness of the calling thread. Without the right to do so (`CAP_SYS_NICE` for a negative
+/// one) it stays as it is, which only makes the thread slower.
+fn set_niceness(niceness: i32) {
     if let Err(error) = rustix::process::setpriority_process(None, niceness) {
         tracing::debug!(niceness, %error, "a thread's priority stays as it is");
     }
@@ -55,7 +56,7 @@ fn nice(niceness: i32) {
 mod tests {
     use super::*;
 
-    /// Niceness, I/O class and level of a thread after this.
+    /// Returns niceness, I/O class and level of a thread after `set`.
     fn after(set: fn()) -> (i32, i64, i64) {
         let thread = std::thread::spawn(move || {
             set();
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn file_work_comes_behind_others() {
+    fn file_work_runs_after_others() {
         let (nice, class, level) = after(lower_priority_and_io);
         assert!(nice >= 5, "{nice}");
         assert_eq!((class, level), (i64::from(BEST_EFFORT), 7));

@@ -7,7 +7,7 @@ use jvmprof_common::abi::{Counter, Stop};
 use super::Pipeline;
 use super::labels::TargetCounts;
 use super::windows::ClockCounts;
-use crate::process::process_table::TableCounts;
+use crate::process::process_table::ProcessTableCounts;
 use crate::sampler::SamplerCounts;
 use crate::symbolize::{CacheUsage, Outcome, SymbolCounts};
 
@@ -25,7 +25,7 @@ pub(super) fn lost(sampler: &SamplerCounts, dropped: u64) -> u64 {
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     pub sampler: SamplerCounts,
-    pub table: TableCounts,
+    pub table: ProcessTableCounts,
     pub symbols: SymbolCounts,
     pub targets: TargetCounts,
     /// Samples in the series that takes what exceeds the limit of series.

@@ -353,9 +353,9 @@ impl State {
     fn discover(&mut self, pids: Option<&[u32]>) {
         for &pid in pids.unwrap_or_default() {
             // A process that ends in this moment isn't sampled.
-            let Ok(facts) = procfs::facts(pid) else { continue };
+            let Ok(facts) = procfs::process_info(pid) else { continue };
             let now = monotonic_ns();
-            let process = self.table.existing(pid, &facts, now);
+            let process = self.table.insert_running(pid, &facts, now);
             self.symbolizer.refresh(process, now, true);
         }
         self.take_rows(Some(Instant::now() + ROWS_PATIENCE));
@@ -429,10 +429,11 @@ impl State {
         let header = &sample.header;
         let now = monotonic_ns();
         let mut cached = None;
-        let process = self.table.sampled(header.pid, header.start_ns, &sample.comm(), now, |process| {
-            cached = self.symbolizer.cached(process, &sample);
-            cached.is_none().then(|| sample.addresses())
-        });
+        let process =
+            self.table.process_of_sample(header.pid, header.start_ns, &sample.comm(), now, |process| {
+                cached = self.symbolizer.cached(process, &sample);
+                cached.is_none().then(|| sample.addresses())
+            });
         let is_new = !self.targets.knows(process.key);
         if self.targets.drops_unseen(process, header.start_ns) {
             *self.outcomes.entry(Outcome::Unwanted).or_default() += 1;

@@ -38,17 +38,17 @@ impl State {
                     &mapping.path,
                     mapping.build_id,
                 );
-                if self.table.takes_a_place(pid, event.time_ns, &code) {
+                if self.table.replaces_file_code(pid, event.time_ns, &code) {
                     tracing::debug!(pid, path = &*code.path, start = ?code.start, "code takes the place of other code");
                     self.complete_pending_of(pid);
                     if let Some(process) = self.table.get(pid) {
                         self.symbolizer.remapped(process.key, &code, event.time_ns);
                     }
                 }
-                self.table.map(pid, event.time_ns, code);
+                self.table.insert_mapping(pid, event.time_ns, code);
                 self.targets.changed(pid);
             }
-            KernelEventKind::EventsLost => self.table.events_lost(),
+            KernelEventKind::EventsLost => self.table.invalidate_all(),
         }
     }
 

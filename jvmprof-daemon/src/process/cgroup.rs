@@ -1,4 +1,4 @@
-//! What a process's cgroup path tells: the container, the Kubernetes pod, the systemd unit.
+//! The container, Kubernetes pod and systemd unit of a process, parsed from its cgroup path.
 //!
 //! Runtimes name cgroups after what they run, in forms of their own: by the systemd driver
 //! (`kubepods-burstable-pod<uid>.slice/cri-containerd-<id>.scope`), by the cgroupfs driver
@@ -12,29 +12,29 @@ use std::io::{self, Read};
 /// A process may be in many hierarchies, each with a path of up to 4 KiB.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// What a cgroup path says. Only root and container runtimes can make cgroups where these names are
-/// believed: see `believed`.
+/// Cgroup of a process. Names are only taken from the part of the path that root and container
+/// runtimes make: see `trusted_part`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cgroup {
-    /// The path in the hierarchy that tells most.
+    /// Path in the hierarchy with the most information.
     pub path: String,
     pub container: Option<ContainerRef>,
     pub pod: Option<PodRef>,
-    /// The system's unit: `nginx.service`, `session-3.scope`. None for containers, whose scopes say
-    /// nothing more.
+    /// Unit of the system's manager: `nginx.service`, `session-3.scope`; `None` for containers,
+    /// whose scopes only repeat the container.
     pub unit: Option<String>,
-    /// The unit of a user's own service manager.
+    /// Unit of a user's own service manager.
     pub user_unit: Option<String>,
-    /// The innermost slice around the unit.
+    /// Innermost slice around the unit.
     pub slice: Option<String>,
 }
 
-/// The container a process runs in: the outermost one, if they are nested.
+/// The container that a process runs in: the outermost one, if they are nested.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ContainerRef {
     /// 64 hexadecimal digits; a name for LXC.
     pub id: String,
-    /// `docker`, `containerd`, `cri-o`, `podman` or `lxc`, as far as the path tells.
+    /// `docker`, `containerd`, `cri-o`, `podman` or `lxc`, if the path shows it.
     pub runtime: Option<&'static str>,
 }
 
@@ -51,14 +51,14 @@ impl Cgroup {
     /// Reads `/proc/PID/cgroup`.
     ///
     /// # Errors
-    /// The process is gone, or may not be read.
+    /// Returns an error if the process is gone or may not be read.
     pub fn read(pid: u32) -> io::Result<Self> {
         let mut text = Vec::new();
         File::open(format!("/proc/{pid}/cgroup"))?.take(MAX_BYTES).read_to_end(&mut text)?;
         Ok(Self::parse(&String::from_utf8_lossy(&text)))
     }
 
-    /// Takes the text of `/proc/PID/cgroup` apart: lines of `hierarchy:controllers:path` (man 7
+    /// Parses the text of `/proc/PID/cgroup`: lines of `hierarchy:controllers:path` (man 7
     /// cgroups).
     pub fn parse(text: &str) -> Self {
         let mut paths: Vec<(u8, &str)> = text.lines().filter_map(ranked_path).collect();
@@ -69,26 +69,26 @@ impl Cgroup {
             if cgroup.container.is_some() {
                 return cgroup;
             }
-            // The first that says anything at all.
-            if found.as_ref().is_none_or(|found| found.is_mute() && !cgroup.is_mute()) {
+            // The first one with any information.
+            if found.as_ref().is_none_or(|found| found.has_no_names() && !cgroup.has_no_names()) {
                 found = Some(cgroup);
             }
         }
         found.unwrap_or_default()
     }
 
-    fn is_mute(&self) -> bool {
+    fn has_no_names(&self) -> bool {
         self.unit.is_none() && self.slice.is_none() && self.path.trim_end_matches('/').is_empty()
     }
 
     fn of_path(path: &str) -> Self {
-        // The kernel says so of a cgroup that was removed while processes were in it.
+        // The kernel's suffix for a cgroup that was removed while processes were in it.
         let path = path.strip_suffix(" (deleted)").unwrap_or(path);
         let mut cgroup = Self { path: path.to_owned(), ..Self::default() };
-        cgroup.read_units(path.split('/').map(without_mark));
-        let believed = believed(path);
-        cgroup.container = container(believed.split('/').map(without_mark));
-        cgroup.pod = pod(believed);
+        cgroup.read_units(path.split('/').map(unescaped));
+        let trusted = trusted_part(path);
+        cgroup.container = container(trusted.split('/').map(unescaped));
+        cgroup.pod = pod(trusted);
         if cgroup.container.is_some() {
             cgroup.unit = None;
         }
@@ -110,13 +110,13 @@ impl Cgroup {
     }
 }
 
-/// systemd puts a `_` before names that the kernel would misunderstand.
-fn without_mark(part: &str) -> &str {
+/// Removes the `_` that systemd puts before names with a meaning to the kernel.
+fn unescaped(part: &str) -> &str {
     part.strip_prefix('_').unwrap_or(part)
 }
 
 /// Services that make cgroups for containers below their own.
-const RUNTIMES: [&str; 13] = [
+const RUNTIME_SERVICES: [&str; 13] = [
     "containerd",
     "cri-o",
     "crio",
@@ -132,14 +132,14 @@ const RUNTIMES: [&str; 13] = [
     "snap.docker.dockerd",
 ];
 
-/// The part of a path that nobody else has made. Users make cgroups with any name below their own
-/// manager, and below a service that runs as one of them and may have cgroups of its own
+/// Returns the part of a path that only root and runtimes can have made. Users make cgroups with
+/// any name below their own manager, and below a service of theirs that may have cgroups of its own
 /// (`Delegate=`).
-fn believed(path: &str) -> &str {
+fn trusted_part(path: &str) -> &str {
     let mut begin = 0;
     for part in path.split('/') {
-        let service = without_mark(part).strip_suffix(".service");
-        if part == "user.slice" || service.is_some_and(|service| !RUNTIMES.contains(&service)) {
+        let service = unescaped(part).strip_suffix(".service");
+        if part == "user.slice" || service.is_some_and(|service| !RUNTIME_SERVICES.contains(&service)) {
             return &path[..begin];
         }
         begin += part.len() + 1;
@@ -147,8 +147,8 @@ fn believed(path: &str) -> &str {
     path
 }
 
-/// The path of a line, and how much its hierarchy is worth: the unified one, then systemd's, then
-/// those of controllers.
+/// Returns the path of a line and its hierarchy's rank: the unified one, then systemd's, then those
+/// of controllers.
 fn ranked_path(line: &str) -> Option<(u8, &str)> {
     let mut fields = line.splitn(3, ':');
     let (hierarchy, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
@@ -166,7 +166,7 @@ fn is_unit(part: &str) -> bool {
     name.is_some_and(|name| !name.is_empty() && !name.contains(':'))
 }
 
-/// What runtimes put before a container's id.
+/// Prefixes of a container's id, and the runtimes that use them.
 const PREFIXES: [(&str, &str); 6] = [
     ("docker-", "docker"),
     ("cri-containerd-", "containerd"),
@@ -221,7 +221,7 @@ fn is_id(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// The pod of a path below `kubepods`.
+/// Returns the pod of a path below `kubepods`.
 fn pod(path: &str) -> Option<PodRef> {
     let below = &path[path.find("kubepods")?..];
     let uid = below.split('/').find_map(pod_uid)?;
@@ -229,8 +229,8 @@ fn pod(path: &str) -> Option<PodRef> {
     Some(PodRef { uid, qos: qos.unwrap_or("guaranteed") })
 }
 
-/// `pod<uid>`, or `kubepods-burstable-pod<uid>.slice` with underscores for the uid's dashes, also
-/// before `:prefix:id`.
+/// Returns the uid in `pod<uid>`, or `kubepods-burstable-pod<uid>.slice` with underscores for the
+/// uid's dashes, also before `:prefix:id`.
 fn pod_uid(part: &str) -> Option<String> {
     let name = part.split(':').next().unwrap_or(part);
     let name = name.strip_suffix(".slice").unwrap_or(name);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_are_known_by_all_drivers_and_runtimes() {
+    fn containers_are_recognized_by_all_drivers_and_runtimes() {
         for (path, runtime, qos) in [
             // systemd driver
             ("/system.slice/docker-ID.scope", Some("docker"), None),
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hierarchy_that_tells_most_counts() {
+    fn the_hierarchy_with_the_most_information_counts() {
         let v1 = "12:pids:/docker/ID\n11:cpu,cpuacct:/docker/ID\n1:name=systemd:/docker/ID\n";
         assert_eq!(of(v1).container.map(|it| it.id), Some(ID.to_owned()));
         // Hybrid: the unified hierarchy is there and says nothing.

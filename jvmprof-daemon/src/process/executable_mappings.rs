@@ -6,29 +6,28 @@ use std::sync::Arc;
 
 use crate::types::{Avma, BuildId, FileOffset};
 
-/// What a mapping's bytes come from.
+/// Origin of a mapping's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Backing {
-    /// A file with a path, or a program in memory.
+    /// A file with a path, or a program in a memory file.
     File,
     /// The kernel's `[vdso]`.
     Vdso,
-    /// Memory that a runtime filled with code: anonymous, memfd, shared memory.
+    /// Memory that a runtime writes code to: anonymous, memfd, shared memory.
     Anonymous,
 }
 
-/// Executable memory.
+/// An executable mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappedCode {
     pub start: Avma,
-    /// First address behind it.
+    /// First address after it.
     pub end: Avma,
     /// Offset of `start` in the file.
     pub offset: FileOffset,
-    /// As the process sees it, or a name in brackets.
+    /// Path as the process sees it, or a name in brackets.
     pub path: Arc<str>,
-    /// As the kernel told it when the mapping was made; `None` if it wasn't asked or the file has
-    /// none.
+    /// Build id in the kernel's event of the mapping; `None` without an event or a build id.
     pub build_id: Option<BuildId>,
     pub backing: Backing,
 }
@@ -38,26 +37,26 @@ impl MappedCode {
         self.start <= address && address < self.end
     }
 
-    /// Where in the file an address of this mapping comes from.
+    /// Returns the file offset of an address of this mapping.
     pub fn file_offset(&self, address: Avma) -> FileOffset {
         FileOffset(self.offset.0.wrapping_add(address.0.wrapping_sub(self.start.0)))
     }
 }
 
 impl Backing {
-    /// By the path as `/proc/PID/maps` and perf records have it; `is_program` tells of a file in
-    /// memory whether it holds a program or library.
+    /// Returns the origin by the path that `/proc/PID/maps` and perf records have. `is_program` returns
+    /// true if a memory file holds a program or library.
     pub fn of_path(path: &str, is_program: impl FnOnce() -> bool) -> Self {
-        // Memory in which a runtime writes code, such as JIT code of the JVM's huge pages.
+        // Memory that a runtime writes code to, such as the JVM's huge pages.
         const ANONYMOUS: [&str; 4] = ["//anon", "/dev/zero", "/anon_hugepage", "/SYSV"];
-        // It may be a file, too: V8, the JVM and .NET map generated code from one, others run
-        // programs from there.
+        // Memory files: V8, the JVM and .NET map generated code from one, others run programs from
+        // them.
         const IN_MEMORY: [&str; 2] = ["/memfd:", "/dev/shm/"];
         let begins_with = |prefix: &&str| path.starts_with(*prefix);
         if path == "[vdso]" {
             return Self::Vdso;
         }
-        // A jitdump holds no code: it is mapped as a mark for profilers.
+        // A jitdump holds no code: it is mapped as a marker for profilers.
         let is_anonymous = !path.starts_with('/')
             || is_jitdump(path)
             || ANONYMOUS.iter().any(begins_with)
@@ -66,7 +65,7 @@ impl Backing {
     }
 }
 
-/// True for the file in which a runtime tells of the code that it generated, called `jit-PID.dump`.
+/// Returns true for a jitdump, which is called `jit-PID.dump`.
 pub fn is_jitdump(path: &str) -> bool {
     let name = path.rsplit_once('/').map_or(path, |(_, name)| name);
     let name = name.strip_suffix(" (deleted)").unwrap_or(name);
@@ -74,7 +73,7 @@ pub fn is_jitdump(path: &str) -> bool {
     pid.is_some_and(|pid| !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// True for the library that is HotSpot.
+/// Returns true for the mapping of HotSpot's library.
 pub fn is_hotspot(mapping: &MappedCode) -> bool {
     let name = Path::new(&*mapping.path).file_name();
     mapping.backing == Backing::File && name.is_some_and(|name| name == "libjvm.so")
@@ -89,41 +88,40 @@ pub struct Mappings {
     is_cut: bool,
 }
 
-/// Memory of a mapping without its path: itself, its counters, its place in the list.
+/// Memory of a mapping without its path: itself, its reference counts, its pointer in the list.
 const ENTRY_BYTES: usize = size_of::<MappedCode>() + 5 * size_of::<usize>();
 
-/// The memory that a mapping takes, at most: paths are shared where they can be.
+/// Returns an upper bound of a mapping's memory: paths are shared if possible.
 fn entry_bytes(mapping: &MappedCode) -> usize {
     ENTRY_BYTES + mapping.path.len()
 }
 
 impl Mappings {
-    /// The mapping that holds this address.
+    /// Returns the mapping that contains this address.
     pub fn find(&self, address: Avma) -> Option<&Arc<MappedCode>> {
-        let behind = self.by_start.partition_point(|mapping| mapping.start <= address);
-        let mapping = &self.by_start[behind.checked_sub(1)?];
+        let after = self.by_start.partition_point(|mapping| mapping.start <= address);
+        let mapping = &self.by_start[after.checked_sub(1)?];
         mapping.contains(address).then_some(mapping)
     }
 
-    /// Whether any address lies in no mapping. Those of a stack mostly lie where the one before
-    /// does.
-    pub fn lack_any(&self, mut addresses: impl Iterator<Item = Avma>) -> bool {
-        // Stacks go to and fro between few mappings: those of the parts of a JVM's code cache,
-        // libjvm, libc.
-        let mut met: [Range<Avma>; 4] = std::array::from_fn(|_| Avma(0)..Avma(0));
+    /// Returns true if any address lies in no mapping. An address of a stack mostly lies in the mapping
+    /// of the one before.
+    pub fn misses_any(&self, mut addresses: impl Iterator<Item = Avma>) -> bool {
+        // Stacks alternate between few mappings: those of the code heaps of a JVM, libjvm, libc.
+        let mut recent: [Range<Avma>; 4] = std::array::from_fn(|_| Avma(0)..Avma(0));
         let mut oldest = 0;
         addresses.any(|address| {
-            if met.iter().any(|mapping| mapping.contains(&address)) {
+            if recent.iter().any(|mapping| mapping.contains(&address)) {
                 return false;
             }
             let Some(mapping) = self.find(address) else { return true };
-            met[oldest] = mapping.start..mapping.end;
-            oldest = (oldest + 1) % met.len();
+            recent[oldest] = mapping.start..mapping.end;
+            oldest = (oldest + 1) % recent.len();
             false
         })
     }
 
-    /// Adds a mapping in place of what was there. True if something was.
+    /// Inserts a mapping, and cuts or removes those that it overlaps. Returns true if there were any.
     pub fn insert(&mut self, new: MappedCode) -> bool {
         if new.start >= new.end {
             return false;
@@ -159,12 +157,12 @@ impl Mappings {
         self.by_start.len()
     }
 
-    /// The memory that they take, at most.
+    /// Returns an upper bound of the memory, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether there are more than these.
+    /// Returns true if mappings were left out.
     pub fn is_cut(&self) -> bool {
         self.is_cut
     }
@@ -173,7 +171,7 @@ impl Mappings {
         self.is_cut = true;
     }
 
-    /// Tells equal lists apart from those that are one in memory.
+    /// Returns the address of the list, which clones share until one changes.
     pub(super) fn identity(&self) -> usize {
         Arc::as_ptr(&self.by_start).addr()
     }
@@ -251,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_reckoned_and_shared_until_something_changes() {
+    fn memory_is_counted_and_shared_until_something_changes() {
         let mut mappings = Mappings::default();
         mappings.insert(mapping(0x1000, 0x5000, 0, "/a"));
         mappings.insert(mapping(0x2000, 0x3000, 0, "/bcd"));

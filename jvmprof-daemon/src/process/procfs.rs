@@ -1,4 +1,4 @@
-//! What `/proc` says of a process that is already running.
+//! Reading a running process from `/proc`: identity, user, cgroup and executable mappings.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -12,15 +12,15 @@ use super::cgroup::Cgroup;
 use super::executable_mappings::{Backing, MappedCode, Mappings};
 use crate::types::{Avma, FileOffset};
 
-/// A process's facts at one time.
+/// Identity, user, arguments and cgroup of a process, as `/proc` had them at one time.
 #[derive(Clone, Debug)]
-pub struct Facts {
-    /// When it was started, in clock ticks since boot: field 22 of `/proc/PID/stat`.
+pub struct ProcessInfo {
+    /// Start time in clock ticks since boot: field 22 of `/proc/PID/stat`.
     pub start_ticks: u64,
     pub comm: String,
     /// Target of `/proc/PID/exe`, as seen in the process's own mount namespace.
     pub executable: Option<PathBuf>,
-    /// Its pid in its own, innermost pid namespace.
+    /// Pid in its own, innermost pid namespace.
     pub inner_pid: u32,
     /// Effective user id.
     pub uid: u32,
@@ -37,7 +37,7 @@ pub struct Facts {
 /// A command line may be megabytes long. A label of it is cut before that, at 1,024 characters.
 pub(crate) const MAX_CMDLINE_BYTES: usize = 4 * 1025;
 
-/// A process could not be read.
+/// Error of reading a process.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcfsError {
     #[error("there is no process {0}")]
@@ -60,7 +60,7 @@ impl ProcfsError {
         }
     }
 
-    /// A short name for counters.
+    /// Returns a short name for counters.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Gone(_) => "gone",
@@ -70,7 +70,7 @@ impl ProcfsError {
     }
 }
 
-/// All processes; none if `/proc` can't be listed.
+/// Returns the pids of all processes; none if `/proc` can't be listed.
 pub fn pids() -> Vec<u32> {
     let all = procfs::process::all_processes().into_iter().flatten();
     all.filter_map(|process| u32::try_from(process.ok()?.pid).ok()).collect()
@@ -81,16 +81,16 @@ fn open(pid: u32) -> Result<Process, ProcfsError> {
     Process::new(id).map_err(|source| ProcfsError::new(pid, source))
 }
 
-/// Reads a process's facts.
+/// Reads identity, user, arguments and cgroup of a process.
 ///
 /// # Errors
-/// It is gone, or may not be read.
-pub fn facts(pid: u32) -> Result<Facts, ProcfsError> {
+/// Returns an error if it is gone or may not be read.
+pub fn process_info(pid: u32) -> Result<ProcessInfo, ProcfsError> {
     let error = |source| ProcfsError::new(pid, source);
     let process = open(pid)?;
     let stat = process.stat().map_err(error)?;
-    let status = Status::read(&process).map_err(error)?;
-    Ok(Facts {
+    let status = ProcStatus::read(&process).map_err(error)?;
+    Ok(ProcessInfo {
         start_ticks: stat.starttime,
         comm: stat.comm,
         executable: process.exe().ok(),
@@ -103,10 +103,10 @@ pub fn facts(pid: u32) -> Result<Facts, ProcfsError> {
     })
 }
 
-/// Of `/proc/PID/status`, which has sixty lines: reading all of them cost more than all other facts
-/// of a process.
+/// Fields of `/proc/PID/status`, which has sixty lines: parsing all of them took longer than all
+/// other reads of a process.
 #[derive(Debug, PartialEq, Eq)]
-struct Status {
+struct ProcStatus {
     /// In its innermost pid namespace; `None` where the kernel has no such namespaces.
     inner_pid: Option<u32>,
     /// Effective.
@@ -114,14 +114,14 @@ struct Status {
     gid: u32,
 }
 
-impl Status {
+impl ProcStatus {
     fn read(process: &Process) -> Result<Self, ProcError> {
         let mut text = String::new();
         process.open_relative("status")?.read_to_string(&mut text)?;
-        Self::parse(&text).ok_or_else(|| ProcError::Other("status tells no user and group".to_owned()))
+        Self::parse(&text).ok_or_else(|| ProcError::Other("status has no user and group".to_owned()))
     }
 
-    /// Lines of `NAME:` and numbers with tabs between them (man 5 proc_pid_status). A process's
+    /// Parses lines of `NAME:` and numbers with tabs between them (man 5 proc_pid_status). A process's
     /// name has no line breaks there.
     fn parse(text: &str) -> Option<Self> {
         let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"));
@@ -134,7 +134,7 @@ impl Status {
     }
 }
 
-/// Empty if it can't be read: the other facts are worth more than this one.
+/// Returns the arguments; an empty text if they can't be read, so that the rest is still of use.
 fn cmdline(pid: u32) -> String {
     let mut bytes = Vec::new();
     let file = File::open(format!("/proc/{pid}/cmdline"));
@@ -149,14 +149,14 @@ fn cmdline(pid: u32) -> String {
 /// Memory for the mappings of one process: some ten thousand. A process may map as much code as it
 /// likes, under paths as long as it likes.
 pub(super) const MAX_MAPPING_BYTES: usize = 4 << 20;
-/// Bytes of `/proc/PID/maps` that are looked at.
+/// Most bytes of `/proc/PID/maps` that are read.
 const MAX_MAPS_BYTES: u64 = 32 << 20;
 
 /// Reads a process's executable mappings, the lowest ones if there are too many: see
 /// [`Mappings::is_cut`]. Paths are as the process sees them, below its own root.
 ///
 /// # Errors
-/// It is gone, has given back its memory and waits for its parent, or may not be read.
+/// Returns an error if it is gone, is a zombie without memory, or may not be read.
 pub fn mappings(pid: u32) -> Result<Mappings, ProcfsError> {
     let error = |source: std::io::Error| ProcfsError::new(pid, ProcError::from(source));
     let mut maps =
@@ -179,7 +179,7 @@ pub fn mappings(pid: u32) -> Result<Mappings, ProcfsError> {
         let parsed =
             MemoryMaps::from_buf_read(line.as_bytes()).map_err(|source| ProcfsError::new(pid, source))?;
         let Some(map) = parsed.iter().next() else { continue };
-        // The kernel does itself what is called there; no event tells of it either.
+        // The kernel executes its calls itself, and no event reports it.
         if map.pathname == MMapPath::Vsyscall {
             continue;
         }
@@ -210,15 +210,15 @@ pub fn mappings(pid: u32) -> Result<Mappings, ProcfsError> {
     Ok(mappings)
 }
 
-/// Where a process's root is in our own file system, without the last slash; empty if it is there,
-/// or in another one: then the kernel tells paths from that one's root on.
+/// Returns the path of a process's root in our mount namespace, without the last slash; empty for
+/// our own root. In another mount namespace the kernel gives paths from that namespace's root.
 fn root_path(pid: u32) -> String {
     let path = std::fs::read_link(format!("/proc/{pid}/root")).unwrap_or_default();
     path.to_string_lossy().trim_end_matches('/').to_owned()
 }
 
-/// What a file's path is for a process that was given another root (`chroot`). What it had mapped
-/// before stays as it was.
+/// Returns a file's path below a process's own root (`chroot`). Paths of files that were mapped
+/// before stay as they are.
 fn below_root(path: String, root: &str) -> String {
     match path.strip_prefix(root) {
         Some(below) if !root.is_empty() && below.starts_with('/') => below.to_owned(),
@@ -226,13 +226,13 @@ fn below_root(path: String, root: &str) -> String {
     }
 }
 
-/// The file that a process has mapped there, whatever its path leads to by now.
+/// Returns the link to the file that a process has mapped there, whatever its path leads to now.
 pub fn map_file(pid: u32, start: Avma, end: Avma) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", start.0, end.0))
 }
 
-/// Whether the file that a process has mapped there is a program or library that this machine runs.
-/// False too if it may not be opened, or is gone.
+/// Returns true if the file that a process has mapped there is an x86-64 ELF file, and false if it
+/// is gone or may not be opened.
 pub fn maps_program(pid: u32, start: Avma, end: Avma) -> bool {
     // Linux include/uapi/linux/elf.h: `e_ident` with 64 bits and little endian, `e_machine`.
     let mut header = [0; 20];
@@ -244,15 +244,15 @@ pub fn maps_program(pid: u32, start: Avma, end: Avma) -> bool {
         && header.ends_with(&[62, 0])
 }
 
-/// Of a line `55d0c0400000-55d0c0401000 r-xp 00000000 fd:01 42    /usr/bin/x`.
+/// Returns true if a line of `/proc/PID/maps` is executable: `55d0c0400000-55d0c0401000 r-xp 00000000 fd:01 42    /usr/bin/x`.
 fn is_executable(line: &[u8]) -> bool {
     line.split(|byte| *byte == b' ').nth(1).is_some_and(|permissions| permissions.get(2) == Some(&b'x'))
 }
 
-/// Where the files begin that a process has code mapped of: the address of each one's first byte.
+/// Returns the address of the first byte of each file that a process has mapped executable.
 ///
 /// # Errors
-/// It is gone, or may not be read.
+/// Returns an error if the process is gone or may not be read.
 pub fn image_starts(pid: u32) -> Result<Vec<Avma>, ProcfsError> {
     let maps = open(pid)?.maps().map_err(|source| ProcfsError::new(pid, source))?;
     let mut starts = Vec::new();
@@ -283,7 +283,7 @@ pub fn mapped_file(pid: u32, start: Avma) -> Option<(Avma, String)> {
     Some((Avma(map.address.1), path_text(&map.pathname)))
 }
 
-/// Names as perf records have them.
+/// Returns a mapping's path as perf records have it.
 fn path_text(path: &MMapPath) -> String {
     match path {
         MMapPath::Path(path) => path.to_string_lossy().into_owned(),
@@ -303,15 +303,15 @@ mod tests {
     #[test]
     fn this_process_is_known() {
         let pid = std::process::id();
-        let facts = facts(pid).expect("a process may read itself");
-        assert!(facts.start_ticks > 0);
-        assert!(facts.cmdline.starts_with(&*std::env::args().next().expect("a program has a name")));
-        assert_eq!(facts.parent, std::os::unix::process::parent_id());
-        assert_eq!(facts.uid, nix::unistd::geteuid().as_raw());
-        assert_eq!(facts.gid, nix::unistd::getegid().as_raw());
-        assert_eq!(facts.inner_pid, pid);
-        assert_eq!(facts.cgroup, Cgroup::read(pid).ok());
-        assert_eq!(facts.executable, std::env::current_exe().ok());
+        let info = process_info(pid).expect("a process may read itself");
+        assert!(info.start_ticks > 0);
+        assert!(info.cmdline.starts_with(&*std::env::args().next().expect("a program has a name")));
+        assert_eq!(info.parent, std::os::unix::process::parent_id());
+        assert_eq!(info.uid, nix::unistd::geteuid().as_raw());
+        assert_eq!(info.gid, nix::unistd::getegid().as_raw());
+        assert_eq!(info.inner_pid, pid);
+        assert_eq!(info.cgroup, Cgroup::read(pid).ok());
+        assert_eq!(info.executable, std::env::current_exe().ok());
         let mappings = mappings(pid).expect("a process may read itself");
         let here =
             mappings.find(Avma(this_process_is_known as *const () as u64)).expect("this code is mapped");
@@ -324,7 +324,7 @@ mod tests {
     fn user_group_and_inner_pid_are_found_among_the_lines_of_a_status() {
         let text = "Name:\tUid:\\n\t7\t8\nUmask:\t0022\nPid:\t4321\nUid:\t0\t1000\t0\t0\n\
             Gid:\t5\t2000\t0\t0\nGroups:\t1 2 3 \nNStgid:\t4321\t12\t1\nNSpid:\t4321\t12\t1\nKthread:\t0\n";
-        let status = |text| Status::parse(text).map(|it| (it.inner_pid, it.uid, it.gid));
+        let status = |text| ProcStatus::parse(text).map(|it| (it.inner_pid, it.uid, it.gid));
         assert_eq!(status(text), Some((Some(1), 1000, 2000)));
         assert_eq!(status("Uid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\n"), Some((None, 2, 6)));
         for cut in ["", "Uid:\t1\t2\n", "Uid:\t1\nGid:\t1\t2\n", "Uid:\ta\tb\nGid:\t1\t2\n"] {
@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn a_process_that_does_not_exist_is_told_from_others() {
         for pid in [u32::MAX, 0x3fff_ffff] {
-            assert!(matches!(facts(pid), Err(ProcfsError::Gone(_))), "{pid}");
+            assert!(matches!(process_info(pid), Err(ProcfsError::Gone(_))), "{pid}");
             assert!(matches!(mappings(pid), Err(ProcfsError::Gone(_))), "{pid}");
         }
     }

@@ -1,11 +1,11 @@
-//! Which runtime a process is, by the files whose code it has mapped.
+//! The `runtime` label of a process, by the files that it has mapped.
 
 use std::path::Path;
 
 use super::executable_mappings::{Backing, MappedCode, is_hotspot};
 use super::process_table::Process;
 
-/// The `runtime` label of a process: `jvm`, `node`, `python`, `dotnet`, or `native` for all others.
+/// Returns the `runtime` label of a process: `jvm`, `node`, `python`, `dotnet`, or `native` for all others.
 pub fn runtime(process: &Process) -> &'static str {
     let of_mappings = process.mappings.iter().find_map(|mapping| of_library(mapping));
     let of_program = || process.executable().as_deref().and_then(of_program);
@@ -28,7 +28,7 @@ fn of_library(mapping: &MappedCode) -> Option<&'static str> {
 
 fn of_program(path: &Path) -> Option<&'static str> {
     let name = path.file_name()?.to_str()?;
-    // A replaced file is called so by the kernel.
+    // The kernel's suffix for a file that was replaced.
     let name = name.strip_suffix(" (deleted)").unwrap_or(name);
     let is_version = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let programs = [("nodejs", "node"), ("node", "node"), ("python", "python")];

@@ -1,4 +1,4 @@
-//! Where the event loop pins its latest snapshot, and how others ask it for a newer one.
+//! Health of the event loop, and exchange of metrics snapshots with the thread that serves them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,91 +6,91 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
-use super::snapshot::Snapshot;
+use super::snapshot::MetricsSnapshot;
 use crate::clock::monotonic_ns;
 
-/// An event loop that hasn't turned for so long hangs. Longer than any file takes to be read,
-/// shorter than a minute.
-pub const HANG: Duration = Duration::from_secs(30);
+/// Time without a heartbeat after which the event loop counts as hung: longer than reading any file
+/// takes, shorter than a minute.
+pub const HANG_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Between the event loop and those who look at it from other threads.
+/// State that the event loop shares with threads that watch it.
 #[derive(Debug)]
-pub struct Board {
+pub struct HealthMonitor {
     /// `None` before the first one.
-    latest: watch::Sender<Option<Arc<Snapshot>>>,
-    asked: Notify,
-    /// `CLOCK_MONOTONIC` of the loop's last turn, ns.
-    turned_ns: AtomicU64,
-    /// The rings are being emptied.
+    latest: watch::Sender<Option<Arc<MetricsSnapshot>>>,
+    requested: Notify,
+    /// Time of the last heartbeat, in ns of `CLOCK_MONOTONIC`.
+    heartbeat_ns: AtomicU64,
+    /// The rings are being read.
     sampling: AtomicBool,
-    /// A sample came, or the host has nothing to sample.
+    /// A sample has arrived, or the host has nothing to sample.
     ready: AtomicBool,
 }
 
-impl Default for Board {
+impl Default for HealthMonitor {
     fn default() -> Self {
         Self {
             latest: watch::Sender::default(),
-            asked: Notify::new(),
-            turned_ns: AtomicU64::new(monotonic_ns()),
+            requested: Notify::new(),
+            heartbeat_ns: AtomicU64::new(monotonic_ns()),
             sampling: AtomicBool::new(false),
             ready: AtomicBool::new(false),
         }
     }
 }
 
-impl Board {
-    /// The event loop has turned once more. `sampling`: whether the rings are being emptied.
-    pub fn turn(&self, sampling: bool) {
-        self.turned_ns.store(monotonic_ns(), Ordering::Relaxed);
+impl HealthMonitor {
+    /// Records that the event loop runs. `sampling`: the rings are being read.
+    pub fn heartbeat(&self, sampling: bool) {
+        self.heartbeat_ns.store(monotonic_ns(), Ordering::Relaxed);
         self.sampling.store(sampling, Ordering::Relaxed);
     }
 
-    /// Samples arrive, or would if there were any.
+    /// Records that samples arrive, or would if there were any.
     pub fn set_ready(&self) {
         self.ready.store(true, Ordering::Relaxed);
     }
 
-    /// Resolves in the event loop when somebody wants a new snapshot, or to know whether it turns.
-    pub async fn asked(&self) {
-        self.asked.notified().await;
+    /// Resolves, in the event loop, when a new snapshot or a heartbeat is requested.
+    pub async fn snapshot_requested(&self) {
+        self.requested.notified().await;
     }
 
-    /// Pins a new snapshot.
-    pub fn publish(&self, snapshot: Snapshot) {
+    /// Publishes a new snapshot.
+    pub fn publish(&self, snapshot: MetricsSnapshot) {
         self.latest.send_replace(Some(Arc::new(snapshot)));
     }
 
-    /// A snapshot that is made now, or the latest one, if there is one, if the event loop doesn't
-    /// answer within `patience`.
-    pub async fn fresh(&self, patience: Duration) -> Option<Arc<Snapshot>> {
+    /// Requests a snapshot, and returns the latest one if the event loop doesn't answer within
+    /// `timeout`.
+    pub async fn request_snapshot(&self, timeout: Duration) -> Option<Arc<MetricsSnapshot>> {
         let mut latest = self.latest.subscribe();
         latest.mark_unchanged();
-        self.asked.notify_one();
-        // The sender is this board itself.
-        let _ = tokio::time::timeout(patience, latest.changed()).await;
+        self.requested.notify_one();
+        // The sender belongs to this monitor.
+        let _ = tokio::time::timeout(timeout, latest.changed()).await;
         latest.borrow().clone()
     }
 
-    /// How long ago the event loop turned last.
-    pub fn idle(&self) -> Duration {
-        Duration::from_nanos(monotonic_ns().saturating_sub(self.turned_ns.load(Ordering::Relaxed)))
+    /// Returns the time since the last heartbeat.
+    pub fn since_heartbeat(&self) -> Duration {
+        Duration::from_nanos(monotonic_ns().saturating_sub(self.heartbeat_ns.load(Ordering::Relaxed)))
     }
 
-    /// Why the daemon isn't healthy, if it isn't.
-    pub fn illness(&self) -> Option<String> {
-        let idle = self.idle();
-        if idle > HANG {
+    /// Returns the reason why the daemon isn't healthy, if it isn't.
+    pub fn unhealthy_reason(&self) -> Option<String> {
+        let idle = self.since_heartbeat();
+        if idle > HANG_TIMEOUT {
             return Some(format!("the event loop has hung for {} s", idle.as_secs()));
         }
-        // Before the first turn programs are being loaded.
+        // Before the first heartbeat the kernel programs are being loaded.
         let is_broken = self.ready.load(Ordering::Relaxed) && !self.sampling.load(Ordering::Relaxed);
         is_broken.then(|| "the thread that empties the kernel's rings hangs or is gone".to_owned())
     }
 
-    /// Why profiles aren't being made, if they aren't.
-    pub fn unreadiness(&self) -> Option<String> {
-        self.illness().or_else(|| {
+    /// Returns the reason why no profiles are made, if none are.
+    pub fn not_ready_reason(&self) -> Option<String> {
+        self.unhealthy_reason().or_else(|| {
             match (self.sampling.load(Ordering::Relaxed), self.ready.load(Ordering::Relaxed)) {
                 (true, true) => None,
                 (false, _) => Some("sampling hasn't begun".to_owned()),
@@ -106,38 +106,38 @@ mod tests {
 
     #[tokio::test]
     async fn who_asks_gets_a_snapshot_made_after_that() {
-        let board = Arc::new(Board::default());
-        board.publish(Snapshot { windows: 1, ..Snapshot::default() });
-        let event_loop = Arc::clone(&board);
+        let monitor = Arc::new(HealthMonitor::default());
+        monitor.publish(MetricsSnapshot { windows: 1, ..MetricsSnapshot::default() });
+        let event_loop = Arc::clone(&monitor);
         tokio::spawn(async move {
-            event_loop.asked().await;
-            event_loop.publish(Snapshot { windows: 2, ..Snapshot::default() });
+            event_loop.snapshot_requested().await;
+            event_loop.publish(MetricsSnapshot { windows: 2, ..MetricsSnapshot::default() });
         });
-        assert_eq!(board.fresh(Duration::from_secs(60)).await.expect("pinned").windows, 2);
+        assert_eq!(monitor.request_snapshot(Duration::from_secs(60)).await.expect("pinned").windows, 2);
     }
 
     #[tokio::test]
     async fn a_loop_that_does_not_answer_leaves_its_last_snapshot() {
-        let board = Board::default();
-        assert!(board.fresh(Duration::from_millis(1)).await.is_none(), "zeros would be a lie");
-        board.publish(Snapshot { windows: 1, ..Snapshot::default() });
-        assert_eq!(board.fresh(Duration::from_millis(1)).await.expect("pinned").windows, 1);
+        let monitor = HealthMonitor::default();
+        assert!(monitor.request_snapshot(Duration::from_millis(1)).await.is_none(), "zeros would be a lie");
+        monitor.publish(MetricsSnapshot { windows: 1, ..MetricsSnapshot::default() });
+        assert_eq!(monitor.request_snapshot(Duration::from_millis(1)).await.expect("pinned").windows, 1);
     }
 
     #[test]
     fn ready_needs_a_turn_with_sampling_and_a_sample() {
-        let board = Board::default();
-        assert_eq!(board.illness(), None, "loading programs is no illness");
-        assert!(board.unreadiness().is_some_and(|why| why.contains("hasn't begun")));
-        board.turn(true);
-        assert!(board.unreadiness().is_some_and(|why| why.contains("no sample")));
-        board.set_ready();
-        assert_eq!(board.unreadiness(), None);
-        board.turn(false);
-        assert!(board.illness().is_some_and(|why| why.contains("rings")));
-        board.turn(true);
-        board.turned_ns.store(monotonic_ns() - 31_000_000_000, Ordering::Relaxed);
-        assert!(board.illness().is_some_and(|why| why.contains("hung for 31 s")));
-        assert!(board.unreadiness().is_some());
+        let monitor = HealthMonitor::default();
+        assert_eq!(monitor.unhealthy_reason(), None, "loading programs is no illness");
+        assert!(monitor.not_ready_reason().is_some_and(|why| why.contains("hasn't begun")));
+        monitor.heartbeat(true);
+        assert!(monitor.not_ready_reason().is_some_and(|why| why.contains("no sample")));
+        monitor.set_ready();
+        assert_eq!(monitor.not_ready_reason(), None);
+        monitor.heartbeat(false);
+        assert!(monitor.unhealthy_reason().is_some_and(|why| why.contains("rings")));
+        monitor.heartbeat(true);
+        monitor.heartbeat_ns.store(monotonic_ns() - 31_000_000_000, Ordering::Relaxed);
+        assert!(monitor.unhealthy_reason().is_some_and(|why| why.contains("hung for 31 s")));
+        assert!(monitor.not_ready_reason().is_some());
     }
 }

@@ -1,5 +1,5 @@
-//! The listener of metrics and health. It has a thread and an event loop of its own: whether the
-//! daemon's loop hangs is what it must be able to tell.
+//! The HTTP server of metrics and health. It has a thread and an event loop of its own, so that it can
+//! report a hang of the daemon's loop.
 
 use std::fs;
 use std::io;
@@ -20,17 +20,17 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::sync::oneshot;
 
-use super::health::Board;
+use super::health::HealthMonitor;
 use super::metrics;
 use crate::export::listener::{ListenerLimits, WhenFull, serve};
 use crate::own_process::thread_priority;
 
-/// How long a scrape waits for new numbers, before it gets the last ones.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// A loop that turned so recently is fine; one that didn't is asked.
-const RECENTLY: Duration = Duration::from_secs(10);
+/// Time that a scrape waits for a new snapshot before it gets the latest one.
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Age of a heartbeat from which on a new one is requested.
+const HEARTBEAT_AGE: Duration = Duration::from_secs(10);
 
-/// Where to listen.
+/// Address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HttpAddress {
     Tcp(SocketAddr),
@@ -40,7 +40,7 @@ pub enum HttpAddress {
 impl FromStr for HttpAddress {
     type Err = String;
 
-    /// `127.0.0.1:7071`, `[::1]:7071`, or `unix:/run/jvmprof/http.sock`.
+    /// Parses `127.0.0.1:7071`, `[::1]:7071`, or `unix:/run/jvmprof/http.sock`.
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             let path = Path::new(path);
@@ -65,7 +65,7 @@ impl std::fmt::Display for HttpAddress {
     }
 }
 
-/// Why there is no listener.
+/// Error of starting the server.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     #[error("listening on {address} for metrics and health: {source}")]
@@ -74,7 +74,7 @@ pub enum HttpError {
     Thread { source: io::Error },
 }
 
-/// The listener. It ends when this is dropped.
+/// The server. It ends when this is dropped.
 #[derive(Debug)]
 pub struct HttpServer {
     address: HttpAddress,
@@ -84,17 +84,17 @@ pub struct HttpServer {
 }
 
 /// A bound socket.
-enum Bound {
+enum BoundListener {
     Tcp(std::net::TcpListener),
     Unix(std::os::unix::net::UnixListener),
 }
 
 impl HttpServer {
-    /// Listens and serves from now on.
+    /// Binds the address and starts serving.
     ///
     /// # Errors
-    /// The address is taken or not ours, or the system has no thread left.
-    pub fn start(address: &HttpAddress, board: Arc<Board>) -> Result<Self, HttpError> {
+    /// Returns an error if the address can't be bound, or the thread can't be started.
+    pub fn start(address: &HttpAddress, monitor: Arc<HealthMonitor>) -> Result<Self, HttpError> {
         let failed = |source| HttpError::Listen { address: address.clone(), source };
         let (bound, address) = bind(address).map_err(failed)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -102,7 +102,7 @@ impl HttpServer {
             .build()
             .map_err(|source| HttpError::Thread { source })?;
         let refused = Arc::new(AtomicU64::new(0));
-        let (counter, router) = (Arc::clone(&refused), router(board));
+        let (counter, router) = (Arc::clone(&refused), router(monitor));
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = std::thread::Builder::new().name("http".to_owned()).spawn(move || {
             thread_priority::lower_priority();
@@ -112,12 +112,12 @@ impl HttpServer {
         Ok(Self { address, refused, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Where it listens: with the port that was chosen, if 0 was asked for.
+    /// Returns the address, with the port that the kernel chose for port 0.
     pub fn address(&self) -> &HttpAddress {
         &self.address
     }
 
-    /// Connections that were closed because there was one too many.
+    /// Returns the number of connections that were closed since too many were open.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
@@ -132,13 +132,13 @@ impl Drop for HttpServer {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the thread of metrics and health broke down");
+            tracing::error!("the thread of metrics and health panicked");
         }
     }
 }
 
 fn limits() -> ListenerLimits {
-    // Requests here are small and quick, and a handful of clients ask.
+    // Requests are small and quick, from a handful of clients.
     ListenerLimits {
         connections: 32,
         when_full: WhenFull::CloseQuietest,
@@ -151,13 +151,13 @@ fn limits() -> ListenerLimits {
     }
 }
 
-fn bind(address: &HttpAddress) -> io::Result<(Bound, HttpAddress)> {
+fn bind(address: &HttpAddress) -> io::Result<(BoundListener, HttpAddress)> {
     match address {
         HttpAddress::Tcp(address) => {
             let listener = std::net::TcpListener::bind(address)?;
             listener.set_nonblocking(true)?;
             let address = HttpAddress::Tcp(listener.local_addr()?);
-            Ok((Bound::Tcp(listener), address))
+            Ok((BoundListener::Tcp(listener), address))
         }
         HttpAddress::Unix(path) => {
             remove_stale(path)?;
@@ -165,13 +165,13 @@ fn bind(address: &HttpAddress) -> io::Result<(Bound, HttpAddress)> {
             // For root and the daemon's group, whatever the umask is.
             fs::set_permissions(path, fs::Permissions::from_mode(0o660))?;
             listener.set_nonblocking(true)?;
-            Ok((Bound::Unix(listener), address.clone()))
+            Ok((BoundListener::Unix(listener), address.clone()))
         }
     }
 }
 
-/// Removes the socket of a daemon that was killed: one on which nobody listens. Nothing else is
-/// ever removed.
+/// Removes the socket of a daemon that was killed, to which no process listens. Nothing else is
+/// removed.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
@@ -181,34 +181,34 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-async fn run(bound: Bound, router: Router, refused: Arc<AtomicU64>, stopped: oneshot::Receiver<()>) {
+async fn run(bound: BoundListener, router: Router, refused: Arc<AtomicU64>, stopped: oneshot::Receiver<()>) {
     let shutdown = async {
         let _ = stopped.await;
     };
     // Both were bound and made non-blocking before; only a runtime without I/O could refuse them.
     match bound {
-        Bound::Tcp(listener) => match tokio::net::TcpListener::from_std(listener) {
+        BoundListener::Tcp(listener) => match tokio::net::TcpListener::from_std(listener) {
             Ok(listener) => serve(listener, router, limits(), refused, shutdown).await,
             Err(error) => tracing::error!(%error, "no metrics and health"),
         },
-        Bound::Unix(listener) => match tokio::net::UnixListener::from_std(listener) {
+        BoundListener::Unix(listener) => match tokio::net::UnixListener::from_std(listener) {
             Ok(listener) => serve(listener, router, limits(), refused, shutdown).await,
             Err(error) => tracing::error!(%error, "no metrics and health"),
         },
     }
 }
 
-fn router(board: Arc<Board>) -> Router {
+fn router(monitor: Arc<HealthMonitor>) -> Router {
     Router::new()
         .route("/", get(|| async { "jvmprof: /metrics /healthz /readyz\n" }))
         .route("/metrics", get(scrape))
         .route("/healthz", get(health))
         .route("/readyz", get(ready))
-        .with_state(board)
+        .with_state(monitor)
 }
 
-async fn scrape(State(board): State<Arc<Board>>) -> Response {
-    let Some(snapshot) = board.fresh(PATIENCE).await else {
+async fn scrape(State(monitor): State<Arc<HealthMonitor>>) -> Response {
+    let Some(snapshot) = monitor.request_snapshot(SNAPSHOT_TIMEOUT).await else {
         return (StatusCode::SERVICE_UNAVAILABLE, "nothing has been counted yet\n").into_response();
     };
     match metrics::exposition(snapshot) {
@@ -219,25 +219,25 @@ async fn scrape(State(board): State<Arc<Board>>) -> Response {
     }
 }
 
-async fn health(State(board): State<Arc<Board>>) -> Response {
-    ask_if_quiet(&board).await;
-    answer(board.illness())
+async fn health(State(monitor): State<Arc<HealthMonitor>>) -> Response {
+    refresh_heartbeat(&monitor).await;
+    probe_response(monitor.unhealthy_reason())
 }
 
-async fn ready(State(board): State<Arc<Board>>) -> Response {
-    ask_if_quiet(&board).await;
-    answer(board.unreadiness())
+async fn ready(State(monitor): State<Arc<HealthMonitor>>) -> Response {
+    refresh_heartbeat(&monitor).await;
+    probe_response(monitor.not_ready_reason())
 }
 
-/// A loop with nothing to do turns seldom: that is told apart from one that hangs by asking it.
-async fn ask_if_quiet(board: &Board) {
-    if board.idle() > RECENTLY {
-        board.fresh(PATIENCE).await;
+/// Requests a heartbeat if the last one is old: an idle loop answers, one that hangs doesn't.
+async fn refresh_heartbeat(monitor: &HealthMonitor) {
+    if monitor.since_heartbeat() > HEARTBEAT_AGE {
+        monitor.request_snapshot(SNAPSHOT_TIMEOUT).await;
     }
 }
 
-fn answer(trouble: Option<String>) -> Response {
-    match trouble {
+fn probe_response(reason: Option<String>) -> Response {
+    match reason {
         None => "ok\n".into_response(),
         Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
     }

@@ -1,8 +1,9 @@
-//! What the daemon tells of itself: metrics, health, and how it logs.
+//! The daemon's own telemetry: metrics, health and logs.
 //!
-//! Counters live where things happen and are plain numbers there. The event loop copies them into a
-//! [`Snapshot`] when a scrape asks for one, so that nothing on a sample's way locks or formats
-//! anything.
+//! Counters are plain numbers of the modules that count. The event loop copies them into a
+//! [`MetricsSnapshot`] when a scrape requests one, so that nothing on a sample's way locks or formats
+//! anything. [`metrics`] has the table of all metrics, [`HealthMonitor`] connects the event loop with
+//! the thread of the [`http_server`], and [`log`] writes to standard error.
 
 mod health;
 pub mod http_server;
@@ -10,5 +11,5 @@ pub mod log;
 pub mod metrics;
 mod snapshot;
 
-pub use health::{Board, HANG};
-pub use snapshot::{Budget, Snapshot, TargetCounts};
+pub use health::{HANG_TIMEOUT, HealthMonitor};
+pub use snapshot::{CpuBudgetStatus, MetricsSnapshot, TargetCounts};

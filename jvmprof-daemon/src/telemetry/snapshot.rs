@@ -1,4 +1,4 @@
-//! All numbers of one moment.
+//! All counters and gauges at one time.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use crate::export::parca::debuginfo_upload::UploadCounts;
 use crate::native::debuginfod::DebuginfodCounts;
 use crate::own_process::SelfUsage;
 use crate::process::container::ContainerCounts;
-use crate::process::process_table::TableCounts;
+use crate::process::process_table::ProcessTableCounts;
 use crate::sampler::SamplerCounts;
 use crate::symbolize::{CacheUsage, Outcome, SymbolCounts};
 
-/// Counters since the start, and what holds now. To add a metric, add a field here and a row in
+/// Counters since the start, and gauges. To add a metric, add a field here and a row in
 /// [`super::metrics`].
 #[derive(Clone, Debug, Default)]
-pub struct Snapshot {
+pub struct MetricsSnapshot {
     pub sampler: SamplerCounts,
-    pub table: TableCounts,
+    pub table: ProcessTableCounts,
     /// Processes that are known now.
     pub processes: u64,
     pub symbols: SymbolCounts,
@@ -40,7 +40,7 @@ pub struct Snapshot {
     pub uploads: Option<UploadCounts>,
     /// `None`: no debuginfod server is asked.
     pub debuginfod: Option<DebuginfodCounts>,
-    pub budget: Budget,
+    pub budget: CpuBudgetStatus,
     pub windows: u64,
     pub clock_steps: u64,
     pub suspends: u64,
@@ -69,12 +69,12 @@ pub struct TargetCounts {
     pub cut_labels: u64,
 }
 
-/// How often is sampled, and what that may cost.
+/// State of the CPU budget and the sampling frequency.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Budget {
+pub struct CpuBudgetStatus {
     /// Percent of one core; `None`: no limit.
     pub limit_percent: Option<f64>,
-    /// What sampling took in the last measured stretch, percent of one core.
+    /// CPU that sampling took in the last measured interval, in percent of one core.
     pub used_percent: f64,
     /// Samples per second and CPU that were asked for.
     pub wanted_hz: u32,

@@ -362,8 +362,8 @@ fn a_dump_that_its_writer_gives_up_in_the_middle_of_a_record_is_known_to_its_end
     let (mut go, mut done) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));
     done.read_exact(&mut [0]).expect("the program has begun");
     let mut table = ProcessTable::new(1 << 20);
-    let facts = procfs::facts(child.id()).expect("the process");
-    let process = table.existing(child.id(), &facts, monotonic_ns());
+    let facts = procfs::process_info(child.id()).expect("the process");
+    let process = table.insert_running(child.id(), &facts, monotonic_ns());
     let mark = jitdump_marker(process).expect("the mapping");
     let mut dump = ProcessJitDump::open(process, mark, MemoryBudget::new(1 << 20)).expect("a dump");
     let mut is_known = || {

@@ -51,9 +51,9 @@ impl Judge {
             KernelEventKind::Exit { pid, tid } => self.table.exit(pid, tid),
             KernelEventKind::Map { pid, mapping: new } => {
                 let code = mapped_code(pid, new.start, new.length, new.offset, &new.path, new.build_id);
-                self.table.map(pid, event.time_ns, code);
+                self.table.insert_mapping(pid, event.time_ns, code);
             }
-            KernelEventKind::EventsLost => self.table.events_lost(),
+            KernelEventKind::EventsLost => self.table.invalidate_all(),
             KernelEventKind::ThreadName { .. } => {}
         }
     }
@@ -65,7 +65,10 @@ impl Judge {
     fn judge(&mut self, sample: &Sample) {
         let header = &sample.header;
         let (pid, start_ns, comm) = (header.pid, header.start_ns, sample.comm());
-        let key = self.table.sampled(pid, start_ns, &comm, monotonic_ns(), |_| Some(sample.addresses())).key;
+        let key = self
+            .table
+            .process_of_sample(pid, start_ns, &comm, monotonic_ns(), |_| Some(sample.addresses()))
+            .key;
         let process = find(&self.table, key).expect("a process that was sampled");
         let (frames, before) = loop {
             // Of the samples here none waits for others: what is counted meanwhile is this one's.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::app::args::BudgetArgs;
 use crate::own_process::cpu_time;
 use crate::pipeline::Pipeline;
-use crate::telemetry::Budget;
+use crate::telemetry::CpuBudgetStatus;
 use jvmprof_common::abi::Counter;
 
 /// Default limit, percent of one core for each CPU of the host: a safety net, not a target.
@@ -81,8 +81,8 @@ impl FrequencyController {
         (next != before).then_some(next)
     }
 
-    fn state(&self) -> Budget {
-        Budget {
+    fn state(&self) -> CpuBudgetStatus {
+        CpuBudgetStatus {
             limit_percent: self.limit_percent,
             used_percent: self.used_percent,
             wanted_hz: self.wanted_hz,
@@ -144,7 +144,7 @@ impl CpuBudget {
         true
     }
 
-    pub(super) fn state(&self) -> Budget {
+    pub(super) fn state(&self) -> CpuBudgetStatus {
         self.controller.state()
     }
 

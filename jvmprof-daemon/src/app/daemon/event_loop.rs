@@ -26,8 +26,8 @@ use crate::own_process::{SelfUsage, allocator};
 use crate::pipeline::Pipeline;
 use crate::pipeline::labels::LabelOptions;
 use crate::profile::model::Batch;
-use crate::telemetry::Snapshot;
-use crate::telemetry::log::LogLimit;
+use crate::telemetry::MetricsSnapshot;
+use crate::telemetry::log::LogRateLimit;
 
 /// Longest time for which samples are processed before signals and deadlines are checked.
 const POLL_LIMIT: Duration = Duration::from_millis(200);
@@ -44,7 +44,7 @@ const SINK_CHANGE_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) async fn profile(
     args: &DaemonArgs,
     settings: &BTreeMap<String, Setting>,
-    log: LogLimit,
+    log: LogRateLimit,
 ) -> anyhow::Result<()> {
     let telemetry = DaemonTelemetry::start(&args.telemetry, log)?;
     let delivery = sinks::open(args, SampleTotals::default())?;
@@ -282,7 +282,7 @@ impl DaemonLoop {
 
     /// Publishes a snapshot for scrapes.
     fn publish(&mut self) {
-        self.telemetry.publish(Snapshot {
+        self.telemetry.publish(MetricsSnapshot {
             sinks: sinks::since_start(&self.replaced, self.delivery.counts()).into_iter().collect(),
             uploads: self.uploads.counts(),
             debuginfod: self.debuginfod.as_ref().map(|server| server.counts()),

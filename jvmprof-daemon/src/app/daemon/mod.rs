@@ -17,10 +17,10 @@ use super::args::DaemonArgs;
 use super::errors::UsageError;
 use crate::config::{Setting, SettingSource, Settings};
 use crate::own_process::thread_priority;
-use crate::telemetry::log::LogLimit;
+use crate::telemetry::log::LogRateLimit;
 
 /// Prints the example or checks the settings if that is requested, else profiles.
-pub(super) fn run(args: &DaemonArgs, settings: &Settings, log: LogLimit) -> anyhow::Result<()> {
+pub(super) fn run(args: &DaemonArgs, settings: &Settings, log: LogRateLimit) -> anyhow::Result<()> {
     if args.config.example_config {
         std::io::stdout().write_all(super::settings::schema().example().as_bytes())?;
         return Ok(());
@@ -43,7 +43,7 @@ pub(super) fn run(args: &DaemonArgs, settings: &Settings, log: LogLimit) -> anyh
 }
 
 /// Starts the event loop.
-fn profile(args: &DaemonArgs, settings: &BTreeMap<String, Setting>, log: LogLimit) -> anyhow::Result<()> {
+fn profile(args: &DaemonArgs, settings: &BTreeMap<String, Setting>, log: LogRateLimit) -> anyhow::Result<()> {
     // One thread is enough, and a second one would be woken for each tick: encoding and files go to
     // blocking threads, and the rings have a thread of their own.
     tokio::runtime::Builder::new_current_thread()

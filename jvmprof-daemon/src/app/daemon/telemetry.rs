@@ -9,8 +9,8 @@ use crate::app::args::TelemetryArgs;
 use crate::own_process::{HostCpu, SelfUsage};
 use crate::pipeline::Pipeline;
 use crate::telemetry::http_server::{HttpAddress, HttpServer};
-use crate::telemetry::log::LogLimit;
-use crate::telemetry::{Board, Snapshot};
+use crate::telemetry::log::LogRateLimit;
+use crate::telemetry::{HealthMonitor, MetricsSnapshot};
 
 /// Share of busy CPU time below which a host is idle: it has nothing to be sampled.
 const IDLE_SHARE: f64 = 0.01;
@@ -22,9 +22,9 @@ const STATUS_INTERVAL: Duration = Duration::from_secs(30);
 /// The publishing side of metrics and health, and systemd's notifications.
 #[derive(Debug)]
 pub(super) struct DaemonTelemetry {
-    board: Arc<Board>,
+    monitor: Arc<HealthMonitor>,
     http: Option<HttpServer>,
-    log: LogLimit,
+    log: LogRateLimit,
     watchdog: Option<Duration>,
     host: Option<HostCpu>,
     next_status: Instant,
@@ -37,9 +37,9 @@ impl DaemonTelemetry {
     ///
     /// # Errors
     /// The address can't be listened on.
-    pub(super) fn start(args: &TelemetryArgs, log: LogLimit) -> anyhow::Result<Self> {
-        let board = Arc::new(Board::default());
-        let http = args.http_address.as_ref().map(|address| HttpServer::start(address, Arc::clone(&board)));
+    pub(super) fn start(args: &TelemetryArgs, log: LogRateLimit) -> anyhow::Result<Self> {
+        let monitor = Arc::new(HealthMonitor::default());
+        let http = args.http_address.as_ref().map(|address| HttpServer::start(address, Arc::clone(&monitor)));
         let http = http.transpose()?;
         if let Some(http) = &http {
             tracing::info!(address = %http.address(), "serving metrics and health");
@@ -50,7 +50,7 @@ impl DaemonTelemetry {
             }
         }
         Ok(Self {
-            board,
+            monitor,
             http,
             log,
             watchdog: sd_notify::watchdog_enabled(),
@@ -77,20 +77,20 @@ impl DaemonTelemetry {
 
     /// Resolves when a scrape waits for a snapshot.
     pub(super) async fn snapshot_requested(&self) {
-        self.board.asked().await;
+        self.monitor.snapshot_requested().await;
     }
 
     /// Feeds the watchdog and updates health and status; called on each turn of the event loop.
     pub(super) fn update(&mut self, pipeline: &Pipeline) {
         let is_sampling = pipeline.is_sampling();
-        self.board.turn(is_sampling);
+        self.monitor.heartbeat(is_sampling);
         // Without the ring reader all samples are lost: the service manager restarts the daemon.
         if self.watchdog.is_some() && is_sampling {
             notify(&[NotifyState::Watchdog]);
         }
         if !self.is_ready && (pipeline.samples() > 0 || self.host_is_idle()) {
             self.is_ready = true;
-            self.board.set_ready();
+            self.monitor.set_ready();
         }
         if Instant::now() >= self.next_status {
             self.next_status = Instant::now() + STATUS_INTERVAL;
@@ -104,9 +104,9 @@ impl DaemonTelemetry {
     }
 
     /// Returns the counts of the pipeline and of this.
-    pub(super) fn snapshot(&self, pipeline: &mut Pipeline) -> Snapshot {
+    pub(super) fn snapshot(&self, pipeline: &mut Pipeline) -> MetricsSnapshot {
         let counts = pipeline.counts();
-        Snapshot {
+        MetricsSnapshot {
             sampler: counts.sampler,
             table: counts.table,
             processes: counts.processes,
@@ -125,19 +125,23 @@ impl DaemonTelemetry {
             suppressed_messages: self.log.total(),
             refused_connections: self.http.as_ref().map_or(0, HttpServer::refused),
             usage: SelfUsage::now(),
-            ..Snapshot::default()
+            ..MetricsSnapshot::default()
         }
     }
 
     /// Publishes a snapshot for scrapes.
-    pub(super) fn publish(&self, snapshot: Snapshot) {
-        self.board.publish(snapshot);
+    pub(super) fn publish(&self, snapshot: MetricsSnapshot) {
+        self.monitor.publish(snapshot);
     }
 
     /// Logs how many messages were suppressed.
     pub(super) fn log_suppressed(&self) {
         for suppressed in self.log.take() {
-            tracing::warn!(place = suppressed.place, messages = suppressed.count, "messages were held back");
+            tracing::warn!(
+                place = suppressed.callsite,
+                messages = suppressed.count,
+                "messages were held back"
+            );
         }
     }
 }

@@ -46,7 +46,7 @@ impl RunningJvm {
         if libjvm.is_none() && matches!(read, Err(HotspotError::NotHotspot(_))) {
             return None;
         }
-        let facts = procfs::facts(pid).ok()?;
+        let facts = procfs::process_info(pid).ok()?;
         let executable =
             facts.executable.map_or_else(|| facts.comm.clone(), |path| path.display().to_string());
         let path = libjvm.map(|mapping| mapping.path.to_string());

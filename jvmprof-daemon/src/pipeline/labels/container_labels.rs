@@ -8,14 +8,14 @@ use std::time::Instant;
 use super::Labels;
 use crate::process::cgroup::Cgroup;
 use crate::process::container::{
-    ContainerCounts, ContainerMetadata, Containers, ContainersError, ContainersOptions, Lookup,
+    ContainerCounts, ContainerMetadata, Containers, ContainersError, ContainersOptions, MetadataLookup,
 };
 
 /// A process's container and what is known of it.
 #[derive(Debug)]
 pub(super) struct ProcessContainer {
     id: Option<Arc<str>>,
-    lookup: Lookup,
+    lookup: MetadataLookup,
     generation: u64,
 }
 
@@ -39,7 +39,7 @@ impl ContainerLookup {
     pub(super) fn find(&self, cgroup: Option<&Cgroup>) -> ProcessContainer {
         let container = cgroup.and_then(|cgroup| cgroup.container.as_ref());
         let id = container.map(|container| container.id.as_str().into());
-        let mut contained = ProcessContainer { id, lookup: Lookup::Unknown, generation: 0 };
+        let mut contained = ProcessContainer { id, lookup: MetadataLookup::NotFound, generation: 0 };
         if let (Some(containers), Some(id)) = (&self.containers, &contained.id) {
             contained.generation = containers.generation();
             contained.lookup = containers.lookup(id, Instant::now());
@@ -50,22 +50,22 @@ impl ContainerLookup {
     /// True if more is known than before.
     pub(super) fn refresh(&self, contained: &mut ProcessContainer) -> bool {
         let (Some(containers), Some(id)) = (&self.containers, &contained.id) else { return false };
-        if matches!(contained.lookup, Lookup::Known(_)) {
+        if matches!(contained.lookup, MetadataLookup::Found(_)) {
             return false;
         }
         let generation = containers.generation();
-        if generation == contained.generation && contained.lookup == Lookup::Unknown {
+        if generation == contained.generation && contained.lookup == MetadataLookup::NotFound {
             return false;
         }
         contained.generation = generation;
         contained.lookup = containers.lookup(id, Instant::now());
-        matches!(contained.lookup, Lookup::Known(_))
+        matches!(contained.lookup, MetadataLookup::Found(_))
     }
 
     /// These samples go out as they are.
     pub(super) fn count_unlabelled(&mut self, contained: &ProcessContainer, samples: u64) {
         let asked = self.containers.is_some() && contained.id.is_some();
-        if asked && !matches!(contained.lookup, Lookup::Known(_)) {
+        if asked && !matches!(contained.lookup, MetadataLookup::Found(_)) {
             self.unlabelled += samples;
         }
     }
@@ -90,7 +90,7 @@ impl ContainerLookup {
 impl ProcessContainer {
     /// True if waiting for its labels makes sense.
     pub(super) fn is_awaited(&self) -> bool {
-        self.lookup == Lookup::Awaited
+        self.lookup == MetadataLookup::Pending
     }
 
     /// Adds its labels.
@@ -98,14 +98,14 @@ impl ProcessContainer {
         if let Some(id) = &self.id {
             labels.put("container_id", id);
         }
-        if let Lookup::Known(metadata) = &self.lookup {
+        if let MetadataLookup::Found(metadata) = &self.lookup {
             label(metadata, labels);
         }
     }
 
     /// Adds what only rules see. The names are those of Prometheus.
     pub(super) fn label_meta(&self, labels: &mut Labels) {
-        if let Lookup::Known(metadata) = &self.lookup {
+        if let MetadataLookup::Found(metadata) = &self.lookup {
             meta(metadata, labels);
         }
     }
@@ -167,7 +167,7 @@ mod tests {
             pod_labels: [("app.kubernetes.io/name".to_owned(), "cart".to_owned())].into(),
             ..ContainerMetadata::default()
         };
-        let lookup = Lookup::Known(Arc::new(metadata));
+        let lookup = MetadataLookup::Found(Arc::new(metadata));
         let contained = ProcessContainer { id: Some("abc".into()), lookup, generation: 0 };
         let mut labels = Labels::default();
         contained.label(&mut labels);

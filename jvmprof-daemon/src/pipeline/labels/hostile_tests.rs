@@ -81,10 +81,10 @@ fn a_process_can_choose_values_and_no_names_whatever_it_calls_itself() {
     let dir = tempfile::tempdir().expect("a folder");
     let child = hostile(dir.path());
     let pid = child.0.id();
-    let facts = procfs::facts(pid).expect("a child can be read");
+    let facts = procfs::process_info(pid).expect("a child can be read");
     assert_eq!(facts.parent, std::process::id(), "its name ends no field of its stat");
     let mut table = ProcessTable::default();
-    table.existing(pid, &facts, monotonic_ns());
+    table.insert_running(pid, &facts, monotonic_ns());
     let process = table.get(pid).expect("it was added");
     // All that is known of it becomes labels of its own.
     let map = "{ regex = '__meta_(.+)', replacement = 'meta_$1', action = 'labelmap' }";

@@ -78,7 +78,7 @@ pub(super) fn add_meta(labels: &mut Labels, process: &Process, jvm: Option<&JvmL
     if let Some(build_id) = process.main_mapping().and_then(|mapping| mapping.build_id) {
         meta("process_executable_build_id", &build_id.to_string());
     }
-    if let Some(facts) = process.facts() {
+    if let Some(facts) = process.info() {
         meta("process_ppid", &facts.parent.to_string());
         meta("process_cmdline", &facts.cmdline);
         meta("process_uid", &facts.uid.to_string());

@@ -14,8 +14,8 @@ use crate::profile::model::{Batch, Series};
 /// A table with this process in it.
 fn table() -> ProcessTable {
     let mut table = ProcessTable::default();
-    let facts = procfs::facts(std::process::id()).expect("a process may read itself");
-    table.existing(std::process::id(), &facts, monotonic_ns());
+    let facts = procfs::process_info(std::process::id()).expect("a process may read itself");
+    table.insert_running(std::process::id(), &facts, monotonic_ns());
     table
 }
 
@@ -72,7 +72,7 @@ fn labels_follow_what_becomes_known_of_a_jvm() {
 fn rules_see_meta_labels_and_series_do_not() {
     let table = table();
     let process = table.get(std::process::id()).expect("it was added");
-    let facts = process.facts().expect("they were read");
+    let facts = process.info().expect("they were read");
     let rules = [
         "{ source_labels = ['__meta_process_ppid', '__meta_process_uid'], target_label = 'who' }",
         "{ source_labels = ['__meta_process_cmdline'], target_label = 'cmdline' }",
@@ -160,7 +160,7 @@ fn what_is_not_wanted_is_dropped_unseen_unless_its_code_could_tell_more() {
         "/usr/lib/jvm/java-17-openjdk-amd64/lib/server/libjvm.so",
         None,
     );
-    jvm.map(5_000_000, monotonic_ns(), code);
+    jvm.insert_mapping(5_000_000, monotonic_ns(), code);
     let jvm = jvm.get(5_000_000).expect("it was told of");
     assert!(jvm.is_jvm() && !unwanted.drops_unseen(jvm, 1));
 }

@@ -1,4 +1,4 @@
-//! Asking a runtime that speaks Kubernetes' CRI: containerd, CRI-O, cri-dockerd.
+//! Client of Kubernetes' CRI: containerd, CRI-O, cri-dockerd.
 
 use std::path::Path;
 
@@ -13,32 +13,32 @@ use crate::proto::cri::{
     PodSandboxFilter,
 };
 
-/// An answer's size: a pod's annotations may take 256 KiB (Kubernetes `TotalAnnotationSizeLimitB`),
-/// and a container has its own.
+/// Most bytes of an answer: a pod's annotations may take 256 KiB (Kubernetes
+/// `TotalAnnotationSizeLimitB`), and a container has its own.
 const MAX_ANSWER_BYTES: usize = 2 << 20;
 
-/// A connection to the runtime, made when it is first needed and again when it broke.
+/// A connection to the runtime, made at the first query and again after it broke.
 #[derive(Debug)]
-pub(super) struct Cri {
+pub(super) struct CriClient {
     client: RuntimeServiceClient<Channel>,
 }
 
-impl Cri {
+impl CriClient {
     pub(super) fn new(socket: &Path) -> Result<Self, Error> {
         let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))?;
         let client = RuntimeServiceClient::new(endpoint.connect_lazy());
         Ok(Self { client: client.max_decoding_message_size(MAX_ANSWER_BYTES) })
     }
 
-    /// One container is asked for rather than all listed: then nothing that another pod says of
-    /// itself, however long, stands in the way.
-    pub(super) async fn ask(
+    /// Queries a container and its pod. Only these are listed, so that the metadata of another pod,
+    /// however long, does no harm.
+    pub(super) async fn query(
         &mut self,
         id: &str,
         options: &ContainersOptions,
     ) -> Result<Option<ContainerMetadata>, Status> {
         let container = self.container(id).await?;
-        // What holds a pod's namespaces isn't listed with the containers, and has the pod's id.
+        // A pod's sandbox isn't listed with the containers, and has the pod's id.
         let pod_id = container.as_ref().map_or(id, |container| &*container.pod_sandbox_id).to_owned();
         let pod = self.pod(&pod_id).await?;
         if container.is_none() && pod.is_none() {
@@ -70,13 +70,12 @@ fn metadata(
     if let Some(mut container) = container {
         known.container = container.metadata.and_then(|metadata| value(metadata.name));
         known.image = image(container.image.unwrap_or_default(), container.image_ref);
-        // Should the pod have left the runtime's list already, the kubelet told the container of it
-        // as well.
-        let mut told = |name: &str| container.labels.remove(name).and_then(value);
-        known.namespace = told(NAMESPACE);
-        known.pod = told(POD);
-        known.pod_uid = told(POD_UID);
-        if let Some(name) = told(CONTAINER) {
+        // The kubelet labels the container as well, in case the pod isn't listed any more.
+        let mut label = |name: &str| container.labels.remove(name).and_then(value);
+        known.namespace = label(NAMESPACE);
+        known.pod = label(POD);
+        known.pod_uid = label(POD_UID);
+        if let Some(name) = label(CONTAINER) {
             known.container = Some(name);
         }
     }
@@ -92,8 +91,8 @@ fn metadata(
     known
 }
 
-/// What says most to a reader. CRI-O lists what a kubelet resolved, a bare id, and keeps the
-/// image's name in the reference alone (`registry.example/shop/cart@sha256:...`).
+/// Returns the most readable name of an image. CRI-O lists what a kubelet resolved, a bare id, and
+/// keeps the image's name in the reference alone (`registry.example/shop/cart@sha256:...`).
 fn image(image: ImageSpec, reference: String) -> Option<String> {
     let names = [image.user_specified_image, image.image, reference].map(value);
     let named = names.iter().flatten().find(|name| !is_image_id(name)).cloned();
@@ -112,7 +111,7 @@ mod tests {
     const ID: &str = "e1646d8088d06fb9420e536fdda0fccd71a3aa5212ccb107b9289613e935603c";
 
     #[test]
-    fn an_image_has_a_name_where_the_runtime_tells_one() {
+    fn an_image_has_a_name_if_the_runtime_has_one() {
         let id = format!("sha256:{ID}");
         let digest = format!("localhost/jvm@{id}");
         for (written, resolved, reference, expected) in [

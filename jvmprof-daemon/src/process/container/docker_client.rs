@@ -1,4 +1,4 @@
-//! Asking Docker: its HTTP API (`GET /containers/ID/json`) over its socket.
+//! Client of Docker's HTTP API (`GET /containers/ID/json`) over its socket.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -16,65 +16,65 @@ use super::error::RuntimeError;
 use super::kubelet_labels::{CONTAINER, NAMESPACE, POD, POD_UID, allowed, value};
 use super::{ContainerMetadata, ContainersOptions};
 
-/// An answer's size: its environment and mounts come along.
+/// Most bytes of an answer, which has environment and mounts, too.
 const MAX_ANSWER_BYTES: usize = 2 << 20;
 
-/// Connects for each question: there are few.
+/// Client that connects for each query, since there are few.
 #[derive(Debug)]
-pub(super) struct Docker {
+pub(super) struct DockerClient {
     socket: PathBuf,
 }
 
-/// What is needed of the answer.
+/// The needed fields of the answer.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Inspected {
+struct DockerContainer {
     #[serde(default)]
     name: String,
-    config: Config,
+    config: DockerConfig,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Config {
+struct DockerConfig {
     #[serde(default)]
     image: String,
     labels: Option<HashMap<String, String>>,
 }
 
-impl Docker {
+impl DockerClient {
     pub(super) fn new(socket: &Path) -> Self {
         Self { socket: socket.to_owned() }
     }
 
-    pub(super) async fn ask(
+    pub(super) async fn query(
         &self,
         id: &str,
         options: &ContainersOptions,
     ) -> Result<Option<ContainerMetadata>, RuntimeError> {
-        // It becomes part of a path.
+        // The id becomes part of a path.
         if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
             return Ok(None);
         }
         let Some(body) = self.get(&format!("/containers/{id}/json")).await? else { return Ok(None) };
-        let inspected = serde_json::from_slice::<Inspected>(&body)
+        let inspected = serde_json::from_slice::<DockerContainer>(&body)
             .map_err(|error| self.bad_answer(format!("no container's description: {error}")))?;
         Ok(Some(metadata(inspected, options)))
     }
 
-    /// The body of an answer; `None` if there is no such thing.
+    /// Returns the body of an answer; `None` for status 404.
     async fn get(&self, path: &str) -> Result<Option<Bytes>, RuntimeError> {
         let http = |source| RuntimeError::Http { socket: self.socket.clone(), source };
         let stream = UnixStream::connect(&self.socket)
             .await
             .map_err(|source| RuntimeError::Connection { socket: self.socket.clone(), source })?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(http)?;
-        // It ends when `sender` is dropped; what goes wrong in it, `sender` tells.
+        // It ends when `sender` is dropped, which also returns its errors.
         tokio::spawn(connection);
         let request = Request::get(path)
             .header(HOST, "docker")
             .body(Empty::<Bytes>::new())
-            .map_err(|error| self.bad_answer(format!("not asked for: {error}")))?;
+            .map_err(|error| self.bad_answer(format!("not requested: {error}")))?;
         let response = sender.send_request(request).await.map_err(http)?;
         match response.status() {
             StatusCode::OK => {}
@@ -91,14 +91,14 @@ impl Docker {
     }
 }
 
-fn metadata(inspected: Inspected, options: &ContainersOptions) -> ContainerMetadata {
-    let Inspected { name, config } = inspected;
+fn metadata(inspected: DockerContainer, options: &ContainersOptions) -> ContainerMetadata {
+    let DockerContainer { name, config } = inspected;
     let mut labels = config.labels.unwrap_or_default();
-    let mut told = |name: &str| labels.remove(name).and_then(value);
-    let (namespace, pod, pod_uid) = (told(NAMESPACE), told(POD), told(POD_UID));
+    let mut label = |name: &str| labels.remove(name).and_then(value);
+    let (namespace, pod, pod_uid) = (label(NAMESPACE), label(POD), label(POD_UID));
     let name = name.trim_start_matches('/').to_owned();
     ContainerMetadata {
-        container: told(CONTAINER).or_else(|| value(name)),
+        container: label(CONTAINER).or_else(|| value(name)),
         image: value(config.image),
         pod_labels: allowed(labels, &options.pod_labels),
         pod_annotations: std::collections::BTreeMap::new(),

@@ -3,17 +3,17 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why a runtime didn't answer.
+/// Error of a query.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RuntimeError {
-    #[error("asking {} for a container: {}: {}", socket.display(), status.code(), status.message())]
+    #[error("querying {} for a container: {}: {}", socket.display(), status.code(), status.message())]
     Cri { socket: PathBuf, status: Box<tonic::Status> },
-    #[error("asking {} for a container: {source}", socket.display())]
+    #[error("querying {} for a container: {source}", socket.display())]
     Connection { socket: PathBuf, source: std::io::Error },
-    #[error("asking {} for a container: {source}", socket.display())]
+    #[error("querying {} for a container: {source}", socket.display())]
     Http { socket: PathBuf, source: hyper::Error },
-    #[error("asking {} for a container: the answer is {what}", socket.display())]
+    #[error("querying {} for a container: the answer is {what}", socket.display())]
     Answer { socket: PathBuf, what: String },
-    #[error("asking {} for a container: no answer within {timeout:?}", socket.display())]
+    #[error("querying {} for a container: no answer within {timeout:?}", socket.display())]
     TimedOut { socket: PathBuf, timeout: Duration },
 }

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::MAX_VALUE_BYTES;
 
-/// The labels by which a kubelet, and cri-dockerd after it, tells a runtime whose container it is
+/// Labels by which a kubelet and cri-dockerd mark the pod of a container
 /// (Kubernetes `pkg/kubelet/types/labels.go`).
 pub(super) const NAMESPACE: &str = "io.kubernetes.pod.namespace";
 pub(super) const POD: &str = "io.kubernetes.pod.name";
 pub(super) const POD_UID: &str = "io.kubernetes.pod.uid";
 pub(super) const CONTAINER: &str = "io.kubernetes.container.name";
 
-/// What the list of names lets through.
+/// Returns the labels whose names are in the list.
 pub(super) fn allowed(all: HashMap<String, String>, names: &BTreeSet<String>) -> BTreeMap<String, String> {
     let matches = |name: &str| {
         names.contains(name)
@@ -26,7 +26,7 @@ pub(super) fn allowed(all: HashMap<String, String>, names: &BTreeSet<String>) ->
         .collect()
 }
 
-/// A value as it is kept: nothing for an empty one, and no more bytes than allowed.
+/// Returns a value cut to the limit; `None` for an empty one.
 pub(super) fn value(mut text: String) -> Option<String> {
     text.truncate(text.floor_char_boundary(MAX_VALUE_BYTES));
     (!text.is_empty()).then_some(text)

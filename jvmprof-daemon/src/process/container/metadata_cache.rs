@@ -1,80 +1,81 @@
-//! What is known so far: between those who ask and the thread that knows.
+//! Metadata of containers that is known so far, shared by the pipeline and the query thread.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{ContainerCounts, ContainerMetadata, Lookup, MAX_KNOWN};
+use super::{ContainerCounts, ContainerMetadata, MAX_CONTAINERS, MetadataLookup};
 
-/// A container's id, on its way to the thread that asks.
-pub(super) type Wanted = Arc<str>;
+/// Id of a container.
+pub(super) type ContainerId = Arc<str>;
 
 #[derive(Debug, Default)]
-pub(super) struct Shared {
-    known: Mutex<Known>,
+pub(super) struct MetadataCache {
+    state: Mutex<CacheState>,
     generation: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Known {
-    containers: HashMap<Arc<str>, Entry>,
-    runtimes: Runtimes,
+struct CacheState {
+    containers: HashMap<ContainerId, CacheEntry>,
+    availability: RuntimeAvailability,
     counts: ContainerCounts,
 }
 
 #[derive(Debug)]
-enum Entry {
-    Known(Arc<ContainerMetadata>),
-    /// Asked for since then.
-    Wanted(Instant),
+enum CacheEntry {
+    Found(Arc<ContainerMetadata>),
+    /// Queried since this time.
+    Pending(Instant),
 }
 
-/// Whether there is anyone to ask.
+/// Availability of container runtimes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Runtimes {
-    /// Nobody has looked yet.
+pub(super) enum RuntimeAvailability {
+    /// Sockets haven't been searched yet.
     #[default]
-    NotLooked,
-    /// No socket is there.
-    None,
-    /// At least one answers, or hasn't been asked yet.
-    Some,
-    /// None has answered since then.
-    Silent(Instant),
+    NotDiscovered,
+    /// There is no socket.
+    NoSocket,
+    /// At least one runtime answers, or hasn't been queried yet.
+    Available,
+    /// None has answered since this time.
+    Unresponsive(Instant),
 }
 
-impl Shared {
-    /// `send` has a container asked for; false if there is no room.
+impl MetadataCache {
+    /// Returns what is known of a container. `send` queues a query; it returns false if the queue is
+    /// full.
     pub(super) fn lookup(
         &self,
         id: &str,
         now: Instant,
         wait: Duration,
-        send: impl FnOnce(Wanted) -> bool,
-    ) -> Lookup {
-        let mut known = self.lock();
-        let since = match known.containers.get(id) {
-            Some(Entry::Known(metadata)) => return Lookup::Known(Arc::clone(metadata)),
-            Some(Entry::Wanted(since)) => *since,
+        send: impl FnOnce(ContainerId) -> bool,
+    ) -> MetadataLookup {
+        let mut state = self.lock();
+        let since = match state.containers.get(id) {
+            Some(CacheEntry::Found(metadata)) => return MetadataLookup::Found(Arc::clone(metadata)),
+            Some(CacheEntry::Pending(since)) => *since,
             None => {
                 let id: Arc<str> = id.into();
-                if known.containers.len() >= MAX_KNOWN || !send(Arc::clone(&id)) {
-                    known.counts.turned_away += 1;
-                    return Lookup::Unknown;
+                if state.containers.len() >= MAX_CONTAINERS || !send(Arc::clone(&id)) {
+                    state.counts.over_limit += 1;
+                    return MetadataLookup::NotFound;
                 }
-                known.containers.insert(id, Entry::Wanted(now));
+                state.containers.insert(id, CacheEntry::Pending(now));
                 now
             }
         };
         let in_time = |since: Instant| now.saturating_duration_since(since) < wait;
-        let awaited = match known.runtimes {
-            Runtimes::None => false,
-            // Who starts while nobody answers doesn't wait once more for each container.
-            Runtimes::Silent(silent) => in_time(since) && in_time(silent),
-            Runtimes::NotLooked | Runtimes::Some => in_time(since),
+        let is_pending = match state.availability {
+            RuntimeAvailability::NoSocket => false,
+            // If no runtime answers, not every new container waits for it once more.
+            RuntimeAvailability::Unresponsive(silent) => in_time(since) && in_time(silent),
+            RuntimeAvailability::NotDiscovered | RuntimeAvailability::Available => in_time(since),
         };
-        if awaited { Lookup::Awaited } else { Lookup::Unknown }
+        if is_pending { MetadataLookup::Pending } else { MetadataLookup::NotFound }
     }
 
     pub(super) fn generation(&self) -> u64 {
@@ -89,18 +90,19 @@ impl Shared {
         self.lock().counts
     }
 
-    /// True if somebody still wants to know.
-    pub(super) fn is_wanted(&self, id: &str) -> bool {
-        matches!(self.lock().containers.get(id), Some(Entry::Wanted(_)))
+    /// Returns true if the container is still needed and not found.
+    pub(super) fn is_pending(&self, id: &str) -> bool {
+        matches!(self.lock().containers.get(id), Some(CacheEntry::Pending(_)))
     }
 
-    pub(super) fn learned(&self, id: &Arc<str>, metadata: ContainerMetadata) {
-        let mut known = self.lock();
-        if let Some(entry) = known.containers.get_mut(id) {
-            *entry = Entry::Known(Arc::new(metadata));
-            known.counts.answered += 1;
+    /// Stores the metadata of a container.
+    pub(super) fn insert(&self, id: &Arc<str>, metadata: ContainerMetadata) {
+        let mut state = self.lock();
+        if let Some(entry) = state.containers.get_mut(id) {
+            *entry = CacheEntry::Found(Arc::new(metadata));
+            state.counts.found += 1;
         }
-        drop(known);
+        drop(state);
         self.changed();
     }
 
@@ -108,11 +110,11 @@ impl Shared {
         change(&mut self.lock().counts);
     }
 
-    pub(super) fn set_runtimes(&self, runtimes: Runtimes) {
-        let mut known = self.lock();
-        if known.runtimes != runtimes {
-            known.runtimes = runtimes;
-            drop(known);
+    pub(super) fn set_availability(&self, availability: RuntimeAvailability) {
+        let mut state = self.lock();
+        if state.availability != availability {
+            state.availability = availability;
+            drop(state);
             self.changed();
         }
     }
@@ -121,8 +123,8 @@ impl Shared {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Whoever panicked left nothing half done: each change is one assignment.
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the state. A thread that panicked left no change half done: each is one assignment.
+    fn lock(&self) -> MutexGuard<'_, CacheState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,8 +1,8 @@
-//! What the host's container runtimes know of containers: pods, namespaces, names, images.
+//! Metadata of containers from the host's container runtimes: pods, namespaces, names, images.
 //!
-//! The node's own runtime is asked, over its socket: no API server is loaded and no rights in the
-//! cluster are needed. Nothing waits here: who wants to know asks, is told that the answer is on
-//! its way, and asks again when [`Containers::generation`] has changed.
+//! The node's own runtime is queried, over its socket: no API server is loaded, and no rights in the
+//! cluster are needed. A lookup doesn't block: it returns [`MetadataLookup::Pending`] while a query is
+//! under way, and is repeated when [`Containers::generation`] has changed.
 
 mod cri_client;
 mod docker_client;
@@ -22,48 +22,47 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use metadata_cache::{Shared, Wanted};
+use metadata_cache::{ContainerId, MetadataCache};
 
-/// Containers that wait to be asked for; more are asked for later.
+/// Most queued queries; containers beyond that are queried later.
 const MAX_QUEUED: usize = 1024;
-/// Containers that are remembered; more than that run on no host that was heard of.
-const MAX_KNOWN: usize = 16_384;
-/// Bytes of a name, an image, a label's or an annotation's value; more is cut off. Whoever makes a
-/// label of it cuts before that, at 1,024 characters.
+/// Most containers in the cache: more than run on any known host.
+const MAX_CONTAINERS: usize = 16_384;
+/// Most bytes of a name, an image, a label's or an annotation's value; the rest is cut off. Labels of
+/// series are cut before that, at 1,024 characters.
 pub const MAX_VALUE_BYTES: usize = 4 * 1025;
 
-/// What is known of a container. What its runtime doesn't tell is `None`.
+/// Metadata of a container; `None` for what its runtime doesn't have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerMetadata {
     /// Kubernetes namespace of the pod.
     pub namespace: Option<String>,
     pub pod: Option<String>,
     pub pod_uid: Option<String>,
-    /// Name of the container in its pod, or Docker's name for it. `None` for what holds a pod's
-    /// namespaces.
+    /// Name of the container in its pod, or Docker's name for it; `None` for a pod's sandbox.
     pub container: Option<String>,
-    /// As the pod's author wrote it where the runtime tells, such as
+    /// Image as in the pod's specification if the runtime has that, such as
     /// `registry.example/shop/cart:1.2`.
     pub image: Option<String>,
-    /// The pod's labels, as far as [`ContainersOptions::pod_labels`] lets them through; Docker's
-    /// are the container's own.
+    /// Labels of the pod that [`ContainersOptions::pod_labels`] allows; Docker's are the container's
+    /// own.
     pub pod_labels: BTreeMap<String, String>,
-    /// The pod's annotations, as far as [`ContainersOptions::pod_annotations`] lets them through.
+    /// Annotations of the pod that [`ContainersOptions::pod_annotations`] allows.
     pub pod_annotations: BTreeMap<String, String>,
 }
 
-/// Whom to ask, what for, and for how long.
+/// Sockets, allowed labels and timeouts of queries.
 #[derive(Clone, Debug)]
 pub struct ContainersOptions {
-    /// Sockets to ask; empty: those of the well-known places that exist.
+    /// Sockets to query; empty: those of the well-known paths that exist.
     pub sockets: Vec<PathBuf>,
     /// Names of pod labels to keep; `*` at the end stands for any rest.
     pub pod_labels: BTreeSet<String>,
     /// The same for annotations.
     pub pod_annotations: BTreeSet<String>,
-    /// How long a container may stay [`Lookup::Awaited`].
+    /// Longest time that a container stays [`MetadataLookup::Pending`].
     pub wait: Duration,
-    /// How long a runtime may take for an answer.
+    /// Timeout of a query.
     pub timeout: Duration,
 }
 
@@ -79,77 +78,75 @@ impl Default for ContainersOptions {
     }
 }
 
-/// Why containers can't be asked for at all.
+/// Error of starting the query thread.
 #[derive(Debug, thiserror::Error)]
-#[error("starting the thread that asks container runtimes: {0}")]
+#[error("starting the thread that queries container runtimes: {0}")]
 pub struct ContainersError(#[from] io::Error);
 
-/// What asking for a container came to.
+/// Result of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Lookup {
-    Known(Arc<ContainerMetadata>),
+pub enum MetadataLookup {
+    Found(Arc<ContainerMetadata>),
     /// The answer may still come in time.
-    Awaited,
-    /// No runtime knows it, none is there to be asked, or it took too long. It may still become
-    /// known.
-    Unknown,
+    Pending,
+    /// No runtime has the container, there is no runtime, or it took too long. A later lookup may
+    /// find it.
+    NotFound,
 }
 
-/// What happened since the start.
+/// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContainerCounts {
-    /// Questions that were sent to a runtime.
-    pub asked: u64,
-    /// Containers that became known.
-    pub answered: u64,
-    /// Questions that no runtime knew an answer to; they are asked again.
+    /// Queries that were sent to a runtime.
+    pub queries: u64,
+    /// Containers that were found.
+    pub found: u64,
+    /// Queries for a container that no runtime has; they are repeated.
     pub not_found: u64,
-    /// Questions that failed: no connection, an error, no answer in time.
+    /// Queries that failed: no connection, an error, a timeout.
     pub failed: u64,
-    /// Containers that weren't asked for because too many are known or wait; they are asked for
-    /// later.
-    pub turned_away: u64,
+    /// Containers that weren't queried since the cache or the queue is full; they are queried later.
+    pub over_limit: u64,
 }
 
-/// See the module's documentation. Its thread ends with it.
+/// Cache of container metadata. Its query thread ends when this is dropped.
 #[derive(Debug)]
 pub struct Containers {
-    shared: Arc<Shared>,
-    queue: mpsc::Sender<Wanted>,
+    cache: Arc<MetadataCache>,
+    queue: mpsc::Sender<ContainerId>,
     wait: Duration,
 }
 
 impl Containers {
-    /// Starts the thread that asks; it sleeps while there is nothing to ask.
+    /// Starts the query thread, which sleeps while there is nothing to query.
     ///
     /// # Errors
-    /// See [`ContainersError`].
+    /// Returns an error if the thread can't be started.
     pub fn start(options: ContainersOptions) -> Result<Self, ContainersError> {
-        let shared = Arc::new(Shared::default());
-        let (queue, wanted) = mpsc::channel(MAX_QUEUED);
+        let cache = Arc::new(MetadataCache::default());
+        let (queue, receiver) = mpsc::channel(MAX_QUEUED);
         let wait = options.wait;
-        query_thread::spawn(options, Arc::clone(&shared), wanted)?;
-        Ok(Self { shared, queue, wait })
+        query_thread::spawn(options, Arc::clone(&cache), receiver)?;
+        Ok(Self { cache, queue, wait })
     }
 
-    /// What is known of this container; the first call for it has it asked for.
-    ///
-    /// `id`: the runtime's full id, as cgroup paths have it.
-    pub fn lookup(&self, id: &str, now: Instant) -> Lookup {
-        self.shared.lookup(id, now, self.wait, |wanted| self.queue.try_send(wanted).is_ok())
+    /// Looks up a container; the first lookup queues a query. `id`: the runtime's full id, as in cgroup
+    /// paths.
+    pub fn lookup(&self, id: &str, now: Instant) -> MetadataLookup {
+        self.cache.lookup(id, now, self.wait, |id| self.queue.try_send(id).is_ok())
     }
 
-    /// Changes whenever a lookup's result may have.
+    /// Returns a number that changes when results of lookups may have changed.
     pub fn generation(&self) -> u64 {
-        self.shared.generation()
+        self.cache.generation()
     }
 
-    /// Forgets the containers that aren't needed any more.
+    /// Removes containers that aren't needed any more.
     pub fn retain(&self, is_needed: impl Fn(&str) -> bool) {
-        self.shared.retain(is_needed);
+        self.cache.retain(is_needed);
     }
 
     pub fn counts(&self) -> ContainerCounts {
-        self.shared.counts()
+        self.cache.counts()
     }
 }

@@ -1,4 +1,4 @@
-//! The thread that asks the runtimes.
+//! The thread that queries the runtimes.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,71 +9,77 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::Receiver;
 
-use super::metadata_cache::{Runtimes, Shared, Wanted};
-use super::runtime_client::{Runtime, sockets};
+use super::metadata_cache::{ContainerId, MetadataCache, RuntimeAvailability};
+use super::runtime_client::{RuntimeClient, sockets};
 use super::{ContainerMetadata, ContainersOptions};
 use crate::own_process::thread_priority;
 
-/// When a container that no runtime knew is asked for again: first, and at most.
+/// First and longest interval of repeating a query for a container that no runtime has.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
-/// How often is looked for new sockets, while there is something to ask.
-const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+/// Interval of searching for new sockets, while there are queries.
+const DISCOVERY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Starts it. It ends when nobody can ask any more.
+/// Starts the thread. It ends when the sender of the queue is dropped.
 pub(super) fn spawn(
     options: ContainersOptions,
-    shared: Arc<Shared>,
-    wanted: Receiver<Wanted>,
+    cache: Arc<MetadataCache>,
+    queue: Receiver<ContainerId>,
 ) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let worker =
-        Worker { options, shared, runtimes: Vec::new(), looked: None, due: HashMap::new(), silent: None };
+    let worker = QueryWorker {
+        options,
+        cache,
+        runtimes: Vec::new(),
+        discovered: None,
+        due: HashMap::new(),
+        unresponsive: None,
+    };
     thread::Builder::new().name("containers".to_owned()).spawn(move || {
         thread_priority::lower_priority();
-        runtime.block_on(worker.run(wanted));
+        runtime.block_on(worker.run(queue));
     })?;
     Ok(())
 }
 
-struct Worker {
+struct QueryWorker {
     options: ContainersOptions,
-    shared: Arc<Shared>,
-    runtimes: Vec<Runtime>,
-    /// When sockets were looked for.
-    looked: Option<Instant>,
-    /// Containers that aren't known yet: when to ask, and how long to leave it afterwards.
+    cache: Arc<MetadataCache>,
+    runtimes: Vec<RuntimeClient>,
+    /// Time of the last search for sockets.
+    discovered: Option<Instant>,
+    /// Containers that aren't found yet: time of the next query, and the interval after it.
     due: HashMap<Arc<str>, (Instant, Duration)>,
-    /// Since when no runtime answers.
-    silent: Option<Instant>,
+    /// Time since when no runtime answers.
+    unresponsive: Option<Instant>,
 }
 
-impl Worker {
-    async fn run(mut self, mut wanted: Receiver<Wanted>) {
+impl QueryWorker {
+    async fn run(mut self, mut queue: Receiver<ContainerId>) {
         loop {
             let next = self.due.values().map(|(at, _)| *at).min();
-            let asked_for = tokio::select! {
-                asked_for = wanted.recv() => match asked_for {
+            let requested = tokio::select! {
+                requested = queue.recv() => match requested {
                     Some(id) => Some(id),
                     None => return,
                 },
                 () = until(next) => None,
             };
-            if let Some(id) = asked_for {
+            if let Some(id) = requested {
                 self.due.insert(id, (Instant::now(), FIRST_RETRY));
             }
-            self.look();
-            self.ask_due().await;
+            self.discover();
+            self.query_due().await;
         }
     }
 
-    /// Looks for sockets: a runtime may be installed later, and may move.
-    fn look(&mut self) {
+    /// Searches for sockets: a runtime may be installed later, and may move.
+    fn discover(&mut self) {
         let now = Instant::now();
-        if self.looked.is_some_and(|at| now.duration_since(at) < LOOK_INTERVAL) {
+        if self.discovered.is_some_and(|at| now.duration_since(at) < DISCOVERY_INTERVAL) {
             return;
         }
-        self.looked = Some(now);
+        self.discovered = Some(now);
         let sockets = sockets(&self.options.sockets);
         self.runtimes.retain(|runtime| sockets.contains(&runtime.socket));
         for socket in sockets {
@@ -82,15 +88,15 @@ impl Worker {
             }
         }
         if self.runtimes.is_empty() {
-            self.silent = None;
-            self.shared.set_runtimes(Runtimes::None);
-        } else if self.silent.is_none() {
-            self.shared.set_runtimes(Runtimes::Some);
+            self.unresponsive = None;
+            self.cache.set_availability(RuntimeAvailability::NoSocket);
+        } else if self.unresponsive.is_none() {
+            self.cache.set_availability(RuntimeAvailability::Available);
         }
     }
 
     fn add(&mut self, socket: &Path) {
-        match Runtime::new(socket) {
+        match RuntimeClient::new(socket) {
             Ok(runtime) => {
                 tracing::info!(socket = %socket.display(), "containers are asked for here");
                 self.runtimes.push(runtime);
@@ -101,52 +107,52 @@ impl Worker {
         }
     }
 
-    async fn ask_due(&mut self) {
+    async fn query_due(&mut self) {
         let now = Instant::now();
         let due: Vec<_> =
             self.due.iter().filter(|(_, (at, _))| *at <= now).map(|(id, _)| Arc::clone(id)).collect();
         for id in due {
-            if !self.shared.is_wanted(&id) {
+            if !self.cache.is_pending(&id) {
                 self.due.remove(&id);
                 continue;
             }
-            match self.ask(&id).await {
+            match self.query(&id).await {
                 Some(metadata) => {
                     self.due.remove(&id);
-                    self.shared.learned(&id, metadata);
+                    self.cache.insert(&id, metadata);
                 }
-                None => self.ask_later(&id),
+                None => self.reschedule(&id),
             }
         }
     }
 
-    fn ask_later(&mut self, id: &Arc<str>) {
+    fn reschedule(&mut self, id: &Arc<str>) {
         let now = Instant::now();
-        // Without anyone to ask there is nothing to be had before someone may be asked again.
+        // All runtimes may be paused after failures: nothing can be found before one is queried again.
         let pauses = self.runtimes.iter().map(|runtime| runtime.not_before.unwrap_or(now));
-        let earliest = pauses.min().unwrap_or(now + LOOK_INTERVAL);
+        let earliest = pauses.min().unwrap_or(now + DISCOVERY_INTERVAL);
         if let Some((at, pause)) = self.due.get_mut(id) {
             *at = earliest.max(now + *pause);
             *pause = (*pause * 2).min(LONGEST_RETRY);
         }
     }
 
-    /// Asks one runtime after the other; those that failed a moment ago are left alone.
-    async fn ask(&mut self, id: &str) -> Option<ContainerMetadata> {
+    /// Queries one runtime after the other, except those that are paused after a failure.
+    async fn query(&mut self, id: &str) -> Option<ContainerMetadata> {
         let mut answered = false;
         let mut found = None;
         for runtime in &mut self.runtimes {
             if runtime.not_before.is_some_and(|at| Instant::now() < at) {
                 continue;
             }
-            self.shared.count(|counts| counts.asked += 1);
-            match runtime.ask(id, &self.options).await {
+            self.cache.count(|counts| counts.queries += 1);
+            match runtime.query(id, &self.options).await {
                 Ok(answer) => {
                     answered = true;
                     found = answer;
                 }
                 Err(error) => {
-                    self.shared.count(|counts| counts.failed += 1);
+                    self.cache.count(|counts| counts.failed += 1);
                     tracing::warn!(%error, "a container's pod isn't known yet");
                 }
             }
@@ -155,14 +161,14 @@ impl Worker {
             }
         }
         if answered {
-            self.silent = None;
-            self.shared.set_runtimes(Runtimes::Some);
+            self.unresponsive = None;
+            self.cache.set_availability(RuntimeAvailability::Available);
             if found.is_none() {
-                self.shared.count(|counts| counts.not_found += 1);
+                self.cache.count(|counts| counts.not_found += 1);
             }
         } else if !self.runtimes.is_empty() {
-            let since = *self.silent.get_or_insert_with(Instant::now);
-            self.shared.set_runtimes(Runtimes::Silent(since));
+            let since = *self.unresponsive.get_or_insert_with(Instant::now);
+            self.cache.set_availability(RuntimeAvailability::Unresponsive(since));
         }
         found
     }

@@ -1,15 +1,15 @@
-//! The runtimes of this host: where their sockets are, and what each speaks.
+//! Clients of the container runtimes of this host: discovery of their sockets, timeouts and pauses.
 
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::cri_client::Cri;
-use super::docker_client::Docker;
+use super::cri_client::CriClient;
+use super::docker_client::DockerClient;
 use super::error::RuntimeError;
 use super::{ContainerMetadata, ContainersOptions};
 
-/// Where runtimes listen by default: containerd, CRI-O, k3s and RKE2, k0s, MicroK8s, cri-dockerd,
+/// Default sockets of runtimes: containerd, CRI-O, k3s and RKE2, k0s, MicroK8s, cri-dockerd,
 /// Docker.
 pub(super) const WELL_KNOWN: [&str; 7] = [
     "/run/containerd/containerd.sock",
@@ -21,48 +21,51 @@ pub(super) const WELL_KNOWN: [&str; 7] = [
     "/run/docker.sock",
 ];
 
-/// How long a runtime is left alone after it failed: first, and at most.
+/// First and longest pause after a runtime failed.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// A runtime that can be asked.
+/// Client of one runtime.
 #[derive(Debug)]
-pub(super) struct Runtime {
+pub(super) struct RuntimeClient {
     pub(super) socket: PathBuf,
-    speaks: Speaks,
+    api: RuntimeApi,
     pause: Duration,
-    /// Not to be asked before.
+    /// Time before which it isn't queried.
     pub(super) not_before: Option<Instant>,
 }
 
 #[derive(Debug)]
-enum Speaks {
-    Cri(Cri),
-    Docker(Docker),
+enum RuntimeApi {
+    Cri(CriClient),
+    Docker(DockerClient),
 }
 
-impl Runtime {
-    /// Doesn't connect yet. Must be called inside of a tokio runtime.
+impl RuntimeClient {
+    /// Makes a client without connecting. It must be called inside of a tokio runtime.
     pub(super) fn new(socket: &Path) -> Result<Self, tonic::transport::Error> {
         let is_docker = socket.file_name().is_some_and(|name| name == "docker.sock");
-        let speaks =
-            if is_docker { Speaks::Docker(Docker::new(socket)) } else { Speaks::Cri(Cri::new(socket)?) };
-        Ok(Self { socket: socket.to_owned(), speaks, pause: FIRST_PAUSE, not_before: None })
+        let api = if is_docker {
+            RuntimeApi::Docker(DockerClient::new(socket))
+        } else {
+            RuntimeApi::Cri(CriClient::new(socket)?)
+        };
+        Ok(Self { socket: socket.to_owned(), api, pause: FIRST_PAUSE, not_before: None })
     }
 
-    /// What it knows of this container, as it was told; `None`: nothing.
-    pub(super) async fn ask(
+    /// Queries a container; `None` if the runtime doesn't have it.
+    pub(super) async fn query(
         &mut self,
         id: &str,
         options: &ContainersOptions,
     ) -> Result<Option<ContainerMetadata>, RuntimeError> {
         let answer = async {
-            match &mut self.speaks {
-                Speaks::Cri(cri) => cri.ask(id, options).await.map_err(|status| RuntimeError::Cri {
+            match &mut self.api {
+                RuntimeApi::Cri(cri) => cri.query(id, options).await.map_err(|status| RuntimeError::Cri {
                     socket: self.socket.clone(),
                     status: Box::new(status),
                 }),
-                Speaks::Docker(docker) => docker.ask(id, options).await,
+                RuntimeApi::Docker(docker) => docker.query(id, options).await,
             }
         };
         let answer = tokio::time::timeout(options.timeout, answer).await;
@@ -83,7 +86,7 @@ impl Runtime {
     }
 }
 
-/// The sockets to ask: those that were named, or the well-known ones that exist.
+/// Returns the sockets to query: the configured ones, or the well-known ones that exist.
 pub(super) fn sockets(named: &[PathBuf]) -> Vec<PathBuf> {
     if !named.is_empty() {
         return named.to_vec();

@@ -1,4 +1,4 @@
-//! Runtimes that behave in all the ways they can, over real sockets.
+//! RuntimeAvailability that behave in all the ways they can, over real sockets.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixListener;
@@ -20,20 +20,20 @@ const POD: &str = "ffeeddccbbaa99887766554433221100ffeeddccbbaa99887766554433221
 
 /// A runtime with one pod of one container, which it lists once `known` says so.
 #[derive(Clone, Default)]
-struct Fake {
+struct FakeRuntime {
     known: Arc<Mutex<bool>>,
     annotation: String,
     hangs: bool,
 }
 
-type Answer<T> = Result<Response<T>, Status>;
+type CriResult<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
-impl RuntimeService for Fake {
+impl RuntimeService for FakeRuntime {
     async fn list_containers(
         &self,
         request: Request<cri::ListContainersRequest>,
-    ) -> Answer<cri::ListContainersResponse> {
+    ) -> CriResult<cri::ListContainersResponse> {
         if self.hangs {
             std::future::pending::<()>().await;
         }
@@ -57,7 +57,7 @@ impl RuntimeService for Fake {
     async fn list_pod_sandbox(
         &self,
         request: Request<cri::ListPodSandboxRequest>,
-    ) -> Answer<cri::ListPodSandboxResponse> {
+    ) -> CriResult<cri::ListPodSandboxResponse> {
         let filter = request.into_inner().filter.unwrap_or_default();
         let labels = [("app", "cart"), ("app.kubernetes.io/name", "shop"), ("secret", "x")];
         let pod = cri::PodSandbox {
@@ -76,58 +76,58 @@ impl RuntimeService for Fake {
         }))
     }
 
-    async fn version(&self, _: Request<cri::VersionRequest>) -> Answer<cri::VersionResponse> {
+    async fn version(&self, _: Request<cri::VersionRequest>) -> CriResult<cri::VersionResponse> {
         Err(Status::unimplemented("not asked here"))
     }
     async fn run_pod_sandbox(
         &self,
         _: Request<cri::RunPodSandboxRequest>,
-    ) -> Answer<cri::RunPodSandboxResponse> {
+    ) -> CriResult<cri::RunPodSandboxResponse> {
         Err(Status::unimplemented("not asked here"))
     }
     async fn stop_pod_sandbox(
         &self,
         _: Request<cri::StopPodSandboxRequest>,
-    ) -> Answer<cri::StopPodSandboxResponse> {
+    ) -> CriResult<cri::StopPodSandboxResponse> {
         Err(Status::unimplemented("not asked here"))
     }
     async fn remove_pod_sandbox(
         &self,
         _: Request<cri::RemovePodSandboxRequest>,
-    ) -> Answer<cri::RemovePodSandboxResponse> {
+    ) -> CriResult<cri::RemovePodSandboxResponse> {
         Err(Status::unimplemented("not asked here"))
     }
     async fn create_container(
         &self,
         _: Request<cri::CreateContainerRequest>,
-    ) -> Answer<cri::CreateContainerResponse> {
+    ) -> CriResult<cri::CreateContainerResponse> {
         Err(Status::unimplemented("not asked here"))
     }
     async fn start_container(
         &self,
         _: Request<cri::StartContainerRequest>,
-    ) -> Answer<cri::StartContainerResponse> {
+    ) -> CriResult<cri::StartContainerResponse> {
         Err(Status::unimplemented("not asked here"))
     }
     async fn stop_container(
         &self,
         _: Request<cri::StopContainerRequest>,
-    ) -> Answer<cri::StopContainerResponse> {
+    ) -> CriResult<cri::StopContainerResponse> {
         Err(Status::unimplemented("not asked here"))
     }
 }
 
 /// A server that ends with this.
-struct Served(Option<oneshot::Sender<()>>, Option<JoinHandle<()>>);
+struct ServerGuard(Option<oneshot::Sender<()>>, Option<JoinHandle<()>>);
 
-impl Drop for Served {
+impl Drop for ServerGuard {
     fn drop(&mut self) {
         drop(self.0.take());
         self.1.take().map(JoinHandle::join);
     }
 }
 
-fn serve(fake: &Fake, socket: &Path) -> Served {
+fn serve(fake: &FakeRuntime, socket: &Path) -> ServerGuard {
     let listener = UnixListener::bind(socket).expect("the folder is writable");
     listener.set_nonblocking(true).expect("a socket");
     let (end, ended) = oneshot::channel::<()>();
@@ -144,7 +144,7 @@ fn serve(fake: &Fake, socket: &Path) -> Served {
             tokio::select! { _ = server => {}, _ = ended => {} }
         });
     });
-    Served(Some(end), Some(thread))
+    ServerGuard(Some(end), Some(thread))
 }
 
 fn options(socket: &Path) -> ContainersOptions {
@@ -159,7 +159,7 @@ fn options(socket: &Path) -> ContainersOptions {
 }
 
 /// Asks until the answer fits; a test that hangs has failed.
-fn until(containers: &Containers, id: &str, mut fits: impl FnMut(&Lookup) -> bool) -> Lookup {
+fn until(containers: &Containers, id: &str, mut fits: impl FnMut(&MetadataLookup) -> bool) -> MetadataLookup {
     loop {
         let lookup = containers.lookup(id, Instant::now());
         if fits(&lookup) {
@@ -170,8 +170,8 @@ fn until(containers: &Containers, id: &str, mut fits: impl FnMut(&Lookup) -> boo
 }
 
 fn known(containers: &Containers, id: &str) -> Arc<ContainerMetadata> {
-    match until(containers, id, |lookup| matches!(lookup, Lookup::Known(_))) {
-        Lookup::Known(metadata) => metadata,
+    match until(containers, id, |lookup| matches!(lookup, MetadataLookup::Found(_))) {
+        MetadataLookup::Found(metadata) => metadata,
         other => panic!("{other:?} is nothing known"),
     }
 }
@@ -180,13 +180,13 @@ fn known(containers: &Containers, id: &str) -> Arc<ContainerMetadata> {
 fn a_container_that_a_runtime_lists_late_becomes_known_all_the_same() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("cri.sock");
-    let fake = Fake { annotation: "é".repeat(MAX_VALUE_BYTES), ..Fake::default() };
+    let fake = FakeRuntime { annotation: "é".repeat(MAX_VALUE_BYTES), ..FakeRuntime::default() };
     let _served = serve(&fake, &socket);
     let containers = Containers::start(options(&socket)).expect("a thread");
-    assert_eq!(containers.lookup(ID, Instant::now()), Lookup::Awaited);
+    assert_eq!(containers.lookup(ID, Instant::now()), MetadataLookup::Pending);
     // It is asked for, and asked for again.
     until(&containers, ID, |_| containers.counts().not_found >= 2);
-    assert_eq!(containers.lookup(ID, Instant::now()), Lookup::Awaited);
+    assert_eq!(containers.lookup(ID, Instant::now()), MetadataLookup::Pending);
     let before = containers.generation();
     *fake.known.lock().expect("nobody panicked") = true;
     let metadata = known(&containers, ID);
@@ -200,14 +200,14 @@ fn a_container_that_a_runtime_lists_late_becomes_known_all_the_same() {
     let labels: Vec<_> = metadata.pod_labels.iter().map(|(name, value)| (&**name, &**value)).collect();
     assert_eq!(labels, [("app", "cart"), ("app.kubernetes.io/name", "shop")]);
     assert_eq!(metadata.pod_annotations["note"], "é".repeat(MAX_VALUE_BYTES / 2));
-    assert_eq!(containers.counts().answered, 1);
+    assert_eq!(containers.counts().found, 1);
 }
 
 #[test]
 fn the_container_that_holds_a_pods_namespaces_is_of_that_pod() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("cri.sock");
-    let _served = serve(&Fake::default(), &socket);
+    let _served = serve(&FakeRuntime::default(), &socket);
     let containers = Containers::start(options(&socket)).expect("a thread");
     let metadata = known(&containers, POD);
     assert_eq!((metadata.pod.as_deref(), metadata.container.as_deref()), (Some("cart-0"), None));
@@ -217,7 +217,7 @@ fn the_container_that_holds_a_pods_namespaces_is_of_that_pod() {
 fn a_runtime_that_is_away_is_asked_again_when_it_is_back() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("cri.sock");
-    let fake = Fake { known: Arc::new(Mutex::new(true)), ..Fake::default() };
+    let fake = FakeRuntime { known: Arc::new(Mutex::new(true)), ..FakeRuntime::default() };
     // The file is there, and nobody listens.
     drop(UnixListener::bind(&socket).expect("the folder is writable"));
     let containers = Containers::start(options(&socket)).expect("a thread");
@@ -240,15 +240,15 @@ fn an_answer_that_never_comes_or_is_too_long_is_a_failure_of_its_own() {
     let folder = tempfile::tempdir().expect("a folder");
     let known = Arc::new(Mutex::new(true));
     for (name, fake) in [
-        ("hangs", Fake { hangs: true, ..Fake::default() }),
-        ("long", Fake { known, annotation: "x".repeat(3 << 20), ..Fake::default() }),
+        ("hangs", FakeRuntime { hangs: true, ..FakeRuntime::default() }),
+        ("long", FakeRuntime { known, annotation: "x".repeat(3 << 20), ..FakeRuntime::default() }),
     ] {
         let socket = folder.path().join(name);
         let _served = serve(&fake, &socket);
         let options = ContainersOptions { timeout: Duration::from_millis(200), ..options(&socket) };
         let containers = Containers::start(options).expect("a thread");
         until(&containers, ID, |_| containers.counts().failed >= 2);
-        assert_eq!(containers.lookup(ID, Instant::now()), Lookup::Awaited, "{name}");
+        assert_eq!(containers.lookup(ID, Instant::now()), MetadataLookup::Pending, "{name}");
     }
 }
 
@@ -256,21 +256,21 @@ fn an_answer_that_never_comes_or_is_too_long_is_a_failure_of_its_own() {
 fn nothing_waits_longer_than_it_should() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("cri.sock");
-    let _served = serve(&Fake::default(), &socket);
+    let _served = serve(&FakeRuntime::default(), &socket);
     let containers = Containers::start(options(&socket)).expect("a thread");
-    assert_eq!(containers.lookup(ID, Instant::now()), Lookup::Awaited);
+    assert_eq!(containers.lookup(ID, Instant::now()), MetadataLookup::Pending);
     let later = Instant::now() + Duration::from_secs(601);
-    assert_eq!(containers.lookup(ID, later), Lookup::Unknown);
+    assert_eq!(containers.lookup(ID, later), MetadataLookup::NotFound);
 
     // Nobody is there at all: that is no reason to wait once it is known.
     let none = ContainersOptions { sockets: vec![folder.path().join("none")], ..options(&socket) };
     let containers = Containers::start(none).expect("a thread");
     until(&containers, ID, |_| containers.counts().failed >= 1);
     let other = "f".repeat(64);
-    assert_eq!(containers.lookup(&other, Instant::now()), Lookup::Awaited);
+    assert_eq!(containers.lookup(&other, Instant::now()), MetadataLookup::Pending);
     assert_eq!(
         containers.lookup(&"e".repeat(64), later),
-        Lookup::Unknown,
+        MetadataLookup::NotFound,
         "silent for longer than anyone waits"
     );
 }
@@ -284,7 +284,7 @@ fn docker_is_asked_over_http() {
         let (mut stream, _) = listener.accept().expect("a connection");
         let mut request = [0; 1024];
         let read = stream.read(&mut request).expect("a request");
-        let body = r#"{"Id":"00","Name":"/quirky_hopper","Config":{"Image":"shop:1","Labels":{"app":"cart","x":"y"}}}"#;
+        let body = r#"{"Id":"00","Name":"/quirky_hopper","DockerConfig":{"Image":"shop:1","Labels":{"app":"cart","x":"y"}}}"#;
         let head = format!(
             "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
             body.len()

@@ -14,7 +14,7 @@ fn a_process_that_maps_for_ever_takes_no_more_than_its_share() {
     let mut table = ProcessTable::default();
     table.exec(A, "hostile", 0);
     for index in 0..100_000 {
-        table.map(A, 1, mapping_at(index));
+        table.insert_mapping(A, 1, mapping_at(index));
         assert!(table.mapping_bytes() <= MAX_MAPPING_BYTES);
     }
     assert!(table.get(A).is_some_and(|process| !process.mappings.is_empty()), "the newest are known");
@@ -25,7 +25,7 @@ fn a_storm_of_forks_shares_its_parents_mappings() {
     let mut table = ProcessTable::default();
     table.exec(A, "parent", 0);
     for index in 0..10_000 {
-        table.map(A, 1, mapping_at(index));
+        table.insert_mapping(A, 1, mapping_at(index));
     }
     let before = table.mapping_bytes();
     for child in 1..20_000 {
@@ -41,7 +41,7 @@ fn all_processes_together_have_a_limit() {
     for process in 0..100 {
         table.exec(A + process, "many", 0);
         for index in 0..10_000 {
-            table.map(A + process, 1, mapping_at(index));
+            table.insert_mapping(A + process, 1, mapping_at(index));
         }
         assert!(table.mapping_bytes() <= MAX_BYTES);
     }

@@ -18,11 +18,11 @@ fn code(start: u64, path: &str) -> MappedCode {
 fn exec_forgets_the_old_program_and_gets_another_key() {
     let mut table = ProcessTable::default();
     table.exec(A, "first", 0);
-    table.map(A, 10, code(0x1000, "/bin/first"));
-    let first = table.sampled(A, 77, "first", 20, none).key;
+    table.insert_mapping(A, 10, code(0x1000, "/bin/first"));
+    let first = table.process_of_sample(A, 77, "first", 20, none).key;
     table.exec(A, "second", 0);
-    table.map(A, 30, code(0x8000, "/bin/second"));
-    let process = table.sampled(A, 77, "second", 40, none);
+    table.insert_mapping(A, 30, code(0x8000, "/bin/second"));
+    let process = table.process_of_sample(A, 77, "second", 40, none);
     assert_ne!(process.key, first);
     assert_eq!(&*process.comm, "second");
     assert!(process.mappings.find(Avma(0x1000)).is_none());
@@ -33,10 +33,10 @@ fn exec_forgets_the_old_program_and_gets_another_key() {
 fn a_child_begins_with_its_parents_code() {
     let mut table = ProcessTable::default();
     table.exec(A, "sh", 0);
-    table.map(A, 10, code(0x1000, "/bin/sh"));
+    table.insert_mapping(A, 10, code(0x1000, "/bin/sh"));
     table.fork(B, A);
-    table.map(A, 20, code(0x9000, "/later"));
-    let child = table.sampled(B, 99, "sh", 30, none);
+    table.insert_mapping(A, 20, code(0x9000, "/later"));
+    let child = table.process_of_sample(B, 99, "sh", 30, none);
     assert!(child.mappings.find(Avma(0x1000)).is_some());
     assert!(child.mappings.find(Avma(0x9000)).is_none());
 }
@@ -50,9 +50,9 @@ fn a_process_that_waits_for_its_parent_keeps_what_was_told_of_it() {
     nix::sys::wait::waitid(id, flags).expect("it ends");
     let mut table = ProcessTable::default();
     table.exec(child.id(), "true", 0);
-    table.map(child.id(), 10, code(0x1000, "/bin/true"));
+    table.insert_mapping(child.id(), 10, code(0x1000, "/bin/true"));
     let outside = |_: &Process| Some(std::iter::once(Avma(0x9999_0000)));
-    let process = table.sampled(child.id(), 1, "true", u64::MAX / 2, outside);
+    let process = table.process_of_sample(child.id(), 1, "true", u64::MAX / 2, outside);
     assert!(process.mappings.find(Avma(0x1000)).is_some());
     assert_eq!(table.counts().reads, 1);
     child.wait().expect("it has ended");
@@ -62,10 +62,10 @@ fn a_process_that_waits_for_its_parent_keeps_what_was_told_of_it() {
 fn another_start_time_is_another_process() {
     let mut table = ProcessTable::default();
     table.exec(A, "old", 0);
-    table.map(A, 10, code(0x1000, "/bin/old"));
-    let old = table.sampled(A, 1_000 * NS_PER_TICK, "old", 20, none).key;
-    assert_eq!(table.sampled(A, 1_000 * NS_PER_TICK, "old", 30, none).key, old);
-    let new = table.sampled(A, 2_000 * NS_PER_TICK, "new", 40, none);
+    table.insert_mapping(A, 10, code(0x1000, "/bin/old"));
+    let old = table.process_of_sample(A, 1_000 * NS_PER_TICK, "old", 20, none).key;
+    assert_eq!(table.process_of_sample(A, 1_000 * NS_PER_TICK, "old", 30, none).key, old);
+    let new = table.process_of_sample(A, 2_000 * NS_PER_TICK, "new", 40, none);
     assert_ne!(new.key, old);
     assert!(new.mappings.is_empty(), "nothing of the old process is believed");
 }
@@ -74,12 +74,12 @@ fn another_start_time_is_another_process() {
 fn code_replaced_at_its_address_changes_the_generation() {
     let mut table = ProcessTable::default();
     table.exec(A, "jit", 0);
-    table.map(A, 10, code(0x1000, "//anon"));
-    let before = table.sampled(A, 5, "jit", 11, none).generation;
-    table.map(A, 12, code(0x4000, "/lib/new.so"));
-    assert_eq!(table.sampled(A, 5, "jit", 13, none).generation, before);
-    table.map(A, 14, code(0x1000, "/lib/over.so"));
-    assert_ne!(table.sampled(A, 5, "jit", 15, none).generation, before);
+    table.insert_mapping(A, 10, code(0x1000, "//anon"));
+    let before = table.process_of_sample(A, 5, "jit", 11, none).generation;
+    table.insert_mapping(A, 12, code(0x4000, "/lib/new.so"));
+    assert_eq!(table.process_of_sample(A, 5, "jit", 13, none).generation, before);
+    table.insert_mapping(A, 14, code(0x1000, "/lib/over.so"));
+    assert_ne!(table.process_of_sample(A, 5, "jit", 15, none).generation, before);
 }
 
 /// The look at `/proc` is later than the sample: what is there by then may not have been there
@@ -87,17 +87,17 @@ fn code_replaced_at_its_address_changes_the_generation() {
 #[test]
 fn what_events_told_holds_whatever_an_address_outside_brings() {
     let pid = std::process::id();
-    let ticks = procfs::facts(pid).expect("a process may read itself").start_ticks;
+    let ticks = procfs::process_info(pid).expect("a process may read itself").start_ticks;
     let here = Avma(what_events_told_holds_whatever_an_address_outside_brings as *const () as u64);
     let page = Avma(here.0 & !0xfff);
     let mut table = ProcessTable::default();
     table.exec(pid, "test", 0);
     // By now there is another file.
-    table.map(pid, 10, code(page.0, "/lib/earlier.so"));
+    table.insert_mapping(pid, 10, code(page.0, "/lib/earlier.so"));
     let vdso = procfs::mappings(pid).expect("a process may read itself");
     let vdso = vdso.iter().find(|it| it.backing == Backing::Vdso).expect("it has a vdso").start;
     let outside = |_: &Process| Some(std::iter::once(vdso));
-    let process = table.sampled(pid, ticks * NS_PER_TICK + 1, "test", u64::MAX / 2, outside);
+    let process = table.process_of_sample(pid, ticks * NS_PER_TICK + 1, "test", u64::MAX / 2, outside);
     assert!(process.mappings.find(vdso).is_some(), "what no event told is read");
     assert_eq!(&*process.mappings.find(here).expect("known").path, "/lib/earlier.so");
     // An event that is older than the look tells of the same, and of its build id.
@@ -105,32 +105,32 @@ fn what_events_told_holds_whatever_an_address_outside_brings() {
     let known = process.mappings.find(vdso).expect("known").as_ref().clone();
     let generation = process.generation;
     let told = MappedCode { build_id, ..known };
-    assert!(!table.takes_a_place(pid, 15, &told));
-    table.map(pid, 15, told.clone());
+    assert!(!table.replaces_file_code(pid, 15, &told));
+    table.insert_mapping(pid, 15, told.clone());
     let process = table.get(pid).expect("known");
     assert_eq!(process.generation, generation, "nothing has changed");
     assert_eq!(process.mappings.find(vdso).expect("known").build_id, build_id);
     let other = MappedCode { build_id: BuildId::new(&[8; 20]), ..told };
-    assert!(table.takes_a_place(pid, 16, &other), "another file");
+    assert!(table.replaces_file_code(pid, 16, &other), "another file");
     // Nor is an event refused that is older than that look.
-    table.map(pid, 20, code(page.0, "/lib/later.so"));
+    table.insert_mapping(pid, 20, code(page.0, "/lib/later.so"));
     let known = |table: &ProcessTable| {
         let process = table.get(pid).expect("known");
         process.mappings.find(here).expect("known").path.clone()
     };
     assert_eq!(&*known(&table), "/lib/later.so");
     // But where events were lost, `/proc` alone tells.
-    table.events_lost();
-    table.sampled(pid, ticks * NS_PER_TICK + 1, "test", u64::MAX / 2, none);
+    table.invalidate_all();
+    table.process_of_sample(pid, ticks * NS_PER_TICK + 1, "test", u64::MAX / 2, none);
     assert_eq!(Path::new(&*known(&table)), std::env::current_exe().expect("a name"));
 }
 
 #[test]
 fn a_process_that_ran_before_is_read_from_proc() {
     let pid = std::process::id();
-    let ticks = procfs::facts(pid).expect("a process may read itself").start_ticks;
+    let ticks = procfs::process_info(pid).expect("a process may read itself").start_ticks;
     let mut table = ProcessTable::default();
-    let process = table.sampled(pid, ticks * NS_PER_TICK + 1, "?", 1, none);
+    let process = table.process_of_sample(pid, ticks * NS_PER_TICK + 1, "?", 1, none);
     assert_eq!(process.executable(), std::env::current_exe().ok());
     assert!(process.main_mapping().is_some());
     table.exit(pid, pid);

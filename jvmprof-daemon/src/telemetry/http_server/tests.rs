@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
 use super::*;
-use crate::telemetry::Snapshot;
+use crate::telemetry::MetricsSnapshot;
 
 fn address(text: &str) -> HttpAddress {
     text.parse().expect("an address")
@@ -31,22 +31,22 @@ fn get(server: &HttpServer, path: &str) -> String {
 }
 
 /// An event loop that answers who asks.
-fn event_loop(board: &Arc<Board>) -> std::thread::JoinHandle<()> {
-    let board = Arc::clone(board);
+fn event_loop(monitor: &Arc<HealthMonitor>) -> std::thread::JoinHandle<()> {
+    let monitor = Arc::clone(monitor);
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         runtime.block_on(async {
-            board.asked().await;
-            board.publish(Snapshot { windows: 7, ..Snapshot::default() });
+            monitor.snapshot_requested().await;
+            monitor.publish(MetricsSnapshot { windows: 7, ..MetricsSnapshot::default() });
         });
     })
 }
 
 #[test]
 fn metrics_and_health_are_served() {
-    let board = Arc::new(Board::default());
-    let server = HttpServer::start(&address("127.0.0.1:0"), Arc::clone(&board)).expect("a free port");
-    let answering = event_loop(&board);
+    let monitor = Arc::new(HealthMonitor::default());
+    let server = HttpServer::start(&address("127.0.0.1:0"), Arc::clone(&monitor)).expect("a free port");
+    let answering = event_loop(&monitor);
     let metrics = get(&server, "/metrics");
     answering.join().expect("asked once");
     assert!(metrics.starts_with("HTTP/1.1 200 OK\r\n"), "{metrics}");
@@ -55,8 +55,8 @@ fn metrics_and_health_are_served() {
     assert!(get(&server, "/healthz").ends_with("\r\n\r\nok\n"));
     let ready = get(&server, "/readyz");
     assert!(ready.starts_with("HTTP/1.1 503") && ready.contains("sampling hasn't begun"), "{ready}");
-    board.turn(true);
-    board.set_ready();
+    monitor.heartbeat(true);
+    monitor.set_ready();
     assert!(get(&server, "/readyz").ends_with("\r\n\r\nok\n"));
     assert!(get(&server, "/etc/passwd").starts_with("HTTP/1.1 404"));
 }
@@ -68,13 +68,13 @@ fn a_unix_socket_is_made_for_its_group_and_taken_over_from_the_dead() {
     // A socket on which nobody listens any more.
     drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"));
     let at = HttpAddress::Unix(path.clone());
-    let server = HttpServer::start(&at, Arc::new(Board::default())).expect("taken over");
+    let server = HttpServer::start(&at, Arc::new(HealthMonitor::default())).expect("taken over");
     let mode = fs::metadata(&path).expect("there").permissions().mode();
     assert_eq!(mode & 0o777, 0o660);
     let stream = UnixStream::connect(&path).expect("it listens");
     let health = exchange(stream, b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     assert!(health.ends_with("ok\n"), "{health}");
-    let second = HttpServer::start(&at, Arc::new(Board::default())).expect_err("somebody listens");
+    let second = HttpServer::start(&at, Arc::new(HealthMonitor::default())).expect_err("somebody listens");
     assert!(second.to_string().contains("http.sock"), "{second}");
     drop(server);
     assert!(!path.exists());
@@ -85,13 +85,15 @@ fn what_is_no_socket_is_never_removed() {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("precious");
     fs::write(&path, "data").expect("written");
-    HttpServer::start(&HttpAddress::Unix(path.clone()), Arc::new(Board::default())).expect_err("a file");
+    HttpServer::start(&HttpAddress::Unix(path.clone()), Arc::new(HealthMonitor::default()))
+        .expect_err("a file");
     assert_eq!(fs::read(&path).expect("still there"), b"data");
 }
 
 #[test]
 fn whoever_holds_connections_open_shuts_nobody_out_and_does_not_stop_the_end() {
-    let server = HttpServer::start(&address("127.0.0.1:0"), Arc::new(Board::default())).expect("a free port");
+    let server =
+        HttpServer::start(&address("127.0.0.1:0"), Arc::new(HealthMonitor::default())).expect("a free port");
     let mut open: Vec<TcpStream> =
         (0..limits().connections).map(|_| TcpStream::connect(tcp(&server)).expect("room")).collect();
     for stream in &mut open {
@@ -106,7 +108,8 @@ fn whoever_holds_connections_open_shuts_nobody_out_and_does_not_stop_the_end() {
 
 #[test]
 fn large_headers_are_refused() {
-    let server = HttpServer::start(&address("127.0.0.1:0"), Arc::new(Board::default())).expect("a free port");
+    let server =
+        HttpServer::start(&address("127.0.0.1:0"), Arc::new(HealthMonitor::default())).expect("a free port");
     let mut stream = TcpStream::connect(tcp(&server)).expect("it listens");
     stream.write_all(b"GET /healthz HTTP/1.1\r\nX: ").expect("sent");
     let mut sent = 0_usize;

@@ -1,5 +1,5 @@
-//! One line a message, whatever a message contains: paths and names come from processes that nobody
-//! trusts, and may hold line breaks and terminal sequences.
+//! EscapingWriter of control characters, so that each message is one line: paths and names come from
+//! untrusted processes, and may contain line breaks and terminal sequences.
 
 use std::borrow::Cow;
 use std::io::{self, Stderr, Write};
@@ -8,33 +8,33 @@ use tracing_subscriber::fmt::MakeWriter;
 
 /// Writes each message with its control characters escaped.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct OneLine {
-    /// Escape characters are the formatter's own: it escapes those of messages.
+pub(super) struct EscapedStderr {
+    /// Escape characters are kept: they are the formatter's, which escapes those of messages.
     colours: bool,
 }
 
-impl OneLine {
+impl EscapedStderr {
     pub(super) fn on_stderr(colours: bool) -> Self {
         Self { colours }
     }
 }
 
-impl<'a> MakeWriter<'a> for OneLine {
-    type Writer = Escaping;
+impl<'a> MakeWriter<'a> for EscapedStderr {
+    type Writer = EscapingWriter;
 
-    fn make_writer(&'a self) -> Escaping {
-        Escaping { stderr: io::stderr(), colours: self.colours }
+    fn make_writer(&'a self) -> EscapingWriter {
+        EscapingWriter { stderr: io::stderr(), colours: self.colours }
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Escaping {
+pub(super) struct EscapingWriter {
     stderr: Stderr,
     colours: bool,
 }
 
-impl Write for Escaping {
-    /// The formatter hands a whole message on at once.
+impl Write for EscapingWriter {
+    /// Writes a message. The formatter passes a whole message at once.
     fn write(&mut self, message: &[u8]) -> io::Result<usize> {
         self.stderr.write_all(&escaped(message, self.colours))?;
         Ok(message.len())

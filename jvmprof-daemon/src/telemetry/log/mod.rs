@@ -1,4 +1,4 @@
-//! Logs on standard error: one line a message, as text or JSON, and not too many of the same.
+//! Logs on standard error: one line per message, as text or JSON, with a rate limit.
 
 mod escape;
 mod rate_limit;
@@ -9,10 +9,10 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, fmt};
 
-use escape::OneLine;
-pub use rate_limit::{LogLimit, Suppressed};
+use escape::EscapedStderr;
+pub use rate_limit::{LogRateLimit, SuppressedMessages};
 
-/// How messages are written.
+/// Format of messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
     /// For people
@@ -22,15 +22,15 @@ pub enum LogFormat {
     Json,
 }
 
-/// Logs from now on what passes the filter.
-pub fn start(filter: EnvFilter, format: LogFormat, limit: LogLimit) {
-    // What a terminal shows in colours only clutters a journal.
+/// Starts logging messages that pass the filter.
+pub fn start(filter: EnvFilter, format: LogFormat, limit: LogRateLimit) {
+    // Colour sequences would only clutter a journal.
     let colours =
         std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty());
     let registry = tracing_subscriber::registry().with(filter).with(limit);
     let started = match format {
         LogFormat::Text => {
-            let layer = fmt::layer().with_ansi(colours).with_writer(OneLine::on_stderr(colours));
+            let layer = fmt::layer().with_ansi(colours).with_writer(EscapedStderr::on_stderr(colours));
             registry.with(layer).try_init()
         }
         // JSON escapes what isn't printable.

@@ -1,4 +1,4 @@
-//! Holding back messages of which many have just been written.
+//! A rate limit of log messages by callsite.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,58 +9,56 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Messages of one place in the code that are written within [`STRETCH`]. A window's own lines are
-/// far fewer.
-const MAX_ALIKE: u32 = 60;
-const STRETCH: Duration = Duration::from_secs(60);
+/// Most messages of one callsite within [`INTERVAL`]. The lines of a window are far fewer.
+const MAX_MESSAGES: u32 = 60;
+const INTERVAL: Duration = Duration::from_secs(60);
 
-/// A layer that lets through at most so many messages a minute of each place in the code, so that
-/// what happens to ten thousand processes doesn't fill a disk. Levels below INFO are asked for, and
-/// not limited. Cheap to clone; all clones are the same.
+/// A layer that limits the messages per minute of each callsite, so that an event of ten thousand
+/// processes doesn't fill a disk. Levels below INFO aren't limited. Clones share their state.
 #[derive(Clone, Debug, Default)]
-pub struct LogLimit {
-    state: Arc<Mutex<State>>,
+pub struct LogRateLimit {
+    state: Arc<Mutex<RateLimitState>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// As many as there are places in the code.
-    places: HashMap<Identifier, Place>,
+struct RateLimitState {
+    /// Counts by callsite, whose number is that of the program's log statements.
+    callsites: HashMap<Identifier, CallsiteCount>,
     total: u64,
 }
 
 #[derive(Debug)]
-struct Place {
-    /// Where: module and line.
+struct CallsiteCount {
+    /// Module and line.
     name: String,
     since: Instant,
     written: u32,
     suppressed: u64,
 }
 
-/// Messages of one place that were not written since this was asked last.
+/// Messages of one callsite that were suppressed since the last report.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Suppressed {
+pub struct SuppressedMessages {
     /// Module and line.
-    pub place: String,
+    pub callsite: String,
     pub count: u64,
 }
 
-impl LogLimit {
-    /// How many messages were held back since the start.
+impl LogRateLimit {
+    /// Returns the number of messages that were suppressed since the start.
     pub fn total(&self) -> u64 {
         self.lock().total
     }
 
-    /// What was held back since this was asked last.
+    /// Takes the messages that were suppressed since the last call.
     #[must_use]
-    pub fn take(&self) -> Vec<Suppressed> {
+    pub fn take(&self) -> Vec<SuppressedMessages> {
         let mut state = self.lock();
-        let held_back = state.places.values_mut().filter(|place| place.suppressed > 0);
-        held_back
-            .map(|place| Suppressed {
-                place: place.name.clone(),
-                count: std::mem::take(&mut place.suppressed),
+        let suppressed = state.callsites.values_mut().filter(|callsite| callsite.suppressed > 0);
+        suppressed
+            .map(|callsite| SuppressedMessages {
+                callsite: callsite.name.clone(),
+                count: std::mem::take(&mut callsite.suppressed),
             })
             .collect()
     }
@@ -71,31 +69,31 @@ impl LogLimit {
             return true;
         }
         let mut state = self.lock();
-        let place = state.places.entry(metadata.callsite()).or_insert_with(|| Place {
+        let callsite = state.callsites.entry(metadata.callsite()).or_insert_with(|| CallsiteCount {
             name: format!("{}:{}", metadata.target(), metadata.line().unwrap_or(0)),
             since: now,
             written: 0,
             suppressed: 0,
         });
-        if now.duration_since(place.since) >= STRETCH {
-            place.since = now;
-            place.written = 0;
+        if now.duration_since(callsite.since) >= INTERVAL {
+            callsite.since = now;
+            callsite.written = 0;
         }
-        if place.written < MAX_ALIKE {
-            place.written += 1;
+        if callsite.written < MAX_MESSAGES {
+            callsite.written += 1;
             return true;
         }
-        place.suppressed += 1;
+        callsite.suppressed += 1;
         state.total += 1;
         false
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, RateLimitState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<S: Subscriber> Layer<S> for LogLimit {
+impl<S: Subscriber> Layer<S> for LogRateLimit {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         self.allows(event, Instant::now())
     }
@@ -109,11 +107,11 @@ mod tests {
 
     use super::*;
 
-    /// Counts what arrives behind the limit.
+    /// Counts the messages that pass the limit.
     #[derive(Clone, Default)]
-    struct Written(Arc<AtomicU64>);
+    struct CountingLayer(Arc<AtomicU64>);
 
-    impl<S: Subscriber> Layer<S> for Written {
+    impl<S: Subscriber> Layer<S> for CountingLayer {
         fn on_event(&self, _: &Event<'_>, _: Context<'_, S>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
@@ -121,7 +119,7 @@ mod tests {
 
     #[test]
     fn each_place_may_write_so_much_and_the_rest_is_counted() {
-        let (limit, written) = (LogLimit::default(), Written::default());
+        let (limit, written) = (LogRateLimit::default(), CountingLayer::default());
         let subscriber = tracing_subscriber::registry().with(limit.clone()).with(written.clone());
         tracing::subscriber::with_default(subscriber, || {
             for index in 0..100 {
@@ -130,14 +128,14 @@ mod tests {
             for _ in 0..100 {
                 tracing::debug!("asked for");
             }
-            tracing::warn!("another place");
+            tracing::warn!("another callsite");
         });
         assert_eq!(written.0.load(Ordering::Relaxed), 60 + 100 + 1);
         assert_eq!(limit.total(), 40);
         let suppressed = limit.take();
         assert_eq!(suppressed.len(), 1);
         assert_eq!(suppressed[0].count, 40);
-        assert!(suppressed[0].place.contains("telemetry::log::rate_limit"), "{suppressed:?}");
+        assert!(suppressed[0].callsite.contains("telemetry::log::rate_limit"), "{suppressed:?}");
         assert_eq!(limit.take(), []);
         assert_eq!(limit.total(), 40);
     }

@@ -1,4 +1,4 @@
-//! Of debug files: those that go out, and those that come in.
+//! Metrics of debug files, uploaded and downloaded.
 
 use super::Metric;
 
@@ -8,12 +8,12 @@ pub(super) const METRICS: &[Metric] = &[
         "Debug files that were offered for upload, by what became of them",
         |snapshot, values| {
             if let Some(counts) = &snapshot.uploads {
-                values.of("uploaded", counts.uploaded);
-                values.of("not_wanted", counts.not_wanted);
-                values.of("excluded", counts.excluded);
-                values.of("without_symbols", counts.without_symbols);
-                values.of("refused", counts.refused);
-                values.of("failed", counts.failed);
+                values.set_by("uploaded", counts.uploaded);
+                values.set_by("not_wanted", counts.not_wanted);
+                values.set_by("excluded", counts.excluded);
+                values.set_by("without_symbols", counts.without_symbols);
+                values.set_by("refused", counts.refused);
+                values.set_by("failed", counts.failed);
             }
         },
     )
@@ -23,7 +23,7 @@ pub(super) const METRICS: &[Metric] = &[
         "Debug files that were offered for upload",
         |snapshot, values| {
             if let Some(counts) = &snapshot.uploads {
-                values.is(counts.offered);
+                values.set(counts.offered);
             }
         },
     ),
@@ -32,7 +32,7 @@ pub(super) const METRICS: &[Metric] = &[
         "Times that an upload was put off to be tried again",
         |snapshot, values| {
             if let Some(counts) = &snapshot.uploads {
-                values.is(counts.put_off);
+                values.set(counts.put_off);
             }
         },
     ),
@@ -41,7 +41,7 @@ pub(super) const METRICS: &[Metric] = &[
         "Bytes of debug files that were uploaded",
         |snapshot, values| {
             if let Some(counts) = &snapshot.uploads {
-                values.is(counts.uploaded_bytes);
+                values.set(counts.uploaded_bytes);
             }
         },
     ),
@@ -50,10 +50,10 @@ pub(super) const METRICS: &[Metric] = &[
         "Debug files that debuginfod servers were asked for, by what became of them",
         |snapshot, values| {
             if let Some(counts) = &snapshot.debuginfod {
-                values.of("fetched", counts.fetched);
-                values.of("missing", counts.missing);
-                values.of("failed", counts.failed);
-                values.of("turned_away", counts.turned_away);
+                values.set_by("fetched", counts.fetched);
+                values.set_by("missing", counts.missing);
+                values.set_by("failed", counts.failed);
+                values.set_by("turned_away", counts.turned_away);
             }
         },
     )
@@ -63,7 +63,7 @@ pub(super) const METRICS: &[Metric] = &[
         "Bytes of debug files that were fetched",
         |snapshot, values| {
             if let Some(counts) = &snapshot.debuginfod {
-                values.is(counts.fetched_bytes);
+                values.set(counts.fetched_bytes);
             }
         },
     ),

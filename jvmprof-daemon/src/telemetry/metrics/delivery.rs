@@ -1,21 +1,21 @@
-//! Of delivery: what became of samples that were handed to a sink, for each sink.
+//! Metrics of delivery, by sink: outcomes of samples that were handed to it.
 //!
 //! Sinks are called by the backend's address, which never has a user or a password in it, or by the
 //! folder.
 
-use super::{Metric, Values};
+use super::{Metric, MetricValues};
 use crate::export::delivery::DeliveryCounts;
-use crate::telemetry::Snapshot;
+use crate::telemetry::MetricsSnapshot;
 
-fn each(snapshot: &Snapshot, values: &mut Values, count: fn(&DeliveryCounts) -> u64) {
+fn each(snapshot: &MetricsSnapshot, values: &mut MetricValues, count: fn(&DeliveryCounts) -> u64) {
     for (sink, counts) in &snapshot.sinks {
-        values.of(sink, count(counts));
+        values.set_by(sink, count(counts));
     }
 }
 
 pub(super) const METRICS: &[Metric] = &[
     Metric::counter("jvmprof_windows", "Windows that have ended", |snapshot, values| {
-        values.is(snapshot.windows);
+        values.set(snapshot.windows);
     }),
     Metric::counter(
         "jvmprof_samples_found",
@@ -45,7 +45,7 @@ pub(super) const METRICS: &[Metric] = &[
         |snapshot, values| {
             for (sink, counts) in &snapshot.sinks {
                 for (reason, samples) in counts.losses.iter() {
-                    values.of_two(sink, reason, samples);
+                    values.set_by_two(sink, reason, samples);
                 }
             }
         },

@@ -52,12 +52,12 @@ fn collect(value: &Value, key: &str, found: &mut Vec<String>) {
 
 /// What is wrong with an expression's names.
 #[derive(Default)]
-struct Check {
+struct RuleCheck {
     wrong: Vec<String>,
     known: BTreeSet<String>,
 }
 
-impl Check {
+impl RuleCheck {
     fn selector(&mut self, selector: &VectorSelector) {
         let name = selector.name.clone().unwrap_or_default();
         if name == "up" {
@@ -77,7 +77,7 @@ impl Check {
                 continue;
             };
             if matches!(matcher.op, MatchOp::Equal | MatchOp::NotEqual) {
-                let mut values = Values::default();
+                let mut values = MetricValues::default();
                 (metric.read)(&full(), &mut values);
                 if !values.0.iter().any(|(labels, _)| labels[at] == matcher.value) {
                     self.wrong.push(format!("{name} never has {}={:?}", matcher.name, matcher.value));
@@ -87,7 +87,7 @@ impl Check {
     }
 }
 
-impl ExprVisitor for Check {
+impl ExprVisitor for RuleCheck {
     type Error = Infallible;
 
     fn pre_visit(&mut self, expr: &Expr) -> Result<bool, Infallible> {
@@ -119,7 +119,7 @@ fn wrong(expression: &str) -> Vec<String> {
         Ok(parsed) => parsed,
         Err(error) => return vec![format!("{expression} is no PromQL: {error}")],
     };
-    let mut check = Check::default();
+    let mut check = RuleCheck::default();
     match walk_expr(&mut check, &parsed) {
         Ok(_) => check.wrong,
     }

@@ -1,4 +1,4 @@
-//! Of the kernel programs and the way of samples and process events to the daemon.
+//! Metrics of the kernel programs, and of the way of samples and process events to the daemon.
 
 use jvmprof_common::abi::{Counter, Stop};
 
@@ -7,12 +7,12 @@ use crate::symbolize::Outcome;
 
 pub(super) const METRICS: &[Metric] = &[
     Metric::counter("jvmprof_samples_taken", "Samples that the kernel program took", |snapshot, values| {
-        values.is(snapshot.sampler.get(Counter::Taken));
+        values.set(snapshot.sampler.get(Counter::Taken));
     }),
     Metric::counter(
         "jvmprof_samples_emitted",
         "Samples that the kernel program put into the ring buffer",
-        |snapshot, values| values.is(snapshot.sampler.get(Counter::Emitted)),
+        |snapshot, values| values.set(snapshot.sampler.get(Counter::Emitted)),
     ),
     Metric::counter(
         "jvmprof_samples_lost",
@@ -20,10 +20,10 @@ pub(super) const METRICS: &[Metric] = &[
         |snapshot, values| {
             let sampler = &snapshot.sampler;
             for counter in [Counter::RingBufferFull, Counter::UnwinderUnavailable] {
-                values.of(counter.as_str(), sampler.get(counter));
+                values.set_by(counter.as_str(), sampler.get(counter));
             }
-            values.of("shed", sampler.shed);
-            values.of("malformed_records", sampler.malformed);
+            values.set_by("shed", sampler.shed);
+            values.set_by("malformed_records", sampler.malformed);
         },
     )
     .by(&["reason"]),
@@ -32,7 +32,7 @@ pub(super) const METRICS: &[Metric] = &[
         "Ticks of the clock at which no sample was to be taken",
         |snapshot, values| {
             for counter in [Counter::Filtered, Counter::Idle] {
-                values.of(counter.as_str(), snapshot.sampler.get(counter));
+                values.set_by(counter.as_str(), snapshot.sampler.get(counter));
             }
         },
     )
@@ -42,10 +42,10 @@ pub(super) const METRICS: &[Metric] = &[
         "Samples with names, by how whole their stack is: whole, or why it was truncated",
         |snapshot, values| {
             let whole = snapshot.outcomes.get(&Outcome::Whole).copied().unwrap_or(0);
-            values.of("whole", whole);
+            values.set_by("whole", whole);
             for (outcome, count) in &snapshot.outcomes {
                 if let Outcome::Truncated(reason) = outcome {
-                    values.of(*reason, *count);
+                    values.set_by(*reason, *count);
                 }
             }
         },
@@ -56,7 +56,7 @@ pub(super) const METRICS: &[Metric] = &[
         "Walks of user stacks in the kernel, by where they ended; the daemon goes on with those that aren't whole",
         |snapshot, values| {
             for (stop, count) in Stop::ALL.into_iter().zip(snapshot.sampler.stops) {
-                values.of(stop.as_str(), count);
+                values.set_by(stop.as_str(), count);
             }
         },
     )
@@ -64,67 +64,67 @@ pub(super) const METRICS: &[Metric] = &[
     Metric::counter(
         "jvmprof_kernel_stacks_unreadable",
         "Samples without the kernel's frames, since bpf_get_stack gave none",
-        |snapshot, values| values.is(snapshot.sampler.get(Counter::KernelStackUnreadable)),
+        |snapshot, values| values.set(snapshot.sampler.get(Counter::KernelStackUnreadable)),
     ),
     Metric::counter(
         "jvmprof_filter_full",
         "Children that aren't sampled, since too many processes were chosen already",
-        |snapshot, values| values.is(snapshot.sampler.get(Counter::FilterFull)),
+        |snapshot, values| values.set(snapshot.sampler.get(Counter::FilterFull)),
     ),
     Metric::counter(
         "jvmprof_process_events_lost",
         "Process events that found no room; every process is read again then",
-        |snapshot, values| values.is(snapshot.sampler.records_lost),
+        |snapshot, values| values.set(snapshot.sampler.records_lost),
     ),
     Metric::counter(
         "jvmprof_process_events_malformed",
         "Process events of the kernel that could not be parsed; every process is read again then",
-        |snapshot, values| values.is(snapshot.sampler.malformed_records),
+        |snapshot, values| values.set(snapshot.sampler.malformed_records),
     ),
     Metric::counter(
         "jvmprof_late_events",
         "Events that came after later ones",
-        |snapshot, values| values.is(snapshot.sampler.late),
+        |snapshot, values| values.set(snapshot.sampler.late),
     ),
     Metric::gauge("jvmprof_processes", "Processes that are known", |snapshot, values| {
-        values.is(snapshot.processes);
+        values.set(snapshot.processes);
     }),
     Metric::counter(
         "jvmprof_processes_unreadable",
         "Processes that were gone or not readable when their first sample arrived",
-        |snapshot, values| values.is(snapshot.table.unreadable),
+        |snapshot, values| values.set(snapshot.table.unreadable),
     ),
     Metric::counter(
         "jvmprof_process_reads",
         "Times that /proc/PID/maps was read",
-        |snapshot, values| values.is(snapshot.table.reads),
+        |snapshot, values| values.set(snapshot.table.reads),
     ),
     Metric::counter(
         "jvmprof_mappings_over_limit",
         "Looks at a process that had mapped more code than is remembered of one",
-        |snapshot, values| values.is(snapshot.table.mappings_over_limit),
+        |snapshot, values| values.set(snapshot.table.mappings_over_limit),
     ),
     Metric::counter(
         "jvmprof_mapping_resets",
         "Times that all processes' mappings were forgotten to make room and read again",
-        |snapshot, values| values.is(snapshot.table.resets),
+        |snapshot, values| values.set(snapshot.table.resets),
     ),
     Metric::gauge(
         "jvmprof_samples_waiting",
         "Samples that wait for unwind rows",
-        |snapshot, values| values.is(snapshot.waiting),
+        |snapshot, values| values.set(snapshot.waiting),
     ),
     Metric::counter(
         "jvmprof_samples_waiting_full",
         "Samples that were walked without the unwind rows they needed, since too many waited for some",
-        |snapshot, values| values.is(snapshot.waiting_full),
+        |snapshot, values| values.set(snapshot.waiting_full),
     ),
     Metric::counter(
         "jvmprof_kernel_program_seconds",
         "Run time of the sampling program on all CPUs; absent where the kernel doesn't measure it",
         |snapshot, values| {
             if let Some((nanoseconds, _)) = snapshot.kernel_run_time {
-                values.real(nanoseconds as f64 / 1e9);
+                values.set_float(nanoseconds as f64 / 1e9);
             }
         },
     ),
@@ -133,7 +133,7 @@ pub(super) const METRICS: &[Metric] = &[
         "Runs of the sampling program; absent where the kernel doesn't measure it",
         |snapshot, values| {
             if let Some((_, runs)) = snapshot.kernel_run_time {
-                values.is(runs);
+                values.set(runs);
             }
         },
     ),

@@ -23,20 +23,20 @@ fn documented() -> BTreeMap<String, (String, String, String)> {
     rows
 }
 
-fn exposed(snapshot: Snapshot) -> String {
+fn exposed(snapshot: MetricsSnapshot) -> String {
     exposition(Arc::new(snapshot)).expect("encodes")
 }
 
 /// A snapshot in which each optional part is there.
-pub(super) fn full() -> Snapshot {
+pub(super) fn full() -> MetricsSnapshot {
     let delivery = DeliveryCounts { handed_over: 9, delivered: 7, ..DeliveryCounts::default() };
-    let mut snapshot = Snapshot {
+    let mut snapshot = MetricsSnapshot {
         sinks: vec![("http://parca:7070".to_owned(), delivery), ("/var/lib/jvmprof".to_owned(), delivery)],
         kernel_run_time: Some((1_500_000_000, 3)),
         uploads: Some(Default::default()),
         debuginfod: Some(Default::default()),
         outcomes: [(Outcome::Whole, 5), (Outcome::Truncated("stack \"unreadable\"\n"), 2)].into(),
-        ..Snapshot::default()
+        ..MetricsSnapshot::default()
     };
     snapshot.sampler = SamplerCounts { shed: 4, ..SamplerCounts::default() };
     snapshot
@@ -88,7 +88,7 @@ fn names_follow_prometheus_rules() {
         assert!(seen.insert(metric.name), "{} is there twice", metric.name);
         assert!(metric.name.starts_with("jvmprof_") || metric.name.starts_with("process_"));
         assert!(!metric.name.ends_with("_total") && !metric.help.ends_with('.'), "{}", metric.name);
-        let mut values = Values::default();
+        let mut values = MetricValues::default();
         (metric.read)(&full(), &mut values);
         let mut of = BTreeSet::new();
         for (labels, _) in values.0 {
