@@ -1,4 +1,4 @@
-//! RuntimeAvailability that behave in all the ways they can, over real sockets.
+//! Runtimes that behave in all the ways they can, over real sockets.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixListener;
@@ -284,7 +284,7 @@ fn docker_is_asked_over_http() {
         let (mut stream, _) = listener.accept().expect("a connection");
         let mut request = [0; 1024];
         let read = stream.read(&mut request).expect("a request");
-        let body = r#"{"Id":"00","Name":"/quirky_hopper","DockerConfig":{"Image":"shop:1","Labels":{"app":"cart","x":"y"}}}"#;
+        let body = r#"{"Id":"00","Name":"/quirky_hopper","Config":{"Image":"shop:1","Labels":{"app":"cart","x":"y"}}}"#;
         let head = format!(
             "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
             body.len()
