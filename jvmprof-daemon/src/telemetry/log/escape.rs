@@ -1,4 +1,4 @@
-//! EscapingWriter of control characters, so that each message is one line: paths and names come from
+//! Escaping of control characters, so that each message is one line: paths and names come from
 //! untrusted processes, and may contain line breaks and terminal sequences.
 
 use std::borrow::Cow;

@@ -39,7 +39,7 @@ pub(super) const METRICS: &[Metric] = &[
     ),
     Metric::counter(
         "jvmprof_label_values_cut",
-        "MetricValues that were cut at 1,024 characters, in label sets of processes and their samples as they were made; those that only rules see among them",
+        "Values that were cut at 1,024 characters, in label sets of processes and their samples as they were made; those that only rules see among them",
         |snapshot, values| values.set(snapshot.targets.cut_labels),
     ),
     Metric::counter(
