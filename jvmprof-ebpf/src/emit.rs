@@ -24,7 +24,7 @@ use crate::{
     counters::{count, count_stop},
     globals, goroutine,
     memory_copy::append_memory,
-    scratch::{self, Scratch},
+    scratch::{self, Scratch, ScratchSlot},
     task::Task,
 };
 
@@ -39,11 +39,13 @@ pub fn finish(scratch: *mut Scratch, ctx: &PerfEventContext, stop: u64) {
     // A pointer for as long as other functions write there, too.
     // SAFETY: it is this CPU's scratch memory, which nobody else uses meanwhile.
     unsafe { close(&mut *scratch, stop) };
+    // SAFETY: as above.
+    let slot = unsafe { (*scratch).slot };
     let words = tail_words(stop);
     if words != 0 {
-        append_tail(words as u64);
+        append_tail(slot.to_argument(), words as u64);
         if LONG_TAIL & 1 << (stop & 63) != 0 {
-            goroutine::append_parked();
+            goroutine::append_parked(slot);
         }
     }
     // SAFETY: as above.
@@ -113,8 +115,9 @@ fn tail_words(stop: u64) -> usize {
 /// the verifier checks it once.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn append_tail(max_words: u64) -> u64 {
-    let Some(scratch) = scratch::get() else {
+extern "C" fn append_tail(slot: u64, max_words: u64) -> u64 {
+    let (argument, slot) = (slot, ScratchSlot::from_argument(slot));
+    let Some(scratch) = scratch::get(slot) else {
         return 0;
     };
     let below = (RED_ZONE_WORDS * 8) as u64;
@@ -133,10 +136,10 @@ extern "C" fn append_tail(max_words: u64) -> u64 {
             left = (end - address) & !7;
         }
     }
-    let mut words = append_memory(address, left);
+    let mut words = append_memory(argument, address, left);
     // What is below alone is no stack.
     let is_stack = words > RED_ZONE_WORDS as u64;
-    if let Some(scratch) = scratch::get() {
+    if let Some(scratch) = scratch::get(slot) {
         if !is_stack {
             scratch.used = scratch.used.wrapping_sub(words);
             words = 0;

@@ -13,7 +13,7 @@ use jvmprof_common::{
 
 use crate::{
     memory_copy::append_ranges,
-    scratch::{self, MemoryRange},
+    scratch::{self, MemoryRange, ScratchSlot},
     task::Task,
     user_memory::read_word,
 };
@@ -63,8 +63,8 @@ pub fn stack_end(thread: Avma) -> u64 {
 /// function: the verifier checks it once, and its stack is free again when they are copied.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn find_parked() -> u64 {
-    let Some(scratch) = scratch::get() else {
+extern "C" fn find_parked(slot: u64) -> u64 {
+    let Some(scratch) = scratch::get(ScratchSlot::from_argument(slot)) else {
         return 0;
     };
     // SAFETY: the helper has no preconditions.
@@ -97,10 +97,10 @@ extern "C" fn find_parked() -> u64 {
 
 /// Appends the goroutine that this thread has left to the sample.
 #[inline(always)]
-pub fn append_parked() {
-    let count = find_parked();
+pub fn append_parked(slot: ScratchSlot) {
+    let count = find_parked(slot.to_argument());
     if count != 0 {
-        append_ranges(count);
+        append_ranges(slot.to_argument(), count);
     }
 }
 

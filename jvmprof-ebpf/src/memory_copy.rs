@@ -7,7 +7,7 @@ use jvmprof_common::{
 };
 
 use crate::{
-    scratch::{self, MAX_RANGES, MemoryRange},
+    scratch::{self, MAX_RANGES, MemoryRange, ScratchSlot},
     user_memory,
 };
 
@@ -15,10 +15,11 @@ use crate::{
 /// address and the number of its words, and writes to the header how many words these are.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn append_ranges(count: u64) -> u64 {
+pub extern "C" fn append_ranges(slot: u64, count: u64) -> u64 {
+    let (argument, slot) = (slot, ScratchSlot::from_argument(slot));
     let mut all = 0;
     for index in 0..MAX_RANGES {
-        let Some(scratch) = scratch::get() else {
+        let Some(scratch) = scratch::get(slot) else {
             break;
         };
         let at = scratch.used as usize;
@@ -27,8 +28,8 @@ pub extern "C" fn append_ranges(count: u64) -> u64 {
         }
         let MemoryRange { start, bytes } = scratch.ranges[index];
         scratch.used += 2;
-        let words = if start.is_multiple_of(8) { append_memory(start.0, bytes) } else { 0 };
-        let Some(scratch) = scratch::get() else {
+        let words = if start.is_multiple_of(8) { append_memory(argument, start.0, bytes) } else { 0 };
+        let Some(scratch) = scratch::get(slot) else {
             break;
         };
         scratch.words[at & (SAMPLE_WORDS - 1)] = start.0;
@@ -43,8 +44,9 @@ pub extern "C" fn append_ranges(count: u64) -> u64 {
 /// as it is readable, and returns how many words these are.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn append_memory(mut address: u64, bytes: u64) -> u64 {
-    let Some(scratch) = scratch::get() else {
+pub extern "C" fn append_memory(slot: u64, mut address: u64, bytes: u64) -> u64 {
+    let (argument, slot) = (slot, ScratchSlot::from_argument(slot));
+    let Some(scratch) = scratch::get(slot) else {
         return 0;
     };
     let mut left = bytes;
@@ -53,7 +55,7 @@ pub extern "C" fn append_memory(mut address: u64, bytes: u64) -> u64 {
     // The pages of the longest tail, and one more each where the first and the last one aren't
     // copied as a whole.
     for _ in 0..MAX_TAIL_WORDS / COPY_WORDS + 2 {
-        let copied = append_page(address, left);
+        let copied = append_page(argument, address, left);
         let bytes = copied & !IS_READABLE;
         if bytes == 0 {
             break;
@@ -73,8 +75,8 @@ pub extern "C" fn append_memory(mut address: u64, bytes: u64) -> u64 {
 /// space.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn append_page(address: u64, left: u64) -> u64 {
-    let Some(scratch) = scratch::get() else {
+extern "C" fn append_page(slot: u64, address: u64, left: u64) -> u64 {
+    let Some(scratch) = scratch::get(ScratchSlot::from_argument(slot)) else {
         return 0;
     };
     let to_page_end = 4096 - (address & 4095);

@@ -20,7 +20,7 @@ use jvmprof_common::{
 use crate::{
     counters::count,
     emit, process_filter,
-    scratch::{self, Scratch},
+    scratch::{self, Scratch, ScratchSlot},
     tables,
     task::Task,
     walk,
@@ -39,10 +39,12 @@ fn sample(ctx: PerfEventContext) -> u32 {
     // SAFETY: no arguments; the helper returns the current task.
     let task = Task(unsafe { bpf_get_current_task() });
     let start_ns = task.process_start().unwrap_or(0);
-    let Some(scratch) = scratch::get() else {
+    let slot = ScratchSlot::of_clock();
+    let Some(scratch) = scratch::get(slot) else {
         count(Counter::UnwinderUnavailable);
         return 0;
     };
+    scratch.slot = slot;
     // The daemon publishes only processes that are profiled, so that mostly one look-up does.
     let process = tables::process(tgid, start_ns);
     let is_published = process.is_some();

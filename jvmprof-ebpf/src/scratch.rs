@@ -1,4 +1,5 @@
-//! Memory in which one sample is built, one piece a CPU, and the unwinder's state between programs.
+//! Memory in which one sample is built, and the unwinder's state between programs: one piece for
+//! each run of the unwinder that can be under way at a time ([`ScratchSlot`]).
 
 use aya_ebpf::{helpers::bpf_get_smp_processor_id, macros::map, maps::Array};
 use jvmprof_common::{
@@ -18,21 +19,49 @@ use jvmprof_common::{
 
 use crate::walk::{method_cache::MethodCache, unwind_cache::UnwindCache};
 
-/// The memory of one CPU.
+/// The memory of one run of the unwinder.
 #[repr(C)]
-struct Cpu {
+struct Memory {
     copies: Copies,
     scratch: Scratch,
 }
 
 /// Per-CPU maps hold 32 KiB at most; the daemon makes this one as long as there are possible CPUs.
 #[map]
-static CPUS: Array<Cpu> = Array::with_max_entries(1, 0);
+static SCRATCH: Array<Memory> = Array::with_max_entries(1, 0);
 
-#[inline(always)]
-fn cpu() -> Option<*mut Cpu> {
-    // SAFETY: a helper without arguments.
-    CPUS.get_ptr_mut(unsafe { bpf_get_smp_processor_id() })
+/// The piece of memory that a run of the unwinder works in: an index of [`SCRATCH`].
+///
+/// Programs of another kind, which the clock's programs interrupt, need pieces of their own. So
+/// each global function is told by its first argument in which one it works.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub struct ScratchSlot(u32);
+
+impl ScratchSlot {
+    /// Returns the slot of the clock's programs on this CPU.
+    #[inline(always)]
+    pub fn of_clock() -> Self {
+        // SAFETY: a helper without arguments.
+        Self(unsafe { bpf_get_smp_processor_id() })
+    }
+
+    /// Returns the slot that a global function got as its argument.
+    #[inline(always)]
+    pub const fn from_argument(argument: u64) -> Self {
+        Self(argument as u32)
+    }
+
+    #[inline(always)]
+    pub const fn to_argument(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// Returns its memory.
+    #[inline(always)]
+    fn memory(self) -> Option<*mut Memory> {
+        SCRATCH.get_ptr_mut(self.0)
+    }
 }
 
 /// Ranges of memory that are copied with a sample beside its stack, at most.
@@ -49,6 +78,9 @@ pub struct MemoryRange {
 /// The sample that is built, and the state of its walk.
 #[repr(C)]
 pub struct Scratch {
+    /// Where it is, for calls of global functions.
+    pub slot: ScratchSlot,
+    reserved: u32,
     /// Words of the sample so far: kernel frames, then user frames, then what is copied.
     pub used: u64,
     /// User frames of the sample so far.
@@ -83,12 +115,12 @@ pub struct Scratch {
     pub unwind_cache: UnwindCache,
 }
 
-/// Returns this CPU's scratch memory.
+/// Returns the scratch memory of a slot.
 #[inline(always)]
-pub fn get<'a>() -> Option<&'a mut Scratch> {
+pub fn get<'a>(slot: ScratchSlot) -> Option<&'a mut Scratch> {
     // SAFETY: the pointer is valid for the program's run, the kernel neither nests perf event
     // programs on a CPU nor moves them to another, and each program takes it once.
-    cpu().map(|cpu| unsafe { &mut (*cpu).scratch })
+    slot.memory().map(|memory| unsafe { &mut (*memory).scratch })
 }
 
 /// Pieces of the target's memory. They aren't part of [`Scratch`], since functions that the
@@ -110,12 +142,12 @@ pub struct Copies {
 /// A power of two.
 pub const BLOCK_WORDS: usize = 32;
 
-/// Returns this CPU's copies. Whoever uses them makes references for as long as no other function
-/// runs.
+/// Returns the copies of a slot. Whoever uses them makes references for as long as no other
+/// function runs.
 #[inline(always)]
-pub fn copies() -> Option<*mut Copies> {
+pub fn copies(slot: ScratchSlot) -> Option<*mut Copies> {
     // SAFETY: only an address is made of the pointer.
-    cpu().map(|cpu| unsafe { &raw mut (*cpu).copies })
+    slot.memory().map(|memory| unsafe { &raw mut (*memory).copies })
 }
 
 impl Scratch {

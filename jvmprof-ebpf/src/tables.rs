@@ -14,7 +14,7 @@ use jvmprof_common::{
     unwind::verifier::BarrierVar,
 };
 
-use crate::scratch;
+use crate::scratch::{self, ScratchSlot};
 
 /// The daemon sets the sizes of these.
 #[map]
@@ -108,8 +108,8 @@ extern "C" fn region_index(first: u64, regions: u64, address: u64) -> u64 {
 
 /// Returns the rule at an address of a table's own space.
 #[inline(always)]
-pub fn row<'a>(table: u32, address: u64) -> Option<&'a PackedRule> {
-    rule(rule_at(u64::from(table), address) as u32)
+pub fn row<'a>(slot: ScratchSlot, table: u32, address: u64) -> Option<&'a PackedRule> {
+    rule(rule_at(slot.to_argument(), u64::from(table), address) as u32)
 }
 
 /// Returns the rule of a number that [`rule_at`] gave.
@@ -122,8 +122,8 @@ pub fn rule<'a>(number: u32) -> Option<&'a PackedRule> {
 /// [`scratch::Scratch::barrier_var`]. A global function: the verifier checks its paths once.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn rule_at(table: u64, address: u64) -> u64 {
-    let Some(scratch) = scratch::get() else {
+pub extern "C" fn rule_at(slot: u64, table: u64, address: u64) -> u64 {
+    let Some(scratch) = scratch::get(ScratchSlot::from_argument(slot)) else {
         return u64::from(NO_RULE);
     };
     u64::from(find_in_table(table as u32, address, &mut scratch.barrier_var).unwrap_or(NO_RULE))

@@ -95,7 +95,7 @@ pub fn insert_generated(scratch: &mut Scratch, here: &Cursor) {
     } else if kind == CachedFrame::STUB {
         let Some(jvm) = jvm(scratch) else { return };
         let at = if here.exact { here.pc } else { here.pc - 1 };
-        let rule = tables::rule_at(u64::from(jvm.table), at.0 - jvm.code_start);
+        let rule = tables::rule_at(scratch.slot.to_argument(), u64::from(jvm.table), at.0 - jvm.code_start);
         let delta = here.pc - blob;
         if delta < 1 << (32 - CachedPc::KIND_BITS) {
             insert(scratch, here, CachedPc::STUB | (delta as u32) << CachedPc::KIND_BITS, [word, rule]);

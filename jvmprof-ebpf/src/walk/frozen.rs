@@ -12,14 +12,15 @@ use super::{FROZEN, UNWIND, WALKED, cache_lookup, tail_call, target::frame_targe
 use crate::{
     counters::count,
     emit::finish,
-    scratch::{self, Copies, Scratch},
+    scratch::{self, Copies, Scratch, ScratchSlot},
 };
 
 /// The return barrier's frame is the last one so far: it is replaced by those that it stands for.
 /// If that isn't possible, the stack ends there.
 #[perf_event]
 fn frozen(ctx: PerfEventContext) -> u32 {
-    let Some(scratch) = scratch::get() else {
+    let slot = ScratchSlot::of_clock();
+    let Some(scratch) = scratch::get(slot) else {
         count(Counter::UnwinderUnavailable);
         return 0;
     };
@@ -28,7 +29,7 @@ fn frozen(ctx: PerfEventContext) -> u32 {
             finish(scratch, &ctx, Stop::DepthReached as u64);
             return 0;
         }
-        let stop = walk_frozen();
+        let stop = walk_frozen(slot.to_argument());
         if stop != WALKED {
             if scratch.frozen.thawed_until != StackAddress(0) {
                 // What was found of that chunk isn't sure any more.
@@ -52,8 +53,9 @@ fn frozen(ctx: PerfEventContext) -> u32 {
 /// [`Scratch::frozen`] on to its caller. A global function, as [`super::walk_caller`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn walk_frozen() -> u64 {
-    let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
+extern "C" fn walk_frozen(slot: u64) -> u64 {
+    let slot = ScratchSlot::from_argument(slot);
+    let (Some(scratch), Some(copies)) = (scratch::get(slot), scratch::copies(slot)) else {
         return Stop::Frozen as u64;
     };
     match walk_one(scratch, copies) {
@@ -80,7 +82,7 @@ fn walk_one(scratch: &mut Scratch, copies: *mut Copies) -> Result<(), Stop> {
             if is_last { stack_chunk::parent(&mut target, jvm, scratch.frozen.chunk) } else { Avma(0) };
         let [first, second, _] = scratch.frame.words;
         if scratch.frozen.at_barrier != 0 {
-            if is_on_stack(first, second) != 0 {
+            if is_on_stack(scratch.slot.to_argument(), first, second) != 0 {
                 return Err(Stop::Frozen);
             }
             scratch.frozen.at_barrier = 0;
@@ -121,8 +123,8 @@ const YOUNGEST: usize = 32;
 /// walked. A global function, as above.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn is_on_stack(first: u64, second: u64) -> u64 {
-    let Some(scratch) = scratch::get() else {
+extern "C" fn is_on_stack(slot: u64, first: u64, second: u64) -> u64 {
+    let Some(scratch) = scratch::get(ScratchSlot::from_argument(slot)) else {
         return 1;
     };
     let begin = scratch.header.kernel_frames as usize;

@@ -28,7 +28,7 @@ use jvmprof_common::{
 use crate::{
     counters::count,
     emit::finish,
-    scratch::{self, Copies, Scratch},
+    scratch::{self, Copies, Scratch, ScratchSlot},
     tables, user_memory,
 };
 use target::frame_target;
@@ -49,7 +49,8 @@ pub fn start(ctx: &PerfEventContext) {
 /// The interrupted frame: any instruction of any code, with all its registers.
 #[perf_event]
 fn leaf(ctx: PerfEventContext) -> u32 {
-    let Some(scratch) = scratch::get() else {
+    let slot = ScratchSlot::of_clock();
+    let Some(scratch) = scratch::get(slot) else {
         count(Counter::UnwinderUnavailable);
         return 0;
     };
@@ -59,7 +60,7 @@ fn leaf(ctx: PerfEventContext) -> u32 {
         finish(scratch, &ctx, Stop::UnknownProcess as u64);
         return 0;
     }
-    let Some(copies) = scratch::copies() else {
+    let Some(copies) = scratch::copies(slot) else {
         count(Counter::UnwinderUnavailable);
         return 0;
     };
@@ -71,8 +72,8 @@ fn leaf(ctx: PerfEventContext) -> u32 {
     cache_lookup::begin_sample(scratch);
     let stop = match classify(scratch, copies, true) {
         Ok(WALKED_CACHED) => WALKED,
-        Ok(HOTSPOT) => step_java_leaf(),
-        Ok(kind) => step_native_leaf(kind),
+        Ok(HOTSPOT) => step_java_leaf(slot.to_argument()),
+        Ok(kind) => step_native_leaf(slot.to_argument(), kind),
         Err(stop) => stop as u64,
     };
     if stop != WALKED {
@@ -89,7 +90,8 @@ fn leaf(ctx: PerfEventContext) -> u32 {
 
 #[perf_event]
 fn unwind(ctx: PerfEventContext) -> u32 {
-    let Some(scratch) = scratch::get() else {
+    let slot = ScratchSlot::of_clock();
+    let Some(scratch) = scratch::get(slot) else {
         count(Counter::UnwinderUnavailable);
         return 0;
     };
@@ -98,7 +100,7 @@ fn unwind(ctx: PerfEventContext) -> u32 {
             finish(scratch, &ctx, Stop::DepthReached as u64);
             return 0;
         }
-        let stop = walk_caller();
+        let stop = walk_caller(slot.to_argument());
         if stop == Stop::Frozen as u64 {
             tail_call(&ctx, FROZEN);
         }
@@ -132,15 +134,16 @@ pub const WALKED: u64 = 255;
 /// once, instead of once a turn of the loop, and what follows it as often as paths lead there.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn walk_caller() -> u64 {
-    let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
+extern "C" fn walk_caller(slot: u64) -> u64 {
+    let (argument, slot) = (slot, ScratchSlot::from_argument(slot));
+    let (Some(scratch), Some(copies)) = (scratch::get(slot), scratch::copies(slot)) else {
         return Stop::CodeUnreadable as u64;
     };
     // What follows works on the scratch memory itself: nothing here may hold it meanwhile.
     match classify(scratch, copies, false) {
         Ok(WALKED_CACHED) => WALKED,
-        Ok(HOTSPOT) => step_java_caller(),
-        Ok(kind) => step_native_caller(kind),
+        Ok(HOTSPOT) => step_java_caller(argument),
+        Ok(kind) => step_native_caller(argument, kind),
         Err(stop) => stop as u64,
     }
 }
@@ -183,20 +186,20 @@ fn classify(scratch: &mut Scratch, copies: *mut Copies, is_leaf: bool) -> Result
 /// writes [`Scratch::frame`] and the cache.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn step_java_leaf() -> u64 {
-    step_java(true)
+extern "C" fn step_java_leaf(slot: u64) -> u64 {
+    step_java(ScratchSlot::from_argument(slot), true)
 }
 
 /// The same for a frame above it.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn step_java_caller() -> u64 {
-    step_java(false)
+extern "C" fn step_java_caller(slot: u64) -> u64 {
+    step_java(ScratchSlot::from_argument(slot), false)
 }
 
 #[inline(always)]
-fn step_java(is_leaf: bool) -> u64 {
-    let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
+fn step_java(slot: ScratchSlot, is_leaf: bool) -> u64 {
+    let (Some(scratch), Some(copies)) = (scratch::get(slot), scratch::copies(slot)) else {
         return Stop::CodeUnreadable as u64;
     };
     let here = scratch.cursor;
@@ -223,20 +226,20 @@ fn step_java(is_leaf: bool) -> u64 {
 /// and moves [`Scratch::cursor`] to its caller; reads [`Scratch::rule`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn step_native_leaf(kind: u32) -> u64 {
-    step_native(kind, true)
+extern "C" fn step_native_leaf(slot: u64, kind: u32) -> u64 {
+    step_native(ScratchSlot::from_argument(slot), kind, true)
 }
 
 /// The same for a frame above it.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn step_native_caller(kind: u32) -> u64 {
-    step_native(kind, false)
+extern "C" fn step_native_caller(slot: u64, kind: u32) -> u64 {
+    step_native(ScratchSlot::from_argument(slot), kind, false)
 }
 
 #[inline(always)]
-fn step_native(kind: u32, is_leaf: bool) -> u64 {
-    let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
+fn step_native(slot: ScratchSlot, kind: u32, is_leaf: bool) -> u64 {
+    let (Some(scratch), Some(copies)) = (scratch::get(slot), scratch::copies(slot)) else {
         return Stop::CodeUnreadable as u64;
     };
     let mut cursor = scratch.cursor;
@@ -307,7 +310,7 @@ fn find_code(scratch: &mut Scratch, here: &Cursor, is_leaf: bool) -> Result<u32,
         _ => return Ok(FRAME_POINTER),
     }
     let Region { table, bias, .. } = scratch.region;
-    match tables::row(table, at.0.wrapping_sub(bias)) {
+    match tables::row(scratch.slot, table, at.0.wrapping_sub(bias)) {
         Some(rule) => {
             scratch.rule = *rule;
             Ok(CachedPc::ROWS)

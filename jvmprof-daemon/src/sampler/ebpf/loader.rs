@@ -13,8 +13,8 @@ use crate::sampler::options::SamplerOptions;
 /// Built by `cargo xtask ebpf` and committed, so that a build needs no eBPF toolchain.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../ebpf/jvmprof.bpf.o");
 
-/// Scratch memory and caches of each CPU.
-const CPUS: &str = "CPUS";
+/// Scratch memory and caches of each CPU's run of the unwinder.
+const SCRATCH: &str = "SCRATCH";
 pub(super) const NEW_MAPPING: &str = "new_mapping";
 /// The kernel's function that [`NEW_MAPPING`] is attached to.
 pub(super) const MAPPED: &str = "perf_event_mmap";
@@ -67,7 +67,7 @@ pub(super) fn load(
         .override_global(globals::LOG, &log, true)
         .override_global(aya_log::LEVEL, &log_level, true)
         .map_max_entries(RING, options.ring_bytes.next_power_of_two().max(4096))
-        .map_max_entries(CPUS, online_cpus::possible()?)
+        .map_max_entries(SCRATCH, online_cpus::possible()?)
         .load(OBJECT)
         .map_err(SamplerError::Load)
 }

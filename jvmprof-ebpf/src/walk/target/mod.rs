@@ -31,7 +31,7 @@ use jvmprof_common::{
 
 use super::unwind_cache::{self, CachedNmethod, NMETHODS};
 use crate::{
-    scratch::{BLOCK_WORDS, Copies},
+    scratch::{BLOCK_WORDS, Copies, ScratchSlot},
     tables,
     task::Task,
     user_memory::{read, read_byte, read_word},
@@ -40,6 +40,7 @@ use subprograms::{calls, identify_method, refill_window};
 
 /// The process as the current frame's step sees it.
 pub struct FrameTarget<'a> {
+    pub slot: ScratchSlot,
     pub copies: *mut Copies,
     pub barrier_var: &'a mut BarrierVar,
     /// Registers of the interrupted frame; `None` once it is left.
@@ -56,6 +57,7 @@ pub struct FrameTarget<'a> {
 macro_rules! frame_target {
     ($scratch:ident, $copies:ident, $registers:expr, $code_start:expr) => {
         $crate::walk::target::FrameTarget {
+            slot: $scratch.slot,
             copies: $copies,
             barrier_var: &mut $scratch.barrier_var,
             registers: $registers,
@@ -107,6 +109,11 @@ impl FrameTarget<'_> {
     const fn copies(&self) -> *mut Copies {
         self.copies
     }
+
+    #[inline(always)]
+    const fn slot(&self) -> ScratchSlot {
+        self.slot
+    }
 }
 
 impl Memory for FrameTarget<'_> {
@@ -116,7 +123,7 @@ impl Memory for FrameTarget<'_> {
         if let Some(word) = unsafe { (*self.copies).window.get(address) } {
             return Some(word);
         }
-        if refill_window(address.0) == 0 {
+        if refill_window(self.slot.to_argument(), address.0) == 0 {
             return None;
         }
         // SAFETY: as above.
@@ -165,7 +172,7 @@ impl HotspotTarget for FrameTarget<'_> {
 
     #[inline(always)]
     fn identify_method(&mut self, method: Avma, is_entered: bool, _: &Jvm) -> Option<MethodIdentity> {
-        if identify_method(method.0, u64::from(is_entered)) == 0 {
+        if identify_method(self.slot.to_argument(), method.0, u64::from(is_entered)) == 0 {
             return None;
         }
         // SAFETY: nobody writes the copies meanwhile.
@@ -179,19 +186,27 @@ impl HotspotTarget for FrameTarget<'_> {
 
     #[inline(always)]
     fn stub_row(&mut self, table: u32, address: Avma) -> Option<PackedRule> {
-        let rule = *tables::row(table, address.0.wrapping_sub(self.code_start))?;
+        let rule = *tables::row(self.slot, table, address.0.wrapping_sub(self.code_start))?;
         *self.rule = rule;
         Some(rule)
     }
 }
 
 /// The process as subprograms see it: without the window and without registers.
-pub struct SubprogramTarget(pub *mut Copies);
+pub struct SubprogramTarget {
+    pub slot: ScratchSlot,
+    pub copies: *mut Copies,
+}
 
 impl SubprogramTarget {
     #[inline(always)]
     const fn copies(&self) -> *mut Copies {
-        self.0
+        self.copies
+    }
+
+    #[inline(always)]
+    const fn slot(&self) -> ScratchSlot {
+        self.slot
     }
 }
 

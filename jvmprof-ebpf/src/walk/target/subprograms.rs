@@ -2,7 +2,8 @@
 //! of once for each path that leads there.
 //!
 //! Most are made from the table [`jvmprof_common::hotspot_subprograms`], which says what each does
-//! and what it reads and writes. They work on this CPU's [`Copies`](crate::scratch::Copies) and,
+//! and what it reads and writes. They work on the [`Copies`](crate::scratch::Copies) of the slot
+//! that is their first argument and,
 //! where the table's group says `jvm`, on the JVM's entry in [`Scratch`](crate::scratch::Scratch):
 //! their callers must hold no reference to the copies meanwhile.
 
@@ -26,7 +27,7 @@ use jvmprof_common::{
 
 use super::{StackSource, SubprogramTarget};
 use crate::{
-    scratch,
+    scratch::{self, ScratchSlot},
     walk::{cache_lookup, method_cache},
 };
 
@@ -66,8 +67,8 @@ macro_rules! global_functions {
             $(#[$code_doc])*
             #[unsafe(no_mangle)]
             #[inline(never)]
-            pub extern "C" fn $code($($code_arg: u64),*) -> u64 {
-                let Some(copies) = scratch::copies() else {
+            pub extern "C" fn $code(slot: u64 $(, $code_arg: u64)*) -> u64 {
+                let Some(copies) = scratch::copies(ScratchSlot::from_argument(slot)) else {
                     let missing: $code_result = $code_else;
                     return missing.to_scalar();
                 };
@@ -81,12 +82,13 @@ macro_rules! global_functions {
             $(#[$memory_doc])*
             #[unsafe(no_mangle)]
             #[inline(never)]
-            pub extern "C" fn $memory($($memory_arg: u64),*) -> u64 {
-                let Some(copies) = scratch::copies() else {
+            pub extern "C" fn $memory(slot: u64 $(, $memory_arg: u64)*) -> u64 {
+                let slot = ScratchSlot::from_argument(slot);
+                let Some(copies) = scratch::copies(slot) else {
                     let missing: $memory_result = $memory_else;
                     return missing.to_scalar();
                 };
-                let target = &mut SubprogramTarget(copies);
+                let target = &mut SubprogramTarget { copies, slot };
                 let result: $memory_result = $memory_rule(target $(, <$memory_type>::from_scalar($memory_arg))*);
                 result.to_scalar()
             }
@@ -95,15 +97,16 @@ macro_rules! global_functions {
             $(#[$jvm_doc])*
             #[unsafe(no_mangle)]
             #[inline(never)]
-            pub extern "C" fn $jvm($($jvm_arg: u64),*) -> u64 {
+            pub extern "C" fn $jvm(slot: u64 $(, $jvm_arg: u64)*) -> u64 {
                 let missing: $jvm_result = $jvm_else;
-                let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
+                let slot = ScratchSlot::from_argument(slot);
+                let (Some(scratch), Some(copies)) = (scratch::get(slot), scratch::copies(slot)) else {
                     return missing.to_scalar();
                 };
                 let Some(jvm) = cache_lookup::jvm(scratch) else {
                     return missing.to_scalar();
                 };
-                let target = &mut SubprogramTarget(copies);
+                let target = &mut SubprogramTarget { copies, slot };
                 let result: $jvm_result = $jvm_rule(target, jvm $(, <$jvm_type>::from_scalar($jvm_arg))*);
                 result.to_scalar()
             }
@@ -145,19 +148,25 @@ macro_rules! calls {
         $(
             #[inline(always)]
             fn $code(&self, $($code_arg: $code_type),*) -> $code_result {
-                Scalar::from_scalar($crate::walk::target::subprograms::$code($($code_arg.to_scalar()),*))
+                Scalar::from_scalar($crate::walk::target::subprograms::$code(
+                    self.slot().to_argument() $(, $code_arg.to_scalar())*
+                ))
             }
         )*
         $(
             #[inline(always)]
             fn $memory(&mut self, $($memory_arg: $memory_type),*) -> $memory_result {
-                Scalar::from_scalar($crate::walk::target::subprograms::$memory($($memory_arg.to_scalar()),*))
+                Scalar::from_scalar($crate::walk::target::subprograms::$memory(
+                    self.slot().to_argument() $(, $memory_arg.to_scalar())*
+                ))
             }
         )*
         $(
             #[inline(always)]
             fn $jvm(&mut self, _: &Jvm $(, $jvm_arg: $jvm_type)*) -> $jvm_result {
-                Scalar::from_scalar($crate::walk::target::subprograms::$jvm($($jvm_arg.to_scalar()),*))
+                Scalar::from_scalar($crate::walk::target::subprograms::$jvm(
+                    self.slot().to_argument() $(, $jvm_arg.to_scalar())*
+                ))
             }
         )*
     };
@@ -168,8 +177,8 @@ pub(crate) use calls;
 /// returns 1 if it could be read.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn refill_window(address: u64) -> u64 {
-    let Some(copies) = scratch::copies() else {
+pub extern "C" fn refill_window(slot: u64, address: u64) -> u64 {
+    let Some(copies) = scratch::copies(ScratchSlot::from_argument(slot)) else {
         return 0;
     };
     // SAFETY: nobody else uses the copies meanwhile.
@@ -183,8 +192,9 @@ pub extern "C" fn refill_window(address: u64) -> u64 {
 /// [`HotspotTarget::identify_method`]: jvmprof_common::unwind::hotspot::HotspotTarget::identify_method
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn identify_method(method: u64, is_entered: u64) -> u64 {
-    let (Some(scratch), Some(copies)) = (scratch::get(), scratch::copies()) else {
+pub extern "C" fn identify_method(slot: u64, method: u64, is_entered: u64) -> u64 {
+    let slot = ScratchSlot::from_argument(slot);
+    let (Some(scratch), Some(copies)) = (scratch::get(slot), scratch::copies(slot)) else {
         return 0;
     };
     let Some(jvm) = cache_lookup::jvm(scratch) else {
@@ -196,7 +206,8 @@ pub extern "C" fn identify_method(method: u64, is_entered: u64) -> u64 {
     let generation = method_cache::generation(cache, scratch.process.epoch, jvm);
     let barrier_var = &mut scratch.barrier_var;
     let cached = if is_entered == 0 { cache.get(method, generation, barrier_var) } else { None };
-    let found = cached.or_else(|| method_identity(method, &jvm.layout, &mut SubprogramTarget(copies)));
+    let found =
+        cached.or_else(|| method_identity(method, &jvm.layout, &mut SubprogramTarget { copies, slot }));
     let Some(identity) = found else {
         return 0;
     };
