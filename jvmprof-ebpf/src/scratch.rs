@@ -33,7 +33,7 @@ static SCRATCH: Array<Memory> = Array::with_max_entries(1, 0);
 /// The piece of memory that a run of the unwinder works in: an index of [`SCRATCH`].
 ///
 /// Programs of another kind, which the clock's programs interrupt, need pieces of their own. So
-/// each global function is told by its first argument in which one it works.
+/// the first argument of each global function is the one that it works in.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct ScratchSlot(u32);

@@ -30,12 +30,12 @@ pub struct Counts {
     pub targets: TargetCounts,
     /// Samples in the series that takes what exceeds the limit of series.
     pub over_series_limit: u64,
-    /// Samples whose stacks found no room in their window.
+    /// Samples whose stacks exceeded their window's budget.
     pub window_full: u64,
     /// Samples that could not wait for what their stacks need, since too many did.
     pub waiting_full: u64,
     /// Different stacks that wait for their labels now.
-    pub held_stacks: u64,
+    pub unlabelled_stacks: u64,
     /// Samples that arrived, by the outcome of their stack; also those that rules dropped
     /// afterwards.
     pub outcomes: BTreeMap<Outcome, u64>,
@@ -58,10 +58,10 @@ impl Pipeline {
             symbols: self.state.symbolizer.counts(),
             targets: self.state.targets.counts(),
             over_series_limit: self.state.windows.over_limit(),
-            held_stacks: self.state.windows.held_stacks() as u64,
+            unlabelled_stacks: self.state.windows.unlabelled_stacks() as u64,
             outcomes: self.state.outcomes.clone(),
-            window_full: self.state.windows.without_room(),
-            waiting_full: self.state.pending.without_room(),
+            window_full: self.state.windows.over_capacity(),
+            waiting_full: self.state.pending.over_capacity(),
             kernel_run_time: self.sampler.run_time(),
             processes: self.state.table.len() as u64,
             waiting: self.state.pending.len() as u64,

@@ -98,27 +98,26 @@ struct State {
     first_sample: Option<Instant>,
     /// When a process was sampled for the first time.
     newest: Instant,
-    /// When functions were named last.
+    /// When native functions were named last.
     named: Instant,
     pending: PendingSamples,
-    /// When it was tried last whether they have waited long enough.
+    /// When pending samples were last checked.
     tried: Instant,
-    /// Nothing is held for labels any more.
+    /// Samples don't wait for labels any more.
     release: bool,
 }
 
-/// How often the rings are emptied, at least. What must be looked at while it is there wakes their
-/// reader.
+/// Longest interval between two reads of the rings. A sample whose code or memory must be read while
+/// it is there wakes their reader.
 const RING_INTERVAL: Duration = Duration::from_millis(500);
-/// While unwind rows are being read, samples wait for them: whether they are there is looked at so
-/// often.
+/// Interval in which it is checked if unwind rows that samples wait for have been read.
 const ROWS_INTERVAL: Duration = Duration::from_millis(200);
 /// When no process has been new for so long there is time to name native functions.
 const CALM: Duration = Duration::from_millis(1500);
 /// How often that is done: many names of one file cost little more than one.
 const NAMING_INTERVAL: Duration = Duration::from_secs(2);
 /// Different stacks of past windows that wait for labels; beyond that they go out as they are.
-const MAX_HELD_STACKS: usize = 65_536;
+const MAX_UNLABELLED_STACKS: usize = 65_536;
 /// How long the begin of a recording waits for unwind rows.
 const ROWS_PATIENCE: Duration = Duration::from_secs(20);
 
@@ -186,7 +185,7 @@ impl Pipeline {
         [self.state.targets.due(), rows].into_iter().flatten().min()
     }
 
-    /// Takes in what happened since the last call, for about `limit` at most. To be called some
+    /// Processes what happened since the last call, for about `limit` at most. To be called some
     /// times a second while it gives true; else there is nothing to do until [`Self::arrived`] or
     /// [`Self::due`].
     pub fn poll(&mut self, limit: Duration) -> bool {
@@ -216,8 +215,8 @@ impl Pipeline {
         self.state.name_new();
     }
 
-    /// Stops sampling and takes in the rest, for about `patience` at most: what has not been looked
-    /// at by then is shed.
+    /// Stops sampling and processes the rest, for about `patience` at most: what is left then is
+    /// shed.
     pub fn stop(&mut self, patience: Duration) {
         let end = Instant::now() + patience;
         self.sampler.stop();
@@ -252,9 +251,9 @@ impl Pipeline {
         self.state.periods.frequency()
     }
 
-    /// Looks at the host's clocks. True if it was suspended: the window should end.
-    pub fn look_at_clocks(&mut self) -> bool {
-        self.state.windows.look_at_clocks()
+    /// Reads the host's clocks. Returns true if it was suspended: the window should end.
+    pub fn check_clocks(&mut self) -> bool {
+        self.state.windows.check_clocks()
     }
 
     /// The window's profile; the next window begins.
@@ -281,7 +280,7 @@ impl Pipeline {
         state.table.remove_exited();
         let live: HashSet<ProcessKey> = state.table.iter().map(|process| process.key).collect();
         end.retain(|key| live.contains(&key));
-        state.targets.retain(&live, &state.windows.held().collect());
+        state.targets.retain(&live, &state.windows.unlabelled_owners().collect());
         flushed
     }
 
@@ -296,11 +295,11 @@ impl Pipeline {
 
     /// Batches of earlier windows, made of samples whose labels have become known since, or have
     /// been waited for too long.
-    pub fn take_late(&mut self) -> Vec<Batch> {
+    pub fn take_labelled(&mut self) -> Vec<Batch> {
         let state = &mut self.state;
-        let release = state.release || state.windows.held_stacks() > MAX_HELD_STACKS;
+        let release = state.release || state.windows.unlabelled_stacks() > MAX_UNLABELLED_STACKS;
         let targets = &mut state.targets;
-        state.windows.take_late(|owner, samples| targets.finalize_labels(owner, samples, release))
+        state.windows.take_labelled(|owner, samples| targets.finalize_labels(owner, samples, release))
     }
 
     /// Labels series otherwise from now on. To be called behind [`Self::flush_all`], so that no
@@ -347,9 +346,8 @@ impl Pipeline {
 }
 
 impl State {
-    /// Tells the kernel program of processes that run already, before it samples them: those that
-    /// are asked for. Others are told of when they are sampled, since most of a host's processes
-    /// never are.
+    /// Publishes the chosen processes that run already, before they are sampled. Others are
+    /// published when they are sampled, since most of a host's processes never are.
     fn discover(&mut self, pids: Option<&[u32]>) {
         for &pid in pids.unwrap_or_default() {
             // A process that ends in this moment isn't sampled.
@@ -387,8 +385,8 @@ impl State {
         self.tried = Instant::now();
     }
 
-    /// Resolves those samples that wait for what their runtimes have still to tell, by what they
-    /// have told.
+    /// Resolves those samples that wait for unwind rows of their runtimes, by those that have been
+    /// written.
     fn finish_dumps(&mut self) {
         let now = monotonic_ns();
         let keys: HashSet<ProcessKey> = self.pending.keys().collect();
@@ -458,7 +456,7 @@ impl State {
         let window = self.windows.aggregator(sample.event, period_ns);
         match labels {
             LabelDecision::Dropped => return None,
-            LabelDecision::Awaited => window.hold(owner, stack, value),
+            LabelDecision::Awaited => window.add_unlabelled(owner, stack, value),
             LabelDecision::Labels(labels) => window.add(&labels, owner, stack, value),
         }
         self.first_sample.get_or_insert_with(Instant::now);

@@ -1,5 +1,4 @@
-//! Samples whose stacks wait for unwind rows that are being read, or that a runtime has still to
-//! tell.
+//! Samples whose stacks need unwind rows that are being read, or that a runtime hasn't written yet.
 
 use std::collections::VecDeque;
 
@@ -13,13 +12,13 @@ pub(super) struct PendingSamples {
     max_bytes: usize,
     samples: VecDeque<(ProcessKey, Sample)>,
     bytes: usize,
-    without_room: u64,
+    over_capacity: u64,
 }
 
 impl PendingSamples {
     /// `max_bytes`: memory for them.
     pub(super) fn new(max_bytes: usize) -> Self {
-        Self { max_bytes, samples: VecDeque::new(), bytes: 0, without_room: 0 }
+        Self { max_bytes, samples: VecDeque::new(), bytes: 0, over_capacity: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -30,12 +29,12 @@ impl PendingSamples {
         CacheUsage::new("waiting_samples", self.bytes, self.max_bytes)
     }
 
-    /// Samples for which there was no room any more.
-    pub(super) fn without_room(&self) -> u64 {
-        self.without_room
+    /// Returns the number of samples that were pushed out, since there were too many.
+    pub(super) fn over_capacity(&self) -> u64 {
+        self.over_capacity
     }
 
-    /// Adds a sample. Returns those for which there is no room any more: their time is over.
+    /// Adds a sample. Returns the oldest ones that exceed the limit now.
     #[must_use]
     pub(super) fn push(&mut self, key: ProcessKey, sample: Sample) -> Vec<Sample> {
         self.bytes += bytes(&sample);
@@ -45,7 +44,7 @@ impl PendingSamples {
             && let Some((_, sample)) = self.samples.pop_front()
         {
             self.bytes -= bytes(&sample);
-            self.without_room += 1;
+            self.over_capacity += 1;
             over.push(sample);
         }
         over
@@ -91,8 +90,8 @@ mod tests {
         let mut waiting = PendingSamples::new(3 * bytes(&sample(0)));
         let over: Vec<u32> =
             (0..5).flat_map(|pid| waiting.push(key, sample(pid))).map(|over| over.header.pid).collect();
-        assert_eq!((over, waiting.without_room(), waiting.len()), (vec![0, 1], 2, 3));
+        assert_eq!((over, waiting.over_capacity(), waiting.len()), (vec![0, 1], 2, 3));
         assert_eq!(waiting.take(|_, _| true).len(), 3);
-        assert!(waiting.push(key, sample(5)).is_empty(), "there is room again");
+        assert!(waiting.push(key, sample(5)).is_empty(), "there is space again");
     }
 }

@@ -12,37 +12,38 @@ use crate::types::FastHasher;
 
 /// The samples of one window.
 ///
-/// `K` tells whose stack it is, for those that look at it again before it goes out. Stacks whose
-/// labels aren't known yet are held by owner, beyond the window's end if need be: then they go out
-/// in a batch of their own, with their own window's time. Memory is bounded: when a window has too
-/// many different stacks, further ones are counted as one that says so.
+/// `K` identifies a stack's owner, whose frames and labels may be completed before the window's
+/// profile is made. Stacks whose labels aren't known yet are kept by owner, beyond the window's end
+/// if need be: then they go into a batch of their own, with their own window's time. Memory is
+/// bounded: when a window has too many different stacks, further ones are counted as one stack,
+/// whose only frame says so.
 #[derive(Debug)]
 pub struct Aggregator<K> {
     series: Vec<(Arc<LabelSet>, Stacks<K>)>,
-    /// Which of them has these labels.
+    /// Index of the series that has these labels.
     by_labels: HashMap<Arc<LabelSet>, usize, FastHasher>,
-    /// The same by where label sets lie: few come again and again, and a look at one's text takes
-    /// longer than all else.
-    met: HashMap<usize, Met, FastHasher>,
-    held: HashMap<K, Stacks<K>>,
-    late: Vec<Late<K>>,
+    /// Index of the series by the address of a label set: few sets come again and again, and
+    /// hashing the text of one takes longer than all else.
+    series_of: HashMap<usize, SeriesOfLabels, FastHasher>,
+    unlabelled: HashMap<K, Stacks<K>>,
+    ended_windows: Vec<EndedWindow<K>>,
     limit: Option<SeriesLimit>,
     over_limit: u64,
-    room: StackBudget,
+    budget: StackBudget,
 }
 
-/// What samples are of, when they were taken, and how often.
+/// The event, time and period of a window's samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     pub event: EventType,
     pub start: SystemTime,
     pub duration: Duration,
-    /// Between two samples of a CPU, ns.
+    /// Time between two samples of a CPU, ns.
     pub period_ns: u64,
 }
 
 impl Window {
-    /// A batch of samples that were taken then.
+    /// Returns a batch of this window's samples.
     pub fn batch(self, series: Vec<Series>) -> Batch {
         let Self { event, start, duration, period_ns } = self;
         Batch { event, start, duration, period_ns, series }
@@ -58,76 +59,77 @@ pub struct NamedStack {
     pub pending: bool,
 }
 
-/// How many series a batch may have.
+/// The limit of series in a batch.
 #[derive(Clone, Debug)]
 pub struct SeriesLimit {
-    /// Beside `rest`.
+    /// The number of series, beside `rest`.
     pub max: usize,
     /// The labels of the series that takes the samples of all others.
     pub rest: Arc<LabelSet>,
 }
 
-/// Label sets of one window that are known by their place.
-const MAX_MET: usize = 4096;
+/// Label sets of one window that are found by their addresses, at most.
+const MAX_LABEL_SETS: usize = 4096;
 
-/// What an owner's labels turn out to be.
+/// The labels of an owner, as far as they are known.
 #[derive(Clone, Debug)]
 pub enum LabelDecision {
     Labels(Arc<LabelSet>),
-    /// Nobody wants its samples.
+    /// Its samples are dropped by a relabelling rule.
     Dropped,
-    /// Not yet known: its samples are held on.
+    /// They aren't known yet: its samples stay with the aggregator.
     Awaited,
 }
 
-type Stacks<K> = HashMap<StackKey, Counted<K>, FastHasher>;
+type Stacks<K> = HashMap<StackKey, StackCount<K>, FastHasher>;
 
-/// A label set that was met in this window.
+/// The series of a label set that was used in this window.
 #[derive(Debug)]
-struct Met {
-    /// No other set comes to lie where this one does.
+struct SeriesOfLabels {
+    /// Kept, so that no other set gets its address.
     _labels: Arc<LabelSet>,
-    /// The series that its samples go to, and whether that is the one of the rest.
+    /// Index of the series that its samples go to.
     series: usize,
-    is_over: bool,
+    /// True if that is the series of the rest.
+    is_over_limit: bool,
 }
 
-/// What a window that has ended still holds.
+/// The samples of a window that has ended whose labels aren't known yet.
 #[derive(Debug)]
-struct Late<K> {
+struct EndedWindow<K> {
     window: Window,
-    held: HashMap<K, Vec<Sample>>,
-    /// That of its time.
+    unlabelled: HashMap<K, Vec<Sample>>,
+    /// The limit that applied to it.
     limit: Option<SeriesLimit>,
 }
 
 #[derive(Debug)]
-struct Counted<K> {
+struct StackCount<K> {
     count: u64,
     value: u64,
     owner: K,
     pending: bool,
 }
 
-impl<K> Counted<K> {
+impl<K> StackCount<K> {
     fn add(&mut self, value: u64) {
         self.count += 1;
         self.value += value;
     }
 }
 
-/// A stack, equal to another if it is made of the very same frames.
+/// A stack as a key: equal to another one if it is made of the very same frames.
 #[derive(Debug)]
 struct StackKey {
     frames: Arc<[Arc<Frame>]>,
-    /// Of where its frames lie: a table that grows looks at none of them.
+    /// Hash of the addresses of its frames: a table that grows reads none of them.
     hash: u64,
 }
 
 impl StackKey {
     fn new(frames: Arc<[Arc<Frame>]>) -> Self {
         // 2^64 by the golden ratio, made odd, spreads what is multiplied with it; nobody chooses
-        // where frames lie.
+        // the addresses of frames.
         const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
         let add = |hash: u64, frame: &Arc<Frame>| {
             (hash.rotate_left(5) ^ Arc::as_ptr(frame).addr() as u64).wrapping_mul(SPREAD)
@@ -155,57 +157,58 @@ impl Hash for StackKey {
 }
 
 impl<K: Copy + Eq + Hash> Aggregator<K> {
-    /// An empty window. `limit`: of series for each batch.
+    /// Returns an empty window. `limit`: of series in each batch.
     pub fn new(limit: Option<SeriesLimit>) -> Self {
         Self {
             series: Vec::new(),
             by_labels: HashMap::default(),
-            met: HashMap::default(),
-            held: HashMap::new(),
-            late: Vec::new(),
+            series_of: HashMap::default(),
+            unlabelled: HashMap::new(),
+            ended_windows: Vec::new(),
             limit,
             over_limit: 0,
-            room: StackBudget::new(MAX_STACK_BYTES),
+            budget: StackBudget::new(MAX_STACK_BYTES),
         }
     }
 
-    /// With so many bytes for the stacks of a window instead of [`MAX_STACK_BYTES`].
+    /// Limits the stacks of a window to `bytes` instead of [`MAX_STACK_BYTES`].
     #[must_use]
     pub fn with_stack_bytes(mut self, bytes: usize) -> Self {
-        self.room = StackBudget::new(bytes);
+        self.budget = StackBudget::new(bytes);
         self
     }
 
-    /// Bytes that the window's stacks take.
+    /// Returns the bytes that the window's stacks take.
     pub fn stack_bytes(&self) -> usize {
-        self.room.bytes()
+        self.budget.bytes()
     }
 
-    /// Another limit, for the series that are still to come.
+    /// Sets the limit of series, for those that are still to come.
     pub fn set_limit(&mut self, limit: Option<SeriesLimit>) {
         self.limit = limit;
-        self.met.clear();
+        self.series_of.clear();
     }
 
-    /// Samples that went into the series of the rest, since the start.
+    /// Returns the number of samples that went into the series of the rest, since the start.
     pub fn over_limit(&self) -> u64 {
         self.over_limit
     }
 
     /// Counts an event of this value with its stack.
     pub fn add(&mut self, labels: &Arc<LabelSet>, owner: K, stack: NamedStack, value: u64) {
-        let place = Arc::as_ptr(labels).addr();
-        let (series, is_over) = match self.met.get(&place) {
-            Some(met) => (met.series, met.is_over),
-            None => self.meet(labels),
+        let address = Arc::as_ptr(labels).addr();
+        let (series, is_over_limit) = match self.series_of.get(&address) {
+            Some(found) => (found.series, found.is_over_limit),
+            None => self.insert_series(labels),
         };
-        self.over_limit += u64::from(is_over);
-        count(&mut self.series[series].1, &mut self.room, owner, stack, value);
+        self.over_limit += u64::from(is_over_limit);
+        count(&mut self.series[series].1, &mut self.budget, owner, stack, value);
     }
 
-    /// The series that these labels' samples go to, and whether that is the one of the rest.
-    fn meet(&mut self, labels: &Arc<LabelSet>) -> (usize, bool) {
-        let (own, is_over) = room(&self.by_labels, self.limit.as_ref(), labels);
+    /// Returns the index of the series that these labels' samples go to, and true if that is the
+    /// series of the rest.
+    fn insert_series(&mut self, labels: &Arc<LabelSet>) -> (usize, bool) {
+        let (own, is_over_limit) = labels_within_limit(&self.by_labels, self.limit.as_ref(), labels);
         let series = match self.by_labels.get(own) {
             Some(series) => *series,
             None => {
@@ -214,47 +217,56 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
                 self.series.len() - 1
             }
         };
-        if self.met.len() < MAX_MET {
-            let met = Met { _labels: Arc::clone(labels), series, is_over };
-            self.met.insert(Arc::as_ptr(labels).addr(), met);
+        if self.series_of.len() < MAX_LABEL_SETS {
+            let found = SeriesOfLabels { _labels: Arc::clone(labels), series, is_over_limit };
+            self.series_of.insert(Arc::as_ptr(labels).addr(), found);
         }
-        (series, is_over)
+        (series, is_over_limit)
     }
 
-    /// The same for an event whose labels the owner will be asked for.
-    pub fn hold(&mut self, owner: K, stack: NamedStack, value: u64) {
-        count(self.held.entry(owner).or_default(), &mut self.room, owner, stack, value);
+    /// Counts an event of this value with its stack, whose labels aren't known yet.
+    pub fn add_unlabelled(&mut self, owner: K, stack: NamedStack, value: u64) {
+        count(self.unlabelled.entry(owner).or_default(), &mut self.budget, owner, stack, value);
     }
 
-    /// Samples since the beginning whose stacks found no room.
-    pub fn without_room(&self) -> u64 {
-        self.room.refused
+    /// Returns the number of samples since the start whose stacks exceeded the budget.
+    pub fn over_capacity(&self) -> u64 {
+        self.budget.refused
     }
 
-    /// The owners of what waits for labels, some of them several times.
-    pub fn held(&self) -> impl Iterator<Item = K> + '_ {
-        self.held.keys().chain(self.late.iter().flat_map(|late| late.held.keys())).copied()
+    /// Returns the owners of samples without labels, some of them several times.
+    pub fn unlabelled_owners(&self) -> impl Iterator<Item = K> + '_ {
+        self.unlabelled
+            .keys()
+            .chain(self.ended_windows.iter().flat_map(|window| window.unlabelled.keys()))
+            .copied()
     }
 
-    /// How many different stacks wait for labels.
-    pub fn held_stacks(&self) -> usize {
-        let late = self.late.iter().flat_map(|late| late.held.values()).map(Vec::len).sum::<usize>();
-        late + self.held.values().map(HashMap::len).sum::<usize>()
+    /// Returns the number of different stacks without labels.
+    pub fn unlabelled_stacks(&self) -> usize {
+        let late = self
+            .ended_windows
+            .iter()
+            .flat_map(|window| window.unlabelled.values())
+            .map(Vec::len)
+            .sum::<usize>();
+        late + self.unlabelled.values().map(HashMap::len).sum::<usize>()
     }
 
-    /// Whether nothing is there, and nothing is held of earlier windows.
+    /// Returns true if there are no samples, of this window or of earlier ones.
     pub fn is_empty(&self) -> bool {
-        self.window_is_empty() && self.late.is_empty()
+        self.window_is_empty() && self.ended_windows.is_empty()
     }
 
-    /// Whether nothing was counted since the window began.
+    /// Returns true if nothing was counted since the window began.
     pub fn window_is_empty(&self) -> bool {
-        self.series.is_empty() && self.held.is_empty()
+        self.series.is_empty() && self.unlabelled.is_empty()
     }
 
-    /// Ends the window, which was `window`, and begins the next one. `finish` sees each pending
-    /// stack a last time. `labels` is told an owner whose stacks were held, and how many samples
-    /// they are; while it doesn't know, they are held on.
+    /// Ends the window, which was `window`, and begins the next one. `finish` may name the frames
+    /// of each pending stack a last time. `labels` is called with each owner whose stacks have no
+    /// labels yet, and the number of their samples; while it answers [`LabelDecision::Awaited`],
+    /// they stay.
     pub fn flush(
         &mut self,
         window: Window,
@@ -262,45 +274,45 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
         labels: impl FnMut(K, u64) -> LabelDecision,
     ) -> Batch {
         self.by_labels.clear();
-        self.met.clear();
+        self.series_of.clear();
         let mut by_labels: HashMap<Arc<LabelSet>, Vec<Sample>> = std::mem::take(&mut self.series)
             .into_iter()
-            .map(|(labels, stacks)| (labels, finished(stacks, &mut finish)))
+            .map(|(labels, stacks)| (labels, into_samples(stacks, &mut finish)))
             .collect();
-        let mut held = std::mem::take(&mut self.held)
+        let mut unlabelled = std::mem::take(&mut self.unlabelled)
             .into_iter()
-            .map(|(owner, stacks)| (owner, finished(stacks, &mut finish)))
+            .map(|(owner, stacks)| (owner, into_samples(stacks, &mut finish)))
             .collect();
-        for (labels, samples) in settle(&mut held, labels) {
-            self.over_limit += put(&mut by_labels, self.limit.as_ref(), &labels, samples);
+        for (labels, samples) in take_labelled_owners(&mut unlabelled, labels) {
+            self.over_limit += extend_series(&mut by_labels, self.limit.as_ref(), &labels, samples);
         }
-        self.room.clear();
-        if !held.is_empty() {
-            self.late.push(Late { window, held, limit: self.limit.clone() });
+        self.budget.clear();
+        if !unlabelled.is_empty() {
+            self.ended_windows.push(EndedWindow { window, unlabelled, limit: self.limit.clone() });
         }
         window.batch(series(by_labels))
     }
 
-    /// What windows that have ended held, as far as `labels` tells now: a batch for each window.
-    pub fn take_late(&mut self, mut labels: impl FnMut(K, u64) -> LabelDecision) -> Vec<Batch> {
+    /// Returns the samples of ended windows whose labels are known by now: a batch for each window.
+    pub fn take_labelled(&mut self, mut labels: impl FnMut(K, u64) -> LabelDecision) -> Vec<Batch> {
         let mut batches = Vec::new();
-        for late in &mut self.late {
+        for window in &mut self.ended_windows {
             let mut by_labels: HashMap<Arc<LabelSet>, Vec<Sample>> = HashMap::new();
-            for (labels, samples) in settle(&mut late.held, &mut labels) {
-                self.over_limit += put(&mut by_labels, late.limit.as_ref(), &labels, samples);
+            for (labels, samples) in take_labelled_owners(&mut window.unlabelled, &mut labels) {
+                self.over_limit += extend_series(&mut by_labels, window.limit.as_ref(), &labels, samples);
             }
             if !by_labels.is_empty() {
-                batches.push(late.window.batch(series(by_labels)));
+                batches.push(window.window.batch(series(by_labels)));
             }
         }
-        self.late.retain(|late| !late.held.is_empty());
+        self.ended_windows.retain(|window| !window.unlabelled.is_empty());
         batches
     }
 }
 
-/// The labels under which a sample is counted, and whether they aren't its own because there is no
-/// room for more.
-fn room<'a, T, S: BuildHasher>(
+/// Returns the labels under which a sample is counted, and true if they are those of the rest,
+/// because the limit of series is reached.
+fn labels_within_limit<'a, T, S: BuildHasher>(
     series: &HashMap<Arc<LabelSet>, T, S>,
     limit: Option<&'a SeriesLimit>,
     labels: &'a Arc<LabelSet>,
@@ -313,34 +325,33 @@ fn room<'a, T, S: BuildHasher>(
     }
 }
 
-/// Adds samples and gives how many went to the rest.
-fn put(
+/// Adds samples, and returns the number of those that went to the rest.
+fn extend_series(
     series: &mut HashMap<Arc<LabelSet>, Vec<Sample>>,
     limit: Option<&SeriesLimit>,
     labels: &Arc<LabelSet>,
     samples: Vec<Sample>,
 ) -> u64 {
-    let (labels, over) = room(series, limit, labels);
+    let (labels, over) = labels_within_limit(series, limit, labels);
     let count = if over { samples.iter().map(|sample| sample.count).sum() } else { 0 };
     series.entry(Arc::clone(labels)).or_default().extend(samples);
     count
 }
 
-fn count<K>(stacks: &mut Stacks<K>, room: &mut StackBudget, owner: K, stack: NamedStack, value: u64) {
+fn count<K>(stacks: &mut Stacks<K>, budget: &mut StackBudget, owner: K, stack: NamedStack, value: u64) {
     let NamedStack { frames, pending } = stack;
     let key = StackKey::new(frames);
     if let Some(counted) = stacks.get_mut(&key) {
         counted.add(value);
         return;
     }
-    let has_room = room.allocate(key.frames.len(), size_of::<(StackKey, Counted<K>)>());
-    let (key, pending) =
-        if has_room { (key, pending) } else { (StackKey::new([room.marker()].into()), false) };
-    stacks.entry(key).or_insert(Counted { count: 0, value: 0, owner, pending }).add(value);
+    let fits = budget.allocate(key.frames.len(), size_of::<(StackKey, StackCount<K>)>());
+    let (key, pending) = if fits { (key, pending) } else { (StackKey::new([budget.marker()].into()), false) };
+    stacks.entry(key).or_insert(StackCount { count: 0, value: 0, owner, pending }).add(value);
 }
 
-fn finished<K>(stacks: Stacks<K>, finish: &mut impl FnMut(K, &mut [Arc<Frame>])) -> Vec<Sample> {
-    let mut finish = |(StackKey { mut frames, .. }, counted): (StackKey, Counted<K>)| {
+fn into_samples<K>(stacks: Stacks<K>, finish: &mut impl FnMut(K, &mut [Arc<Frame>])) -> Vec<Sample> {
+    let mut finish = |(StackKey { mut frames, .. }, counted): (StackKey, StackCount<K>)| {
         if counted.pending {
             finish(counted.owner, Arc::make_mut(&mut frames));
         }
@@ -349,21 +360,21 @@ fn finished<K>(stacks: Stacks<K>, finish: &mut impl FnMut(K, &mut [Arc<Frame>]))
     stacks.into_iter().map(&mut finish).collect()
 }
 
-/// Takes out what `labels` tells the labels of.
-fn settle<K: Copy + Eq + Hash>(
-    held: &mut HashMap<K, Vec<Sample>>,
+/// Removes the samples of owners whose labels are known by now, and returns those to be kept.
+fn take_labelled_owners<K: Copy + Eq + Hash>(
+    unlabelled: &mut HashMap<K, Vec<Sample>>,
     mut labels: impl FnMut(K, u64) -> LabelDecision,
 ) -> Vec<(Arc<LabelSet>, Vec<Sample>)> {
-    let mut settled = Vec::new();
-    held.retain(|owner, samples| {
+    let mut labelled = Vec::new();
+    unlabelled.retain(|owner, samples| {
         match labels(*owner, samples.iter().map(|sample| sample.count).sum()) {
             LabelDecision::Awaited => return true,
             LabelDecision::Dropped => {}
-            LabelDecision::Labels(labels) => settled.push((labels, std::mem::take(samples))),
+            LabelDecision::Labels(labels) => labelled.push((labels, std::mem::take(samples))),
         }
         false
     });
-    settled
+    labelled
 }
 
 fn series(by_labels: HashMap<Arc<LabelSet>, Vec<Sample>>) -> Vec<Series> {

@@ -33,7 +33,7 @@ pub struct MetricsSnapshot {
     pub window_full: u64,
     pub waiting_full: u64,
     /// Different stacks that wait for their labels now.
-    pub held_stacks: u64,
+    pub unlabelled_stacks: u64,
     /// What each sink is called, and what became of samples that were handed to it.
     pub sinks: Vec<(String, DeliveryCounts)>,
     /// `None`: nothing is uploaded.

@@ -139,7 +139,7 @@ impl DaemonLoop {
             self.schedule.set_has_work(has_work);
             if let Some(new) = new {
                 self.reload(new);
-            } else if self.pipeline.look_at_clocks() {
+            } else if self.pipeline.check_clocks() {
                 self.schedule.end_window();
             } else if self.budget.evaluate(&mut self.pipeline) {
                 self.schedule.end_window_soon();
@@ -258,7 +258,7 @@ impl DaemonLoop {
             self.handed_over += batch.samples();
             self.delivery.enqueue(batch);
         }
-        for late in self.pipeline.take_late() {
+        for late in self.pipeline.take_labelled() {
             self.handed_over += late.samples();
             self.delivery.enqueue(late);
         }

@@ -117,7 +117,7 @@ impl DaemonTelemetry {
             over_series_limit: counts.over_series_limit,
             window_full: counts.window_full,
             waiting_full: counts.waiting_full,
-            held_stacks: counts.held_stacks,
+            unlabelled_stacks: counts.unlabelled_stacks,
             waiting: counts.waiting,
             kernel_run_time: counts.kernel_run_time,
             clock_steps: counts.clocks.steps,

@@ -1,8 +1,8 @@
 //! The window that samples are counted in, and its place in time.
 //!
 //! Samples of different events or periods stand for different amounts: each event and period has
-//! profiles of its own. And a window's place in time is told by the clock as it is set at the window's end, so
-//! that a clock that was wrong before doesn't lead profiles astray.
+//! profiles of its own. A window's begin is computed at its end, from the clock as it is set then,
+//! so that a clock that was wrong before doesn't misplace profiles.
 
 use std::collections::BTreeMap;
 use std::hash::Hash;
@@ -39,7 +39,7 @@ impl Clocks {
         }
     }
 
-    /// What happened to the clocks since an earlier look.
+    /// Returns what happened to the clocks since they were read earlier.
     fn jump_since(&self, earlier: &Self) -> Jump {
         let (ran, passed) =
             (self.monotonic.saturating_sub(earlier.monotonic), self.boot.saturating_sub(earlier.boot));
@@ -84,7 +84,8 @@ struct ProfileKey {
     period_ns: u64,
 }
 
-/// The open window, and what is still held of earlier ones. `K` tells whose a sample is.
+/// The open window, and the samples of earlier ones that still have no labels. `K` identifies the
+/// owner of a sample.
 #[derive(Debug)]
 pub(super) struct Windows<K> {
     aggregators: BTreeMap<ProfileKey, Aggregator<K>>,
@@ -95,11 +96,11 @@ pub(super) struct Windows<K> {
     stack_bytes: usize,
     /// Samples over the limit of series, in aggregators that are gone.
     over_limit: u64,
-    /// Samples without room for their stacks there.
-    without_room: u64,
+    /// Samples there whose stacks exceeded the budget.
+    over_capacity: u64,
     began: Clocks,
-    /// The clocks when they were looked at last.
-    looked: Clocks,
+    /// The clocks when they were read last.
+    last_read: Clocks,
     /// The one before, of another period, until its last profile has been taken, and when it ended.
     ending: Option<(ProfileKey, Clocks)>,
     counts: ClockCounts,
@@ -115,9 +116,9 @@ impl<K: Copy + Eq + Hash> Windows<K> {
             limit,
             stack_bytes,
             over_limit: 0,
-            without_room: 0,
+            over_capacity: 0,
             began: now,
-            looked: now,
+            last_read: now,
             ending: None,
             counts: ClockCounts::default(),
         }
@@ -126,7 +127,7 @@ impl<K: Copy + Eq + Hash> Windows<K> {
     /// Samples count from now on.
     pub(super) fn begin(&mut self) {
         self.began = Clocks::now();
-        self.looked = self.began;
+        self.last_read = self.began;
     }
 
     /// The aggregator of an event's samples with this period, ns.
@@ -149,9 +150,9 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         self.over_limit + self.aggregators.values().map(Aggregator::over_limit).sum::<u64>()
     }
 
-    /// Samples whose stacks found no room in their window, since the start.
-    pub(super) fn without_room(&self) -> u64 {
-        self.without_room + self.aggregators.values().map(Aggregator::without_room).sum::<u64>()
+    /// Returns the number of samples since the start whose stacks exceeded their window's budget.
+    pub(super) fn over_capacity(&self) -> u64 {
+        self.over_capacity + self.aggregators.values().map(Aggregator::over_capacity).sum::<u64>()
     }
 
     /// Bytes that stacks of open windows take.
@@ -159,14 +160,14 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         self.aggregators.values().map(Aggregator::stack_bytes).sum()
     }
 
-    /// See [`Aggregator::held`].
-    pub(super) fn held(&self) -> impl Iterator<Item = K> + '_ {
-        self.aggregators.values().flat_map(Aggregator::held)
+    /// See [`Aggregator::unlabelled_owners`].
+    pub(super) fn unlabelled_owners(&self) -> impl Iterator<Item = K> + '_ {
+        self.aggregators.values().flat_map(Aggregator::unlabelled_owners)
     }
 
-    /// See [`Aggregator::held_stacks`].
-    pub(super) fn held_stacks(&self) -> usize {
-        self.aggregators.values().map(Aggregator::held_stacks).sum()
+    /// See [`Aggregator::unlabelled_stacks`].
+    pub(super) fn unlabelled_stacks(&self) -> usize {
+        self.aggregators.values().map(Aggregator::unlabelled_stacks).sum()
     }
 
     /// Samples of CPU time have another period from now on. The next flush ends the window of the old one, as
@@ -178,15 +179,14 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         self.cpu.period_ns = period_ns;
     }
 
-    /// Looks at the clocks. True if the host was suspended: what was sampled before should go out
-    /// as it is.
-    pub(super) fn look_at_clocks(&mut self) -> bool {
-        self.looked_at(Clocks::now())
+    /// Reads the clocks. Returns true if the host was suspended: the window should end then.
+    pub(super) fn check_clocks(&mut self) -> bool {
+        self.check_clocks_at(Clocks::now())
     }
 
-    fn looked_at(&mut self, now: Clocks) -> bool {
-        let jump = now.jump_since(&self.looked);
-        self.looked = now;
+    fn check_clocks_at(&mut self, now: Clocks) -> bool {
+        let jump = now.jump_since(&self.last_read);
+        self.last_read = now;
         self.counts.steps += u64::from(jump.was_set);
         self.counts.suspends += u64::from(jump.was_suspended);
         if jump.was_set {
@@ -225,7 +225,7 @@ impl<K: Copy + Eq + Hash> Windows<K> {
     ) -> Flushed {
         let (cpu, end) = self.ending.take().unwrap_or((self.cpu, now));
         let stays = |key| key == self.cpu && key != cpu;
-        // Reckoned back from the clock as it is set now.
+        // Computed back from the clock as it is set now.
         let start =
             now.wall.checked_sub(now.boot.saturating_sub(self.began.boot)).unwrap_or(SystemTime::UNIX_EPOCH);
         let duration = end.monotonic.saturating_sub(self.began.monotonic);
@@ -240,23 +240,23 @@ impl<K: Copy + Eq + Hash> Windows<K> {
                 late.push(flushed);
             }
         }
-        self.forget_empty();
+        self.remove_empty();
         Flushed { batch, late }
     }
 
-    /// See [`Aggregator::take_late`].
-    pub(super) fn take_late(&mut self, mut labels: impl FnMut(K, u64) -> LabelDecision) -> Vec<Batch> {
-        let late = self.aggregators.values_mut().flat_map(|it| it.take_late(&mut labels)).collect();
-        self.forget_empty();
+    /// See [`Aggregator::take_labelled`].
+    pub(super) fn take_labelled(&mut self, mut labels: impl FnMut(K, u64) -> LabelDecision) -> Vec<Batch> {
+        let late = self.aggregators.values_mut().flat_map(|it| it.take_labelled(&mut labels)).collect();
+        self.remove_empty();
         late
     }
 
-    fn forget_empty(&mut self) {
-        let (over_limit, without_room) = (&mut self.over_limit, &mut self.without_room);
+    fn remove_empty(&mut self) {
+        let (over_limit, over_capacity) = (&mut self.over_limit, &mut self.over_capacity);
         self.aggregators.retain(|_, aggregator| {
             if aggregator.is_empty() {
                 *over_limit += aggregator.over_limit();
-                *without_room += aggregator.without_room();
+                *over_capacity += aggregator.over_capacity();
             }
             !aggregator.is_empty()
         });

@@ -16,7 +16,7 @@ fn at(monotonic: u64, boot: u64, wall: u64) -> Clocks {
 }
 
 fn windows(began: Clocks) -> Windows<u32> {
-    Windows { began, looked: began, ..Windows::new(HZ_100, None, MAX_STACK_BYTES) }
+    Windows { began, last_read: began, ..Windows::new(HZ_100, None, MAX_STACK_BYTES) }
 }
 
 fn flush(windows: &mut Windows<u32>, now: Clocks) -> Flushed {
@@ -63,12 +63,12 @@ fn windows_follow_each_other_without_a_gap() {
 fn a_clock_that_was_set_stamps_the_whole_window() {
     let mut windows = windows(at(10, 10, 5));
     // Booted in 1970, set to the right time four seconds into the window.
-    assert!(!windows.looked_at(at(14, 14, 1_700_000_000)), "nothing was suspended");
-    assert!(!windows.looked_at(at(15, 15, 1_700_000_001)));
+    assert!(!windows.check_clocks_at(at(14, 14, 1_700_000_000)), "nothing was suspended");
+    assert!(!windows.check_clocks_at(at(15, 15, 1_700_000_001)));
     assert_eq!(windows.counts(), ClockCounts { steps: 1, suspends: 0 });
     assert_eq!(facts(&flush(&mut windows, at(20, 20, 1_700_000_006)).batch).0, 1_699_999_996);
     // And back.
-    assert!(!windows.looked_at(at(21, 21, 1_600_000_000)));
+    assert!(!windows.check_clocks_at(at(21, 21, 1_600_000_000)));
     assert_eq!(windows.counts().steps, 2);
     assert_eq!(facts(&flush(&mut windows, at(30, 30, 1_600_000_009)).batch).0, 1_599_999_999);
 }
@@ -77,7 +77,7 @@ fn a_clock_that_was_set_stamps_the_whole_window() {
 fn time_asleep_belongs_to_no_window() {
     let mut windows = windows(at(10, 10, 1000));
     add(&mut windows, HZ_100, 1);
-    assert!(windows.looked_at(at(14, 7214, 8204)), "two hours of sleep");
+    assert!(windows.check_clocks_at(at(14, 7214, 8204)), "two hours of sleep");
     assert_eq!(windows.counts(), ClockCounts { steps: 0, suspends: 1 });
     assert_eq!(facts(&flush(&mut windows, at(14, 7214, 8204)).batch), (1000, 4, HZ_100, 1));
     assert_eq!(facts(&flush(&mut windows, at(24, 7224, 8214)).batch), (8204, 10, HZ_100, 0));
@@ -124,23 +124,26 @@ fn two_changes_before_a_flush_lose_nothing() {
 fn what_is_held_keeps_the_period_and_the_time_it_was_sampled_with() {
     let mut windows = windows(at(10, 10, 1000));
     add(&mut windows, HZ_100, 2);
-    cpu(&mut windows, HZ_100).hold(7, stack(), HZ_100);
+    cpu(&mut windows, HZ_100).add_unlabelled(7, stack(), HZ_100);
     windows.change_period(HZ_50);
     windows.ending = Some((of_cpu(HZ_100), at(20, 20, 1010)));
-    cpu(&mut windows, HZ_50).hold(7, stack(), HZ_50);
+    cpu(&mut windows, HZ_50).add_unlabelled(7, stack(), HZ_50);
     assert_eq!(facts(&flush(&mut windows, at(21, 21, 1011)).batch), (1000, 10, HZ_100, 2));
     assert!(!windows.is_empty(), "the new period's sample is in the open window");
     assert_eq!(facts(&flush(&mut windows, at(30, 30, 1020)).batch), (1010, 10, HZ_50, 0));
     assert!(windows.is_empty());
-    assert_eq!((windows.held().collect::<Vec<_>>(), windows.held_stacks()), (vec![7, 7], 2));
+    assert_eq!(
+        (windows.unlabelled_owners().collect::<Vec<_>>(), windows.unlabelled_stacks()),
+        (vec![7, 7], 2)
+    );
     // A window without any sample in between.
     let empty = flush(&mut windows, at(40, 40, 1030));
     assert_eq!((empty.batch.samples(), empty.late.len()), (0, 0));
 
-    assert!(windows.take_late(|_, _| LabelDecision::Awaited).is_empty());
-    let late = windows.take_late(|_, _| LabelDecision::Labels(labels("late")));
+    assert!(windows.take_labelled(|_, _| LabelDecision::Awaited).is_empty());
+    let late = windows.take_labelled(|_, _| LabelDecision::Labels(labels("late")));
     assert_eq!(late.iter().map(facts).collect::<Vec<_>>(), [(1000, 10, HZ_100, 1), (1010, 10, HZ_50, 1)]);
-    assert_eq!(windows.held_stacks(), 0);
+    assert_eq!(windows.unlabelled_stacks(), 0);
     assert!(windows.aggregators.is_empty(), "a period that nobody samples with takes no memory");
 }
 

@@ -64,16 +64,16 @@ fn a_label_set_goes_where_the_limit_sends_it_also_when_it_comes_again() {
 
 #[test]
 fn stacks_without_room_are_counted_as_one_that_says_so() {
-    let mut aggregator = Aggregator { room: StackBudget::new(10_000), ..Aggregator::new(None) };
+    let mut aggregator = Aggregator { budget: StackBudget::new(10_000), ..Aggregator::new(None) };
     let first = vec![frame("first")];
     aggregator.add(&labels("1"), 1, stack(first.clone(), false), 10);
     for at in 0..1000 {
         aggregator.add(&labels("1"), 1, stack(vec![frame(&format!("f{at}"))], true), 10);
     }
-    // What is there already needs no room.
+    // A stack that is there already takes no more of the budget.
     aggregator.add(&labels("1"), 1, stack(first, false), 10);
-    let without_room = aggregator.without_room();
-    assert!((500..1000).contains(&without_room), "{without_room}");
+    let over_capacity = aggregator.over_capacity();
+    assert!((500..1000).contains(&over_capacity), "{over_capacity}");
     let window = Window {
         event: EventType::Cpu,
         start: SystemTime::UNIX_EPOCH,
@@ -83,9 +83,9 @@ fn stacks_without_room_are_counted_as_one_that_says_so() {
     let batch = aggregator.flush(window, |_, _| {}, |_, _| LabelDecision::Awaited);
     assert_eq!(batch.samples(), 1002);
     let full = batch.series[0].samples.iter().find(|sample| &*sample.frames[0].lines[0].name == OVER_BUDGET);
-    assert_eq!(full.map(|sample| sample.count), Some(without_room));
+    assert_eq!(full.map(|sample| sample.count), Some(over_capacity));
     aggregator.add(&labels("1"), 1, stack(vec![frame("of the next window")], false), 10);
-    assert_eq!(aggregator.without_room(), without_room);
+    assert_eq!(aggregator.over_capacity(), over_capacity);
 }
 
 #[test]
@@ -112,22 +112,22 @@ fn what_waits_for_labels_goes_out_with_its_own_windows_time() {
     let mut aggregator = Aggregator::new(None);
     aggregator.add(&labels("1"), 1, stack(vec![main.clone()], false), 10);
     // Owner 1's label set is known, only later for these two samples; owner 2's isn't.
-    aggregator.hold(1, stack(vec![main.clone()], false), 10);
-    aggregator.hold(1, stack(vec![main.clone()], false), 10);
-    aggregator.hold(2, stack(vec![leaf.clone(), main.clone()], false), 10);
+    aggregator.add_unlabelled(1, stack(vec![main.clone()], false), 10);
+    aggregator.add_unlabelled(1, stack(vec![main.clone()], false), 10);
+    aggregator.add_unlabelled(2, stack(vec![leaf.clone(), main.clone()], false), 10);
     let known = |owner, _| match owner {
         1 => LabelDecision::Labels(labels("1")),
         _ => LabelDecision::Awaited,
     };
     let batch = aggregator.flush(first, |_, _| {}, known);
     assert_eq!((batch.samples(), batch.series.len(), batch.start), (3, 1, first.start));
-    assert_eq!(aggregator.held().collect::<Vec<_>>(), [2]);
-    assert_eq!(aggregator.held_stacks(), 1);
+    assert_eq!(aggregator.unlabelled_owners().collect::<Vec<_>>(), [2]);
+    assert_eq!(aggregator.unlabelled_stacks(), 1);
 
-    assert!(aggregator.take_late(|_, _| LabelDecision::Awaited).is_empty());
-    aggregator.hold(2, stack(vec![leaf], false), 10);
+    assert!(aggregator.take_labelled(|_, _| LabelDecision::Awaited).is_empty());
+    aggregator.add_unlabelled(2, stack(vec![leaf], false), 10);
     let mut asked = Vec::new();
-    let late = aggregator.take_late(|owner, samples| {
+    let late = aggregator.take_labelled(|owner, samples| {
         asked.push((owner, samples));
         LabelDecision::Labels(labels("2"))
     });
@@ -136,7 +136,7 @@ fn what_waits_for_labels_goes_out_with_its_own_windows_time() {
     assert_eq!((late[0].samples(), &*late[0].series[0].labels["pid"]), (1, "2"));
     let Batch { start, duration, period_ns, .. } = late[0];
     assert_eq!(Window { event: EventType::Cpu, start, duration, period_ns }, first);
-    assert!(aggregator.held().eq([2]), "the second window's sample goes out with that window");
+    assert!(aggregator.unlabelled_owners().eq([2]), "the second window's sample goes out with that window");
     let batch = aggregator.flush(second, |_, _| {}, |_, _| LabelDecision::Labels(labels("2")));
     assert_eq!((batch.samples(), batch.start, batch.period_ns), (1, second.start, 20));
     assert!(aggregator.is_empty());
@@ -151,8 +151,8 @@ fn what_exceeds_the_limit_of_series_is_merged_and_counted() {
     for pid in ["1", "2", "3", "4", "1", "3"] {
         aggregator.add(&labels(pid), 0, stack(vec![main.clone()], false), 10);
     }
-    aggregator.hold(5, stack(vec![main.clone()], false), 10);
-    aggregator.hold(6, stack(vec![main.clone()], false), 10);
+    aggregator.add_unlabelled(5, stack(vec![main.clone()], false), 10);
+    aggregator.add_unlabelled(6, stack(vec![main.clone()], false), 10);
     let verdict =
         |owner, _| if owner == 5 { LabelDecision::Labels(labels("5")) } else { LabelDecision::Dropped };
     let batch = aggregator.flush(window(0), |_, _| {}, verdict);
@@ -163,7 +163,7 @@ fn what_exceeds_the_limit_of_series_is_merged_and_counted() {
     assert_eq!(aggregator.over_limit(), 4);
     aggregator.add(&labels("3"), 0, stack(vec![main.clone()], false), 10);
     for owner in 1..=4 {
-        aggregator.hold(owner, stack(vec![main.clone()], false), 10);
+        aggregator.add_unlabelled(owner, stack(vec![main.clone()], false), 10);
     }
     let batch = aggregator.flush(window(0), |_, _| {}, |_, _| LabelDecision::Awaited);
     assert_eq!(batch.series[0].labels["pid"], "3", "each window has the whole room");
@@ -173,7 +173,7 @@ fn what_exceeds_the_limit_of_series_is_merged_and_counted() {
         4 => LabelDecision::Dropped,
         owner => LabelDecision::Labels(labels(&owner.to_string())),
     };
-    let late = aggregator.take_late(verdict);
+    let late = aggregator.take_labelled(verdict);
     assert_eq!((late.len(), late[0].samples(), late[0].series.len()), (1, 3, 3));
     assert!(late[0].series.iter().any(|series| series.labels == *rest), "{late:?}");
     assert!(aggregator.is_empty());

@@ -48,7 +48,7 @@ pub(super) const METRICS: &[Metric] = &[
         |snapshot, values| values.set(snapshot.targets.without_container_metadata),
     ),
     Metric::gauge("jvmprof_stacks_held", "Different stacks that wait for their labels", |snapshot, values| {
-        values.set(snapshot.held_stacks);
+        values.set(snapshot.unlabelled_stacks);
     }),
     Metric::counter(
         "jvmprof_container_requests",
