@@ -1,4 +1,4 @@
-//! Value types that every room shares: addresses that can't be confused, build ids, process
+//! Value types that all modules share: addresses that can't be confused, build ids, process
 //! identity.
 
 use std::fmt;

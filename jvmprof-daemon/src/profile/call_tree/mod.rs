@@ -1,7 +1,7 @@
 //! Stacks merged into one tree: what a flame graph draws, and the table of functions beside it.
 //!
 //! A node is a function reached by one path of callers; inlined calls are nodes of their own.
-//! FunctionColumns are told apart by kind, name, file and module, not by line: a flame graph that
+//! Functions are distinguished by kind, name, file and module, not by line: a flame graph that
 //! splits a method by the line it was at hides how much time it took. The lines are counted in the
 //! node instead.
 //!
@@ -33,8 +33,8 @@ pub const MAX_BUILD_NODES: usize = 500_000;
 /// fits many times.
 pub const PAGE_NODES: usize = 20_000;
 
-/// NodeColumns on one path. A whole stack of 1,024 user and 127 kernel frames has room for three
-/// inlined calls in each frame; deeper input, which only other producers send, would exhaust the
+/// Nodes on one path, at most. It suffices for a whole stack of 1,024 user and 127 kernel frames
+/// with three inlined calls in each frame; deeper input, which only other producers send, would exhaust the
 /// browser's stack.
 pub const MAX_DEPTH: usize = 4_096;
 
