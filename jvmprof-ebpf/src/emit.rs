@@ -116,7 +116,7 @@ fn tail_words(stop: u64) -> usize {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn append_tail(slot: u64, max_words: u64) -> u64 {
-    let (argument, slot) = (slot, ScratchSlot::from_argument(slot));
+    let slot = ScratchSlot::from_argument(slot);
     let Some(scratch) = scratch::get(slot) else {
         return 0;
     };
@@ -136,7 +136,7 @@ extern "C" fn append_tail(slot: u64, max_words: u64) -> u64 {
             left = (end - address) & !7;
         }
     }
-    let mut words = append_memory(argument, address, left);
+    let mut words = append_memory(slot.to_argument(), address, left);
     // What is below alone is no stack.
     let is_stack = words > RED_ZONE_WORDS as u64;
     if let Some(scratch) = scratch::get(slot) {

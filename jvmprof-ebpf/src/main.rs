@@ -2,8 +2,8 @@
 //!
 //! # Overview
 //!
-//! The way of a sample is a chain of perf event programs. State between them is in memory of the
-//! CPU ([`scratch`]).
+//! The way of a sample is a chain of perf event programs. State between them is in scratch memory,
+//! a piece for each CPU ([`scratch`]).
 //!
 //! 1. `sample` ([`sample`]) runs at each tick. It drops what isn't profiled ([`process_filter`]),
 //!    takes the sample's identity, its kernel stack and its user registers, and tail-calls

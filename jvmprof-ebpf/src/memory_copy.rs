@@ -16,7 +16,7 @@ use crate::{
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn append_ranges(slot: u64, count: u64) -> u64 {
-    let (argument, slot) = (slot, ScratchSlot::from_argument(slot));
+    let slot = ScratchSlot::from_argument(slot);
     let mut all = 0;
     for index in 0..MAX_RANGES {
         let Some(scratch) = scratch::get(slot) else {
@@ -28,7 +28,8 @@ pub extern "C" fn append_ranges(slot: u64, count: u64) -> u64 {
         }
         let MemoryRange { start, bytes } = scratch.ranges[index];
         scratch.used += 2;
-        let words = if start.is_multiple_of(8) { append_memory(argument, start.0, bytes) } else { 0 };
+        let words =
+            if start.is_multiple_of(8) { append_memory(slot.to_argument(), start.0, bytes) } else { 0 };
         let Some(scratch) = scratch::get(slot) else {
             break;
         };
@@ -45,7 +46,7 @@ pub extern "C" fn append_ranges(slot: u64, count: u64) -> u64 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn append_memory(slot: u64, mut address: u64, bytes: u64) -> u64 {
-    let (argument, slot) = (slot, ScratchSlot::from_argument(slot));
+    let slot = ScratchSlot::from_argument(slot);
     let Some(scratch) = scratch::get(slot) else {
         return 0;
     };
@@ -55,7 +56,7 @@ pub extern "C" fn append_memory(slot: u64, mut address: u64, bytes: u64) -> u64 
     // The pages of the longest tail, and one more each where the first and the last one aren't
     // copied as a whole.
     for _ in 0..MAX_TAIL_WORDS / COPY_WORDS + 2 {
-        let copied = append_page(argument, address, left);
+        let copied = append_page(slot.to_argument(), address, left);
         let bytes = copied & !IS_READABLE;
         if bytes == 0 {
             break;

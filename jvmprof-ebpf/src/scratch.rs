@@ -21,19 +21,20 @@ use crate::walk::{method_cache::MethodCache, unwind_cache::UnwindCache};
 
 /// The memory of one run of the unwinder.
 #[repr(C)]
-struct Memory {
+struct SlotMemory {
     copies: Copies,
     scratch: Scratch,
 }
 
 /// Per-CPU maps hold 32 KiB at most; the daemon makes this one as long as there are possible CPUs.
 #[map]
-static SCRATCH: Array<Memory> = Array::with_max_entries(1, 0);
+static SCRATCH: Array<SlotMemory> = Array::with_max_entries(1, 0);
 
 /// The piece of memory that a run of the unwinder works in: an index of [`SCRATCH`].
 ///
-/// Programs of another kind, which the clock's programs interrupt, need pieces of their own. So
-/// the first argument of each global function is the one that it works in.
+/// The first argument of each global function is the slot that it works in, since programs that
+/// the clock's programs interrupt would need pieces of their own. So far only the clock's programs
+/// have one, on each CPU.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct ScratchSlot(u32);
@@ -59,7 +60,7 @@ impl ScratchSlot {
 
     /// Returns its memory.
     #[inline(always)]
-    fn memory(self) -> Option<*mut Memory> {
+    fn memory(self) -> Option<*mut SlotMemory> {
         SCRATCH.get_ptr_mut(self.0)
     }
 }
@@ -80,7 +81,6 @@ pub struct MemoryRange {
 pub struct Scratch {
     /// Where it is, for calls of global functions.
     pub slot: ScratchSlot,
-    reserved: u32,
     /// Words of the sample so far: kernel frames, then user frames, then what is copied.
     pub used: u64,
     /// User frames of the sample so far.

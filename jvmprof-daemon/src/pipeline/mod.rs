@@ -107,8 +107,8 @@ struct State {
     release: bool,
 }
 
-/// Longest interval between two reads of the rings. A sample whose code or memory must be read while
-/// it is there wakes their reader.
+/// Longest interval between two reads of the rings. A sample whose code or memory must be read
+/// while it is there wakes their reader.
 const RING_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval in which it is checked if unwind rows that samples wait for have been read.
 const ROWS_INTERVAL: Duration = Duration::from_millis(200);

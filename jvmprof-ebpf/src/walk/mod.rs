@@ -135,15 +135,15 @@ pub const WALKED: u64 = 255;
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn walk_caller(slot: u64) -> u64 {
-    let (argument, slot) = (slot, ScratchSlot::from_argument(slot));
+    let slot = ScratchSlot::from_argument(slot);
     let (Some(scratch), Some(copies)) = (scratch::get(slot), scratch::copies(slot)) else {
         return Stop::CodeUnreadable as u64;
     };
     // What follows works on the scratch memory itself: nothing here may hold it meanwhile.
     match classify(scratch, copies, false) {
         Ok(WALKED_CACHED) => WALKED,
-        Ok(HOTSPOT) => step_java_caller(argument),
-        Ok(kind) => step_native_caller(argument, kind),
+        Ok(HOTSPOT) => step_java_caller(slot.to_argument()),
+        Ok(kind) => step_native_caller(slot.to_argument(), kind),
         Err(stop) => stop as u64,
     }
 }

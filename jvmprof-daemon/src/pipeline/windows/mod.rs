@@ -170,8 +170,8 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         self.aggregators.values().map(Aggregator::unlabelled_stacks).sum()
     }
 
-    /// Samples of CPU time have another period from now on. The next flush ends the window of the old one, as
-    /// of now; what has the new period already stays for the flush after that.
+    /// Samples of CPU time have another period from now on. The next flush ends the window of the
+    /// old one, as of now; what has the new period already stays for the flush after that.
     pub(super) fn change_period(&mut self, period_ns: u64) {
         if period_ns != self.cpu.period_ns && self.ending.is_none() {
             self.ending = Some((self.cpu, Clocks::now()));

@@ -166,7 +166,7 @@ fn what_exceeds_the_limit_of_series_is_merged_and_counted() {
         aggregator.add_unlabelled(owner, stack(vec![main.clone()], false), 10);
     }
     let batch = aggregator.flush(window(0), |_, _| {}, |_, _| LabelDecision::Awaited);
-    assert_eq!(batch.series[0].labels["pid"], "3", "each window has the whole room");
+    assert_eq!(batch.series[0].labels["pid"], "3", "each window has the whole limit");
     // What comes late too has the limit of its own time.
     aggregator.set_limit(Some(SeriesLimit { max: 1, rest: labels("another rest") }));
     let verdict = |owner: u32, _| match owner {

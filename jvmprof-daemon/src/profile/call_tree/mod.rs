@@ -34,8 +34,8 @@ pub const MAX_BUILD_NODES: usize = 500_000;
 pub const PAGE_NODES: usize = 20_000;
 
 /// Nodes on one path, at most. It suffices for a whole stack of 1,024 user and 127 kernel frames
-/// with three inlined calls in each frame; deeper input, which only other producers send, would exhaust the
-/// browser's stack.
+/// with three inlined calls in each frame; deeper input, which only other producers send, would
+/// exhaust the browser's stack.
 pub const MAX_DEPTH: usize = 4_096;
 
 /// The kind of code that a node stands for; the page colours by it. The numbers are the page

@@ -13,7 +13,7 @@ use crate::sampler::options::SamplerOptions;
 /// Built by `cargo xtask ebpf` and committed, so that a build needs no eBPF toolchain.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../ebpf/jvmprof.bpf.o");
 
-/// Scratch memory and caches of each CPU's run of the unwinder.
+/// Scratch memory of the unwinder and its caches, a slot for each CPU.
 const SCRATCH: &str = "SCRATCH";
 pub(super) const NEW_MAPPING: &str = "new_mapping";
 /// The kernel's function that [`NEW_MAPPING`] is attached to.

@@ -2,10 +2,10 @@
 //! of once for each path that leads there.
 //!
 //! Most are made from the table [`jvmprof_common::hotspot_subprograms`], which says what each does
-//! and what it reads and writes. They work on the [`Copies`](crate::scratch::Copies) of the slot
-//! that is their first argument and,
-//! where the table's group says `jvm`, on the JVM's entry in [`Scratch`](crate::scratch::Scratch):
-//! their callers must hold no reference to the copies meanwhile.
+//! and what it reads and writes. They work on the [`Copies`](crate::scratch::Copies)
+//! of the slot that is their first argument and, where the table's group says `jvm`, on the JVM's
+//! entry in [`Scratch`](crate::scratch::Scratch): their callers must hold no reference to the
+//! copies meanwhile.
 
 use jvmprof_common::{
     abi::Stop,
