@@ -67,13 +67,15 @@ pub(super) fn from_native(from: &JavaMethod, to: &JavaMethod) -> bool {
             to.class == "jdk/internal/vm/Continuation" && to.name == "enter"
         }
         // A library's JNI_OnLoad looks classes up for the class that loads it (jni.cpp,
-        // `jni_FindClass`).
+        // `jni_FindClass`); libnet's asks for its switches (net_util.c, `DEF_JNI_OnLoad`).
         (
             "jdk/internal/loader/NativeLibraries"
             | "java/lang/ClassLoader$NativeLibrary"
             | "jdk/internal/loader/NativeLibraries$NativeLibraryImpl",
             "load" | "load0",
-        ) => to.name == "getFromClass",
+        ) => {
+            to.name == "getFromClass" || (to.class == "java/lang/Boolean" && to.name == "getBoolean")
+        }
         // The properties of JDK 8 are put one by one; how their text is encoded, is one
         // (jni_util.c, `initializeEncoding`).
         ("java/lang/System", "initProperties") => {
