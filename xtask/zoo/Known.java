@@ -85,9 +85,11 @@ final class Known implements Zoo.Program {
     /** Calls with four receivers each, in one order. */
     //= zoo.Known$Links: run zoo.Known$L0.link zoo.Known$L1.link zoo.Known$L2.link zoo.Known$L3.link zoo.Known$L0.link zoo.Known$L1.link zoo.Known$L2.link zoo.Known$L3.link zoo.Known$L0.link zoo.Known$L1.link zoo.Known$L2.link zoo.Known$L3.link spin
     static final class Links extends Chain {
+        /** Made by another thread: constructors would be further calls of run. */
+        private final Link[] all = {new L0(), new L1(), new L2(), new L3()};
+
         @Override
         public void run() {
-            Link[] all = {new L0(), new L1(), new L2(), new L3()};
             while (Zoo.running) {
                 Zoo.sink = all[0].link(all, 0, Zoo.sink);
             }
