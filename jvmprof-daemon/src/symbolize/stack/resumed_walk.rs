@@ -22,11 +22,11 @@ const MAX_FRAMES: usize = 1024;
 
 /// Rules by address, since the same few return addresses end every stack.
 #[derive(Debug, Default)]
-pub(in crate::symbolize) struct Rules {
+pub(in crate::symbolize) struct RuleCache {
     by_address: HashMap<Avma, UnwindRule>,
 }
 
-impl Rules {
+impl RuleCache {
     fn at(&mut self, address: Avma, find: impl FnOnce(Avma) -> UnwindRule) -> UnwindRule {
         if let Some(rule) = self.by_address.get(&address) {
             return *rule;
@@ -55,7 +55,7 @@ pub(in crate::symbolize) fn finish(
     sample: &Sample,
     java: Option<&AttachedJvm>,
     frames: &mut Vec<UserFrame>,
-    rules: &mut Rules,
+    rules: &mut RuleCache,
     mut find: impl FnMut(Avma) -> UnwindRule,
     mut generated: impl FnMut(Avma) -> Option<UnwindRule>,
 ) -> End {
