@@ -13,7 +13,7 @@ use jvmprof_common::unwind::hotspot::{self, EncodedFrame, HotspotTarget};
 use jvmprof_common::unwind::{Cursor, Memory, UnwindRule, is_code_address, step};
 
 use crate::hotspot::ProcessMemory;
-use crate::sampler::Sample;
+use crate::sampler::StackSample;
 use crate::symbolize::java::AttachedJvm;
 use crate::types::Avma;
 
@@ -52,7 +52,7 @@ pub(in crate::symbolize) struct End {
 /// Walks on from the last of `frames`, which is stepped again. `find` gives the rule of native
 /// code, `generated` that of other code than HotSpot's that was there at the time.
 pub(in crate::symbolize) fn finish(
-    sample: &Sample,
+    sample: &StackSample,
     java: Option<&AttachedJvm>,
     frames: &mut Vec<UserFrame>,
     rules: &mut RuleCache,
@@ -160,7 +160,7 @@ fn archived_jump(code: &[u8; ARCHIVED_JUMP_BYTES]) -> Option<u64> {
 struct Copied<'a> {
     /// Where it begins, and its words.
     stack: (Avma, &'a [u64]),
-    sample: &'a Sample,
+    sample: &'a StackSample,
     registers: Option<&'a [u64; 16]>,
     java: Option<&'a AttachedJvm>,
     header: [u64; HEADER_WORDS],
