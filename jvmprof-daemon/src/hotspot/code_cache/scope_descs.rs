@@ -98,8 +98,8 @@ pub fn chain(stream: &[u8], desc: PcDesc, encoding: Encoding) -> Result<Vec<Scop
 /// Scopes of one nmethod that are looked through for its methods, at most.
 const MAX_SCOPES: usize = 1 << 14;
 
-/// The methods of all scopes: indices as in [`ScopeDesc::method`]. What is malformed, or too much, is
-/// left out.
+/// The methods of all scopes: indices as in [`ScopeDesc::method`]. What is malformed, or too much,
+/// is left out.
 pub fn methods(stream: &[u8], descs: &[PcDesc], encoding: Encoding) -> BTreeSet<u32> {
     let mut methods = BTreeSet::new();
     let mut visited = HashSet::new();

@@ -169,8 +169,8 @@ pub(super) fn record_header(
     (header.size as usize >= RECORD_HEADER_BYTES).then_some(header)
 }
 
-/// Parses the bytes after a record's header, of the length of [`JitdumpRecordHeader::needed`]; `None` if
-/// they are malformed.
+/// Parses the bytes after a record's header, of the length of [`JitdumpRecordHeader::needed`];
+/// `None` if they are malformed.
 pub(super) fn record(id: u32, body: &[u8], order: ByteOrder, max_name: usize) -> Option<JitDumpRecord> {
     let mut fields = RecordFields { bytes: body, order };
     Some(match id {
