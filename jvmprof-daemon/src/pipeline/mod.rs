@@ -7,7 +7,7 @@
 //!
 //! | stage | owner | takes | gives |
 //! |---|---|---|---|
-//! | identify | [`ProcessTable::sampled`], [`Symbolizer::identify`] | a [`StackSample`] | its process, an [`IdentifiedSample`](crate::symbolize::IdentifiedSample) |
+//! | identify | [`ProcessTable::process_of_sample`], [`Symbolizer::identify`] | a [`StackSample`] | its process, an [`IdentifiedSample`](crate::symbolize::IdentifiedSample) |
 //! | complete | [`IdentifiedSample::complete`](crate::symbolize::IdentifiedSample::complete) | a [`Deadline`] | a [`CompletedStack`](crate::symbolize::CompletedStack), or it is pending |
 //! | name | [`CompletedStack::name`](crate::symbolize::CompletedStack::name) | | a [`SymbolizedStack`] |
 //! | label | [`labels`] | the process, its JVM, the thread | a [`LabelDecision`] |
