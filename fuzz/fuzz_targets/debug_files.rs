@@ -5,10 +5,10 @@
 use std::path::Path;
 
 use jvmprof_daemon::native::debug_files::DebugFileLocator;
+use jvmprof_daemon::native::dwarf_lines::DwarfLineTable;
 use jvmprof_daemon::native::elf::ElfFile;
-use jvmprof_daemon::native::upload::extract_debug_info::{Contents, extract};
 use jvmprof_daemon::native::function_symbols::{FunctionSymbols, mini_debug_info};
-use jvmprof_daemon::native::dwarf_lines::LineTable;
+use jvmprof_daemon::native::upload::extract_debug_info::{Contents, extract};
 use jvmprof_daemon::types::Svma;
 use libfuzzer_sys::fuzz_target;
 
@@ -20,7 +20,7 @@ fuzz_target!(|data: &[u8]| {
     let addresses = elf.header().segments.iter().take(4).flat_map(|segment| {
         (0..16).map(|step| Svma(segment.address.0.wrapping_add(segment.memory_size / 16 * step)))
     });
-    if let Ok(Some(lines)) = LineTable::load(&elf, path, &nowhere, LIMIT) {
+    if let Ok(Some(lines)) = DwarfLineTable::load(&elf, path, &nowhere, LIMIT) {
         for address in addresses.clone() {
             let _ = lines.find(address);
         }

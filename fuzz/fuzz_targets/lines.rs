@@ -8,8 +8,8 @@ mod pieces;
 use std::path::Path;
 
 use jvmprof_daemon::native::debug_files::DebugFileLocator;
+use jvmprof_daemon::native::dwarf_lines::DwarfLineTable;
 use jvmprof_daemon::native::elf::ElfFile;
-use jvmprof_daemon::native::dwarf_lines::LineTable;
 use jvmprof_daemon::types::Svma;
 use libfuzzer_sys::fuzz_target;
 
@@ -30,7 +30,8 @@ fuzz_target!(|data: &[u8]| {
     let sections = SECTIONS.map(|name| (name, pieces::piece(&mut rest)));
     let file = image::of_sections(&sections);
     let Ok(elf) = ElfFile::parse(&*file) else { panic!("the file around it doesn't parse") };
-    let Ok(Some(lines)) = LineTable::load(&elf, Path::new("/x"), &DebugFileLocator::default(), LIMIT) else {
+    let Ok(Some(lines)) = DwarfLineTable::load(&elf, Path::new("/x"), &DebugFileLocator::default(), LIMIT)
+    else {
         return;
     };
     assert!(lines.size_bytes() as u64 <= 2 * LIMIT);

@@ -2,10 +2,10 @@
 //! and what is decoded holds together.
 #![no_main]
 
-use jvmprof_daemon::hotspot::methods::line_table::LineTable;
-use jvmprof_daemon::hotspot::methods::class_names::{class_name, decode_symbol};
 use jvmprof_daemon::hotspot::code_cache::scope_descs::{PcDesc, chain, find};
 use jvmprof_daemon::hotspot::code_cache::unsigned5::Encoding;
+use jvmprof_daemon::hotspot::methods::class_names::{class_name, decode_symbol};
+use jvmprof_daemon::hotspot::methods::line_table::LineNumberTable;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (u8, Vec<(i32, u32)>, u16, &[u8])| {
@@ -21,7 +21,7 @@ fuzz_target!(|input: (u8, Vec<(i32, u32)>, u16, &[u8])| {
             assert!((1..=512).contains(&scopes.len()));
         }
     }
-    if let Some(table) = LineTable::decode(bytes, code_size, encoding) {
+    if let Some(table) = LineNumberTable::decode(bytes, code_size, encoding) {
         assert!(table.entries().iter().all(|(bci, _)| *bci < code_size));
         for bci in -2..300 {
             table.line(bci);

@@ -22,7 +22,7 @@
 //!    registers and its unwound stack into a ring buffer ([`sampler::ebpf`]). A thread of
 //!    [`sampler::BackgroundSampler`] reads the rings and merges samples with the kernel's records
 //!    of processes, in the order of their times: a [`sampler::KernelEvent`] is a
-//!    [`sampler::Sample`], or an exec, a fork, an exit, a new mapping.
+//!    [`sampler::StackSample`], or an exec, a fork, an exit, a new mapping.
 //! 2. **Identify.** [`process::ProcessTable`] applies those records. A sample belongs to a
 //!    [`process::Process`], known by its pid, start time and exec, with its executable
 //!    [`process::Mappings`]: an [`IdentifiedSample`](symbolize::IdentifiedSample).

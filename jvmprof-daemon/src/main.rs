@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use jvmprof_daemon::app::settings::Invocation;
 use jvmprof_daemon::app::{self, paused_command};
-use jvmprof_daemon::config::LoadError;
+use jvmprof_daemon::config::ConfigError;
 
 fn main() -> ExitCode {
     // `record -- COMMAND` starts the command through this same binary: nothing may come before.
@@ -13,7 +13,7 @@ fn main() -> ExitCode {
     }
     match Invocation::of_process() {
         Ok(invocation) => app::run(invocation),
-        Err(LoadError::CommandLine(error)) => {
+        Err(ConfigError::CommandLine(error)) => {
             // Help and version are no errors.
             let usage = error.use_stderr();
             let _ = error.print();

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use crate::hotspot::stubs::StubRows;
 use crate::hotspot::{
-    CodeAtPc, CodeBlob, CompiledMethod, FlagOrigin, Hotspot, HotspotError, JavaCache, JavaFrame, JvmVersion,
-    LiveMemory, VmFlag, images,
+    CodeAtPc, CodeBlobDesc, CompiledMethod, FlagOrigin, Hotspot, HotspotError, JavaCache, JavaFrame,
+    JvmVersion, LiveMemory, VmFlag, images,
 };
 use crate::symbolize::JvmLabels;
 use crate::types::Avma;
@@ -29,7 +29,7 @@ const CODE_FLAGS: [&str; 7] = [
 pub(super) struct JvmInspector {
     hotspot: Hotspot<LiveMemory>,
     rows: StubRows,
-    blobs: Vec<CodeBlob>,
+    blobs: Vec<CodeBlobDesc>,
     pub(super) facts: JvmLabels,
 }
 

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use clap::{CommandFactory, FromArgMatches};
 
 use super::args::Cli;
-use crate::config::{ConfigSchema, LoadError, Scope, Settings};
+use crate::config::{ConfigError, ConfigSchema, Settings, SettingsScope};
 
 /// A command line that was understood.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub struct Invocation {
 
 /// Returns the command line, on which the flags of the daemon are settings.
 pub(super) fn schema() -> ConfigSchema {
-    let scope = Scope {
+    let scope = SettingsScope {
         subcommand: "daemon",
         file_flag: "config",
         command_line_only: &["check-config", "example-config"],
@@ -31,14 +31,14 @@ impl Invocation {
     ///
     /// # Errors
     /// One of them isn't valid, or all that is asked for is help.
-    pub fn of_process() -> Result<Self, LoadError> {
+    pub fn of_process() -> Result<Self, ConfigError> {
         Self::load(&std::env::args_os().collect::<Vec<_>>(), &std::env::vars_os().collect())
     }
 
     pub(super) fn load(
         argv: &[OsString],
         environment: &BTreeMap<OsString, OsString>,
-    ) -> Result<Self, LoadError> {
+    ) -> Result<Self, ConfigError> {
         let (matches, settings) = schema().load(argv, environment)?;
         Ok(Self { cli: Cli::from_arg_matches(&matches)?, settings })
     }
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
     use crate::app::args::Command;
 
-    fn load(line: &str) -> Result<Invocation, LoadError> {
+    fn load(line: &str) -> Result<Invocation, ConfigError> {
         Invocation::load(&line.split(' ').map(OsString::from).collect::<Vec<_>>(), &BTreeMap::new())
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 /// The command line and the configuration don't lead to settings.
 #[derive(Debug, thiserror::Error)]
-pub enum LoadError {
+pub enum ConfigError {
     /// The command line can't be parsed, or asks for help or the version, which are no errors.
     #[error(transparent)]
     CommandLine(#[from] clap::Error),

@@ -30,7 +30,8 @@ pub(super) fn read(
         }
     };
     let (table, errors) = DeTable::parse_recoverable(&text);
-    let mut reader = FileReader { path, text: &text, options, settings: BTreeMap::new(), problems: vec![] };
+    let mut reader =
+        ConfigFileReader { path, text: &text, options, settings: BTreeMap::new(), problems: vec![] };
     if errors.is_empty() {
         reader.read_table("", table.get_ref());
     }
@@ -57,7 +58,7 @@ fn location(path: &Path, text: &str, at: usize) -> SettingLocation {
     }
 }
 
-struct FileReader<'a> {
+struct ConfigFileReader<'a> {
     path: &'a Path,
     text: &'a str,
     options: &'a [ConfigOption],
@@ -66,7 +67,7 @@ struct FileReader<'a> {
     problems: Vec<(usize, String)>,
 }
 
-impl FileReader<'_> {
+impl ConfigFileReader<'_> {
     fn refuse(&mut self, at: usize, text: String) {
         self.problems.push((at, text));
     }

@@ -8,14 +8,14 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 
 use super::environment::{self, Environment};
-use super::error::{LoadError, SettingsError};
+use super::error::{ConfigError, SettingsError};
 use super::option::{ConfigOption, variable_of, with_optional_value};
 use super::settings::{Setting, SettingSource, Settings};
 use super::{example, file};
 
 /// The flags of a command that are settings.
 #[derive(Clone, Copy, Debug)]
-pub struct Scope {
+pub struct SettingsScope {
     /// The subcommand whose flags, together with the global ones, are settings.
     pub subcommand: &'static str,
     /// The flag that names the file. It has a variable and no key.
@@ -31,13 +31,13 @@ pub struct ConfigSchema {
     documented: Command,
     /// Without them: to clap, an empty variable is a value.
     parser: Command,
-    scope: Scope,
+    scope: SettingsScope,
     /// In the order of their definition, global ones last.
     options: Vec<ConfigOption>,
 }
 
 impl ConfigSchema {
-    pub fn new(command: Command, scope: Scope) -> Self {
+    pub fn new(command: Command, scope: SettingsScope) -> Self {
         let documented = command.mut_subcommand(scope.subcommand, |subcommand| {
             subcommand.mut_args(|arg| match arg.get_long().map(variable_of) {
                 Some(variable) if !is_command_line_only(&arg, &scope) => {
@@ -74,7 +74,7 @@ impl ConfigSchema {
         &self,
         argv: &[OsString],
         environment: &Environment,
-    ) -> Result<(ArgMatches, Settings), LoadError> {
+    ) -> Result<(ArgMatches, Settings), ConfigError> {
         let flags = self.parser.clone().try_get_matches_from(argv).or_else(|error| {
             // Help shows the variables.
             if error.use_stderr() { Err(error) } else { self.documented.clone().try_get_matches_from(argv) }
@@ -122,7 +122,7 @@ impl ConfigSchema {
 
     /// Removes the one with the lower precedence of two settings that exclude each other; in one
     /// place they are an error. The parser itself compares those of the command line.
-    fn drop_overridden(&self, settings: &mut Settings) -> Result<(), LoadError> {
+    fn drop_overridden(&self, settings: &mut Settings) -> Result<(), ConfigError> {
         let Some(command) = self.parser.find_subcommand(self.scope.subcommand) else { return Ok(()) };
         for option in self.options.iter().filter(|option| !option.arg.is_global_set()) {
             for other in command.get_arg_conflicts_with(&option.arg) {
@@ -134,7 +134,7 @@ impl ConfigSchema {
                 };
                 if one == two {
                     let message = format!("--{} cannot be used with --{}", option.name, other.name);
-                    return Err(LoadError::Contradiction(settings.with_locations(&message)));
+                    return Err(ConfigError::Contradiction(settings.with_locations(&message)));
                 }
                 let overridden = if one < two { &option.name } else { &other.name };
                 settings.by_name.remove(overridden);
@@ -153,7 +153,7 @@ impl Settings {
     }
 }
 
-fn is_command_line_only(arg: &Arg, scope: &Scope) -> bool {
+fn is_command_line_only(arg: &Arg, scope: &SettingsScope) -> bool {
     arg.get_long().is_some_and(|name| scope.command_line_only.contains(&name))
 }
 

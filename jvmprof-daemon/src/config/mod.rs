@@ -25,6 +25,6 @@ mod suggestion;
 mod tests;
 mod toml_value;
 
-pub use error::{LoadError, SettingLocation, SettingProblem, SettingsError};
-pub use load::{ConfigSchema, Scope};
+pub use error::{ConfigError, SettingLocation, SettingProblem, SettingsError};
+pub use load::{ConfigSchema, SettingsScope};
 pub use settings::{Setting, SettingSource, Settings};

@@ -8,9 +8,10 @@ use std::time::Duration;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use tempfile::NamedTempFile;
 
-use super::{ConfigSchema, LoadError, Scope, SettingSource, Settings};
+use super::{ConfigError, ConfigSchema, SettingSource, Settings, SettingsScope};
 
-const SCOPE: Scope = Scope { subcommand: "serve", file_flag: "config", command_line_only: &["check"] };
+const SCOPE: SettingsScope =
+    SettingsScope { subcommand: "serve", file_flag: "config", command_line_only: &["check"] };
 
 #[derive(Debug, Parser)]
 #[command(version)]
@@ -68,7 +69,7 @@ struct Serve {
 /// A parsed command line and its settings.
 type Run = (ArgMatches, Settings);
 
-fn load(line: &str, variables: &[(&str, &str)]) -> Result<Run, LoadError> {
+fn load(line: &str, variables: &[(&str, &str)]) -> Result<Run, ConfigError> {
     let argv: Vec<_> = line.split(' ').map(OsString::from).collect();
     let environment: BTreeMap<OsString, OsString> =
         variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
@@ -89,7 +90,7 @@ fn file(text: &str) -> NamedTempFile {
     file
 }
 
-fn with_file(text: &str, more: &str, variables: &[(&str, &str)]) -> Result<Run, LoadError> {
+fn with_file(text: &str, more: &str, variables: &[(&str, &str)]) -> Result<Run, ConfigError> {
     let file = file(text);
     load(format!("x serve --config {}{more}", file.path().display()).as_str(), variables)
 }
@@ -272,7 +273,7 @@ fn other_subcommands_have_the_variables_of_global_flags_alone() {
 fn what_the_command_line_says_is_answered_first() {
     for line in ["x serve --help", "x serve --nonsense", "x --version", "x", "x serve --frequency 0"] {
         let error = load(line, &[("JVMPROF_FREQUENCY", "bad")]).expect_err(line);
-        assert!(matches!(error, LoadError::CommandLine(_)), "{line}: {error}");
+        assert!(matches!(error, ConfigError::CommandLine(_)), "{line}: {error}");
     }
 }
 

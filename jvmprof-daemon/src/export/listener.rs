@@ -47,9 +47,9 @@ pub struct ListenerLimits {
 pub enum WhenFull {
     /// It is closed: what others are sending may not be lost.
     Refuse,
-    /// The one that has been quiet for the longest time is closed: who holds connections open keeps
+    /// The one that has been idle for the longest time is closed: who holds connections open keeps
     /// nobody out.
-    CloseQuietest,
+    CloseLongestIdle,
 }
 
 impl Default for ListenerLimits {
@@ -86,7 +86,7 @@ pub async fn serve<L: Listener>(
         };
         if open.count() >= limits.connections {
             refused.fetch_add(1, Ordering::Relaxed);
-            let is_room_made = limits.when_full == WhenFull::CloseQuietest && open.close_quietest();
+            let is_room_made = limits.when_full == WhenFull::CloseLongestIdle && open.close_longest_idle();
             tracing::warn!(
                 limit = limits.connections,
                 is_room_made,
@@ -100,11 +100,11 @@ pub async fn serve<L: Listener>(
         stream.set_read_timeout(Some(limits.idle_time));
         stream.set_write_timeout(Some(limits.idle_time));
         let activity = Activity::new();
-        let noting = middleware::from_fn_with_state(Arc::clone(&activity), open_connections::note);
-        let service = TowerToHyperService::new(router.clone().layer(noting));
+        let tracking = middleware::from_fn_with_state(Arc::clone(&activity), open_connections::track_request);
+        let service = TowerToHyperService::new(router.clone().layer(tracking));
         let connection = builder.serve_connection(TokioIo::new(Box::pin(stream)), service).into_owned();
         let connection = graceful.watch(connection);
-        let seen = Arc::clone(&activity);
+        let tracked = Arc::clone(&activity);
         let task = tokio::spawn(async move {
             tokio::select! {
                 ended = connection => {
@@ -112,7 +112,7 @@ pub async fn serve<L: Listener>(
                         tracing::debug!(%error, "a connection ended early");
                     }
                 }
-                () = seen.overdue(limits.header_time) => tracing::debug!("a connection without a request is closed"),
+                () = tracked.header_timeout(limits.header_time) => tracing::debug!("a connection without a request is closed"),
             }
         });
         open.add(activity, task.abort_handle());

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use jvmprof_common::jvm::{Jvm, MAX_CODE_HEAPS, NO_FIELD};
 
 use super::code_cache::code_heaps::{
-    self, BlobNames, CodeBlob, CodeHeapFields, CodeHeapView, NATIVE_NMETHOD, NMETHOD, StubBlob,
+    self, BlobNames, CodeBlobDesc, CodeHeapFields, CodeHeapView, NATIVE_NMETHOD, NMETHOD, StubBlob,
 };
 use super::code_cache::interpreter_codelets::{InterpreterCodelet, InterpreterFields};
 use super::code_cache::nmethod::{CompiledMethod, NmethodFields};
@@ -273,7 +273,7 @@ impl<M: ProcessMemory> Hotspot<M> {
     ///
     /// # Errors
     /// The code cache can't be read.
-    pub fn blobs(&mut self) -> Result<Vec<CodeBlob>, HotspotError> {
+    pub fn blobs(&mut self) -> Result<Vec<CodeBlobDesc>, HotspotError> {
         let mut all = Vec::new();
         for view in self.heap_fields.heaps(&self.memory)? {
             all.extend(self.heap_fields.blobs(&view, &self.jvm.layout, &mut self.names, &self.memory)?);
@@ -292,7 +292,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         // finds no room there gets into methods' (share/code/codeCache.cpp, `CodeCache::allocate`).
         let interpreter = self.jvm.interpreter_start;
         heaps.sort_by_key(|view| !(view.heap.start..view.heap.end).contains(&interpreter));
-        let mut all: Vec<CodeBlob> = Vec::new();
+        let mut all: Vec<CodeBlobDesc> = Vec::new();
         for view in heaps {
             all.extend(self.heap_fields.blobs(&view, &self.jvm.layout, &mut self.names, &self.memory)?);
             let last = all.last().map_or(0, |blob| blob.address.0 + blob.bytes);
@@ -310,11 +310,11 @@ impl<M: ProcessMemory> Hotspot<M> {
     /// # Errors
     /// As [`Self::blobs`].
     pub fn compiled(&mut self) -> Result<Vec<CompiledMethod>, HotspotError> {
-        let blobs: Vec<CodeBlob> = self.blobs()?.into_iter().filter(CodeBlob::is_nmethod).collect();
+        let blobs: Vec<CodeBlobDesc> = self.blobs()?.into_iter().filter(CodeBlobDesc::is_nmethod).collect();
         Ok(self.compiled_among(&blobs))
     }
 
-    pub(crate) fn compiled_among(&self, blobs: &[CodeBlob]) -> Vec<CompiledMethod> {
+    pub(crate) fn compiled_among(&self, blobs: &[CodeBlobDesc]) -> Vec<CompiledMethod> {
         let fields = self.nmethod_fields.as_ref();
         fields.map_or_else(Vec::new, |fields| fields.compiled(blobs, &self.jvm.layout, &self.memory))
     }

@@ -18,7 +18,7 @@ mod virtual_threads;
 pub mod vmstructs;
 
 pub use attach::Hotspot;
-pub use code_cache::code_heaps::{CodeBlob, StubBlob};
+pub use code_cache::code_heaps::{CodeBlobDesc, StubBlob};
 pub use code_cache::interpreter_codelets::InterpreterCodelet;
 pub use code_cache::nmethod::CompiledMethod;
 pub use diagnostics::java_threads::JavaThread;

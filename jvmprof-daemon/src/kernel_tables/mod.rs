@@ -32,7 +32,7 @@ use crate::process::ProcessKey;
 use crate::sampler::{BpfMaps, MapSizes, SamplerError};
 use free_extents::Extents;
 pub use packed_rows::FileRows;
-use packed_rows::{PackedRows, Rules};
+use packed_rows::{PackedRows, RuleTable};
 
 /// The time for which the kernel program may still read entries that were replaced: far longer than a walk
 /// takes.
@@ -109,7 +109,7 @@ pub struct CodeTables {
     pages: Extents,
     chunks: Extents,
     jvm_slots: Extents,
-    rules: Rules,
+    rules: RuleTable,
     files: HashMap<RowsKey, FileTable>,
     /// Those whose rows found no room, and when to try again.
     without_room: HashMap<RowsKey, Instant>,
@@ -181,7 +181,7 @@ impl CodeTables {
             // Slot 0 is none.
             jvm_slots: Extents::new(1..sizes.jvms),
             kernel,
-            rules: Rules::new(u32::from(NO_RULE) + 1..MAX_RULES),
+            rules: RuleTable::new(u32::from(NO_RULE) + 1..MAX_RULES),
             files: HashMap::new(),
             without_room: HashMap::new(),
             retry_after: RETRY_AFTER,

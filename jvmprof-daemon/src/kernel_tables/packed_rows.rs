@@ -16,8 +16,8 @@ const MAX_FILE_RULES: usize = 2048;
 /// The kernel's table of rules: which are there, by how many tables each is used. Number 0 is no
 /// rule.
 #[derive(Debug)]
-pub(super) struct Rules {
-    numbers: HashMap<PackedRule, Shared>,
+pub(super) struct RuleTable {
+    numbers: HashMap<PackedRule, SharedRule>,
     free: Extents,
     /// Rules that the kernel's table hasn't got yet.
     pub(super) new: Vec<(u32, PackedRule)>,
@@ -25,12 +25,12 @@ pub(super) struct Rules {
 
 /// A rule in the kernel's table.
 #[derive(Clone, Copy, Debug)]
-struct Shared {
+struct SharedRule {
     number: u16,
     tables: u32,
 }
 
-impl Rules {
+impl RuleTable {
     /// `numbers`: those that the kernel's table has, without [`NO_RULE`].
     pub(super) fn new(numbers: Range<u32>) -> Self {
         Self { numbers: HashMap::new(), free: Extents::new(numbers), new: Vec::new() }
@@ -48,7 +48,7 @@ impl Rules {
                 self.release(&rules[..index]);
                 return false;
             };
-            self.numbers.insert(*rule, Shared { number, tables: 1 });
+            self.numbers.insert(*rule, SharedRule { number, tables: 1 });
             self.new.push((free, *rule));
         }
         true
@@ -170,7 +170,7 @@ impl FileRows {
     }
 
     /// With the rules' numbers in the kernel's table, where they are by now, and the rules.
-    pub(super) fn renumbered(mut self, rules: &Rules) -> PackedRows {
+    pub(super) fn renumbered(mut self, rules: &RuleTable) -> PackedRows {
         let own = std::iter::once(NO_RULE).chain(self.rules.list.iter().map(|rule| rules.number(rule)));
         let numbers: Vec<u16> = own.collect();
         for row in &mut self.rows.rows {
@@ -310,7 +310,7 @@ mod tests {
             let file = File::open(path).expect("the file is readable");
             let elf = ElfFile::parse(RegularFile::new(&file).expect("a regular file")).expect("an ELF file");
             let rows = UnwindRows::load(&elf).expect("unwind rows");
-            let (mut rules, mut spans) = (Rules::new(1..MAX_RULES), Vec::new());
+            let (mut rules, mut spans) = (RuleTable::new(1..MAX_RULES), Vec::new());
             let file = FileRows::new(|handle| {
                 rows.for_each(&mut |start, end, row| {
                     handle(start, end, row);
@@ -350,7 +350,7 @@ mod tests {
     #[test]
     fn rules_leave_with_the_last_table_that_has_them() {
         let rule = |offset| PackedRule::pack(&row(offset));
-        let mut rules = Rules::new(1..4);
+        let mut rules = RuleTable::new(1..4);
         assert!(rules.take(&[rule(8), rule(16)]) && rules.take(&[rule(16), rule(24)]));
         let numbers = [8, 16, 24].map(|offset| rules.number(&rule(offset)));
         assert_eq!((numbers, rules.new.len()), ([1, 2, 3], 3));

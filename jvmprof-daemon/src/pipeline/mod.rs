@@ -7,7 +7,7 @@
 //!
 //! | stage | owner | takes | gives |
 //! |---|---|---|---|
-//! | identify | [`ProcessTable::sampled`], [`Symbolizer::identify`] | a [`Sample`] | its process, an [`IdentifiedSample`](crate::symbolize::IdentifiedSample) |
+//! | identify | [`ProcessTable::process_of_sample`], [`Symbolizer::identify`] | a [`StackSample`] | its process, an [`IdentifiedSample`](crate::symbolize::IdentifiedSample) |
 //! | complete | [`IdentifiedSample::complete`](crate::symbolize::IdentifiedSample::complete) | a [`Deadline`] | a [`CompletedStack`](crate::symbolize::CompletedStack), or it is pending |
 //! | name | [`CompletedStack::name`](crate::symbolize::CompletedStack::name) | | a [`SymbolizedStack`] |
 //! | label | [`labels`] | the process, its JVM, the thread | a [`LabelDecision`] |
@@ -40,8 +40,8 @@ use crate::process::{Process, ProcessKey, ProcessTable};
 use crate::profile::aggregate::LabelDecision;
 use crate::profile::model::Batch;
 use crate::sampler::{
-    BackgroundSampler, BpfMaps, QueueLimits, Sample, SampleClock, SamplerCounts, SamplerError,
-    SamplerOptions, SamplingPeriods, period_ns,
+    BackgroundSampler, BpfMaps, QueueLimits, SampleClock, SamplerCounts, SamplerError, SamplerOptions,
+    SamplingPeriods, StackSample, period_ns,
 };
 use crate::symbolize::{Completion, Deadline, NativeOptions, Outcome, SymbolizedStack, Symbolizer};
 pub use counts::Counts;
@@ -398,7 +398,7 @@ impl State {
     }
 
     /// Resolves those of the waiting samples that are chosen, which wait for nothing any more.
-    fn resolve_waiting(&mut self, is_chosen: impl FnMut(ProcessKey, &Sample) -> bool) {
+    fn resolve_waiting(&mut self, is_chosen: impl FnMut(ProcessKey, &StackSample) -> bool) {
         for sample in self.pending.take(is_chosen) {
             self.process_sample(sample, Deadline::Ready);
         }
@@ -413,7 +413,7 @@ impl State {
 
     /// Processes a sample. One that has to wait pushes out those for which there is no memory any
     /// more.
-    fn sample(&mut self, sample: Sample) {
+    fn sample(&mut self, sample: StackSample) {
         if let Some((key, sample)) = self.process_sample(sample, Deadline::Open) {
             for sample in self.pending.push(key, sample) {
                 self.process_sample(sample, Deadline::OverCapacity);
@@ -423,7 +423,11 @@ impl State {
 
     /// The way of a sample: it is identified, completed, named, labelled and aggregated. Gives it
     /// back if its stack is pending.
-    fn process_sample(&mut self, sample: Sample, deadline: Deadline) -> Option<(ProcessKey, Sample)> {
+    fn process_sample(
+        &mut self,
+        sample: StackSample,
+        deadline: Deadline,
+    ) -> Option<(ProcessKey, StackSample)> {
         let header = &sample.header;
         let now = monotonic_ns();
         let mut cached = None;

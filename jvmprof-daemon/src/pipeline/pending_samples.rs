@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 
 use crate::process::ProcessKey;
-use crate::sampler::Sample;
+use crate::sampler::StackSample;
 use crate::symbolize::CacheUsage;
 
 /// The samples, in the order in which they were taken.
 #[derive(Debug)]
 pub(super) struct PendingSamples {
     max_bytes: usize,
-    samples: VecDeque<(ProcessKey, Sample)>,
+    samples: VecDeque<(ProcessKey, StackSample)>,
     bytes: usize,
     over_capacity: u64,
 }
@@ -36,7 +36,7 @@ impl PendingSamples {
 
     /// Adds a sample. Returns the oldest ones that exceed the limit now.
     #[must_use]
-    pub(super) fn push(&mut self, key: ProcessKey, sample: Sample) -> Vec<Sample> {
+    pub(super) fn push(&mut self, key: ProcessKey, sample: StackSample) -> Vec<StackSample> {
         self.bytes += bytes(&sample);
         self.samples.push_back((key, sample));
         let mut over = Vec::new();
@@ -57,7 +57,10 @@ impl PendingSamples {
 
     /// Takes out those of the samples that are ready.
     #[must_use]
-    pub(super) fn take(&mut self, mut is_ready: impl FnMut(ProcessKey, &Sample) -> bool) -> Vec<Sample> {
+    pub(super) fn take(
+        &mut self,
+        mut is_ready: impl FnMut(ProcessKey, &StackSample) -> bool,
+    ) -> Vec<StackSample> {
         let mut ready = Vec::new();
         for (key, sample) in std::mem::take(&mut self.samples) {
             if is_ready(key, &sample) {
@@ -71,8 +74,8 @@ impl PendingSamples {
     }
 }
 
-fn bytes(sample: &Sample) -> usize {
-    size_of::<Sample>() + sample.words() * 8
+fn bytes(sample: &StackSample) -> usize {
+    size_of::<StackSample>() + sample.words() * 8
 }
 
 #[cfg(test)]
@@ -82,7 +85,7 @@ mod tests {
     #[test]
     fn the_oldest_leave_and_are_counted_where_there_is_no_room() {
         let sample = |pid| {
-            let mut sample = Sample::empty();
+            let mut sample = StackSample::empty();
             sample.header.pid = pid;
             sample
         };

@@ -1,6 +1,6 @@
 //! Events in the order of their time: samples, and what processes do.
 
-use super::sample::Sample;
+use super::sample::StackSample;
 use crate::types::{Avma, BuildId, FileOffset};
 
 /// A sample or a process event, with its time.
@@ -13,7 +13,7 @@ pub struct KernelEvent {
 
 #[derive(Debug)]
 pub enum KernelEventKind {
-    Sample(Sample),
+    Sample(StackSample),
     /// A process replaced its program; its mappings follow as events of their own.
     Exec {
         pid: u32,

@@ -2,10 +2,11 @@
 //!
 //! [`Sampler`] loads the kernel programs ([`ebpf`]), attaches them to each CPU and reads what they
 //! and the kernel write (`rings`) in the order of time; [`BackgroundSampler`] does so on a thread of
-//! its own, with a queue after it. Samples ([`Sample`]) come through the BPF ring buffer. Process
-//! events (exec, exit, fork, new executable mappings, names) come as perf records of a dummy event
-//! on each CPU: the kernel writes them with path and build id at the time of the event, without
-//! tracefs, also for a process that is gone a moment later. Both carry `CLOCK_MONOTONIC` times.
+//! its own, with a queue after it. Samples ([`StackSample`]) come through the BPF ring buffer.
+//! Process events (exec, exit, fork, new executable mappings, names) come as perf records of a
+//! dummy event on each CPU: the kernel writes them with path and build id at the time of the event,
+//! without tracefs, also for a process that is gone a moment later. Both carry `CLOCK_MONOTONIC`
+//! times.
 
 mod counts;
 pub mod ebpf;
@@ -28,5 +29,5 @@ pub use event::{KernelEvent, KernelEventKind};
 pub use event_source::{RECORD_WRITE_DELAY, Sampler};
 pub use options::{SampleClock, SamplerOptions};
 pub use ring_reader_thread::{BackgroundSampler, QueueLimits};
-pub use sample::Sample;
+pub use sample::StackSample;
 pub use sampling_period::{FrequencyChange, SamplingPeriods, period_ns};

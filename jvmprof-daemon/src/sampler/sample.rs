@@ -8,7 +8,7 @@ use crate::types::Avma;
 
 /// A sample: the thread that ran, and its stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sample {
+pub struct StackSample {
     /// What it was taken of.
     pub event: EventType,
     pub header: SampleHeader,
@@ -22,7 +22,7 @@ pub struct MalformedSample;
 
 const HEADER_BYTES: usize = size_of::<SampleHeader>();
 
-impl Sample {
+impl StackSample {
     /// Parses a ring buffer record.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl Sample {
 }
 
 #[cfg(test)]
-impl Sample {
+impl StackSample {
     /// Returns an empty sample, for tests.
     pub(crate) fn empty() -> Self {
         let magic = SAMPLE_MAGIC.to_le_bytes();
@@ -161,7 +161,7 @@ impl HeaderFields<'_> {
 }
 
 #[cfg(test)]
-impl Sample {
+impl StackSample {
     /// Returns a sample of these parts, for tests.
     pub(crate) fn of_parts(kernel: &[u64], user: &[u64], tail: &[u64], stop: Stop) -> Self {
         let header = SampleHeader {
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn a_record_is_taken_apart() {
         let user = [FrameWord::exact(0x401_000).0, FrameWord::return_address(0x402_000).0];
-        let sample = Sample::parse(&record(1, 2, 1, &[0xffff_ffff_8100_0000, user[0], user[1], 42]))
+        let sample = StackSample::parse(&record(1, 2, 1, &[0xffff_ffff_8100_0000, user[0], user[1], 42]))
             .expect("the record is well-formed");
         assert_eq!(sample.kernel(), [0xffff_ffff_8100_0000]);
         assert_eq!(sample.user(), user);
@@ -230,7 +230,7 @@ mod tests {
         let stretches = |far: &[u64]| -> Vec<(Avma, Vec<u64>)> {
             let words = [&[1, 2], far].concat();
             let sample =
-                Sample::parse(&record_with_far(0, 1, 1, far.len() as u16, &words)).expect("a record");
+                StackSample::parse(&record_with_far(0, 1, 1, far.len() as u16, &words)).expect("a record");
             assert_eq!((sample.tail(), sample.header.thread_pointer), (&[2][..], 0x5000));
             sample.stretches().map(|(start, words)| (start, words.to_vec())).collect()
         };
@@ -245,10 +245,10 @@ mod tests {
     fn a_record_cut_short_or_of_another_version_is_refused() {
         let whole = record(1, 1, 1, &[1, 2, 3]);
         for length in 0..whole.len() {
-            assert_eq!(Sample::parse(&whole[..length]), Err(MalformedSample), "{length} bytes");
+            assert_eq!(StackSample::parse(&whole[..length]), Err(MalformedSample), "{length} bytes");
         }
         let mut other = whole;
         other[7] = 0;
-        assert_eq!(Sample::parse(&other), Err(MalformedSample));
+        assert_eq!(StackSample::parse(&other), Err(MalformedSample));
     }
 }

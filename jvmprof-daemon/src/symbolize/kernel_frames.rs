@@ -17,7 +17,7 @@ const MAX_FRAMES: usize = 20_000;
 
 /// A function, but for its start.
 #[derive(Debug)]
-struct Function {
+struct KernelFunction {
     end: Avma,
     name: Arc<str>,
 }
@@ -28,7 +28,7 @@ pub(super) struct KernelFrames {
     names: Option<KernelSymbolizer>,
     error: Option<String>,
     /// What was met of the kernel's functions, by their starts.
-    functions: BTreeMap<Avma, Function>,
+    functions: BTreeMap<Avma, KernelFunction>,
     mapping: OnceLock<Arc<Mapping>>,
     frames: HashMap<Avma, Arc<Frame>, FastHasher>,
     unnamed: Vec<Avma>,
@@ -86,7 +86,7 @@ impl KernelFrames {
         callers.iter().any(|at| self.function(*at).is_some_and(|it| EXEC.contains(&&*it.name)))
     }
 
-    fn function(&self, address: Avma) -> Option<&Function> {
+    fn function(&self, address: Avma) -> Option<&KernelFunction> {
         let (_, function) = self.functions.range(..=address).next_back()?;
         (address < function.end).then_some(function)
     }
@@ -107,7 +107,7 @@ impl KernelFrames {
         };
         for symbol in named.into_iter().flatten() {
             let end = Avma(symbol.start.0 + symbol.size);
-            self.functions.insert(symbol.start, Function { end, name: symbol.name.into() });
+            self.functions.insert(symbol.start, KernelFunction { end, name: symbol.name.into() });
         }
     }
 

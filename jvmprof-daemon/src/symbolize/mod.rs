@@ -60,7 +60,7 @@ pub use native::{NativeOptions, Symbolize};
 use publish::{Publication, PublishContext, Publisher};
 use stack::completer::Completer;
 use stack::remapped_code::RemappedCode;
-use stack::resumed_walk::Rules;
+use stack::resumed_walk::RuleCache;
 use stack::whole_stacks::WholeStackCache;
 pub use stages::{CompletedStack, Completion, Deadline, IdentifiedSample, WindowEnd};
 
@@ -123,7 +123,7 @@ struct ProcessSymbols {
     callers: Callers,
     stacks: WholeStackCache,
     modules: Modules,
-    rules: Rules,
+    rules: RuleCache,
     jit: JitNames,
     arenas: TrampolineArenas,
     remapped: RemappedCode,
@@ -319,7 +319,7 @@ impl Symbolizer {
             symbols.frames = HashMap::default();
             symbols.callers = Callers::default();
             symbols.frame_bytes = 0;
-            symbols.rules = Rules::default();
+            symbols.rules = RuleCache::default();
         }
         self.kernel.forget();
         self.forget_stacks();

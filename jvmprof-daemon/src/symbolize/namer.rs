@@ -16,7 +16,7 @@ use crate::hotspot::{JavaCache, SampleTimes};
 use crate::native::file_cache::FileCache;
 use crate::process::{Backing, MappedCode, Process};
 use crate::profile::model::{Frame, FrameKind, Mapping};
-use crate::sampler::Sample;
+use crate::sampler::StackSample;
 use crate::types::{Avma, FastHasher};
 
 const TOO_LATE: &str = "read too late";
@@ -76,7 +76,7 @@ impl Namer<'_> {
     }
 
     /// Reads what the Java frames of a sample are called that the kernel program walked.
-    pub(super) fn read_java(&mut self, symbols: &mut ProcessSymbols, sample: &Sample) {
+    pub(super) fn read_java(&mut self, symbols: &mut ProcessSymbols, sample: &StackSample) {
         let (stack, _) = kernel_walked_frames(sample);
         self.read_new(symbols, &stack);
     }

@@ -13,7 +13,7 @@ use super::{Outcome, ProcessSymbols, SymbolizedStack, Symbolizer};
 use crate::process::{Process, ProcessKey};
 use crate::profile::aggregate::NamedStack;
 use crate::profile::model::Frame;
-use crate::sampler::Sample;
+use crate::sampler::StackSample;
 use crate::types::Avma;
 
 /// Why a stack isn't whole that was walked before what it needs was there.
@@ -39,7 +39,7 @@ pub enum Deadline {
 pub struct IdentifiedSample<'a> {
     symbolizer: &'a mut Symbolizer,
     process: &'a Process,
-    sample: &'a Sample,
+    sample: &'a StackSample,
     now_ns: u64,
     /// The names of an equal stack.
     cached: Option<SymbolizedStack>,
@@ -64,7 +64,7 @@ pub struct CompletedStack<'a> {
 
 impl Symbolizer {
     /// Returns the names of an equal stack of the same process, if they still hold.
-    pub fn cached(&self, process: &Process, sample: &Sample) -> Option<SymbolizedStack> {
+    pub fn cached(&self, process: &Process, sample: &StackSample) -> Option<SymbolizedStack> {
         self.processes.get(&process.key)?.stacks.find(process.version, sample)
     }
 
@@ -73,7 +73,7 @@ impl Symbolizer {
     pub fn identify<'a>(
         &'a mut self,
         process: &'a Process,
-        sample: &'a Sample,
+        sample: &'a StackSample,
         cached: Option<SymbolizedStack>,
         now_ns: u64,
     ) -> IdentifiedSample<'a> {
@@ -191,7 +191,7 @@ impl Symbolizer {
     fn name_walked(
         &mut self,
         process: &Process,
-        sample: &Sample,
+        sample: &StackSample,
         now_ns: u64,
         walked: Option<WalkedStack>,
         deadline: Deadline,
@@ -234,7 +234,7 @@ impl Symbolizer {
     fn namer<'a>(
         &'a mut self,
         process: &'a Process,
-        sample: &Sample,
+        sample: &StackSample,
         now_ns: u64,
     ) -> (Namer<'a>, &'a mut ProcessSymbols) {
         let symbols = self.processes.entry(process.key).or_default();

@@ -141,7 +141,7 @@ fn limits() -> ListenerLimits {
     // Requests are small and quick, from a handful of clients.
     ListenerLimits {
         connections: 32,
-        when_full: WhenFull::CloseQuietest,
+        when_full: WhenFull::CloseLongestIdle,
         http1_only: true,
         header_time: Duration::from_secs(5),
         idle_time: Duration::from_secs(30),

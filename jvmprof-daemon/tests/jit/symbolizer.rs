@@ -14,7 +14,7 @@ use jvmprof_daemon::clock::monotonic_ns;
 use jvmprof_daemon::process::process_table::mapped_code;
 use jvmprof_daemon::process::{Process, ProcessKey, ProcessTable};
 use jvmprof_daemon::profile::model::FrameKind;
-use jvmprof_daemon::sampler::{KernelEvent, KernelEventKind, Sample, Sampler, SamplerOptions};
+use jvmprof_daemon::sampler::{KernelEvent, KernelEventKind, Sampler, SamplerOptions, StackSample};
 use jvmprof_daemon::symbolize::{Completion, Deadline, SymbolMemory, Symbolizer};
 
 /// Samples of generated code.
@@ -62,7 +62,7 @@ impl Judge {
         self.symbolizer.counts().perf_maps.ambiguous
     }
 
-    fn judge(&mut self, sample: &Sample) {
+    fn judge(&mut self, sample: &StackSample) {
         let header = &sample.header;
         let (pid, start_ns, comm) = (header.pid, header.start_ns, sample.comm());
         let key = self

@@ -233,7 +233,7 @@ impl DaemonLoop {
             Ok(sinks) => {
                 if args.delivery.spool_directory != self.args.delivery.spool_directory {
                     for counts in self.replaced.values_mut() {
-                        *counts = counts.leaving_its_spool();
+                        *counts = counts.with_orphaned_spool();
                     }
                 }
                 self.uploads.configure(&args.remote);
@@ -327,7 +327,7 @@ impl DaemonLoop {
             delivered = sum(|counts| counts.delivered),
             lost = sum(|counts| counts.losses.total() - counts.losses.possibly_lost),
             possibly_lost = sum(|counts| counts.losses.possibly_lost),
-            spooled = sum(|counts| counts.spooled + counts.left_behind),
+            spooled = sum(|counts| counts.spooled + counts.orphaned),
             "ended"
         );
     }

@@ -10,7 +10,7 @@ use super::{debug_file_uploads, sinks};
 use crate::app::args::{Command, DaemonArgs};
 use crate::app::errors::{UsageError, with_causes};
 use crate::app::settings::Invocation;
-use crate::config::{LoadError, Setting};
+use crate::config::{ConfigError, Setting};
 
 /// Settings for the labels of series.
 const LABELS: &[&str] = &["external-labels", "sample-labels", "relabel-configs", "max-series", "node"];
@@ -159,10 +159,10 @@ fn is_one_of(name: &str, names: &[&str]) -> bool {
 }
 
 /// Does what [`check`] does, with the places of the settings in the error.
-fn check_invocation(invocation: &Invocation) -> Result<(), LoadError> {
+fn check_invocation(invocation: &Invocation) -> Result<(), ConfigError> {
     match &invocation.cli.command {
         Command::Daemon(args) => check(args)
-            .map_err(|error| LoadError::Contradiction(invocation.settings.with_locations(&error.0))),
+            .map_err(|error| ConfigError::Contradiction(invocation.settings.with_locations(&error.0))),
         _ => Ok(()),
     }
 }

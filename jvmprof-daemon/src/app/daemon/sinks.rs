@@ -150,7 +150,7 @@ pub(super) fn log(sink: &str, counts: &DeliveryCounts, message: &'static str) {
         delivered_late = counts.delivered_late,
         ?losses,
         spooled = counts.spooled,
-        left_behind = counts.left_behind,
+        left_behind = counts.orphaned,
         waiting = counts.waiting,
         "{message}"
     );
@@ -177,11 +177,11 @@ mod tests {
     #[test]
     fn what_a_replaced_spool_keeps_stays_in_the_books() {
         let counts = DeliveryCounts { handed_over: 7, delivered: 5, spooled: 2, ..DeliveryCounts::default() };
-        let left = BTreeMap::from([("a".to_owned(), counts.leaving_its_spool())]);
+        let left = BTreeMap::from([("a".to_owned(), counts.with_orphaned_spool())]);
         // Another one, in which there was something already.
         let found = DeliveryCounts { found: 9, handed_over: 1, spooled: 10, ..DeliveryCounts::default() };
         let now = since_start(&left, vec![("a".to_owned(), found)]);
-        assert_eq!((now["a"].found, now["a"].spooled, now["a"].left_behind), (9, 10, 2));
+        assert_eq!((now["a"].found, now["a"].spooled, now["a"].orphaned), (9, 10, 2));
         assert_eq!(now["a"].unaccounted(), 0);
     }
 

@@ -57,7 +57,7 @@ pub fn routes(collector: Arc<CollectorService>) -> Router {
     let service = ProfileStoreServiceServer::from_arc(collector).max_decoding_message_size(MAX_MESSAGE_BYTES);
     let path = format!("/{}/{{*method}}", ProfileStoreServiceServer::<CollectorService>::NAME);
     let slots = Slots::new(REQUEST_TIME);
-    Router::new().route_service(&path, service).layer(middleware::from_fn_with_state(slots, as_parca_answers))
+    Router::new().route_service(&path, service).layer(middleware::from_fn_with_state(slots, limit_requests))
 }
 
 /// Serves until `shutdown` is ready, then finishes the requests that have begun.
@@ -90,7 +90,7 @@ impl Slots {
 /// Bounds how many requests are held at once and for how long, and answers a message that is too
 /// large with grpc-go's code instead of tonic's: clients see by the code whether sending again
 /// makes sense.
-async fn as_parca_answers(State(slots): State<Slots>, request: Request, next: Next) -> Response {
+async fn limit_requests(State(slots): State<Slots>, request: Request, next: Next) -> Response {
     // Never closed, so that only time can run out.
     let Ok(_slot) = tokio::time::timeout(SLOT_TIME, slots.free.acquire()).await else {
         return Status::unavailable("too many requests are being received").into_http();

@@ -69,7 +69,7 @@ pub fn router(store: Arc<Store>, options: PageOptions) -> Router {
         .route("/api/pprof", get(json_api::pprof))
         .merge(compressed)
         .with_state(api)
-        .layer(middleware::map_response(protect))
+        .layer(middleware::map_response(add_security_headers))
         .layer(middleware::from_fn_with_state(options.listen.ip(), check_host))
 }
 
@@ -109,7 +109,7 @@ fn file(asset: &Asset, headers: &HeaderMap) -> Response {
     response
 }
 
-async fn protect(mut response: Response) -> Response {
+async fn add_security_headers(mut response: Response) -> Response {
     let policy = format!(
         "default-src 'none'; script-src 'self'; style-src 'self' '{LIBRARY_STYLE}'; img-src 'self'; \
          connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -132,7 +132,7 @@ async fn protect(mut response: Response) -> Response {
 
 async fn check_host(State(listen): State<IpAddr>, request: Request, next: Next) -> Response {
     let host = host(request.uri(), request.headers());
-    if listen.is_loopback() && !host.is_some_and(means_this_machine) {
+    if listen.is_loopback() && !host.is_some_and(is_rebinding_safe) {
         let text =
             "this collector listens on a loopback address and answers only to localhost and IP addresses\n";
         return (StatusCode::MISDIRECTED_REQUEST, text).into_response();
@@ -151,8 +151,8 @@ fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
     Some(&authority[..port.unwrap_or(authority.len())])
 }
 
-/// An address can't be pointed elsewhere by whoever owns a name.
-fn means_this_machine(host: &str) -> bool {
+/// Returns true if DNS rebinding can't point this host elsewhere, as whoever owns a name can.
+fn is_rebinding_safe(host: &str) -> bool {
     let address = host.trim_start_matches('[').trim_end_matches(']');
     host.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok()
 }
@@ -177,7 +177,7 @@ mod tests {
             ("[::1]", "[::1]"),
         ] {
             assert_eq!(host_of(text).as_deref(), Some(expected));
-            assert!(means_this_machine(expected), "{expected}");
+            assert!(is_rebinding_safe(expected), "{expected}");
         }
         assert_eq!(host(&Uri::from_static("http://a.example:1/"), &HeaderMap::new()), Some("a.example"));
     }
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn names_that_others_own_do_not_mean_this_machine() {
         for name in ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", ""] {
-            assert!(!means_this_machine(name), "{name}");
+            assert!(!is_rebinding_safe(name), "{name}");
         }
     }
 

@@ -9,10 +9,10 @@ use crate::export::parca::{ParcaClient, PushOutcome, PushRequest};
 
 /// Requests that may be refused one after the other, none being taken, before the rest is believed
 /// to be refused as well: a server that wants nothing is not asked for each series.
-const REFUSALS: usize = 64;
+const MAX_REFUSALS: usize = 64;
 /// The same limit for failures that say nothing of the request, while the one among its series is
 /// searched that causes them.
-const FAILURES: usize = 8;
+const MAX_FAILURES: usize = 8;
 
 /// Treatment of failures.
 #[derive(Clone, Copy, Debug)]
@@ -32,8 +32,8 @@ pub(super) struct SendReport {
     /// Sent, and nobody knows; not to be sent again.
     pub(super) possibly_lost: u64,
     /// To be sent again: when the server is back, or behind others.
-    pub(super) again: Vec<PushRequest>,
-    /// The part of `again` that may be stored already, in samples.
+    pub(super) to_retry: Vec<PushRequest>,
+    /// The part of `to_retry` that may be stored already, in samples.
     pub(super) possibly_twice: u64,
     /// The reason why something is to be sent again, or possibly lost.
     pub(super) problem: Option<String>,
@@ -51,12 +51,12 @@ pub(super) async fn deliver(
     policy: FailurePolicy,
     mut deadline: Pin<&mut impl Future<Output = ()>>,
 ) -> SendReport {
-    let mut verdict = SendReport::default();
+    let mut report = SendReport::default();
     let mut parts = VecDeque::from([request]);
     let (mut refusals, mut failures, mut is_over) = (0, 0, false);
     while let Some(part) = parts.pop_front() {
         if is_over {
-            verdict.again.push(part);
+            report.to_retry.push(part);
             continue;
         }
         let outcome = tokio::select! {
@@ -66,56 +66,56 @@ pub(super) async fn deliver(
                 message: "the daemon ended before there was an answer".to_owned(),
             },
         };
-        verdict.requests += 1;
-        verdict.sent_bytes += part.bytes() as u64;
-        verdict.failed += u64::from(outcome != PushOutcome::Stored);
+        report.requests += 1;
+        report.sent_bytes += part.bytes() as u64;
+        report.failed += u64::from(outcome != PushOutcome::Stored);
         let problem = match outcome {
             PushOutcome::Stored => {
                 (refusals, failures) = (0, 0);
-                verdict.delivered += part.samples;
+                report.delivered += part.samples;
                 continue;
             }
             PushOutcome::Refused { divisible, .. } => {
                 refusals += 1;
                 let samples = part.samples;
-                let divided = divisible && refusals < REFUSALS;
+                let divided = divisible && refusals < MAX_REFUSALS;
                 match if divided { part.halves() } else { None } {
                     Some(halves) => {
-                        verdict.divided += 1;
+                        report.divided += 1;
                         parts.extend(halves);
                     }
-                    None => verdict.refused += samples,
+                    None => report.refused += samples,
                 }
                 continue;
             }
             PushOutcome::PossiblyLost { code, message } if !policy.send_again => {
-                verdict.problem = Some(format!("{code:?}: {message}"));
-                verdict.possibly_lost += part.samples;
+                report.problem = Some(format!("{code:?}: {message}"));
+                report.possibly_lost += part.samples;
                 is_over = true;
                 continue;
             }
             PushOutcome::PossiblyLost { code, message } => {
-                verdict.possibly_twice += part.samples;
+                report.possibly_twice += part.samples;
                 format!("{code:?}: {message}")
             }
             PushOutcome::NotStored { message } => message,
         };
-        verdict.problem = Some(problem);
+        report.problem = Some(problem);
         failures += 1;
-        is_over = !policy.divide || failures >= FAILURES;
+        is_over = !policy.divide || failures >= MAX_FAILURES;
         if is_over || part.series() == 1 {
-            verdict.again.push(part);
+            report.to_retry.push(part);
         } else {
-            verdict.divided += 1;
+            report.divided += 1;
             parts.extend(part.halves().into_iter().flatten());
         }
     }
-    verdict
+    report
 }
 
 impl SendReport {
     /// Samples that are to be sent again.
-    pub(super) fn again(&self) -> u64 {
-        self.again.iter().map(|request| request.samples).sum()
+    pub(super) fn retry_samples(&self) -> u64 {
+        self.to_retry.iter().map(|request| request.samples).sum()
     }
 }

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 /// Numbers of samples, unless said otherwise, of one sink.
 ///
-/// At any time `found + handed_over` is `delivered` + all losses + `spooled` + `waiting`: see
-/// [`Self::unaccounted`].
+/// At any time `found + handed_over` is `delivered` + all losses + `spooled` + `orphaned` +
+/// `waiting`: see [`Self::unaccounted`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeliveryCounts {
@@ -22,7 +22,7 @@ pub struct DeliveryCounts {
     /// In the folder of a spool that settings have replaced by another one: nobody sends them as
     /// long as it is so.
     #[serde(skip)]
-    pub left_behind: u64,
+    pub orphaned: u64,
     /// In memory now, on the way to the sink.
     pub waiting: u64,
     /// The part of them in a request without an answer yet.
@@ -113,7 +113,7 @@ impl DeliveryCounts {
     /// Returns the samples that are missing in the sums; anything but 0 is a bug.
     pub fn unaccounted(&self) -> i128 {
         let came = i128::from(self.found) + i128::from(self.handed_over);
-        let went = [self.delivered, self.losses.total(), self.spooled, self.left_behind, self.waiting];
+        let went = [self.delivered, self.losses.total(), self.spooled, self.orphaned, self.waiting];
         came - went.into_iter().map(i128::from).sum::<i128>()
     }
 
@@ -127,8 +127,8 @@ impl DeliveryCounts {
     /// The counts of a sink that is closed and whose spool's folder settings have replaced by
     /// another one.
     #[must_use]
-    pub fn leaving_its_spool(&self) -> Self {
-        Self { left_behind: self.left_behind + self.spooled, spooled: 0, spool_bytes: 0, ..*self }
+    pub fn with_orphaned_spool(&self) -> Self {
+        Self { orphaned: self.orphaned + self.spooled, spooled: 0, spool_bytes: 0, ..*self }
     }
 
     /// The counts of this run, and those of the ones before it: what was found is part of what they
@@ -141,7 +141,7 @@ impl DeliveryCounts {
             delivered_late: earlier.delivered_late + self.delivered_late,
             losses: earlier.losses.plus(&self.losses),
             spooled: self.spooled,
-            left_behind: earlier.left_behind + self.left_behind,
+            orphaned: earlier.orphaned + self.orphaned,
             waiting: self.waiting,
             in_flight: self.in_flight,
             possibly_twice: earlier.possibly_twice + self.possibly_twice,

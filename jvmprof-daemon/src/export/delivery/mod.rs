@@ -67,8 +67,8 @@ struct Sink {
     sink_queue: Arc<SinkQueue>,
     queue: mpsc::Sender<Arc<Batch>>,
     tasks: Vec<JoinHandle<()>>,
-    /// Notes that are being written.
-    notes: Vec<JoinHandle<()>>,
+    /// Entries of the ledger that are being written.
+    ledger_writes: Vec<JoinHandle<()>>,
 }
 
 impl Delivery {
@@ -88,7 +88,7 @@ impl Delivery {
         let encode = remote_sink::encode(Arc::clone(&sink_queue), client.max_request_bytes(), batches);
         let send = remote_sink::send(Arc::clone(&sink_queue), client);
         let tasks = vec![tokio::spawn(encode), tokio::spawn(send)];
-        self.sinks.push(Sink { sink_queue, queue, tasks, notes: Vec::new() });
+        self.sinks.push(Sink { sink_queue, queue, tasks, ledger_writes: Vec::new() });
         Ok(())
     }
 
@@ -97,7 +97,12 @@ impl Delivery {
         let sink_queue = Arc::new(SinkQueue::without_spool(store.dir().display().to_string()));
         let (queue, batches) = mpsc::channel(QUEUED_BATCHES);
         let append = local_sink::append(Arc::clone(&sink_queue), store, batches);
-        self.sinks.push(Sink { sink_queue, queue, tasks: vec![tokio::spawn(append)], notes: Vec::new() });
+        self.sinks.push(Sink {
+            sink_queue,
+            queue,
+            tasks: vec![tokio::spawn(append)],
+            ledger_writes: Vec::new(),
+        });
     }
 
     /// Hands a batch to every sink. Never waits: where there is no room the batch is lost and
@@ -139,8 +144,8 @@ impl Delivery {
         for sink in &mut self.sinks {
             if sink.sink_queue.record_taken(taken, lost_before) {
                 let sink_queue = Arc::clone(&sink.sink_queue);
-                sink.notes.retain(|note| !note.is_finished());
-                sink.notes.push(tokio::spawn(async move { sink_queue.save_ledger().await }));
+                sink.ledger_writes.retain(|write| !write.is_finished());
+                sink.ledger_writes.push(tokio::spawn(async move { sink_queue.save_ledger().await }));
             }
         }
     }
@@ -170,10 +175,10 @@ impl Delivery {
         let mut ended: Vec<_> = self.without_sink().into_iter().collect();
         let until = Instant::now() + drain;
         let mut waiting = Vec::new();
-        for Sink { sink_queue, queue, mut tasks, notes } in self.sinks {
+        for Sink { sink_queue, queue, mut tasks, ledger_writes } in self.sinks {
             drop(queue);
             sink_queue.closing.send_replace(Some(until));
-            tasks.extend(notes);
+            tasks.extend(ledger_writes);
             waiting.push((sink_queue, tasks));
         }
         for (sink_queue, tasks) in waiting {

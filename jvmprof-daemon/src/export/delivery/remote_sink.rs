@@ -61,8 +61,8 @@ pub(super) async fn send(sink_queue: Arc<SinkQueue>, client: ParcaClient) {
         next_spooled: now,
         next_retry: now,
         retry_at,
-        has_answered: false,
-        takes_others: false,
+        probe_answered: false,
+        delivered_since_failure: false,
     };
     sender.run().await;
 }
@@ -79,14 +79,14 @@ struct Sender {
     /// The time at which a server that doesn't take anything is probed again.
     retry_at: Option<Instant>,
     /// The last thing was an answer to an empty request.
-    has_answered: bool,
+    probe_answered: bool,
     /// Something was delivered since the last failure.
-    takes_others: bool,
+    delivered_since_failure: bool,
 }
 
 /// A series that failed so often by itself, others being taken each time in between, is refused.
 /// With the longest delay between two tries that takes five minutes.
-const TRIES: u32 = 10;
+const MAX_TRIES: u32 = 10;
 
 /// The next thing to do.
 enum SenderAction {
@@ -113,9 +113,9 @@ fn backoff(options: &DeliveryOptions) -> ExponentialBackoff {
 impl Sender {
     async fn run(&mut self) {
         loop {
-            match self.next_step() {
+            match self.next_action() {
                 SenderAction::Send(request) => self.send(request).await,
-                SenderAction::Spooled { is_retry } => self.spooled(is_retry).await,
+                SenderAction::Spooled { is_retry } => self.send_spooled(is_retry).await,
                 SenderAction::Probe => self.probe().await,
                 SenderAction::Wait(until) => self.wait(until).await,
                 SenderAction::End => break,
@@ -126,11 +126,11 @@ impl Sender {
             self.sink_queue.changed.notified().await;
         }
         self.sink_queue.spool_outbox().await;
-        self.give_up();
+        self.discard_outbox();
         self.sink_queue.save_ledger().await;
     }
 
-    fn next_step(&self) -> SenderAction {
+    fn next_action(&self) -> SenderAction {
         let now = Instant::now();
         let mut state = self.sink_queue.state();
         let is_ending = self.sink_queue.closing.borrow().is_some();
@@ -181,18 +181,18 @@ impl Sender {
     async fn send(&mut self, request: PushRequest) {
         let samples = request.samples;
         self.sink_queue.save_ledger().await;
-        let verdict = self.attempt(request).await;
+        let report = self.attempt(request).await;
         {
             let mut state = self.sink_queue.state();
             let counts = &mut state.counts;
             counts.in_flight -= samples;
-            counts.waiting -= samples - verdict.again();
-            counts.delivered += verdict.delivered;
-            counts.losses.refused += verdict.refused;
-            counts.losses.possibly_lost += verdict.possibly_lost;
+            counts.waiting -= samples - report.retry_samples();
+            counts.delivered += report.delivered;
+            counts.losses.refused += report.refused;
+            counts.losses.possibly_lost += report.possibly_lost;
         }
-        if !verdict.again.is_empty() {
-            self.sink_queue.requeue(verdict.again).await;
+        if !report.to_retry.is_empty() {
+            self.sink_queue.requeue(report.to_retry).await;
             if self.retry_at.is_some() {
                 self.sink_queue.spool_outbox().await;
             }
@@ -200,7 +200,7 @@ impl Sender {
         self.sink_queue.save_ledger().await;
     }
 
-    async fn spooled(&mut self, is_retry: bool) {
+    async fn send_spooled(&mut self, is_retry: bool) {
         let mut taken = match self.sink_queue.take_spooled(is_retry).await {
             Ok(Some(taken)) => taken,
             Ok(None) => return,
@@ -226,29 +226,29 @@ impl Sender {
         if let Some(disk) = &self.sink_queue.disk {
             self.next_spooled = Instant::now() + pause_after(request.bytes(), &disk.plan);
         }
-        let verdict = self.attempt(request).await;
-        match &verdict.again[..] {
+        let report = self.attempt(request).await;
+        match &report.to_retry[..] {
             [whole] if whole.samples == taken.samples => {
                 taken.tries = whole.tries;
                 self.sink_queue.record_result(taken, None, |_| {}).await;
             }
-            _ => self.record_result(taken, verdict).await,
+            _ => self.record_result(taken, report).await,
         }
     }
 
-    async fn record_result(&self, taken: RecordInFlight, verdict: SendReport) {
-        let again = verdict.again();
-        let SendReport { delivered, refused, possibly_lost, .. } = verdict;
+    async fn record_result(&self, taken: RecordInFlight, report: SendReport) {
+        let to_retry = report.retry_samples();
+        let SendReport { delivered, refused, possibly_lost, .. } = report;
         let count = move |counts: &mut super::DeliveryCounts| {
             counts.delivered += delivered;
             counts.delivered_late += delivered;
             counts.losses.refused += refused;
             counts.losses.possibly_lost += possibly_lost;
-            counts.waiting += again;
+            counts.waiting += to_retry;
         };
         self.sink_queue.record_result(taken, Some(delivered), count).await;
         // A part of it, behind the others: the next ones needn't wait for it.
-        self.sink_queue.requeue(verdict.again).await;
+        self.sink_queue.requeue(report.to_retry).await;
     }
 
     /// Sends a request, and finds out whether it is the server's fault or its own if it fails.
@@ -256,42 +256,43 @@ impl Sender {
         let tries = request.tries;
         let policy = FailurePolicy {
             send_again: self.sink_queue.options.send_again,
-            divide: tries > 0 && self.takes_others,
+            divide: tries > 0 && self.delivered_since_failure,
         };
-        let mut verdict = {
+        let mut report = {
             let deadline = pin!(self.sink_queue.deadline());
             bisection::deliver(&self.client, request, policy, deadline).await
         };
         {
             let mut state = self.sink_queue.state();
             let counts = &mut state.counts;
-            counts.requests += verdict.requests;
-            counts.sent_bytes += verdict.sent_bytes;
-            counts.failed_requests += verdict.failed;
-            counts.divided_requests += verdict.divided;
-            counts.possibly_twice += verdict.possibly_twice;
+            counts.requests += report.requests;
+            counts.sent_bytes += report.sent_bytes;
+            counts.failed_requests += report.failed;
+            counts.divided_requests += report.divided;
+            counts.possibly_twice += report.possibly_twice;
         }
-        let is_its_own = (self.has_answered || tries > 0) && verdict.possibly_lost == 0;
-        self.has_answered = false;
-        self.takes_others |= verdict.delivered > 0;
-        if verdict.delivered > 0 {
+        let is_request_failure = (self.probe_answered || tries > 0) && report.possibly_lost == 0;
+        self.probe_answered = false;
+        self.delivered_since_failure |= report.delivered > 0;
+        if report.delivered > 0 {
             self.backoff = backoff(&self.sink_queue.options);
         }
-        match verdict.problem.clone() {
-            Some(problem) if is_its_own => self.put_behind(&problem, &mut verdict),
-            problem => self.react(problem),
+        match report.problem.clone() {
+            Some(problem) if is_request_failure => self.schedule_retry(&problem, &mut report),
+            problem => self.update_backoff(problem),
         }
-        verdict
+        report
     }
 
-    /// The server answers, and doesn't take this: the others needn't wait for it.
-    fn put_behind(&mut self, problem: &str, verdict: &mut SendReport) {
-        let takes_others = std::mem::take(&mut self.takes_others);
-        for request in &mut verdict.again {
-            request.tries = (request.tries + u32::from(takes_others)).max(1);
+    /// The server answers, and doesn't take this: it is sent again after the others, which needn't
+    /// wait for it, and is refused after too many tries.
+    fn schedule_retry(&mut self, problem: &str, report: &mut SendReport) {
+        let delivered_since_failure = std::mem::take(&mut self.delivered_since_failure);
+        for request in &mut report.to_retry {
+            request.tries = (request.tries + u32::from(delivered_since_failure)).max(1);
         }
-        let is_given_up = |request: &mut PushRequest| request.tries >= TRIES && request.series() == 1;
-        for request in verdict.again.extract_if(.., is_given_up) {
+        let is_exhausted = |request: &mut PushRequest| request.tries >= MAX_TRIES && request.series() == 1;
+        for request in report.to_retry.extract_if(.., is_exhausted) {
             let (samples, labels) = (request.samples, request.only_labels());
             tracing::error!(
                 sink = self.sink_queue.name,
@@ -300,11 +301,11 @@ impl Sender {
                 problem,
                 "only this is never taken: it is refused"
             );
-            verdict.refused += samples;
+            report.refused += samples;
         }
         self.next_retry = Instant::now() + self.sink_queue.options.max_delay;
         self.sink_queue.state().is_down = false;
-        let samples = verdict.again();
+        let samples = report.retry_samples();
         tracing::warn!(
             sink = self.sink_queue.name,
             samples,
@@ -313,14 +314,14 @@ impl Sender {
         );
     }
 
-    /// Sends nothing for a while after a failure.
-    fn react(&mut self, problem: Option<String>) {
+    /// Notes whether the server takes requests. After a failure nothing is sent for a while.
+    fn update_backoff(&mut self, problem: Option<String>) {
         let mut state = self.sink_queue.state();
         state.is_down = problem.is_some();
         drop(state);
         self.retry_at = None;
         if let Some(problem) = problem {
-            self.takes_others = false;
+            self.delivered_since_failure = false;
             let delay = self.backoff.next().unwrap_or(self.sink_queue.options.max_delay);
             self.retry_at = Some(Instant::now() + delay);
             let kept = if self.sink_queue.disk.is_some() { "in the spool" } else { "in memory" };
@@ -344,16 +345,18 @@ impl Sender {
             PushOutcome::Stored | PushOutcome::Refused { .. } => {
                 let spooled = self.sink_queue.state().counts.spooled;
                 tracing::info!(sink = self.sink_queue.name, spooled, "the server answers again");
-                (self.retry_at, self.has_answered) = (None, true);
+                (self.retry_at, self.probe_answered) = (None, true);
                 self.sink_queue.state().is_down = false;
             }
-            PushOutcome::PossiblyLost { code, message } => self.react(Some(format!("{code:?}: {message}"))),
-            PushOutcome::NotStored { message } => self.react(Some(message)),
+            PushOutcome::PossiblyLost { code, message } => {
+                self.update_backoff(Some(format!("{code:?}: {message}")));
+            }
+            PushOutcome::NotStored { message } => self.update_backoff(Some(message)),
         }
     }
 
-    /// Without a spool the end of the daemon is the end of what waits.
-    fn give_up(&self) {
+    /// Without a spool, what still waits when the daemon ends is lost, and counted.
+    fn discard_outbox(&self) {
         let mut state = self.sink_queue.state();
         let mut samples = 0;
         while let Some(request) = state.pop_front() {

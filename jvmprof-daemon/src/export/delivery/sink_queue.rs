@@ -41,7 +41,7 @@ pub(super) struct QueueState {
     /// Not tried yet.
     pub(super) outbox: VecDeque<PushRequest>,
     /// Without a spool: tried, and not taken while others were.
-    tried: VecDeque<PushRequest>,
+    retries: VecDeque<PushRequest>,
     /// Bytes of both.
     waiting_bytes: usize,
     /// Samples of the spool's records that were tried.
@@ -80,14 +80,14 @@ impl QueueState {
     }
 
     pub(super) fn pop_retry(&mut self) -> Option<PushRequest> {
-        let request = self.tried.pop_front()?;
+        let request = self.retries.pop_front()?;
         self.waiting_bytes -= request.bytes();
         Some(request)
     }
 
     /// Returns true if there is something that was tried, in memory or in the spool.
     pub(super) fn has_retries(&self) -> bool {
-        !self.tried.is_empty() || self.retries_in_spool > 0
+        !self.retries.is_empty() || self.retries_in_spool > 0
     }
 
     /// Returns true if the spool has something that wasn't.
@@ -138,18 +138,23 @@ impl SinkQueue {
         let mut state =
             QueueState { taken, lost_before, handed_over_before: handed_over, ..QueueState::default() };
         let disk = match &options.spool {
-            Some(plan) => Some(open_disk(&name, plan, options.send_again, &mut state)?),
+            Some(plan) => Some(open_spool(&name, plan, options.send_again, &mut state)?),
             None => None,
         };
-        Ok(Self::with(name, options, disk, state))
+        Ok(Self::from_parts(name, options, disk, state))
     }
 
     /// For a sink that needs none.
     pub(super) fn without_spool(name: String) -> Self {
-        Self::with(name, DeliveryOptions::default(), None, QueueState::default())
+        Self::from_parts(name, DeliveryOptions::default(), None, QueueState::default())
     }
 
-    fn with(name: String, options: DeliveryOptions, disk: Option<SinkSpool>, state: QueueState) -> Self {
+    fn from_parts(
+        name: String,
+        options: DeliveryOptions,
+        disk: Option<SinkSpool>,
+        state: QueueState,
+    ) -> Self {
         let (closing, _) = watch::channel(None);
         Self { name, options, disk, state: Mutex::new(state), changed: Notify::new(), closing }
     }
@@ -181,12 +186,12 @@ impl SinkQueue {
     /// Puts requests behind the others. What there is no room for goes to the spool, the oldest
     /// first.
     pub(super) async fn enqueue(self: &Arc<Self>, requests: Vec<PushRequest>) {
-        let over = {
+        let excess = {
             let mut state = self.state();
             requests.into_iter().for_each(|request| state.push_back(request));
             self.take_excess(&mut state)
         };
-        self.spool(over).await;
+        self.spool(excess).await;
         self.changed.notify_one();
     }
 
@@ -196,11 +201,11 @@ impl SinkQueue {
             (Some(_), true) => 0,
             _ => self.options.max_waiting_bytes,
         };
-        let mut over = Vec::new();
+        let mut excess = Vec::new();
         while state.waiting_bytes > room {
-            over.extend(state.pop_front());
+            excess.extend(state.pop_front());
         }
-        over
+        excess
     }
 
     /// Takes everything that waits out of memory, if there is a spool to put it into.
@@ -220,22 +225,22 @@ impl SinkQueue {
         if self.disk.is_some() {
             return self.spool(requests).await;
         }
-        let over = {
+        let excess = {
             let mut state = self.state();
             for request in requests.into_iter().rev() {
                 state.waiting_bytes += request.bytes();
                 if request.tries == 0 {
                     state.outbox.push_front(request);
                 } else {
-                    state.tried.push_back(request);
+                    state.retries.push_back(request);
                 }
             }
             self.take_excess(&mut state)
         };
-        self.spool(over).await;
+        self.spool(excess).await;
     }
 
-    /// Into the spool; without one they are lost.
+    /// Puts requests into the spool; without one they are lost.
     async fn spool(self: &Arc<Self>, requests: Vec<PushRequest>) {
         if requests.is_empty() {
             return;
@@ -360,7 +365,7 @@ impl SinkQueue {
     }
 }
 
-fn open_disk(
+fn open_spool(
     name: &str,
     plan: &SpoolPlan,
     send_again: bool,

@@ -15,58 +15,62 @@ pub(super) struct Activity(Mutex<ActivityState>);
 
 #[derive(Debug)]
 struct ActivityState {
-    has_asked: bool,
+    has_requested: bool,
     /// Requests whose answers are being made.
-    under_way: usize,
+    in_flight: usize,
     /// The time when the connection was made, or of the last answer.
-    quiet_since: Instant,
+    idle_since: Instant,
 }
 
 impl Activity {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self(Mutex::new(ActivityState {
-            has_asked: false,
-            under_way: 0,
-            quiet_since: Instant::now(),
+            has_requested: false,
+            in_flight: 0,
+            idle_since: Instant::now(),
         })))
     }
 
-    fn seen(&self) -> MutexGuard<'_, ActivityState> {
+    fn lock(&self) -> MutexGuard<'_, ActivityState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Resolves if there was no request within this time, whatever bytes have come.
-    pub(super) async fn overdue(&self, time: Duration) {
+    pub(super) async fn header_timeout(&self, time: Duration) {
         tokio::time::sleep(time).await;
-        if self.seen().has_asked {
+        if self.lock().has_requested {
             std::future::pending::<()>().await;
         }
     }
 }
 
 /// Notes down a request. Its headers are complete when this is called.
-pub(super) async fn note(State(activity): State<Arc<Activity>>, request: Request, next: Next) -> Response {
-    let _under_way = UnderWay::begin(&activity);
+pub(super) async fn track_request(
+    State(activity): State<Arc<Activity>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let _request = InFlightRequest::begin(&activity);
     next.run(request).await
 }
 
 /// A client that goes away ends its request as well.
-struct UnderWay<'a>(&'a Activity);
+struct InFlightRequest<'a>(&'a Activity);
 
-impl<'a> UnderWay<'a> {
+impl<'a> InFlightRequest<'a> {
     fn begin(activity: &'a Activity) -> Self {
-        let mut seen = activity.seen();
-        (seen.has_asked, seen.under_way) = (true, seen.under_way + 1);
-        drop(seen);
+        let mut state = activity.lock();
+        (state.has_requested, state.in_flight) = (true, state.in_flight + 1);
+        drop(state);
         Self(activity)
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for InFlightRequest<'_> {
     fn drop(&mut self) {
-        let mut seen = self.0.seen();
-        seen.under_way -= 1;
-        seen.quiet_since = Instant::now();
+        let mut state = self.0.lock();
+        state.in_flight -= 1;
+        state.idle_since = Instant::now();
     }
 }
 
@@ -85,14 +89,14 @@ impl OpenConnections {
         self.0.len()
     }
 
-    /// Closes the one that has been quiet for the longest time. False if all of them wait for
+    /// Closes the one that has been idle for the longest time. False if all of them wait for
     /// answers.
-    pub(super) fn close_quietest(&mut self) -> bool {
-        let quiet = self.0.iter().enumerate().filter_map(|(at, (activity, _))| {
-            let seen = activity.seen();
-            (seen.under_way == 0).then_some((seen.quiet_since, at))
+    pub(super) fn close_longest_idle(&mut self) -> bool {
+        let idle = self.0.iter().enumerate().filter_map(|(at, (activity, _))| {
+            let state = activity.lock();
+            (state.in_flight == 0).then_some((state.idle_since, at))
         });
-        let Some((_, at)) = quiet.min() else { return false };
+        let Some((_, at)) = idle.min() else { return false };
         self.0.swap_remove(at).1.abort();
         true
     }

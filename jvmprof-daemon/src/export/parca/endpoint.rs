@@ -165,7 +165,7 @@ fn endpoint(options: &ParcaOptions) -> Result<(Endpoint, Url), ParcaConfigError>
         .http2_keep_alive_interval(Duration::from_secs(30))
         .keep_alive_timeout(Duration::from_secs(10));
     if url.scheme() == "http" {
-        warn_of_open_secrets(options, &url);
+        warn_of_unencrypted_token(options, &url);
         return Ok((endpoint, url));
     }
     Ok((endpoint.tls_config(tls(options)?).map_err(tls_error)?, url))
@@ -184,7 +184,7 @@ fn tls(options: &ParcaOptions) -> Result<ClientTlsConfig, ParcaConfigError> {
     Ok(tls)
 }
 
-fn warn_of_open_secrets(options: &ParcaOptions, url: &Url) {
+fn warn_of_unencrypted_token(options: &ParcaOptions, url: &Url) {
     let is_local = matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
     if options.token.is_some() && !is_local {
         tracing::warn!(address = %url, "the bearer token is sent without TLS");

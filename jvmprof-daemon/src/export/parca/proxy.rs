@@ -23,10 +23,10 @@ pub(super) struct Proxy {
 
 /// The proxy for this address, if it needs one.
 pub(super) fn for_url(url: &Url) -> Result<Option<Proxy>, ParcaConfigError> {
-    chosen(&Matcher::from_env(), url)
+    select_proxy(&Matcher::from_env(), url)
 }
 
-fn chosen(matcher: &Matcher, url: &Url) -> Result<Option<Proxy>, ParcaConfigError> {
+fn select_proxy(matcher: &Matcher, url: &Url) -> Result<Option<Proxy>, ParcaConfigError> {
     let Ok(destination) = url.as_str().parse::<Uri>() else { return Ok(None) };
     let Some(intercept) = matcher.intercept(&destination) else { return Ok(None) };
     let (uri, auth) = (intercept.uri().clone(), intercept.basic_auth().cloned());
@@ -65,7 +65,7 @@ mod tests {
             .no("localhost,127.0.0.1,.internal,10.0.0.0/8,::1")
             .build();
         let url = Url::parse(url).expect("a URL");
-        chosen(&matcher, &url)
+        select_proxy(&matcher, &url)
             .map(|proxy| proxy.map(|proxy| proxy.to_string()))
             .map_err(|error| error.to_string())
     }
@@ -89,7 +89,7 @@ mod tests {
     fn a_proxy_that_is_no_http_proxy_is_an_error() {
         let matcher = Matcher::builder().all("socks5://127.0.0.1:1080").build();
         let url = Url::parse("https://parca.example:443/").expect("a URL");
-        let error = chosen(&matcher, &url).expect_err("not supported").to_string();
+        let error = select_proxy(&matcher, &url).expect_err("not supported").to_string();
         assert!(error.contains("socks5") && error.contains("parca.example"), "{error}");
     }
 }

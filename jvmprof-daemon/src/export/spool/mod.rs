@@ -39,7 +39,7 @@ pub use recovery::SpoolRecovery;
 
 use record_age::{ClockReading, millis, saturating_millis};
 use segment::{PendingRecord, Segment};
-use segment_format::{HEAD_BYTES, HEADER_BYTES, Mark, RecordHeader};
+use segment_format::{HEAD_BYTES, HEADER_BYTES, Mark, SpoolRecordHeader};
 
 /// Options of a spool.
 #[derive(Clone, Copy, Debug)]
@@ -161,7 +161,7 @@ impl Spool {
         self.ensure_open_segment()?;
         let appended = self.appended();
         let (Some(segment), Some(file)) = (self.segments.back_mut(), &self.active) else { return Ok(()) };
-        let header = RecordHeader {
+        let header = SpoolRecordHeader {
             index: segment.records,
             body_bytes: u32::try_from(new.body.len()).unwrap_or(u32::MAX),
             created_ms: millis(new.created),
@@ -228,7 +228,7 @@ impl Spool {
                 continue;
             };
             segment.mark(id.index, Mark::Sending, !self.options.send_again)?;
-            let RecordHeader { created_ms, samples, series, .. } = record.header;
+            let SpoolRecordHeader { created_ms, samples, series, .. } = record.header;
             self.taken = Some((id, samples));
             let created = SystemTime::UNIX_EPOCH + Duration::from_millis(created_ms);
             return Ok(Some(RecordInFlight { id, created, samples, series, tries: record.tries, body }));

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use super::SpoolError;
 use super::record_age::ClockReading;
 use super::segment_format::{
-    self, HEAD_BYTES, HEADER_BYTES, MARK_BYTES, MARKER, MAX_RECORDS, Mark, RecordHeader, decode_head, head,
+    self, HEAD_BYTES, HEADER_BYTES, MARK_BYTES, MARKER, MAX_RECORDS, Mark, SpoolRecordHeader, decode_head,
+    head,
 };
 
 const SUFFIX: &str = ".spool";
@@ -21,7 +22,7 @@ const SEARCHED: usize = 1 << 16;
 /// A record that isn't over yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PendingRecord {
-    pub(super) header: RecordHeader,
+    pub(super) header: SpoolRecordHeader,
     /// Offset of the body in the file.
     pub(super) body_at: u64,
     pub(super) mark: Mark,
@@ -149,7 +150,7 @@ impl Segment {
     pub(super) fn append(
         &mut self,
         file: &File,
-        header: RecordHeader,
+        header: SpoolRecordHeader,
         body: &[u8],
         tries: u32,
     ) -> Result<(), SpoolError> {
@@ -232,14 +233,15 @@ fn mark_in(head: &[u8], index: u32) -> Mark {
 }
 
 /// The first header at or behind `at` whose record is there as a whole, and where it is.
-fn next_header(file: &File, at: u64, length: u64) -> io::Result<Option<(RecordHeader, u64)>> {
-    let fits =
-        |header: &RecordHeader, at: u64| at + HEADER_BYTES as u64 + u64::from(header.body_bytes) <= length;
+fn next_header(file: &File, at: u64, length: u64) -> io::Result<Option<(SpoolRecordHeader, u64)>> {
+    let fits = |header: &SpoolRecordHeader, at: u64| {
+        at + HEADER_BYTES as u64 + u64::from(header.body_bytes) <= length
+    };
     let mut bytes = [0; HEADER_BYTES];
     let mut from = at;
     while from + HEADER_BYTES as u64 <= length {
         if read_up_to(file, &mut bytes, from)? == HEADER_BYTES
-            && let Some(header) = RecordHeader::decode(&bytes)
+            && let Some(header) = SpoolRecordHeader::decode(&bytes)
             && fits(&header, from)
         {
             return Ok(Some((header, from)));

@@ -26,7 +26,7 @@ pub(super) const MARKER: [u8; 4] = *b"\xf7REC";
 
 /// The header in front of a record's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RecordHeader {
+pub(super) struct SpoolRecordHeader {
     /// Index of the record within its segment.
     pub(super) index: u32,
     pub(super) body_bytes: u32,
@@ -39,7 +39,7 @@ pub(super) struct RecordHeader {
     pub(super) body_crc: u32,
 }
 
-impl RecordHeader {
+impl SpoolRecordHeader {
     pub(super) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0..4].copy_from_slice(&MARKER);
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_header_with_any_bit_flipped_is_no_header() {
-        let header = RecordHeader {
+        let header = SpoolRecordHeader {
             index: 3,
             body_bytes: 70_000,
             created_ms: 1_732_195_500_000,
@@ -166,11 +166,11 @@ mod tests {
             body_crc: 0xdead_beef,
         };
         let bytes = header.encode();
-        assert_eq!(RecordHeader::decode(&bytes), Some(header));
+        assert_eq!(SpoolRecordHeader::decode(&bytes), Some(header));
         for bit in 0..bytes.len() * 8 {
             let mut flipped = bytes;
             flipped[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(RecordHeader::decode(&flipped), None, "bit {bit}");
+            assert_eq!(SpoolRecordHeader::decode(&flipped), None, "bit {bit}");
         }
     }
 

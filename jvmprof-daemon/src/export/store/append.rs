@@ -72,7 +72,7 @@ impl Store {
                 self.remove_series_dir(fingerprint);
             }
         });
-        self.enter(profiles, plans, new_series, &written?);
+        self.add_to_index(profiles, plans, new_series, &written?);
         self.remove_over_limit();
         Ok(())
     }
@@ -176,7 +176,7 @@ impl Store {
         Ok(label_bytes)
     }
 
-    fn enter(
+    fn add_to_index(
         &self,
         profiles: &[NewProfile],
         plans: Vec<PlannedWrite>,

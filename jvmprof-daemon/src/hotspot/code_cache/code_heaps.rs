@@ -64,7 +64,7 @@ const KINDS: [&str; 12] = [
 
 /// A piece of code in the code cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CodeBlob {
+pub struct CodeBlobDesc {
     /// The `CodeBlob`.
     pub address: Avma,
     /// As HotSpot calls it: "nmethod", "StubRoutines (initial stubs)".
@@ -81,7 +81,7 @@ pub struct CodeBlob {
     pub frame_size_words: i32,
 }
 
-impl CodeBlob {
+impl CodeBlobDesc {
     /// Returns true for a method's code, compiled or native wrapper.
     pub fn is_nmethod(&self) -> bool {
         self.kind.map_or_else(|| matches!(&*self.name, NMETHOD | NATIVE_NMETHOD), |kind| kind == "Nmethod")
@@ -218,7 +218,7 @@ impl CodeHeapFields {
         layout: &JvmLayout,
         names: &mut BlobNames,
         memory: &impl ProcessMemory,
-    ) -> Result<Vec<CodeBlob>, HotspotError> {
+    ) -> Result<Vec<CodeBlobDesc>, HotspotError> {
         let CodeHeap { start, segment_map, log2_segment, .. } = view.heap;
         let segments = (view.committed - start) >> log2_segment;
         let len = segments.min(view.segment_map_end - segment_map) as usize;
@@ -297,10 +297,10 @@ struct UnnamedBlob {
 }
 
 impl UnnamedBlob {
-    fn named(self, names: &BlobNames) -> Option<CodeBlob> {
+    fn named(self, names: &BlobNames) -> Option<CodeBlobDesc> {
         let Self { address, name_at, kind, code, bytes, frame_size_words } = self;
         let name = names.0.get(&name_at.0)?.clone();
-        Some(CodeBlob { address, name, name_at, kind, code, bytes, frame_size_words })
+        Some(CodeBlobDesc { address, name, name_at, kind, code, bytes, frame_size_words })
     }
 }
 
@@ -323,14 +323,14 @@ impl BlobNames {
 /// A blob with its instructions.
 #[derive(Clone, Debug)]
 pub struct StubBlob {
-    pub blob: CodeBlob,
-    /// The bytes of [`CodeBlob::code`].
+    pub blob: CodeBlobDesc,
+    /// The bytes of [`CodeBlobDesc::code`].
     pub bytes: Box<[u8]>,
 }
 
 /// Adds the instructions of these blobs; those that can't be read are left out.
-pub(crate) fn with_code(blobs: Vec<CodeBlob>, memory: &impl ProcessMemory) -> Vec<StubBlob> {
-    let place = |blob: &CodeBlob| {
+pub(crate) fn with_code(blobs: Vec<CodeBlobDesc>, memory: &impl ProcessMemory) -> Vec<StubBlob> {
+    let place = |blob: &CodeBlobDesc| {
         let len = (blob.code.end.0 - blob.code.start.0).min(MAX_BLOB_CODE);
         (blob.code.start, len as usize)
     };

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use jvmprof_common::jvm::{JvmLayout, NO_FIELD};
 
-use super::code_heaps::CodeBlob;
+use super::code_heaps::CodeBlobDesc;
 use super::scope_descs::{self, PcDesc};
 use super::unsigned5::Encoding;
 use crate::hotspot::error::HotspotError;
@@ -295,13 +295,13 @@ impl NmethodFields {
     /// The compiled methods among these blobs, those that are alive.
     pub(crate) fn compiled(
         &self,
-        blobs: &[CodeBlob],
+        blobs: &[CodeBlobDesc],
         layout: &JvmLayout,
         memory: &impl ProcessMemory,
     ) -> Vec<CompiledMethod> {
         let places: Vec<(Avma, usize)> = blobs.iter().map(|blob| self.header_place(blob.address)).collect();
         let headers = memory.read_stretches(&places);
-        let parse = |(blob, bytes): (&CodeBlob, Option<Vec<u8>>)| {
+        let parse = |(blob, bytes): (&CodeBlobDesc, Option<Vec<u8>>)| {
             let bytes = bytes?;
             let header = bytes.get(self.block_bytes..)?;
             let id = NmethodId {

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::unsigned5::{Encoding, Reader};
+use super::unsigned5::{Encoding, Unsigned5Reader};
 
 /// Inlining is limited by `MaxInlineLevel` (15) and recursion; Graal goes deeper.
 const MAX_DEPTH: usize = 512;
@@ -26,14 +26,14 @@ pub struct PcDesc {
 
 /// One method of the chain at a pc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Scope {
+pub struct ScopeDesc {
     /// Index into the nmethod's metadata, from 1; `None` for the nmethod's own method.
     pub method: Option<u32>,
     /// Bytecode index; negative ones stand for places before or after the code.
     pub bci: i32,
 }
 
-impl Scope {
+impl ScopeDesc {
     /// Returns true if its bytecode index is where the method is; `is_caller`: of one that is
     /// inlined into it.
     ///
@@ -67,10 +67,10 @@ pub fn is_behind_all(descs: &[PcDesc], pc_offset: u32) -> bool {
 ///
 /// # Errors
 /// The stream ends early, is cyclic or deeper than any inlining.
-pub fn chain(stream: &[u8], desc: PcDesc, encoding: Encoding) -> Result<Vec<Scope>, Malformed> {
+pub fn chain(stream: &[u8], desc: PcDesc, encoding: Encoding) -> Result<Vec<ScopeDesc>, Malformed> {
     if desc.scope == NO_SCOPE {
         // Behind all places with debug information: only the outermost method is sure.
-        return Ok(vec![Scope { method: None, bci: ENTRY_BCI }]);
+        return Ok(vec![ScopeDesc { method: None, bci: ENTRY_BCI }]);
     }
     let mut scopes = Vec::new();
     let mut at = desc.scope;
@@ -78,14 +78,14 @@ pub fn chain(stream: &[u8], desc: PcDesc, encoding: Encoding) -> Result<Vec<Scop
         if scopes.len() == MAX_DEPTH {
             return Err(Malformed);
         }
-        let mut reader = Reader::new(stream, at as usize, encoding);
+        let mut reader = Unsigned5Reader::new(stream, at as usize, encoding);
         let mut next = || reader.unsigned().ok_or(Malformed);
         let (sender, method, bci) = (next()?, next()?, next()?);
         let bci = bci.cast_signed().wrapping_add(ENTRY_BCI);
         if method == 0 || !(-16..=i32::from(u16::MAX)).contains(&bci) {
             return Err(Malformed);
         }
-        scopes.push(Scope { method: Some(method), bci });
+        scopes.push(ScopeDesc { method: Some(method), bci });
         // Senders are written before those that they call, so a chain only goes back.
         if sender >= at {
             return Err(Malformed);
@@ -98,15 +98,15 @@ pub fn chain(stream: &[u8], desc: PcDesc, encoding: Encoding) -> Result<Vec<Scop
 /// Scopes of one nmethod that are looked through for its methods, at most.
 const MAX_SCOPES: usize = 1 << 14;
 
-/// The methods of all scopes: indices as in [`Scope::method`]. What is malformed, or too much, is
-/// left out.
+/// The methods of all scopes: indices as in [`ScopeDesc::method`]. What is malformed, or too much,
+/// is left out.
 pub fn methods(stream: &[u8], descs: &[PcDesc], encoding: Encoding) -> BTreeSet<u32> {
     let mut methods = BTreeSet::new();
     let mut visited = HashSet::new();
     for desc in descs {
         let mut at = desc.scope;
         while at != NO_SCOPE && visited.len() < MAX_SCOPES && visited.insert(at) {
-            let mut reader = Reader::new(stream, at as usize, encoding);
+            let mut reader = Unsigned5Reader::new(stream, at as usize, encoding);
             let (Some(sender), Some(method)) = (reader.unsigned(), reader.unsigned()) else { break };
             methods.insert(method);
             at = sender;
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_method_may_be_at_its_entry_but_has_called_nothing_there() {
-        let scope = |method, bci| Scope { method, bci };
+        let scope = |method, bci| ScopeDesc { method, bci };
         assert!(scope(Some(1), ENTRY_BCI).tells_line(false));
         assert!(!scope(Some(1), ENTRY_BCI).tells_line(true));
         assert!(scope(Some(1), 0).tells_line(true));
@@ -154,11 +154,14 @@ mod tests {
         let desc = PcDesc { pc_offset: 16, scope: 7 };
         assert_eq!(
             chain(&stream, desc, Encoding::WithZero),
-            Ok(vec![Scope { method: Some(1), bci: -1 }, Scope { method: Some(2), bci: 7 }])
+            Ok(vec![ScopeDesc { method: Some(1), bci: -1 }, ScopeDesc { method: Some(2), bci: 7 }])
         );
         assert_eq!(methods(&stream, &[desc], Encoding::WithZero), BTreeSet::from([1, 2]));
         let sentinel = PcDesc { pc_offset: i32::MAX, scope: 0 };
-        assert_eq!(chain(&stream, sentinel, Encoding::WithZero), Ok(vec![Scope { method: None, bci: -1 }]));
+        assert_eq!(
+            chain(&stream, sentinel, Encoding::WithZero),
+            Ok(vec![ScopeDesc { method: None, bci: -1 }])
+        );
     }
 
     #[test]

@@ -28,13 +28,13 @@ impl Encoding {
 
 /// Reads numbers from bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Reader<'b> {
+pub struct Unsigned5Reader<'b> {
     bytes: &'b [u8],
     at: usize,
     encoding: Encoding,
 }
 
-impl<'b> Reader<'b> {
+impl<'b> Unsigned5Reader<'b> {
     /// Reads from `at` on.
     pub fn new(bytes: &'b [u8], at: usize, encoding: Encoding) -> Self {
         Self { bytes, at, encoding }
@@ -95,7 +95,7 @@ mod tests {
         values.extend([0x0030_8207, 0x0308_207f, 0x0308_2080, i32::MAX as u32, u32::MAX - 1, u32::MAX]);
         for encoding in [Encoding::WithZero, Encoding::WithoutZero] {
             let bytes: Vec<u8> = values.iter().flat_map(|value| write(*value, encoding)).collect();
-            let mut reader = Reader::new(&bytes, 0, encoding);
+            let mut reader = Unsigned5Reader::new(&bytes, 0, encoding);
             for value in &values {
                 assert_eq!(reader.unsigned(), Some(*value), "{encoding:?}");
             }
@@ -105,16 +105,20 @@ mod tests {
 
     #[test]
     fn the_encodings_differ_by_the_byte_zero() {
-        assert_eq!(Reader::new(&[0], 0, Encoding::WithZero).unsigned(), Some(0));
-        assert_eq!(Reader::new(&[0], 0, Encoding::WithoutZero).unsigned(), None);
-        assert_eq!(Reader::new(&[1], 0, Encoding::WithoutZero).unsigned(), Some(0));
-        assert_eq!(Reader::new(&[192], 0, Encoding::WithZero).unsigned(), None, "a number cut short");
+        assert_eq!(Unsigned5Reader::new(&[0], 0, Encoding::WithZero).unsigned(), Some(0));
+        assert_eq!(Unsigned5Reader::new(&[0], 0, Encoding::WithoutZero).unsigned(), None);
+        assert_eq!(Unsigned5Reader::new(&[1], 0, Encoding::WithoutZero).unsigned(), Some(0));
+        assert_eq!(
+            Unsigned5Reader::new(&[192], 0, Encoding::WithZero).unsigned(),
+            None,
+            "a number cut short"
+        );
     }
 
     #[test]
     fn signs_are_in_the_lowest_bit() {
         let bytes: Vec<u8> = [0u32, 1, 2, 3, 4].iter().flat_map(|v| write(*v, Encoding::WithZero)).collect();
-        let mut reader = Reader::new(&bytes, 0, Encoding::WithZero);
+        let mut reader = Unsigned5Reader::new(&bytes, 0, Encoding::WithZero);
         let read: Vec<i32> = std::iter::from_fn(|| reader.signed()).collect();
         assert_eq!(read, [0, -1, 1, -2, 2]);
     }

@@ -11,7 +11,7 @@ use jvmprof_common::jvm::{JvmLayout, MethodIdentity, method_identity};
 use jvmprof_common::unwind::Memory;
 
 use super::class_names::{class_name, decode_symbol};
-use super::line_table::LineTable;
+use super::line_table::LineNumberTable;
 use crate::hotspot::code_cache::unsigned5::Encoding;
 use crate::hotspot::error::HotspotError;
 use crate::hotspot::error::NamingError;
@@ -34,7 +34,7 @@ pub(crate) struct MethodInfo {
     /// With the signature: `com.acme.Order.total(Ljava/util/List;)J`.
     pub(crate) system_name: Arc<str>,
     pub(crate) file: Option<Arc<str>>,
-    pub(crate) lines: LineTable,
+    pub(crate) lines: LineNumberTable,
     pub(crate) native: bool,
     /// The bytecodes as they stood in memory: some rewritten.
     pub(crate) code: Box<[u8]>,
@@ -452,9 +452,9 @@ fn info(it: &MethodReads, fields: &MethodFields, layout: &JvmLayout) -> Option<M
     let code = whole.get(fields.const_bytes..code_end)?;
     let native = field::u16(method, fields.method_flags)? & ACC_NATIVE != 0;
     let lines = if whole.get(fields.const_flags)? & fields.has_lines == 0 {
-        LineTable::default()
+        LineNumberTable::default()
     } else {
-        LineTable::decode(whole.get(code_end..)?, code_size, fields.encoding)?
+        LineNumberTable::decode(whole.get(code_end..)?, code_size, fields.encoding)?
     };
     let symbols = Pool::new(it, fields)?.symbols(it)?;
     let text = |index: usize| symbol_text(it, *symbols.get(index)?, layout);

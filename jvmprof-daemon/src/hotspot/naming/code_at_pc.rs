@@ -2,7 +2,7 @@
 
 use super::java_frames::{JavaFrames, PhysicalFrame};
 use crate::hotspot::attach::Hotspot;
-use crate::hotspot::code_cache::code_heaps::CodeBlob;
+use crate::hotspot::code_cache::code_heaps::CodeBlobDesc;
 use crate::hotspot::code_cache::interpreter_codelets::InterpreterCodelet;
 use crate::hotspot::code_cache::nmethod::CompiledMethod;
 use crate::hotspot::diagnostics::java_threads::JavaThread;
@@ -17,7 +17,7 @@ use crate::types::Avma;
 /// The code that an address of the code cache belongs to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CodeAtPc {
-    pub blob: CodeBlob,
+    pub blob: CodeBlobDesc,
     /// The codelet, in the interpreter.
     pub codelet: Option<InterpreterCodelet>,
     /// A compiled method, and what runs at the address.
@@ -30,7 +30,7 @@ impl<M: ProcessMemory> Hotspot<M> {
     /// # Errors
     /// As [`Self::blobs`].
     pub fn explain(&mut self, pc: Avma) -> Result<Option<CodeAtPc>, HotspotError> {
-        let holds = |blob: &CodeBlob| blob.address <= pc && pc < blob.code.end;
+        let holds = |blob: &CodeBlobDesc| blob.address <= pc && pc < blob.code.end;
         let Some(blob) = self.blobs()?.into_iter().find(holds) else { return Ok(None) };
         let in_interpreter = (self.jvm.interpreter_start..self.jvm.interpreter_end).contains(&pc.0);
         let codelets = if in_interpreter { self.codelets()?.0 } else { Vec::new() };

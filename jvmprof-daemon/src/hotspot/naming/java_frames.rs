@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::hotspot::attach::Hotspot;
 use crate::hotspot::code_cache::nmethod::{NmethodDebugInfo, NmethodId};
-use crate::hotspot::code_cache::scope_descs::{self, Scope};
+use crate::hotspot::code_cache::scope_descs::{self, ScopeDesc};
 use crate::hotspot::error::NamingError;
 use crate::hotspot::java_cache::{JavaCache, MethodKey};
 use crate::hotspot::methods::bytecodes::ExpectedBytecode;
@@ -68,7 +68,7 @@ pub type JavaFrames = Arc<[JavaFrame]>;
 
 /// A frame that isn't resolved yet.
 enum Pending {
-    Compiled { id: NmethodId, debug: Arc<NmethodDebugInfo>, scopes: Vec<(Scope, Avma)> },
+    Compiled { id: NmethodId, debug: Arc<NmethodDebugInfo>, scopes: Vec<(ScopeDesc, Avma)> },
     Interpreted { method: Avma, check: u64, bcp_offset: u32, expected: ExpectedBytecode },
 }
 
@@ -233,22 +233,22 @@ impl<M: ProcessMemory> Hotspot<M> {
         &self,
         debug: &NmethodDebugInfo,
         pc: Avma,
-    ) -> Result<Vec<(Scope, Avma)>, NamingError> {
+    ) -> Result<Vec<(ScopeDesc, Avma)>, NamingError> {
         // A call may be the last instruction, so that it returns to behind the code.
         if pc < debug.header.code_begin || pc > debug.header.code_end {
             return Err(NamingError::OutsideCode);
         }
         let offset = u32::try_from(pc.0 - debug.header.code_begin.0).map_err(|_| NamingError::OutsideCode)?;
         // Native wrappers have no debug information.
-        let sentinel = Scope { method: None, bci: scope_descs::ENTRY_BCI };
+        let sentinel = ScopeDesc { method: None, bci: scope_descs::ENTRY_BCI };
         let chain = match scope_descs::find(&debug.pcs, offset) {
             None => vec![sentinel],
             Some(desc) => {
                 scope_descs::chain(&debug.scopes, desc, self.encoding).map_err(|_| NamingError::DebugInfo)?
             }
         };
-        let with_method = |scope: Scope| Some((scope, debug.method_at(scope.method)?));
-        let chain: Option<Vec<(Scope, Avma)>> = chain.into_iter().map(with_method).collect();
+        let with_method = |scope: ScopeDesc| Some((scope, debug.method_at(scope.method)?));
+        let chain: Option<Vec<(ScopeDesc, Avma)>> = chain.into_iter().map(with_method).collect();
         // The outermost scope is the method that was compiled.
         let chain =
             chain.filter(|chain| chain.last().is_some_and(|(_, method)| *method == debug.header.method));
@@ -262,7 +262,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         &self,
         cache: &JavaCache,
         debug: &NmethodDebugInfo,
-        scopes: &[(Scope, Avma)],
+        scopes: &[(ScopeDesc, Avma)],
     ) -> Option<Methods> {
         let recall = |method: Avma| {
             let check = debug.method_check(method)?;
@@ -442,11 +442,11 @@ fn same_method(known: &Methods, method: Avma, check: u64) -> Result<Arc<MethodIn
 type Methods = BTreeMap<Avma, Result<(u64, Arc<MethodInfo>), NamingError>>;
 
 fn compiled_frames(
-    scopes: &[(Scope, Avma)],
+    scopes: &[(ScopeDesc, Avma)],
     debug: &NmethodDebugInfo,
     known: &Methods,
 ) -> Result<JavaFrames, NamingError> {
-    let frame_of = |(index, (scope, method)): (usize, &(Scope, Avma))| {
+    let frame_of = |(index, (scope, method)): (usize, &(ScopeDesc, Avma))| {
         let (_, info) = known.get(method).cloned().unwrap_or(Err(NamingError::Unreadable))?;
         let mode = match (index + 1 == scopes.len(), debug.header.level) {
             _ if info.native => ExecutionMode::Native,

@@ -235,11 +235,11 @@ fn part<'b>(bytes: &'b [u8], start: Avma, code: &Range<Avma>) -> Option<&'b [u8]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hotspot::CodeBlob;
+    use crate::hotspot::CodeBlobDesc;
 
     fn blob(name: &str, start: u64, bytes: &[u8]) -> StubBlob {
         let code = Avma(start)..Avma(start + bytes.len() as u64);
-        let blob = CodeBlob {
+        let blob = CodeBlobDesc {
             address: Avma(start - 64),
             name: name.into(),
             name_at: Avma(1),

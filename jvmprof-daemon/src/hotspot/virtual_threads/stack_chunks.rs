@@ -9,7 +9,7 @@
 use jvmprof_common::jvm::{JvmLayout, StackChunkLayout};
 
 use super::gc_forwarding_tables::CollectorFields;
-use crate::hotspot::code_cache::unsigned5::{Encoding, Reader};
+use crate::hotspot::code_cache::unsigned5::{Encoding, Unsigned5Reader};
 use crate::hotspot::diagnostics::vm_flags::FlagFields;
 use crate::hotspot::process_memory::{ProcessMemory, field};
 use crate::hotspot::vmstructs::field_offsets::FieldLookup;
@@ -257,7 +257,7 @@ impl ChunkFields {
     }
 
     fn fields(&self, bytes: &[u8], encoding: Encoding) -> Option<Fields> {
-        let mut reader = Reader::new(bytes, 0, encoding);
+        let mut reader = Unsigned5Reader::new(bytes, 0, encoding);
         let own = reader.unsigned()?;
         let injected = reader.unsigned()?;
         let mut fields = Fields::default();

@@ -19,7 +19,7 @@ use crate::jit::code_unwind_rows::CodeUnwindRows;
 use crate::jit::timeline::{CodeLines, CodeMatch, CodeTimeline, CreationTime, InsertOutcome};
 use crate::types::Avma;
 pub use record_parser::JitDumpHeaderError;
-use record_parser::{FileHeader, HEADER_BYTES, JitDumpRecord, RECORD_HEADER_BYTES, RecordHeader};
+use record_parser::{FileHeader, HEADER_BYTES, JitDumpRecord, JitdumpRecordHeader, RECORD_HEADER_BYTES};
 
 /// Most bytes of a name that are kept, as of a perf map's line.
 const MAX_NAME_BYTES: usize = 4096;
@@ -358,7 +358,7 @@ fn apply_record(
     pending: &mut PendingRecords,
     counters: &mut JitDumpCounters,
     limit: usize,
-    record_header: &RecordHeader,
+    record_header: &JitdumpRecordHeader,
     record: Option<JitDumpRecord>,
     is_closed: &mut bool,
 ) {

@@ -72,14 +72,14 @@ pub(super) struct FileHeader {
 
 /// Header of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RecordHeader {
+pub(super) struct JitdumpRecordHeader {
     pub(super) id: u32,
     /// Size in bytes with this header: at least [`RECORD_HEADER_BYTES`].
     pub(super) size: u32,
     pub(super) time_ns: u64,
 }
 
-impl RecordHeader {
+impl JitdumpRecordHeader {
     /// Returns the bytes after the header that are needed to parse the record: the code itself
     /// isn't.
     pub(super) fn needed(&self, max_name: usize, max_lines: usize) -> usize {
@@ -160,14 +160,17 @@ pub(super) fn file_header(bytes: &[u8; HEADER_BYTES]) -> Result<FileHeader, JitD
 }
 
 /// Parses a record's header; `None` if it can't be one.
-pub(super) fn record_header(bytes: &[u8; RECORD_HEADER_BYTES], order: ByteOrder) -> Option<RecordHeader> {
+pub(super) fn record_header(
+    bytes: &[u8; RECORD_HEADER_BYTES],
+    order: ByteOrder,
+) -> Option<JitdumpRecordHeader> {
     let mut fields = RecordFields { bytes, order };
-    let header = RecordHeader { id: fields.u32()?, size: fields.u32()?, time_ns: fields.u64()? };
+    let header = JitdumpRecordHeader { id: fields.u32()?, size: fields.u32()?, time_ns: fields.u64()? };
     (header.size as usize >= RECORD_HEADER_BYTES).then_some(header)
 }
 
-/// Parses the bytes after a record's header, of the length of [`RecordHeader::needed`]; `None` if
-/// they are malformed.
+/// Parses the bytes after a record's header, of the length of [`JitdumpRecordHeader::needed`];
+/// `None` if they are malformed.
 pub(super) fn record(id: u32, body: &[u8], order: ByteOrder, max_name: usize) -> Option<JitDumpRecord> {
     let mut fields = RecordFields { bytes: body, order };
     Some(match id {

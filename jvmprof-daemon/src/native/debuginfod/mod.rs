@@ -99,16 +99,16 @@ pub struct DebuginfodCounts {
 #[derive(Debug)]
 pub struct Debuginfod {
     queue: SyncSender<BuildId>,
-    shared: Arc<Shared>,
+    shared: Arc<DebuginfodState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct DebuginfodState {
     directory: PathBuf,
     pending: Mutex<PendingFetches>,
     retry_times: Cache<BuildId, RetryTimes>,
     retry_after: Duration,
-    counts: Counting,
+    counts: FetchCounters,
 }
 
 /// The times until which a build id isn't requested again.
@@ -129,7 +129,7 @@ struct PendingFetches {
 }
 
 #[derive(Debug, Default)]
-struct Counting {
+struct FetchCounters {
     requested: AtomicU64,
     fetched: AtomicU64,
     fetched_bytes: AtomicU64,
@@ -147,12 +147,12 @@ impl Debuginfod {
         let directory = DebugDirectory::open(&options.directory, options.limit_bytes)
             .map_err(|source| DebuginfodError::Directory { path: options.directory.clone(), source })?;
         let (queue, wanted) = mpsc::sync_channel(MAX_WAITING);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(DebuginfodState {
             directory: options.directory.clone(),
             pending: Mutex::default(),
             retry_times: Cache::builder().max_capacity(MAX_REMEMBERED).build(),
             retry_after: options.retry_after,
-            counts: Counting::default(),
+            counts: FetchCounters::default(),
         });
         let wanted = Arc::new(Mutex::new(wanted));
         let fetcher = Arc::new(Fetcher::new(options, directory));
@@ -209,7 +209,7 @@ impl Debuginfod {
     }
 
     pub fn counts(&self) -> DebuginfodCounts {
-        let Counting { requested, fetched, fetched_bytes, missing, failed, turned_away } =
+        let FetchCounters { requested, fetched, fetched_bytes, missing, failed, turned_away } =
             &self.shared.counts;
         DebuginfodCounts {
             requested: requested.load(Ordering::Relaxed),
@@ -222,7 +222,7 @@ impl Debuginfod {
     }
 }
 
-impl Shared {
+impl DebuginfodState {
     fn lock(&self) -> MutexGuard<'_, PendingFetches> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }

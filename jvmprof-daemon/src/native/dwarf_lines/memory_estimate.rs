@@ -12,7 +12,7 @@ use std::sync::Arc;
 use gimli::read::AbbreviationsCacheStrategy;
 use gimli::{AttributeValue, Dwarf, IncompleteLineProgram, Reader as _, Section as _, Unit, UnitType};
 
-use super::Reader;
+use super::DwarfReader;
 use crate::native::elf::ElfError;
 
 /// Deepest entry that is believed: a level is a call of addr2line's. Heavily inlined Rust has some
@@ -51,8 +51,8 @@ impl Units {
     /// # Errors
     /// [`ElfError::TooDeep`], and [`ElfError::TooLarge`] above `limit`, or where looking takes too
     /// long. What is malformed ends its unit, as it does in addr2line.
-    pub(super) fn check(dwarf: &mut Dwarf<Reader>, limit: u64) -> Result<Self, ElfError> {
-        let bytes = |dwarf: &Dwarf<Reader>| {
+    pub(super) fn check(dwarf: &mut Dwarf<DwarfReader>, limit: u64) -> Result<Self, ElfError> {
+        let bytes = |dwarf: &Dwarf<DwarfReader>| {
             let info = dwarf.debug_info.reader().len() + dwarf.debug_abbrev.reader().len();
             (info + dwarf.debug_line.reader().len()) as u64
         };
@@ -133,7 +133,7 @@ impl Count {
 impl Check {
     /// Counts the tables of abbreviations and has them parsed, each once for all units that share
     /// it.
-    fn abbreviations(&mut self, dwarf: &mut Dwarf<Reader>) -> Result<(), ElfError> {
+    fn abbreviations(&mut self, dwarf: &mut Dwarf<DwarfReader>) -> Result<(), ElfError> {
         let mut known = HashSet::new();
         let mut units = dwarf.units();
         while let Ok(Some(header)) = units.next() {
@@ -154,7 +154,7 @@ impl Check {
     }
 
     /// `has_code`: functions and lines are looked for in them.
-    fn all(&mut self, dwarf: &Dwarf<Reader>, has_code: bool) -> Result<(), ElfError> {
+    fn all(&mut self, dwarf: &Dwarf<DwarfReader>, has_code: bool) -> Result<(), ElfError> {
         let mut numbers = HashMap::new();
         let mut headers = dwarf.units();
         while let Ok(Some(header)) = headers.next() {
@@ -214,8 +214,8 @@ impl Check {
     /// The ranges where a unit says that it has code; everywhere if that can't be read.
     fn unit_ranges(
         &mut self,
-        dwarf: &Dwarf<Reader>,
-        unit: &Unit<Reader>,
+        dwarf: &Dwarf<DwarfReader>,
+        unit: &Unit<DwarfReader>,
     ) -> Result<Vec<Range<u64>>, ElfError> {
         let everywhere = 0..u64::MAX;
         let Ok(mut found) = dwarf.unit_ranges(unit) else { return Ok(vec![everywhere]) };
@@ -232,7 +232,7 @@ impl Check {
     }
 
     /// Gives the bytes that are made of a unit's functions.
-    fn entries(&mut self, dwarf: &Dwarf<Reader>, unit: &Unit<Reader>) -> Result<u64, ElfError> {
+    fn entries(&mut self, dwarf: &Dwarf<DwarfReader>, unit: &Unit<DwarfReader>) -> Result<u64, ElfError> {
         let mut made = 0;
         let Ok(mut entries) = unit.entries_raw(None) else { return Ok(made) };
         while !entries.is_empty() {
@@ -265,9 +265,9 @@ impl Check {
 
     fn count_ranges(
         &mut self,
-        dwarf: &Dwarf<Reader>,
-        unit: &Unit<Reader>,
-        list: AttributeValue<Reader>,
+        dwarf: &Dwarf<DwarfReader>,
+        unit: &Unit<DwarfReader>,
+        list: AttributeValue<DwarfReader>,
     ) -> Result<u64, ElfError> {
         let mut count = 0;
         let Ok(Some(offset)) = dwarf.attr_ranges_offset(unit, list) else { return Ok(count) };
@@ -281,9 +281,9 @@ impl Check {
 
     fn lines(
         &mut self,
-        dwarf: &Dwarf<Reader>,
-        unit: &Unit<Reader>,
-        program: IncompleteLineProgram<Reader>,
+        dwarf: &Dwarf<DwarfReader>,
+        unit: &Unit<DwarfReader>,
+        program: IncompleteLineProgram<DwarfReader>,
     ) -> Result<Lines, ElfError> {
         let mut lines = Lines::default();
         let header = program.header();
@@ -321,7 +321,7 @@ struct Lines {
 
 /// Skips one abbreviation and gives its number of attributes; `None` at the end of its table (DWARF
 /// 5, 7.5.3), and where that is malformed.
-fn abbreviation(table: &mut Reader) -> Option<u64> {
+fn abbreviation(table: &mut DwarfReader) -> Option<u64> {
     let code = table.read_uleb128().ok().filter(|code| *code != 0);
     code.and_then(|_| table.skip_leb128().and_then(|()| table.read_u8()).ok())?;
     let mut attributes = 0;

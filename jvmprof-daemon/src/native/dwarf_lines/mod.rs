@@ -39,25 +39,25 @@ pub struct SourceLine {
     pub line: u32,
 }
 
-type Reader = EndianArcSlice<LittleEndian>;
+type DwarfReader = EndianArcSlice<LittleEndian>;
 
 /// The DWARF of one file.
-pub struct LineTable {
+pub struct DwarfLineTable {
     /// It reads units when they are first asked for, into cells that only one thread may fill.
-    context: Mutex<(Context<Reader>, Units)>,
+    context: Mutex<(Context<DwarfReader>, Units)>,
     /// Bytes that may be made of units, once they are asked for.
     made_limit: u64,
     /// Bytes of the sections, and of what is made of them in time.
     bytes: u64,
 }
 
-impl std::fmt::Debug for LineTable {
+impl std::fmt::Debug for DwarfLineTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LineTable").field("bytes", &self.bytes).finish_non_exhaustive()
+        f.debug_struct("DwarfLineTable").field("bytes", &self.bytes).finish_non_exhaustive()
     }
 }
 
-impl LineTable {
+impl DwarfLineTable {
     /// The DWARF of `file`, which was mapped from `path` as its process sees it, or of its debug
     /// file; `None` if there is none. `limit`: bytes that its sections may take, and as many again
     /// what is made of them.
@@ -161,7 +161,11 @@ pub(crate) fn has_dwarf<S: ByteSource>(file: &ElfFile<S>) -> bool {
 }
 
 /// An empty section where the file has none or addresses don't need it.
-fn read_section<S: ByteSource>(file: &ElfFile<S>, id: SectionId, left: &mut u64) -> Result<Reader, ElfError> {
+fn read_section<S: ByteSource>(
+    file: &ElfFile<S>,
+    id: SectionId,
+    left: &mut u64,
+) -> Result<DwarfReader, ElfError> {
     // Variables, types and macros are about half of it.
     let needed = matches!(
         id,
@@ -179,5 +183,5 @@ fn read_section<S: ByteSource>(file: &ElfFile<S>, id: SectionId, left: &mut u64)
     let section = needed.then(|| file.section(id.name())).flatten();
     let bytes = section.map(|section| file.read(section, *left)).transpose()?.unwrap_or_default();
     *left = left.saturating_sub(bytes.len() as u64);
-    Ok(Reader::new(bytes.into(), LittleEndian))
+    Ok(DwarfReader::new(bytes.into(), LittleEndian))
 }

@@ -9,7 +9,7 @@ use moka::notification::RemovalCause;
 use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 
-use super::{Counting, Loaded};
+use super::{AtomicCacheCounters, Loaded};
 
 /// Bytes that an entry takes beside its data: key, hash table slot, nodes of the cache's lists.
 const ENTRY_BYTES: usize = 512;
@@ -27,14 +27,14 @@ pub(super) struct Retention {
 pub(super) fn builder<K, V>(
     bytes: u64,
     errors_for: Duration,
-    counting: &Arc<Counting>,
+    counters: &Arc<AtomicCacheCounters>,
     kept: impl Fn(&V) -> Retention + Clone + Send + Sync + 'static,
 ) -> Cache<K, Loaded<V>>
 where
     K: std::hash::Hash + Eq + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    let counting = Arc::clone(counting);
+    let counters = Arc::clone(counters);
     let weigh = kept.clone();
     Cache::builder()
         .max_capacity(bytes)
@@ -46,7 +46,7 @@ where
         .expire_after(IdleExpiry { errors_for, kept })
         .eviction_listener(move |_, _, cause| {
             if cause == RemovalCause::Size {
-                counting.evictions.fetch_add(1, Ordering::Relaxed);
+                counters.evictions.fetch_add(1, Ordering::Relaxed);
             }
         })
         .build()

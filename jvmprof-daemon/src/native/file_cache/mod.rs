@@ -21,7 +21,7 @@ use self::expiry::{Retention, builder};
 pub use self::load_error::LoadError;
 use crate::native::byte_source::RegularFile;
 use crate::native::debug_files::DebugFileLocator;
-use crate::native::dwarf_lines::{LineTable, SourceLine};
+use crate::native::dwarf_lines::{DwarfLineTable, SourceLine};
 use crate::native::elf::{self, ElfError, ElfFile, ElfHeader};
 use crate::native::file_identity::{ContentId, FileKey, FileStat};
 use crate::native::function_symbols::FunctionSymbols;
@@ -76,14 +76,14 @@ pub struct CacheCounters {
 }
 
 #[derive(Debug, Default)]
-struct Counting {
+struct AtomicCacheCounters {
     hits: AtomicU64,
     misses: AtomicU64,
     evictions: AtomicU64,
     load_errors: Mutex<BTreeMap<&'static str, u64>>,
 }
 
-impl Counting {
+impl AtomicCacheCounters {
     fn load_error(&self, error: &LoadError) {
         let mut errors = self.load_errors.lock().unwrap_or_else(PoisonError::into_inner);
         *errors.entry(error.reason()).or_default() += 1;
@@ -119,27 +119,27 @@ pub struct FileCache {
     limits: FileCacheLimits,
     known: Cache<FileStat, Loaded<Arc<KeyedHeader>>>,
     parts: Cache<PartKey, Loaded<Part>>,
-    lines: Cache<FileKey, Loaded<Option<Arc<LineTable>>>>,
-    counting: Arc<Counting>,
+    lines: Cache<FileKey, Loaded<Option<Arc<DwarfLineTable>>>>,
+    counters: Arc<AtomicCacheCounters>,
     analyze: Option<AnalyzeCode>,
     with_lines: bool,
 }
 
 impl FileCache {
     pub fn new(limits: FileCacheLimits) -> Self {
-        let counting = Arc::new(Counting::default());
+        let counters = Arc::new(AtomicCacheCounters::default());
         let idle = limits.idle_after;
         // Headers are asked for with every new mapping and take some hundred bytes each: they get a
         // small share. Whoever knows no file any more has to hash it again.
         let known =
-            builder(limits.bytes / 16, limits.retry_after, &counting, move |file: &Arc<KeyedHeader>| {
+            builder(limits.bytes / 16, limits.retry_after, &counters, move |file: &Arc<KeyedHeader>| {
                 Retention {
                     bytes: size_of::<KeyedHeader>() + size_of_val(&*file.header.segments),
                     idle: 60 * idle,
                 }
             });
         let parts =
-            builder(limits.bytes - limits.bytes / 16, limits.retry_after, &counting, move |part: &Part| {
+            builder(limits.bytes - limits.bytes / 16, limits.retry_after, &counters, move |part: &Part| {
                 // The kernel program has rows of its own by then: only what it can't walk asks for
                 // these.
                 let idle = if matches!(part, Part::Rows(_)) { idle / 4 } else { idle };
@@ -149,13 +149,13 @@ impl FileCache {
         let lines = builder(
             limits.line_bytes,
             limits.retry_after,
-            &counting,
-            move |table: &Option<Arc<LineTable>>| Retention {
+            &counters,
+            move |table: &Option<Arc<DwarfLineTable>>| Retention {
                 bytes: table.as_ref().map_or(0, |table| table.size_bytes()),
                 idle: 10 * idle,
             },
         );
-        Self { limits, known, parts, lines, counting, analyze: None, with_lines: false }
+        Self { limits, known, parts, lines, counters, analyze: None, with_lines: false }
     }
 
     /// Rows are found for code without frame information, too.
@@ -201,7 +201,7 @@ impl FileCache {
     pub fn identify_found(&self, found: &FoundFile, path: &Path) -> Result<Arc<KeyedHeader>, LoadError> {
         match self.known.get(&stat(found.handle(), path)?) {
             Some(known) => {
-                self.counting.hits.fetch_add(1, Ordering::Relaxed);
+                self.counters.hits.fetch_add(1, Ordering::Relaxed);
                 known
             }
             None => self.identify(&found.open()?, path),
@@ -284,7 +284,7 @@ impl FileCache {
             unchanged(&file, path, before)?;
             name.map_err(|source| elf_error("name of a function", path, source))
         };
-        read().inspect_err(|error| self.counting.load_error(error))
+        read().inspect_err(|error| self.counters.load_error(error))
     }
 
     /// The functions and lines at `address`, innermost first, as DWARF in the file or its debug
@@ -304,12 +304,12 @@ impl FileCache {
             self.load(key, "lines", path, open, |file| {
                 // Less than all of it, so that there is room for the entry itself.
                 let limit = self.limits.line_bytes / 2 - self.limits.line_bytes / 64;
-                let table = LineTable::load(file, path, &places.for_key(key), limit)?;
+                let table = DwarfLineTable::load(file, path, &places.for_key(key), limit)?;
                 Ok(table.map(Arc::new))
             })
         })?;
         let found = table.map_or(Ok(Vec::new()), |table| table.find(address));
-        found.map_err(|source| elf_error("lines", path, source)).inspect_err(|e| self.counting.load_error(e))
+        found.map_err(|source| elf_error("lines", path, source)).inspect_err(|e| self.counters.load_error(e))
     }
 
     /// Forgets what is known of files with this build id: their debug file has come.
@@ -350,10 +350,10 @@ impl FileCache {
         self.parts.run_pending_tasks();
         self.lines.run_pending_tasks();
         CacheCounters {
-            hits: self.counting.hits.load(Ordering::Relaxed),
-            misses: self.counting.misses.load(Ordering::Relaxed),
-            evictions: self.counting.evictions.load(Ordering::Relaxed),
-            load_errors: self.counting.load_errors.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            hits: self.counters.hits.load(Ordering::Relaxed),
+            misses: self.counters.misses.load(Ordering::Relaxed),
+            evictions: self.counters.evictions.load(Ordering::Relaxed),
+            load_errors: self.counters.load_errors.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             bytes: self.known.weighted_size() + self.parts.weighted_size() + self.lines.weighted_size(),
         }
     }
@@ -430,19 +430,19 @@ impl FileCache {
     {
         let entry = cache.entry(key).or_try_insert_with(|| match load() {
             Err(error) => {
-                self.counting.load_error(&error);
+                self.counters.load_error(&error);
                 if error.is_of_the_file() { Ok(Err(error)) } else { Err(error) }
             }
             loaded => Ok(loaded),
         });
         match entry {
             Ok(entry) => {
-                let counter = if entry.is_fresh() { &self.counting.misses } else { &self.counting.hits };
+                let counter = if entry.is_fresh() { &self.counters.misses } else { &self.counters.hits };
                 counter.fetch_add(1, Ordering::Relaxed);
                 entry.into_value()
             }
             Err(error) => {
-                self.counting.misses.fetch_add(1, Ordering::Relaxed);
+                self.counters.misses.fetch_add(1, Ordering::Relaxed);
                 Err(LoadError::clone(&error))
             }
         }

@@ -27,7 +27,7 @@ impl FileCache {
             rows.check()?;
             Ok(converted)
         });
-        converted.inspect_err(|error| self.counting.load_error(error))
+        converted.inspect_err(|error| self.counters.load_error(error))
     }
 
     /// Those that can be looked up at once, before [`Self::convert_rows`] is done; `None` if the

@@ -9,7 +9,7 @@ use jvmprof_common::rows::{CfaRule, GO_G_M, GO_G_SCHED, RaRule, RbpRule, Row};
 
 use smallvec::SmallVec;
 
-use super::row_table::RowTable;
+use super::row_table::CompactRowTable;
 use super::signal_return::{MAX_SIGNAL_RETURN, SIGNAL_RETURN, is_signal_return};
 use crate::native::byte_source::ByteSource;
 use crate::native::elf::ElfError;
@@ -45,8 +45,8 @@ const WRITE_SP: [&str; 4] = [SWITCHES, CALLS_C, "runtime.cgocallback", "runtime.
 ///
 /// # Errors
 /// [`ElfError::Read`] where the file doesn't give its table or its code.
-pub(super) fn table<S: ByteSource>(program: &GoProgram<'_, S>) -> Result<RowTable, ElfError> {
-    let mut rows = RowTable::default();
+pub(super) fn table<S: ByteSource>(program: &GoProgram<'_, S>) -> Result<CompactRowTable, ElfError> {
+    let mut rows = CompactRowTable::default();
     let [growing, switching] = program.table.named([GROWS_STACK, SWITCHES]);
     let growing = growing.iter().find_map(|function| {
         let code = |start: u64, length| program.code_at(program.address(start), length);
@@ -54,7 +54,7 @@ pub(super) fn table<S: ByteSource>(program: &GoProgram<'_, S>) -> Result<RowTabl
         goroutine(&code(function.start, MUCH_CODE), &code(switch, MUCH_CODE / 2))
     });
     for function in program.table.functions().filter(|function| program.has_code(function)) {
-        Function::new(program, &function).push_rows(&function, growing, &mut rows);
+        GoFunctionCode::new(program, &function).push_rows(&function, growing, &mut rows);
     }
     program.check()?;
     rows.finish();
@@ -62,7 +62,7 @@ pub(super) fn table<S: ByteSource>(program: &GoProgram<'_, S>) -> Result<RowTabl
 }
 
 /// A function's code and the steps of its stack pointer.
-struct Function<'p, 'f, S> {
+struct GoFunctionCode<'p, 'f, S> {
     program: &'p GoProgram<'f, S>,
     start: Svma,
     /// Bytes of code, without the padding behind it.
@@ -71,7 +71,7 @@ struct Function<'p, 'f, S> {
     steps: SmallVec<[StackStep; 16]>,
 }
 
-impl<'p, 'f, S: ByteSource> Function<'p, 'f, S> {
+impl<'p, 'f, S: ByteSource> GoFunctionCode<'p, 'f, S> {
     fn new(program: &'p GoProgram<'f, S>, function: &GoFunction) -> Self {
         let mut steps = program.table.steps(function);
         steps.iter_mut().for_each(|(to, _)| *to -= function.start);
@@ -85,7 +85,7 @@ impl<'p, 'f, S: ByteSource> Function<'p, 'f, S> {
         self.program.code_at(Svma(self.start.0.saturating_add(offset)), length.min(left))
     }
 
-    fn push_rows(&self, function: &GoFunction, growing: Option<Row>, rows: &mut RowTable) {
+    fn push_rows(&self, function: &GoFunction, growing: Option<Row>, rows: &mut CompactRowTable) {
         let (start, end) = (self.start.0, self.start.0 + self.length);
         let is_after_trap = || self.program.code_at(Svma(start.wrapping_sub(1)), 1).first() == Some(&INT3);
         if is_signal_return(&self.code(0, MAX_SIGNAL_RETURN)) && is_after_trap() {

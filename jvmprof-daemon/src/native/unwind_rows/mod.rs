@@ -25,7 +25,7 @@ pub use self::code_without_cfi::AnalyzeCode;
 use self::corrections::row_overrides::RowOverrides;
 use self::corrections::{clone_return, dl_runtime_resolve, libgcc_eh_return};
 pub use self::eh_frame_hdr_lookup::EhFrameHdrRows;
-use self::row_table::RowTable;
+use self::row_table::CompactRowTable;
 use crate::native::byte_source::ByteSource;
 use crate::native::elf::{ElfError, ElfFile};
 use crate::native::go::program::GoProgram;
@@ -43,7 +43,7 @@ pub struct UnwindRows {
     /// The entries of `.debug_frame`, for functions that have none there.
     debug_frames: CallFrames,
     /// Rows of code that has none of that.
-    table: RowTable,
+    table: CompactRowTable,
     /// In place of some of the rows of `.eh_frame`.
     overrides: RowOverrides,
 }
@@ -97,7 +97,8 @@ impl UnwindRows {
             Err(ElfError::TooLarge { .. } | ElfError::Malformed { .. }) => None,
             program => program?,
         };
-        let go = program.map_or_else(|| Ok(RowTable::default()), |program| go_rows::table(&program))?;
+        let go =
+            program.map_or_else(|| Ok(CompactRowTable::default()), |program| go_rows::table(&program))?;
         let is_go = !go.is_empty();
         // `.debug_frame` of a Go program says less than its own table.
         let mut rows = Self::of_frame_information(file, !is_go, max_in_memory)?;

@@ -11,7 +11,7 @@ pub(super) type RowRange = (u64, u64, Row);
 
 /// Rows by address, six bytes each: an address and the number of a row.
 #[derive(Debug, Default)]
-pub(super) struct RowTable {
+pub(super) struct CompactRowTable {
     base: u64,
     /// Sorted. Each holds up to the next one.
     starts: Vec<u32>,
@@ -23,7 +23,7 @@ pub(super) struct RowTable {
     end: u64,
 }
 
-impl RowTable {
+impl CompactRowTable {
     /// From `start` to `end` this row holds. They come in order; what overlaps an earlier one, lies
     /// 4 GiB behind the first, or is one of more than 65,535 different rows is left out.
     pub(super) fn push(&mut self, start: u64, end: u64, row: Row) {
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn rows_are_found_by_address_and_holes_stay_holes() {
         let row = |offset| Row { cfa: CfaRule::Rsp(offset), ..Row::AT_CALL };
-        let mut table = RowTable::default();
+        let mut table = CompactRowTable::default();
         let pushed = [
             (0x100, 0x110, row(8)),
             (0x110, 0x120, row(16)),

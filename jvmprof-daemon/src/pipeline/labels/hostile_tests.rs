@@ -17,7 +17,7 @@ use crate::config::relabel::RelabelRule;
 use crate::event_type::EventType;
 use crate::export::parca::requests;
 use crate::process::{ProcessTable, procfs};
-use crate::profile::model::{Batch, Sample as Counted, Series};
+use crate::profile::model::{Batch, Sample, Series};
 use crate::proto::profilestore::WriteRawRequest;
 
 /// Line breaks, quotes, what ends a field of `/proc/PID/stat`, a label's name, bytes that are no
@@ -54,7 +54,7 @@ fn hostile(dir: &std::path::Path) -> Killed {
 
 /// The label sets of what a backend would get.
 fn sent(labels: &LabelSet) -> Vec<Vec<(String, String)>> {
-    let samples = vec![Counted { frames: [].into(), count: 1, value: 1 }];
+    let samples = vec![Sample { frames: [].into(), count: 1, value: 1 }];
     let series = vec![Series { labels: labels.clone(), samples }];
     let batch = Batch {
         event: EventType::Cpu,

@@ -28,7 +28,7 @@ use crate::process::container::{ContainersError, ContainersOptions};
 use crate::process::{Process, ProcessKey};
 use crate::profile::aggregate::LabelDecision;
 use crate::profile::model::LabelSet;
-use crate::sampler::{DroppedProcesses, Sample};
+use crate::sampler::{DroppedProcesses, StackSample};
 use crate::symbolize::JvmLabels;
 use container_labels::{ContainerLookup, ProcessContainer};
 use kernel_drops::KernelDrops;
@@ -124,7 +124,7 @@ impl Targets {
     }
 
     /// Whose a sample is.
-    pub(super) fn owner(&mut self, process: ProcessKey, sample: &Sample) -> Owner {
+    pub(super) fn owner(&mut self, process: ProcessKey, sample: &StackSample) -> Owner {
         let mut owner = Owner { process, thread_name: 0, tid: 0, cpu: 0, generation: self.generation };
         for label in &self.options.sample_labels {
             match label {

@@ -103,7 +103,7 @@ struct CallNode {
     /// Samples by line of this function: the line that runs in a leaf, the line of the call
     /// elsewhere.
     lines: SmallVec<[(u32, u64); 1]>,
-    /// Samples by how the method ran, in the order of [`How`].
+    /// Samples by how the method ran, in the order of [`ExecutionMode`].
     how: [u32; EXECUTION_MODES],
 }
 

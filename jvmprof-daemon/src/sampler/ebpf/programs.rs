@@ -24,7 +24,7 @@ use crate::sampler::counts::SamplerCounts;
 use crate::sampler::error::SamplerError;
 use crate::sampler::event::{KernelEvent, KernelEventKind};
 use crate::sampler::options::{SampleClock, SamplerOptions};
-use crate::sampler::sample::Sample;
+use crate::sampler::sample::StackSample;
 use crate::sampler::sampling_period::FrequencyChange;
 
 const SAMPLE: &str = "sample";
@@ -182,7 +182,7 @@ impl KernelPrograms {
     pub(in crate::sampler) fn drain(&mut self, handle: &mut impl FnMut(KernelEvent)) -> u64 {
         let mut malformed = 0;
         while let Some(record) = self.ring.next() {
-            match Sample::parse(&record) {
+            match StackSample::parse(&record) {
                 Ok(sample) => {
                     handle(KernelEvent {
                         time_ns: sample.header.time_ns,

@@ -14,9 +14,9 @@ const MAX_ALONE: usize = 20_000;
 const MAX_WAITING: usize = 40_000;
 const WHILE_NS: u64 = 1_000_000_000;
 
-/// What a sample asks for.
+/// An address of a sample, of which the name at the sample's time is wanted.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::symbolize) struct Place {
+pub(in crate::symbolize) struct SampledAddress {
     pub(in crate::symbolize) address: Avma,
     /// The same for samples that have the same answer.
     pub(in crate::symbolize) turn: u64,
@@ -58,10 +58,10 @@ impl WaitingFrames {
     /// one without a name.
     pub(in crate::symbolize) fn push(
         &mut self,
-        place: Place,
+        sampled: SampledAddress,
         make: impl FnOnce() -> Arc<Frame>,
     ) -> Option<Arc<Frame>> {
-        let Place { address, turn, at_ns } = place;
+        let SampledAddress { address, turn, at_ns } = sampled;
         let count = self.by_turn.len() + self.resolved.len();
         let mut turn = Turn::Alone(turn);
         if count >= MAX_ALONE && !self.by_turn.contains_key(&(address, turn)) {
@@ -124,7 +124,7 @@ mod tests {
     fn frames_wait_alone_then_together_and_then_not_at_all() {
         let mut waiting = WaitingFrames::default();
         let mut push = |address: u64, at_ns: u64| {
-            waiting.push(Place { address: Avma(address), turn: at_ns, at_ns }, unnamed)
+            waiting.push(SampledAddress { address: Avma(address), turn: at_ns, at_ns }, unnamed)
         };
         let first = push(1, 0).expect("room");
         assert!(

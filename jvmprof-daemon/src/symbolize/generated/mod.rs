@@ -25,7 +25,7 @@ use crate::process::{Backing, MappedCode, Process};
 use crate::profile::model::{Frame, FrameKind, Line, Mapping};
 use crate::symbolize::counts::CacheUsage;
 use crate::symbolize::frames::frame_bytes;
-use crate::symbolize::generated::deferred_names::{Place, Waiting, WaitingFrames};
+use crate::symbolize::generated::deferred_names::{SampledAddress, Waiting, WaitingFrames};
 use crate::symbolize::generated::jit_counts::{JitCounts, Reported};
 use crate::types::{Avma, FileOffset};
 
@@ -118,8 +118,8 @@ impl JitNames {
         // Between two changes of a perf map all samples of an address have the same name, if it has
         // been read to its end.
         let turn = if self.dump.is_some() || !was_known { at_ns } else { turn };
-        let place = Place { address, turn, at_ns };
-        if let Some(frame) = self.waiting.push(place, || Arc::new(frame_of(asked, None))) {
+        let sampled = SampledAddress { address, turn, at_ns };
+        if let Some(frame) = self.waiting.push(sampled, || Arc::new(frame_of(asked, None))) {
             return Err(frame);
         }
         // Without room to wait: by what is known.

@@ -27,9 +27,9 @@ const IDLE: Duration = Duration::from_secs(20 * 60);
 /// Files that are held open at a time.
 const MAX_HELD: usize = 256;
 
-/// What has a name.
+/// What has a name in a file: the code at an address, or a function by its symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(in crate::symbolize) enum Place {
+pub(in crate::symbolize) enum FunctionNameKey {
     Address(Svma),
     Function(SymbolRef),
 }
@@ -54,7 +54,7 @@ struct Held {
 /// have no name.
 #[derive(Debug)]
 pub(in crate::symbolize) struct FunctionNames {
-    by_place: GenerationalCache<(FileNumber, Place), Option<NativeLines>>,
+    by_key: GenerationalCache<(FileNumber, FunctionNameKey), Option<NativeLines>>,
     /// Short for keys of 200 bytes, which each address would have to hold and compare.
     numbers: GenerationalCache<FileKey, FileNumber>,
     next_number: AtomicU64,
@@ -75,7 +75,7 @@ impl FunctionNames {
             lines.map(|line| line.name.len() + line.system_name.len() + LINE_BYTES).sum()
         };
         Self {
-            by_place: GenerationalCache::new(bytes - bytes / 16, IDLE, weight),
+            by_key: GenerationalCache::new(bytes - bytes / 16, IDLE, weight),
             numbers: GenerationalCache::new(bytes / 16, IDLE, |_| 0),
             next_number: AtomicU64::new(0),
             held: Mutex::default(),
@@ -86,13 +86,13 @@ impl FunctionNames {
 
     /// Bytes held, and how many may be.
     pub(in crate::symbolize) fn size(&self) -> (u64, u64) {
-        let (places, numbers) = (self.by_place.size(), self.numbers.size());
+        let (places, numbers) = (self.by_key.size(), self.numbers.size());
         (places.0 + numbers.0, places.1 + numbers.1)
     }
 
     /// Forgets what nobody has asked for long. To be called now and then.
     pub(in crate::symbolize) fn age(&self) {
-        self.by_place.turn_if_due();
+        self.by_key.turn_if_due();
         self.numbers.turn_if_due();
     }
 
@@ -114,14 +114,14 @@ impl FunctionNames {
     /// first time. Errors aren't remembered.
     pub(in crate::symbolize) fn get<E>(
         &self,
-        key: (FileNumber, Place),
+        key: (FileNumber, FunctionNameKey),
         find: impl FnOnce() -> Result<Option<NativeLines>, E>,
     ) -> Result<Option<NativeLines>, E> {
-        if let Some(known) = self.by_place.get(&key) {
+        if let Some(known) = self.by_key.get(&key) {
             return Ok(known);
         }
         let found = find()?;
-        self.by_place.insert(key, found.clone());
+        self.by_key.insert(key, found.clone());
         Ok(found)
     }
 
@@ -201,16 +201,16 @@ mod tests {
                 lookups += 1;
                 Ok::<_, Infallible>(name.and_then(|name| lines_of(Some(name), Vec::new())))
             };
-            let Ok(named) =
-                names.get((number, Place::Address(Svma(1))), || find(Some("_RNvCs1234_7mycrate3foo")));
+            let Ok(named) = names
+                .get((number, FunctionNameKey::Address(Svma(1))), || find(Some("_RNvCs1234_7mycrate3foo")));
             assert_eq!(named.map(|lines| lines[0].name.to_string()), Some("mycrate::foo".to_owned()));
-            let Ok(unnamed) = names.get((number, Place::Address(Svma(2))), || find(None));
+            let Ok(unnamed) = names.get((number, FunctionNameKey::Address(Svma(2))), || find(None));
             assert!(unnamed.is_none());
         }
         assert_eq!(lookups, 2);
-        assert!(names.get((number, Place::Address(Svma(3))), || Err(())).is_err());
+        assert!(names.get((number, FunctionNameKey::Address(Svma(3))), || Err(())).is_err());
         assert!(
-            names.get((number, Place::Address(Svma(3))), || Ok::<_, ()>(None)).is_ok(),
+            names.get((number, FunctionNameKey::Address(Svma(3))), || Ok::<_, ()>(None)).is_ok(),
             "an error isn't remembered"
         );
     }

@@ -19,7 +19,7 @@ use crate::native::unwind_rows::UnwindRows;
 use crate::process::{Backing, MappedCode, Process, procfs};
 use crate::profile::model::Mapping;
 use crate::symbolize::SymbolCounts;
-use crate::symbolize::native::function_names::{FunctionNames, NativeLines, Place, lines_of};
+use crate::symbolize::native::function_names::{FunctionNameKey, FunctionNames, NativeLines, lines_of};
 use crate::symbolize::publish::row_loader::RowsLoader;
 use crate::symbolize::stack::fde_lookup::FdeLookup;
 use crate::symbolize::stack::load_budget::is_small;
@@ -120,13 +120,13 @@ impl Module {
             Ok(lines_of(symbol.as_deref(), source))
         };
         let number = names.number(&key);
-        names.get((number, Place::Address(svma)), || {
+        names.get((number, FunctionNameKey::Address(svma)), || {
             if names.with_lines {
                 return read();
             }
             // All addresses of a function are called the same: it is read and demangled once.
             match self.symbols(process, files, names)?.lookup(svma) {
-                Some(function) => names.get((number, Place::Function(function)), read),
+                Some(function) => names.get((number, FunctionNameKey::Function(function)), read),
                 None => Ok(None),
             }
         })

@@ -14,7 +14,7 @@ use super::resumed_walk;
 use crate::budget::TimeBudget;
 use crate::native::file_cache::FileCache;
 use crate::process::Process;
-use crate::sampler::Sample;
+use crate::sampler::StackSample;
 use crate::symbolize::counts::SymbolCounts;
 use crate::symbolize::native::function_names::{FunctionNames, NativeLines};
 use crate::symbolize::native::mapped_files::{self, Modules};
@@ -71,7 +71,7 @@ pub(in crate::symbolize) struct StackWalk<'a> {
 }
 
 /// The frames of a sample that the kernel program walked, and whether their words are well-formed.
-pub(in crate::symbolize) fn kernel_walked_frames(sample: &Sample) -> (Vec<UserFrame>, bool) {
+pub(in crate::symbolize) fn kernel_walked_frames(sample: &StackSample) -> (Vec<UserFrame>, bool) {
     let mut words = sample.user();
     let mut stack = Vec::with_capacity(words.len());
     while let Some(frame) = UserFrame::take(&mut words) {
@@ -81,7 +81,7 @@ pub(in crate::symbolize) fn kernel_walked_frames(sample: &Sample) -> (Vec<UserFr
 }
 
 /// Returns true if nothing could be read where the user's stack pointer leads.
-pub(in crate::symbolize) fn has_unreadable_stack(sample: &Sample) -> bool {
+pub(in crate::symbolize) fn has_unreadable_stack(sample: &StackSample) -> bool {
     let is_copied = matches!(
         sample.stop,
         Stop::StackUnreadable | Stop::UnknownCode | Stop::UnknownProcess | Stop::RowsMissing
@@ -91,7 +91,11 @@ pub(in crate::symbolize) fn has_unreadable_stack(sample: &Sample) -> bool {
 
 impl StackWalk<'_> {
     /// Walks the whole stack, as far as it can be walked.
-    pub(in crate::symbolize) fn walk(mut self, symbols: &mut ProcessSymbols, sample: &Sample) -> WalkedStack {
+    pub(in crate::symbolize) fn walk(
+        mut self,
+        symbols: &mut ProcessSymbols,
+        sample: &StackSample,
+    ) -> WalkedStack {
         let (mut frames, is_well_formed) = kernel_walked_frames(sample);
         let believed = symbols.remapped.believed(&frames, sample.header.time_ns);
         let outcome = match (believed, is_well_formed) {
@@ -109,7 +113,7 @@ impl StackWalk<'_> {
     fn finish(
         &mut self,
         symbols: &mut ProcessSymbols,
-        sample: &Sample,
+        sample: &StackSample,
         stack: &mut Vec<UserFrame>,
     ) -> Outcome {
         match sample.stop {

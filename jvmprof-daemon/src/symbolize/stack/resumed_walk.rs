@@ -13,7 +13,7 @@ use jvmprof_common::unwind::hotspot::{self, EncodedFrame, HotspotTarget};
 use jvmprof_common::unwind::{Cursor, Memory, UnwindRule, is_code_address, step};
 
 use crate::hotspot::ProcessMemory;
-use crate::sampler::Sample;
+use crate::sampler::StackSample;
 use crate::symbolize::java::AttachedJvm;
 use crate::types::Avma;
 
@@ -22,11 +22,11 @@ const MAX_FRAMES: usize = 1024;
 
 /// Rules by address, since the same few return addresses end every stack.
 #[derive(Debug, Default)]
-pub(in crate::symbolize) struct Rules {
+pub(in crate::symbolize) struct RuleCache {
     by_address: HashMap<Avma, UnwindRule>,
 }
 
-impl Rules {
+impl RuleCache {
     fn at(&mut self, address: Avma, find: impl FnOnce(Avma) -> UnwindRule) -> UnwindRule {
         if let Some(rule) = self.by_address.get(&address) {
             return *rule;
@@ -52,10 +52,10 @@ pub(in crate::symbolize) struct End {
 /// Walks on from the last of `frames`, which is stepped again. `find` gives the rule of native
 /// code, `generated` that of other code than HotSpot's that was there at the time.
 pub(in crate::symbolize) fn finish(
-    sample: &Sample,
+    sample: &StackSample,
     java: Option<&AttachedJvm>,
     frames: &mut Vec<UserFrame>,
-    rules: &mut Rules,
+    rules: &mut RuleCache,
     mut find: impl FnMut(Avma) -> UnwindRule,
     mut generated: impl FnMut(Avma) -> Option<UnwindRule>,
 ) -> End {
@@ -160,7 +160,7 @@ fn archived_jump(code: &[u8; ARCHIVED_JUMP_BYTES]) -> Option<u64> {
 struct Copied<'a> {
     /// Where it begins, and its words.
     stack: (Avma, &'a [u64]),
-    sample: &'a Sample,
+    sample: &'a StackSample,
     registers: Option<&'a [u64; 16]>,
     java: Option<&'a AttachedJvm>,
     header: [u64; HEADER_WORDS],

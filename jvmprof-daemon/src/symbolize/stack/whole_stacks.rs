@@ -13,7 +13,7 @@ use jvmprof_common::abi::Stop;
 
 use crate::profile::aggregate::NamedStack;
 use crate::profile::model::Frame;
-use crate::sampler::Sample;
+use crate::sampler::StackSample;
 use crate::symbolize::{Outcome, SymbolizedStack};
 use crate::types::FastHasher;
 
@@ -45,13 +45,13 @@ struct Kept {
 }
 
 /// Whether the kernel program walked a stack to its end, by itself.
-fn is_walked(sample: &Sample) -> bool {
+fn is_walked(sample: &StackSample) -> bool {
     matches!(sample.stop, Stop::Root | Stop::KernelThread | Stop::NoMemory) && sample.tail().is_empty()
 }
 
 impl WholeStackCache {
     /// The frames of a stack like this.
-    pub(in crate::symbolize) fn find(&self, version: u64, sample: &Sample) -> Option<SymbolizedStack> {
+    pub(in crate::symbolize) fn find(&self, version: u64, sample: &StackSample) -> Option<SymbolizedStack> {
         if !is_walked(sample) || self.version != version {
             return None;
         }
@@ -71,7 +71,7 @@ impl WholeStackCache {
     pub(in crate::symbolize) fn keep(
         &mut self,
         version: u64,
-        sample: &Sample,
+        sample: &StackSample,
         frames: &Arc<[Arc<Frame>]>,
     ) -> isize {
         let before = self.bytes;
@@ -108,25 +108,25 @@ mod tests {
         std::iter::repeat_n(frame, count).collect()
     }
 
-    fn found(stacks: &WholeStackCache, version: u64, sample: &Sample) -> Option<usize> {
+    fn found(stacks: &WholeStackCache, version: u64, sample: &StackSample) -> Option<usize> {
         stacks.find(version, sample).map(|resolved| resolved.stack.frames.len())
     }
 
     #[test]
     fn a_stack_is_found_by_all_of_its_words_and_in_the_same_mappings_only() {
         let mut stacks = WholeStackCache::default();
-        let sample = Sample::of_parts(&[1, 2], &[3, 4, 5], &[], Stop::Root);
+        let sample = StackSample::of_parts(&[1, 2], &[3, 4, 5], &[], Stop::Root);
         assert_eq!(found(&stacks, 7, &sample), None);
         let bytes = stacks.keep(7, &sample, &frames(5));
         assert!(bytes > 80, "{bytes} bytes for five words and five frames");
         assert_eq!(found(&stacks, 7, &sample), Some(5));
         for other in [
-            Sample::of_parts(&[1, 2], &[3, 4, 6], &[], Stop::Root),
-            Sample::of_parts(&[1, 2], &[3, 4], &[], Stop::Root),
-            Sample::of_parts(&[1], &[2, 3, 4, 5], &[], Stop::Root),
-            Sample::of_parts(&[1, 2], &[3, 4, 5], &[], Stop::NoMemory),
-            Sample::of_parts(&[1, 2], &[3, 4, 5], &[], Stop::UnknownCode),
-            Sample::of_parts(&[1, 2], &[3, 4], &[5], Stop::Root),
+            StackSample::of_parts(&[1, 2], &[3, 4, 6], &[], Stop::Root),
+            StackSample::of_parts(&[1, 2], &[3, 4], &[], Stop::Root),
+            StackSample::of_parts(&[1], &[2, 3, 4, 5], &[], Stop::Root),
+            StackSample::of_parts(&[1, 2], &[3, 4, 5], &[], Stop::NoMemory),
+            StackSample::of_parts(&[1, 2], &[3, 4, 5], &[], Stop::UnknownCode),
+            StackSample::of_parts(&[1, 2], &[3, 4], &[5], Stop::Root),
         ] {
             assert_eq!(found(&stacks, 7, &other), None, "{other:?}");
         }
@@ -142,10 +142,10 @@ mod tests {
         let mut stacks = WholeStackCache::default();
         let long = vec![9; MAX_WORDS + 1];
         for sample in [
-            Sample::of_parts(&[], &[1, 2], &[3], Stop::Root),
-            Sample::of_parts(&[], &[1, 2], &[], Stop::UnknownStub),
-            Sample::of_parts(&[], &[1, 2], &[], Stop::DepthReached),
-            Sample::of_parts(&[], &long, &[], Stop::Root),
+            StackSample::of_parts(&[], &[1, 2], &[3], Stop::Root),
+            StackSample::of_parts(&[], &[1, 2], &[], Stop::UnknownStub),
+            StackSample::of_parts(&[], &[1, 2], &[], Stop::DepthReached),
+            StackSample::of_parts(&[], &long, &[], Stop::Root),
         ] {
             assert_eq!(stacks.keep(1, &sample, &frames(2)), 0, "{:?}", sample.stop);
             assert_eq!(found(&stacks, 1, &sample), None);
@@ -156,8 +156,8 @@ mod tests {
     fn a_stack_that_differs_in_what_its_words_do_not_tell_takes_the_others_place() {
         let mut stacks = WholeStackCache::default();
         let (first, second) = (
-            Sample::of_parts(&[1], &[2], &[], Stop::Root),
-            Sample::of_parts(&[1, 2], &[], &[], Stop::NoMemory),
+            StackSample::of_parts(&[1], &[2], &[], Stop::Root),
+            StackSample::of_parts(&[1, 2], &[], &[], Stop::NoMemory),
         );
         let bytes = stacks.keep(1, &first, &frames(2));
         assert_eq!(stacks.keep(1, &second, &frames(2)), 0);

@@ -64,7 +64,7 @@ pub(super) const METRICS: &[Metric] = &[
     Metric::gauge(
         "jvmprof_samples_left_behind",
         "Samples in a spool's folder that settings have replaced by another one: nobody sends them",
-        |snapshot, values| each(snapshot, values, |counts| counts.left_behind),
+        |snapshot, values| each(snapshot, values, |counts| counts.orphaned),
     )
     .by(&["sink"]),
     Metric::gauge("jvmprof_samples_queued", "Samples that wait in memory for a sink", |snapshot, values| {

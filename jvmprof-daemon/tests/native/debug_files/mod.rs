@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 
 use jvmprof_daemon::native::debug_files::DebugFileLocator;
-use jvmprof_daemon::native::dwarf_lines::LineTable;
+use jvmprof_daemon::native::dwarf_lines::DwarfLineTable;
 use jvmprof_daemon::native::elf::ElfFile;
 use jvmprof_daemon::native::file_cache::{FileCache, FileCacheLimits};
 use jvmprof_daemon::native::function_symbols::mini_debug_info;
@@ -386,7 +386,7 @@ fn changed_bytes_anywhere_give_errors_or_other_answers_but_no_panic() {
             assert_eq!(Contents::of(&parsed(&out)).dwarf, Contents::of(&elf).dwarf);
         }
         let _ = mini_debug_info(&elf);
-        let lines = LineTable::load(&elf, Path::new("/x"), &DebugFileLocator::default(), 1 << 20);
+        let lines = DwarfLineTable::load(&elf, Path::new("/x"), &DebugFileLocator::default(), 1 << 20);
         match lines.map(|table| table.map(|table| table.find(at))) {
             Ok(Some(Ok(lines))) if !lines.is_empty() => with_lines += 1,
             _ => without += 1,

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use jvmprof_daemon::hotspot::stubs::analyze_native;
 use jvmprof_daemon::native::debug_files::DebugFileLocator;
-use jvmprof_daemon::native::dwarf_lines::{LineTable, SourceLine};
+use jvmprof_daemon::native::dwarf_lines::{DwarfLineTable, SourceLine};
 use jvmprof_daemon::native::elf::{ElfError, ElfFile};
 use jvmprof_daemon::native::unwind_rows::UnwindRows;
 use jvmprof_daemon::types::Svma;
@@ -102,9 +102,9 @@ fn evaluating_all_rows_takes_no_more_than_the_file_is_worth() {
 
 const AT: u64 = 0x1000;
 
-fn lines(bytes: &[u8], limit: u64) -> Result<LineTable, ElfError> {
+fn lines(bytes: &[u8], limit: u64) -> Result<DwarfLineTable, ElfError> {
     let elf = ElfFile::parse(bytes).expect("an ELF file");
-    LineTable::load(&elf, Path::new("/x"), &DebugFileLocator::default(), limit)
+    DwarfLineTable::load(&elf, Path::new("/x"), &DebugFileLocator::default(), limit)
         .map(|table| table.expect("DWARF"))
 }
 

@@ -183,7 +183,7 @@ impl Uploader {
         loop {
             tokio::select! {
                 offer = offers.recv(), if jobs.len() < MAX_JOBS => match offer {
-                    Some(offer) => _ = jobs.spawn(Arc::clone(&self.inner).job(offer)),
+                    Some(offer) => _ = jobs.spawn(Arc::clone(&self.inner).upload(offer)),
                     None => break,
                 },
                 Some(_) = jobs.join_next() => {}
@@ -207,8 +207,8 @@ impl UploaderState {
         Arc::clone(&self.server.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// One file's way, however long it takes.
-    async fn job(self: Arc<Self>, offer: UploadCandidate) {
+    /// Uploads one file, however long it takes.
+    async fn upload(self: Arc<Self>, offer: UploadCandidate) {
         let (id, path) = (offer.build_id, Arc::clone(&offer.path));
         self.counts().offered += 1;
         if self.options.is_excluded(&path) {
@@ -218,7 +218,7 @@ impl UploaderState {
         }
         let offer = Arc::new(offer);
         for round in 1.. {
-            let failure = match self.round(&offer).await {
+            let failure = match self.try_with_backoff(&offer).await {
                 Ok(UploadResult::Uploaded(bytes)) => {
                     self.counts().uploaded += 1;
                     self.counts().uploaded_bytes += bytes;
@@ -256,7 +256,10 @@ impl UploaderState {
     }
 
     /// Tries until the server has answered, or for as often as the options say.
-    async fn round(self: &Arc<Self>, offer: &Arc<UploadCandidate>) -> Result<UploadResult, UploadFailure> {
+    async fn try_with_backoff(
+        self: &Arc<Self>,
+        offer: &Arc<UploadCandidate>,
+    ) -> Result<UploadResult, UploadFailure> {
         let Ok(_slot) = self.slots.acquire().await else {
             return Err(UploadError::Ending.into());
         };

@@ -17,7 +17,7 @@ const PIECE: usize = 256 << 10;
 pub(super) fn put(inner: &Arc<UploaderState>, url: &str, file: File, size: u64) -> Result<(), UploadError> {
     let failed = |error| UploadError::Put(Box::new(error));
     let agent = http_client::agent(inner.options.upload_timeout, inner.options.upload_timeout);
-    let body = Slow { file, inner: Arc::clone(inner) };
+    let body = RateLimitedReader { file, inner: Arc::clone(inner) };
     agent
         .put(url)
         .header("content-length", size.to_string())
@@ -28,12 +28,12 @@ pub(super) fn put(inner: &Arc<UploaderState>, url: &str, file: File, size: u64) 
 }
 
 /// Reads as fast as the options allow sending.
-struct Slow {
+struct RateLimitedReader {
     file: File,
     inner: Arc<UploaderState>,
 }
 
-impl Read for Slow {
+impl Read for RateLimitedReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let len = buffer.len().min(PIECE);
         let read = self.file.read(&mut buffer[..len])?;

@@ -110,7 +110,7 @@ impl UploadAttempt<'_> {
         let (sender, receiver) = mpsc::channel(2);
         let UploadInstructions { build_id, upload_id, .. } = instructions;
         let info = UploadInfo { build_id, upload_id, r#type: TYPE };
-        let reading = tokio::spawn(feed(Arc::clone(self.inner), info, file, sender));
+        let reading = tokio::spawn(send_chunks(Arc::clone(self.inner), info, file, sender));
         let request = self.request(ReceiverStream::new(receiver))?;
         let limit = self.inner.options.upload_timeout;
         let step = "sending a debug file";
@@ -166,7 +166,7 @@ impl UploadAttempt<'_> {
 }
 
 /// Sends the pieces of a file, as fast as they are taken and the options allow.
-async fn feed(
+async fn send_chunks(
     inner: Arc<UploaderState>,
     info: UploadInfo,
     mut file: File,
@@ -202,15 +202,15 @@ fn prepare(
     if program.build_id() != Some(offer.build_id) {
         return Err(UploadError::OtherBuild);
     }
-    let choice = SymbolSource { program: &program, max_bytes, exported_symbols };
+    let source = SymbolSource { program: &program, max_bytes, exported_symbols };
     let own = Contents::of(&program);
     let made = match &offer.debug {
-        _ if own.symtab && own.dwarf => choice.make(&program)?,
-        None if own.symtab => choice.make(&program)?,
-        Some(debug) => choice.make(&ElfFile::parse(regular(&debug.file)?).map_err(elf)?)?,
+        _ if own.symtab && own.dwarf => source.extract_to_file(&program)?,
+        None if own.symtab => source.extract_to_file(&program)?,
+        Some(debug) => source.extract_to_file(&ElfFile::parse(regular(&debug.file)?).map_err(elf)?)?,
         None => match mini_debug_info(&program).map_err(elf)? {
-            Some(image) => choice.make(&ElfFile::parse(&*image).map_err(elf)?)?,
-            None => choice.make(&program)?,
+            Some(image) => source.extract_to_file(&ElfFile::parse(&*image).map_err(elf)?)?,
+            None => source.extract_to_file(&program)?,
         },
     };
     let is_same_debug = match &offer.debug {
@@ -230,7 +230,10 @@ struct SymbolSource<'a, P> {
 }
 
 impl<P: ByteSource> SymbolSource<'_, P> {
-    fn make<S: ByteSource>(&self, symbols: &ElfFile<S>) -> Result<Option<(File, Extracted)>, UploadError> {
+    fn extract_to_file<S: ByteSource>(
+        &self,
+        symbols: &ElfFile<S>,
+    ) -> Result<Option<(File, Extracted)>, UploadError> {
         let contents = Contents::of(symbols);
         let is_useful = contents.symtab
             || contents.dwarf

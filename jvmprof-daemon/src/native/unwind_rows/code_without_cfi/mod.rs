@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use jvmprof_common::rows::Row;
 use memchr::memchr2_iter;
 
-use super::row_table::{RowRange, RowTable};
+use super::row_table::{CompactRowTable, RowRange};
 use super::signal_return::{MAX_ROW, signal_returns};
 use crate::native::byte_source::ByteSource;
 use crate::native::elf::{ElfFile, Section};
@@ -34,7 +34,7 @@ pub(super) fn table<S: ByteSource>(
     file: &ElfFile<S>,
     functions: impl Iterator<Item = (Svma, Svma)>,
     analyze: AnalyzeCode,
-) -> RowTable {
+) -> CompactRowTable {
     let mut sections = file.code();
     sections.sort_by_key(|section| section.address);
     drop_overlaps(&mut sections);
@@ -43,7 +43,7 @@ pub(super) fn table<S: ByteSource>(
     if bytes > MAX_HOLES {
         return entry_rows(file, &sections, &holes);
     }
-    let mut table = RowTable::default();
+    let mut table = CompactRowTable::default();
     if bytes == 0 {
         return table;
     }
@@ -72,7 +72,11 @@ pub(super) fn table<S: ByteSource>(
 }
 
 /// The rows where the program and its threads begin, of a file with more code than is analyzed.
-fn entry_rows<S: ByteSource>(file: &ElfFile<S>, sections: &[Section], holes: &[(u64, u64)]) -> RowTable {
+fn entry_rows<S: ByteSource>(
+    file: &ElfFile<S>,
+    sections: &[Section],
+    holes: &[(u64, u64)],
+) -> CompactRowTable {
     let mut found = Vec::new();
     let mut left = MAX_CODE;
     for (start, end) in holes.iter().copied() {
@@ -93,7 +97,7 @@ fn entry_rows<S: ByteSource>(file: &ElfFile<S>, sections: &[Section], holes: &[(
         }
     }
     found.sort_unstable_by_key(|(start, ..)| *start);
-    let mut table = RowTable::default();
+    let mut table = CompactRowTable::default();
     found.into_iter().for_each(|(start, end, row)| table.push(start, end, row));
     table.finish();
     table

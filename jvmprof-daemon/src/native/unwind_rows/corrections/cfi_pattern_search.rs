@@ -12,14 +12,15 @@ use crate::types::Svma;
 const MAX_FUNCTION: u64 = 4 << 10;
 const MAX_FUNCTIONS: usize = 64;
 
-/// A function: its first address, the first one behind it, and its entry in `.eh_frame`.
-pub(crate) type Function = (Svma, Svma, usize);
+/// A function by its frame description entry (FDE): its first address, the first one behind it, and
+/// the entry's offset in `.eh_frame`.
+pub(crate) type FdeRange = (Svma, Svma, usize);
 
 /// The functions with `cfa_instructions` in their entries.
 pub(crate) fn functions_with<const N: usize>(
     frames: &CallFrames,
     cfa_instructions: [u8; N],
-) -> impl Iterator<Item = Function> {
+) -> impl Iterator<Item = FdeRange> {
     let entries = frames.index.ranges().zip(frames.index.entries()).filter(|_| frames.is_eh_frame());
     let finder = memmem::Finder::new(&cfa_instructions).into_owned();
     let suspects = entries.filter(move |(_, entry)| {
@@ -34,7 +35,7 @@ pub(crate) fn functions_with<const N: usize>(
 
 /// The instructions of a function, in order of their addresses; none if it doesn't lie in one
 /// section of code.
-pub(crate) fn instructions<S: ByteSource>(file: &ElfFile<S>, function: Function) -> Vec<Instruction> {
+pub(crate) fn instructions<S: ByteSource>(file: &ElfFile<S>, function: FdeRange) -> Vec<Instruction> {
     let (start, end, _) = function;
     let holds = |address: u64, size: u64| start.0 >= address && end.0 <= address.saturating_add(size);
     let section = file.code().into_iter().find(|it| holds(it.address.0, it.size));

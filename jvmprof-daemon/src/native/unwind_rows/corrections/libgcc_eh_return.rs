@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
 use jvmprof_common::rows::{self, CfaRule, RaRule, RbpRule, Row};
 
-use super::cfi_pattern_search::{Function, functions_with, instructions};
+use super::cfi_pattern_search::{FdeRange, functions_with, instructions};
 use super::row_overrides::RowOverride;
 use crate::native::byte_source::ByteSource;
 use crate::native::elf::ElfFile;
@@ -45,7 +45,7 @@ pub(crate) fn rows<S: ByteSource>(frames: &CallFrames, file: &ElfFile<S>) -> Vec
 struct FunctionRows(Vec<(u64, u64, Row)>);
 
 impl FunctionRows {
-    fn of(frames: &CallFrames, function: Function) -> Self {
+    fn of(frames: &CallFrames, function: FdeRange) -> Self {
         let (_, _, entry) = function;
         let mut rows = Vec::new();
         frames.each_row(std::iter::once(entry), &mut |_, start, end, row| rows.push((start, end, row)));
