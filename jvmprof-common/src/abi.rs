@@ -66,12 +66,12 @@ pub struct KernelName {
 }
 
 /// First word of every sample: "jvmprof" and the version of this layout.
-pub const SAMPLE_MAGIC: u64 = u64::from_le_bytes(*b"jvmprof\x04");
+pub const SAMPLE_MAGIC: u64 = u64::from_le_bytes(*b"jvmprof\x05");
 
-/// A sample as it stands in the ring buffer, followed by `kernel_frames` kernel addresses (leaf
-/// first), `user_words` frame words (leaf first, see [`crate::frame::UserFrame`]), `tail_words`
-/// words of stack starting `tail_below` bytes below `tail_sp`, and `far_words` words of other
-/// stretches of memory: each its address, the number of its words, and these.
+/// A sample as it stands in the ring buffer, followed by `head_words` words of its event,
+/// `user_words` frame words (leaf first, see [`crate::frame::UserFrame`]), `tail_words` words of
+/// stack starting `tail_below` bytes below `tail_sp`, and `far_words` words of other stretches of
+/// memory: each its address, the number of its words, and these.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SampleHeader {
@@ -92,12 +92,14 @@ pub struct SampleHeader {
     /// Frame pointer (rbp) in that frame.
     pub tail_fp: u64,
     pub cpu: u32,
-    pub kernel_frames: u16,
+    /// Kernel addresses, leaf first; with [`FLAG_ALLOCATION`] a
+    /// [`crate::allocation::AllocationRecord`].
+    pub head_words: u16,
     pub user_words: u16,
     pub tail_words: u16,
     /// A [`Stop`] as `u8`.
     pub stop: u8,
-    /// [`FLAG_KERNEL_MODE`].
+    /// [`FLAG_KERNEL_MODE`], [`FLAG_ALLOCATION`].
     pub flags: u8,
     /// Bytes of the tail that lie below `tail_sp`.
     pub tail_below: u16,
@@ -111,6 +113,25 @@ pub struct SampleHeader {
 
 /// The sample interrupted the kernel; the user stack starts from the registers saved at its entry.
 pub const FLAG_KERNEL_MODE: u8 = 1;
+/// The sample is of an allocation in a JVM's heap, not of CPU time.
+pub const FLAG_ALLOCATION: u8 = 2;
+
+/// The events that samples are taken of, each with counters of its own.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    Cpu = 0,
+    Allocation = 1,
+}
+
+impl Event {
+    pub const ALL: [Self; 2] = [Self::Cpu, Self::Allocation];
+
+    /// Returns the index of the event's first counter.
+    pub const fn first_counter(self) -> u32 {
+        self as u32 * Counter::LEN
+    }
+}
 
 /// The reason why the walk of the user stack ended.
 ///
@@ -204,7 +225,7 @@ impl Stop {
     }
 }
 
-/// Per-CPU counters of the kernel program, by index of its counter map.
+/// Per-CPU counters of an event's kernel programs, by index from [`Event::first_counter`] on.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Counter {
@@ -226,6 +247,8 @@ pub enum Counter {
     FilterFull = 7,
     /// Not taken: the process is in [`DROPPED_PIDS`].
     Dropped = 8,
+    /// Buffers chosen for a census whose record found no space in the ring buffer.
+    TlabsLost = 9,
     /// Walks of user stacks, by how they ended: this index plus the [`Stop`].
     StopBase = 16,
 }
@@ -233,7 +256,7 @@ pub enum Counter {
 impl Counter {
     pub const LEN: u32 = 48;
     /// All but [`Counter::StopBase`].
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Taken,
         Self::Emitted,
         Self::RingBufferFull,
@@ -243,6 +266,7 @@ impl Counter {
         Self::KernelStackUnreadable,
         Self::FilterFull,
         Self::Dropped,
+        Self::TlabsLost,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -256,6 +280,7 @@ impl Counter {
             Self::KernelStackUnreadable => "kernel_stack_unreadable",
             Self::FilterFull => "filter_full",
             Self::Dropped => "dropped",
+            Self::TlabsLost => "tlabs_lost",
             Self::StopBase => "stop",
         }
     }
@@ -294,9 +319,14 @@ pub mod globals {
     pub const FILTER: &str = "FILTER";
     /// `u32`: unread bytes in the ring buffer from which on a sample wakes the reader.
     pub const WAKEUP_BYTES: &str = "WAKEUP_BYTES";
+    /// `u32`: index of the first scratch slot of uprobes.
+    pub const FIRST_PROBE_SLOT: &str = "FIRST_PROBE_SLOT";
     /// `u32`: 1 if the kernel program logs through aya-log.
     pub const LOG: &str = "LOG";
 }
+
+/// Scratch slots of uprobes, which may be under way on several CPUs and preempt one another.
+pub const PROBE_SLOTS: u32 = 8;
 
 /// Map `u32 -> u8`: the thread group ids that are sampled where [`globals::FILTER`] is set.
 pub const PROFILED_PIDS: &str = "PROFILED_PIDS";

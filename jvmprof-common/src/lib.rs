@@ -37,6 +37,7 @@
 
 pub mod abi;
 pub mod address;
+pub mod allocation;
 pub mod frame;
 pub mod jvm;
 pub mod rows;

@@ -63,7 +63,7 @@ fn host() -> Batch {
         event: EventType::Cpu,
         start: SystemTime::now(),
         duration: Duration::from_secs(10),
-        period_ns: 10_000_000,
+        period: 10_000_000,
         series: (0..PROCESSES).map(process).collect(),
     }
 }

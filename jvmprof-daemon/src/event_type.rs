@@ -6,6 +6,8 @@
 pub enum EventType {
     /// CPU time: a tick of a CPU's clock.
     Cpu,
+    /// Allocation in the heaps of JVMs.
+    Allocation,
 }
 
 /// One of the numbers that a pprof sample has, by its name and unit.
@@ -19,7 +21,7 @@ pub struct SampleType {
 /// The number of a sample that a [`SampleType`] shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SampleNumber {
-    /// Events that the sample stands for.
+    /// What the sample stands for: see [`crate::profile::model::Sample::count`].
     Count,
     /// The sum of their values.
     Value,
@@ -44,6 +46,7 @@ impl EventType {
     pub fn descriptor(self) -> &'static EventDescriptor {
         match self {
             Self::Cpu => &CPU,
+            Self::Allocation => &ALLOCATION,
         }
     }
 }
@@ -55,4 +58,16 @@ const CPU: EventDescriptor = EventDescriptor {
     sample_types: &[SAMPLES, CPU_TIME],
     pushed_types: &[SAMPLES],
     period_type: CPU_TIME,
+};
+
+const SPACE: SampleType = SampleType { name: "space", unit: "bytes", number: SampleNumber::Value };
+const ALLOCATED: &[SampleType] = &[
+    SampleType { name: "alloc_objects", unit: "count", number: SampleNumber::Count },
+    SampleType { name: "alloc_space", unit: "bytes", number: SampleNumber::Value },
+];
+const ALLOCATION: EventDescriptor = EventDescriptor {
+    series: "memory",
+    sample_types: ALLOCATED,
+    pushed_types: ALLOCATED,
+    period_type: SPACE,
 };

@@ -9,21 +9,22 @@ use aya_ebpf::{
     helpers::{bpf_get_current_task, bpf_ringbuf_output, bpf_ringbuf_query},
     macros::map,
     maps::RingBuf,
-    programs::PerfEventContext,
 };
 use aya_log_ebpf::debug;
 use jvmprof_common::{
     abi::{
-        BROKEN_TAIL_WORDS, CROWDED_TAIL_WORDS, Counter, END_TAIL_WORDS, MAX_TAIL_WORDS, RED_ZONE_WORDS,
-        SAMPLE_WORDS, SampleHeader, Stop,
+        BROKEN_TAIL_WORDS, CROWDED_TAIL_WORDS, Counter, END_TAIL_WORDS, Event, MAX_TAIL_WORDS,
+        RED_ZONE_WORDS, SAMPLE_WORDS, SampleHeader, Stop,
     },
     address::Avma,
+    allocation::TlabRecord,
 };
 
 use crate::{
     counters::{count, count_stop},
     globals, goroutine,
     memory_copy::append_memory,
+    program_kind::ProgramKind,
     scratch::{self, Scratch, ScratchSlot},
     task::Task,
 };
@@ -34,10 +35,10 @@ static SAMPLES: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
 
 /// Emits the sample with the reason why its walk ended, a [`Stop`].
 #[inline(never)]
-pub fn finish(scratch: *mut Scratch, ctx: &PerfEventContext, stop: u64) {
-    count_stop(stop as u8);
+pub fn finish<C: ProgramKind>(scratch: *mut Scratch, ctx: &C, stop: u64) {
+    count_stop(C::EVENT, stop as u8);
     // A pointer for as long as other functions write there, too.
-    // SAFETY: it is this CPU's scratch memory, which nobody else uses meanwhile.
+    // SAFETY: it is this run's scratch memory, which nobody else uses meanwhile.
     unsafe { close(&mut *scratch, stop) };
     // SAFETY: as above.
     let slot = unsafe { (*scratch).slot };
@@ -67,14 +68,22 @@ pub fn finish(scratch: *mut Scratch, ctx: &PerfEventContext, stop: u64) {
             scratch.cursor.fp.0
         );
     }
-    emit(scratch, is_urgent);
+    emit(scratch, C::EVENT, is_urgent);
+    C::release(slot);
+}
+
+/// Ends a run that can't go on; its sample is lost.
+#[inline(always)]
+pub fn abandon<C: ProgramKind>(slot: ScratchSlot) {
+    count(C::EVENT, Counter::UnwinderUnavailable);
+    C::release(slot);
 }
 
 /// Writes to the header where the walk has ended: [`Scratch::used`], [`Scratch::cursor`].
 #[inline(always)]
 fn close(scratch: &mut Scratch, stop: u64) {
     let words = scratch.used as usize;
-    scratch.header.user_words = (words - scratch.header.kernel_frames as usize) as u16;
+    scratch.header.user_words = (words - scratch.header.head_words as usize) as u16;
     scratch.header.stop = stop as u8;
     if stop != Stop::KernelThread as u64 && stop != Stop::Not64Bit as u64 && stop != Stop::NoMemory as u64 {
         scratch.header.tail_sp = scratch.cursor.sp.0;
@@ -151,10 +160,10 @@ extern "C" fn append_tail(slot: u64, max_words: u64) -> u64 {
 }
 
 #[inline(always)]
-fn emit(scratch: &mut Scratch, is_urgent: bool) {
+fn emit(scratch: &mut Scratch, event: Event, is_urgent: bool) {
     let words = scratch.used as usize;
     if words > SAMPLE_WORDS {
-        count(Counter::UnwinderUnavailable);
+        count(event, Counter::UnwinderUnavailable);
         return;
     }
     let bytes = (size_of::<SampleHeader>() + words * 8) as u64;
@@ -166,7 +175,16 @@ fn emit(scratch: &mut Scratch, is_urgent: bool) {
     // SAFETY: the header and its words lie together in the scratch memory and are `bytes` long at
     // least.
     let result = unsafe { bpf_ringbuf_output(ring(), record.cast::<c_void>(), bytes, u64::from(flags)) };
-    count(if result == 0 { Counter::Emitted } else { Counter::RingBufferFull });
+    count(event, if result == 0 { Counter::Emitted } else { Counter::RingBufferFull });
+}
+
+/// Writes a buffer that is to be read soon; returns false if the ring buffer is full.
+#[inline(always)]
+pub fn emit_tlab(record: &TlabRecord) -> bool {
+    let bytes = size_of::<TlabRecord>() as u64;
+    let record = (&raw const *record).cast_mut().cast::<c_void>();
+    // SAFETY: the record is `bytes` long.
+    unsafe { bpf_ringbuf_output(ring(), record, bytes, u64::from(BPF_RB_FORCE_WAKEUP)) == 0 }
 }
 
 #[inline(always)]

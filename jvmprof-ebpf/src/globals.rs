@@ -30,4 +30,5 @@ global!(VMA_FILE, vma_file);
 global!(AREA_LENGTH, area_length);
 global!(FILTER, filter);
 global!(WAKEUP_BYTES, wakeup_bytes);
+global!(FIRST_PROBE_SLOT, first_probe_slot);
 global!(LOG, log);

@@ -28,7 +28,11 @@
 //! - `kernel_names` ([`kernel_names`]), which the daemon runs to name addresses of the kernel.
 #![no_std]
 #![no_main]
+#![feature(core_intrinsics)]
+#![expect(internal_features, reason = "the one intrinsic of `atomic`")]
 
+mod allocation;
+mod atomic;
 mod counters;
 mod emit;
 mod globals;
@@ -37,6 +41,7 @@ mod kernel_names;
 mod mapping_events;
 mod memory_copy;
 mod process_filter;
+mod program_kind;
 mod sample;
 mod scratch;
 mod tables;

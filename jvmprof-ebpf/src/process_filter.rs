@@ -5,7 +5,7 @@ use aya_ebpf::{
     maps::{Array, HashMap},
     programs::RawTracePointContext,
 };
-use jvmprof_common::abi::Counter;
+use jvmprof_common::abi::{Counter, Event};
 
 use crate::{counters::count, globals, tables, task::Task};
 
@@ -44,7 +44,7 @@ fn process_fork(ctx: RawTracePointContext) -> i32 {
     if let (Some(parent), Some(child)) = (parent.tgid(), child.tgid()) {
         // A new thread has its parent's tgid.
         if parent != child && is_profiled(parent) && PROFILED_PIDS.insert(child, 1, 0).is_err() {
-            count(Counter::FilterFull);
+            count(Event::Cpu, Counter::FilterFull);
         }
     }
     0

@@ -12,7 +12,7 @@ use aya_ebpf::{
     programs::PerfEventContext,
 };
 use jvmprof_common::{
-    abi::{Counter, FLAG_KERNEL_MODE, MAX_KERNEL_FRAMES, SAMPLE_MAGIC, SampleHeader, Stop},
+    abi::{Counter, Event, FLAG_KERNEL_MODE, MAX_KERNEL_FRAMES, SAMPLE_MAGIC, SampleHeader, Stop},
     address::StackAddress,
     unwind::Cursor,
 };
@@ -20,10 +20,10 @@ use jvmprof_common::{
 use crate::{
     counters::count,
     emit, process_filter,
+    program_kind::{LEAF, ProgramKind},
     scratch::{self, Scratch, ScratchSlot},
     tables,
     task::Task,
-    walk,
 };
 
 /// Code segment selector of 64-bit user code (`__USER_CS`, Linux arch/x86/include/asm/segment.h).
@@ -33,7 +33,7 @@ const USER_CS: u64 = 0x33;
 fn sample(ctx: PerfEventContext) -> u32 {
     let tgid = ctx.tgid();
     if ctx.pid() == 0 {
-        count(Counter::Idle);
+        count(Event::Cpu, Counter::Idle);
         return 0;
     }
     // SAFETY: no arguments; the helper returns the current task.
@@ -41,32 +41,27 @@ fn sample(ctx: PerfEventContext) -> u32 {
     let start_ns = task.process_start().unwrap_or(0);
     let slot = ScratchSlot::of_clock();
     let Some(scratch) = scratch::get(slot) else {
-        count(Counter::UnwinderUnavailable);
+        count(Event::Cpu, Counter::UnwinderUnavailable);
         return 0;
     };
     scratch.slot = slot;
     // The daemon publishes only processes that are profiled, so that mostly one look-up does.
-    let process = tables::process(tgid, start_ns);
-    let is_published = process.is_some();
-    // At once: kept for later, what a process that isn't published has none of would be read from
-    // the stack all the same, where nothing was written. Kernels before 6.3 refuse that.
-    scratch.is_published = u64::from(is_published);
-    scratch.process = process.unwrap_or_default();
-    if !is_published && !process_filter::is_profiled(tgid) {
-        count(Counter::Filtered);
+    if !find_process(scratch, tgid, start_ns) && !process_filter::is_profiled(tgid) {
+        count(Event::Cpu, Counter::Filtered);
         return 0;
     }
     if process_filter::is_dropped(tgid, start_ns) {
-        count(Counter::Dropped);
+        count(Event::Cpu, Counter::Dropped);
         return 0;
     }
-    count(Counter::Taken);
+    count(Event::Cpu, Counter::Taken);
     // SAFETY: the context of a perf event program is a bpf_perf_event_data that begins with the
     // interrupted registers.
     let interrupted = unsafe { &(*ctx.as_ptr().cast::<bpf_perf_event_data>()).regs };
     let in_kernel = interrupted.cs & 3 == 0;
 
-    fill_header(scratch, &ctx, task, start_ns, in_kernel);
+    let flags = if in_kernel { FLAG_KERNEL_MODE } else { 0 };
+    fill_header(scratch, &ctx, task, start_ns, flags);
     if in_kernel {
         kernel_stack(scratch, &ctx);
         if task.is_kernel_thread() {
@@ -88,8 +83,21 @@ fn sample(ctx: PerfEventContext) -> u32 {
     0
 }
 
+/// Writes what is published of the process to [`Scratch::process`]; returns false if nothing is.
 #[inline(always)]
-fn fill_header(scratch: &mut Scratch, ctx: &PerfEventContext, task: Task, start_ns: u64, in_kernel: bool) {
+pub fn find_process(scratch: &mut Scratch, tgid: u32, start_ns: u64) -> bool {
+    let process = tables::process(tgid, start_ns);
+    let is_published = process.is_some();
+    // At once: kept for later, what a process that isn't published has none of would be read from
+    // the stack all the same, where nothing was written. Kernels before 6.3 refuse that.
+    scratch.is_published = u64::from(is_published);
+    scratch.process = process.unwrap_or_default();
+    is_published
+}
+
+/// Begins a sample. `flags`: those of [`SampleHeader::flags`].
+#[inline(always)]
+pub fn fill_header(scratch: &mut Scratch, ctx: &impl EbpfContext, task: Task, start_ns: u64, flags: u8) {
     scratch.used = 0;
     scratch.frames = 0;
     scratch.by_frame_pointer = 0;
@@ -108,10 +116,10 @@ fn fill_header(scratch: &mut Scratch, ctx: &PerfEventContext, task: Task, start_
     header.comm = task.name().unwrap_or_default();
     header.tail_sp = 0;
     header.tail_fp = 0;
-    header.kernel_frames = 0;
+    header.head_words = 0;
     header.user_words = 0;
     header.tail_words = 0;
-    header.flags = if in_kernel { FLAG_KERNEL_MODE } else { 0 };
+    header.flags = flags;
     header.tail_below = 0;
     header.far_words = 0;
     header.thread_pointer = 0;
@@ -124,16 +132,17 @@ fn kernel_stack(scratch: &mut Scratch, ctx: &PerfEventContext) {
         bpf_get_stack(ctx.as_ptr(), scratch.words.as_mut_ptr().cast(), (MAX_KERNEL_FRAMES * 8) as u32, 0)
     };
     if bytes <= 0 {
-        count(Counter::KernelStackUnreadable);
+        count(Event::Cpu, Counter::KernelStackUnreadable);
         return;
     }
     let frames = (bytes as u64 >> 3) & 0xff;
-    scratch.header.kernel_frames = frames as u16;
+    scratch.header.head_words = frames as u16;
     scratch.used = frames;
 }
 
+/// Starts the walk from these registers.
 #[inline(always)]
-fn start(scratch: &mut Scratch, regs: &pt_regs, ctx: &PerfEventContext) {
+pub fn start<C: ProgramKind>(scratch: &mut Scratch, regs: &pt_regs, ctx: &C) {
     let header: &mut SampleHeader = &mut scratch.header;
     header.tail_sp = regs.rsp;
     header.tail_fp = regs.rbp;
@@ -149,9 +158,8 @@ fn start(scratch: &mut Scratch, regs: &pt_regs, ctx: &PerfEventContext) {
     }
     scratch.cursor = Cursor::interrupted(regs.rip, regs.rsp, regs.rbp);
     keep_registers(&mut scratch.header, regs);
-    walk::start(ctx);
-    // Only a failed tail call returns.
-    count(Counter::UnwinderUnavailable);
+    ctx.tail_call(LEAF);
+    emit::abandon::<C>(scratch.slot);
 }
 
 /// In the order of their numbers in instruction encodings.

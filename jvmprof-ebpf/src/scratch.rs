@@ -1,9 +1,14 @@
 //! Memory in which one sample is built, and the unwinder's state between programs: one piece for
 //! each run of the unwinder that can be under way at a time ([`ScratchSlot`]).
 
-use aya_ebpf::{helpers::bpf_get_smp_processor_id, macros::map, maps::Array};
+use aya_ebpf::{
+    bindings::BPF_NOEXIST,
+    helpers::{bpf_get_current_pid_tgid, bpf_get_smp_processor_id},
+    macros::map,
+    maps::{Array, HashMap},
+};
 use jvmprof_common::{
-    abi::{MAX_FRAME_WORDS, SAMPLE_WORDS, SampleHeader},
+    abi::{MAX_FRAME_WORDS, PROBE_SLOTS, SAMPLE_WORDS, SampleHeader},
     address::Avma,
     jvm::MethodIdentity,
     tables::{PackedRule, ProcessEntry, Region},
@@ -17,6 +22,7 @@ use jvmprof_common::{
     },
 };
 
+use crate::globals;
 use crate::walk::{method_cache::MethodCache, unwind_cache::UnwindCache};
 
 /// The memory of one run of the unwinder.
@@ -26,15 +32,22 @@ struct SlotMemory {
     scratch: Scratch,
 }
 
-/// Per-CPU maps hold 32 KiB at most; the daemon makes this one as long as there are possible CPUs.
+/// Per-CPU maps hold 32 KiB at most. The daemon makes this one as long as there are possible CPUs,
+/// for the clock's programs, and then [`PROBE_SLOTS`] for those of uprobes.
 #[map]
 static SCRATCH: Array<SlotMemory> = Array::with_max_entries(1, 0);
 
+/// The slots of uprobes that are in use. The kernel inserts a key or refuses it, so that two
+/// threads never get the same.
+#[map]
+static PROBE_SLOTS_IN_USE: HashMap<u32, u64> = HashMap::with_max_entries(PROBE_SLOTS, 0);
+
 /// The piece of memory that a run of the unwinder works in: an index of [`SCRATCH`].
 ///
-/// The first argument of each global function is the slot that it works in, since programs that
-/// the clock's programs interrupt would need pieces of their own. So far only the clock's programs
-/// have one, on each CPU.
+/// The first argument of each global function is the slot that it works in. The clock's programs
+/// have one on each CPU, where nothing interrupts them. They interrupt those of uprobes, which in
+/// turn may be preempted by the uprobe of another thread: each of their runs claims a slot, and
+/// releases it at its end.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct ScratchSlot(u32);
@@ -45,6 +58,37 @@ impl ScratchSlot {
     pub fn of_clock() -> Self {
         // SAFETY: a helper without arguments.
         Self(unsafe { bpf_get_smp_processor_id() })
+    }
+
+    /// Claims a slot for an uprobe that this thread has hit; `None` if all are in use.
+    #[inline(always)]
+    pub fn claim() -> Option<Self> {
+        let thread = bpf_get_current_pid_tgid();
+        for slot in probe_slots() {
+            if PROBE_SLOTS_IN_USE.insert(slot, thread, u64::from(BPF_NOEXIST)).is_ok() {
+                let slot = Self(slot);
+                get(slot)?.owner = thread;
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    /// Returns the slot that this thread has claimed.
+    #[inline(always)]
+    pub fn claimed() -> Option<Self> {
+        let thread = bpf_get_current_pid_tgid();
+        probe_slots().map(Self).find(|slot| get(*slot).is_some_and(|scratch| scratch.owner == thread))
+    }
+
+    /// Releases a claimed slot.
+    #[inline(always)]
+    pub fn release(self) {
+        if let Some(scratch) = get(self) {
+            scratch.owner = 0;
+        }
+        // It is there, since it was claimed.
+        let _ = PROBE_SLOTS_IN_USE.remove(self.0);
     }
 
     /// Returns the slot that a global function got as its argument.
@@ -65,6 +109,12 @@ impl ScratchSlot {
     }
 }
 
+#[inline(always)]
+fn probe_slots() -> core::ops::Range<u32> {
+    let first = globals::first_probe_slot();
+    first..first + PROBE_SLOTS
+}
+
 /// Ranges of memory that are copied with a sample beside its stack, at most.
 pub const MAX_RANGES: usize = 5;
 
@@ -79,6 +129,8 @@ pub struct MemoryRange {
 /// The sample that is built, and the state of its walk.
 #[repr(C)]
 pub struct Scratch {
+    /// The thread that has claimed the slot: the result of `bpf_get_current_pid_tgid`.
+    pub owner: u64,
     /// Where it is, for calls of global functions.
     pub slot: ScratchSlot,
     /// Words of the sample so far: kernel frames, then user frames, then what is copied.
@@ -118,8 +170,9 @@ pub struct Scratch {
 /// Returns the scratch memory of a slot.
 #[inline(always)]
 pub fn get<'a>(slot: ScratchSlot) -> Option<&'a mut Scratch> {
-    // SAFETY: the pointer is valid for the program's run, the kernel neither nests perf event
-    // programs on a CPU nor moves them to another, and each program takes it once.
+    // SAFETY: the pointer is valid for the program's run. The kernel neither nests perf event
+    // programs on a CPU nor moves them to another, other programs claim their slot, and each takes
+    // it once.
     slot.memory().map(|memory| unsafe { &mut (*memory).scratch })
 }
 

@@ -36,6 +36,12 @@ impl Task {
         leader.read(globals::task_start_boottime())
     }
 
+    /// Returns the start time of this thread: `CLOCK_BOOTTIME`, ns.
+    #[inline(always)]
+    pub fn start(self) -> Option<u64> {
+        self.read(globals::task_start_boottime())
+    }
+
     /// Returns the thread's name.
     #[inline(always)]
     pub fn name(self) -> Option<[u8; 16]> {

@@ -1,8 +1,9 @@
 //! From sampling flags to the pipeline's options.
 
-use super::args::{DaemonArgs, SamplingArgs};
+use super::args::{AllocationArgs, ClassArg, DaemonArgs, SamplingArgs};
 use crate::own_process::memory_limit::memory_limit;
 use crate::pipeline::PipelineOptions;
+use crate::pipeline::allocation::{AllocationOptions, ClassPlace};
 use crate::pipeline::labels::LabelOptions;
 use crate::pipeline::memory_limits::MemoryLimits;
 use crate::sampler::SamplerOptions;
@@ -13,11 +14,12 @@ const RING_KIB_PER_CPU: u32 = 512;
 const MAX_DEFAULT_RING_KIB: u32 = 16 << 10;
 
 /// Returns the options of these flags. `pids`: the processes to sample, if not all. `native`: the
-/// options for names of native frames.
+/// options for names of native frames. `allocation`: whether that is profiled.
 pub(super) fn options(
     sampling: &SamplingArgs,
     pids: Option<Vec<u32>>,
     native: NativeOptions,
+    allocation: bool,
 ) -> PipelineOptions {
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| u32::try_from(cpus.get()).unwrap_or(1));
     let ring_kib =
@@ -27,6 +29,7 @@ pub(super) fn options(
             frequency: sampling.frequency,
             pids,
             ring_bytes: ring_kib << 10,
+            allocation,
             kernel_log: sampling.kernel_log,
         },
         memory: MemoryLimits::new(sampling.symbol_cache_mib << 20, None),
@@ -34,6 +37,19 @@ pub(super) fn options(
         java_frame_types: sampling.java_frame_types,
         native,
         containers: None,
+        allocation: allocation_options(&sampling.allocation),
+    }
+}
+
+fn allocation_options(args: &AllocationArgs) -> AllocationOptions {
+    AllocationOptions {
+        interval: args.alloc_interval,
+        max_events: args.alloc_max_events,
+        census_cpu_ppm: (args.alloc_census_cpu * 1e4) as u32,
+        class: match args.alloc_class {
+            ClassArg::Leaf => ClassPlace::Leaf,
+            ClassArg::Off => ClassPlace::Off,
+        },
     }
 }
 

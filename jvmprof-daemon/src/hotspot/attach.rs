@@ -14,6 +14,8 @@ use super::code_cache::unsigned5::Encoding;
 use super::diagnostics::DiagnosticFields;
 use super::error::HotspotError;
 use super::java_cache::JvmKey;
+use super::java_heap::HeapLayout;
+use super::java_heap::heap_layout::HeapFields;
 use super::methods::bytecodes::BytecodeTemplates;
 use super::methods::call_operands::CallFields;
 use super::methods::class_unloading::ClassUnloads;
@@ -54,6 +56,8 @@ pub struct Hotspot<M> {
     pub(crate) unloaded_classes: Option<Avma>,
     pub(crate) unloads: ClassUnloads,
     pub(crate) stub_names: StubNames,
+    /// `None` if it doesn't say how its heap looks.
+    heap_layout_fields: Option<HeapFields>,
     /// `None` once it is known how virtual threads' frames are kept, or that this can't be known.
     chunk_fields: Option<ChunkFields>,
 }
@@ -108,6 +112,7 @@ impl<M: ProcessMemory> Hotspot<M> {
             unloaded_classes: None,
             unloads: ClassUnloads::default(),
             stub_names: StubNames::default(),
+            heap_layout_fields: HeapFields::new(lookup),
             chunk_fields: ChunkFields::new(lookup),
         };
         let is_by_version = hotspot.derives_continuations()
@@ -267,6 +272,12 @@ impl<M: ProcessMemory> Hotspot<M> {
             }
         }
         Ok(())
+    }
+
+    /// Returns how its objects look; `None` if it doesn't say, or while it starts.
+    pub fn heap_layout(&self) -> Option<HeapLayout> {
+        let fields = self.heap_layout_fields.as_ref()?;
+        fields.read(&self.jvm.layout, &self.jvm.chunks, &self.memory)
     }
 
     /// Everything in the code cache, by heap and address.

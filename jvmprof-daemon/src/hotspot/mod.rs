@@ -9,6 +9,7 @@ pub mod code_cache;
 pub mod diagnostics;
 pub mod error;
 mod java_cache;
+pub mod java_heap;
 pub mod methods;
 mod naming;
 pub mod process_memory;

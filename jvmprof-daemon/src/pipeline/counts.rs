@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jvmprof_common::abi::{Counter, Stop};
 
 use super::Pipeline;
+use super::allocation::{AllocationCounts, AllocationProfiler};
 use super::labels::TargetCounts;
 use super::windows::ClockCounts;
 use crate::process::process_table::ProcessTableCounts;
@@ -47,6 +48,7 @@ pub struct Counts {
     pub waiting: u64,
     pub caches: Vec<CacheUsage>,
     pub clocks: ClockCounts,
+    pub allocation: AllocationCounts,
 }
 
 impl Pipeline {
@@ -67,6 +69,12 @@ impl Pipeline {
             waiting: self.state.pending.len() as u64,
             caches: self.caches(),
             clocks: self.state.windows.counts(),
+            allocation: self
+                .state
+                .allocation
+                .as_ref()
+                .map(AllocationProfiler::counts)
+                .unwrap_or_default(),
         }
     }
 
@@ -144,6 +152,7 @@ impl Counts {
             ("cut_labels".to_owned(), self.targets.cut_labels),
             ("waiting_full".to_owned(), self.waiting_full),
         ]);
+        losses.extend(self.allocation_losses());
         losses.extend(self.symbols.perf_maps.losses());
         for (outcome, count) in &self.outcomes {
             if let Outcome::Truncated(reason) = outcome {
@@ -161,9 +170,24 @@ impl Counts {
         losses
     }
 
+    fn allocation_losses(&self) -> impl Iterator<Item = (String, u64)> {
+        let allocation = &self.allocation;
+        let by_name = [
+            ("allocation_unknown_classes", allocation.unknown_classes),
+            ("allocation_unfollowed_events", allocation.unfollowed + allocation.unfollowed_threads),
+            ("allocation_bytes_without_census", allocation.bytes_without_census),
+            ("allocation_tlabs_lost", self.sampler.get(Counter::TlabsLost)),
+        ];
+        let unseen = allocation.unseen_jvms.iter();
+        let unseen = unseen.map(|(reason, count)| (format!("allocation_unseen_jvms: {reason}"), *count));
+        let failed = allocation.failed_censuses.iter();
+        let failed = failed.map(|(reason, count)| (format!("allocation_failed_censuses: {reason}"), *count));
+        by_name.map(|(name, count)| (name.to_owned(), count)).into_iter().chain(unseen).chain(failed)
+    }
+
     /// How the kernel program's own walks ended.
     pub fn stops(&self) -> impl Iterator<Item = (Stop, u64)> + '_ {
-        Stop::ALL.into_iter().zip(self.sampler.stops)
+        Stop::ALL.into_iter().zip(self.sampler.stops())
     }
 }
 

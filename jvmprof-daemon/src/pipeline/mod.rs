@@ -18,6 +18,7 @@
 //! arrived, when its process is about to change, or when too many wait. [`Pipeline::flush`] ends a
 //! window and gives its profiles.
 
+pub mod allocation;
 mod counts;
 pub mod labels;
 pub mod memory_limits;
@@ -37,15 +38,16 @@ use crate::own_process::thread_priority;
 use crate::process::container::{ContainersError, ContainersOptions};
 use crate::process::procfs;
 use crate::process::{Process, ProcessKey, ProcessTable};
-use crate::profile::aggregate::LabelDecision;
+use crate::profile::aggregate::{LabelDecision, SampleWeight};
 use crate::profile::model::Batch;
 use crate::sampler::{
     BackgroundSampler, BpfMaps, QueueLimits, SampleClock, SamplerCounts, SamplerError, SamplerOptions,
-    SamplingPeriods, StackSample, period_ns,
+    SampledEvent, SamplingPeriods, StackSample, period_ns,
 };
 use crate::symbolize::{Completion, Deadline, NativeOptions, Outcome, SymbolizedStack, Symbolizer};
 pub use counts::Counts;
 use counts::lost;
+use allocation::{AllocationOptions, AllocationProfiler};
 use labels::{LabelOptions, Owner, Targets};
 use memory_limits::MemoryLimits;
 use pending_samples::PendingSamples;
@@ -66,6 +68,8 @@ pub struct PipelineOptions {
     pub native: NativeOptions,
     /// How containers are asked for; `None`: they aren't.
     pub containers: Option<ContainersOptions>,
+    /// How allocation is profiled, where [`SamplerOptions::allocation`] says so.
+    pub allocation: AllocationOptions,
 }
 
 /// A failure to start the pipeline.
@@ -105,6 +109,8 @@ struct State {
     tried: Instant,
     /// Samples don't wait for labels any more.
     release: bool,
+    /// `None` where allocation isn't profiled.
+    allocation: Option<AllocationProfiler>,
 }
 
 /// Longest interval between two reads of the rings. A sample whose code or memory must be read
@@ -147,12 +153,15 @@ impl Pipeline {
             pending: PendingSamples::new(memory.waiting_samples),
             tried: Instant::now(),
             release: false,
+            allocation: None,
         };
         let mut filled = Ok(());
         let prepare = |mut tables: BpfMaps| {
             if let Some(table) = tables.take_dropped_processes() {
                 state.targets.use_table(table);
             }
+            let maps = tables.take_allocation();
+            state.allocation = maps.map(|maps| AllocationProfiler::new(options.allocation, maps));
             filled = state.symbolizer.fill(tables);
             state.discover(options.sampler.pids.as_deref());
         };
@@ -192,6 +201,9 @@ impl Pipeline {
         let end = Instant::now() + limit;
         self.state.targets.refresh();
         self.state.take_rows(None);
+        if let Some(allocation) = &mut self.state.allocation {
+            allocation.maintain(&self.sampler);
+        }
         let mut has_happened = false;
         while let Some(event) = self.sampler.take() {
             self.state.handle(event);
@@ -272,14 +284,29 @@ impl Pipeline {
             state.table.iter().map(|process| (process.key, process)).collect();
         let mut end = state.symbolizer.end_window(|key| by_key.get(&key).copied(), monotonic_ns());
         let targets = &mut state.targets;
+        let mut allocation = state.allocation.as_mut();
+        if let Some(allocation) = &mut allocation {
+            let window = state.windows.aggregator(EventType::Allocation, allocation.options().interval);
+            for (key, stack, weight) in allocation.end_window() {
+                let owner = targets.owner_of(key);
+                window.add_unlabelled(owner, stack, weight);
+            }
+        }
         let flushed = state.windows.flush(
             |owner, frames| end.finalize_names(owner.process, frames),
             |owner, samples| targets.finalize_labels(owner, samples, state.release),
+            |owner, weight| match &mut allocation {
+                Some(allocation) => allocation.estimate(owner.process, weight),
+                None => (weight.count, weight.value),
+            },
         );
         drop(by_key);
         state.table.remove_exited();
         let live: HashSet<ProcessKey> = state.table.iter().map(|process| process.key).collect();
         end.retain(|key| live.contains(&key));
+        if let Some(allocation) = allocation {
+            allocation.begin_window(|key| live.contains(&key));
+        }
         state.targets.retain(&live, &state.windows.unlabelled_owners().collect());
         flushed
     }
@@ -454,14 +481,27 @@ impl State {
         let jvm = self.symbolizer.jvm_labels(process.key);
         let labels = self.targets.evaluate_rules(process, jvm, owner, header.start_ns);
         let period_ns = self.periods.period_at(header.cpu, header.time_ns);
-        let value = match sample.event {
-            EventType::Cpu => period_ns,
+        if let Some(allocation) = &mut self.allocation
+            && jvm.is_some()
+            && !matches!(labels, LabelDecision::Dropped)
+            && !allocation.knows(process.key)
+        {
+            let heap = self.symbolizer.java_heap(process.key);
+            allocation.follow(process, header.start_ns, heap);
+        }
+        let (stack, period, weight) = match &sample.event {
+            SampledEvent::Cpu => (stack, period_ns, SampleWeight::of_value(period_ns)),
+            SampledEvent::Allocation(record) => {
+                let Some(allocation) = &mut self.allocation else { return None };
+                let (stack, weight) = allocation.weigh(process.key, record, stack);
+                (stack, allocation.options().interval, weight)
+            }
         };
-        let window = self.windows.aggregator(sample.event, period_ns);
+        let window = self.windows.aggregator(sample.event.event_type(), period);
         match labels {
             LabelDecision::Dropped => return None,
-            LabelDecision::Awaited => window.add_unlabelled(owner, stack, value),
-            LabelDecision::Labels(labels) => window.add(&labels, owner, stack, value),
+            LabelDecision::Awaited => window.add_unlabelled(owner, stack, weight),
+            LabelDecision::Labels(labels) => window.add(&labels, owner, stack, weight),
         }
         self.first_sample.get_or_insert_with(Instant::now);
         None

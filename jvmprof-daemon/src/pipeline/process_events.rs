@@ -9,6 +9,11 @@ impl State {
     pub(super) fn handle(&mut self, event: KernelEvent) {
         match event.kind {
             KernelEventKind::Sample(sample) => self.sample(sample),
+            KernelEventKind::Tlab(tlab) => {
+                if let Some(allocation) = &mut self.allocation {
+                    allocation.count_tlab(&tlab);
+                }
+            }
             KernelEventKind::Exec { pid, comm } => {
                 self.complete_pending_of(pid);
                 self.table.exec(pid, &comm, event.time_ns);
@@ -25,6 +30,9 @@ impl State {
             }
             KernelEventKind::Exit { pid, tid } => {
                 self.table.exit(pid, tid);
+                if let Some(allocation) = &mut self.allocation {
+                    allocation.thread_ended(pid, tid);
+                }
                 if pid == tid {
                     self.targets.ended(pid);
                 }

@@ -38,15 +38,15 @@ pub struct Window {
     pub event: EventType,
     pub start: SystemTime,
     pub duration: Duration,
-    /// Time between two samples of a CPU, ns.
-    pub period_ns: u64,
+    /// See [`Batch::period`].
+    pub period: u64,
 }
 
 impl Window {
     /// Returns a batch of this window's samples.
     pub fn batch(self, series: Vec<Series>) -> Batch {
-        let Self { event, start, duration, period_ns } = self;
-        Batch { event, start, duration, period_ns, series }
+        let Self { event, start, duration, period } = self;
+        Batch { event, start, duration, period, series }
     }
 }
 
@@ -57,6 +57,24 @@ pub struct NamedStack {
     pub frames: Arc<[Arc<Frame>]>,
     /// Some of its frames may still get names, before its window's profile is made.
     pub pending: bool,
+}
+
+/// What an event, or several, count for in their stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SampleWeight {
+    /// Events of different strata are counted apart; the estimate at the window's end makes numbers
+    /// of what is counted. 0 where each event stands for itself.
+    pub stratum: u32,
+    pub events: u64,
+    pub count: u64,
+    pub value: u64,
+}
+
+impl SampleWeight {
+    /// The weight of an event that stands for itself.
+    pub const fn of_value(value: u64) -> Self {
+        Self { stratum: 0, events: 1, count: 1, value }
+    }
 }
 
 /// The limit of series in a batch.
@@ -105,37 +123,39 @@ struct EndedWindow<K> {
 
 #[derive(Debug)]
 struct StackCount<K> {
-    count: u64,
-    value: u64,
+    weight: SampleWeight,
     owner: K,
     pending: bool,
 }
 
 impl<K> StackCount<K> {
-    fn add(&mut self, value: u64) {
-        self.count += 1;
-        self.value += value;
+    fn add(&mut self, weight: SampleWeight) {
+        self.weight.events += weight.events;
+        self.weight.count = self.weight.count.saturating_add(weight.count);
+        self.weight.value = self.weight.value.saturating_add(weight.value);
     }
 }
 
-/// A stack as a key: equal to another one if it is made of the very same frames.
+/// A stack as a key: equal to another one if it is made of the very same frames, and of the same
+/// stratum.
 #[derive(Debug)]
 struct StackKey {
     frames: Arc<[Arc<Frame>]>,
+    stratum: u32,
     /// Hash of the addresses of its frames: a table that grows reads none of them.
     hash: u64,
 }
 
 impl StackKey {
-    fn new(frames: Arc<[Arc<Frame>]>) -> Self {
+    fn new(frames: Arc<[Arc<Frame>]>, stratum: u32) -> Self {
         // 2^64 by the golden ratio, made odd, spreads what is multiplied with it; nobody chooses
         // the addresses of frames.
         const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
         let add = |hash: u64, frame: &Arc<Frame>| {
             (hash.rotate_left(5) ^ Arc::as_ptr(frame).addr() as u64).wrapping_mul(SPREAD)
         };
-        let hash = frames.iter().fold(0, add);
-        Self { frames, hash }
+        let hash = frames.iter().fold(u64::from(stratum), add);
+        Self { frames, stratum, hash }
     }
 }
 
@@ -144,7 +164,8 @@ impl PartialEq for StackKey {
         let (own, others) = (&self.frames, &other.frames);
         let are_equal =
             || own.len() == others.len() && own.iter().zip(&**others).all(|(a, b)| Arc::ptr_eq(a, b));
-        Arc::ptr_eq(own, others) || self.hash == other.hash && are_equal()
+        self.stratum == other.stratum
+            && (Arc::ptr_eq(own, others) || self.hash == other.hash && are_equal())
     }
 }
 
@@ -194,15 +215,15 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
         self.over_limit
     }
 
-    /// Counts an event of this value with its stack.
-    pub fn add(&mut self, labels: &Arc<LabelSet>, owner: K, stack: NamedStack, value: u64) {
+    /// Counts an event with its stack.
+    pub fn add(&mut self, labels: &Arc<LabelSet>, owner: K, stack: NamedStack, weight: SampleWeight) {
         let address = Arc::as_ptr(labels).addr();
         let (series, is_over_limit) = match self.series_of.get(&address) {
             Some(found) => (found.series, found.is_over_limit),
             None => self.insert_series(labels),
         };
         self.over_limit += u64::from(is_over_limit);
-        count(&mut self.series[series].1, &mut self.budget, owner, stack, value);
+        count(&mut self.series[series].1, &mut self.budget, owner, stack, weight);
     }
 
     /// Returns the index of the series that these labels' samples go to, and true if that is the
@@ -224,9 +245,9 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
         (series, is_over_limit)
     }
 
-    /// Counts an event of this value with its stack, whose labels aren't known yet.
-    pub fn add_unlabelled(&mut self, owner: K, stack: NamedStack, value: u64) {
-        count(self.unlabelled.entry(owner).or_default(), &mut self.budget, owner, stack, value);
+    /// Counts an event with its stack, whose labels aren't known yet.
+    pub fn add_unlabelled(&mut self, owner: K, stack: NamedStack, weight: SampleWeight) {
+        count(self.unlabelled.entry(owner).or_default(), &mut self.budget, owner, stack, weight);
     }
 
     /// Returns the number of samples since the start whose stacks exceeded the budget.
@@ -266,22 +287,23 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
     /// Ends the window, which was `window`, and begins the next one. `finish` may name the frames
     /// of each pending stack a last time. `labels` is called with each owner whose stacks have no
     /// labels yet, and the number of their samples; while it answers [`LabelDecision::Awaited`],
-    /// they stay.
+    /// they stay. `estimate` returns the count and value that what was counted stands for.
     pub fn flush(
         &mut self,
         window: Window,
         mut finish: impl FnMut(K, &mut [Arc<Frame>]),
         labels: impl FnMut(K, u64) -> LabelDecision,
+        mut estimate: impl FnMut(K, SampleWeight) -> (u64, u64),
     ) -> Batch {
         self.by_labels.clear();
         self.series_of.clear();
         let mut by_labels: HashMap<Arc<LabelSet>, Vec<Sample>> = std::mem::take(&mut self.series)
             .into_iter()
-            .map(|(labels, stacks)| (labels, into_samples(stacks, &mut finish)))
+            .map(|(labels, stacks)| (labels, into_samples(stacks, &mut finish, &mut estimate)))
             .collect();
         let mut unlabelled = std::mem::take(&mut self.unlabelled)
             .into_iter()
-            .map(|(owner, stacks)| (owner, into_samples(stacks, &mut finish)))
+            .map(|(owner, stacks)| (owner, into_samples(stacks, &mut finish, &mut estimate)))
             .collect();
         for (labels, samples) in take_labelled_owners(&mut unlabelled, labels) {
             self.over_limit += extend_series(&mut by_labels, self.limit.as_ref(), &labels, samples);
@@ -333,29 +355,45 @@ fn extend_series(
     samples: Vec<Sample>,
 ) -> u64 {
     let (labels, over) = labels_within_limit(series, limit, labels);
-    let count = if over { samples.iter().map(|sample| sample.count).sum() } else { 0 };
+    let count = if over { samples.iter().map(|sample| sample.events).sum() } else { 0 };
     series.entry(Arc::clone(labels)).or_default().extend(samples);
     count
 }
 
-fn count<K>(stacks: &mut Stacks<K>, budget: &mut StackBudget, owner: K, stack: NamedStack, value: u64) {
+fn count<K>(
+    stacks: &mut Stacks<K>,
+    budget: &mut StackBudget,
+    owner: K,
+    stack: NamedStack,
+    weight: SampleWeight,
+) {
     let NamedStack { frames, pending } = stack;
-    let key = StackKey::new(frames);
+    let key = StackKey::new(frames, weight.stratum);
     if let Some(counted) = stacks.get_mut(&key) {
-        counted.add(value);
+        counted.add(weight);
         return;
     }
     let fits = budget.allocate(key.frames.len(), size_of::<(StackKey, StackCount<K>)>());
-    let (key, pending) = if fits { (key, pending) } else { (StackKey::new([budget.marker()].into()), false) };
-    stacks.entry(key).or_insert(StackCount { count: 0, value: 0, owner, pending }).add(value);
+    let (key, pending) = if fits {
+        (key, pending)
+    } else {
+        (StackKey::new([budget.marker()].into(), weight.stratum), false)
+    };
+    let none = SampleWeight { stratum: weight.stratum, events: 0, count: 0, value: 0 };
+    stacks.entry(key).or_insert(StackCount { weight: none, owner, pending }).add(weight);
 }
 
-fn into_samples<K>(stacks: Stacks<K>, finish: &mut impl FnMut(K, &mut [Arc<Frame>])) -> Vec<Sample> {
+fn into_samples<K: Copy>(
+    stacks: Stacks<K>,
+    finish: &mut impl FnMut(K, &mut [Arc<Frame>]),
+    estimate: &mut impl FnMut(K, SampleWeight) -> (u64, u64),
+) -> Vec<Sample> {
     let mut finish = |(StackKey { mut frames, .. }, counted): (StackKey, StackCount<K>)| {
         if counted.pending {
             finish(counted.owner, Arc::make_mut(&mut frames));
         }
-        Sample { frames, count: counted.count, value: counted.value }
+        let (count, value) = estimate(counted.owner, counted.weight);
+        Sample { frames, events: counted.weight.events, count, value }
     };
     stacks.into_iter().map(&mut finish).collect()
 }
@@ -367,7 +405,7 @@ fn take_labelled_owners<K: Copy + Eq + Hash>(
 ) -> Vec<(Arc<LabelSet>, Vec<Sample>)> {
     let mut labelled = Vec::new();
     unlabelled.retain(|owner, samples| {
-        match labels(*owner, samples.iter().map(|sample| sample.count).sum()) {
+        match labels(*owner, samples.iter().map(|sample| sample.events).sum()) {
             LabelDecision::Awaited => return true,
             LabelDecision::Dropped => {}
             LabelDecision::Labels(labels) => labelled.push((labels, std::mem::take(samples))),

@@ -7,6 +7,7 @@ use inferno::flamegraph::{self, Options};
 
 use super::folded_stacks::{self, Annotation};
 use super::model::Batch;
+use crate::event_type::EventType;
 
 /// A flame graph that can't be drawn.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +29,10 @@ pub fn write(batch: &Batch, title: &str, to: impl Write) -> Result<(), SvgError>
     }
     let mut options = Options::default();
     options.title = title.to_owned();
-    options.count_name = "samples".to_owned();
+    options.count_name = match batch.event {
+        EventType::Cpu => "samples".to_owned(),
+        EventType::Allocation => "bytes".to_owned(),
+    };
     options.colors = Palette::Multi(MultiPalette::Java);
     // The same function has the same shade in every picture.
     options.hash = true;

@@ -33,7 +33,7 @@ pub fn lines(batch: &Batch, annotation: Annotation) -> Vec<String> {
             push_frame(&mut stack, frame, annotation);
         }
         let sum = stacks.entry(stack).or_default();
-        *sum = sum.saturating_add(sample.count);
+        *sum = sum.saturating_add(batch.shown(sample));
     }
     stacks.into_iter().map(|(stack, count)| format!("{stack} {count}")).collect()
 }

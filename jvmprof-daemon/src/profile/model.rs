@@ -18,6 +18,8 @@ pub enum FrameKind {
     Jit,
     /// Java code, wherever its name came from.
     Java,
+    /// Not code: the class of an object.
+    Class,
     /// Not code: `[truncated: reason]` and its like.
     Marker,
 }
@@ -102,10 +104,20 @@ pub struct Frame {
 #[derive(Clone, Debug)]
 pub struct Sample {
     pub frames: Arc<[Arc<Frame>]>,
-    /// Number of events, > 0.
+    /// Number of events that were sampled.
+    pub events: u64,
+    /// What they stand for: the same number for CPU time, objects for allocation.
     pub count: u64,
-    /// The sum of their values, in the unit of the batch's event: nanoseconds of CPU time.
+    /// The sum of their values, in the unit of the batch's event: nanoseconds of CPU time, bytes of
+    /// objects.
     pub value: u64,
+}
+
+impl Sample {
+    /// A stack with events that stand for themselves alone.
+    pub fn of_events(frames: Arc<[Arc<Frame>]>, events: u64, value: u64) -> Self {
+        Self { frames, events, count: events, value }
+    }
 }
 
 /// Label names and values of a series, without `__name__`.
@@ -118,20 +130,36 @@ pub struct Series {
     pub samples: Vec<Sample>,
 }
 
+impl Series {
+    /// Number of sampled events.
+    pub fn events(&self) -> u64 {
+        self.samples.iter().map(|sample| sample.events).sum()
+    }
+}
+
 /// All series of one event in one aggregation window.
 #[derive(Clone, Debug)]
 pub struct Batch {
     pub event: EventType,
     pub start: SystemTime,
     pub duration: Duration,
-    /// The value that one sample stands for: 1e9 / Hz nanoseconds of CPU time.
-    pub period_ns: u64,
+    /// The value that one event stands for: 1e9 / Hz nanoseconds of CPU time, the mean distance of
+    /// allocations in bytes.
+    pub period: u64,
     pub series: Vec<Series>,
 }
 
 impl Batch {
-    /// Number of samples in all series.
+    /// Returns what pictures show of a sample: samples of CPU time, bytes of allocation.
+    pub fn shown(&self, sample: &Sample) -> u64 {
+        match self.event {
+            EventType::Cpu => sample.count,
+            EventType::Allocation => sample.value,
+        }
+    }
+
+    /// Number of sampled events in all series.
     pub fn samples(&self) -> u64 {
-        self.series.iter().flat_map(|series| &series.samples).map(|sample| sample.count).sum()
+        self.series.iter().map(Series::events).sum()
     }
 }

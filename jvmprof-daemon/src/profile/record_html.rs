@@ -44,7 +44,7 @@ pub fn write_html(batch: &Batch, title: &str, out: &mut impl Write) -> Result<()
         title,
         start_ms: since_epoch_ms(batch.start),
         duration_ns: u64::try_from(batch.duration.as_nanos()).unwrap_or(u64::MAX),
-        period_ns: batch.period_ns,
+        period_ns: batch.period,
         tree: tree(batch),
     };
     let data = escape_for_script(&serde_json::to_string(&recorded)?);
@@ -144,13 +144,13 @@ mod tests {
             .collect();
         let series = processes.iter().map(|(comm, pid)| Series {
             labels: [("comm", comm), ("pid", pid)].map(|(k, v)| (k.to_owned(), (*v).to_owned())).into(),
-            samples: vec![Sample { frames: frames.clone().into(), count: 3, value: 3 * 10_101_010 }],
+            samples: vec![Sample::of_events(frames.clone().into(), 3, 3 * 10_101_010)],
         });
         Batch {
             event: EventType::Cpu,
             start: UNIX_EPOCH + Duration::from_secs(1_700_000_000),
             duration: Duration::from_secs(10),
-            period_ns: 10_101_010,
+            period: 10_101_010,
             series: series.collect(),
         }
     }

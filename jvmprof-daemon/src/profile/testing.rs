@@ -60,7 +60,7 @@ pub(crate) fn batch(series: Vec<Series>) -> Batch {
         event: EventType::Cpu,
         start: SystemTime::UNIX_EPOCH + Duration::from_secs(1_732_195_500),
         duration: Duration::from_secs(10),
-        period_ns: 10_000_000,
+        period: 10_000_000,
         series,
     }
 }

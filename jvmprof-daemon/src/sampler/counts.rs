@@ -1,14 +1,12 @@
 //! Counters of the way from the kernel programs to the daemon.
 
-use jvmprof_common::abi::{Counter, Stop};
+use jvmprof_common::abi::{Counter, Event, Stop};
 
 /// Counters of the kernel programs and of the way from there to here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SamplerCounts {
-    /// Counters in the order of [`Counter::ALL`].
-    pub counters: [u64; Counter::ALL.len()],
-    /// Walks of user stacks by [`Stop`], in the order of [`Stop::ALL`].
-    pub stops: [u64; Stop::ALL.len()],
+    /// Those of each event, in the order of [`Event::ALL`].
+    pub events: [EventCounts; Event::ALL.len()],
     /// Ring buffer records that weren't samples of this version.
     pub malformed: u64,
     /// Process records that were dropped since their ring, or the queue after it, was full.
@@ -21,8 +19,34 @@ pub struct SamplerCounts {
     pub shed: u64,
 }
 
-impl SamplerCounts {
+/// Counters of one event's kernel programs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EventCounts {
+    /// Counters in the order of [`Counter::ALL`].
+    pub counters: [u64; Counter::ALL.len()],
+    /// Walks of user stacks by [`Stop`], in the order of [`Stop::ALL`].
+    pub stops: [u64; Stop::ALL.len()],
+}
+
+impl EventCounts {
     pub fn get(&self, counter: Counter) -> u64 {
         Counter::ALL.iter().position(|it| *it == counter).map_or(0, |index| self.counters[index])
+    }
+}
+
+impl SamplerCounts {
+    /// Returns a counter of all events.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.events.iter().map(|counts| counts.get(counter)).sum()
+    }
+
+    /// Returns the counters of one event.
+    pub fn of_event(&self, event: Event) -> &EventCounts {
+        &self.events[event as usize]
+    }
+
+    /// Returns how many walks of user stacks ended in each way, in the order of [`Stop::ALL`].
+    pub fn stops(&self) -> [u64; Stop::ALL.len()] {
+        std::array::from_fn(|index| self.events.iter().map(|counts| counts.stops[index]).sum())
     }
 }

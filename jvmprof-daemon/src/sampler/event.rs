@@ -1,5 +1,7 @@
 //! Events in the order of their time: samples, and what processes do.
 
+use jvmprof_common::allocation::TlabRecord;
+
 use super::sample::StackSample;
 use crate::types::{Avma, BuildId, FileOffset};
 
@@ -14,6 +16,8 @@ pub struct KernelEvent {
 #[derive(Debug)]
 pub enum KernelEventKind {
     Sample(StackSample),
+    /// A buffer of a JVM's heap was given up, and is chosen for a census.
+    Tlab(TlabRecord),
     /// A process replaced its program; its mappings follow as events of their own.
     Exec {
         pid: u32,

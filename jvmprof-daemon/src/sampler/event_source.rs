@@ -1,9 +1,11 @@
 //! The kernel programs that run, and the rings that they fill, read as one sequence of events.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::counts::SamplerCounts;
+use super::ebpf::allocation_probes::{AllocationFunctions, AttachedProbes};
 use super::ebpf::maps::BpfMaps;
 use super::ebpf::programs::KernelPrograms;
 use super::error::SamplerError;
@@ -97,6 +99,22 @@ impl Sampler {
         self.programs.read_counters(&mut self.counts);
         self.counts.late = self.order.late();
         self.counts.clone()
+    }
+
+    /// Attaches the uprobes of allocation to a libjvm.
+    ///
+    /// # Errors
+    /// Returns an error if the kernel refuses.
+    pub fn attach_probes(
+        &mut self,
+        file: &Path,
+        functions: AllocationFunctions,
+    ) -> Result<AttachedProbes, SamplerError> {
+        self.programs.attach_probes(file, functions)
+    }
+
+    pub fn detach_probes(&mut self, attached: AttachedProbes) {
+        self.programs.detach_probes(attached);
     }
 
     /// Returns run time in nanoseconds and number of runs of the kernel programs, from the kernel's

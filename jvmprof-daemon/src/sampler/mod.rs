@@ -20,7 +20,9 @@ mod rings;
 mod sample;
 mod sampling_period;
 
-pub use counts::SamplerCounts;
+pub use counts::{EventCounts, SamplerCounts};
+pub use ebpf::allocation_maps::AllocationMaps;
+pub use ebpf::allocation_probes::{AllocationFunctions, AttachedProbes};
 pub use ebpf::dropped_processes::DroppedProcesses;
 pub use ebpf::kernel_symbols::{KernelSymbol, KernelSymbolizer};
 pub use ebpf::maps::{BpfMaps, MapSizes};
@@ -29,5 +31,5 @@ pub use event::{KernelEvent, KernelEventKind};
 pub use event_source::{RECORD_WRITE_DELAY, Sampler};
 pub use options::{SampleClock, SamplerOptions};
 pub use ring_reader_thread::{BackgroundSampler, QueueLimits};
-pub use sample::StackSample;
+pub use sample::{SampledEvent, StackSample};
 pub use sampling_period::{FrequencyChange, SamplingPeriods, period_ns};

@@ -9,6 +9,8 @@ pub struct SamplerOptions {
     pub pids: Option<Vec<u32>>,
     /// Bytes of the ring buffer, rounded up to a power of two of pages.
     pub ring_bytes: u32,
+    /// Allocations in the heaps of JVMs are seen, too.
+    pub allocation: bool,
     /// Kernel programs log to `tracing` through aya-log.
     pub kernel_log: bool,
 }

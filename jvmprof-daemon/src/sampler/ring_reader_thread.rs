@@ -3,6 +3,7 @@
 //! Reading a large program's symbols takes a second; the rings hold less than that. With a thread of
 //! their own nothing that the consumer of the queue does makes the kernel lose samples.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 use super::counts::SamplerCounts;
+use super::ebpf::allocation_probes::{AllocationFunctions, AttachedProbes};
 use super::ebpf::maps::BpfMaps;
 use super::error::SamplerError;
 use super::event::{KernelEvent, KernelEventKind};
@@ -192,6 +194,19 @@ impl BackgroundSampler {
     /// Returns the bytes of queued process events, and their limit.
     pub fn event_bytes(&self) -> (usize, usize) {
         (self.shared.event_bytes.load(Ordering::Relaxed), self.shared.limits.events)
+    }
+
+    /// Attaches the uprobes of allocation: see [`Sampler::attach_probes`].
+    pub fn attach_probes(
+        &self,
+        file: &Path,
+        functions: AllocationFunctions,
+    ) -> Result<AttachedProbes, SamplerError> {
+        self.shared.sampler().attach_probes(file, functions)
+    }
+
+    pub fn detach_probes(&self, attached: AttachedProbes) {
+        self.shared.sampler().detach_probes(attached);
     }
 
     /// Returns the run time of the kernel programs: see [`Sampler::run_time`].

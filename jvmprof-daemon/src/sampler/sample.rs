@@ -1,6 +1,7 @@
 //! One sample of a thread's stack, as the kernel program writes it into the ring buffer.
 
-use jvmprof_common::abi::{FLAG_KERNEL_MODE, SAMPLE_MAGIC, SAMPLE_WORDS, SampleHeader, Stop};
+use jvmprof_common::abi::{FLAG_ALLOCATION, FLAG_KERNEL_MODE, SAMPLE_MAGIC, SAMPLE_WORDS, SampleHeader, Stop};
+use jvmprof_common::allocation::{ALLOCATION_WORDS, AllocationRecord, TLAB_MAGIC, TlabRecord};
 use jvmprof_common::frame::UserFrame;
 
 use crate::event_type::EventType;
@@ -10,10 +11,63 @@ use crate::types::Avma;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackSample {
     /// What it was taken of.
-    pub event: EventType,
+    pub event: SampledEvent,
     pub header: SampleHeader,
     pub stop: Stop,
     words: Box<[u64]>,
+}
+
+/// The event that a sample was taken of, with what it says beside the stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SampledEvent {
+    /// A tick of a CPU's clock.
+    Cpu,
+    /// An allocation in a JVM's heap.
+    Allocation(AllocationRecord),
+}
+
+impl SampledEvent {
+    pub const fn event_type(&self) -> EventType {
+        match self {
+            Self::Cpu => EventType::Cpu,
+            Self::Allocation(_) => EventType::Allocation,
+        }
+    }
+}
+
+/// A record of the ring buffer.
+#[derive(Debug)]
+pub(super) enum RingRecord {
+    Sample(StackSample),
+    Tlab(TlabRecord),
+}
+
+impl RingRecord {
+    /// Parses a record by its first word.
+    ///
+    /// # Errors
+    /// Returns the errors of [`StackSample::parse`].
+    pub(super) fn parse(record: &[u8]) -> Result<Self, MalformedSample> {
+        if record.first_chunk::<8>().is_some_and(|magic| u64::from_le_bytes(*magic) == TLAB_MAGIC) {
+            return parse_tlab(record).map(Self::Tlab).ok_or(MalformedSample);
+        }
+        StackSample::parse(record).map(Self::Sample)
+    }
+}
+
+fn parse_tlab(record: &[u8]) -> Option<TlabRecord> {
+    let mut fields = HeaderFields(record);
+    Some(TlabRecord {
+        magic: u64::from_le_bytes(fields.take()?),
+        time_ns: u64::from_le_bytes(fields.take()?),
+        start_ns: u64::from_le_bytes(fields.take()?),
+        pid: u32::from_le_bytes(fields.take()?),
+        tid: u32::from_le_bytes(fields.take()?),
+        start: u64::from_le_bytes(fields.take()?),
+        used: u64::from_le_bytes(fields.take()?),
+        collections: u64::from_le_bytes(fields.take()?),
+        interval: u64::from_le_bytes(fields.take()?),
+    })
 }
 
 /// Error of a ring buffer record that isn't a sample of this version.
@@ -29,36 +83,49 @@ impl StackSample {
     /// Returns an error if the record is too short, of another version, or its lengths don't fit.
     pub fn parse(record: &[u8]) -> Result<Self, MalformedSample> {
         let (head, rest) = record.split_at_checked(HEADER_BYTES).ok_or(MalformedSample)?;
-        let header = parse_header(head).ok_or(MalformedSample)?;
+        let mut header = parse_header(head).ok_or(MalformedSample)?;
         let stop = Stop::from_u8(header.stop).ok_or(MalformedSample)?;
-        let words = usize::from(header.kernel_frames)
+        let words = usize::from(header.head_words)
             + usize::from(header.user_words)
             + usize::from(header.tail_words)
             + usize::from(header.far_words);
         if header.magic != SAMPLE_MAGIC || words > SAMPLE_WORDS || rest.len() < words * 8 {
             return Err(MalformedSample);
         }
-        let words =
-            rest[..words * 8].as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
-        // The kernel programs have no other.
-        Ok(Self { event: EventType::Cpu, header, stop, words })
+        let mut words = rest[..words * 8].as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+        let event = if header.flags & FLAG_ALLOCATION == 0 {
+            SampledEvent::Cpu
+        } else if usize::from(header.head_words) == ALLOCATION_WORDS {
+            header.head_words = 0;
+            let mut next = || words.next().unwrap_or_default();
+            SampledEvent::Allocation(AllocationRecord {
+                klass: next(),
+                object_bytes: next(),
+                tlab_bytes: next(),
+                weighed_bytes: next(),
+                interval: next(),
+            })
+        } else {
+            return Err(MalformedSample);
+        };
+        Ok(Self { event, header, stop, words: words.collect() })
     }
 
     /// Returns the kernel addresses, leaf first. All but the first are return addresses.
     pub fn kernel(&self) -> &[u64] {
-        &self.words[..usize::from(self.header.kernel_frames)]
+        &self.words[..usize::from(self.header.head_words)]
     }
 
     /// Returns the words of the user stack, leaf first: see [`jvmprof_common::frame::UserFrame`].
     pub fn user(&self) -> &[u64] {
-        let begin = usize::from(self.header.kernel_frames);
+        let begin = usize::from(self.header.head_words);
         &self.words[begin..begin + usize::from(self.header.user_words)]
     }
 
     /// Returns the copy of the stack, which begins at [`Self::tail_start`].
     pub fn tail(&self) -> &[u64] {
         let end = self.words.len() - usize::from(self.header.far_words);
-        &self.words[usize::from(self.header.kernel_frames) + usize::from(self.header.user_words)..end]
+        &self.words[usize::from(self.header.head_words) + usize::from(self.header.user_words)..end]
     }
 
     /// Returns copies of other memory of the process: start address and words of each.
@@ -132,7 +199,7 @@ fn parse_header(bytes: &[u8]) -> Option<SampleHeader> {
         tail_sp: u64::from_le_bytes(fields.take()?),
         tail_fp: u64::from_le_bytes(fields.take()?),
         cpu: u32::from_le_bytes(fields.take()?),
-        kernel_frames: u16::from_le_bytes(fields.take()?),
+        head_words: u16::from_le_bytes(fields.take()?),
         user_words: u16::from_le_bytes(fields.take()?),
         tail_words: u16::from_le_bytes(fields.take()?),
         stop: fields.take::<1>()?[0],
@@ -165,12 +232,12 @@ impl StackSample {
     /// Returns a sample of these parts, for tests.
     pub(crate) fn of_parts(kernel: &[u64], user: &[u64], tail: &[u64], stop: Stop) -> Self {
         let header = SampleHeader {
-            kernel_frames: kernel.len() as u16,
+            head_words: kernel.len() as u16,
             user_words: user.len() as u16,
             tail_words: tail.len() as u16,
             ..SampleHeader::default()
         };
-        Self { event: EventType::Cpu, header, stop, words: [kernel, user, tail].concat().into() }
+        Self { event: SampledEvent::Cpu, header, stop, words: [kernel, user, tail].concat().into() }
     }
 }
 

@@ -35,6 +35,7 @@ use std::sync::Arc;
 
 use jvmprof_common::frame::UserFrame;
 
+use crate::hotspot::java_heap::HeapLayout;
 use crate::hotspot::stubs::analyze_native;
 use crate::hotspot::{JavaCache, LiveMemory};
 use crate::jit::cpython_trampolines::TrampolineArenas;
@@ -305,6 +306,11 @@ impl Symbolizer {
     /// `Arc` once it has changed.
     pub fn jvm_labels(&self, key: ProcessKey) -> Option<&Arc<JvmLabels>> {
         Some(self.processes.get(&key)?.java.attached()?.facts())
+    }
+
+    /// Returns how the objects of a process's JVM look, and its memory; `None` if it doesn't say.
+    pub fn java_heap(&self, key: ProcessKey) -> Option<(HeapLayout, LiveMemory)> {
+        self.processes.get(&key)?.java.attached()?.heap()
     }
 
     /// Why the kernel's frames have no names, if they have none.

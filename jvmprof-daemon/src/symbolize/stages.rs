@@ -200,7 +200,7 @@ impl Symbolizer {
             self.forget_frames();
         }
         let mut frames: Vec<Arc<Frame>> =
-            Vec::with_capacity(usize::from(sample.header.kernel_frames + sample.header.user_words) + 4);
+            Vec::with_capacity(usize::from(sample.header.head_words + sample.header.user_words) + 4);
         for (index, address) in sample.kernel().iter().enumerate() {
             let lookup = if index == 0 { *address } else { address.saturating_sub(1) };
             frames.push(self.kernel.frame(Avma(lookup)));

@@ -172,7 +172,7 @@ pub(crate) fn window(
     let mut frames = Frames::new();
     let mut shop = Vec::new();
     for _ in 0..samples {
-        shop.push(Sample { frames: stack(&mut frames, numbers, shape).into(), count: 1, value: 10_101_010 });
+        shop.push(Sample::of_events(stack(&mut frames, numbers, shape).into(), 1, 10_101_010));
     }
     let recursion: Vec<_> =
         (0..1_000).map(|_| frames.get("com.acme.shop.tax.Rules.evaluate", FrameKind::Java, 42)).collect();
@@ -205,7 +205,7 @@ pub(crate) fn window(
         event: EventType::Cpu,
         start,
         duration,
-        period_ns: 10_101_010,
+        period: 10_101_010,
         series: vec![series("java", "4242", "jvm", shop), series("postgres", "977", "native", postgres)],
     }
 }

@@ -140,7 +140,7 @@ fn the_largest_tree_stays_responsive() {
     let mut batch =
         window(SystemTime::now(), Duration::from_secs(10), 60_000, Shape::Wide, &mut Numbers::new(3));
     let frames: Vec<_> = (0..4_200).map(|depth| named(&format!("deep{}", depth % 900))).collect();
-    batch.series[0].samples.push(Sample { frames: frames.into(), count: 20_000, value: 20_000 * 10_000_000 });
+    batch.series[0].samples.push(Sample::of_events(frames.into(), 20_000, 20_000 * 10_000_000));
     let url = write(&batch, &folder.path().join("x.html"));
     let mut browser = Browser::start(1920, 1080);
     let start = Instant::now();
@@ -196,7 +196,7 @@ fn hostile_names_do_nothing() {
         event: EventType::Cpu,
         start: SystemTime::now(),
         duration: Duration::from_secs(1),
-        period_ns: 10_000_000,
+        period: 10_000_000,
         series: vec![
             Series { labels: labels("1"), samples: samples.clone() },
             Series { labels: labels("2"), samples },

@@ -1,17 +1,21 @@
 //! Walking the frames of a virtual thread that lie in the Java heap, from the return barrier on:
 //! the program `frozen`.
 
-use aya_ebpf::{macros::perf_event, programs::PerfEventContext};
+use aya_ebpf::{
+    macros::{perf_event, uprobe},
+    programs::{PerfEventContext, ProbeContext},
+};
 use jvmprof_common::{
     abi::{Counter, FRAMES_PER_PROGRAM, MAX_USER_FRAMES, SAMPLE_WORDS, Stop},
     address::{Avma, StackAddress},
     unwind::hotspot::continuation::{frozen_frames, stack_chunk},
 };
 
-use super::{FROZEN, UNWIND, WALKED, cache_lookup, tail_call, target::frame_target};
+use super::{WALKED, cache_lookup, target::frame_target};
 use crate::{
     counters::count,
-    emit::finish,
+    emit::{self, finish},
+    program_kind::{FROZEN, ProgramKind, UNWIND},
     scratch::{self, Copies, Scratch, ScratchSlot},
 };
 
@@ -19,15 +23,30 @@ use crate::{
 /// If that isn't possible, the stack ends there.
 #[perf_event]
 fn frozen(ctx: PerfEventContext) -> u32 {
-    let slot = ScratchSlot::of_clock();
+    run_frozen(&ctx);
+    0
+}
+
+#[uprobe]
+fn probe_frozen(ctx: ProbeContext) -> u32 {
+    run_frozen(&ctx);
+    0
+}
+
+#[inline(always)]
+fn run_frozen<C: ProgramKind>(ctx: &C) {
+    let Some(slot) = C::slot() else {
+        count(C::EVENT, Counter::UnwinderUnavailable);
+        return;
+    };
     let Some(scratch) = scratch::get(slot) else {
-        count(Counter::UnwinderUnavailable);
-        return 0;
+        emit::abandon::<C>(slot);
+        return;
     };
     for _ in 0..FRAMES_PER_PROGRAM {
         if scratch.frames >= MAX_USER_FRAMES as u64 {
-            finish(scratch, &ctx, Stop::DepthReached as u64);
-            return 0;
+            finish(scratch, ctx, Stop::DepthReached as u64);
+            return;
         }
         let stop = walk_frozen(slot.to_argument());
         if stop != WALKED {
@@ -35,18 +54,17 @@ fn frozen(ctx: PerfEventContext) -> u32 {
                 // What was found of that chunk isn't sure any more.
                 (scratch.frames, scratch.used) = (scratch.before_frozen[0], scratch.before_frozen[1]);
             }
-            finish(scratch, &ctx, stop);
-            return 0;
+            finish(scratch, ctx, stop);
+            return;
         }
         if scratch.frozen.entry == StackAddress(0) {
             // The carrier's frames are on a stack again.
-            tail_call(&ctx, UNWIND);
+            ctx.tail_call(UNWIND);
         }
     }
-    tail_call(&ctx, FROZEN);
+    ctx.tail_call(FROZEN);
     // The kernel's limit of tail calls.
-    finish(scratch, &ctx, Stop::DepthReached as u64);
-    0
+    finish(scratch, ctx, Stop::DepthReached as u64);
 }
 
 /// Appends the frame of [`Scratch::cursor`] to the sample, and moves the cursor and
@@ -127,7 +145,7 @@ extern "C" fn is_on_stack(slot: u64, first: u64, second: u64) -> u64 {
     let Some(scratch) = scratch::get(ScratchSlot::from_argument(slot)) else {
         return 1;
     };
-    let begin = scratch.header.kernel_frames as usize;
+    let begin = scratch.header.head_words as usize;
     let used = scratch.used as usize;
     for index in 0..YOUNGEST {
         let at = scratch.barrier_var.opaque((begin + index) as u64) as usize;

@@ -1,5 +1,6 @@
 //! Walking the user stack: the interrupted frame (the program `leaf`), then some frames a program
 //! (`unwind`, and [`frozen`] in the Java heap), one program after the other, until the stack ends.
+//! Uprobes have programs of their own that do the same (`probe_leaf` and so on).
 //!
 //! The walk's state is [`Scratch`]; each global function says what it reads and writes there. Each
 //! frame is looked for in the [`unwind_cache`] first; what isn't there is found by the tables and
@@ -13,9 +14,8 @@ mod target;
 pub mod unwind_cache;
 
 use aya_ebpf::{
-    macros::{map, perf_event},
-    maps::ProgramArray,
-    programs::PerfEventContext,
+    macros::{perf_event, uprobe},
+    programs::{PerfEventContext, ProbeContext},
 };
 use jvmprof_common::{
     abi::{Counter, FRAMES_PER_PROGRAM, MAX_USER_FRAMES, Stop},
@@ -27,43 +27,56 @@ use jvmprof_common::{
 
 use crate::{
     counters::count,
-    emit::finish,
+    emit::{self, finish},
+    program_kind::{FROZEN, ProgramKind, UNWIND},
     scratch::{self, Copies, Scratch, ScratchSlot},
     tables, user_memory,
 };
 use target::frame_target;
 use unwind_cache::CachedPc;
 
-/// Entry 0 is [`leaf`], entry 1 [`unwind`], entry 2 [`frozen`].
-#[map]
-static PROGRAMS: ProgramArray = ProgramArray::with_max_entries(3, 0);
-
-/// Continues in [`leaf`]; returns only if that isn't possible.
-#[inline(always)]
-pub fn start(ctx: &PerfEventContext) {
-    // SAFETY: the programs of the array have this context's type; a missing entry makes the call
-    // return.
-    unsafe { PROGRAMS.tail_call(ctx, 0) };
-}
-
 /// The interrupted frame: any instruction of any code, with all its registers.
 #[perf_event]
 fn leaf(ctx: PerfEventContext) -> u32 {
-    let slot = ScratchSlot::of_clock();
-    let Some(scratch) = scratch::get(slot) else {
-        count(Counter::UnwinderUnavailable);
-        return 0;
+    run_leaf(&ctx);
+    0
+}
+
+/// The frame of the function that an uprobe is at.
+#[uprobe]
+fn probe_leaf(ctx: ProbeContext) -> u32 {
+    run_leaf(&ctx);
+    0
+}
+
+#[perf_event]
+fn unwind(ctx: PerfEventContext) -> u32 {
+    run_unwind(&ctx);
+    0
+}
+
+#[uprobe]
+fn probe_unwind(ctx: ProbeContext) -> u32 {
+    run_unwind(&ctx);
+    0
+}
+
+#[inline(always)]
+fn run_leaf<C: ProgramKind>(ctx: &C) {
+    let Some(slot) = C::slot() else {
+        count(C::EVENT, Counter::UnwinderUnavailable);
+        return;
+    };
+    let (Some(scratch), Some(copies)) = (scratch::get(slot), scratch::copies(slot)) else {
+        emit::abandon::<C>(slot);
+        return;
     };
     if scratch.is_published == 0 {
         scratch.push(FrameWord::exact(scratch.cursor.pc.0).0);
         scratch.frames = 1;
-        finish(scratch, &ctx, Stop::UnknownProcess as u64);
-        return 0;
+        finish(scratch, ctx, Stop::UnknownProcess as u64);
+        return;
     }
-    let Some(copies) = scratch::copies(slot) else {
-        count(Counter::UnwinderUnavailable);
-        return 0;
-    };
     // SAFETY: nobody else uses the copies meanwhile. They are another sample's.
     unsafe {
         (*copies).window.clear();
@@ -78,52 +91,42 @@ fn leaf(ctx: PerfEventContext) -> u32 {
     };
     if stop != WALKED {
         if stop == Stop::Frozen as u64 {
-            tail_call(&ctx, FROZEN);
+            ctx.tail_call(FROZEN);
         }
-        finish(scratch, &ctx, stop);
-        return 0;
+        finish(scratch, ctx, stop);
+        return;
     }
-    tail_call(&ctx, UNWIND);
-    count(Counter::UnwinderUnavailable);
-    0
+    ctx.tail_call(UNWIND);
+    emit::abandon::<C>(slot);
 }
 
-#[perf_event]
-fn unwind(ctx: PerfEventContext) -> u32 {
-    let slot = ScratchSlot::of_clock();
+#[inline(always)]
+fn run_unwind<C: ProgramKind>(ctx: &C) {
+    let Some(slot) = C::slot() else {
+        count(C::EVENT, Counter::UnwinderUnavailable);
+        return;
+    };
     let Some(scratch) = scratch::get(slot) else {
-        count(Counter::UnwinderUnavailable);
-        return 0;
+        emit::abandon::<C>(slot);
+        return;
     };
     for _ in 0..FRAMES_PER_PROGRAM {
         if scratch.frames >= MAX_USER_FRAMES as u64 {
-            finish(scratch, &ctx, Stop::DepthReached as u64);
-            return 0;
+            finish(scratch, ctx, Stop::DepthReached as u64);
+            return;
         }
         let stop = walk_caller(slot.to_argument());
         if stop == Stop::Frozen as u64 {
-            tail_call(&ctx, FROZEN);
+            ctx.tail_call(FROZEN);
         }
         if stop != WALKED {
-            finish(scratch, &ctx, stop);
-            return 0;
+            finish(scratch, ctx, stop);
+            return;
         }
     }
-    tail_call(&ctx, UNWIND);
+    ctx.tail_call(UNWIND);
     // The kernel's limit of tail calls.
-    finish(scratch, &ctx, Stop::DepthReached as u64);
-    0
-}
-
-/// Entries of [`PROGRAMS`].
-pub const UNWIND: u32 = 1;
-pub const FROZEN: u32 = 2;
-
-/// Continues in another program; returns only if that isn't possible.
-#[inline(always)]
-pub fn tail_call(ctx: &PerfEventContext, program: u32) {
-    // SAFETY: as in `start`.
-    unsafe { PROGRAMS.tail_call(ctx, program) };
+    finish(scratch, ctx, Stop::DepthReached as u64);
 }
 
 /// [`walk_caller`] and the steps return this where there is a caller; else a [`Stop`].

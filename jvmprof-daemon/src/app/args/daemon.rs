@@ -77,6 +77,10 @@ pub struct DaemonArgs {
     #[command(flatten)]
     pub budget: BudgetArgs,
 
+    /// Profile allocation in the heaps of JVMs, too
+    #[arg(long)]
+    pub alloc_enabled: bool,
+
     #[command(flatten)]
     pub sampling: SamplingArgs,
 }

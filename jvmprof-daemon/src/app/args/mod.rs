@@ -1,5 +1,6 @@
 //! The command line: one type of arguments for each subcommand and for each subject.
 
+mod allocation;
 mod budget;
 mod collector;
 mod containers;
@@ -19,6 +20,7 @@ mod values;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
+pub use allocation::{AllocationArgs, ClassArg};
 pub use budget::BudgetArgs;
 pub use collector::CollectorArgs;
 pub use containers::ContainerArgs;
@@ -29,7 +31,7 @@ pub use inspect::InspectArgs;
 pub use labels::LabelArgs;
 pub use native_symbols::NativeArgs;
 pub(super) use native_symbols::parse_url;
-pub use record::RecordArgs;
+pub use record::{EventArg, RecordArgs};
 pub use remote_store::RemoteStoreArgs;
 pub use sampling::SamplingArgs;
 pub use telemetry::TelemetryArgs;

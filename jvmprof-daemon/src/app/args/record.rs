@@ -4,10 +4,19 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::sampling::SamplingArgs;
 use super::values::{DAY, duration};
+
+/// An event that can be recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum EventArg {
+    /// CPU time
+    Cpu,
+    /// Allocation in the heaps of JVMs
+    Alloc,
+}
 
 /// Arguments of `jvmprof record`.
 #[derive(Debug, Args)]
@@ -19,6 +28,10 @@ pub struct RecordArgs {
     /// Profile only this process (repeatable)
     #[arg(short, long = "pid", value_name = "PID", conflicts_with = "command")]
     pub pids: Vec<u32>,
+
+    /// What to record: `cpu`, `alloc` (allocation in the heaps of JVMs), or both: `cpu,alloc`
+    #[arg(short, long = "event", value_name = "EVENT", value_delimiter = ',', default_value = "cpu")]
+    pub events: Vec<EventArg>,
 
     /// How long, such as 10s, 5m or 1500ms [default: until Ctrl-C, or until the command or
     /// processes end]

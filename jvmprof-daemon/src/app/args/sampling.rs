@@ -2,6 +2,7 @@
 
 use clap::Args;
 
+use super::allocation::AllocationArgs;
 use super::native_symbols::NativeArgs;
 
 /// Flags for sampling, the same for `record` and `daemon`.
@@ -28,6 +29,9 @@ pub struct SamplingArgs {
                 inlined, _[n] native"
     )]
     pub java_frame_types: bool,
+
+    #[command(flatten)]
+    pub allocation: AllocationArgs,
 
     #[command(flatten)]
     pub native: NativeArgs,

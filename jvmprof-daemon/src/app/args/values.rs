@@ -21,3 +21,37 @@ pub(in crate::app) fn duration(
         Err(format!("must be {least} at least and {most} at most"))
     }
 }
+
+/// Reads a number of bytes within this range: `512KiB`, `4MiB`, `1GiB`, or a plain number.
+pub(in crate::app) fn bytes(
+    range: RangeInclusive<u64>,
+) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync {
+    const UNITS: [(&str, u32); 7] =
+        [("KiB", 10), ("MiB", 20), ("GiB", 30), ("K", 10), ("M", 20), ("G", 30), ("B", 0)];
+    move |text| {
+        let unit = UNITS.iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
+        let (number, shift) = unit.unwrap_or((text, 0));
+        let bytes = number.trim().parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
+        match bytes {
+            Some(bytes) if range.contains(&bytes) => Ok(bytes),
+            Some(_) => Err(format!("must be {} at least and {} at most", range.start(), range.end())),
+            None => Err("must be a number of bytes, such as 512KiB or 4MiB".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_units() {
+        let parse = bytes(1024..=1 << 30);
+        for (text, value) in [("512KiB", 512 << 10), ("4M", 4 << 20), ("2048", 2048), ("1 GiB", 1 << 30)] {
+            assert_eq!(parse(text), Ok(value), "{text}");
+        }
+        for text in ["", "KiB", "1kb", "-1", "1023", "2GiB", "99999999999GiB"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+}

@@ -53,7 +53,7 @@ pub(super) async fn profile(
     let debuginfod = native.debuginfod.clone();
     let mut shutdown = ShutdownSignals::new().context("cannot handle signals")?;
     let mut reloads = SighupReloader::new(settings).context("cannot handle signals")?;
-    let mut options = options(&args.sampling, None, native);
+    let mut options = options(&args.sampling, None, native, args.alloc_enabled);
     options.memory = daemon_memory(args);
     options.containers = args.container.options();
     options.labels = label_options(args);

@@ -59,14 +59,14 @@ mod tests {
         let main = frame(FrameKind::Native, &["main"]);
         let cut = frame(FrameKind::Marker, &["[truncated: x]"]);
         let samples = vec![
-            Sample { frames: vec![leaf.clone(), leaf, main.clone()].into(), count: 3, value: 3 },
-            Sample { frames: vec![main, cut].into(), count: 1, value: 1 },
+            Sample::of_events(vec![leaf.clone(), leaf, main.clone()].into(), 3, 3),
+            Sample::of_events(vec![main, cut].into(), 1, 1),
         ];
         let batch = Batch {
             event: EventType::Cpu,
             start: SystemTime::UNIX_EPOCH,
             duration: Duration::from_secs(1),
-            period_ns: 1,
+            period: 1,
             series: vec![Series { labels: LabelSet::new(), samples }],
         };
         let row = |name: &str, own, total| TopRow { name: name.to_owned(), own, total };

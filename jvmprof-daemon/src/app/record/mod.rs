@@ -1,5 +1,6 @@
 //! `jvmprof record`: profile processes, a command or the whole host into a file, now.
 
+mod allocation_summary;
 mod hottest_functions;
 mod output_files;
 pub mod paused_command;
@@ -17,14 +18,16 @@ use nix::unistd::Pid;
 use serde::Serialize;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::args::RecordArgs;
+use super::args::{EventArg, RecordArgs};
 use super::debuginfod_client;
 use super::pipeline_options::{node_name, options};
 use super::shutdown_signals::ShutdownSignals;
 use super::stdout::print_report;
 use crate::own_process::{SelfUsage, cpu_time};
-use crate::pipeline::{Counts, Pipeline};
+use crate::event_type::EventType;
+use crate::pipeline::{Counts, Flushed, Pipeline};
 use crate::profile::model::Batch;
+use allocation_summary::AllocationSummary;
 use hottest_functions::{TopRow, hottest_functions};
 use output_files::OutputFile;
 
@@ -34,6 +37,8 @@ const POLL_LIMIT: Duration = Duration::from_millis(200);
 /// Interval of checks whether the recorded processes run: they cost more than polls.
 const TARGET_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 const TOP_METHODS: usize = 10;
+/// Samples of CPU time per second and CPU where they aren't recorded.
+const FINDING_FREQUENCY: u32 = 19;
 /// Longest time for the last samples to be processed and named.
 const LAST_SAMPLES_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest time for the command to end after SIGTERM.
@@ -73,7 +78,14 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
     }
     let native = debuginfod_client::options(&args.sampling.native)?;
     let filter = (!pids.is_empty()).then(|| pids.clone());
-    let mut pipeline = match Pipeline::start(&options(&args.sampling, filter, native.clone())) {
+    let is_recorded = |event| args.events.contains(&event);
+    let mut pipeline_options =
+        options(&args.sampling, filter, native.clone(), is_recorded(EventArg::Alloc));
+    if !is_recorded(EventArg::Cpu) {
+        // JVMs are found by what runs.
+        pipeline_options.sampler.frequency = FINDING_FREQUENCY;
+    }
+    let mut pipeline = match Pipeline::start(&pipeline_options) {
         Ok(pipeline) => pipeline,
         Err(error) => {
             // Its pipe closes with it: the command never begins.
@@ -126,14 +138,15 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
         EndReason::Target | EndReason::Time => {}
     }
     debuginfod_client::wait_for_debug_files(&native, &mut pipeline).await;
-    let batch = pipeline.flush().batch;
+    let flushed = pipeline.flush();
     let counts = pipeline.counts();
+    let batches = recorded_batches(&args.events, flushed);
     let title = title(&args);
     let mut written = Vec::new();
     // One output that can't be written loses nothing of the others.
     let mut failed = None;
     for output in outputs {
-        match output.write(&batch, &title) {
+        match output.write(&batches, &title) {
             Ok(path) => written.push(path),
             Err(error) => {
                 eprintln!("jvmprof: {error:#}");
@@ -141,7 +154,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
             }
         }
     }
-    let summary = RecordingSummary::new(&batch, &counts, &pipeline, written, startup_cpu);
+    let summary = RecordingSummary::new(&batches, &counts, &pipeline, written, startup_cpu);
     if args.json {
         print_report(&(serde_json::to_string(&summary)? + "\n"))?;
     } else {
@@ -157,6 +170,23 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
         Some(error) => Err(error.context("not everything was written")),
         None => Ok(()),
     }
+}
+
+/// Returns the profiles of the events that were asked for, in the order of [`EventArg`].
+fn recorded_batches(events: &[EventArg], flushed: Flushed) -> Vec<Batch> {
+    let mut allocation = Batch { event: EventType::Allocation, series: Vec::new(), ..flushed.batch.clone() };
+    let mut batches = Vec::new();
+    if events.contains(&EventArg::Cpu) {
+        batches.push(flushed.batch);
+    }
+    if events.contains(&EventArg::Alloc) {
+        for batch in flushed.late.into_iter().filter(|batch| batch.event == EventType::Allocation) {
+            allocation.period = batch.period;
+            allocation.series.extend(batch.series);
+        }
+        batches.push(allocation);
+    }
+    batches
 }
 
 /// Checks that a process exists and isn't a thread of another one.
@@ -234,6 +264,8 @@ struct RecordingSummary {
     kernel: KernelSummary,
     daemon: DaemonSummary,
     top: Vec<TopRow>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allocation: Option<AllocationSummary>,
     outputs: Vec<PathBuf>,
     duration_ms: u64,
     clock: &'static str,
@@ -257,7 +289,7 @@ struct DaemonSummary {
 
 impl RecordingSummary {
     fn new(
-        batch: &Batch,
+        batches: &[Batch],
         counts: &Counts,
         pipeline: &Pipeline,
         outputs: Vec<PathBuf>,
@@ -265,6 +297,9 @@ impl RecordingSummary {
     ) -> Self {
         let (run_time_ns, run_count) = counts.kernel_run_time.unwrap_or((0, 0));
         let usage = SelfUsage::now();
+        let of_event = |event| batches.iter().find(|batch| batch.event == event);
+        let (cpu, allocated) = (of_event(EventType::Cpu), of_event(EventType::Allocation));
+        let batch = &batches[0];
         let milliseconds = |duration: Duration| duration.as_secs_f64() * 1e3;
         Self {
             samples: counts.samples(),
@@ -280,11 +315,12 @@ impl RecordingSummary {
                 startup_cpu_ms: startup_cpu.map(milliseconds),
                 peak_rss_bytes: usage.peak_rss_bytes,
             },
-            top: hottest_functions(batch, TOP_METHODS),
+            top: cpu.map(|batch| hottest_functions(batch, TOP_METHODS)).unwrap_or_default(),
+            allocation: allocated.map(|batch| AllocationSummary::new(batch, &counts.allocation)),
             outputs,
             duration_ms: u64::try_from(batch.duration.as_millis()).unwrap_or(u64::MAX),
             clock: pipeline.clock().as_str(),
-            period_ns: batch.period_ns,
+            period_ns: batch.period,
         }
     }
 
@@ -309,6 +345,9 @@ impl RecordingSummary {
         }
         for row in &self.top {
             eprintln!("{:>6.2} % {:>6.2} %  {}", percent(row.own), percent(row.total), row.name);
+        }
+        if let Some(allocation) = &self.allocation {
+            allocation.print();
         }
         for path in &self.outputs {
             eprintln!("wrote {}", path.display());

@@ -52,15 +52,16 @@ impl OutputFile {
         Ok(Self { path: path.to_owned(), format, file })
     }
 
-    /// Writes the profile and gives the file its name.
+    /// Writes the profiles and gives the file its name. A picture shows the first one.
     ///
     /// # Errors
     /// The disk is full, or the folder is gone.
-    pub(super) fn write(self, batch: &Batch, title: &str) -> anyhow::Result<PathBuf> {
+    pub(super) fn write(self, batches: &[Batch], title: &str) -> anyhow::Result<PathBuf> {
         let context = || format!("cannot write {}", self.path.display());
+        let batch = &batches[0];
         let mut out = BufWriter::new(self.file.as_file());
         match self.format {
-            Format::Pprof => out.write_all(&pprof::to_bytes(&pprof::for_file(batch))?),
+            Format::Pprof => out.write_all(&pprof::to_bytes(&pprof::for_file(batches))?),
             Format::Folded => folded_stacks::write(batch, folded_stacks::Annotation::Kernel, &mut out),
             Format::Svg => flamegraph_svg::write(batch, title, &mut out).map_err(std::io::Error::other),
             Format::Html => record_html::write_html(batch, title, &mut out).map_err(std::io::Error::other),

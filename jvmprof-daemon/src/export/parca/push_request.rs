@@ -96,7 +96,7 @@ pub fn requests(batch: &Batch, max_bytes: usize) -> io::Result<Vec<PushRequest>>
         let encoded = encode(batch.event, series, &profiles.of(series), &mut compressor)?;
         // Tag and length of the series in the request: at most 6 bytes below 2 GiB.
         let bytes = encoded.encoded_len() + 6;
-        let samples = series.samples.iter().map(|sample| sample.count).sum::<u64>();
+        let samples = series.events();
         match requests.last_mut() {
             Some(request) if bytes <= room => {
                 request.message.series.push(encoded);

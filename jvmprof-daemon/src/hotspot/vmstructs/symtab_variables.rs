@@ -25,7 +25,7 @@ const MAX_TABLE_BYTES: u64 = 256 << 20;
 /// Bytes that are in memory at once.
 const PIECE: u64 = 96 << 10;
 /// Bytes of a symbol in the file.
-const ENTRY: u64 = size_of::<Sym64<Le>>() as u64;
+pub(crate) const ENTRY: u64 = size_of::<Sym64<Le>>() as u64;
 /// Builds of JVMs that are remembered, at most: all are forgotten then.
 const MAX_BUILDS: usize = 64;
 /// Bytes of a file that must be in the JVM's memory, too: program headers and, behind them, the
@@ -157,7 +157,7 @@ fn find_strings<S: ByteSource>(
 
 /// Reads a section in pieces, each `overlap` bytes longer than what the next one is ahead of it,
 /// and hands on where they begin in it.
-fn each_piece<S: ByteSource>(
+pub(crate) fn each_piece<S: ByteSource>(
     file: &ElfFile<S>,
     section: &Section,
     overlap: u64,

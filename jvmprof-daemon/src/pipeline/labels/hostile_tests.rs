@@ -54,13 +54,13 @@ fn hostile(dir: &std::path::Path) -> Killed {
 
 /// The label sets of what a backend would get.
 fn sent(labels: &LabelSet) -> Vec<Vec<(String, String)>> {
-    let samples = vec![Sample { frames: [].into(), count: 1, value: 1 }];
+    let samples = vec![Sample::of_events([].into(), 1, 1)];
     let series = vec![Series { labels: labels.clone(), samples }];
     let batch = Batch {
         event: EventType::Cpu,
         start: SystemTime::now(),
         duration: Duration::from_secs(1),
-        period_ns: 1,
+        period: 1,
         series,
     };
     let requests = requests(&batch, 1 << 20).expect("it can be encoded");

@@ -136,6 +136,11 @@ impl Targets {
         owner
     }
 
+    /// Whose a process's samples are that are of no thread.
+    pub(super) fn owner_of(&self, process: ProcessKey) -> Owner {
+        Owner { process, thread_name: 0, tid: 0, cpu: 0, generation: self.generation }
+    }
+
     /// True if it was seen before.
     pub(super) fn knows(&self, key: ProcessKey) -> bool {
         self.known.contains_key(&key)

@@ -98,12 +98,12 @@ fn names_of_processes_are_values_and_nothing_else() {
     let process = table.get(5_000_000).expect("it was told of");
     let labels = labels_of(process, None, "host");
     assert_eq!((&*labels["comm"], &*labels["pid"]), ("x\",pid=\"1\"} {a ", "5000000"));
-    let samples = vec![crate::profile::model::Sample { frames: [].into(), count: 1, value: 1 }];
+    let samples = vec![crate::profile::model::Sample::of_events([].into(), 1, 1)];
     let batch = Batch {
         event: EventType::Cpu,
         start: SystemTime::now(),
         duration: Duration::from_secs(1),
-        period_ns: 1,
+        period: 1,
         series: vec![Series { labels: labels.clone(), samples }],
     };
     let dir = tempfile::tempdir().expect("a folder");

@@ -13,7 +13,7 @@ use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::event_type::EventType;
-use crate::profile::aggregate::{Aggregator, LabelDecision, SeriesLimit, Window};
+use crate::profile::aggregate::{Aggregator, LabelDecision, SampleWeight, SeriesLimit, Window};
 use crate::profile::model::{Batch, Frame};
 
 /// The clocks agree to this; more is a step or a suspend.
@@ -81,7 +81,8 @@ pub struct ClockCounts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ProfileKey {
     event: EventType,
-    period_ns: u64,
+    /// See [`Batch::period`].
+    period: u64,
 }
 
 /// The open window, and the samples of earlier ones that still have no labels. `K` identifies the
@@ -112,7 +113,7 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         let now = Clocks::now();
         Self {
             aggregators: BTreeMap::new(),
-            cpu: ProfileKey { event: EventType::Cpu, period_ns },
+            cpu: ProfileKey { event: EventType::Cpu, period: period_ns },
             limit,
             stack_bytes,
             over_limit: 0,
@@ -130,11 +131,11 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         self.last_read = self.began;
     }
 
-    /// The aggregator of an event's samples with this period, ns.
-    pub(super) fn aggregator(&mut self, event: EventType, period_ns: u64) -> &mut Aggregator<K> {
+    /// Returns the aggregator of an event's samples with this period.
+    pub(super) fn aggregator(&mut self, event: EventType, period: u64) -> &mut Aggregator<K> {
         let (limit, bytes) = (&self.limit, self.stack_bytes);
         let new = || Aggregator::new(limit.clone()).with_stack_bytes(bytes);
-        self.aggregators.entry(ProfileKey { event, period_ns }).or_insert_with(new)
+        self.aggregators.entry(ProfileKey { event, period }).or_insert_with(new)
     }
 
     /// Another limit of series from now on.
@@ -173,10 +174,10 @@ impl<K: Copy + Eq + Hash> Windows<K> {
     /// Samples of CPU time have another period from now on. The next flush ends the window of the
     /// old one, as of now; what has the new period already stays for the flush after that.
     pub(super) fn change_period(&mut self, period_ns: u64) {
-        if period_ns != self.cpu.period_ns && self.ending.is_none() {
+        if period_ns != self.cpu.period && self.ending.is_none() {
             self.ending = Some((self.cpu, Clocks::now()));
         }
-        self.cpu.period_ns = period_ns;
+        self.cpu.period = period_ns;
     }
 
     /// Reads the clocks. Returns true if the host was suspended: the window should end then.
@@ -207,14 +208,15 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         self.counts
     }
 
-    /// Ends the window and begins the next one. For `finish` and `labels` see
-    /// [`Aggregator::flush`].
+    /// Ends the window and begins the next one. For `finish`, `labels` and `estimate` see
+    /// [`Aggregator::flush`]; the last is for events that don't stand for themselves.
     pub(super) fn flush(
         &mut self,
         finish: impl FnMut(K, &mut [Arc<Frame>]),
         labels: impl FnMut(K, u64) -> LabelDecision,
+        estimate: impl FnMut(K, SampleWeight) -> (u64, u64),
     ) -> Flushed {
-        self.flush_at(Clocks::now(), finish, labels)
+        self.flush_at(Clocks::now(), finish, labels, estimate)
     }
 
     fn flush_at(
@@ -222,6 +224,7 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         now: Clocks,
         mut finish: impl FnMut(K, &mut [Arc<Frame>]),
         mut labels: impl FnMut(K, u64) -> LabelDecision,
+        mut estimate: impl FnMut(K, SampleWeight) -> (u64, u64),
     ) -> Flushed {
         let (cpu, end) = self.ending.take().unwrap_or((self.cpu, now));
         let stays = |key| key == self.cpu && key != cpu;
@@ -230,10 +233,13 @@ impl<K: Copy + Eq + Hash> Windows<K> {
             now.wall.checked_sub(now.boot.saturating_sub(self.began.boot)).unwrap_or(SystemTime::UNIX_EPOCH);
         let duration = end.monotonic.saturating_sub(self.began.monotonic);
         self.began = end;
-        let window = |ProfileKey { event, period_ns }| Window { event, start, duration, period_ns };
+        let window = |ProfileKey { event, period }| Window { event, start, duration, period };
         let (mut batch, mut late) = (window(cpu).batch(Vec::new()), Vec::new());
         for (&key, aggregator) in self.aggregators.iter_mut().filter(|(key, _)| !stays(**key)) {
-            let flushed = aggregator.flush(window(key), &mut finish, &mut labels);
+            let flushed = aggregator.flush(window(key), &mut finish, &mut labels, |owner, weight| match key.event {
+                EventType::Cpu => (weight.count, weight.value),
+                EventType::Allocation => estimate(owner, weight),
+            });
             if key == cpu {
                 batch = flushed;
             } else if !flushed.series.is_empty() {

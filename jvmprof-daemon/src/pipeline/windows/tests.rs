@@ -28,7 +28,7 @@ fn stack() -> NamedStack {
 }
 
 fn of_cpu(period_ns: u64) -> ProfileKey {
-    ProfileKey { event: EventType::Cpu, period_ns }
+    ProfileKey { event: EventType::Cpu, period: period_ns }
 }
 
 fn cpu(windows: &mut Windows<u32>, period_ns: u64) -> &mut Aggregator<u32> {
@@ -42,12 +42,12 @@ fn labels(name: &str) -> Arc<LabelSet> {
 /// Start (Unix seconds), duration (seconds), period, samples.
 fn facts(batch: &Batch) -> (u64, u64, u64, u64) {
     let start = batch.start.duration_since(UNIX_EPOCH).expect("after 1970");
-    (start.as_secs(), batch.duration.as_secs(), batch.period_ns, batch.samples())
+    (start.as_secs(), batch.duration.as_secs(), batch.period, batch.samples())
 }
 
 fn add(windows: &mut Windows<u32>, period_ns: u64, count: u64) {
     for _ in 0..count {
-        cpu(windows, period_ns).add(&labels("known"), 1, stack(), period_ns);
+        cpu(windows, period_ns).add(&labels("known"), 1, stack(), SampleWeight::of_value(period_ns));
     }
 }
 

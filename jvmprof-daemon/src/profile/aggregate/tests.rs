@@ -17,7 +17,7 @@ fn stack(frames: Vec<Arc<Frame>>, pending: bool) -> NamedStack {
 
 fn window(start: u64) -> Window {
     let start = SystemTime::UNIX_EPOCH + Duration::from_secs(start);
-    Window { event: EventType::Cpu, start, duration: Duration::from_secs(10), period_ns: 10 }
+    Window { event: EventType::Cpu, start, duration: Duration::from_secs(10), period: 10 }
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn stacks_without_room_are_counted_as_one_that_says_so() {
         event: EventType::Cpu,
         start: SystemTime::UNIX_EPOCH,
         duration: Duration::from_secs(1),
-        period_ns: 10,
+        period: 10,
     };
     let batch = aggregator.flush(window, |_, _| {}, |_, _| LabelDecision::Awaited);
     assert_eq!(batch.samples(), 1002);
@@ -107,7 +107,7 @@ fn pending_stacks_are_shown_once_more_with_their_owner() {
 
 #[test]
 fn what_waits_for_labels_goes_out_with_its_own_windows_time() {
-    let (first, second) = (window(0), Window { period_ns: 20, ..window(10) });
+    let (first, second) = (window(0), Window { period: 20, ..window(10) });
     let (main, leaf) = (frame("main"), frame("leaf"));
     let mut aggregator = Aggregator::new(None);
     aggregator.add(&labels("1"), 1, stack(vec![main.clone()], false), 10);
@@ -134,11 +134,11 @@ fn what_waits_for_labels_goes_out_with_its_own_windows_time() {
     assert_eq!(asked, [(2, 1)]);
     assert_eq!(late.len(), 1);
     assert_eq!((late[0].samples(), &*late[0].series[0].labels["pid"]), (1, "2"));
-    let Batch { start, duration, period_ns, .. } = late[0];
-    assert_eq!(Window { event: EventType::Cpu, start, duration, period_ns }, first);
+    let Batch { start, duration, period, .. } = late[0];
+    assert_eq!(Window { event: EventType::Cpu, start, duration, period }, first);
     assert!(aggregator.unlabelled_owners().eq([2]), "the second window's sample goes out with that window");
     let batch = aggregator.flush(second, |_, _| {}, |_, _| LabelDecision::Labels(labels("2")));
-    assert_eq!((batch.samples(), batch.start, batch.period_ns), (1, second.start, 20));
+    assert_eq!((batch.samples(), batch.start, batch.period), (1, second.start, 20));
     assert!(aggregator.is_empty());
 }
 

@@ -15,6 +15,7 @@ impl From<FrameKind> for NodeKind {
             FrameKind::Native => Self::Native,
             FrameKind::Jit => Self::Jit,
             FrameKind::Java => Self::Java,
+            FrameKind::Class => Self::Class,
             FrameKind::Marker => Self::Marker,
         }
     }
@@ -34,7 +35,7 @@ impl TreeBuilder {
                 for frame in sample.frames.iter().rev() {
                     frames.extend(self, &mut path, frame);
                 }
-                self.add(&path, sample.count);
+                self.add(&path, batch.shown(sample));
             }
         }
     }

@@ -12,6 +12,7 @@ fn kind_of_mapping(file: &str) -> NodeKind {
     match file {
         "jvm" => NodeKind::Java,
         "[jit]" => NodeKind::Jit,
+        "[class]" => NodeKind::Class,
         "[kernel.kallsyms]" => NodeKind::Kernel,
         _ => NodeKind::Native,
     }

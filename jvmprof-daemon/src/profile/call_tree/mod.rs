@@ -55,6 +55,8 @@ pub enum NodeKind {
     Marker = 6,
     /// Callees that were cut to keep the tree within its bound.
     Pruned = 7,
+    /// Not code: the class of an object.
+    Class = 8,
 }
 
 impl Serialize for NodeKind {

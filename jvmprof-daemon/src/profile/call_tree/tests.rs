@@ -214,7 +214,7 @@ fn batch(samples: Vec<Sample>, labels: &[(&str, &str)]) -> Batch {
         event: EventType::Cpu,
         start: SystemTime::UNIX_EPOCH,
         duration: Duration::from_secs(10),
-        period_ns: 10_101_010,
+        period: 10_101_010,
         series: vec![Series { labels, samples }],
     }
 }
@@ -254,7 +254,7 @@ fn frames_without_symbol_are_one_node_by_file() {
         placed("libx.so+x"),
     ];
     let samples =
-        frames.map(|frame| Sample { frames: vec![frame].into(), count: 1, value: 10_101_010 }).to_vec();
+        frames.map(|frame| Sample::of_events(vec![frame].into(), 1, 10_101_010)).to_vec();
     let mut builder = TreeBuilder::default();
     builder.add_batch(&batch(samples, &[]), |_| None);
     let tree = builder.finish(PAGE_NODES);

@@ -48,16 +48,34 @@ impl<'a> Pushed<'a> {
     }
 }
 
-/// The profile of all series for a file: of CPU time `samples/count` and `cpu/nanoseconds`, series
-/// labels as sample labels.
-pub fn for_file(batch: &Batch) -> Profile {
-    let mut builder = Builder::new(batch.event.descriptor().sample_types);
-    builder.begin(batch);
-    for series in &batch.series {
-        let labels = builder.labels(&series.labels);
-        builder.add(series, &labels);
+/// Returns the profile of all series for a file, series labels as sample labels: of CPU time
+/// `samples/count` and `cpu/nanoseconds`. Batches of several events have the types of all of them,
+/// and the period of the first.
+pub fn for_file(batches: &[Batch]) -> Profile {
+    let types = |batch: &Batch| batch.event.descriptor().sample_types;
+    let Some(first) = batches.first() else { return Profile::default() };
+    let mut builder = Builder::new(types(first));
+    builder.begin(first);
+    for batch in &batches[1..] {
+        let more: Vec<ValueType> = types(batch).iter().map(|of| builder.value_type(of)).collect();
+        builder.profile.sample_type.extend(more);
     }
-    builder.finish(main_binary(&batch.series))
+    let all: usize = batches.iter().map(|batch| types(batch).len()).sum();
+    let mut before = 0;
+    for batch in batches {
+        let begin = builder.profile.sample.len();
+        builder.sample_types = types(batch);
+        for series in &batch.series {
+            let labels = builder.labels(&series.labels);
+            builder.add(series, &labels);
+        }
+        for sample in &mut builder.profile.sample[begin..] {
+            sample.value.splice(0..0, std::iter::repeat_n(0, before));
+            sample.value.resize(all, 0);
+        }
+        before += types(batch).len();
+    }
+    builder.finish(main_binary(batches.iter().flat_map(|batch| &batch.series)))
 }
 
 /// The profile as it lies on disk and travels: encoded and gzipped.
@@ -145,7 +163,7 @@ impl<'a> Builder<'a> {
         self.string("");
         self.profile.sample_type = self.sample_types.iter().map(|of| self.value_type(of)).collect();
         self.profile.period_type = Some(self.value_type(&batch.event.descriptor().period_type));
-        self.profile.period = i64::try_from(batch.period_ns).unwrap_or(i64::MAX);
+        self.profile.period = i64::try_from(batch.period).unwrap_or(i64::MAX);
         let since_epoch = batch.start.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         self.profile.time_nanos = nanos(since_epoch);
         // Zero would make it a profile of another type for Parca: only a delta has a duration.

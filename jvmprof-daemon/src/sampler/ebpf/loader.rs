@@ -1,8 +1,9 @@
 //! Loading of the eBPF object: sizes of its maps, and offsets of kernel structures as globals.
 
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
-use jvmprof_common::abi::globals;
+use jvmprof_common::abi::{PROBE_SLOTS, globals};
 
+use super::allocation_maps;
 use super::btf::Btf;
 use super::maps::MapSizes;
 use super::object::program_error;
@@ -13,7 +14,7 @@ use crate::sampler::options::SamplerOptions;
 /// Built by `cargo xtask ebpf` and committed, so that a build needs no eBPF toolchain.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../ebpf/jvmprof.bpf.o");
 
-/// Scratch memory of the unwinder and its caches, a slot for each CPU.
+/// Scratch memory of the unwinder and its caches, a slot for each CPU and then those of uprobes.
 const SCRATCH: &str = "SCRATCH";
 pub(super) const NEW_MAPPING: &str = "new_mapping";
 /// The kernel's function that [`NEW_MAPPING`] is attached to.
@@ -43,9 +44,12 @@ pub(super) fn load(
     let log = u32::from(options.kernel_log);
     let log_level: u8 = if options.kernel_log { aya_log::Level::Debug as u8 } else { 0 };
     let mut loader = EbpfLoader::new();
-    for (name, entries) in MapSizes::of_machine().entries() {
+    let sizes = MapSizes::of_machine().entries().into_iter();
+    for (name, entries) in sizes.chain(allocation_maps::sizes(options.allocation)) {
         loader.map_max_entries(name, entries);
     }
+    let cpus = online_cpus::possible()?;
+    let probe_slots = if options.allocation { PROBE_SLOTS } else { 0 };
     // No relocation needs the kernel's types, which take tens of megabytes.
     loader
         .btf(None)
@@ -64,10 +68,11 @@ pub(super) fn load(
         .override_global(globals::AREA_LENGTH, &area_length, true)
         .override_global(globals::FILTER, &filter, true)
         .override_global(globals::WAKEUP_BYTES, &wakeup_bytes, true)
+        .override_global(globals::FIRST_PROBE_SLOT, &cpus, true)
         .override_global(globals::LOG, &log, true)
         .override_global(aya_log::LEVEL, &log_level, true)
         .map_max_entries(RING, options.ring_bytes.next_power_of_two().max(4096))
-        .map_max_entries(SCRATCH, online_cpus::possible()?)
+        .map_max_entries(SCRATCH, cpus + probe_slots)
         .load(OBJECT)
         .map_err(SamplerError::Load)
 }

@@ -9,6 +9,7 @@ use jvmprof_common::tables::{
     CHUNK_ROWS, MAX_RULES, PackedRule, ProcessEntry, Region, RowChunk, RowPage, RowTable,
 };
 
+use super::allocation_maps::AllocationMaps;
 use super::dropped_processes::DroppedProcesses;
 use super::kernel_symbols::KernelSymbolizer;
 use super::object::{PodValue, impl_pod, map_error, take_map};
@@ -95,6 +96,7 @@ pub struct BpfMaps {
     rules: Array<MapData, PodValue<PackedRule>>,
     jvms: Array<MapData, PodValue<Jvm>>,
     dropped: Option<DroppedProcesses>,
+    allocation: Option<AllocationMaps>,
     kernel_symbolizer: Option<KernelSymbolizer>,
 }
 
@@ -116,6 +118,7 @@ impl BpfMaps {
             rules: take_map(ebpf, RULES)?,
             jvms: take_map(ebpf, JVMS)?,
             dropped: Some(DroppedProcesses::of(ebpf)?),
+            allocation: None,
             kernel_symbolizer: KernelSymbolizer::of(ebpf)
                 .inspect_err(|error| tracing::warn!(%error, "kernel frames have no names"))
                 .ok(),
@@ -125,6 +128,15 @@ impl BpfMaps {
     /// Takes the map of processes that aren't sampled; `None` the second time.
     pub fn take_dropped_processes(&mut self) -> Option<DroppedProcesses> {
         self.dropped.take()
+    }
+
+    pub(super) fn set_allocation(&mut self, maps: AllocationMaps) {
+        self.allocation = Some(maps);
+    }
+
+    /// Takes the maps of allocation; `None` the second time, and where it isn't profiled.
+    pub fn take_allocation(&mut self) -> Option<AllocationMaps> {
+        self.allocation.take()
     }
 
     /// Takes the program that symbolizes kernel addresses; `None` the second time.

@@ -1,5 +1,7 @@
 //! The kernel programs: loading, attaching, their maps, and what the verifier makes of them.
 
+pub(super) mod allocation_maps;
+pub(super) mod allocation_probes;
 pub mod btf;
 pub(super) mod dropped_processes;
 pub(super) mod kernel_symbols;

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 use aya::maps::{HashMap, MapData, PerCpuArray, ProgramArray, RingBuf};
 use aya::programs::perf_event::{
@@ -13,18 +14,20 @@ use aya::programs::{FEntry, PerfEvent, ProgramError, RawTracePoint};
 use aya::sys::{Stats, enable_stats};
 use aya::{Ebpf, VerifierLogLevel};
 use aya_log::EbpfLogger;
-use jvmprof_common::abi::{Counter, PROFILED_PIDS, Stop};
+use jvmprof_common::abi::{Counter, Event, PROFILED_PIDS, Stop};
 
+use super::allocation_maps::AllocationMaps;
+use super::allocation_probes::{AllocationFunctions, AllocationProbes, AttachedProbes};
 use super::btf::Btf;
 use super::loader::{MAPPED, NEW_MAPPING, RING, load, mapped_function};
 use super::maps::{BpfMaps, MapSizes};
 use super::object::{map_error, program, program_error, take_map};
 use crate::clock::monotonic_ns;
-use crate::sampler::counts::SamplerCounts;
+use crate::sampler::counts::{EventCounts, SamplerCounts};
 use crate::sampler::error::SamplerError;
 use crate::sampler::event::{KernelEvent, KernelEventKind};
 use crate::sampler::options::{SampleClock, SamplerOptions};
-use crate::sampler::sample::StackSample;
+use crate::sampler::sample::RingRecord;
 use crate::sampler::sampling_period::FrequencyChange;
 
 const SAMPLE: &str = "sample";
@@ -36,7 +39,7 @@ const EXEC: &str = "process_exec";
 const UNMAPPED_AREA: &str = "unmapped_area";
 const COUNTERS: &str = "COUNTERS";
 /// Counters of one CPU.
-type CpuCounters = [u64; Counter::LEN as usize];
+type CpuCounters = [u64; Counter::LEN as usize * Event::ALL.len()];
 const PROGRAMS: &str = "PROGRAMS";
 
 pub(in crate::sampler) struct KernelPrograms {
@@ -47,6 +50,8 @@ pub(in crate::sampler) struct KernelPrograms {
     _pids: HashMap<MapData, u32, u8>,
     /// Keeps the map of the tail calls' targets alive.
     _targets: ProgramArray<MapData>,
+    /// Those of allocation, where it is profiled.
+    probes: Option<AllocationProbes>,
     links: BTreeMap<u32, PerfEventLinkId>,
     clock: SampleClock,
     frequency: u64,
@@ -89,6 +94,7 @@ impl KernelPrograms {
             })?;
             targets.set(index, &target, 0).map_err(map_error(PROGRAMS))?;
         }
+        let probes = options.allocation.then(|| AllocationProbes::load(&mut ebpf)).transpose()?;
         let mut pids: HashMap<_, u32, u8> = take_map(&mut ebpf, PROFILED_PIDS)?;
         for pid in options.pids.iter().flatten() {
             pids.insert(pid, 1, 0).map_err(map_error(PROFILED_PIDS))?;
@@ -106,13 +112,17 @@ impl KernelPrograms {
                 Err(error) => tracing::warn!(%error, "{NO_MAPPING_PROGRAM}"),
             }
         }
-        let tables = BpfMaps::of(&mut ebpf, MapSizes::of_machine())?;
+        let mut tables = BpfMaps::of(&mut ebpf, MapSizes::of_machine())?;
+        if options.allocation {
+            tables.set_allocation(AllocationMaps::of(&mut ebpf)?);
+        }
         program::<&mut PerfEvent>(&mut ebpf, SAMPLE)?.load().map_err(program_error(SAMPLE))?;
         let mut programs = Self {
             ring: take_map(&mut ebpf, RING)?,
             counters: take_map(&mut ebpf, COUNTERS)?,
             _pids: pids,
             _targets: targets,
+            probes,
             links: BTreeMap::new(),
             clock: SampleClock::Cycles,
             frequency: u64::from(options.frequency),
@@ -182,12 +192,13 @@ impl KernelPrograms {
     pub(in crate::sampler) fn drain(&mut self, handle: &mut impl FnMut(KernelEvent)) -> u64 {
         let mut malformed = 0;
         while let Some(record) = self.ring.next() {
-            match StackSample::parse(&record) {
-                Ok(sample) => {
-                    handle(KernelEvent {
-                        time_ns: sample.header.time_ns,
-                        kind: KernelEventKind::Sample(sample),
-                    });
+            match RingRecord::parse(&record) {
+                Ok(RingRecord::Sample(sample)) => handle(KernelEvent {
+                    time_ns: sample.header.time_ns,
+                    kind: KernelEventKind::Sample(sample),
+                }),
+                Ok(RingRecord::Tlab(tlab)) => {
+                    handle(KernelEvent { time_ns: tlab.time_ns, kind: KernelEventKind::Tlab(tlab) });
                 }
                 Err(_) => malformed += 1,
             }
@@ -207,8 +218,29 @@ impl KernelPrograms {
             }
         };
         let sum = |index: u32| of_cpus.iter().map(|counters| counters[index as usize]).sum();
-        counts.counters = Counter::ALL.map(|counter| sum(counter as u32));
-        counts.stops = Stop::ALL.map(|stop| sum(Counter::StopBase as u32 + stop as u32));
+        counts.events = Event::ALL.map(|event| {
+            let first = event.first_counter();
+            EventCounts {
+                counters: Counter::ALL.map(|counter| sum(first + counter as u32)),
+                stops: Stop::ALL.map(|stop| sum(first + Counter::StopBase as u32 + stop as u32)),
+            }
+        });
+    }
+
+    /// Attaches the uprobes of allocation to a libjvm.
+    pub(in crate::sampler) fn attach_probes(
+        &mut self,
+        file: &Path,
+        functions: AllocationFunctions,
+    ) -> Result<AttachedProbes, SamplerError> {
+        let probes = self.probes.as_ref().ok_or(SamplerError::Object { kind: "program", name: "uprobe" })?;
+        probes.attach(&mut self.ebpf, file, functions)
+    }
+
+    pub(in crate::sampler) fn detach_probes(&mut self, attached: AttachedProbes) {
+        if let Some(probes) = &self.probes {
+            probes.detach(&mut self.ebpf, attached);
+        }
     }
 
     pub(in crate::sampler) fn run_time(&self) -> Option<(u64, u64)> {

@@ -10,6 +10,7 @@ use std::time::Instant;
 use jvmprof_common::frame::UserFrame;
 use jvmprof_common::jvm::Jvm;
 
+use crate::hotspot::java_heap::HeapLayout;
 use crate::hotspot::stubs::StubRows;
 use crate::hotspot::{
     Callee, Hotspot, HotspotError, JavaCache, JavaFrame, LiveMemory, NamingError, PhysicalFrame,
@@ -280,6 +281,11 @@ impl AttachedJvm {
 
     pub(in crate::symbolize) fn stubs(&self) -> &StubRows {
         &self.stubs
+    }
+
+    /// Returns how its objects look; `None` if it doesn't say.
+    pub(in crate::symbolize) fn heap(&self) -> Option<(HeapLayout, LiveMemory)> {
+        Some((self.hotspot.heap_layout()?, self.hotspot.memory))
     }
 
     pub(in crate::symbolize) fn memory(&self) -> LiveMemory {

@@ -39,7 +39,7 @@ pub(in crate::symbolize) struct WholeStackCache {
 struct Kept {
     words: Box<[u64]>,
     /// What the words alone don't tell: where the user's begin, and what they end at.
-    kernel_frames: u16,
+    head_words: u16,
     stop: Stop,
     frames: Arc<[Arc<Frame>]>,
 }
@@ -57,7 +57,7 @@ impl WholeStackCache {
         }
         let words = sample.all_words();
         let kept = self.by_hash.get(&self.hasher.hash_one(words))?;
-        let is_it = kept.kernel_frames == sample.header.kernel_frames
+        let is_it = kept.head_words == sample.header.head_words
             && kept.stop == sample.stop
             && *kept.words == *words;
         is_it.then(|| SymbolizedStack {
@@ -80,9 +80,9 @@ impl WholeStackCache {
         }
         if is_walked(sample) && sample.words() <= MAX_WORDS {
             self.bytes += STACK_BYTES + 8 * (sample.words() + frames.len());
-            let (kernel_frames, stop) = (sample.header.kernel_frames, sample.stop);
+            let (head_words, stop) = (sample.header.head_words, sample.stop);
             let words = sample.all_words();
-            let kept = Kept { words: words.into(), kernel_frames, stop, frames: Arc::clone(frames) };
+            let kept = Kept { words: words.into(), head_words, stop, frames: Arc::clone(frames) };
             // Mostly in place of one that only differs in what the words don't tell.
             if let Some(old) = self.by_hash.insert(self.hasher.hash_one(words), kept) {
                 self.bytes -= STACK_BYTES + 8 * (old.words.len() + old.frames.len());

@@ -55,7 +55,7 @@ pub(super) const METRICS: &[Metric] = &[
         "jvmprof_kernel_walks",
         "Walks of user stacks in the kernel, by where they ended; the daemon goes on with those that aren't whole",
         |snapshot, values| {
-            for (stop, count) in Stop::ALL.into_iter().zip(snapshot.sampler.stops) {
+            for (stop, count) in Stop::ALL.into_iter().zip(snapshot.sampler.stops()) {
                 values.set_by(stop.as_str(), count);
             }
         },

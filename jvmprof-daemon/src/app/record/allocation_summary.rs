@@ -1,0 +1,89 @@
+//! What a recording says of allocation: the classes and the methods that allocate most.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use crate::pipeline::allocation::AllocationCounts;
+use crate::profile::model::{Batch, FrameKind};
+
+/// Rows of each table.
+const ROWS: usize = 10;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct AllocationSummary {
+    /// Objects and bytes that JVMs have allocated while they were followed.
+    objects: u64,
+    bytes: u64,
+    /// Events whose stacks were taken, and their mean distance in bytes at the end.
+    events: u64,
+    interval: u64,
+    /// Buffers whose objects were counted.
+    censuses: u64,
+    classes: Vec<AllocationRow>,
+    methods: Vec<AllocationRow>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct AllocationRow {
+    name: String,
+    objects: u64,
+    bytes: u64,
+}
+
+impl AllocationSummary {
+    pub(super) fn new(batch: &Batch, counts: &AllocationCounts) -> Self {
+        let (mut classes, mut methods) = (HashMap::new(), HashMap::new());
+        let (mut objects, mut bytes) = (0, 0);
+        for sample in batch.series.iter().flat_map(|series| &series.samples) {
+            objects += sample.count;
+            bytes += sample.value;
+            let add = |rows: &mut HashMap<String, (u64, u64)>, name: &str| {
+                let (objects, bytes) = rows.entry(name.to_owned()).or_default();
+                *objects += sample.count;
+                *bytes += sample.value;
+            };
+            let leaf = sample.frames.first().filter(|frame| frame.kind == FrameKind::Class);
+            if let Some(line) = leaf.and_then(|frame| frame.lines.first()) {
+                add(&mut classes, &line.name);
+            }
+            let lines = sample.frames.iter().flat_map(|frame| &frame.lines);
+            if let Some(line) = lines.into_iter().find(|line| line.mode.is_some()) {
+                add(&mut methods, &line.name);
+            }
+        }
+        Self {
+            objects,
+            bytes,
+            events: batch.samples(),
+            interval: batch.period,
+            censuses: counts.censuses,
+            classes: rows(classes),
+            methods: rows(methods),
+        }
+    }
+
+    pub(super) fn print(&self) {
+        eprintln!(
+            "{} bytes allocated in {} objects, by {} stacks and {} buffers that were counted",
+            self.bytes, self.objects, self.events, self.censuses
+        );
+        for (title, rows) in [("class", &self.classes), ("method", &self.methods)] {
+            if !rows.is_empty() {
+                eprintln!("   bytes        objects  {title}");
+            }
+            for row in rows {
+                let percent = row.bytes as f64 * 100.0 / self.bytes.max(1) as f64;
+                eprintln!("{percent:>6.2} % {:>14}  {}", row.objects, row.name);
+            }
+        }
+    }
+}
+
+fn rows(of: HashMap<String, (u64, u64)>) -> Vec<AllocationRow> {
+    let row = |(name, (objects, bytes))| AllocationRow { name, objects, bytes };
+    let mut rows: Vec<AllocationRow> = of.into_iter().map(row).collect();
+    rows.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+    rows.truncate(ROWS);
+    rows
+}

@@ -1,0 +1,140 @@
+//! Where a JVM's code reports allocations: offsets in its file, by `.symtab` of that or of the debug
+//! file that has the same build id.
+
+use std::path::{Path, PathBuf};
+
+use memchr::memmem::find_iter;
+use object::LittleEndian as Le;
+use object::elf::{self, Sym64};
+use object::pod;
+
+use crate::hotspot::vmstructs::symtab_variables::{ENTRY, each_piece};
+use crate::native::byte_source::{ByteSource, RegularFile};
+use crate::native::debug_files::DebugFileLocator;
+use crate::native::elf::ElfFile;
+use crate::native::open_file::open_regular;
+use crate::sampler::AllocationFunctions;
+use crate::types::{FileOffset, Svma};
+
+/// How mangled names of the class's functions begin.
+const CLASS: &str = "_ZN11AllocTracer";
+/// How they go on: since JDK 11, and in JDK 8. What follows are the types of their arguments.
+const IN_NEW_TLAB: [&str; 2] =
+    ["27send_allocation_in_new_tlabE", "33send_allocation_in_new_tlab_eventE"];
+const OUTSIDE_TLAB: [&str; 2] =
+    ["28send_allocation_outside_tlabE", "34send_allocation_outside_tlab_eventE"];
+/// The arguments that the kernel program reads: class, object, sizes, thread. JDK 8 passes neither
+/// object nor thread before 8u262.
+const WITH_THREAD: [&str; 3] = ["P10JavaThread", "P6Thread", "P6Thread"];
+/// Bytes of a mangled name, at most.
+const MAX_NAME: u64 = 256;
+
+/// Why a JVM's allocations can't be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+pub enum FunctionsError {
+    #[error("its file can't be read")]
+    Unreadable,
+    #[error("its file has no symbols, and no debug file with its build id is installed")]
+    NoSymbols,
+    #[error("its functions that report allocations pass no thread")]
+    NoThread,
+}
+
+impl FunctionsError {
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Unreadable => "unreadable",
+            Self::NoSymbols => "no symbols",
+            Self::NoThread => "no thread",
+        }
+    }
+}
+
+/// Finds the functions in a libjvm. `process_root`: where its debug files may be, too.
+///
+/// # Errors
+/// Returns why they can't be found.
+pub fn find_allocation_functions(
+    file: &Path,
+    process_root: PathBuf,
+) -> Result<AllocationFunctions, FunctionsError> {
+    let opened = open_regular(file).map_err(|_| FunctionsError::Unreadable)?;
+    let source = RegularFile::new(&opened).map_err(|_| FunctionsError::Unreadable)?;
+    let own = ElfFile::parse(source).map_err(|_| FunctionsError::Unreadable)?;
+    let found = match find_symbols(&own) {
+        Ok(found) => found,
+        Err(error) => find_in_debug_file(&own, process_root).unwrap_or(Err(error))?,
+    };
+    let [in_new_tlab, outside_tlab] = found.map(|address| file_offset(&own, address));
+    match (in_new_tlab, outside_tlab) {
+        (Some(in_new_tlab), Some(outside_tlab)) => {
+            Ok(AllocationFunctions { in_new_tlab: in_new_tlab.0, outside_tlab: outside_tlab.0 })
+        }
+        _ => Err(FunctionsError::Unreadable),
+    }
+}
+
+fn find_in_debug_file<S: ByteSource>(
+    own: &ElfFile<S>,
+    process_root: PathBuf,
+) -> Option<Result<[Svma; 2], FunctionsError>> {
+    let locator = DebugFileLocator { process_root: Some(process_root), host: true, downloads: None };
+    let debug = locator.by_build_id(own.build_id()?)?;
+    let parsed = ElfFile::parse(RegularFile::new(&debug.file).ok()?).ok()?;
+    let found = find_symbols(&parsed);
+    debug.check_unchanged().is_ok().then_some(found)
+}
+
+/// Returns the stated addresses of the two functions.
+fn find_symbols<S: ByteSource>(file: &ElfFile<S>) -> Result<[Svma; 2], FunctionsError> {
+    let sections = file.sections();
+    let symbols = sections.iter().find(|it| it.kind == elf::SHT_SYMTAB.0 && !it.no_bits);
+    let symbols = symbols.ok_or(FunctionsError::NoSymbols)?;
+    let strings = sections.get(symbols.link as usize).ok_or(FunctionsError::NoSymbols)?;
+    let (mut names, mut has_others) = ([None; 2], false);
+    each_piece(file, strings, MAX_NAME, |start, bytes| {
+        for at in find_iter(bytes, CLASS) {
+            let Some(end) = memchr::memchr(0, &bytes[at..]) else { continue };
+            let name = &bytes[at + CLASS.len()..at + end];
+            let is_whole = at.checked_sub(1).is_some_and(|before| bytes[before] == 0);
+            for (found, wanted) in names.iter_mut().zip([IN_NEW_TLAB, OUTSIDE_TLAB]) {
+                if !is_whole || !wanted.iter().any(|prefix| name.starts_with(prefix.as_bytes())) {
+                    continue;
+                }
+                if WITH_THREAD.iter().any(|thread| name.ends_with(thread.as_bytes())) {
+                    *found = Some(start + at as u64);
+                } else {
+                    has_others = true;
+                }
+            }
+        }
+    });
+    let [Some(in_new_tlab), Some(outside_tlab)] = names else {
+        return Err(if has_others { FunctionsError::NoThread } else { FunctionsError::NoSymbols });
+    };
+    let (wanted, mut found) = ([in_new_tlab, outside_tlab], [None; 2]);
+    each_piece(file, symbols, 0, |_, bytes| {
+        let whole = bytes.len() - bytes.len() % ENTRY as usize;
+        for symbol in pod::slice_from_all_bytes::<Sym64<Le>>(&bytes[..whole]).unwrap_or_default() {
+            let name = u64::from(symbol.st_name.get(Le));
+            let is_function =
+                symbol.st_type() == elf::STT_FUNC && symbol.st_shndx.get(Le) != elf::SHN_UNDEF;
+            if let Some(index) = wanted.iter().position(|wanted| is_function && *wanted == name) {
+                found[index] = Some(Svma(symbol.st_value.get(Le)));
+            }
+        }
+    });
+    match found {
+        [Some(in_new_tlab), Some(outside_tlab)] => Ok([in_new_tlab, outside_tlab]),
+        _ => Err(FunctionsError::NoSymbols),
+    }
+}
+
+/// Returns where code with this stated address is in the file.
+fn file_offset<S: ByteSource>(file: &ElfFile<S>, address: Svma) -> Option<FileOffset> {
+    file.header().segments.iter().find_map(|segment| {
+        let within = address.0.checked_sub(segment.address.0)?;
+        (segment.executable && within < segment.file_size)
+            .then(|| FileOffset(segment.offset.0 + within))
+    })
+}

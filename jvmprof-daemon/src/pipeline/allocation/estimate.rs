@@ -1,0 +1,242 @@
+//! From kept events and censuses to objects and bytes by stack.
+//!
+//! Objects of one class and about one size, inside or outside buffers, are a stratum. How much a
+//! stratum has is known from the censuses (inside) or counted by the kernel program (outside); the
+//! events that were kept only tell how that is spread over stacks.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use jvmprof_common::allocation::{AllocationRecord, TlabRecord, size_class};
+
+use crate::hotspot::java_heap::ObjectCount;
+use crate::process::ProcessKey;
+use crate::profile::aggregate::SampleWeight;
+use crate::types::FastHasher;
+
+/// Objects that are counted together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Stratum {
+    /// `None`: the class could not be told.
+    class: Option<Arc<str>>,
+    size_class: u32,
+    is_outside: bool,
+}
+
+/// What is known of one stratum in one process, in this window.
+#[derive(Clone, Copy, Debug, Default)]
+struct StratumSums {
+    /// Of kept events: sums of [`SampleWeight::count`] and [`SampleWeight::value`].
+    count_weight: u64,
+    value_weight: u64,
+    /// What they would stand for if nothing else were known.
+    naive_bytes: f64,
+    naive_objects: f64,
+    /// What is known otherwise.
+    objects: f64,
+    bytes: f64,
+    /// Shares that have been given out: of the weights, and of the results.
+    given: [u64; 4],
+}
+
+/// The strata of a window.
+#[derive(Debug, Default)]
+pub(super) struct StratumTable {
+    numbers: HashMap<Stratum, u32>,
+    strata: Vec<Stratum>,
+    sums: HashMap<(ProcessKey, u32), StratumSums, FastHasher>,
+}
+
+/// What a process has allocated in a window, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct WindowTotals {
+    pub(super) inside: u64,
+    pub(super) outside: u64,
+    pub(super) unfollowed_events: u64,
+}
+
+/// What the censuses of a process have counted in a window: objects and bytes by stratum, each
+/// buffer divided by the probability with which it was chosen.
+#[derive(Debug, Default)]
+pub(super) struct CensusSums {
+    by_stratum: HashMap<u32, (f64, f64), FastHasher>,
+}
+
+/// What a window comes to in one process.
+#[derive(Debug, Default)]
+pub(super) struct Estimated {
+    pub(super) bytes_without_census: u64,
+    /// Classes of which no event was kept.
+    pub(super) without_stack: Vec<(Arc<str>, SampleWeight)>,
+}
+
+/// Weights are counted in these parts.
+const UNIT: f64 = 65_536.0;
+
+/// Returns the probability that a stretch of so many bytes has one of the random points whose
+/// distances have this mean.
+fn probability(bytes: u64, interval: u64) -> f64 {
+    if interval == 0 {
+        return 1.0;
+    }
+    -f64::exp_m1(-(bytes as f64) / interval as f64)
+}
+
+impl CensusSums {
+    pub(super) fn add(&mut self, tlab: &TlabRecord, found: &[ObjectCount], strata: &mut StratumTable) {
+        let weight = 1.0 / probability(tlab.used, tlab.interval).max(1e-9);
+        for count in found {
+            let class = Some(Arc::clone(&count.class.name));
+            let stratum = Stratum { class, size_class: count.size_class, is_outside: false };
+            let (objects, bytes) = self.by_stratum.entry(strata.number(stratum)).or_default();
+            *objects += weight * count.objects as f64;
+            *bytes += weight * count.bytes as f64;
+        }
+    }
+}
+
+impl StratumTable {
+    /// Forgets the window.
+    pub(super) fn clear(&mut self) {
+        self.numbers.clear();
+        self.strata.clear();
+        self.sums.clear();
+    }
+
+    fn number(&mut self, stratum: Stratum) -> u32 {
+        if let Some(number) = self.numbers.get(&stratum) {
+            return *number;
+        }
+        let number = self.strata.len() as u32;
+        self.strata.push(stratum.clone());
+        self.numbers.insert(stratum, number);
+        number
+    }
+
+    /// Returns what an event counts for.
+    pub(super) fn weigh(
+        &mut self,
+        key: ProcessKey,
+        class: Option<&Arc<str>>,
+        record: &AllocationRecord,
+    ) -> SampleWeight {
+        let is_outside = record.tlab_bytes == 0;
+        let object_bytes = record.object_bytes.max(1);
+        let stratum = self.number(Stratum {
+            class: class.cloned(),
+            size_class: size_class(object_bytes),
+            is_outside,
+        });
+        let times = 1.0 / probability(record.weighed_bytes, record.interval).max(1e-9);
+        // A new buffer is asked for by an object with a probability that grows with its size; an
+        // object outside is kept with one that is known.
+        let (count, value) =
+            if is_outside { (times, times * object_bytes as f64) } else { (times / object_bytes as f64, times) };
+        // Objects have 2^26 bytes at most where they are inside.
+        let unit = if is_outside { UNIT } else { UNIT * UNIT };
+        let weight = SampleWeight {
+            stratum,
+            events: 1,
+            count: ((count * unit) as u64).max(1),
+            value: ((value * if is_outside { 1.0 } else { UNIT }) as u64).max(1),
+        };
+        let naive = if is_outside { object_bytes } else { record.weighed_bytes };
+        let sums = self.sums.entry((key, stratum)).or_default();
+        sums.count_weight = sums.count_weight.saturating_add(weight.count);
+        sums.value_weight = sums.value_weight.saturating_add(weight.value);
+        sums.naive_bytes += times * naive as f64;
+        sums.naive_objects += times * naive as f64 / object_bytes as f64;
+        weight
+    }
+
+    /// Takes in objects outside buffers, which the kernel program has counted.
+    pub(super) fn add_outside(
+        &mut self,
+        key: ProcessKey,
+        class: Option<&Arc<str>>,
+        size_class: u32,
+        objects: u64,
+        bytes: u64,
+    ) {
+        let stratum = self.number(Stratum { class: class.cloned(), size_class, is_outside: true });
+        let sums = self.sums.entry((key, stratum)).or_default();
+        sums.objects += objects as f64;
+        sums.bytes += bytes as f64;
+    }
+
+    /// Makes of all that is known of a process what each stratum has: see the module's
+    /// documentation.
+    pub(super) fn estimate(
+        &mut self,
+        key: ProcessKey,
+        totals: &WindowTotals,
+        census: CensusSums,
+    ) -> Estimated {
+        let has_census = !census.by_stratum.is_empty();
+        for (stratum, (objects, bytes)) in census.by_stratum {
+            let sums = self.sums.entry((key, stratum)).or_default();
+            (sums.objects, sums.bytes) = (objects, bytes);
+        }
+        let strata = &self.strata;
+        let mut own: Vec<(u32, &mut StratumSums)> = self
+            .sums
+            .iter_mut()
+            .filter(|((process, _), _)| *process == key)
+            .map(|((_, stratum), sums)| (*stratum, sums))
+            .collect();
+        own.sort_by_key(|(stratum, _)| *stratum);
+        for is_outside in [false, true] {
+            let of_kind = |stratum: u32| strata[stratum as usize].is_outside == is_outside;
+            let total = if is_outside { totals.outside } else { totals.inside } as f64;
+            let known: f64 = own.iter().filter(|(it, _)| of_kind(*it)).map(|(_, sums)| sums.bytes).sum();
+            let naive: f64 = own.iter().filter(|(it, _)| of_kind(*it)).map(|(_, sums)| sums.naive_bytes).sum();
+            let scale = if known > 0.0 { total / known } else { 1.0 };
+            let naive_scale = if naive > 0.0 { total / naive } else { 1.0 };
+            // What is seldom may be in no census, and still be what a buffer was asked for.
+            for (_, sums) in own.iter_mut().filter(|(it, _)| of_kind(*it)) {
+                if sums.bytes > 0.0 {
+                    sums.bytes *= scale;
+                    sums.objects *= scale;
+                } else {
+                    sums.bytes = sums.naive_bytes * naive_scale;
+                    sums.objects = sums.naive_objects * naive_scale;
+                }
+            }
+            let all: f64 = own.iter().filter(|(it, _)| of_kind(*it)).map(|(_, sums)| sums.bytes).sum();
+            for (_, sums) in own.iter_mut().filter(|(it, _)| of_kind(*it) && all > 0.0) {
+                sums.bytes *= total / all;
+                sums.objects *= total / all;
+            }
+        }
+        let mut estimated = Estimated::default();
+        if !has_census {
+            estimated.bytes_without_census = totals.inside;
+        }
+        for (stratum, sums) in own {
+            if sums.value_weight == 0 && sums.bytes >= 1.0 {
+                let weight = SampleWeight { stratum, events: 0, count: 1, value: 1 };
+                (sums.count_weight, sums.value_weight) = (1, 1);
+                let class = strata[stratum as usize].class.clone();
+                estimated.without_stack.push((class.unwrap_or_else(|| "[unknown class]".into()), weight));
+            }
+        }
+        estimated
+    }
+
+    /// Returns the objects and bytes of a stack's share in its stratum. The shares of all stacks sum
+    /// up to what the stratum has, rounded.
+    pub(super) fn share(&mut self, key: ProcessKey, weight: SampleWeight) -> (u64, u64) {
+        let Some(sums) = self.sums.get_mut(&(key, weight.stratum)) else { return (0, 0) };
+        let [count_weight, value_weight, objects, bytes] = &mut sums.given;
+        let share = |given_weight: &mut u64, given: &mut u64, own: u64, all: u64, total: f64| {
+            *given_weight = given_weight.saturating_add(own);
+            let until = (total * (*given_weight as f64 / all.max(1) as f64)).round() as u64;
+            let share = until.saturating_sub(*given);
+            *given += share;
+            share
+        };
+        let objects = share(count_weight, objects, weight.count, sums.count_weight, sums.objects);
+        let bytes = share(value_weight, bytes, weight.value, sums.value_weight, sums.bytes);
+        (objects, bytes)
+    }
+}

@@ -1,0 +1,159 @@
+//! One JVM whose allocations are followed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use jvmprof_common::allocation::{
+    AllocatedTotals, AllocationRecord, AllocationTarget, ObjectTotals, OutsideKey, TlabRecord,
+};
+
+use super::AllocationOptions;
+use super::estimate::{CensusSums, StratumTable, WindowTotals};
+use super::pace::Pace;
+use super::probed_files::ProbedFile;
+use crate::hotspot::LiveMemory;
+use crate::hotspot::java_heap::{CensusError, HeapLayout, JavaClass, KlassReader, TlabCensus};
+use crate::process::ProcessKey;
+use crate::sampler::{AllocationMaps, SamplerError};
+use crate::types::Avma;
+
+/// A JVM whose allocations are followed, or can't be.
+#[derive(Debug)]
+pub(super) struct FollowedJvm {
+    pub(super) pid: u32,
+    /// `task_struct.start_boottime`, ns.
+    pub(super) start_ns: u64,
+    /// The file that its uprobes are in.
+    pub(super) file: Option<ProbedFile>,
+    heap: Option<JavaHeap>,
+    since_ns: u64,
+    interval: u64,
+    census_interval: u64,
+    /// Totals at the end of the last window.
+    before: AllocatedTotals,
+    outside_before: HashMap<OutsideKey, ObjectTotals>,
+    /// What this window's censuses have counted.
+    census: CensusSums,
+    /// Events that were kept since the pace was adjusted.
+    kept: u32,
+}
+
+#[derive(Debug)]
+struct JavaHeap {
+    layout: HeapLayout,
+    memory: LiveMemory,
+    klasses: KlassReader,
+    census: TlabCensus,
+}
+
+impl FollowedJvm {
+    pub(super) fn new(pid: u32, start_ns: u64, since_ns: u64) -> Self {
+        Self {
+            pid,
+            start_ns,
+            file: None,
+            heap: None,
+            since_ns,
+            interval: 0,
+            census_interval: 0,
+            before: AllocatedTotals::default(),
+            outside_before: HashMap::new(),
+            census: CensusSums::default(),
+            kept: 0,
+        }
+    }
+
+    pub(super) fn set_heap(&mut self, layout: HeapLayout, memory: LiveMemory) {
+        let (klasses, census) = (KlassReader::default(), TlabCensus::default());
+        self.heap = Some(JavaHeap { layout, memory, klasses, census });
+    }
+
+    pub(super) const fn interval(&self) -> u64 {
+        self.interval
+    }
+
+    /// Has the kernel programs follow it.
+    pub(super) fn set_target(&mut self, maps: &mut AllocationMaps, pace: &Pace) -> Result<(), SamplerError> {
+        let Some(heap) = &self.heap else { return Ok(()) };
+        self.interval = self.interval.max(pace.least_interval());
+        let can_count = heap.layout.collections_at.is_some();
+        self.census_interval = if can_count { pace.census_interval() } else { 0 };
+        let target = AllocationTarget {
+            start_ns: self.start_ns,
+            since_ns: self.since_ns,
+            interval: self.interval,
+            census_interval: self.census_interval,
+            collections_at: heap.layout.collections_at.map_or(0, |at| at.0),
+            allocated_bytes_offset: heap.layout.allocated_bytes as u32,
+            reserved: 0,
+        };
+        maps.set_target(self.pid, target)
+    }
+
+    /// Adjusts how many events are kept.
+    pub(super) fn adjust(&mut self, maps: &mut AllocationMaps, pace: &mut Pace, options: &AllocationOptions) {
+        if self.file.is_none() {
+            return;
+        }
+        let interval = pace.interval_after(self.interval, std::mem::take(&mut self.kept), options);
+        let has_census = self.heap.as_ref().is_some_and(|heap| heap.layout.collections_at.is_some());
+        let census_interval = if has_census { pace.census_interval() } else { 0 };
+        if interval != self.interval || census_interval != self.census_interval {
+            self.interval = interval;
+            if let Err(error) = self.set_target(maps, pace) {
+                tracing::warn!(pid = self.pid, %error, "a JVM's allocations aren't followed any more");
+            }
+        }
+    }
+
+    /// Returns the class of an event's object, if it is one that such an object can be of.
+    pub(super) fn class_of(&mut self, record: &AllocationRecord) -> Option<Arc<JavaClass>> {
+        self.kept += 1;
+        let heap = self.heap.as_mut()?;
+        let class = heap.klasses.read(Avma(record.klass), &heap.layout, &heap.memory)?;
+        class.fits(record.object_bytes, &heap.layout).then_some(class)
+    }
+
+    /// Counts the objects in a buffer that was given up.
+    pub(super) fn count_tlab(
+        &mut self,
+        tlab: &TlabRecord,
+        strata: &mut StratumTable,
+    ) -> Result<(), CensusError> {
+        let heap = self.heap.as_mut().ok_or(CensusError::Unreadable)?;
+        let JavaHeap { layout, memory, klasses, census } = heap;
+        let found = census.count(Avma(tlab.start), tlab.used, tlab.collections, layout, klasses, memory)?;
+        self.census.add(tlab, &found, strata);
+        Ok(())
+    }
+
+    pub(super) fn take_census(&mut self) -> CensusSums {
+        std::mem::take(&mut self.census)
+    }
+
+    /// Returns what it has allocated since the last window's end.
+    pub(super) fn take_totals(
+        &mut self,
+        maps: &AllocationMaps,
+        outside: &[(OutsideKey, ObjectTotals)],
+        strata: &mut StratumTable,
+        key: ProcessKey,
+    ) -> WindowTotals {
+        let now = maps.totals(self.pid).unwrap_or_default();
+        let before = std::mem::replace(&mut self.before, now);
+        for &(of, totals) in outside.iter().filter(|(of, _)| of.pid == self.pid) {
+            let earlier = self.outside_before.insert(of, totals).unwrap_or_default();
+            let objects = totals.objects.saturating_sub(earlier.objects);
+            let Some(heap) = self.heap.as_mut().filter(|_| objects != 0) else { continue };
+            let bytes = totals.bytes.saturating_sub(earlier.bytes);
+            let class = heap.klasses.read(Avma(of.klass), &heap.layout, &heap.memory);
+            let class = class.filter(|class| class.fits(bytes / objects, &heap.layout) || objects > 1);
+            strata.add_outside(key, class.as_deref().map(|class| &class.name), of.size_class, objects, bytes);
+        }
+        WindowTotals {
+            inside: now.inside.saturating_sub(before.inside),
+            outside: now.outside.saturating_sub(before.outside),
+            unfollowed_events: now.unfollowed_events.saturating_sub(before.unfollowed_events),
+        }
+    }
+}

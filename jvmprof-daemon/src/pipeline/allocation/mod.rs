@@ -1,0 +1,317 @@
+//! Allocation: which JVMs are followed, what their events and censuses say, and what a window's
+//! stacks come to.
+//!
+//! | file | what |
+//! |---|---|
+//! | `probed_files` | uprobes in each libjvm, for as long as a JVM that maps it is followed |
+//! | `followed_jvm` | one JVM: its classes, censuses and totals |
+//! | `estimate` | from kept events and censuses to objects and bytes by stack |
+//! | `pace` | how often events are kept and buffers counted |
+//!
+//! `docs/allocation.md` tells why the estimate is right.
+
+mod estimate;
+mod followed_jvm;
+mod pace;
+mod probed_files;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Instant;
+
+use jvmprof_common::allocation::{AllocationRecord, TlabRecord};
+use nix::time::{ClockId, clock_gettime};
+
+use crate::hotspot::java_heap::{HeapLayout, JavaClass};
+use crate::hotspot::LiveMemory;
+use crate::process::{Process, ProcessKey};
+use crate::profile::aggregate::{NamedStack, SampleWeight};
+use crate::profile::model::{Frame, FrameKind, Line, Mapping};
+use crate::sampler::{AllocationMaps, BackgroundSampler};
+use crate::types::{Avma, FileOffset};
+use estimate::StratumTable;
+use followed_jvm::FollowedJvm;
+use pace::Pace;
+use probed_files::ProbedFiles;
+
+/// What is wanted of allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllocationOptions {
+    /// The mean distance of the events that are kept, in bytes that a thread allocates.
+    pub interval: u64,
+    /// Kept events a second of one JVM, at most: beyond, the distance grows.
+    pub max_events: u32,
+    /// The time that censuses may take, in millionths of one CPU's.
+    pub census_cpu_ppm: u32,
+    /// Where the class of the object stands.
+    pub class: ClassPlace,
+}
+
+/// Where the class of the object stands in a profile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClassPlace {
+    /// It is the stack's leaf.
+    Leaf,
+    /// Nowhere.
+    Off,
+}
+
+impl Default for AllocationOptions {
+    fn default() -> Self {
+        Self { interval: 512 << 10, max_events: 250, census_cpu_ppm: 10_000, class: ClassPlace::Leaf }
+    }
+}
+
+/// What was counted of allocation since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AllocationCounts {
+    /// JVMs whose allocations can't be seen, by reason.
+    pub unseen_jvms: BTreeMap<&'static str, u64>,
+    /// Events whose class could not be told.
+    pub unknown_classes: u64,
+    /// Events of JVMs that aren't followed any more.
+    pub unfollowed: u64,
+    /// Events of threads that the kernel program could not follow.
+    pub unfollowed_threads: u64,
+    /// Buffers that were counted, and those that could not be, by reason.
+    pub censuses: u64,
+    pub failed_censuses: BTreeMap<&'static str, u64>,
+    /// Bytes that JVMs say they have allocated.
+    pub bytes: u64,
+    /// Those of them whose classes are estimated without any census.
+    pub bytes_without_census: u64,
+}
+
+/// Follows the allocations of JVMs.
+#[derive(Debug)]
+pub(super) struct AllocationProfiler {
+    options: AllocationOptions,
+    maps: AllocationMaps,
+    files: ProbedFiles,
+    jvms: HashMap<ProcessKey, FollowedJvm>,
+    by_pid: HashMap<u32, ProcessKey>,
+    strata: StratumTable,
+    class_frames: HashMap<Arc<str>, Arc<Frame>>,
+    unknown_class: Arc<Frame>,
+    not_sampled: Arc<Frame>,
+    /// What frames of classes lie in: pprof has no other place for the kind of a frame.
+    class_mapping: Arc<Mapping>,
+    pace: Pace,
+    counts: AllocationCounts,
+    /// When it began, in ns of `CLOCK_BOOTTIME`.
+    since_ns: u64,
+}
+
+/// Classes whose frames are kept beyond a window.
+const MAX_CLASS_FRAMES: usize = 16_384;
+
+impl AllocationProfiler {
+    pub(super) fn new(options: AllocationOptions, maps: AllocationMaps) -> Self {
+        let now = clock_gettime(ClockId::CLOCK_BOOTTIME).map(std::time::Duration::from).unwrap_or_default();
+        let marker = |name: &str| {
+            let lines = vec![Line::named(name)];
+            Arc::new(Frame { kind: FrameKind::Marker, address: None, mapping: None, lines })
+        };
+        Self {
+            options,
+            maps,
+            files: ProbedFiles::default(),
+            jvms: HashMap::new(),
+            by_pid: HashMap::new(),
+            strata: StratumTable::default(),
+            class_frames: HashMap::new(),
+            unknown_class: marker("[unknown class]"),
+            not_sampled: marker("[no allocation site sampled]"),
+            class_mapping: Arc::new(Mapping {
+                start: Avma(0),
+                limit: Avma(0),
+                offset: FileOffset(0),
+                path: "[class]".into(),
+                build_id: None,
+            }),
+            pace: Pace::new(&options),
+            counts: AllocationCounts::default(),
+            since_ns: now.as_nanos() as u64,
+        }
+    }
+
+    pub(super) const fn options(&self) -> &AllocationOptions {
+        &self.options
+    }
+
+    pub(super) fn counts(&self) -> AllocationCounts {
+        self.counts.clone()
+    }
+
+    /// Returns true for a JVM that is followed, or can't be.
+    pub(super) fn knows(&self, key: ProcessKey) -> bool {
+        self.jvms.contains_key(&key)
+    }
+
+    /// Begins to follow a JVM. `heap`: how its objects look; `None` if it doesn't say.
+    pub(super) fn follow(&mut self, process: &Process, start_ns: u64, heap: Option<(HeapLayout, LiveMemory)>) {
+        if let Some(earlier) = self.by_pid.insert(process.pid, process.key) {
+            self.forget(earlier);
+        }
+        let mut jvm = FollowedJvm::new(process.pid, start_ns, self.since_ns);
+        let probed = match heap {
+            Some((layout, memory)) => {
+                jvm.set_heap(layout, memory);
+                self.files.request(process)
+            }
+            None => Err("no heap layout"),
+        };
+        match probed {
+            Ok(file) => {
+                jvm.file = Some(file);
+                if let Err(error) = jvm.set_target(&mut self.maps, &self.pace) {
+                    tracing::warn!(pid = process.pid, %error, "a JVM's allocations aren't followed");
+                    *self.counts.unseen_jvms.entry("too many JVMs").or_default() += 1;
+                }
+            }
+            Err(reason) => {
+                tracing::warn!(pid = process.pid, reason, "a JVM's allocations can't be seen");
+                *self.counts.unseen_jvms.entry(reason).or_default() += 1;
+            }
+        }
+        self.jvms.insert(process.key, jvm);
+    }
+
+    /// Attaches what is needed, detaches what isn't any more, and adjusts how much is kept. To be
+    /// called some times a second.
+    pub(super) fn maintain(&mut self, sampler: &BackgroundSampler) {
+        for reason in self.files.update(sampler) {
+            *self.counts.unseen_jvms.entry(reason).or_default() += 1;
+        }
+        if self.pace.is_due(Instant::now()) {
+            for jvm in self.jvms.values_mut() {
+                jvm.adjust(&mut self.maps, &mut self.pace, &self.options);
+            }
+        }
+    }
+
+    /// Forgets a thread that has ended.
+    pub(super) fn thread_ended(&mut self, pid: u32, tid: u32) {
+        if self.by_pid.contains_key(&pid) {
+            self.maps.remove_thread(tid);
+        }
+    }
+
+    /// Counts the objects in a buffer that was given up.
+    pub(super) fn count_tlab(&mut self, tlab: &TlabRecord) {
+        let key = self.by_pid.get(&tlab.pid);
+        let jvm = key.and_then(|key| self.jvms.get_mut(key)).filter(|jvm| jvm.start_ns == tlab.start_ns);
+        let Some(jvm) = jvm else { return };
+        let began = Instant::now();
+        match jvm.count_tlab(tlab, &mut self.strata) {
+            Ok(()) => self.counts.censuses += 1,
+            Err(reason) => *self.counts.failed_censuses.entry(reason.as_str()).or_default() += 1,
+        }
+        self.pace.charge(began.elapsed());
+    }
+
+    /// Turns the stack of an event into that of its object, and says what it counts for.
+    pub(super) fn weigh(
+        &mut self,
+        key: ProcessKey,
+        record: &AllocationRecord,
+        stack: NamedStack,
+    ) -> (NamedStack, SampleWeight) {
+        let jvm = self.jvms.get_mut(&key);
+        self.counts.unfollowed += u64::from(jvm.is_none());
+        let class = jvm.and_then(|jvm| jvm.class_of(record));
+        self.counts.unknown_classes += u64::from(class.is_none());
+        let frame = match &class {
+            Some(class) => class_frame(&mut self.class_frames, class, &self.class_mapping),
+            None => Arc::clone(&self.unknown_class),
+        };
+        let leaf = (self.options.class == ClassPlace::Leaf).then_some(frame);
+        let weight = self.strata.weigh(key, class.as_deref().map(|class| &class.name), record);
+        (java_stack(leaf, stack), weight)
+    }
+
+    /// Ends the window: takes what JVMs have allocated, and returns what was counted of classes
+    /// without any stack.
+    pub(super) fn end_window(&mut self) -> Vec<(ProcessKey, NamedStack, SampleWeight)> {
+        let outside = self.maps.outside().collect::<Vec<_>>();
+        let mut without_stack = Vec::new();
+        for (key, jvm) in &mut self.jvms {
+            let totals = jvm.take_totals(&self.maps, &outside, &mut self.strata, *key);
+            self.counts.bytes += totals.inside + totals.outside;
+            self.counts.unfollowed_threads += totals.unfollowed_events;
+            let estimated = self.strata.estimate(*key, &totals, jvm.take_census());
+            self.counts.bytes_without_census += estimated.bytes_without_census;
+            for (name, weight) in estimated.without_stack {
+                let frame = self.class_frames.get(&name).cloned();
+                let frame = frame.unwrap_or_else(|| named_class(&name, &name, &self.class_mapping));
+                let frames = Arc::from([frame, Arc::clone(&self.not_sampled)]);
+                without_stack.push((*key, NamedStack { frames, pending: false }, weight));
+            }
+        }
+        without_stack
+    }
+
+    /// Returns the objects and bytes that a stack's events stand for.
+    pub(super) fn estimate(&mut self, key: ProcessKey, weight: SampleWeight) -> (u64, u64) {
+        self.strata.share(key, weight)
+    }
+
+    /// Begins the next window, and forgets JVMs that have ended.
+    pub(super) fn begin_window(&mut self, is_alive: impl Fn(ProcessKey) -> bool) {
+        self.strata.clear();
+        if self.class_frames.len() > MAX_CLASS_FRAMES {
+            self.class_frames.clear();
+        }
+        let ended: Vec<ProcessKey> = self.jvms.keys().copied().filter(|key| !is_alive(*key)).collect();
+        for key in ended {
+            self.forget(key);
+        }
+    }
+
+    /// The mean distance of kept events now, the largest of all JVMs.
+    pub(super) fn interval(&self) -> u64 {
+        self.jvms.values().map(FollowedJvm::interval).max().unwrap_or(self.options.interval)
+    }
+
+    fn forget(&mut self, key: ProcessKey) {
+        let Some(jvm) = self.jvms.remove(&key) else { return };
+        if self.by_pid.get(&jvm.pid) == Some(&key) {
+            self.by_pid.remove(&jvm.pid);
+            self.maps.remove_target(jvm.pid);
+        }
+        if let Some(file) = jvm.file {
+            self.files.release(file);
+        }
+    }
+}
+
+fn class_frame(
+    frames: &mut HashMap<Arc<str>, Arc<Frame>>,
+    class: &JavaClass,
+    mapping: &Arc<Mapping>,
+) -> Arc<Frame> {
+    if let Some(frame) = frames.get(&class.name) {
+        return Arc::clone(frame);
+    }
+    let frame = named_class(&class.name, &class.internal_name, mapping);
+    frames.insert(Arc::clone(&class.name), Arc::clone(&frame));
+    frame
+}
+
+fn named_class(name: &Arc<str>, internal: &Arc<str>, mapping: &Arc<Mapping>) -> Arc<Frame> {
+    let line = Line { system_name: Arc::clone(internal), ..Line::named(Arc::clone(name)) };
+    let mapping = Some(Arc::clone(mapping));
+    Arc::new(Frame { kind: FrameKind::Class, address: None, mapping, lines: vec![line] })
+}
+
+/// Returns the stack from its first Java method on: what the JVM does to allocate is left out. A
+/// stack without one stays as it is.
+fn java_stack(leaf: Option<Arc<Frame>>, stack: NamedStack) -> NamedStack {
+    let is_method = |frame: &Arc<Frame>| frame.lines.iter().any(|line| line.mode.is_some());
+    let first = stack.frames.iter().position(is_method).unwrap_or(0);
+    if first == 0 && leaf.is_none() {
+        return stack;
+    }
+    let frames = leaf.into_iter().chain(stack.frames[first..].iter().cloned()).collect();
+    NamedStack { frames, pending: stack.pending }
+}

@@ -1,0 +1,119 @@
+//! How often events are kept and buffers are counted: as wanted, or less often where that would cost
+//! too much.
+
+use std::time::{Duration, Instant};
+
+use super::AllocationOptions;
+
+/// How often it is adjusted.
+const INTERVAL: Duration = Duration::from_millis(250);
+/// Distances of censuses, in bytes that one thread allocates. The first one costs little, whatever
+/// a JVM allocates.
+const FIRST_CENSUS: u64 = 32 << 20;
+const LEAST_CENSUS: u64 = 64 << 10;
+const MOST: u64 = 1 << 38;
+
+/// The distances that are in use.
+#[derive(Debug)]
+pub(super) struct Pace {
+    adjusted: Instant,
+    least_interval: u64,
+    census_interval: u64,
+    /// The share of one CPU that censuses may take.
+    census_share: f64,
+    /// What they have taken since the last adjustment.
+    spent: Duration,
+}
+
+impl Pace {
+    pub(super) fn new(options: &AllocationOptions) -> Self {
+        Self {
+            adjusted: Instant::now(),
+            least_interval: options.interval.max(1),
+            census_interval: if options.census_cpu_ppm == 0 { 0 } else { FIRST_CENSUS },
+            census_share: f64::from(options.census_cpu_ppm) / 1e6,
+            spent: Duration::ZERO,
+        }
+    }
+
+    pub(super) const fn least_interval(&self) -> u64 {
+        self.least_interval
+    }
+
+    /// The mean distance of censuses; 0: there are none.
+    pub(super) const fn census_interval(&self) -> u64 {
+        self.census_interval
+    }
+
+    /// A census took so long.
+    pub(super) fn charge(&mut self, took: Duration) {
+        self.spent += took;
+    }
+
+    /// Returns true if it is time to adjust, and adjusts the distance of censuses.
+    pub(super) fn is_due(&mut self, now: Instant) -> bool {
+        let elapsed = now.saturating_duration_since(self.adjusted);
+        if elapsed < INTERVAL {
+            return false;
+        }
+        self.adjusted = now;
+        let share = std::mem::take(&mut self.spent).as_secs_f64() / elapsed.as_secs_f64();
+        if share > self.census_share {
+            self.census_interval = (self.census_interval * 2).min(MOST);
+        } else if share < self.census_share / 3.0 && self.census_interval != 0 {
+            self.census_interval = (self.census_interval / 2).max(LEAST_CENSUS);
+        }
+        true
+    }
+
+    /// Returns the distance of kept events of a JVM of which so many were kept since the last
+    /// adjustment.
+    pub(super) fn interval_after(&self, interval: u64, kept: u32, options: &AllocationOptions) -> u64 {
+        let most = u64::from(options.max_events) * INTERVAL.as_millis() as u64 / 1000;
+        let (kept, most) = (u64::from(kept), most.max(1));
+        if kept > most {
+            // At once to what would have been right, since events come in thousands.
+            (interval.saturating_mul(kept) / most).min(MOST)
+        } else if kept < most / 2 {
+            (interval / 2).max(self.least_interval)
+        } else {
+            interval
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances_follow_the_rate_within_limits() {
+        let options = AllocationOptions { max_events: 400, ..AllocationOptions::default() };
+        let pace = Pace::new(&options);
+        let least = options.interval;
+        assert_eq!(pace.interval_after(least, 100, &options), least);
+        assert_eq!(pace.interval_after(least, 1000, &options), least * 10);
+        assert_eq!(pace.interval_after(least * 10, 60, &options), least * 10);
+        assert_eq!(pace.interval_after(least * 10, 10, &options), least * 5);
+        assert_eq!(pace.interval_after(least, 0, &options), least);
+    }
+
+    #[test]
+    fn censuses_take_no_more_than_their_share() {
+        let mut pace = Pace::new(&AllocationOptions::default());
+        let mut now = Instant::now();
+        let mut turn = |pace: &mut Pace, took: u64| {
+            pace.charge(Duration::from_micros(took));
+            now += INTERVAL;
+            assert!(pace.is_due(now));
+            pace.census_interval()
+        };
+        assert_eq!(turn(&mut pace, 5_000), FIRST_CENSUS * 2);
+        assert_eq!(turn(&mut pace, 1_500), FIRST_CENSUS * 2);
+        for _ in 0..40 {
+            turn(&mut pace, 100);
+        }
+        assert_eq!(pace.census_interval(), LEAST_CENSUS);
+        assert!(!pace.is_due(now));
+    }
+}

@@ -1,0 +1,323 @@
+//! Allocations in a JVM's heap: the uprobes `alloc_in_new_tlab` and `alloc_outside_tlab`. They
+//! follow what each thread has allocated, keep some events at random by bytes, whose stacks are
+//! walked, and name some buffers that were given up for a census.
+//!
+//! Arguments: openjdk src/hotspot/share/gc/shared/allocTracer.hpp.
+
+use aya_ebpf::{
+    EbpfContext,
+    helpers::{bpf_get_current_task, bpf_get_prandom_u32, bpf_ktime_get_ns},
+    macros::{map, uprobe},
+    maps::HashMap,
+    programs::ProbeContext,
+};
+use jvmprof_common::{
+    abi::{Counter, Event, FLAG_ALLOCATION, SAMPLE_WORDS},
+    address::Avma,
+    allocation::{
+        ALLOCATION_WORDS, AllocatedTotals, AllocatingThread, AllocationRecord, AllocationTarget, ObjectTotals,
+        OutsideKey, TLAB_MAGIC, TlabRecord, exponential_distance, size_class,
+    },
+};
+
+use crate::{
+    atomic,
+    counters::count,
+    emit::emit_tlab,
+    sample::{fill_header, find_process, start},
+    scratch::{self, Scratch, ScratchSlot},
+    task::Task,
+    user_memory,
+};
+
+/// The daemon sets the sizes of these.
+#[map]
+static ALLOCATION_TARGETS: HashMap<u32, AllocationTarget> = HashMap::with_max_entries(1, 0);
+#[map]
+static ALLOCATING_THREADS: HashMap<u32, AllocatingThread> = HashMap::with_max_entries(1, 0);
+#[map]
+static ALLOCATED: HashMap<u32, AllocatedTotals> = HashMap::with_max_entries(1, 0);
+#[map]
+static OUTSIDE: HashMap<OutsideKey, ObjectTotals> = HashMap::with_max_entries(1, 0);
+
+/// Adds to a field of totals that other threads add to, too.
+macro_rules! add {
+    ($totals:expr, $field:ident, $value:expr) => {
+        // SAFETY: the map lends a valid pointer, and its fields are aligned.
+        unsafe { atomic::add(&raw mut (*$totals).$field, $value) }
+    };
+}
+
+/// One event, in a process that is a target.
+struct Allocation {
+    target: AllocationTarget,
+    task: Task,
+    tid: u32,
+    tgid: u32,
+    /// The address of the `JavaThread`.
+    thread: u64,
+    klass: u64,
+    object_bytes: u64,
+    /// The buffer that the object is the first one of; `bytes` 0: it is outside.
+    tlab_start: u64,
+    tlab_bytes: u64,
+}
+
+/// `send_allocation_in_new_tlab(klass, object, bytes of the buffer, bytes of the object, thread)`.
+#[uprobe]
+fn alloc_in_new_tlab(ctx: ProbeContext) -> u32 {
+    // SAFETY: the context of an uprobe is the registers of the thread.
+    let regs = unsafe { &*ctx.regs };
+    let (tlab_start, tlab_bytes) = (regs.rsi, regs.rdx);
+    if let Some(allocation) =
+        Allocation::of_target(&ctx, regs.rdi, regs.rcx, regs.r8, tlab_start, tlab_bytes)
+    {
+        handle(&ctx, &allocation);
+    }
+    0
+}
+
+/// `send_allocation_outside_tlab(klass, object, bytes of the object, thread)`.
+#[uprobe]
+fn alloc_outside_tlab(ctx: ProbeContext) -> u32 {
+    // SAFETY: as above.
+    let regs = unsafe { &*ctx.regs };
+    if let Some(allocation) = Allocation::of_target(&ctx, regs.rdi, regs.rdx, regs.rcx, 0, 0) {
+        handle(&ctx, &allocation);
+    }
+    0
+}
+
+impl Allocation {
+    #[inline(always)]
+    fn of_target(
+        ctx: &ProbeContext,
+        klass: u64,
+        object_bytes: u64,
+        thread: u64,
+        tlab_start: u64,
+        tlab_bytes: u64,
+    ) -> Option<Self> {
+        let (tgid, tid) = (ctx.tgid(), ctx.pid());
+        // SAFETY: the value is copied at once; the daemon replaces it as a whole.
+        let target = *unsafe { ALLOCATION_TARGETS.get(tgid) }?;
+        // SAFETY: no arguments; the helper returns the current task.
+        let task = Task(unsafe { bpf_get_current_task() });
+        // An earlier process had the pid.
+        if task.process_start().unwrap_or(0) != target.start_ns {
+            return None;
+        }
+        Some(Self { target, task, tid, tgid, thread, klass, object_bytes, tlab_start, tlab_bytes })
+    }
+
+    #[inline(always)]
+    const fn is_outside(&self) -> bool {
+        self.tlab_bytes == 0
+    }
+
+    #[inline(always)]
+    fn allocated_bytes(&self) -> Option<u64> {
+        user_memory::read_word(Avma(self.thread) + u64::from(self.target.allocated_bytes_offset))
+    }
+
+    /// Returns how many collections have begun.
+    #[inline(always)]
+    fn collections(&self) -> u64 {
+        let at = self.target.collections_at;
+        user_memory::read_word(Avma(at)).map_or(u64::MAX, |word| word & 0xffff_ffff)
+    }
+}
+
+#[inline(always)]
+fn handle(ctx: &ProbeContext, allocation: &Allocation) {
+    let Some(weighed) = follow(allocation) else { return };
+    if weighed != 0 {
+        keep(ctx, allocation, weighed);
+    }
+}
+
+/// Follows the thread: adds to the totals what it has allocated since its last event, and chooses
+/// its buffer for a census. Returns the bytes that the event was kept for; 0: it isn't.
+#[inline(always)]
+fn follow(allocation: &Allocation) -> Option<u64> {
+    let totals = totals_of(allocation.tgid)?;
+    let allocated = allocation.allocated_bytes()?;
+    let Some(state) = ALLOCATING_THREADS.get_ptr_mut(allocation.tid) else {
+        return begin(allocation, totals, allocated);
+    };
+    // SAFETY: the state is this thread's, and only its own events touch it.
+    let state = unsafe { &mut *state };
+    // Another thread had the id, or this JVM did something that isn't known.
+    if state.thread != allocation.thread || allocated < state.allocated {
+        *state = new_thread(allocation, allocated);
+    }
+    let weighed = if allocation.is_outside() {
+        state.outside += allocation.object_bytes;
+        add_outside(allocation, totals);
+        allocation.object_bytes
+    } else {
+        let used = (allocated - state.allocated).saturating_sub(state.outside);
+        add!(totals, inside, used);
+        add!(totals, inside_events, 1);
+        let collections = allocation.collections();
+        if allocation.target.census_interval != 0
+            && is_due(&mut state.to_census, used, allocation.target.census_interval)
+            && used <= state.tlab_bytes
+            && state.collections == collections
+        {
+            name_tlab(allocation, state, used);
+        }
+        state.allocated = allocated;
+        state.outside = 0;
+        state.tlab_start = allocation.tlab_start;
+        state.tlab_bytes = allocation.tlab_bytes;
+        state.collections = collections;
+        // Its first buffer gives none up.
+        if used == 0 { allocation.tlab_bytes } else { used }
+    };
+    if is_due(&mut state.to_sample, weighed, allocation.target.interval) { Some(weighed) } else { Some(0) }
+}
+
+/// Begins to follow a thread.
+#[inline(always)]
+fn begin(allocation: &Allocation, totals: *mut AllocatedTotals, allocated: u64) -> Option<u64> {
+    let mut state = new_thread(allocation, allocated);
+    let weighed = if allocation.is_outside() {
+        // `allocated` has the object already: what was before it is in no event.
+        let inside = allocated.saturating_sub(state.allocated).saturating_sub(allocation.object_bytes);
+        add!(totals, inside, inside);
+        state.allocated = allocated;
+        add_outside(allocation, totals);
+        allocation.object_bytes
+    } else {
+        add!(totals, inside, allocated - state.allocated);
+        add!(totals, inside_events, 1);
+        state.allocated = allocated;
+        state.tlab_start = allocation.tlab_start;
+        state.tlab_bytes = allocation.tlab_bytes;
+        state.collections = allocation.collections();
+        allocation.tlab_bytes
+    };
+    let is_kept = is_due(&mut state.to_sample, weighed, allocation.target.interval);
+    if ALLOCATING_THREADS.insert(allocation.tid, state, 0).is_err() {
+        add!(totals, unfollowed_events, 1);
+    }
+    if is_kept { Some(weighed) } else { Some(0) }
+}
+
+/// Returns the state of a thread that has had no event. What it allocated before counts, unless it
+/// is older than the profile.
+#[inline(always)]
+fn new_thread(allocation: &Allocation, allocated: u64) -> AllocatingThread {
+    let is_whole = allocation.task.start().unwrap_or(0) >= allocation.target.since_ns;
+    AllocatingThread {
+        thread: allocation.thread,
+        allocated: if is_whole { 0 } else { allocated },
+        to_sample: distance(allocation.target.interval),
+        to_census: distance(allocation.target.census_interval),
+        ..AllocatingThread::default()
+    }
+}
+
+/// Moves on by some bytes; returns true, and draws a new distance, if the next one lies within.
+/// What an exponential distribution leaves of a distance doesn't depend on what has passed.
+#[inline(always)]
+fn is_due(left: &mut u64, bytes: u64, interval: u64) -> bool {
+    if *left > bytes {
+        *left -= bytes;
+        return false;
+    }
+    *left = distance(interval);
+    true
+}
+
+#[inline(always)]
+fn distance(interval: u64) -> u64 {
+    // SAFETY: the helper has no preconditions.
+    exponential_distance(unsafe { bpf_get_prandom_u32() }, interval)
+}
+
+#[inline(always)]
+fn name_tlab(allocation: &Allocation, state: &AllocatingThread, used: u64) {
+    let record = TlabRecord {
+        magic: TLAB_MAGIC,
+        // SAFETY: helper without arguments.
+        time_ns: unsafe { bpf_ktime_get_ns() },
+        start_ns: allocation.target.start_ns,
+        pid: allocation.tgid,
+        tid: allocation.tid,
+        start: state.tlab_start,
+        used,
+        collections: state.collections,
+        interval: allocation.target.census_interval,
+    };
+    if !emit_tlab(&record) {
+        count(Event::Allocation, Counter::TlabsLost);
+    }
+}
+
+/// Walks and emits the stack of an event that is kept.
+#[inline(always)]
+fn keep(ctx: &ProbeContext, allocation: &Allocation, weighed: u64) {
+    count(Event::Allocation, Counter::Taken);
+    let Some(slot) = ScratchSlot::claim() else {
+        count(Event::Allocation, Counter::UnwinderUnavailable);
+        return;
+    };
+    let Some(scratch) = scratch::get(slot) else {
+        return;
+    };
+    scratch.slot = slot;
+    let start_ns = allocation.target.start_ns;
+    find_process(scratch, allocation.tgid, start_ns);
+    fill_header(scratch, ctx, allocation.task, start_ns, FLAG_ALLOCATION);
+    push_record(scratch, allocation, weighed);
+    // SAFETY: the context of an uprobe is the registers of the thread.
+    start(scratch, unsafe { &*ctx.regs }, ctx);
+}
+
+/// Appends the [`AllocationRecord`].
+#[inline(always)]
+fn push_record(scratch: &mut Scratch, allocation: &Allocation, weighed: u64) {
+    const { assert!(ALLOCATION_WORDS <= SAMPLE_WORDS) };
+    let record = AllocationRecord {
+        klass: allocation.klass,
+        object_bytes: allocation.object_bytes,
+        tlab_bytes: allocation.tlab_bytes,
+        weighed_bytes: weighed,
+        interval: allocation.target.interval,
+    };
+    // SAFETY: the words are long enough, and aligned.
+    unsafe { scratch.words.as_mut_ptr().cast::<AllocationRecord>().write(record) };
+    scratch.used = ALLOCATION_WORDS as u64;
+    scratch.header.head_words = ALLOCATION_WORDS as u16;
+}
+
+/// Returns the totals of a process, which the daemon has made.
+#[inline(always)]
+fn totals_of(tgid: u32) -> Option<*mut AllocatedTotals> {
+    ALLOCATED.get_ptr_mut(tgid)
+}
+
+/// Adds an object outside buffers to the totals, and to those of its class.
+#[inline(always)]
+fn add_outside(allocation: &Allocation, totals: *mut AllocatedTotals) {
+    let bytes = allocation.object_bytes;
+    add!(totals, outside, bytes);
+    add!(totals, outside_events, 1);
+    let key = OutsideKey { klass: allocation.klass, pid: allocation.tgid, size_class: size_class(bytes) };
+    let of_class = match OUTSIDE.get_ptr_mut(key) {
+        Some(of_class) => Some(of_class),
+        None => {
+            // Another thread may have inserted it, or the map is full: either shows below.
+            let _ = OUTSIDE.insert(key, ObjectTotals::default(), 1);
+            OUTSIDE.get_ptr_mut(key)
+        }
+    };
+    let Some(of_class) = of_class else {
+        add!(totals, outside_unclassified, bytes);
+        return;
+    };
+    add!(of_class, objects, 1);
+    add!(of_class, bytes, bytes);
+}
