@@ -49,6 +49,7 @@ fn process(pid: u64) -> Series {
     let frames: Vec<_> = (0..FRAMES).map(frame).collect();
     let stack = |number: u64| Sample {
         frames: (0..DEPTH).map(|at| Arc::clone(&frames[((number * 7 + at * 5) % FRAMES) as usize])).collect(),
+        events: number % 9 + 1,
         count: number % 9 + 1,
         value: (number % 9 + 1) * 10_000_000,
     };

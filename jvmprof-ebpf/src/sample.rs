@@ -13,7 +13,7 @@ use aya_ebpf::{
 };
 use jvmprof_common::{
     abi::{Counter, Event, FLAG_KERNEL_MODE, MAX_KERNEL_FRAMES, SAMPLE_MAGIC, SampleHeader, Stop},
-    address::StackAddress,
+    address::{Avma, StackAddress},
     unwind::Cursor,
 };
 
@@ -24,6 +24,7 @@ use crate::{
     scratch::{self, Scratch, ScratchSlot},
     tables,
     task::Task,
+    user_memory,
 };
 
 /// Code segment selector of 64-bit user code (`__USER_CS`, Linux arch/x86/include/asm/segment.h).
@@ -156,10 +157,20 @@ pub fn start<C: ProgramKind>(scratch: &mut Scratch, regs: &pt_regs, ctx: &C) {
         emit::finish(scratch, ctx, Stop::Not64Bit as u64);
         return;
     }
-    scratch.cursor = Cursor::interrupted(regs.rip, regs.rsp, regs.rbp);
+    let pc = if is_at_breakpoint(regs) { regs.rip - 1 } else { regs.rip };
+    scratch.cursor = Cursor::interrupted(pc, regs.rsp, regs.rbp);
     keep_registers(&mut scratch.header, regs);
     ctx.tail_call(LEAF);
     emit::abandon::<C>(scratch.slot);
+}
+
+/// Returns true while the kernel handles a breakpoint of an uprobe: the CPU has left the program
+/// counter behind the byte that stands for the instruction.
+#[inline(always)]
+fn is_at_breakpoint(regs: &pt_regs) -> bool {
+    const INT3: u8 = 0xcc;
+    // An exception without an error code (Linux arch/x86/entry/entry_64.S, `idtentry`).
+    regs.orig_rax == u64::MAX && user_memory::read_byte(Avma(regs.rip) - 1) == Some(INT3)
 }
 
 /// In the order of their numbers in instruction encodings.

@@ -69,12 +69,7 @@ impl Pipeline {
             waiting: self.state.pending.len() as u64,
             caches: self.caches(),
             clocks: self.state.windows.counts(),
-            allocation: self
-                .state
-                .allocation
-                .as_ref()
-                .map(AllocationProfiler::counts)
-                .unwrap_or_default(),
+            allocation: self.state.allocation.as_ref().map(AllocationProfiler::counts).unwrap_or_default(),
         }
     }
 
@@ -222,6 +217,8 @@ mod tests {
         counts.symbols.unusable_files.insert("REASON", 1);
         counts.symbols.unreadable_jvms.insert("REASON", 1);
         counts.symbols.unnamed.insert("REASON", 1);
+        counts.allocation.unseen_jvms.insert("REASON", 1);
+        counts.allocation.failed_censuses.insert("REASON", 1);
         let mut counted: BTreeSet<String> = counts.all_losses().into_keys().collect();
         counted.extend(Losses::default().iter().map(|(name, _)| name.to_owned()));
         assert_eq!(documented(), counted);

@@ -41,13 +41,13 @@ use crate::process::{Process, ProcessKey, ProcessTable};
 use crate::profile::aggregate::{LabelDecision, SampleWeight};
 use crate::profile::model::Batch;
 use crate::sampler::{
-    BackgroundSampler, BpfMaps, QueueLimits, SampleClock, SamplerCounts, SamplerError, SamplerOptions,
-    SampledEvent, SamplingPeriods, StackSample, period_ns,
+    BackgroundSampler, BpfMaps, QueueLimits, SampleClock, SampledEvent, SamplerCounts, SamplerError,
+    SamplerOptions, SamplingPeriods, StackSample, period_ns,
 };
 use crate::symbolize::{Completion, Deadline, NativeOptions, Outcome, SymbolizedStack, Symbolizer};
+use allocation::{AllocationOptions, AllocationProfiler};
 pub use counts::Counts;
 use counts::lost;
-use allocation::{AllocationOptions, AllocationProfiler};
 use labels::{LabelOptions, Owner, Targets};
 use memory_limits::MemoryLimits;
 use pending_samples::PendingSamples;
@@ -292,7 +292,7 @@ impl Pipeline {
                 window.add_unlabelled(owner, stack, weight);
             }
         }
-        let flushed = state.windows.flush(
+        let mut flushed = state.windows.flush(
             |owner, frames| end.finalize_names(owner.process, frames),
             |owner, samples| targets.finalize_labels(owner, samples, state.release),
             |owner, weight| match &mut allocation {
@@ -300,6 +300,10 @@ impl Pipeline {
                 None => (weight.count, weight.value),
             },
         );
+        if let Some(allocation) = &allocation {
+            let batches = flushed.late.iter_mut().filter(|batch| batch.event == EventType::Allocation);
+            batches.for_each(|batch| batch.period = allocation.interval());
+        }
         drop(by_key);
         state.table.remove_exited();
         let live: HashSet<ProcessKey> = state.table.iter().map(|process| process.key).collect();
@@ -490,7 +494,7 @@ impl State {
             allocation.follow(process, header.start_ns, heap);
         }
         let (stack, period, weight) = match &sample.event {
-            SampledEvent::Cpu => (stack, period_ns, SampleWeight::of_value(period_ns)),
+            SampledEvent::Cpu => (stack, period_ns, SampleWeight::from(period_ns)),
             SampledEvent::Allocation(record) => {
                 let Some(allocation) = &mut self.allocation else { return None };
                 let (stack, weight) = allocation.weigh(process.key, record, stack);

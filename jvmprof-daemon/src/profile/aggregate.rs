@@ -70,9 +70,9 @@ pub struct SampleWeight {
     pub value: u64,
 }
 
-impl SampleWeight {
-    /// The weight of an event that stands for itself.
-    pub const fn of_value(value: u64) -> Self {
+/// The weight of an event of this value that stands for itself.
+impl From<u64> for SampleWeight {
+    fn from(value: u64) -> Self {
         Self { stratum: 0, events: 1, count: 1, value }
     }
 }
@@ -164,8 +164,7 @@ impl PartialEq for StackKey {
         let (own, others) = (&self.frames, &other.frames);
         let are_equal =
             || own.len() == others.len() && own.iter().zip(&**others).all(|(a, b)| Arc::ptr_eq(a, b));
-        self.stratum == other.stratum
-            && (Arc::ptr_eq(own, others) || self.hash == other.hash && are_equal())
+        self.stratum == other.stratum && (Arc::ptr_eq(own, others) || self.hash == other.hash && are_equal())
     }
 }
 
@@ -216,14 +215,20 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
     }
 
     /// Counts an event with its stack.
-    pub fn add(&mut self, labels: &Arc<LabelSet>, owner: K, stack: NamedStack, weight: SampleWeight) {
+    pub fn add(
+        &mut self,
+        labels: &Arc<LabelSet>,
+        owner: K,
+        stack: NamedStack,
+        weight: impl Into<SampleWeight>,
+    ) {
         let address = Arc::as_ptr(labels).addr();
         let (series, is_over_limit) = match self.series_of.get(&address) {
             Some(found) => (found.series, found.is_over_limit),
             None => self.insert_series(labels),
         };
         self.over_limit += u64::from(is_over_limit);
-        count(&mut self.series[series].1, &mut self.budget, owner, stack, weight);
+        count(&mut self.series[series].1, &mut self.budget, owner, stack, weight.into());
     }
 
     /// Returns the index of the series that these labels' samples go to, and true if that is the
@@ -246,8 +251,8 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
     }
 
     /// Counts an event with its stack, whose labels aren't known yet.
-    pub fn add_unlabelled(&mut self, owner: K, stack: NamedStack, weight: SampleWeight) {
-        count(self.unlabelled.entry(owner).or_default(), &mut self.budget, owner, stack, weight);
+    pub fn add_unlabelled(&mut self, owner: K, stack: NamedStack, weight: impl Into<SampleWeight>) {
+        count(self.unlabelled.entry(owner).or_default(), &mut self.budget, owner, stack, weight.into());
     }
 
     /// Returns the number of samples since the start whose stacks exceeded the budget.
@@ -287,8 +292,19 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
     /// Ends the window, which was `window`, and begins the next one. `finish` may name the frames
     /// of each pending stack a last time. `labels` is called with each owner whose stacks have no
     /// labels yet, and the number of their samples; while it answers [`LabelDecision::Awaited`],
-    /// they stay. `estimate` returns the count and value that what was counted stands for.
+    /// they stay.
     pub fn flush(
+        &mut self,
+        window: Window,
+        finish: impl FnMut(K, &mut [Arc<Frame>]),
+        labels: impl FnMut(K, u64) -> LabelDecision,
+    ) -> Batch {
+        self.flush_estimated(window, finish, labels, |_, weight| (weight.count, weight.value))
+    }
+
+    /// Ends the window as [`Self::flush`] does. `estimate` returns the count and value that what was
+    /// counted stands for.
+    pub fn flush_estimated(
         &mut self,
         window: Window,
         mut finish: impl FnMut(K, &mut [Arc<Frame>]),
@@ -374,11 +390,8 @@ fn count<K>(
         return;
     }
     let fits = budget.allocate(key.frames.len(), size_of::<(StackKey, StackCount<K>)>());
-    let (key, pending) = if fits {
-        (key, pending)
-    } else {
-        (StackKey::new([budget.marker()].into(), weight.stratum), false)
-    };
+    let (key, pending) =
+        if fits { (key, pending) } else { (StackKey::new([budget.marker()].into(), weight.stratum), false) };
     let none = SampleWeight { stratum: weight.stratum, events: 0, count: 0, value: 0 };
     stacks.entry(key).or_insert(StackCount { weight: none, owner, pending }).add(weight);
 }

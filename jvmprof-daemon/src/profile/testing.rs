@@ -47,6 +47,7 @@ pub(crate) fn series(names: &[(&str, &str)], samples: Vec<(Vec<Arc<Frame>>, u64)
         .into_iter()
         .map(|(frames, count)| Sample {
             frames: frames.into(),
+            events: count,
             count,
             value: count.saturating_mul(10_000_000),
         })

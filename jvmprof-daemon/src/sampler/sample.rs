@@ -1,6 +1,8 @@
 //! One sample of a thread's stack, as the kernel program writes it into the ring buffer.
 
-use jvmprof_common::abi::{FLAG_ALLOCATION, FLAG_KERNEL_MODE, SAMPLE_MAGIC, SAMPLE_WORDS, SampleHeader, Stop};
+use jvmprof_common::abi::{
+    FLAG_ALLOCATION, FLAG_KERNEL_MODE, SAMPLE_MAGIC, SAMPLE_WORDS, SampleHeader, Stop,
+};
 use jvmprof_common::allocation::{ALLOCATION_WORDS, AllocationRecord, TLAB_MAGIC, TlabRecord};
 use jvmprof_common::frame::UserFrame;
 

@@ -54,7 +54,7 @@ impl Judge {
                 self.table.insert_mapping(pid, event.time_ns, code);
             }
             KernelEventKind::EventsLost => self.table.invalidate_all(),
-            KernelEventKind::ThreadName { .. } => {}
+            KernelEventKind::ThreadName { .. } | KernelEventKind::Tlab(_) => {}
         }
     }
 
@@ -134,8 +134,13 @@ fn judged(mode: &str, a: &str, b: &str, turns: &str) -> Verdict {
         callers: functions(&program, ["run_a", "run_b"]),
         verdict: Verdict::default(),
     };
-    let options =
-        SamplerOptions { frequency: 997, pids: Some(vec![pid]), ring_bytes: 4 << 20, kernel_log: false };
+    let options = SamplerOptions {
+        frequency: 997,
+        pids: Some(vec![pid]),
+        ring_bytes: 4 << 20,
+        allocation: false,
+        kernel_log: false,
+    };
     let fill = |tables| judge.symbolizer.fill(tables).expect("a thread");
     let mut sampler = Sampler::start(&options, fill).expect("the kernel lets root sample");
     drop(child.stdin.take());

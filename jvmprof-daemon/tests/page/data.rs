@@ -177,13 +177,14 @@ pub(crate) fn window(
     let recursion: Vec<_> =
         (0..1_000).map(|_| frames.get("com.acme.shop.tax.Rules.evaluate", FrameKind::Java, 42)).collect();
     let count = (samples / 25).max(1) as u64;
-    shop.push(Sample { frames: rooted(&mut frames, recursion).into(), count, value: count * 10_101_010 });
+    shop.push(Sample::of_events(rooted(&mut frames, recursion).into(), count, count * 10_101_010));
     let cut = vec![
         frames.get("java.lang.String.hashCode", FrameKind::Java, 12),
         frames.get("[truncated: stack unreadable]", FrameKind::Marker, 0),
     ];
     shop.push(Sample {
         frames: cut.into(),
+        events: (samples / 400).max(1) as u64,
         count: (samples / 400).max(1) as u64,
         value: (samples / 400).max(1) as u64 * 10_101_010,
     });
@@ -192,6 +193,7 @@ pub(crate) fn window(
     let postgres: Vec<_> = postgres.iter().map(|name| frames.get(name, FrameKind::Native, 0)).collect();
     let postgres = vec![Sample {
         frames: postgres.into(),
+        events: (samples / 20).max(1) as u64,
         count: (samples / 20).max(1) as u64,
         value: (samples / 20).max(1) as u64 * 10_101_010,
     }];

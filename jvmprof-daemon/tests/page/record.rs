@@ -187,6 +187,7 @@ fn hostile_names_do_nothing() {
     ];
     let samples = vec![Sample {
         frames: hostile.iter().map(|name| named(name)).collect(),
+        events: 3,
         count: 3,
         value: 3 * 10_000_000,
     }];

@@ -10,7 +10,8 @@ use jvmprof_daemon::sampler::{
 };
 
 fn start(pids: Option<Vec<u32>>) -> Sampler {
-    let options = SamplerOptions { frequency: 199, pids, ring_bytes: 1 << 20, kernel_log: false };
+    let options =
+        SamplerOptions { frequency: 199, pids, ring_bytes: 1 << 20, allocation: false, kernel_log: false };
     Sampler::start(&options, drop).expect("the kernel lets root sample")
 }
 
@@ -51,7 +52,7 @@ fn only_the_wanted_process_is_sampled_and_every_sample_arrives() {
     assert_eq!(counts.get(Counter::Taken), pids.len() as u64);
     assert_eq!(counts.get(Counter::Emitted), pids.len() as u64);
     assert!(counts.get(Counter::Filtered) > 0, "the other process ran too");
-    assert_eq!(counts.stops.iter().sum::<u64>(), pids.len() as u64, "each walk ended for a counted reason");
+    assert_eq!(counts.stops().iter().sum::<u64>(), pids.len() as u64, "each walk ended for a counted reason");
     assert_eq!((counts.malformed, counts.late), (0, 0));
 }
 
@@ -62,6 +63,7 @@ fn what_is_let_go_of_at_the_end_is_counted() {
         frequency: 199,
         pids: Some(vec![busy.id()]),
         ring_bytes: 1 << 20,
+        allocation: false,
         kernel_log: false,
     };
     let limits = QueueLimits { samples: 16 << 20, events: 4 << 20 };

@@ -42,7 +42,13 @@ pub(super) fn sampling_checks() -> Vec<HostCheck> {
 
 /// Returns options for a process that doesn't exist: all is loaded and attached, nothing sampled.
 pub(super) fn idle() -> SamplerOptions {
-    SamplerOptions { frequency: 1, pids: Some(vec![u32::MAX]), ring_bytes: 4096, allocation: true, kernel_log: false }
+    SamplerOptions {
+        frequency: 1,
+        pids: Some(vec![u32::MAX]),
+        ring_bytes: 4096,
+        allocation: true,
+        kernel_log: false,
+    }
 }
 
 fn version() -> HostCheck {

@@ -23,8 +23,8 @@ use super::debuginfod_client;
 use super::pipeline_options::{node_name, options};
 use super::shutdown_signals::ShutdownSignals;
 use super::stdout::print_report;
-use crate::own_process::{SelfUsage, cpu_time};
 use crate::event_type::EventType;
+use crate::own_process::{SelfUsage, cpu_time};
 use crate::pipeline::{Counts, Flushed, Pipeline};
 use crate::profile::model::Batch;
 use allocation_summary::AllocationSummary;
@@ -79,8 +79,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
     let native = debuginfod_client::options(&args.sampling.native)?;
     let filter = (!pids.is_empty()).then(|| pids.clone());
     let is_recorded = |event| args.events.contains(&event);
-    let mut pipeline_options =
-        options(&args.sampling, filter, native.clone(), is_recorded(EventArg::Alloc));
+    let mut pipeline_options = options(&args.sampling, filter, native.clone(), is_recorded(EventArg::Alloc));
     if !is_recorded(EventArg::Cpu) {
         // JVMs are found by what runs.
         pipeline_options.sampler.frequency = FINDING_FREQUENCY;

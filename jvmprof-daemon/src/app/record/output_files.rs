@@ -61,7 +61,7 @@ impl OutputFile {
         let batch = &batches[0];
         let mut out = BufWriter::new(self.file.as_file());
         match self.format {
-            Format::Pprof => out.write_all(&pprof::to_bytes(&pprof::for_file(batches))?),
+            Format::Pprof => out.write_all(&pprof::to_bytes(&pprof::for_file_of_events(batches))?),
             Format::Folded => folded_stacks::write(batch, folded_stacks::Annotation::Kernel, &mut out),
             Format::Svg => flamegraph_svg::write(batch, title, &mut out).map_err(std::io::Error::other),
             Format::Html => record_html::write_html(batch, title, &mut out).map_err(std::io::Error::other),

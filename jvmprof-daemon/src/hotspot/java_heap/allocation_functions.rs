@@ -19,10 +19,8 @@ use crate::types::{FileOffset, Svma};
 /// How mangled names of the class's functions begin.
 const CLASS: &str = "_ZN11AllocTracer";
 /// How they go on: since JDK 11, and in JDK 8. What follows are the types of their arguments.
-const IN_NEW_TLAB: [&str; 2] =
-    ["27send_allocation_in_new_tlabE", "33send_allocation_in_new_tlab_eventE"];
-const OUTSIDE_TLAB: [&str; 2] =
-    ["28send_allocation_outside_tlabE", "34send_allocation_outside_tlab_eventE"];
+const IN_NEW_TLAB: [&str; 2] = ["27send_allocation_in_new_tlabE", "33send_allocation_in_new_tlab_eventE"];
+const OUTSIDE_TLAB: [&str; 2] = ["28send_allocation_outside_tlabE", "34send_allocation_outside_tlab_eventE"];
 /// The arguments that the kernel program reads: class, object, sizes, thread. JDK 8 passes neither
 /// object nor thread before 8u262.
 const WITH_THREAD: [&str; 3] = ["P10JavaThread", "P6Thread", "P6Thread"];
@@ -117,8 +115,7 @@ fn find_symbols<S: ByteSource>(file: &ElfFile<S>) -> Result<[Svma; 2], Functions
         let whole = bytes.len() - bytes.len() % ENTRY as usize;
         for symbol in pod::slice_from_all_bytes::<Sym64<Le>>(&bytes[..whole]).unwrap_or_default() {
             let name = u64::from(symbol.st_name.get(Le));
-            let is_function =
-                symbol.st_type() == elf::STT_FUNC && symbol.st_shndx.get(Le) != elf::SHN_UNDEF;
+            let is_function = symbol.st_type() == elf::STT_FUNC && symbol.st_shndx.get(Le) != elf::SHN_UNDEF;
             if let Some(index) = wanted.iter().position(|wanted| is_function && *wanted == name) {
                 found[index] = Some(Svma(symbol.st_value.get(Le)));
             }
@@ -134,7 +131,6 @@ fn find_symbols<S: ByteSource>(file: &ElfFile<S>) -> Result<[Svma; 2], Functions
 fn file_offset<S: ByteSource>(file: &ElfFile<S>, address: Svma) -> Option<FileOffset> {
     file.header().segments.iter().find_map(|segment| {
         let within = address.0.checked_sub(segment.address.0)?;
-        (segment.executable && within < segment.file_size)
-            .then(|| FileOffset(segment.offset.0 + within))
+        (segment.executable && within < segment.file_size).then(|| FileOffset(segment.offset.0 + within))
     })
 }

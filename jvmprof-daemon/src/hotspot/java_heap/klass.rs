@@ -54,14 +54,19 @@ pub struct KlassReader {
 
 impl KlassReader {
     /// Returns the class whose `Klass` is at an address: what is there now, since a class that was
-    /// unloaded leaves its address to another. `None` if that is no class.
+    /// unloaded leaves its address to another; what was there last, if the memory is gone. `None` if
+    /// that is no class.
     pub fn read(
         &mut self,
         klass: Avma,
         layout: &HeapLayout,
         memory: &impl ProcessMemory,
     ) -> Option<Arc<JavaClass>> {
-        let identity = read_identity(klass, layout, memory)?;
+        let Some(identity) = read_identity(klass, layout, memory) else {
+            // What was there last, if the process has ended since.
+            let is_gone = memory.read_bytes(klass, 8).is_none();
+            return self.known.get(&klass.0).filter(|_| is_gone).cloned();
+        };
         if let Some(known) = self.known.get(&klass.0).filter(|known| known.identity == identity) {
             return Some(Arc::clone(known));
         }
@@ -134,10 +139,9 @@ fn is_class_name(name: &str) -> bool {
     match element_name(name) {
         (0, name) => is_plain_name(name),
         (_, "B" | "Z" | "C" | "S" | "I" | "J" | "F" | "D") => true,
-        (_, element) => element
-            .strip_prefix('L')
-            .and_then(|element| element.strip_suffix(';'))
-            .is_some_and(is_plain_name),
+        (_, element) => {
+            element.strip_prefix('L').and_then(|element| element.strip_suffix(';')).is_some_and(is_plain_name)
+        }
     }
 }
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use jvmprof_common::allocation::size_class;
 
-use super::klass::{JavaClass, KlassReader, ObjectShape};
 use super::HeapLayout;
+use super::klass::{JavaClass, KlassReader, ObjectShape};
 use crate::hotspot::process_memory::{ProcessMemory, field};
 use crate::types::{Avma, FastHasher};
 
@@ -204,10 +204,8 @@ impl<M: ProcessMemory> Counting<'_, M> {
         let index = match self.by_klass.get(&klass) {
             Some(index) => *index,
             None => {
-                let class = self
-                    .klasses
-                    .read(Avma(klass), self.layout, self.memory)
-                    .ok_or(CensusError::NoClass)?;
+                let class =
+                    self.klasses.read(Avma(klass), self.layout, self.memory).ok_or(CensusError::NoClass)?;
                 let first_count = self.counts.len();
                 let counts = if matches!(class.shape, ObjectShape::Instance(_)) { 1 } else { SIZE_CLASSES };
                 self.counts.resize(first_count + counts, (0, 0));
@@ -248,8 +246,7 @@ impl<M: ProcessMemory> Counting<'_, M> {
             let counts = if is_instance { 1 } else { SIZE_CLASSES };
             for (index, &(objects, bytes)) in self.counts[first_count..][..counts].iter().enumerate() {
                 if objects != 0 {
-                    let size_class =
-                        if is_instance { size_class(bytes / objects) } else { index as u32 };
+                    let size_class = if is_instance { size_class(bytes / objects) } else { index as u32 };
                     found.push(ObjectCount { class: Arc::clone(&class), size_class, objects, bytes });
                 }
             }

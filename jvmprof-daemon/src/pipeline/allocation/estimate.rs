@@ -122,16 +122,16 @@ impl StratumTable {
     ) -> SampleWeight {
         let is_outside = record.tlab_bytes == 0;
         let object_bytes = record.object_bytes.max(1);
-        let stratum = self.number(Stratum {
-            class: class.cloned(),
-            size_class: size_class(object_bytes),
-            is_outside,
-        });
+        let stratum =
+            self.number(Stratum { class: class.cloned(), size_class: size_class(object_bytes), is_outside });
         let times = 1.0 / probability(record.weighed_bytes, record.interval).max(1e-9);
         // A new buffer is asked for by an object with a probability that grows with its size; an
         // object outside is kept with one that is known.
-        let (count, value) =
-            if is_outside { (times, times * object_bytes as f64) } else { (times / object_bytes as f64, times) };
+        let (count, value) = if is_outside {
+            (times, times * object_bytes as f64)
+        } else {
+            (times / object_bytes as f64, times)
+        };
         // Objects have 2^26 bytes at most where they are inside.
         let unit = if is_outside { UNIT } else { UNIT * UNIT };
         let weight = SampleWeight {
@@ -189,7 +189,8 @@ impl StratumTable {
             let of_kind = |stratum: u32| strata[stratum as usize].is_outside == is_outside;
             let total = if is_outside { totals.outside } else { totals.inside } as f64;
             let known: f64 = own.iter().filter(|(it, _)| of_kind(*it)).map(|(_, sums)| sums.bytes).sum();
-            let naive: f64 = own.iter().filter(|(it, _)| of_kind(*it)).map(|(_, sums)| sums.naive_bytes).sum();
+            let naive: f64 =
+                own.iter().filter(|(it, _)| of_kind(*it)).map(|(_, sums)| sums.naive_bytes).sum();
             let scale = if known > 0.0 { total / known } else { 1.0 };
             let naive_scale = if naive > 0.0 { total / naive } else { 1.0 };
             // What is seldom may be in no census, and still be what a buffer was asked for.

@@ -32,6 +32,7 @@ pub(super) struct FollowedJvm {
     /// Totals at the end of the last window.
     before: AllocatedTotals,
     outside_before: HashMap<OutsideKey, ObjectTotals>,
+    outside_classes: HashMap<OutsideKey, Arc<JavaClass>>,
     /// What this window's censuses have counted.
     census: CensusSums,
     /// Events that were kept since the pace was adjusted.
@@ -46,6 +47,15 @@ struct JavaHeap {
     census: TlabCensus,
 }
 
+impl JavaHeap {
+    /// Returns the class of objects outside buffers.
+    fn class_of_outside(&mut self, of: OutsideKey, totals: ObjectTotals) -> Option<Arc<JavaClass>> {
+        let class = self.klasses.read(Avma(of.klass), &self.layout, &self.memory)?;
+        let is_one = totals.objects == 1;
+        (!is_one || class.fits(totals.bytes, &self.layout)).then_some(class)
+    }
+}
+
 impl FollowedJvm {
     pub(super) fn new(pid: u32, start_ns: u64, since_ns: u64) -> Self {
         Self {
@@ -58,6 +68,7 @@ impl FollowedJvm {
             census_interval: 0,
             before: AllocatedTotals::default(),
             outside_before: HashMap::new(),
+            outside_classes: HashMap::new(),
             census: CensusSums::default(),
             kept: 0,
         }
@@ -91,7 +102,7 @@ impl FollowedJvm {
     }
 
     /// Adjusts how many events are kept.
-    pub(super) fn adjust(&mut self, maps: &mut AllocationMaps, pace: &mut Pace, options: &AllocationOptions) {
+    pub(super) fn adjust(&mut self, maps: &mut AllocationMaps, pace: &Pace, options: &AllocationOptions) {
         if self.file.is_none() {
             return;
         }
@@ -99,6 +110,7 @@ impl FollowedJvm {
         let has_census = self.heap.as_ref().is_some_and(|heap| heap.layout.collections_at.is_some());
         let census_interval = if has_census { pace.census_interval() } else { 0 };
         if interval != self.interval || census_interval != self.census_interval {
+            tracing::trace!(pid = self.pid, interval, census_interval, "allocation's distances");
             self.interval = interval;
             if let Err(error) = self.set_target(maps, pace) {
                 tracing::warn!(pid = self.pid, %error, "a JVM's allocations aren't followed any more");
@@ -110,8 +122,12 @@ impl FollowedJvm {
     pub(super) fn class_of(&mut self, record: &AllocationRecord) -> Option<Arc<JavaClass>> {
         self.kept += 1;
         let heap = self.heap.as_mut()?;
-        let class = heap.klasses.read(Avma(record.klass), &heap.layout, &heap.memory)?;
-        class.fits(record.object_bytes, &heap.layout).then_some(class)
+        let class = heap.klasses.read(Avma(record.klass), &heap.layout, &heap.memory);
+        let fitting = class.clone().filter(|class| class.fits(record.object_bytes, &heap.layout));
+        if fitting.is_none() {
+            tracing::debug!(pid = self.pid, ?record, ?class, "an object of an unknown class");
+        }
+        fitting
     }
 
     /// Counts the objects in a buffer that was given up.
@@ -131,6 +147,19 @@ impl FollowedJvm {
         std::mem::take(&mut self.census)
     }
 
+    /// Reads the classes of objects outside buffers that are new: later they may have been unloaded,
+    /// or the process has ended.
+    pub(super) fn read_outside_classes(&mut self, outside: &[(OutsideKey, ObjectTotals)]) {
+        let Some(heap) = &mut self.heap else { return };
+        for &(of, totals) in outside.iter().filter(|(of, _)| of.pid == self.pid) {
+            if !self.outside_classes.contains_key(&of)
+                && let Some(class) = heap.class_of_outside(of, totals)
+            {
+                self.outside_classes.insert(of, class);
+            }
+        }
+    }
+
     /// Returns what it has allocated since the last window's end.
     pub(super) fn take_totals(
         &mut self,
@@ -146,8 +175,7 @@ impl FollowedJvm {
             let objects = totals.objects.saturating_sub(earlier.objects);
             let Some(heap) = self.heap.as_mut().filter(|_| objects != 0) else { continue };
             let bytes = totals.bytes.saturating_sub(earlier.bytes);
-            let class = heap.klasses.read(Avma(of.klass), &heap.layout, &heap.memory);
-            let class = class.filter(|class| class.fits(bytes / objects, &heap.layout) || objects > 1);
+            let class = self.outside_classes.get(&of).cloned().or_else(|| heap.class_of_outside(of, totals));
             strata.add_outside(key, class.as_deref().map(|class| &class.name), of.size_class, objects, bytes);
         }
         WindowTotals {

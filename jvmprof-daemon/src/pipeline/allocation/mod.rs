@@ -22,8 +22,8 @@ use std::time::Instant;
 use jvmprof_common::allocation::{AllocationRecord, TlabRecord};
 use nix::time::{ClockId, clock_gettime};
 
-use crate::hotspot::java_heap::{HeapLayout, JavaClass};
 use crate::hotspot::LiveMemory;
+use crate::hotspot::java_heap::{HeapLayout, JavaClass};
 use crate::process::{Process, ProcessKey};
 use crate::profile::aggregate::{NamedStack, SampleWeight};
 use crate::profile::model::{Frame, FrameKind, Line, Mapping};
@@ -149,7 +149,12 @@ impl AllocationProfiler {
     }
 
     /// Begins to follow a JVM. `heap`: how its objects look; `None` if it doesn't say.
-    pub(super) fn follow(&mut self, process: &Process, start_ns: u64, heap: Option<(HeapLayout, LiveMemory)>) {
+    pub(super) fn follow(
+        &mut self,
+        process: &Process,
+        start_ns: u64,
+        heap: Option<(HeapLayout, LiveMemory)>,
+    ) {
         if let Some(earlier) = self.by_pid.insert(process.pid, process.key) {
             self.forget(earlier);
         }
@@ -184,8 +189,10 @@ impl AllocationProfiler {
             *self.counts.unseen_jvms.entry(reason).or_default() += 1;
         }
         if self.pace.is_due(Instant::now()) {
+            let outside = self.maps.outside().collect::<Vec<_>>();
             for jvm in self.jvms.values_mut() {
-                jvm.adjust(&mut self.maps, &mut self.pace, &self.options);
+                jvm.read_outside_classes(&outside);
+                jvm.adjust(&mut self.maps, &self.pace, &self.options);
             }
         }
     }

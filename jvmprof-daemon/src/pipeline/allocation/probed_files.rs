@@ -48,7 +48,8 @@ impl ProbedFiles {
     /// # Errors
     /// Returns why they aren't possible.
     pub(super) fn request(&mut self, process: &Process) -> Result<ProbedFile, &'static str> {
-        let is_libjvm = |path: &str| path.rsplit('/').next().is_some_and(|name| name.starts_with("libjvm.so"));
+        let is_libjvm =
+            |path: &str| path.rsplit('/').next().is_some_and(|name| name.starts_with("libjvm.so"));
         let mut mappings = process.mappings.iter();
         let libjvm = mappings
             .find(|mapping| mapping.backing == Backing::File && is_libjvm(&mapping.path))

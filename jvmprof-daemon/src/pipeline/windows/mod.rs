@@ -236,10 +236,12 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         let window = |ProfileKey { event, period }| Window { event, start, duration, period };
         let (mut batch, mut late) = (window(cpu).batch(Vec::new()), Vec::new());
         for (&key, aggregator) in self.aggregators.iter_mut().filter(|(key, _)| !stays(**key)) {
-            let flushed = aggregator.flush(window(key), &mut finish, &mut labels, |owner, weight| match key.event {
-                EventType::Cpu => (weight.count, weight.value),
-                EventType::Allocation => estimate(owner, weight),
-            });
+            let flushed = match key.event {
+                EventType::Cpu => aggregator.flush(window(key), &mut finish, &mut labels),
+                EventType::Allocation => {
+                    aggregator.flush_estimated(window(key), &mut finish, &mut labels, &mut estimate)
+                }
+            };
             if key == cpu {
                 batch = flushed;
             } else if !flushed.series.is_empty() {

@@ -20,7 +20,7 @@ fn windows(began: Clocks) -> Windows<u32> {
 }
 
 fn flush(windows: &mut Windows<u32>, now: Clocks) -> Flushed {
-    windows.flush_at(now, |_, _| {}, |_, _| LabelDecision::Awaited)
+    windows.flush_at(now, |_, _| {}, |_, _| LabelDecision::Awaited, |_, weight| (weight.count, weight.value))
 }
 
 fn stack() -> NamedStack {
@@ -47,7 +47,7 @@ fn facts(batch: &Batch) -> (u64, u64, u64, u64) {
 
 fn add(windows: &mut Windows<u32>, period_ns: u64, count: u64) {
     for _ in 0..count {
-        cpu(windows, period_ns).add(&labels("known"), 1, stack(), SampleWeight::of_value(period_ns));
+        cpu(windows, period_ns).add(&labels("known"), 1, stack(), period_ns);
     }
 }
 

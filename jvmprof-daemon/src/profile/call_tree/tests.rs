@@ -229,6 +229,7 @@ fn inlined_calls_become_nodes_below_their_caller_and_lines_are_counted() {
     let samples = [(20, 5), (21, 9)]
         .map(|(at, count)| Sample {
             frames: vec![java(at), Arc::clone(&root)].into(),
+            events: count,
             count,
             value: count * 10_101_010,
         })
@@ -253,8 +254,7 @@ fn frames_without_symbol_are_one_node_by_file() {
         placed("libx.so+0x2f4"),
         placed("libx.so+x"),
     ];
-    let samples =
-        frames.map(|frame| Sample::of_events(vec![frame].into(), 1, 10_101_010)).to_vec();
+    let samples = frames.map(|frame| Sample::of_events(vec![frame].into(), 1, 10_101_010)).to_vec();
     let mut builder = TreeBuilder::default();
     builder.add_batch(&batch(samples, &[]), |_| None);
     let tree = builder.finish(PAGE_NODES);
@@ -274,6 +274,7 @@ fn truncated_stacks_are_counted_by_reason_below_a_group_too() {
     let leaf = frame(FrameKind::Native, "/bin/x", vec![line("work", None, 0)]);
     let sample = |outermost: Option<Arc<Frame>>, count| Sample {
         frames: std::iter::once(Arc::clone(&leaf)).chain(outermost).collect(),
+        events: count,
         count,
         value: count * 10_101_010,
     };

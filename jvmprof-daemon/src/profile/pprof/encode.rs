@@ -49,9 +49,14 @@ impl<'a> Pushed<'a> {
 }
 
 /// Returns the profile of all series for a file, series labels as sample labels: of CPU time
-/// `samples/count` and `cpu/nanoseconds`. Batches of several events have the types of all of them,
-/// and the period of the first.
-pub fn for_file(batches: &[Batch]) -> Profile {
+/// `samples/count` and `cpu/nanoseconds`.
+pub fn for_file(batch: &Batch) -> Profile {
+    for_file_of_events(std::slice::from_ref(batch))
+}
+
+/// Returns one profile of batches of several events: the types of all of them, and the period of the
+/// first.
+pub fn for_file_of_events(batches: &[Batch]) -> Profile {
     let types = |batch: &Batch| batch.event.descriptor().sample_types;
     let Some(first) = batches.first() else { return Profile::default() };
     let mut builder = Builder::new(types(first));

@@ -8,5 +8,5 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-pub use encode::{Pushed, for_file, for_push, to_bytes, total};
+pub use encode::{Pushed, for_file, for_file_of_events, for_push, to_bytes, total};
 pub use tables::{CheckedTables, InvalidProfile};

@@ -57,9 +57,8 @@ impl WholeStackCache {
         }
         let words = sample.all_words();
         let kept = self.by_hash.get(&self.hasher.hash_one(words))?;
-        let is_it = kept.head_words == sample.header.head_words
-            && kept.stop == sample.stop
-            && *kept.words == *words;
+        let is_it =
+            kept.head_words == sample.header.head_words && kept.stop == sample.stop && *kept.words == *words;
         is_it.then(|| SymbolizedStack {
             stack: NamedStack { frames: Arc::clone(&kept.frames), pending: false },
             outcome: Outcome::Whole,
