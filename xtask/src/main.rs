@@ -1,5 +1,6 @@
 //! `cargo xtask TASK`: every development task of jvmprof, one file each.
 
+mod allocation;
 mod bench;
 mod build;
 #[cfg(test)]
@@ -42,6 +43,8 @@ enum Task {
     Kernels(kernels::Args),
     /// Check the stacks of oracle programs on many JDKs against their class files (as root)
     Zoo(zoo::Args),
+    /// Compare profiles of allocation with what a program says that it allocates (as root)
+    Allocation(allocation::Args),
     /// Build what is shipped: the static program, the Debian package, the image's root; try the
     /// package on a booted Debian
     Package(package::Args),
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Task::Bench(args) => bench::main(&args).map(ok),
         Task::Kernels(args) => kernels::main(&args).map(ok),
         Task::Zoo(args) => zoo::main(&args),
+        Task::Allocation(args) => allocation::main(&args),
         Task::Package(args) => package::main(&args).map(ok),
         Task::Manifests => manifests::main().map(ok),
         Task::Soak(args) => soak::main(&args).map(ok),

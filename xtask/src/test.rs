@@ -20,7 +20,7 @@ use crate::setup::python;
 use crate::setup::test_packages;
 use crate::setup::tools;
 use crate::soak;
-use crate::zoo;
+use crate::{allocation, zoo};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -170,6 +170,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         suites.run(&name, |count| cargo_tests(count, &setup, &["--test", &name]));
     }
     suites.check("stacks of the zoo's programs", || zoo_smoke(&setup.jdks));
+    suites.check("profiles of allocation", || allocation::smoke(&needed_jdks(&setup.jdks), &build::fast()?));
     suites.check("a short soak", soak::short);
     suites.check("kernel 6.12", || kernels::check(&[kernels::Line::V6_12], None));
     suites.close()
@@ -290,9 +291,11 @@ fn test_binaries(package: &str) -> anyhow::Result<Vec<String>> {
 
 /// An unoptimized daemon can't keep up with it.
 fn zoo_smoke(jdks: &[jdk::Jdk]) -> anyhow::Result<()> {
-    let needed: Vec<jdk::Jdk> =
-        jdks.iter().filter(|jdk| jdk::NEEDED.contains(&jdk.feature)).cloned().collect();
-    zoo::smoke(&needed, &build::fast()?)
+    zoo::smoke(&needed_jdks(jdks), &build::fast()?)
+}
+
+fn needed_jdks(jdks: &[jdk::Jdk]) -> Vec<jdk::Jdk> {
+    jdks.iter().filter(|jdk| jdk::NEEDED.contains(&jdk.feature)).cloned().collect()
 }
 
 /// Runs a test runner, passes its standard output on, and adds up the results that `read` finds in

@@ -20,12 +20,12 @@ pub struct StackSample {
 }
 
 /// The event that a sample was taken of, with what it says beside the stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SampledEvent {
     /// A tick of a CPU's clock.
     Cpu,
     /// An allocation in a JVM's heap.
-    Allocation(AllocationRecord),
+    Allocation(Box<AllocationRecord>),
 }
 
 impl SampledEvent {
@@ -100,13 +100,13 @@ impl StackSample {
         } else if usize::from(header.head_words) == ALLOCATION_WORDS {
             header.head_words = 0;
             let mut next = || words.next().unwrap_or_default();
-            SampledEvent::Allocation(AllocationRecord {
+            SampledEvent::Allocation(Box::new(AllocationRecord {
                 klass: next(),
                 object_bytes: next(),
                 tlab_bytes: next(),
                 weighed_bytes: next(),
                 interval: next(),
-            })
+            }))
         } else {
             return Err(MalformedSample);
         };

@@ -24,10 +24,10 @@ const WHEELS: [(u32, &str); 4] =
 
 /// A JDK that can be run.
 #[derive(Clone, Debug)]
-pub(super) struct Jdk {
-    pub(super) feature: u32,
+pub(crate) struct Jdk {
+    pub(crate) feature: u32,
     /// As this machine sees it.
-    pub(super) home: PathBuf,
+    pub(crate) home: PathBuf,
     /// The root of the file system that it was made for, if that isn't this machine's.
     root: Option<PathBuf>,
     /// `java.runtime.version`.
@@ -36,7 +36,7 @@ pub(super) struct Jdk {
 
 /// `--jdk 17` or `--jdk 17=/path/to/home`.
 #[derive(Clone, Debug)]
-pub(super) struct JdkRequest {
+pub(crate) struct JdkRequest {
     feature: u32,
     home: Option<PathBuf>,
 }
@@ -55,7 +55,7 @@ impl std::str::FromStr for JdkRequest {
 }
 
 impl JdkRequest {
-    pub(super) fn version(feature: u32) -> Self {
+    pub(crate) fn version(feature: u32) -> Self {
         Self { feature, home: None }
     }
 
@@ -63,7 +63,7 @@ impl JdkRequest {
     ///
     /// # Errors
     /// It isn't here, and can't be had.
-    pub(super) fn ensure(&self) -> anyhow::Result<Jdk> {
+    pub(crate) fn ensure(&self) -> anyhow::Result<Jdk> {
         let feature = self.feature;
         if let Some(home) = &self.home {
             return Jdk::at(feature, home);

@@ -27,7 +27,7 @@ use anyhow::{Context as _, bail};
 
 use self::class_path::ClassPath;
 use self::expected_calls::Expectations;
-use self::jdks::{Jdk, JdkRequest};
+pub(crate) use self::jdks::{Jdk, JdkRequest};
 use self::matrix_cell::MatrixCell;
 use self::modes::{MODES, Mode};
 use self::programs::{Compiled, PROGRAMS};

@@ -17,7 +17,7 @@ pub struct AllocationArgs {
 
     /// CPU time for counting objects in buffers that threads have given up, which makes shares of
     /// classes exact, in percent of one core; 0: they are estimated
-    #[arg(long, default_value_t = 1.0, value_name = "PERCENT", value_parser = percent)]
+    #[arg(long, default_value_t = 2.0, value_name = "PERCENT", value_parser = percent)]
     pub alloc_census_cpu: f64,
 
     /// Where the object's class stands

@@ -17,8 +17,8 @@ use crate::types::{Avma, FastHasher};
 /// Bytes of a buffer, at most.
 const MAX_BYTES: u64 = 64 << 20;
 /// Bytes that are read at a time: few where objects are large, since only their begins are needed.
-const FIRST_PIECE: usize = 2048;
-const LARGEST_PIECE: usize = 256 << 10;
+const FIRST_PIECE: usize = 1024;
+const LARGEST_PIECE: usize = 32 << 10;
 /// Bytes of an object that say what it is.
 const HEADER: usize = 24;
 /// Slots of the direct-mapped cache of classes.
@@ -245,10 +245,9 @@ impl<M: ProcessMemory> Counting<'_, M> {
             let is_instance = matches!(class.shape, ObjectShape::Instance(_));
             let counts = if is_instance { 1 } else { SIZE_CLASSES };
             for (index, &(objects, bytes)) in self.counts[first_count..][..counts].iter().enumerate() {
-                if objects != 0 {
-                    let size_class = if is_instance { size_class(bytes / objects) } else { index as u32 };
-                    found.push(ObjectCount { class: Arc::clone(&class), size_class, objects, bytes });
-                }
+                let Some(mean) = bytes.checked_div(objects) else { continue };
+                let size_class = if is_instance { size_class(mean) } else { index as u32 };
+                found.push(ObjectCount { class: Arc::clone(&class), size_class, objects, bytes });
             }
         }
         found

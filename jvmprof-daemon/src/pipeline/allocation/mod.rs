@@ -17,7 +17,7 @@ mod probed_files;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use jvmprof_common::allocation::{AllocationRecord, TlabRecord};
 use nix::time::{ClockId, clock_gettime};
@@ -58,7 +58,7 @@ pub enum ClassPlace {
 
 impl Default for AllocationOptions {
     fn default() -> Self {
-        Self { interval: 512 << 10, max_events: 250, census_cpu_ppm: 10_000, class: ClassPlace::Leaf }
+        Self { interval: 512 << 10, max_events: 250, census_cpu_ppm: 20_000, class: ClassPlace::Leaf }
     }
 }
 
@@ -107,7 +107,7 @@ const MAX_CLASS_FRAMES: usize = 16_384;
 
 impl AllocationProfiler {
     pub(super) fn new(options: AllocationOptions, maps: AllocationMaps) -> Self {
-        let now = clock_gettime(ClockId::CLOCK_BOOTTIME).map(std::time::Duration::from).unwrap_or_default();
+        let now = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default();
         let marker = |name: &str| {
             let lines = vec![Line::named(name)];
             Arc::new(Frame { kind: FrameKind::Marker, address: None, mapping: None, lines })
@@ -209,12 +209,14 @@ impl AllocationProfiler {
         let key = self.by_pid.get(&tlab.pid);
         let jvm = key.and_then(|key| self.jvms.get_mut(key)).filter(|jvm| jvm.start_ns == tlab.start_ns);
         let Some(jvm) = jvm else { return };
-        let began = Instant::now();
+        let began = thread_cpu_time();
         match jvm.count_tlab(tlab, &mut self.strata) {
             Ok(()) => self.counts.censuses += 1,
             Err(reason) => *self.counts.failed_censuses.entry(reason.as_str()).or_default() += 1,
         }
-        self.pace.charge(began.elapsed());
+        let took = thread_cpu_time().saturating_sub(began);
+        tracing::trace!(?took, used = tlab.used, "a census");
+        self.pace.charge(took);
     }
 
     /// Turns the stack of an event into that of its object, and says what it counts for.
@@ -290,6 +292,10 @@ impl AllocationProfiler {
             self.files.release(file);
         }
     }
+}
+
+fn thread_cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
 }
 
 fn class_frame(

@@ -58,10 +58,11 @@ impl Pace {
         }
         self.adjusted = now;
         let share = std::mem::take(&mut self.spent).as_secs_f64() / elapsed.as_secs_f64();
-        if share > self.census_share {
-            self.census_interval = (self.census_interval * 2).min(MOST);
-        } else if share < self.census_share / 3.0 && self.census_interval != 0 {
-            self.census_interval = (self.census_interval / 2).max(LEAST_CENSUS);
+        if self.census_interval != 0 {
+            // No faster, since what is due was drawn with the distance before.
+            let factor = (share / self.census_share).clamp(0.5, 2.0);
+            let interval = (self.census_interval as f64 * factor) as u64;
+            self.census_interval = interval.clamp(LEAST_CENSUS, MOST);
         }
         true
     }
@@ -108,9 +109,10 @@ mod tests {
             assert!(pace.is_due(now));
             pace.census_interval()
         };
+        // Of 250 ms, the share is 5 ms.
+        assert_eq!(turn(&mut pace, 50_000), FIRST_CENSUS * 2);
         assert_eq!(turn(&mut pace, 5_000), FIRST_CENSUS * 2);
-        assert_eq!(turn(&mut pace, 1_500), FIRST_CENSUS * 2);
-        for _ in 0..40 {
+        for _ in 0..20 {
             turn(&mut pace, 100);
         }
         assert_eq!(pace.census_interval(), LEAST_CENSUS);

@@ -1,0 +1,190 @@
+//! `cargo xtask allocation`: are profiles of allocation true? A program that counts what it
+//! allocates, on JDKs and collectors, recorded and compared by class and by path.
+
+mod oracle;
+mod recorded;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context as _, bail};
+
+use crate::run::{run, shown};
+use crate::zoo::{Jdk, JdkRequest};
+use crate::{build, paths};
+use oracle::{Allocated, HeaderBytes};
+use recorded::Recorded;
+
+/// Relative error that a share by class may have, beside what chance explains.
+const CLASS_ERROR: f64 = 0.02;
+/// The same by class and path.
+const PATH_ERROR: f64 = 0.05;
+/// The same of all bytes, against what the JVM says.
+const TOTAL_ERROR: f64 = 0.01;
+/// Standard deviations that chance explains.
+const DEVIATIONS: f64 = 4.0;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// A JDK to run on, got where it is missing; with its home if it isn't where xtask looks
+    /// (repeatable) [default: 11, 17, 21, 25 and the newest]
+    #[arg(long, value_name = "N[=HOME]")]
+    jdk: Vec<JdkRequest>,
+    /// Options of the JVM, in one argument (repeatable) [default: each collector that the JDK has,
+    /// and other layouts of objects]
+    #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
+    options: Vec<String>,
+    /// Threads that allocate
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    threads: u32,
+    /// How long each program runs
+    #[arg(long, default_value_t = 20.0, value_name = "SECONDS")]
+    seconds: f64,
+    /// The program under test [default: built from this checkout]
+    #[arg(long, value_name = "FILE")]
+    jvmprof: Option<PathBuf>,
+}
+
+/// Collectors and layouts, with the first JDK that has them.
+const OPTIONS: [(u32, &str); 10] = [
+    (8, "-XX:+UseG1GC"),
+    (8, "-XX:+UseParallelGC"),
+    (8, "-XX:+UseSerialGC"),
+    (11, "-XX:+UnlockExperimentalVMOptions -XX:+UseZGC"),
+    (17, "-XX:+UseShenandoahGC"),
+    (11, "-XX:+UnlockExperimentalVMOptions -XX:+UseEpsilonGC -Xmx64g -XX:-AlwaysPreTouch"),
+    (8, "-XX:+UseG1GC -XX:-UseCompressedOops"),
+    (8, "-XX:+UseG1GC -XX:-UseCompressedClassPointers"),
+    (8, "-XX:+UseG1GC -XX:-ResizeTLAB -XX:TLABSize=64k"),
+    (25, "-XX:+UseG1GC -XX:+UseCompactObjectHeaders"),
+];
+
+pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    let wanted: Vec<JdkRequest> = match args.jdk.is_empty() {
+        true => [11, 17, 21, 25, 28].map(JdkRequest::version).into(),
+        false => args.jdk.clone(),
+    };
+    let jvmprof = args.jvmprof.clone().map_or_else(build::release, Ok)?;
+    let mut wrong = 0;
+    for jdk in &wanted {
+        let jdk = jdk.ensure()?;
+        let options: Vec<&str> = match args.options.is_empty() {
+            true => OPTIONS.iter().filter(|(since, _)| *since <= jdk.feature).map(|(_, it)| *it).collect(),
+            false => args.options.iter().map(String::as_str).collect(),
+        };
+        for options in options {
+            // Epsilon frees nothing: its heap is full after some seconds.
+            let seconds = if options.contains("Epsilon") { args.seconds.min(4.0) } else { args.seconds };
+            wrong += usize::from(!compare(&jvmprof, &jdk, options, args.threads, seconds)?);
+        }
+    }
+    Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A short run for every commit.
+///
+/// # Errors
+/// A recording fails, or isn't true.
+pub(crate) fn smoke(jdks: &[crate::setup::jdk::Jdk], jvmprof: &Path) -> anyhow::Result<()> {
+    let mut wrong = Vec::new();
+    for jdk in jdks {
+        let request = format!("{}={}", jdk.feature, jdk.home.display());
+        let jdk = request.parse::<JdkRequest>().map_err(anyhow::Error::msg)?.ensure()?;
+        for options in ["-XX:+UseG1GC", "-XX:+UseParallelGC"] {
+            if !compare(jvmprof, &jdk, options, 2, 10.0)? {
+                wrong.push(format!("JDK {} {options}", jdk.feature));
+            }
+        }
+    }
+    if !wrong.is_empty() {
+        bail!("profiles of allocation that aren't true: {}", wrong.join(", "));
+    }
+    Ok(())
+}
+
+/// Records the oracle once; prints what is found, and returns true if it is what was allocated.
+fn compare(jvmprof: &Path, jdk: &Jdk, options: &str, threads: u32, seconds: f64) -> anyhow::Result<bool> {
+    let classes = compiled()?;
+    let folder = paths::target().join("allocation");
+    let folded = folder.join(format!("{}.folded", jdk.feature));
+    let header = HeaderBytes::of(jdk.feature, options);
+    let mut command = Command::new(jvmprof);
+    command.args(["record", "--json", "-e", "alloc", "-o"]).arg(&folded).arg("--");
+    command.arg(jdk.home.join("bin/java")).args(options.split_whitespace());
+    if !options.contains("-Xmx") {
+        command.arg("-Xmx1g");
+    }
+    command.args(header.properties()).arg("-cp").arg(&classes);
+    command.args(["Allocations", &threads.to_string(), &seconds.to_string()]);
+    let line = shown(&command);
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("starting `{line}`"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() || !text.contains("\nall\t") {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let lacks = said.contains("Unrecognized VM option") || said.contains("not supported");
+        if lacks {
+            println!("JDK {} {options}: not here", jdk.feature);
+            return Ok(true);
+        }
+        bail!("`{line}`: {said}{text}");
+    }
+    let allocated = Allocated::parse(&text)?;
+    let recorded = Recorded::read(&folded, text.lines().last().unwrap_or_default())?;
+    Ok(report(jdk, options, &allocated, &recorded))
+}
+
+fn report(jdk: &Jdk, options: &str, allocated: &Allocated, recorded: &Recorded) -> bool {
+    println!(
+        "JDK {} {options}: {:.1} GB, {} stacks, {} censuses{}",
+        jdk.feature,
+        allocated.jvm_bytes as f64 / 1e9,
+        recorded.events,
+        recorded.censuses,
+        recorded.losses_text()
+    );
+    let total_error = recorded.bytes as f64 / allocated.jvm_bytes as f64 - 1.0;
+    let mut is_true = total_error.abs() < TOTAL_ERROR;
+    println!("  {:44} {:>8} {:>8} {:>+7.2} %", "all bytes", "", "", total_error * 100.0);
+    let own: u64 = allocated.kinds.iter().map(|kind| kind.bytes).sum();
+    let mut row = |name: &str, bytes: u64, seen: u64, least: f64, deviation: f64| {
+        let (share, found) = (bytes as f64 / own as f64, seen as f64 / recorded.bytes.max(1) as f64);
+        let error = found / share - 1.0;
+        let is_right = error.abs() < least + DEVIATIONS * deviation;
+        is_true &= is_right;
+        println!(
+            "  {name:44} {:>7.3}% {:>7.3}% {:>+7.2} %{}",
+            share * 100.0,
+            found * 100.0,
+            error * 100.0,
+            if is_right { "" } else { "  wrong" }
+        );
+    };
+    for (class, bytes, objects) in allocated.classes() {
+        // Objects that one census counts are few where they are large.
+        let counted = objects as f64 * recorded.counted_share(allocated.jvm_bytes);
+        row(&class, bytes, recorded.class(&class), CLASS_ERROR, 1.0 / counted.max(1.0).sqrt());
+    }
+    for kind in &allocated.kinds {
+        let counted = kind.objects as f64 * recorded.counted_share(allocated.jvm_bytes);
+        let events = recorded.events_of(&kind.class, &kind.path).max(1);
+        let deviation = 1.0 / (events as f64).sqrt() + 1.0 / counted.max(1.0).sqrt();
+        let name = format!("{} in {}", kind.class, kind.path);
+        row(&name, kind.bytes, recorded.path(&kind.class, &kind.path), PATH_ERROR, deviation);
+    }
+    is_true
+}
+
+/// Compiles the oracle, for the oldest JDK that it runs on.
+fn compiled() -> anyhow::Result<PathBuf> {
+    let folder = paths::target().join("allocation/classes");
+    std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    let jdks = crate::setup::jdk::found();
+    let javac = jdks.iter().map(|jdk| jdk.home.join("bin/javac")).find(|javac| javac.is_file());
+    let javac = javac.context("none of the JDKs here has a compiler")?;
+    let source = paths::workspace().join("xtask/allocation/Allocations.java");
+    run(Command::new(javac)
+        .args(["-nowarn", "--release", "8", "-Xlint:-options", "-d"])
+        .arg(&folder)
+        .arg(source))?;
+    Ok(folder)
+}
