@@ -2,10 +2,11 @@
 //!
 //! # Overview
 //!
-//! The way of a sample is a chain of perf event programs. State between them is in scratch memory,
-//! a piece for each CPU ([`scratch`]).
+//! The way of a sample is a chain of programs of one kind ([`program_kind`]): perf event programs
+//! for CPU time, uprobes for allocation. State between them is in scratch memory, a slot for each
+//! run that can be under way ([`scratch`]).
 //!
-//! 1. `sample` ([`sample`]) runs at each tick. It drops what isn't profiled ([`process_filter`]),
+//! 1. `sample` ([`programs::sample`]) runs at each tick. It drops what isn't profiled ([`process_filter`]),
 //!    takes the sample's identity, its kernel stack and its user registers, and tail-calls
 //! 2. `leaf` ([`walk`]), which walks the interrupted frame and tail-calls
 //! 3. `unwind` ([`walk`]), which walks [`jvmprof_common::abi::FRAMES_PER_PROGRAM`] callers and
@@ -23,26 +24,28 @@
 //!
 //! - `process_fork` and `process_exec` ([`process_filter`]): children of profiled processes are
 //!   profiled, and the tables forget a program that was replaced;
-//! - `new_mapping` and, on kernels that don't take it, `unmapped_area` ([`mapping_events`]): the
-//!   tables forget a process that maps a library where another one was;
-//! - `kernel_names` ([`kernel_names`]), which the daemon runs to name addresses of the kernel.
+//! - `new_mapping` and, on kernels that don't take it, `unmapped_area`
+//!   ([`programs::mapping_events`]): the tables forget a process that maps a library where another
+//!   one was;
+//! - `alloc_in_new_tlab` and `alloc_outside_tlab` ([`programs::allocation`]): allocations in the
+//!   heaps of JVMs, some of which become samples by `probe_leaf`, `probe_unwind` and
+//!   `probe_frozen`;
+//! - `kernel_names` ([`programs::kernel_names`]), which the daemon runs to name addresses of the
+//!   kernel.
 #![no_std]
 #![no_main]
 #![feature(core_intrinsics)]
 #![expect(internal_features, reason = "the one intrinsic of `atomic`")]
 
-mod allocation;
 mod atomic;
 mod counters;
 mod emit;
 mod globals;
 mod goroutine;
-mod kernel_names;
-mod mapping_events;
 mod memory_copy;
 mod process_filter;
 mod program_kind;
-mod sample;
+mod programs;
 mod scratch;
 mod tables;
 mod task;

@@ -22,12 +22,12 @@ pub mod allocation;
 mod counts;
 pub mod labels;
 pub mod memory_limits;
+mod options;
 mod pending_samples;
 mod process_events;
 mod windows;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io;
 use std::time::{Duration, Instant};
 
 use jvmprof_common::abi::Counter;
@@ -35,53 +35,24 @@ use jvmprof_common::abi::Counter;
 use crate::clock::monotonic_ns;
 use crate::event_type::EventType;
 use crate::own_process::thread_priority;
-use crate::process::container::{ContainersError, ContainersOptions};
 use crate::process::procfs;
 use crate::process::{Process, ProcessKey, ProcessTable};
 use crate::profile::aggregate::{LabelDecision, SampleWeight};
 use crate::profile::model::Batch;
 use crate::sampler::{
-    BackgroundSampler, BpfMaps, QueueLimits, SampleClock, SampledEvent, SamplerCounts, SamplerError,
-    SamplerOptions, SamplingPeriods, StackSample, period_ns,
+    BackgroundSampler, BpfMaps, QueueLimits, SampleClock, SampledEvent, SamplerCounts, SamplingPeriods,
+    StackSample, period_ns,
 };
-use crate::symbolize::{Completion, Deadline, NativeOptions, Outcome, SymbolizedStack, Symbolizer};
-use allocation::{AllocationOptions, AllocationProfiler};
+use crate::symbolize::{Completion, Deadline, Outcome, SymbolizedStack, Symbolizer};
+use allocation::AllocationProfiler;
 pub use counts::Counts;
 use counts::lost;
 use labels::{LabelOptions, Owner, Targets};
 use memory_limits::MemoryLimits;
+pub use options::{PipelineError, PipelineOptions};
 use pending_samples::PendingSamples;
 use windows::Windows;
 pub use windows::{ClockCounts, Flushed};
-
-/// What to sample, and what the way may cost.
-#[derive(Clone, Debug)]
-pub struct PipelineOptions {
-    pub sampler: SamplerOptions,
-    /// What may be remembered, and what may wait.
-    pub memory: MemoryLimits,
-    /// How series are labelled.
-    pub labels: LabelOptions,
-    /// Names of Java methods end in how they ran.
-    pub java_frame_types: bool,
-    /// How native frames get their names.
-    pub native: NativeOptions,
-    /// How containers are asked for; `None`: they aren't.
-    pub containers: Option<ContainersOptions>,
-    /// How allocation is profiled, where [`SamplerOptions::allocation`] says so.
-    pub allocation: AllocationOptions,
-}
-
-/// A failure to start the pipeline.
-#[derive(Debug, thiserror::Error)]
-pub enum PipelineError {
-    #[error(transparent)]
-    Sampler(#[from] SamplerError),
-    #[error(transparent)]
-    Containers(#[from] ContainersError),
-    #[error("starting the thread that reads unwind rows: {0}")]
-    RowLoader(#[source] io::Error),
-}
 
 /// Runs the sampler and keeps what its events mean.
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 //! `JVMPROF_TEST_JDKS`.
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
 
+mod allocation;
 mod inspect;
 mod stacks;
 #[path = "../support/mod.rs"]

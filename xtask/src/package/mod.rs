@@ -3,6 +3,7 @@
 //! Debian.
 
 mod machine;
+pub(crate) mod manifests;
 
 use std::fs;
 use std::path::{Path, PathBuf};

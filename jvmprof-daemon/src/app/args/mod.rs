@@ -1,6 +1,5 @@
 //! The command line: one type of arguments for each subcommand and for each subject.
 
-mod allocation;
 mod budget;
 mod collector;
 mod containers;
@@ -9,7 +8,6 @@ mod delivery;
 mod doctor;
 mod inspect;
 mod labels;
-mod native_symbols;
 mod record;
 mod remote_store;
 mod sampling;
@@ -20,7 +18,6 @@ mod values;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-pub use allocation::{AllocationArgs, ClassArg};
 pub use budget::BudgetArgs;
 pub use collector::CollectorArgs;
 pub use containers::ContainerArgs;
@@ -29,11 +26,10 @@ pub use delivery::{CompressionArg, DeliveryArg, DeliveryArgs};
 pub use doctor::DoctorArgs;
 pub use inspect::InspectArgs;
 pub use labels::LabelArgs;
-pub use native_symbols::NativeArgs;
-pub(super) use native_symbols::parse_url;
 pub use record::{EventArg, RecordArgs};
 pub use remote_store::RemoteStoreArgs;
-pub use sampling::SamplingArgs;
+pub(super) use sampling::parse_url;
+pub use sampling::{AllocationArgs, ClassArg, NativeArgs, SamplingArgs};
 pub use telemetry::TelemetryArgs;
 pub use uploads::{SymbolizeArg, UploadArgs};
 

@@ -55,11 +55,22 @@ pub(super) struct WindowTotals {
     pub(super) unfollowed_events: u64,
 }
 
-/// What the censuses of a process have counted in a window: objects and bytes by stratum, each
-/// buffer divided by the probability with which it was chosen.
+/// What the censuses of a process have counted: objects and bytes by stratum, each buffer divided
+/// by the probability with which it was chosen.
 #[derive(Debug, Default)]
 pub(super) struct CensusSums {
     by_stratum: HashMap<u32, (f64, f64), FastHasher>,
+    bytes: f64,
+}
+
+/// The censuses of a window. What a program allocates changes with time: each stretch of time has
+/// the weight of the bytes that were allocated in it.
+#[derive(Debug, Default)]
+pub(super) struct WindowCensus {
+    window: CensusSums,
+    /// The stretch of time that is under way: its censuses, and the bytes of all buffers.
+    stretch: CensusSums,
+    stretch_bytes: u64,
 }
 
 /// What a window comes to in one process.
@@ -82,9 +93,38 @@ fn probability(bytes: u64, interval: u64) -> f64 {
     -f64::exp_m1(-(bytes as f64) / interval as f64)
 }
 
-impl CensusSums {
+impl WindowCensus {
+    /// Takes in a census.
     pub(super) fn add(&mut self, tlab: &TlabRecord, found: &[ObjectCount], strata: &mut StratumTable) {
+        self.stretch.add(tlab, found, strata);
+    }
+
+    /// Ends a stretch of time in which buffers with so many bytes were given up. Without a census it
+    /// becomes a part of the next one.
+    pub(super) fn end_stretch(&mut self, bytes: u64) {
+        self.stretch_bytes += bytes;
+        let CensusSums { by_stratum, bytes: counted } = std::mem::take(&mut self.stretch);
+        if counted <= 0.0 {
+            return;
+        }
+        let scale = std::mem::take(&mut self.stretch_bytes) as f64 / counted;
+        for (stratum, (objects, bytes)) in by_stratum {
+            let sums = self.window.by_stratum.entry(stratum).or_default();
+            sums.0 += scale * objects;
+            sums.1 += scale * bytes;
+        }
+    }
+
+    /// Ends the window.
+    pub(super) fn take(&mut self) -> CensusSums {
+        std::mem::take(self).window
+    }
+}
+
+impl CensusSums {
+    fn add(&mut self, tlab: &TlabRecord, found: &[ObjectCount], strata: &mut StratumTable) {
         let weight = 1.0 / probability(tlab.used, tlab.interval).max(1e-9);
+        self.bytes += weight * tlab.used as f64;
         for count in found {
             let class = Some(Arc::clone(&count.class.name));
             let stratum = Stratum { class, size_class: count.size_class, is_outside: false };

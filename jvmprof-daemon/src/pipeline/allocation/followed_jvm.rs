@@ -8,7 +8,7 @@ use jvmprof_common::allocation::{
 };
 
 use super::AllocationOptions;
-use super::estimate::{CensusSums, StratumTable, WindowTotals};
+use super::estimate::{CensusSums, StratumTable, WindowCensus, WindowTotals};
 use super::pace::Pace;
 use super::probed_files::ProbedFile;
 use crate::hotspot::LiveMemory;
@@ -34,7 +34,9 @@ pub(super) struct FollowedJvm {
     outside_before: HashMap<OutsideKey, ObjectTotals>,
     outside_classes: HashMap<OutsideKey, Arc<JavaClass>>,
     /// What this window's censuses have counted.
-    census: CensusSums,
+    census: WindowCensus,
+    /// Bytes of buffers that were given up before the stretch of time that is under way.
+    inside_before: u64,
     /// Events that were kept since the pace was adjusted.
     kept: u32,
 }
@@ -69,7 +71,8 @@ impl FollowedJvm {
             before: AllocatedTotals::default(),
             outside_before: HashMap::new(),
             outside_classes: HashMap::new(),
-            census: CensusSums::default(),
+            census: WindowCensus::default(),
+            inside_before: 0,
             kept: 0,
         }
     }
@@ -143,8 +146,16 @@ impl FollowedJvm {
         Ok(())
     }
 
-    pub(super) fn take_census(&mut self) -> CensusSums {
-        std::mem::take(&mut self.census)
+    /// Ends a stretch of time of its censuses.
+    pub(super) fn end_stretch(&mut self, maps: &AllocationMaps) {
+        let inside = maps.totals(self.pid).map_or(self.inside_before, |totals| totals.inside);
+        self.census.end_stretch(inside.saturating_sub(self.inside_before));
+        self.inside_before = inside;
+    }
+
+    pub(super) fn take_census(&mut self, maps: &AllocationMaps) -> CensusSums {
+        self.end_stretch(maps);
+        self.census.take()
     }
 
     /// Reads the classes of objects outside buffers that are new: later they may have been unloaded,

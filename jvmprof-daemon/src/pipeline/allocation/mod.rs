@@ -76,6 +76,8 @@ pub struct AllocationCounts {
     /// Buffers that were counted, and those that could not be, by reason.
     pub censuses: u64,
     pub failed_censuses: BTreeMap<&'static str, u64>,
+    /// Buffers that were chosen, and not counted since that would have taken too much time.
+    pub skipped_censuses: u64,
     /// Bytes that JVMs say they have allocated.
     pub bytes: u64,
     /// Those of them whose classes are estimated without any census.
@@ -90,6 +92,8 @@ pub(super) struct AllocationProfiler {
     files: ProbedFiles,
     jvms: HashMap<ProcessKey, FollowedJvm>,
     by_pid: HashMap<u32, ProcessKey>,
+    /// How often it was tried to follow a JVM that isn't followed yet.
+    attempts: HashMap<ProcessKey, u32>,
     strata: StratumTable,
     class_frames: HashMap<Arc<str>, Arc<Frame>>,
     unknown_class: Arc<Frame>,
@@ -102,6 +106,8 @@ pub(super) struct AllocationProfiler {
     since_ns: u64,
 }
 
+/// Samples of a JVM after which it counts as one that doesn't say how its heap looks.
+const HEAP_ATTEMPTS: u32 = 20;
 /// Classes whose frames are kept beyond a window.
 const MAX_CLASS_FRAMES: usize = 16_384;
 
@@ -118,6 +124,7 @@ impl AllocationProfiler {
             files: ProbedFiles::default(),
             jvms: HashMap::new(),
             by_pid: HashMap::new(),
+            attempts: HashMap::new(),
             strata: StratumTable::default(),
             class_frames: HashMap::new(),
             unknown_class: marker("[unknown class]"),
@@ -155,6 +162,13 @@ impl AllocationProfiler {
         start_ns: u64,
         heap: Option<(HeapLayout, LiveMemory)>,
     ) {
+        let attempts = self.attempts.entry(process.key).or_default();
+        *attempts += 1;
+        // A JVM that starts doesn't say it yet.
+        if heap.is_none() && *attempts < HEAP_ATTEMPTS {
+            return;
+        }
+        self.attempts.remove(&process.key);
         if let Some(earlier) = self.by_pid.insert(process.pid, process.key) {
             self.forget(earlier);
         }
@@ -164,7 +178,10 @@ impl AllocationProfiler {
                 jvm.set_heap(layout, memory);
                 self.files.request(process)
             }
-            None => Err("no heap layout"),
+            None => self.files.request(process).and_then(|file| {
+                self.files.release(file);
+                Err("no heap layout")
+            }),
         };
         match probed {
             Ok(file) => {
@@ -192,6 +209,7 @@ impl AllocationProfiler {
             let outside = self.maps.outside().collect::<Vec<_>>();
             for jvm in self.jvms.values_mut() {
                 jvm.read_outside_classes(&outside);
+                jvm.end_stretch(&self.maps);
                 jvm.adjust(&mut self.maps, &self.pace, &self.options);
             }
         }
@@ -209,6 +227,10 @@ impl AllocationProfiler {
         let key = self.by_pid.get(&tlab.pid);
         let jvm = key.and_then(|key| self.jvms.get_mut(key)).filter(|jvm| jvm.start_ns == tlab.start_ns);
         let Some(jvm) = jvm else { return };
+        if self.pace.is_exhausted() {
+            self.counts.skipped_censuses += 1;
+            return;
+        }
         let began = thread_cpu_time();
         match jvm.count_tlab(tlab, &mut self.strata) {
             Ok(()) => self.counts.censuses += 1,
@@ -248,7 +270,7 @@ impl AllocationProfiler {
             let totals = jvm.take_totals(&self.maps, &outside, &mut self.strata, *key);
             self.counts.bytes += totals.inside + totals.outside;
             self.counts.unfollowed_threads += totals.unfollowed_events;
-            let estimated = self.strata.estimate(*key, &totals, jvm.take_census());
+            let estimated = self.strata.estimate(*key, &totals, jvm.take_census(&self.maps));
             self.counts.bytes_without_census += estimated.bytes_without_census;
             for (name, weight) in estimated.without_stack {
                 let frame = self.class_frames.get(&name).cloned();
@@ -268,6 +290,7 @@ impl AllocationProfiler {
     /// Begins the next window, and forgets JVMs that have ended.
     pub(super) fn begin_window(&mut self, is_alive: impl Fn(ProcessKey) -> bool) {
         self.strata.clear();
+        self.attempts.retain(|key, _| is_alive(*key));
         if self.class_frames.len() > MAX_CLASS_FRAMES {
             self.class_frames.clear();
         }

@@ -7,11 +7,13 @@ use super::AllocationOptions;
 
 /// How often it is adjusted.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// Distances of censuses, in bytes that one thread allocates. The first one costs little, whatever
-/// a JVM allocates.
-const FIRST_CENSUS: u64 = 32 << 20;
+/// Distances of censuses, in bytes that one thread allocates. At first most of what a small program
+/// allocates is counted.
+const FIRST_CENSUS: u64 = 2 << 20;
 const LEAST_CENSUS: u64 = 64 << 10;
 const MOST: u64 = 1 << 38;
+/// Times their share that censuses may take until the next adjustment.
+const BURST: f64 = 4.0;
 
 /// The distances that are in use.
 #[derive(Debug)]
@@ -50,6 +52,11 @@ impl Pace {
         self.spent += took;
     }
 
+    /// Returns true if no more can be counted until the next adjustment.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.spent.as_secs_f64() > BURST * self.census_share * INTERVAL.as_secs_f64()
+    }
+
     /// Returns true if it is time to adjust, and adjusts the distance of censuses.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
         let elapsed = now.saturating_duration_since(self.adjusted);
@@ -60,7 +67,7 @@ impl Pace {
         let share = std::mem::take(&mut self.spent).as_secs_f64() / elapsed.as_secs_f64();
         if self.census_interval != 0 {
             // No faster, since what is due was drawn with the distance before.
-            let factor = (share / self.census_share).clamp(0.5, 2.0);
+            let factor = (share / self.census_share).clamp(0.5, 4.0);
             let interval = (self.census_interval as f64 * factor) as u64;
             self.census_interval = interval.clamp(LEAST_CENSUS, MOST);
         }
@@ -110,8 +117,8 @@ mod tests {
             pace.census_interval()
         };
         // Of 250 ms, the share is 5 ms.
-        assert_eq!(turn(&mut pace, 50_000), FIRST_CENSUS * 2);
-        assert_eq!(turn(&mut pace, 5_000), FIRST_CENSUS * 2);
+        assert_eq!(turn(&mut pace, 50_000), FIRST_CENSUS * 4);
+        assert_eq!(turn(&mut pace, 5_000), FIRST_CENSUS * 4);
         for _ in 0..20 {
             turn(&mut pace, 100);
         }

@@ -1,9 +1,13 @@
 //! Flags for sampling, of `record` and `daemon` alike.
 
+mod allocation;
+mod native_symbols;
+
 use clap::Args;
 
-use super::allocation::AllocationArgs;
-use super::native_symbols::NativeArgs;
+pub use allocation::{AllocationArgs, ClassArg};
+pub use native_symbols::NativeArgs;
+pub(in crate::app) use native_symbols::parse_url;
 
 /// Flags for sampling, the same for `record` and `daemon`.
 #[derive(Clone, Debug, Args)]

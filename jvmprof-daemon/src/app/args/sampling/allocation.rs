@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
-use super::values::bytes;
+use crate::app::args::values::bytes;
 
 /// How allocation is profiled.
 #[derive(Clone, Debug, Args)]

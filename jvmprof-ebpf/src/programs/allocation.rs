@@ -15,16 +15,16 @@ use jvmprof_common::{
     abi::{Counter, Event, FLAG_ALLOCATION, SAMPLE_WORDS},
     address::Avma,
     allocation::{
-        ALLOCATION_WORDS, AllocatedTotals, AllocatingThread, AllocationRecord, AllocationTarget, ObjectTotals,
-        OutsideKey, TLAB_MAGIC, TlabRecord, exponential_distance, size_class,
+        ALLOCATION_WORDS, AllocatedTotals, AllocatingThread, AllocationRecord, AllocationTarget,
+        ObjectTotals, OutsideKey, TLAB_MAGIC, TlabRecord, exponential_distance, size_class,
     },
 };
 
+use super::sample::{fill_header, find_process, start};
 use crate::{
     atomic,
     counters::count,
     emit::emit_tlab,
-    sample::{fill_header, find_process, start},
     scratch::{self, Scratch, ScratchSlot},
     task::Task,
     user_memory,
@@ -69,8 +69,7 @@ fn alloc_in_new_tlab(ctx: ProbeContext) -> u32 {
     // SAFETY: the context of an uprobe is the registers of the thread.
     let regs = unsafe { &*ctx.regs };
     let (tlab_start, tlab_bytes) = (regs.rsi, regs.rdx);
-    if let Some(allocation) =
-        Allocation::of_target(&ctx, regs.rdi, regs.rcx, regs.r8, tlab_start, tlab_bytes)
+    if let Some(allocation) = Allocation::of_target(&ctx, regs.rdi, regs.rcx, regs.r8, tlab_start, tlab_bytes)
     {
         handle(&ctx, &allocation);
     }

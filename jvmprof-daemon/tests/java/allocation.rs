@@ -1,0 +1,165 @@
+//! Profiles of allocation. Whether they are true is checked by `cargo xtask allocation`; here is
+//! what can be told apart without statistics.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::support::{Workload, compile_java, jdks, jvmprof, record_json, scratch, signal};
+
+/// Boxes a number with each call, which C2 takes away; and allocates arrays without end.
+const BOXING: &str = r#"
+public class Boxing {
+    static long demo(long a, long b) { return new Long(a + b).longValue(); }
+    static byte[] kept;
+    static byte[] arrays(int length) { return new byte[length]; }
+    public static void main(String[] args) {
+        long calls = Long.parseLong(args[0]), sum = 0;
+        for (long i = 0; i < calls; i++) sum = demo(sum, i);
+        for (int i = 0; args.length > 1 || i < 20_000; i++) kept = arrays(10_000 + (i & 7));
+        System.err.println(sum);
+    }
+}
+"#;
+
+/// The row of a class or method in a summary's table.
+fn row<'a>(summary: &'a Value, table: &str, name: &str) -> Option<&'a Value> {
+    summary["allocation"][table].as_array()?.iter().find(|row| row["name"] == name)
+}
+
+#[test]
+fn what_escape_analysis_takes_away_is_not_allocated() {
+    let dir = scratch();
+    let classes = compile_java(dir.path(), "Boxing", BOXING);
+    let classes = classes.to_str().expect("a path in UTF-8");
+    for (feature, home) in jdks() {
+        let java = home.join("bin/java");
+        let java = java.to_str().expect("a path in UTF-8");
+        let record = |options: &[&str], calls: u64| {
+            let calls = calls.to_string();
+            let command =
+                [&["-e", "alloc", "--", java], options, &["-cp", classes, "Boxing", &calls]].concat();
+            record_json(&command)
+        };
+        // Interpreted, each call makes a Long of 24 bytes (16 with compact headers).
+        let interpreted = record(&["-Xint"], 10_000_000);
+        let longs = row(&interpreted, "classes", "java.lang.Long").expect("there are many");
+        let objects = longs["objects"].as_u64().expect("a number") as f64;
+        let bytes = longs["bytes"].as_u64().expect("a number") as f64;
+        assert!((bytes / objects - 24.0).abs() < 0.5, "JDK {feature}: {longs}");
+        assert!((objects / 1e7 - 1.0).abs() < 0.3, "JDK {feature}: {longs}");
+        let demo = row(&interpreted, "methods", "Boxing.demo").expect("it allocates them");
+        assert!(demo["bytes"].as_f64() > Some(bytes * 0.9), "JDK {feature}: {demo}");
+        // Compiled, hardly any.
+        let compiled = record(&[], 400_000_000);
+        let bytes =
+            row(&compiled, "methods", "Boxing.demo").map_or(0.0, |row| row["bytes"].as_f64().unwrap());
+        assert!(bytes < 24.0 * 4e6, "JDK {feature}: {bytes} of 9.6e9");
+        let arrays = row(&compiled, "methods", "Boxing.arrays").expect("they are allocated");
+        let objects = arrays["objects"].as_f64().expect("a number");
+        assert!((objects / 20_000.0 - 1.0).abs() < 0.1, "JDK {feature}: {arrays}");
+    }
+}
+
+/// Uprobes of this kernel, by their events.
+fn uprobes(pid: u32) -> usize {
+    let maps = fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("the process runs");
+    let texts = maps.filter_map(|entry| fs::read_to_string(entry.ok()?.path()).ok());
+    texts.filter(|text| text.contains("link_type:\tperf")).count()
+}
+
+/// Counts breakpoints at the functions that report allocations: bytes of the code that differ from
+/// the file's.
+fn patched_bytes(pid: u32) -> usize {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("the process runs");
+    let line = maps.lines().find(|line| line.contains(" r-xp ") && line.ends_with("/libjvm.so"));
+    let line = line.expect("it is a JVM");
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let (start, end) = words[0].split_once('-').expect("a range");
+    let number = |text: &str| u64::from_str_radix(text, 16).expect("hexadecimal");
+    let (start, end, offset) = (number(start), number(end), number(words[2]));
+    let mut memory = vec![0; (end - start) as usize];
+    let file = fs::File::open(format!("/proc/{pid}/mem")).expect("we are root");
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut memory, start).expect("code is readable");
+    let file = fs::read(words[5]).expect("libjvm is there");
+    let code = &file[offset as usize..][..memory.len().min(file.len() - offset as usize)];
+    memory.iter().zip(code).filter(|(memory, file)| memory != file).count()
+}
+
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn nothing_is_left_in_the_jvm() {
+    let dir = scratch();
+    let classes = compile_java(dir.path(), "Boxing", BOXING);
+    for (_, home) in jdks() {
+        let jvm = start(&home, &classes);
+        wait_until("the JVM maps its library", || {
+            fs::read_to_string(format!("/proc/{}/maps", jvm.pid()))
+                .is_ok_and(|maps| maps.contains("libjvm.so"))
+        });
+        assert_eq!(patched_bytes(jvm.pid()), 0);
+        for how in ["TERM", "KILL"] {
+            let mut recorders = [(); 2].map(|()| {
+                let mut record = jvmprof();
+                record.args(["record", "-e", "cpu,alloc", "-p", &jvm.pid().to_string()]);
+                record.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary runs")
+            });
+            wait_until("both have uprobes", || recorders.iter().all(|it| uprobes(it.id()) > 0));
+            wait_until("the code has breakpoints", || patched_bytes(jvm.pid()) == 2);
+            for recorder in &recorders {
+                signal(recorder.id(), how);
+            }
+            for recorder in &mut recorders {
+                recorder.wait().expect("it ends");
+            }
+            wait_until("no breakpoint is left", || patched_bytes(jvm.pid()) == 0);
+        }
+    }
+}
+
+fn start(home: &Path, classes: &Path) -> Workload {
+    let classes = classes.to_str().expect("a path in UTF-8");
+    Workload::start(&home.join("bin/java"), &["-cp", classes, "Boxing", "1", "forever"])
+}
+
+#[test]
+fn a_jvm_without_symbols_says_so() {
+    let dir = scratch();
+    let classes = compile_java(dir.path(), "Boxing", BOXING);
+    let (_, home) = jdks().into_iter().next().expect("there is one");
+    let copy = dir.path().join("jdk");
+    let copied =
+        Command::new("cp").arg("-a").arg(home.canonicalize().expect("it is there")).arg(&copy).status();
+    assert!(copied.expect("cp runs").success());
+    let library = copy.join("lib/server/libjvm.so");
+    let mut objcopy = Command::new("objcopy");
+    let status = objcopy.args(["--strip-all", "--remove-section=.note.gnu.build-id"]).arg(&library).status();
+    assert!(status.expect("the tests need objcopy").success());
+    let java = copy.join("bin/java");
+    let arguments = [
+        "-d",
+        "5s",
+        "-e",
+        "alloc",
+        "--",
+        java.to_str().expect("UTF-8"),
+        "-cp",
+        classes.to_str().expect("UTF-8"),
+        "Boxing",
+        "1",
+        "forever",
+    ];
+    let summary = record_json(&arguments);
+    assert_eq!(summary["losses"]["allocation_unseen_jvms: no symbols"], 1, "{summary}");
+    assert_eq!(summary["allocation"]["bytes"], 0);
+}

@@ -1,0 +1,7 @@
+//! Where the kernel enters: the programs that it runs, but for those that are tail-called
+//! ([`crate::walk`]) and those of [`crate::process_filter`].
+
+pub mod allocation;
+pub mod kernel_names;
+pub mod mapping_events;
+pub mod sample;
