@@ -77,8 +77,8 @@ impl ScratchSlot {
     /// Returns the slot that this thread has claimed.
     #[inline(always)]
     pub fn claimed() -> Option<Self> {
-        let thread = bpf_get_current_pid_tgid();
-        probe_slots().map(Self).find(|slot| get(*slot).is_some_and(|scratch| scratch.owner == thread))
+        let slot = find_claimed(bpf_get_current_pid_tgid());
+        (slot != NO_SLOT).then_some(Self(slot as u32))
     }
 
     /// Releases a claimed slot.
@@ -107,6 +107,22 @@ impl ScratchSlot {
     fn memory(self) -> Option<*mut SlotMemory> {
         SCRATCH.get_ptr_mut(self.0)
     }
+}
+
+/// What [`find_claimed`] returns where there is none.
+const NO_SLOT: u64 = u64::MAX;
+
+/// Returns the slot that a thread has claimed. A global function: the verifier checks what follows
+/// once, and not for each slot.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn find_claimed(thread: u64) -> u64 {
+    for slot in probe_slots() {
+        if get(ScratchSlot(slot)).is_some_and(|scratch| scratch.owner == thread) {
+            return u64::from(slot);
+        }
+    }
+    NO_SLOT
 }
 
 #[inline(always)]

@@ -54,10 +54,10 @@ fn what_escape_analysis_takes_away_is_not_allocated() {
         let demo = row(&interpreted, "methods", "Boxing.demo").expect("it allocates them");
         assert!(demo["bytes"].as_f64() > Some(bytes * 0.9), "JDK {feature}: {demo}");
         // Compiled, hardly any.
-        let compiled = record(&[], 400_000_000);
+        let compiled = record(&[], 8_000_000_000);
         let bytes =
             row(&compiled, "methods", "Boxing.demo").map_or(0.0, |row| row["bytes"].as_f64().unwrap());
-        assert!(bytes < 24.0 * 4e6, "JDK {feature}: {bytes} of 9.6e9");
+        assert!(bytes < 24.0 * 8e7, "JDK {feature}: {bytes} of 192e9");
         let arrays = row(&compiled, "methods", "Boxing.arrays").expect("they are allocated");
         let objects = arrays["objects"].as_f64().expect("a number");
         assert!((objects / 20_000.0 - 1.0).abs() < 0.1, "JDK {feature}: {arrays}");
@@ -162,4 +162,83 @@ fn a_jvm_without_symbols_says_so() {
     let summary = record_json(&arguments);
     assert_eq!(summary["losses"]["allocation_unseen_jvms: no symbols"], 1, "{summary}");
     assert_eq!(summary["allocation"]["bytes"], 0);
+}
+
+/// Threads that each allocate at the end of a chain of calls of their own, all the time.
+const CHAINS: &str = r#"
+public class Chains {
+    static volatile boolean running = true;
+    static Object[] kept = new Object[16];
+    static abstract class Chain extends Thread {
+        final int index;
+        Chain(int index) { this.index = index; }
+        abstract void first(int depth);
+        @Override public void run() { while (running) first(20); }
+    }
+    static final class Red extends Chain {
+        Red(int index) { super(index); }
+        void first(int depth) { if (depth > 0) first(depth - 1); else last(); }
+        void last() { for (int i = 0; i < 50; i++) kept[index] = new byte[3000]; }
+    }
+    static final class Blue extends Chain {
+        Blue(int index) { super(index); }
+        void first(int depth) { second(depth); }
+        void second(int depth) { if (depth > 0) first(depth - 1); else last(); }
+        void last() { for (int i = 0; i < 50; i++) kept[index] = new long[700]; }
+    }
+    public static void main(String[] args) throws Exception {
+        for (int i = 0; i < 16; i++) (i % 2 == 0 ? new Red(i) : new Blue(i)).start();
+        Thread.sleep(8_000);
+        running = false;
+    }
+}
+"#;
+
+/// A stack of one of these threads, root first, up to the frames of this program.
+fn is_chain(stack: &str) -> bool {
+    let frames: Vec<&str> = stack.split(';').collect();
+    let own: Vec<&str> = frames.iter().filter_map(|frame| frame.strip_prefix("Chains$")).collect();
+    let Some(("Chain.run", calls)) = own.split_first().map(|(first, rest)| (*first, rest)) else {
+        // The main thread, and those of the JVM.
+        return own.is_empty() || stack.contains(";Chains.main;");
+    };
+    let red = |(index, call): (usize, &&str)| match index {
+        0..=20 => *call == "Red.first",
+        _ => *call == "Red.last",
+    };
+    let blue = |(index, call): (usize, &&str)| match index {
+        0..=41 => *call == if index % 2 == 0 { "Blue.first" } else { "Blue.second" },
+        _ => *call == "Blue.last",
+    };
+    calls.len() <= 43 && (calls.iter().enumerate().all(red) || calls.iter().enumerate().all(blue))
+}
+
+#[test]
+fn the_clock_and_uprobes_do_not_mix_their_stacks() {
+    let dir = scratch();
+    let classes = compile_java(dir.path(), "Chains", CHAINS);
+    let classes = classes.to_str().expect("a path in UTF-8");
+    for (feature, home) in jdks() {
+        let java = home.join("bin/java");
+        let java = java.to_str().expect("a path in UTF-8");
+        let command = ["--", java, "-Xmx256m", "-cp", classes, "Chains"];
+        for events in ["cpu,alloc", "alloc"] {
+            let folded = dir.path().join("stacks.folded");
+            let output = folded.to_str().expect("a path in UTF-8");
+            let options = ["-F", "4999", "--alloc-max-events", "100000", "--alloc-interval", "4KiB", "-e"];
+            let summary = record_json(&[&options[..], &[events, "-o", output], &command[..]].concat());
+            let text = fs::read_to_string(&folded).expect("it is written");
+            let mut own = 0;
+            for line in text.lines() {
+                let (stack, count) = line.rsplit_once(' ').expect("a count");
+                own += u64::from(stack.contains("Chains$"));
+                // What isn't whole is no chain from its root on.
+                let is_whole = !stack.contains("[truncated") && !stack.contains("[unknown");
+                assert!(!is_whole || is_chain(stack), "JDK {feature} {events}: {count} times {stack}");
+            }
+            assert!(own > 0, "JDK {feature} {events}: {summary}");
+            let events = &summary["allocation"];
+            assert!(events["events"].as_u64() > Some(1000), "JDK {feature}: {events}");
+        }
+    }
 }

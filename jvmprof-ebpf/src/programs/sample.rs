@@ -157,20 +157,26 @@ pub fn start<C: ProgramKind>(scratch: &mut Scratch, regs: &pt_regs, ctx: &C) {
         emit::finish(scratch, ctx, Stop::Not64Bit as u64);
         return;
     }
-    let pc = if is_at_breakpoint(regs) { regs.rip - 1 } else { regs.rip };
+    let in_kernel = scratch.header.flags & FLAG_KERNEL_MODE != 0;
+    let pc = if in_kernel && is_at_breakpoint(regs) { regs.rip - 1 } else { regs.rip };
     scratch.cursor = Cursor::interrupted(pc, regs.rsp, regs.rbp);
     keep_registers(&mut scratch.header, regs);
     ctx.tail_call(LEAF);
     emit::abandon::<C>(scratch.slot);
 }
 
-/// Returns true while the kernel handles a breakpoint of an uprobe: the CPU has left the program
-/// counter behind the byte that stands for the instruction.
+/// Returns true while the kernel handles the breakpoint of an uprobe at a function: the CPU has left
+/// the program counter behind the byte that stands for its first instruction. Other exceptions and
+/// interrupts look the same where such a byte ends the instruction before.
 #[inline(always)]
 fn is_at_breakpoint(regs: &pt_regs) -> bool {
     const INT3: u8 = 0xcc;
-    // An exception without an error code (Linux arch/x86/entry/entry_64.S, `idtentry`).
-    regs.orig_rax == u64::MAX && user_memory::read_byte(Avma(regs.rip) - 1) == Some(INT3)
+    /// Compilers begin functions at multiples of this.
+    const ALIGNMENT: u64 = 16;
+    // No system call (Linux arch/x86/entry/entry_64.S, `idtentry_body`).
+    regs.orig_rax == u64::MAX
+        && regs.rip % ALIGNMENT == 1
+        && user_memory::read_byte(Avma(regs.rip) - 1) == Some(INT3)
 }
 
 /// In the order of their numbers in instruction encodings.

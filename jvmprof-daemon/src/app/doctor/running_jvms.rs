@@ -1,13 +1,15 @@
 //! The JVMs that run on this host, and what can be read of each.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use serde::Serialize;
 
 use crate::app::jvm_report::{JvmInspector, JvmProblem};
 use crate::hotspot::HotspotError;
+use crate::hotspot::java_heap::find_allocation_functions;
 use crate::process::procfs;
-use crate::process::{Backing, Mappings, executable_mappings::is_hotspot};
+use crate::process::{Backing, MappedCode, Mappings, executable_mappings::is_hotspot};
 use crate::types::Avma;
 
 /// A running JVM.
@@ -24,6 +26,9 @@ pub(super) struct RunningJvm {
     stub_rows_percent: Option<f64>,
     /// Compiled methods can be named, with those that were inlined and their lines.
     names_compiled_code: bool,
+    /// The reason why its allocations can't be seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allocation_problem: Option<String>,
     /// The reason why it can't be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<JvmProblem>,
@@ -58,6 +63,7 @@ impl RunningJvm {
             main_class: None,
             stub_rows_percent: None,
             names_compiled_code: false,
+            allocation_problem: libjvm.and_then(|mapping| allocation_problem(pid, mapping)),
             problem: None,
         };
         match read {
@@ -75,6 +81,13 @@ impl RunningJvm {
         }
         Some(jvm)
     }
+}
+
+/// Returns why the allocations of a JVM with this library can't be seen.
+fn allocation_problem(pid: u32, libjvm: &MappedCode) -> Option<String> {
+    let file = procfs::map_file(pid, libjvm.start, libjvm.end);
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    find_allocation_functions(&file, root).err().map(|error| error.to_string())
 }
 
 /// Returns the file whose first byte is mapped at an address: its code follows.
@@ -103,13 +116,18 @@ impl fmt::Display for RunningJvm {
             f,
             "    stacks: by its own structures, no flag needed; {rows:.1} % of stubs and interpreter have unwind rows"
         )?;
-        if self.names_compiled_code {
-            writeln!(f, "    names of Java code: with lines and inlined calls")
+        let names = if self.names_compiled_code {
+            "with lines and inlined calls"
         } else {
-            writeln!(
-                f,
-                "    names of Java code: interpreted only, it doesn't say where its debug information is"
-            )
+            "interpreted only, it doesn't say where its debug information is"
+        };
+        writeln!(f, "    names of Java code: {names}")?;
+        match &self.allocation_problem {
+            None => writeln!(f, "    allocation: by its own functions, no flag needed"),
+            Some(problem) => {
+                writeln!(f, "    allocation can't be seen: {problem}")?;
+                writeln!(f, "      the JDK's debug symbols (packages such as openjdk-8-dbg) would help")
+            }
         }
     }
 }
