@@ -65,6 +65,13 @@ globalThis.jvmprof = {};
       return `${percent.toFixed(percent < 10 || percent > 99 ? 2 : 1)} %`;
     },
 
+    bytes(value) {
+      let unit = 0;
+      const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+      for (; value >= 1024 && unit < units.length - 1; unit++) value /= 1024;
+      return `${unit === 0 ? value : value.toFixed(value < 10 ? 2 : 1)} ${units[unit]}`;
+    },
+
     /// A duration in nanoseconds.
     duration(nanoseconds) {
       const seconds = nanoseconds / 1e9;
@@ -83,6 +90,19 @@ globalThis.jvmprof = {};
       if (time.toDateString() === new Date().toDateString()) return clock;
       return `${time.getFullYear()}-${two(time.getMonth() + 1)}-${two(time.getDate())} ${clock}`;
     },
+  };
+
+  const plural = (value, one) => (value === 1 ? one : `${one}s`);
+
+  /// What a profile counts: `{name(value), text(value), figures(total)}` for samples of CPU time (`periodNs` each), objects,
+  /// or bytes.
+  jvmprof.measure = function (unit, periodNs) {
+    const { count, bytes, duration } = jvmprof.format;
+    if (unit === "bytes") return { row: "Bytes", name: () => "allocated", number: bytes, text: bytes, more: () => "" };
+    const one = unit === "objects" ? "object" : "sample";
+    const text = (value) => `${count(value)} ${plural(value, one)}`;
+    const more = unit === "objects" ? () => "" : (value) => duration(value * periodNs);
+    return { row: unit === "objects" ? "Objects" : "Samples", name: (value) => plural(value, one), number: count, text, more };
   };
 
   const THEMES = ["auto", "light", "dark"];

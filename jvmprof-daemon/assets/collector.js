@@ -4,7 +4,9 @@
 (function (jvmprof) {
   const { element, format, icon } = jvmprof;
 
-  const DEFAULTS = { range: "15m", group: "", refresh: 0, matches: [] };
+  const DEFAULTS = { range: "15m", group: "", type: "", refresh: 0, matches: [] };
+  /// What profiles can count, by series and sample type; the first one is CPU time.
+  const TYPES = { "": "CPU time", "memory:alloc_space": "Allocated bytes", "memory:alloc_objects": "Allocated objects" };
   /// How long a page waits for an answer; the collector itself gives up earlier and says why.
   const PATIENCE = 90_000;
 
@@ -17,6 +19,7 @@
     if (from > 0 && to > from) Object.assign(state, { range: null, from, to });
     else if (query.get("range") in jvmprof.PRESETS) state.range = query.get("range");
     state.group = query.get("group") ?? "";
+    if (query.get("type") in TYPES) state.type = query.get("type");
     state.refresh = [10, 30, 60].find((seconds) => seconds === Number(query.get("refresh"))) ?? 0;
     state.matches = query.getAll("match").flatMap((text) => {
       const [, label, not, value] = /^([^=!]+)(!?)=(.*)$/s.exec(text) ?? [];
@@ -32,6 +35,7 @@
     const query = new URLSearchParams({ from: String(Math.floor(from)), to: String(Math.ceil(to)) });
     for (const { label, value, not } of state.matches) query.append("match", `${label}${not ? "!" : ""}=${value}`);
     if (state.group) query.set("group", state.group);
+    if (state.type) query.set("type", state.type);
     return query;
   }
 
@@ -72,12 +76,17 @@
       this.message = document.getElementById("message");
       this.app = document.getElementById("app");
       this.time = new jvmprof.TimeControls(this.state, (changes) => this.change(changes));
+      this.types = element("select.tool", { "aria-label": "What is counted", onchange: () => this.change({ type: this.types.value }) });
+      for (const [type, name] of Object.entries(TYPES)) this.types.append(element("option", { value: type }, name));
+      this.types.value = this.state.type;
+      this.types.hidden = true;
       this.download = element("a.tool.wide", { title: "Download what is shown as one pprof file, for go tool pprof" }, icon("download"), "pprof");
       document
         .getElementById("header")
         .append(
           element("span.brand", {}, "jvmprof"),
           this.time.node,
+          this.types,
           element("span.spacer"),
           this.download,
           jvmprof.helpButton(),
@@ -107,6 +116,7 @@
       else if (changes.from) this.state = { ...this.state, ...changes, range: null, refresh: 0 };
       else this.state = { ...this.state, ...changes };
       this.time.show(this.state);
+      this.types.value = this.state.type;
       this.filters.show(this.state);
       this.writeAddress(Object.keys(changes).length > 0);
       this.load();
@@ -125,6 +135,7 @@
       this.state = state;
       this.viewState = view;
       this.time.show(state);
+      this.types.value = state.type;
       this.filters.show(state);
       this.view.setSearch(view.search);
       this.load();
@@ -174,6 +185,8 @@
       this.message.replaceChildren();
       this.timeline.show(timeline);
       this.filters.setLabels(labels);
+      const names = labels.find(({ name }) => name === "__name__")?.values ?? [];
+      this.types.hidden = !this.state.type && !names.some(({ value }) => value === "memory");
       this.filters.series.textContent = `${format.count(flame.series)} series · ${format.count(flame.profiles)} profiles`;
       if (flame.unreadable) {
         const text = `${format.count(flame.unreadable)} stored profiles couldn't be read and are missing here; the collector's log says why.`;
@@ -183,7 +196,7 @@
       this.holder.hidden = isEmpty;
       this.empty.hidden = !isEmpty;
       if (isEmpty) this.showEmpty(timeline.newest_ms);
-      else this.view.show(flame.tree, flame.period_ns);
+      else this.view.show(flame.tree, jvmprof.measure(flame.unit, flame.period_ns));
     }
 
     showError(text) {

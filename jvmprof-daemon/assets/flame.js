@@ -17,6 +17,7 @@
   // [hue, saturation, lightness in light, lightness in dark]; names vary lightness and hue a little.
   const COLOURS = {
     java: [150, 46, 68, 36],
+    class: [310, 40, 72, 38],
     jit: [190, 48, 68, 34],
     native: [218, 68, 77, 43],
     kernel: [25, 82, 71, 40],
@@ -253,8 +254,9 @@
       const kind = element("div.tip-kind", {}, swatch, jvmprof.KIND_NAMES[fn.kind], fn.module ? ` · ${fn.module}` : "");
       const rows = element("dl");
       const row = (name, ...what) => rows.append(element("dt", {}, name), element("dd", {}, ...what));
-      const samples = (count) => `${format.count(count)} (${format.share(count, this.total)})`;
-      row("Samples", samples(value), ` · ${format.duration(value * this.periodNs)}`);
+      const { number, more, row: unit } = this.measure;
+      const samples = (count) => `${number(count)} (${format.share(count, this.total)})`;
+      row(unit, samples(value), more(value) && ` · ${more(value)}`);
       if (fn.kind !== "root" && fn.kind !== "label" && fn.kind !== "pruned") row("Self", samples(self));
       if (this.zoomed && this.zoomed !== d && d.depth > this.zoomed.depth) {
         row("Of the zoomed", format.share(value, this.zoomed.data.value));

@@ -7,9 +7,13 @@
   const data = JSON.parse(document.getElementById("profile").textContent);
   document.title = `${data.title} · jvmprof`;
 
+  const sampled =
+    data.unit === "bytes"
+      ? `allocation, a stack each ${format.bytes(data.period_ns)}`
+      : `${format.duration(data.period_ns)} of CPU time a sample`;
   const facts = [
     data.title,
-    `${format.time(data.start_ms)} · ${format.duration(data.duration_ns)} · ${format.duration(data.period_ns)} of CPU time a sample`,
+    `${format.time(data.start_ms)} · ${format.duration(data.duration_ns)} · ${sampled}`,
   ];
   document.getElementById("header").append(
     element("span.brand", {}, "jvmprof"),
@@ -32,6 +36,6 @@
     );
   } else {
     jvmprof.view = new jvmprof.ProfileView(app);
-    jvmprof.view.show(data.tree, data.period_ns);
+    jvmprof.view.show(data.tree, jvmprof.measure(data.unit, data.period_ns));
   }
 })(globalThis.jvmprof);

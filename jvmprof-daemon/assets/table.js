@@ -80,7 +80,7 @@
       this.more.textContent =
         left > 0
           ? `Show more (${format.count(left)} left)`
-          : `${format.count(cut)} functions with fewer samples aren't listed`;
+          : `${format.count(cut)} lighter functions aren't listed`;
     }
 
     row({ fn, self, total }) {
@@ -102,7 +102,7 @@
       return element(
         "td.samples",
         {},
-        element("span.number", {}, format.count(samples)),
+        element("span.number", {}, this.measure.number(samples)),
         element("span.percent", {}, format.share(samples, this.total)),
         bar,
       );

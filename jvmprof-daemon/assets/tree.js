@@ -3,10 +3,11 @@
 
 (function (jvmprof) {
   /// By the number that stands for the kind in the data.
-  jvmprof.KINDS = ["root", "label", "kernel", "native", "jit", "java", "marker", "pruned"];
+  jvmprof.KINDS = ["root", "label", "kernel", "native", "jit", "java", "marker", "pruned", "class"];
 
   jvmprof.KIND_NAMES = {
     java: "Java",
+    class: "Class",
     jit: "JIT code",
     native: "Native",
     kernel: "Kernel",

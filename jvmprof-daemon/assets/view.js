@@ -4,7 +4,7 @@
 (function (jvmprof) {
   const { element, format, icon } = jvmprof;
 
-  const LEGEND = ["java", "jit", "native", "kernel", "marker"];
+  const LEGEND = ["java", "class", "jit", "native", "kernel", "marker"];
   /// Narrower than this, graph and table beside each other are both too small.
   const ROOM_FOR_BOTH = 1400;
 
@@ -94,11 +94,12 @@
     }
 
     /// Shows a tree as the collector and the recorded file have it.
-    show(data, periodNs) {
+    show(data, measure) {
       this.data = data;
-      this.flame.periodNs = periodNs;
+      this.flame.measure = measure;
+      this.table.measure = measure;
       this.functions = jvmprof.functions(data);
-      this.showFigures(data, periodNs);
+      this.showFigures(data, measure);
       this.table.draw(data, this.functions, data.total);
       this.drawTree();
     }
@@ -112,7 +113,7 @@
       this.search();
     }
 
-    showFigures(data, periodNs) {
+    showFigures(data, measure) {
       const cut = data.truncated.reduce((sum, [, samples]) => sum + samples, 0);
       const figure = (number, name) => element("span.figure", {}, element("b", {}, number), ` ${name}`);
       const whole = element(
@@ -122,8 +123,8 @@
         element("div.popover", {}, ...this.truncatedRows(data, cut)),
       );
       this.figures.replaceChildren(
-        figure(format.count(data.total), data.total === 1 ? "sample" : "samples"),
-        figure(format.duration(data.total * periodNs), "CPU time"),
+        figure(measure.number(data.total), measure.name(data.total)),
+        ...(measure.more(data.total) ? [figure(measure.more(data.total), "CPU time")] : []),
         whole,
       );
       this.notice.replaceChildren();

@@ -1,6 +1,8 @@
 //! The events that samples are taken of: what a sample's count and value stand for, and under which
 //! names they are stored.
 
+use serde::Serialize;
+
 /// A kind of event. Samples, profiles, windows and series are each of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum EventType {
@@ -41,7 +43,36 @@ pub struct EventDescriptor {
     pub period_type: SampleType,
 }
 
+/// What a picture counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ShownUnit {
+    Samples,
+    Objects,
+    Bytes,
+}
+
+impl ShownUnit {
+    /// Returns the unit of a sample type by its name.
+    pub fn of_sample_type(name: Option<&str>) -> Self {
+        let all = ALLOCATED.iter().find(|of| Some(of.name) == name);
+        match all.map(|of| of.number) {
+            None => Self::Samples,
+            Some(SampleNumber::Count) => Self::Objects,
+            Some(SampleNumber::Value) => Self::Bytes,
+        }
+    }
+}
+
 impl EventType {
+    /// Returns what pictures of this event count.
+    pub fn shown_unit(self) -> ShownUnit {
+        match self {
+            Self::Cpu => ShownUnit::Samples,
+            Self::Allocation => ShownUnit::Bytes,
+        }
+    }
+
     /// The event's names.
     pub fn descriptor(self) -> &'static EventDescriptor {
         match self {

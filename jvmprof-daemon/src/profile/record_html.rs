@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::call_tree::{CallTree, PAGE_NODES, TreeBuilder};
 use super::model::{Batch, LabelSet};
 use super::page_assets::{RECORD_PAGE, RECORD_SCRIPT, STYLE, VIEW_SCRIPTS};
+use crate::event_type::ShownUnit;
 
 /// The reason why a flame graph couldn't be written.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +31,7 @@ struct Recorded<'a> {
     start_ms: u64,
     duration_ns: u64,
     period_ns: u64,
+    unit: ShownUnit,
     tree: CallTree,
 }
 
@@ -45,6 +47,7 @@ pub fn write_html(batch: &Batch, title: &str, out: &mut impl Write) -> Result<()
         start_ms: since_epoch_ms(batch.start),
         duration_ns: u64::try_from(batch.duration.as_nanos()).unwrap_or(u64::MAX),
         period_ns: batch.period,
+        unit: batch.event.shown_unit(),
         tree: tree(batch),
     };
     let data = escape_for_script(&serde_json::to_string(&recorded)?);

@@ -1,7 +1,8 @@
 //! The data behind the page, as JSON.
 //!
 //! `from`, `to`: milliseconds since 1970. `match`: `label=value` or `label!=value`, any number;
-//! values of one label are alternatives. Errors are `{"error": "..."}`.
+//! values of one label are alternatives. `type`: `memory:alloc_space`, a series and its sample type;
+//! CPU time without it. Errors are `{"error": "..."}`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -111,9 +112,13 @@ impl Api {
         query: Option<String>,
         work: impl FnOnce(&Store, Query) -> T + Send + 'static,
     ) -> Result<Json<T>, ApiError> {
-        let query = Query::parse(&query.unwrap_or_default())?;
+        let mut query = Query::parse(&query.unwrap_or_default())?;
         let store = Arc::clone(&self.store);
-        Ok(Json(spawn_blocking(move || work(&store, query)).await?))
+        let work = move || {
+            query.selection.select_default_type(&store);
+            work(&store, query)
+        };
+        Ok(Json(spawn_blocking(work).await?))
     }
 }
 
@@ -165,15 +170,23 @@ pub(super) async fn flamegraph(
     State(api): State<Api>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<FlameGraph>, ApiError> {
-    let query = Query::parse(&query.unwrap_or_default())?;
-    Ok(Json(api.read(move |reader| reader.flame_graph(&query)).await?))
+    let mut query = Query::parse(&query.unwrap_or_default())?;
+    let work = move |reader: ProfileReader| {
+        query.selection.select_default_type(&reader.store);
+        reader.flame_graph(&query)
+    };
+    Ok(Json(api.read(work).await?))
 }
 
 /// All chosen profiles as one pprof file.
 pub(super) async fn pprof(State(api): State<Api>, RawQuery(query): RawQuery) -> Result<Response, ApiError> {
-    let query = Query::parse(&query.unwrap_or_default())?;
+    let mut query = Query::parse(&query.unwrap_or_default())?;
     let start = millis(query.selection.range.start) / 1000;
-    let merged = api.read(move |reader| reader.pprof(&query)).await?;
+    let work = move |reader: ProfileReader| {
+        query.selection.select_default_type(&reader.store);
+        reader.pprof(&query)
+    };
+    let merged = api.read(work).await?;
     if merged.unreadable > 0 {
         tracing::warn!(profiles = merged.unreadable, "a downloaded profile lacks what couldn't be read");
     }

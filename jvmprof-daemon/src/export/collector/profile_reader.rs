@@ -10,6 +10,7 @@ use prost::Message as _;
 use serde::Serialize;
 
 use super::selection::Query;
+use crate::event_type::ShownUnit;
 use crate::export::store::{ProfileRef, SeriesInfo, Store};
 use crate::profile::call_tree::{CallTree, PAGE_NODES, TreeBuilder};
 use crate::profile::gzip;
@@ -58,6 +59,8 @@ pub(super) struct FlameGraph {
     pub(super) tree: CallTree,
     /// Nanoseconds that a sample stands for, on average.
     pub(super) period_ns: u64,
+    /// What is counted.
+    pub(super) unit: ShownUnit,
     pub(super) profiles: usize,
     /// Profiles that couldn't be read: the answer lacks their samples.
     pub(super) unreadable: usize,
@@ -92,13 +95,16 @@ impl ProfileReader {
         let (read, unreadable) = self.each(&profiles, |reference, bytes| {
             let profile = decoded(bytes)?;
             let group = groups.as_ref().and_then(|groups| groups.get(&*reference.fingerprint));
-            builder.add_pprof(&profile, group.map(|group| &**group)).map_err(|error| error.to_string())?;
+            builder
+                .add_pprof(&profile, group.map(|group| &**group), query.sample_type.as_deref())
+                .map_err(|error| error.to_string())?;
             cpu_time.add(reference.samples, profile.period);
             Ok(())
         })?;
         let tree = builder.finish(self.limits.nodes);
         let series = series.len();
-        Ok(FlameGraph { tree, period_ns: cpu_time.period_ns(), profiles: read, unreadable, series })
+        let unit = ShownUnit::of_sample_type(query.sample_type.as_deref());
+        Ok(FlameGraph { tree, period_ns: cpu_time.period_ns(), unit, profiles: read, unreadable, series })
     }
 
     /// # Errors

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use url::form_urlencoded;
 
-use crate::export::store::{Matcher, ProfileRef, SeriesInfo, Store, TimeRange, UnixNanos};
+use crate::event_type::EventType;
+use crate::export::store::{Matcher, NAME_LABEL, ProfileRef, SeriesInfo, Store, TimeRange, UnixNanos};
 use crate::profile::model::LabelSet;
 
 const NANOS_PER_MILLI: i64 = 1_000_000;
@@ -30,6 +31,8 @@ pub(super) enum SelectionError {
     TooLong,
     #[error("match={0:?} isn't label=value or label!=value")]
     NotACondition(String),
+    #[error("type={0:?} isn't series:type, such as process_cpu:samples or memory:alloc_space")]
+    NotAType(String),
     #[error("more than {MAX_CONDITIONS} conditions")]
     TooManyConditions,
 }
@@ -40,6 +43,8 @@ pub(super) struct Query {
     pub(super) selection: Selection,
     /// Label by whose values stacks are grouped.
     pub(super) group: Option<String>,
+    /// The sample type that is counted; `None`: samples, or a profile's first one.
+    pub(super) sample_type: Option<String>,
 }
 
 /// A time range, and conditions that all must be fulfilled: at most one of each label and sign.
@@ -50,16 +55,22 @@ pub(super) struct Selection {
 }
 
 impl Query {
-    /// Parses `from=MS&to=MS&match=label=value&match=label!=value&group=label`; values of one label
-    /// are alternatives, and other parameters mean nothing.
+    /// Parses `from=MS&to=MS&match=label=value&match=label!=value&group=label&type=series:type`; values
+    /// of one label are alternatives, and other parameters mean nothing.
     pub(super) fn parse(query: &str) -> Result<Self, SelectionError> {
         let (mut from, mut to, mut group) = (None, None, None);
-        let (mut matchers, mut conditions) = (Vec::new(), 0);
+        let (mut matchers, mut conditions, mut sample_type) = (Vec::new(), 0, None);
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             match &*name {
                 "from" => from = Some(time("from", &value)?),
                 "to" => to = Some(time("to", &value)?),
                 "group" if !value.is_empty() => group = Some(value.into_owned()),
+                "type" if !value.is_empty() => {
+                    let (series, of) =
+                        value.split_once(':').ok_or_else(|| SelectionError::NotAType(value.to_string()))?;
+                    matchers.push(Matcher::equal(NAME_LABEL, series));
+                    sample_type = Some(of.to_owned());
+                }
                 "match" => {
                     conditions += 1;
                     add_condition(&mut matchers, &value)?;
@@ -78,7 +89,7 @@ impl Query {
         if Duration::from_nanos(end.0.abs_diff(start.0)) > MAX_RANGE {
             return Err(SelectionError::TooLong);
         }
-        Ok(Self { selection: Selection { range: TimeRange { start, end }, matchers }, group })
+        Ok(Self { selection: Selection { range: TimeRange { start, end }, matchers }, group, sample_type })
     }
 }
 
@@ -111,6 +122,20 @@ fn add_condition(matchers: &mut Vec<Matcher>, text: &str) -> Result<(), Selectio
 }
 
 impl Selection {
+    /// Selects CPU time, if a store has several kinds of profiles and the request names none: their
+    /// numbers have different units.
+    pub(super) fn select_default_type(&mut self, store: &Store) {
+        let cpu = EventType::Cpu.descriptor().series;
+        if self.matchers.iter().any(|matcher| matcher.label == NAME_LABEL) {
+            return;
+        }
+        let series = self.series(store);
+        let is_cpu = |info: &SeriesInfo| info.labels.get(NAME_LABEL).is_some_and(|name| name == cpu);
+        if series.iter().any(is_cpu) && !series.iter().all(is_cpu) {
+            self.matchers.push(Matcher::equal(NAME_LABEL, cpu));
+        }
+    }
+
     /// Returns true if a series with these labels is selected, conditions on the label `except`
     /// aside.
     fn selects(&self, labels: &LabelSet, except: Option<&str>) -> bool {

@@ -101,6 +101,19 @@ impl JavaClass {
     }
 }
 
+#[cfg(test)]
+impl JavaClass {
+    /// Returns a class of this name, for tests.
+    pub(crate) fn named(name: &str) -> Self {
+        Self {
+            internal_name: name.into(),
+            name: name.into(),
+            shape: ObjectShape::Instance(16),
+            identity: Identity { layout_helper: 16, symbol: 0, length: 1 },
+        }
+    }
+}
+
 fn read_identity(klass: Avma, layout: &HeapLayout, memory: &impl ProcessMemory) -> Option<Identity> {
     if klass.0 == 0 || !klass.0.is_multiple_of(8) {
         return None;

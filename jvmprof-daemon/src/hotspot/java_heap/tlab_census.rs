@@ -253,3 +253,6 @@ impl<M: ProcessMemory> Counting<'_, M> {
         found
     }
 }
+
+#[cfg(test)]
+mod tests;

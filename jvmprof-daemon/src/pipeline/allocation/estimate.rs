@@ -281,3 +281,6 @@ impl StratumTable {
         (objects, bytes)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,14 +25,20 @@ fn kind_of(mapping: NodeKind, function: &str) -> NodeKind {
 
 impl TreeBuilder {
     /// Counts every stack of the profile, below a node named `group` if there is one. Counted is
-    /// the value of type `samples`, or the first one.
+    /// the value of type `sample_type`, or of type `samples`, or the first one.
     ///
     /// # Errors
     /// The profile's parts don't fit together; nothing of it was counted.
-    pub fn add_pprof(&mut self, profile: &Profile, group: Option<&str>) -> Result<(), InvalidProfile> {
+    pub fn add_pprof(
+        &mut self,
+        profile: &Profile,
+        group: Option<&str>,
+        sample_type: Option<&str>,
+    ) -> Result<(), InvalidProfile> {
         let tables = CheckedTables::new(profile)?;
-        let is_samples = |r#type: i64| tables.text(r#type) == "samples";
-        let value = profile.sample_type.iter().position(|value| is_samples(value.r#type)).unwrap_or(0);
+        let position =
+            |name: &str| profile.sample_type.iter().position(|value| tables.text(value.r#type) == name);
+        let value = sample_type.and_then(position).or_else(|| position("samples")).unwrap_or(0);
         let group = group.map(|name| self.label(name));
         // The steps of each location, outermost call first, and where they are by its position.
         let (mut steps, mut ranges) = (Vec::new(), Vec::<Range<usize>>::new());

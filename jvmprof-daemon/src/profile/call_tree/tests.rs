@@ -332,7 +332,7 @@ fn stacks_of_a_pprof_have_the_kinds_that_mappings_say() {
         ("[unknown 0x12]", "jvm"),
     ];
     let mut builder = TreeBuilder::default();
-    builder.add_pprof(&pprof(&functions, &[(&[2, 4, 6, 1, 3, 5], 7)]), None).unwrap();
+    builder.add_pprof(&pprof(&functions, &[(&[2, 4, 6, 1, 3, 5], 7)]), None, None).unwrap();
     let tree = builder.finish(PAGE_NODES);
     let path =
         "[truncated: depth];Interpreter;acme.Cart.sum;[unknown 0x12];libz.so.1 (no symbol);do_syscall_64";
@@ -366,9 +366,9 @@ fn a_pprof_that_does_not_fit_together_is_refused_whole() {
     let mut no_string = sound.clone();
     no_string.function[0].name = -4;
     for broken in [no_location, no_function, no_string] {
-        builder.add_pprof(&broken, None).unwrap_err();
+        builder.add_pprof(&broken, None, None).unwrap_err();
     }
-    builder.add_pprof(&sound, Some("worker-1")).unwrap();
+    builder.add_pprof(&sound, Some("worker-1"), None).unwrap();
     let tree = builder.finish(PAGE_NODES);
     assert_eq!(tree.total(), 1);
     assert_eq!(folded(&tree)[1], ("worker-1".to_owned(), 1));

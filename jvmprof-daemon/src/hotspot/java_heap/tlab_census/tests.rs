@@ -1,0 +1,140 @@
+use super::*;
+use crate::hotspot::java_heap::heap_layout::KlassWord;
+use crate::hotspot::process_memory::RecordedMemory;
+
+const HEAP: u64 = 0x1_0000_0000;
+const COLLECTIONS: u64 = 0x5000;
+const LAYOUT_HELPER: u64 = 8;
+const KLASS_NAME: u64 = 16;
+
+fn layout() -> HeapLayout {
+    HeapLayout {
+        collections_at: Some(Avma(COLLECTIONS)),
+        allocated_bytes: 0,
+        layout_helper: LAYOUT_HELPER,
+        klass_name: KLASS_NAME,
+        symbol_length: 0,
+        symbol_body: 6,
+        klass_word: KlassWord { at: 8, right: 0, mask: 0xffff_ffff, base: 0x8000_0000, left: 0 },
+        array_length: 12,
+        alignment: 8,
+        mirror_size: None,
+        stack_chunk: None,
+        has_narrow_oops: true,
+    }
+}
+
+/// A JVM's memory: two classes, and a heap.
+struct Jvm {
+    memory: RecordedMemory,
+    heap: Vec<u8>,
+}
+
+const NODE: u32 = 0x100;
+const BYTES: u32 = 0x200;
+/// As HotSpot has them: 24 bytes; arrays of bytes with 16 bytes before the first.
+const NODE_HELPER: u32 = 24;
+const BYTES_HELPER: u32 = 0xc010_0800;
+
+impl Jvm {
+    fn new() -> Self {
+        let mut memory = RecordedMemory::default();
+        for (klass, helper, name) in [(NODE, NODE_HELPER, "acme/Node"), (BYTES, BYTES_HELPER, "[B")] {
+            let (at, symbol) = (0x8000_0000 + u64::from(klass), 0x9000 + u64::from(klass));
+            let mut bytes = vec![0; 32];
+            bytes[8..12].copy_from_slice(&helper.to_le_bytes());
+            bytes[16..24].copy_from_slice(&symbol.to_le_bytes());
+            memory.insert(Avma(at), bytes);
+            let length = (name.len() as u16).to_le_bytes();
+            memory.insert(Avma(symbol), [&length[..], &[0; 4], name.as_bytes()].concat());
+        }
+        memory.insert(Avma(COLLECTIONS), vec![7, 0, 0, 0]);
+        Self { memory, heap: Vec::new() }
+    }
+
+    fn node(&mut self) {
+        self.heap.extend([1, 0, 0, 0, 0, 0, 0, 0]);
+        self.heap.extend(NODE.to_le_bytes());
+        self.heap.extend([0xab; 12]);
+    }
+
+    fn bytes(&mut self, length: u32) {
+        self.heap.extend([1, 0, 0, 0, 0, 0, 0, 0]);
+        self.heap.extend(BYTES.to_le_bytes());
+        self.heap.extend(length.to_le_bytes());
+        let end = (self.heap.len() + length as usize).next_multiple_of(8);
+        self.heap.resize(end, 0xcd);
+    }
+
+    fn count(
+        mut self,
+        used: Option<u64>,
+        collections: u64,
+    ) -> Result<Vec<(String, u32, u64, u64)>, CensusError> {
+        let used = used.unwrap_or(self.heap.len() as u64);
+        self.memory.insert(Avma(HEAP), self.heap);
+        let mut klasses = KlassReader::default();
+        let mut census = TlabCensus::default();
+        let found = census.count(Avma(HEAP), used, collections, &layout(), &mut klasses, &self.memory)?;
+        let mut rows: Vec<_> = found
+            .into_iter()
+            .map(|it| (it.class.name.to_string(), it.size_class, it.objects, it.bytes))
+            .collect();
+        rows.sort();
+        Ok(rows)
+    }
+}
+
+#[test]
+fn each_object_is_counted_by_class_and_size() {
+    let mut jvm = Jvm::new();
+    for index in 0..5000 {
+        jvm.node();
+        jvm.bytes(index % 3);
+        if index % 100 == 0 {
+            jvm.bytes(65_536);
+        }
+    }
+    jvm.node();
+    let found = jvm.count(None, 7).expect("it is a row of objects");
+    let row = |name: &str, size, objects, bytes| (name.to_owned(), size, objects, bytes);
+    // 16 bytes without an element, 24 with one or two.
+    assert_eq!(
+        found,
+        [
+            row("acme.Node", 5, 5001, 5001 * 24),
+            row("byte[]", 4, 1667, 1667 * 16),
+            row("byte[]", 5, 3333, 3333 * 24),
+            row("byte[]", 17, 50, 50 * 65_552),
+        ]
+    );
+}
+
+#[test]
+fn what_is_no_row_of_objects_is_not_believed() {
+    let jvm = || {
+        let mut jvm = Jvm::new();
+        jvm.node();
+        jvm.bytes(100);
+        jvm
+    };
+    let whole = jvm().heap.len() as u64;
+    assert!(jvm().count(None, 7).is_ok());
+    assert_eq!(jvm().count(None, 6), Err(CensusError::Collected));
+    for used in 1..whole {
+        // Both ends of objects are ends of a row.
+        let is_row = used == 24;
+        let found = jvm().count(Some(used), 7);
+        assert_eq!(found.is_ok(), is_row, "{used}: {found:?}");
+    }
+    assert_eq!(jvm().count(Some(whole + 8), 7), Err(CensusError::Unreadable));
+    assert_eq!(jvm().count(Some(u64::MAX), 7), Err(CensusError::TooLarge));
+    let mut unknown = jvm();
+    unknown.heap.extend([0; 16]);
+    assert_eq!(unknown.count(None, 7), Err(CensusError::NoClass));
+    let mut endless = jvm();
+    endless.bytes(0);
+    let at = endless.heap.len() - 4;
+    endless.heap[at..].copy_from_slice(&u32::MAX.to_le_bytes());
+    assert_eq!(endless.count(None, 7), Err(CensusError::WrongEnd));
+}

@@ -1,0 +1,164 @@
+use super::*;
+use crate::hotspot::java_heap::JavaClass;
+
+fn key() -> ProcessKey {
+    ProcessKey::numbered(1)
+}
+
+/// A program that allocates two classes in buffers, by two paths each.
+struct Simulation {
+    random: u64,
+    strata: StratumTable,
+    census: WindowCensus,
+    /// Sums of the weights by class and path.
+    weights: HashMap<(usize, usize), Vec<SampleWeight>>,
+    truth: [[(u64, u64); 2]; 2],
+    total: u64,
+}
+
+const NAMES: [&str; 2] = ["Small", "Large"];
+const SIZES: [u64; 2] = [24, 2064];
+const TLAB: u64 = 64 << 10;
+
+impl Simulation {
+    fn random(&mut self) -> f64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// Fills a buffer until an object doesn't fit, and returns that one's class and path.
+    fn fill(
+        &mut self,
+        classes: &[Arc<JavaClass>; 2],
+        first: (usize, usize),
+        shares: [f64; 2],
+    ) -> (usize, usize) {
+        let (mut used, mut counts) = (SIZES[first.0], [(0, 0); 2]);
+        counts[first.0] = (1, SIZES[first.0]);
+        let next = loop {
+            let class = usize::from(self.random() < shares[0]);
+            let path = usize::from(self.random() < shares[1]);
+            let (objects, bytes) = &mut self.truth[class][path];
+            (*objects, *bytes) = (*objects + 1, *bytes + SIZES[class]);
+            if used + SIZES[class] > TLAB {
+                break (class, path);
+            }
+            used += SIZES[class];
+            counts[class].0 += 1;
+            counts[class].1 += SIZES[class];
+        };
+        self.total += used;
+        let interval = 8 * TLAB;
+        if self.random() < probability(used, interval) {
+            let found: Vec<ObjectCount> = (0..2)
+                .map(|class| ObjectCount {
+                    class: Arc::clone(&classes[class]),
+                    size_class: size_class(SIZES[class]),
+                    objects: counts[class].0,
+                    bytes: counts[class].1,
+                })
+                .collect();
+            let tlab = TlabRecord { used, interval, ..TlabRecord::default() };
+            self.census.add(&tlab, &found, &mut self.strata);
+        }
+        let interval = 4 * TLAB;
+        if self.random() < probability(used, interval) {
+            let record = AllocationRecord {
+                object_bytes: SIZES[next.0],
+                tlab_bytes: TLAB,
+                weighed_bytes: used,
+                interval,
+                ..AllocationRecord::default()
+            };
+            let name: Arc<str> = NAMES[next.0].into();
+            let weight = self.strata.weigh(key(), Some(&name), &record);
+            self.weights.entry(next).or_default().push(weight);
+        }
+        next
+    }
+}
+
+#[test]
+fn sums_by_class_and_path_are_those_of_the_program() {
+    let mut simulation = Simulation {
+        random: 0x1234_5678_9abc_def1,
+        strata: StratumTable::default(),
+        census: WindowCensus::default(),
+        weights: HashMap::new(),
+        truth: [[(0, 0); 2]; 2],
+        total: 0,
+    };
+    let classes = NAMES.map(|name| Arc::new(JavaClass::named(name)));
+    let mut next = (0, 0);
+    // Two phases, of which the second allocates more large objects.
+    for (turns, shares) in [(6_000, [0.02, 0.25]), (3_000, [0.2, 0.25])] {
+        for _ in 0..turns / 100 {
+            let before = simulation.total;
+            for _ in 0..100 {
+                next = simulation.fill(&classes, next, shares);
+            }
+            simulation.census.end_stretch(simulation.total - before);
+        }
+    }
+    let totals = WindowTotals { inside: simulation.total, ..WindowTotals::default() };
+    let census = simulation.census.take();
+    let estimated = simulation.strata.estimate(key(), &totals, census);
+    assert!(estimated.without_stack.is_empty());
+    let mut sum = 0;
+    for class in 0..2 {
+        let mut of_class = 0;
+        for path in 0..2 {
+            let (mut objects, mut bytes) = (0, 0);
+            for weight in &simulation.weights[&(class, path)] {
+                let (more_objects, more_bytes) = simulation.strata.share(key(), *weight);
+                objects += more_objects;
+                bytes += more_bytes;
+            }
+            let (true_objects, true_bytes) = simulation.truth[class][path];
+            let error = bytes as f64 / true_bytes as f64 - 1.0;
+            assert!(error.abs() < 0.12, "{class} {path}: {bytes} bytes of {true_bytes}");
+            let error = objects as f64 / true_objects as f64 - 1.0;
+            assert!(error.abs() < 0.12, "{class} {path}: {objects} objects of {true_objects}");
+            of_class += bytes;
+        }
+        let truth: u64 = simulation.truth[class].iter().map(|(_, bytes)| bytes).sum();
+        assert!((of_class as f64 / truth as f64 - 1.0).abs() < 0.02, "{class}: {of_class} of {truth}");
+        sum += of_class;
+    }
+    assert!(sum.abs_diff(simulation.total) <= 2, "{sum} of {}", simulation.total);
+}
+
+#[test]
+fn a_class_without_events_keeps_what_its_census_says() {
+    let mut strata = StratumTable::default();
+    let mut census = WindowCensus::default();
+    let count =
+        ObjectCount { class: Arc::new(JavaClass::named("Rare")), size_class: 5, objects: 10, bytes: 240 };
+    census.add(&TlabRecord { used: 240, interval: 1, ..TlabRecord::default() }, &[count], &mut strata);
+    census.end_stretch(240);
+    let totals = WindowTotals { inside: 2400, ..WindowTotals::default() };
+    let estimated = strata.estimate(key(), &totals, census.take());
+    let [(name, weight)] = &estimated.without_stack[..] else { panic!("{estimated:?}") };
+    assert_eq!((&**name, strata.share(key(), *weight)), ("Rare", (100, 2400)));
+}
+
+#[test]
+fn objects_outside_are_those_that_were_counted() {
+    let mut strata = StratumTable::default();
+    let name: Arc<str> = "byte[]".into();
+    let record = AllocationRecord {
+        object_bytes: 65_552,
+        weighed_bytes: 65_552,
+        interval: 524_288,
+        ..AllocationRecord::default()
+    };
+    let weights = [(); 3].map(|()| strata.weigh(key(), Some(&name), &record));
+    strata.add_outside(key(), Some(&name), size_class(65_552), 25, 25 * 65_552);
+    let totals = WindowTotals { outside: 25 * 65_552, ..WindowTotals::default() };
+    strata.estimate(key(), &totals, CensusSums::default());
+    let shares = weights.map(|weight| strata.share(key(), weight));
+    assert_eq!(shares.iter().map(|(objects, _)| objects).sum::<u64>(), 25);
+    assert_eq!(shares.iter().map(|(_, bytes)| bytes).sum::<u64>(), 25 * 65_552);
+}
