@@ -42,6 +42,8 @@ pub struct Counts {
     pub outcomes: BTreeMap<Outcome, u64>,
     /// (nanoseconds, runs) of the kernel programs, where the kernel measures them.
     pub kernel_run_time: Option<(u64, u64)>,
+    /// The same of the uprobes of allocation.
+    pub probe_run_time: Option<(u64, u64)>,
     /// Processes that are known now.
     pub processes: u64,
     /// Samples that wait for unwind rows now.
@@ -65,6 +67,7 @@ impl Pipeline {
             window_full: self.state.windows.over_capacity(),
             waiting_full: self.state.pending.over_capacity(),
             kernel_run_time: self.sampler.run_time(),
+            probe_run_time: self.sampler.probe_run_time(),
             processes: self.state.table.len() as u64,
             waiting: self.state.pending.len() as u64,
             caches: self.caches(),

@@ -123,6 +123,11 @@ impl Sampler {
         self.programs.run_time()
     }
 
+    /// Returns the same of the uprobes of allocation.
+    pub fn probe_run_time(&self) -> Option<(u64, u64)> {
+        self.programs.probe_run_time()
+    }
+
     fn drain(&mut self) {
         let order = &mut self.order;
         let drained = self.records.drain(&mut |event| order.push(event));

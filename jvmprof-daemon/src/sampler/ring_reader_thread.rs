@@ -213,6 +213,11 @@ impl BackgroundSampler {
     pub fn run_time(&self) -> Option<(u64, u64)> {
         self.shared.sampler().run_time()
     }
+
+    /// Returns the run time of the uprobes: see [`Sampler::probe_run_time`].
+    pub fn probe_run_time(&self) -> Option<(u64, u64)> {
+        self.shared.sampler().probe_run_time()
+    }
 }
 
 impl Drop for BackgroundSampler {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use crate::pipeline::allocation::AllocationCounts;
+use crate::pipeline::Counts;
 use crate::profile::model::{Batch, FrameKind};
 
 /// Rows of each table.
@@ -20,6 +20,9 @@ pub(super) struct AllocationSummary {
     interval: u64,
     /// Buffers whose objects were counted.
     censuses: u64,
+    /// Run time of the uprobes' programs, with the stacks that they took, and how often they ran.
+    run_time_ns: u64,
+    run_count: u64,
     classes: Vec<AllocationRow>,
     methods: Vec<AllocationRow>,
 }
@@ -32,8 +35,9 @@ struct AllocationRow {
 }
 
 impl AllocationSummary {
-    pub(super) fn new(batch: &Batch, counts: &AllocationCounts) -> Self {
+    pub(super) fn new(batch: &Batch, counts: &Counts) -> Self {
         let (mut classes, mut methods) = (HashMap::new(), HashMap::new());
+        let (run_time_ns, run_count) = counts.probe_run_time.unwrap_or_default();
         let (mut objects, mut bytes) = (0, 0);
         for sample in batch.series.iter().flat_map(|series| &series.samples) {
             objects += sample.count;
@@ -57,7 +61,9 @@ impl AllocationSummary {
             bytes,
             events: batch.samples(),
             interval: batch.period,
-            censuses: counts.censuses,
+            censuses: counts.allocation.censuses,
+            run_time_ns,
+            run_count,
             classes: rows(classes),
             methods: rows(methods),
         }

@@ -315,7 +315,7 @@ impl RecordingSummary {
                 peak_rss_bytes: usage.peak_rss_bytes,
             },
             top: cpu.map(|batch| hottest_functions(batch, TOP_METHODS)).unwrap_or_default(),
-            allocation: allocated.map(|batch| AllocationSummary::new(batch, &counts.allocation)),
+            allocation: allocated.map(|batch| AllocationSummary::new(batch, counts)),
             outputs,
             duration_ms: u64::try_from(batch.duration.as_millis()).unwrap_or(u64::MAX),
             clock: pipeline.clock().as_str(),

@@ -70,6 +70,17 @@ impl AllocationProbes {
         }
     }
 
+    /// Returns run time in nanoseconds, stacks included, and number of runs.
+    pub(super) fn run_time(&self, ebpf: &Ebpf) -> Option<(u64, u64)> {
+        let mut sums = (0, 0);
+        for name in [IN_NEW_TLAB, OUTSIDE_TLAB] {
+            let info = ebpf.program(name)?.info().ok()?;
+            sums.0 += info.run_time().as_nanos() as u64;
+            sums.1 += info.run_count();
+        }
+        Some(sums)
+    }
+
     pub(super) fn detach(&self, ebpf: &mut Ebpf, probes: AttachedProbes) {
         detach_one(ebpf, IN_NEW_TLAB, probes.in_new_tlab);
         detach_one(ebpf, OUTSIDE_TLAB, probes.outside_tlab);

@@ -250,6 +250,13 @@ impl KernelPrograms {
         Some((info.run_time().as_nanos() as u64, info.run_count()))
     }
 
+    /// Returns run time in nanoseconds and number of runs of the uprobes; `None` where they aren't
+    /// loaded or not measured.
+    pub(in crate::sampler) fn probe_run_time(&self) -> Option<(u64, u64)> {
+        self.stats.as_ref()?;
+        self.probes.as_ref()?.run_time(&self.ebpf)
+    }
+
     /// Attaches to all CPUs. The first one shows which clock this machine has.
     fn attach_all(&mut self, cpus: &[u32]) -> Result<(), SamplerError> {
         let Some((&first, rest)) = cpus.split_first() else {
