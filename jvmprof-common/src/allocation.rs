@@ -31,8 +31,10 @@ pub struct AllocationTarget {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AllocatingThread {
-    /// The address of its `JavaThread`: another one means another thread.
+    /// The address of its `JavaThread`, and [`AllocationTarget::start_ns`]: others mean another
+    /// thread.
     pub thread: u64,
+    pub start_ns: u64,
     /// `Thread::_allocated_bytes` when it got its buffer.
     pub allocated: u64,
     /// Bytes outside its buffer since then.

@@ -102,11 +102,13 @@ impl Allocation {
         let target = *unsafe { ALLOCATION_TARGETS.get(tgid) }?;
         // SAFETY: no arguments; the helper returns the current task.
         let task = Task(unsafe { bpf_get_current_task() });
-        // An earlier process had the pid.
-        if task.process_start().unwrap_or(0) != target.start_ns {
-            return None;
-        }
         Some(Self { target, task, tid, tgid, thread, klass, object_bytes, tlab_start, tlab_bytes })
+    }
+
+    /// Returns false if an earlier process with this pid was the target.
+    #[inline(always)]
+    fn is_of_target(&self) -> bool {
+        self.task.process_start().unwrap_or(0) == self.target.start_ns
     }
 
     #[inline(always)]
@@ -147,7 +149,11 @@ fn follow(allocation: &Allocation) -> Option<u64> {
     // SAFETY: the state is this thread's, and only its own events touch it.
     let state = unsafe { &mut *state };
     // Another thread had the id, or this JVM did something that isn't known.
-    if state.thread != allocation.thread || allocated < state.allocated {
+    let is_same = state.thread == allocation.thread && state.start_ns == allocation.target.start_ns;
+    if !is_same || allocated < state.allocated {
+        if !allocation.is_of_target() {
+            return None;
+        }
         *state = new_thread(allocation, allocated);
     }
     let weighed = if allocation.is_outside() {
@@ -180,6 +186,9 @@ fn follow(allocation: &Allocation) -> Option<u64> {
 /// Begins to follow a thread.
 #[inline(always)]
 fn begin(allocation: &Allocation, totals: *mut AllocatedTotals, allocated: u64) -> Option<u64> {
+    if !allocation.is_of_target() {
+        return None;
+    }
     let mut state = new_thread(allocation, allocated);
     let weighed = if allocation.is_outside() {
         // `allocated` has the object already: what was before it is in no event.
@@ -211,6 +220,7 @@ fn new_thread(allocation: &Allocation, allocated: u64) -> AllocatingThread {
     let is_whole = allocation.task.start().unwrap_or(0) >= allocation.target.since_ns;
     AllocatingThread {
         thread: allocation.thread,
+        start_ns: allocation.target.start_ns,
         allocated: if is_whole { 0 } else { allocated },
         to_sample: distance(allocation.target.interval),
         to_census: distance(allocation.target.census_interval),

@@ -9,9 +9,11 @@ use crate::hotspot::process_memory::{ProcessMemory, field};
 use crate::types::{Avma, FastHasher};
 
 /// Bytes of a class's name, at most; the JVM's limit is 65,535.
-const MAX_NAME: usize = 4096;
-/// Classes that are remembered, at most.
-const MAX_CLASSES: usize = 16_384;
+const MAX_NAME: usize = 1024;
+/// Bytes of the classes that are remembered of one JVM, at most: some ten thousand.
+const MAX_BYTES: usize = 2 << 20;
+/// Bytes of a class without its names.
+const CLASS_BYTES: usize = 120;
 
 /// A class.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +52,8 @@ struct Identity {
 #[derive(Debug, Default)]
 pub struct KlassReader {
     known: HashMap<u64, Arc<JavaClass>, FastHasher>,
+    /// What they have taken since they were forgotten last.
+    bytes: usize,
 }
 
 impl KlassReader {
@@ -80,8 +84,11 @@ impl KlassReader {
             shape,
             identity,
         });
-        if self.known.len() >= MAX_CLASSES {
+        let bytes = CLASS_BYTES + class.name.len() + class.internal_name.len();
+        self.bytes += bytes;
+        if self.bytes > MAX_BYTES {
             self.known.clear();
+            self.bytes = bytes;
         }
         self.known.insert(klass.0, Arc::clone(&class));
         Some(class)

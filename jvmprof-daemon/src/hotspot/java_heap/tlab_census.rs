@@ -21,6 +21,8 @@ const FIRST_PIECE: usize = 1024;
 const LARGEST_PIECE: usize = 32 << 10;
 /// Bytes of an object that say what it is.
 const HEADER: usize = 24;
+/// Classes in one buffer, at most.
+const MAX_CLASSES: usize = 4096;
 /// Slots of the direct-mapped cache of classes.
 const SLOTS: usize = 256;
 /// Classes of sizes: see [`size_class`].
@@ -37,7 +39,7 @@ pub enum CensusError {
     WrongEnd,
     /// A collection has begun, which may have moved objects or used the memory again.
     Collected,
-    /// It is larger than any buffer.
+    /// It is larger than any buffer, or has objects of too many classes.
     TooLarge,
 }
 
@@ -204,6 +206,9 @@ impl<M: ProcessMemory> Counting<'_, M> {
         let index = match self.by_klass.get(&klass) {
             Some(index) => *index,
             None => {
+                if self.classes.len() >= MAX_CLASSES {
+                    return Err(CensusError::TooLarge);
+                }
                 let class =
                     self.klasses.read(Avma(klass), self.layout, self.memory).ok_or(CensusError::NoClass)?;
                 let first_count = self.counts.len();

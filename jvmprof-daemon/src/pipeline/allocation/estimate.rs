@@ -81,6 +81,8 @@ pub(super) struct Estimated {
     pub(super) without_stack: Vec<(Arc<str>, SampleWeight)>,
 }
 
+/// Strata with a class of their own in a window, at most; the objects of further ones have none.
+const MAX_STRATA: usize = 65_536;
 /// Weights are counted in these parts.
 const UNIT: f64 = 65_536.0;
 
@@ -143,7 +145,10 @@ impl StratumTable {
         self.sums.clear();
     }
 
-    fn number(&mut self, stratum: Stratum) -> u32 {
+    fn number(&mut self, mut stratum: Stratum) -> u32 {
+        if self.strata.len() >= MAX_STRATA {
+            stratum.class = None;
+        }
         if let Some(number) = self.numbers.get(&stratum) {
             return *number;
         }

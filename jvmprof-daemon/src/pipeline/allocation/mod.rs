@@ -109,7 +109,7 @@ pub(super) struct AllocationProfiler {
 /// Samples of a JVM after which it counts as one that doesn't say how its heap looks.
 const HEAP_ATTEMPTS: u32 = 20;
 /// Classes whose frames are kept beyond a window.
-const MAX_CLASS_FRAMES: usize = 16_384;
+const MAX_CLASS_FRAMES: usize = 4096;
 
 impl AllocationProfiler {
     pub(super) fn new(options: AllocationOptions, maps: AllocationMaps) -> Self {
@@ -309,7 +309,7 @@ impl AllocationProfiler {
         let Some(jvm) = self.jvms.remove(&key) else { return };
         if self.by_pid.get(&jvm.pid) == Some(&key) {
             self.by_pid.remove(&jvm.pid);
-            self.maps.remove_target(jvm.pid);
+            self.maps.remove_target(jvm.pid, jvm.start_ns);
         }
         if let Some(file) = jvm.file {
             self.files.release(file);

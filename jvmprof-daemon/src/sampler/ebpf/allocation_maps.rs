@@ -69,8 +69,8 @@ impl AllocationMaps {
         self.targets.insert(pid, PodValue(target), 0).map_err(map_error(TARGETS))
     }
 
-    /// Ends following a process.
-    pub fn remove_target(&mut self, pid: u32) {
+    /// Ends following a process, which began at `start_ns` (`CLOCK_BOOTTIME`).
+    pub fn remove_target(&mut self, pid: u32, start_ns: u64) {
         // What isn't there needs no removal.
         let _ = self.targets.remove(&pid);
         let _ = self.totals.remove(&pid);
@@ -79,6 +79,11 @@ impl AllocationMaps {
         for key in keys {
             let _ = self.outside.remove(&key);
         }
+        // Those whose end nobody has told.
+        let threads = self.threads.iter().filter_map(Result::ok);
+        let tids: Vec<u32> =
+            threads.filter(|(_, thread)| thread.0.start_ns == start_ns).map(|(tid, _)| tid).collect();
+        tids.into_iter().for_each(|tid| self.remove_thread(tid));
     }
 
     /// Forgets a thread that has ended.
