@@ -60,22 +60,31 @@ pub struct AllocatedTotals {
     /// Events of either kind.
     pub inside_events: u64,
     pub outside_events: u64,
-    /// Bytes of `outside` that aren't in the totals by class, since those were full.
-    pub outside_unclassified: u64,
+    /// Bytes of objects that aren't in the totals by class, since those were full.
+    pub unclassified: u64,
+    /// Bytes of `inside` that are large objects, the first of their buffers.
+    pub large_first: u64,
     /// Events of threads that could not be followed, since too many are.
     pub unfollowed_events: u64,
 }
 
-/// The objects outside buffers that a total counts: one class and size, rounded up to a power of
-/// two, of one process.
+/// The objects that a total counts since each is an event: those outside buffers, and large ones
+/// that are the first of their buffer. One class and size, rounded up to a power of two, of one
+/// process.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct OutsideKey {
+pub struct CountedKey {
     pub klass: u64,
     pub pid: u32,
     /// See [`size_class`].
-    pub size_class: u32,
+    pub size_class: u16,
+    /// 1 for the first of a buffer.
+    pub is_first: u16,
 }
+
+/// Bytes from which on the first object of a buffer is counted by itself: censuses see few objects
+/// so large.
+pub const LARGE_OBJECT: u64 = 16 << 10;
 
 /// Objects and their bytes.
 #[repr(C)]
@@ -128,7 +137,7 @@ pub struct TlabRecord {
 pub const TLAB_MAGIC: u64 = u64::from_le_bytes(*b"jvmtlab\x01");
 
 const _: () = assert!(size_of::<AllocationTarget>() == 6 * 8, "no padding: it lies in a map");
-const _: () = assert!(size_of::<OutsideKey>() == 2 * 8, "no padding: it is a map's key");
+const _: () = assert!(size_of::<CountedKey>() == 2 * 8, "no padding: it is a map's key");
 
 /// Returns the class of objects of about this size: the logarithm of the next power of two.
 #[inline(always)]

@@ -33,9 +33,10 @@ use crate::{
 #[map]
 static SAMPLES: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
 
-/// Emits the sample with the reason why its walk ended, a [`Stop`].
+/// Emits the sample with the reason why its walk ended, a [`Stop`]. The context is a pointer, since a
+/// reference to it would take a part of the caller's stack.
 #[inline(never)]
-pub fn finish<C: ProgramKind>(scratch: *mut Scratch, ctx: &C, stop: u64) {
+pub fn finish<C: ProgramKind>(scratch: *mut Scratch, ctx: *mut c_void, stop: u64) {
     count_stop(C::EVENT, stop as u8);
     // A pointer for as long as other functions write there, too.
     // SAFETY: it is this run's scratch memory, which nobody else uses meanwhile.
@@ -58,7 +59,7 @@ pub fn finish<C: ProgramKind>(scratch: *mut Scratch, ctx: &C, stop: u64) {
     let is_urgent = scratch.has_new_code != 0 || urgent & 1 << (stop & 63) != 0;
     if globals::log() != 0 {
         debug!(
-            ctx,
+            &C::from_ptr(ctx),
             "pid {} tid {}: {} words, stop {}, sp {:x} fp {:x}",
             scratch.header.pid,
             scratch.header.tid,

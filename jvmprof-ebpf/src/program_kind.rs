@@ -3,6 +3,7 @@
 
 use aya_ebpf::{
     EbpfContext,
+    cty::c_void,
     macros::map,
     maps::ProgramArray,
     programs::{PerfEventContext, ProbeContext},
@@ -29,6 +30,9 @@ pub trait ProgramKind: EbpfContext + Sized {
     /// What its samples are of.
     const EVENT: Event;
 
+    /// Returns the context at this address.
+    fn from_ptr(ctx: *mut c_void) -> Self;
+
     /// Returns the slot of the run that is under way.
     fn slot() -> Option<ScratchSlot>;
 
@@ -41,6 +45,11 @@ pub trait ProgramKind: EbpfContext + Sized {
 
 impl ProgramKind for PerfEventContext {
     const EVENT: Event = Event::Cpu;
+
+    #[inline(always)]
+    fn from_ptr(ctx: *mut c_void) -> Self {
+        Self::new(ctx.cast())
+    }
 
     #[inline(always)]
     fn slot() -> Option<ScratchSlot> {
@@ -60,6 +69,11 @@ impl ProgramKind for PerfEventContext {
 
 impl ProgramKind for ProbeContext {
     const EVENT: Event = Event::Allocation;
+
+    #[inline(always)]
+    fn from_ptr(ctx: *mut c_void) -> Self {
+        Self::new(ctx)
+    }
 
     #[inline(always)]
     fn slot() -> Option<ScratchSlot> {

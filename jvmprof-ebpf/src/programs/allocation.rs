@@ -15,8 +15,8 @@ use jvmprof_common::{
     abi::{Counter, Event, FLAG_ALLOCATION, SAMPLE_WORDS},
     address::Avma,
     allocation::{
-        ALLOCATION_WORDS, AllocatedTotals, AllocatingThread, AllocationRecord, AllocationTarget,
-        ObjectTotals, OutsideKey, TLAB_MAGIC, TlabRecord, exponential_distance, size_class,
+        ALLOCATION_WORDS, AllocatedTotals, AllocatingThread, AllocationRecord, AllocationTarget, CountedKey,
+        LARGE_OBJECT, ObjectTotals, TLAB_MAGIC, TlabRecord, exponential_distance, size_class,
     },
 };
 
@@ -38,7 +38,7 @@ static ALLOCATING_THREADS: HashMap<u32, AllocatingThread> = HashMap::with_max_en
 #[map]
 static ALLOCATED: HashMap<u32, AllocatedTotals> = HashMap::with_max_entries(1, 0);
 #[map]
-static OUTSIDE: HashMap<OutsideKey, ObjectTotals> = HashMap::with_max_entries(1, 0);
+static COUNTED: HashMap<CountedKey, ObjectTotals> = HashMap::with_max_entries(1, 0);
 
 /// Adds to a field of totals that other threads add to, too.
 macro_rules! add {
@@ -163,7 +163,7 @@ fn follow(allocation: &Allocation) -> Option<u64> {
     } else {
         let used = (allocated - state.allocated).saturating_sub(state.outside);
         add!(totals, inside, used);
-        add!(totals, inside_events, 1);
+        add_first(allocation, totals);
         let collections = allocation.collections();
         if allocation.target.census_interval != 0
             && is_due(&mut state.to_census, used, allocation.target.census_interval)
@@ -199,7 +199,7 @@ fn begin(allocation: &Allocation, totals: *mut AllocatedTotals, allocated: u64) 
         allocation.object_bytes
     } else {
         add!(totals, inside, allocated - state.allocated);
-        add!(totals, inside_events, 1);
+        add_first(allocation, totals);
         state.allocated = allocated;
         state.tlab_start = allocation.tlab_start;
         state.tlab_bytes = allocation.tlab_bytes;
@@ -311,20 +311,40 @@ fn totals_of(tgid: u32) -> Option<*mut AllocatedTotals> {
 /// Adds an object outside buffers to the totals, and to those of its class.
 #[inline(always)]
 fn add_outside(allocation: &Allocation, totals: *mut AllocatedTotals) {
-    let bytes = allocation.object_bytes;
-    add!(totals, outside, bytes);
+    add!(totals, outside, allocation.object_bytes);
     add!(totals, outside_events, 1);
-    let key = OutsideKey { klass: allocation.klass, pid: allocation.tgid, size_class: size_class(bytes) };
-    let of_class = match OUTSIDE.get_ptr_mut(key) {
+    add_to_class(allocation, totals, 0);
+}
+
+/// The same for the first object of a buffer, if it is large.
+#[inline(always)]
+fn add_first(allocation: &Allocation, totals: *mut AllocatedTotals) {
+    add!(totals, inside_events, 1);
+    if allocation.object_bytes >= LARGE_OBJECT {
+        add!(totals, large_first, allocation.object_bytes);
+        add_to_class(allocation, totals, 1);
+    }
+}
+
+#[inline(always)]
+fn add_to_class(allocation: &Allocation, totals: *mut AllocatedTotals, is_first: u16) {
+    let bytes = allocation.object_bytes;
+    let key = CountedKey {
+        klass: allocation.klass,
+        pid: allocation.tgid,
+        size_class: size_class(bytes) as u16,
+        is_first,
+    };
+    let of_class = match COUNTED.get_ptr_mut(key) {
         Some(of_class) => Some(of_class),
         None => {
             // Another thread may have inserted it, or the map is full: either shows below.
-            let _ = OUTSIDE.insert(key, ObjectTotals::default(), 1);
-            OUTSIDE.get_ptr_mut(key)
+            let _ = COUNTED.insert(key, ObjectTotals::default(), 1);
+            COUNTED.get_ptr_mut(key)
         }
     };
     let Some(of_class) = of_class else {
-        add!(totals, outside_unclassified, bytes);
+        add!(totals, unclassified, bytes);
         return;
     };
     add!(of_class, objects, 1);

@@ -66,11 +66,11 @@ fn sample(ctx: PerfEventContext) -> u32 {
     if in_kernel {
         kernel_stack(scratch, &ctx);
         if task.is_kernel_thread() {
-            emit::finish(scratch, &ctx, Stop::KernelThread as u64);
+            emit::finish::<PerfEventContext>(scratch, ctx.as_ptr(), Stop::KernelThread as u64);
             return 0;
         }
         if !task.has_memory() {
-            emit::finish(scratch, &ctx, Stop::NoMemory as u64);
+            emit::finish::<PerfEventContext>(scratch, ctx.as_ptr(), Stop::NoMemory as u64);
             return 0;
         }
         // SAFETY: both helpers take and return pointers that the kernel checks; the task is the
@@ -150,11 +150,11 @@ pub fn start<C: ProgramKind>(scratch: &mut Scratch, regs: &pt_regs, ctx: &C) {
     // A thread that the kernel started for the process, such as a worker of io_uring (Linux
     // arch/x86/kernel/process.c, `copy_thread`).
     if regs.rip == 0 && regs.rsp == 0 {
-        emit::finish(scratch, ctx, Stop::KernelThread as u64);
+        emit::finish::<C>(scratch, ctx.as_ptr(), Stop::KernelThread as u64);
         return;
     }
     if regs.cs != USER_CS {
-        emit::finish(scratch, ctx, Stop::Not64Bit as u64);
+        emit::finish::<C>(scratch, ctx.as_ptr(), Stop::Not64Bit as u64);
         return;
     }
     let in_kernel = scratch.header.flags & FLAG_KERNEL_MODE != 0;

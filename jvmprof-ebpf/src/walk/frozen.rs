@@ -45,7 +45,7 @@ fn run_frozen<C: ProgramKind>(ctx: &C) {
     };
     for _ in 0..FRAMES_PER_PROGRAM {
         if scratch.frames >= MAX_USER_FRAMES as u64 {
-            finish(scratch, ctx, Stop::DepthReached as u64);
+            finish::<C>(scratch, ctx.as_ptr(), Stop::DepthReached as u64);
             return;
         }
         let stop = walk_frozen(slot.to_argument());
@@ -54,7 +54,7 @@ fn run_frozen<C: ProgramKind>(ctx: &C) {
                 // What was found of that chunk isn't sure any more.
                 (scratch.frames, scratch.used) = (scratch.before_frozen[0], scratch.before_frozen[1]);
             }
-            finish(scratch, ctx, stop);
+            finish::<C>(scratch, ctx.as_ptr(), stop);
             return;
         }
         if scratch.frozen.entry == StackAddress(0) {
@@ -64,7 +64,7 @@ fn run_frozen<C: ProgramKind>(ctx: &C) {
     }
     ctx.tail_call(FROZEN);
     // The kernel's limit of tail calls.
-    finish(scratch, ctx, Stop::DepthReached as u64);
+    finish::<C>(scratch, ctx.as_ptr(), Stop::DepthReached as u64);
 }
 
 /// Appends the frame of [`Scratch::cursor`] to the sample, and moves the cursor and

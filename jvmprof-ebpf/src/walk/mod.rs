@@ -74,7 +74,7 @@ fn run_leaf<C: ProgramKind>(ctx: &C) {
     if scratch.is_published == 0 {
         scratch.push(FrameWord::exact(scratch.cursor.pc.0).0);
         scratch.frames = 1;
-        finish(scratch, ctx, Stop::UnknownProcess as u64);
+        finish::<C>(scratch, ctx.as_ptr(), Stop::UnknownProcess as u64);
         return;
     }
     // SAFETY: nobody else uses the copies meanwhile. They are another sample's.
@@ -83,17 +83,21 @@ fn run_leaf<C: ProgramKind>(ctx: &C) {
         (*copies).method_cache.begin_sample();
     }
     cache_lookup::begin_sample(scratch);
-    let stop = match classify(scratch, copies, true) {
-        Ok(WALKED_CACHED) => WALKED,
-        Ok(HOTSPOT) => step_java_leaf(slot.to_argument()),
-        Ok(kind) => step_native_leaf(slot.to_argument(), kind),
-        Err(stop) => stop as u64,
+    let kind = classify_leaf(slot.to_argument());
+    let stop = if kind & STOPPED != 0 {
+        kind & !STOPPED
+    } else if kind == u64::from(WALKED_CACHED) {
+        WALKED
+    } else if kind == u64::from(HOTSPOT) {
+        step_java_leaf(slot.to_argument())
+    } else {
+        step_native_leaf(slot.to_argument(), kind as u32)
     };
     if stop != WALKED {
         if stop == Stop::Frozen as u64 {
             ctx.tail_call(FROZEN);
         }
-        finish(scratch, ctx, stop);
+        finish::<C>(scratch, ctx.as_ptr(), stop);
         return;
     }
     ctx.tail_call(UNWIND);
@@ -112,7 +116,7 @@ fn run_unwind<C: ProgramKind>(ctx: &C) {
     };
     for _ in 0..FRAMES_PER_PROGRAM {
         if scratch.frames >= MAX_USER_FRAMES as u64 {
-            finish(scratch, ctx, Stop::DepthReached as u64);
+            finish::<C>(scratch, ctx.as_ptr(), Stop::DepthReached as u64);
             return;
         }
         let stop = walk_caller(slot.to_argument());
@@ -120,13 +124,13 @@ fn run_unwind<C: ProgramKind>(ctx: &C) {
             ctx.tail_call(FROZEN);
         }
         if stop != WALKED {
-            finish(scratch, ctx, stop);
+            finish::<C>(scratch, ctx.as_ptr(), stop);
             return;
         }
     }
     ctx.tail_call(UNWIND);
     // The kernel's limit of tail calls.
-    finish(scratch, ctx, Stop::DepthReached as u64);
+    finish::<C>(scratch, ctx.as_ptr(), Stop::DepthReached as u64);
 }
 
 /// [`walk_caller`] and the steps return this where there is a caller; else a [`Stop`].
@@ -150,6 +154,25 @@ extern "C" fn walk_caller(slot: u64) -> u64 {
         Err(stop) => stop as u64,
     }
 }
+
+/// Returns the kind of the interrupted frame as [`classify`] does, or [`STOPPED`] and a [`Stop`]. A
+/// global function: what it takes of the stack, of which kernels before 6.12 lend 512 bytes to all
+/// functions that are under way, is free again when the frame is stepped over.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn classify_leaf(slot: u64) -> u64 {
+    let slot = ScratchSlot::from_argument(slot);
+    let (Some(scratch), Some(copies)) = (scratch::get(slot), scratch::copies(slot)) else {
+        return STOPPED | Stop::CodeUnreadable as u64;
+    };
+    match classify(scratch, copies, true) {
+        Ok(kind) => u64::from(kind),
+        Err(stop) => STOPPED | stop as u64,
+    }
+}
+
+/// Bit of [`classify_leaf`]'s result: the walk ends at the frame.
+const STOPPED: u64 = 1 << 32;
 
 /// Returns the kind of the cursor's frame. A compiled one that is cached is appended and left:
 /// [`WALKED_CACHED`].

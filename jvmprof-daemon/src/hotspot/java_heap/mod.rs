@@ -8,4 +8,4 @@ pub mod tlab_census;
 pub use allocation_functions::{FunctionsError, find_allocation_functions};
 pub use heap_layout::HeapLayout;
 pub use klass::{JavaClass, KlassReader};
-pub use tlab_census::{CensusError, ObjectCount, TlabCensus};
+pub use tlab_census::{CensusError, ObjectCount, TlabCensus, TlabObjects};

@@ -64,6 +64,14 @@ pub struct ObjectCount {
     pub bytes: u64,
 }
 
+/// The objects of one buffer.
+#[derive(Clone, Debug, Default)]
+pub struct TlabObjects {
+    pub counts: Vec<ObjectCount>,
+    /// The first object, which the buffer was asked for; it is among `counts`, too.
+    pub first: Option<ObjectCount>,
+}
+
 /// Walks buffers of one JVM.
 #[derive(Debug, Default)]
 pub struct TlabCensus {
@@ -104,7 +112,7 @@ impl TlabCensus {
         layout: &HeapLayout,
         klasses: &mut KlassReader,
         memory: &M,
-    ) -> Result<Vec<ObjectCount>, CensusError> {
+    ) -> Result<TlabObjects, CensusError> {
         if used > MAX_BYTES || start.0.checked_add(used).is_none() {
             return Err(CensusError::TooLarge);
         }
@@ -129,17 +137,19 @@ impl TlabCensus {
         if has_collected() {
             return Err(CensusError::Collected);
         }
-        walked?;
-        Ok(counting.into_counts())
+        let first = counting.first_object(walked?);
+        Ok(TlabObjects { counts: counting.into_counts(), first })
     }
 
+    /// Counts the objects, and returns the bytes of the first one.
     fn walk<M: ProcessMemory>(
         &mut self,
         start: Avma,
         used: u64,
         counting: &mut Counting<'_, M>,
-    ) -> Result<(), CensusError> {
+    ) -> Result<u64, CensusError> {
         let (mut at, mut piece_start, mut piece) = (0_u64, 0_u64, FIRST_PIECE);
+        let mut first_bytes = 0;
         self.buffer.clear();
         while at < used {
             let offset = (at - piece_start) as usize;
@@ -161,9 +171,12 @@ impl TlabCensus {
             };
             let header: &[u8; HEADER] = header.try_into().map_err(|_| CensusError::Unreadable)?;
             let bytes = counting.object(start.0 + at, header)?;
+            if at == 0 {
+                first_bytes = bytes;
+            }
             at += bytes;
         }
-        if at == used { Ok(()) } else { Err(CensusError::WrongEnd) }
+        if at == used { Ok(first_bytes) } else { Err(CensusError::WrongEnd) }
     }
 }
 
@@ -242,6 +255,12 @@ impl<M: ProcessMemory> Counting<'_, M> {
             }
             ObjectShape::Instance(_) | ObjectShape::Array { .. } => None,
         }
+    }
+
+    /// Returns the first object, which has so many bytes.
+    fn first_object(&self, bytes: u64) -> Option<ObjectCount> {
+        let class = Arc::clone(&self.classes.first()?.class);
+        Some(ObjectCount { class, size_class: size_class(bytes), objects: 1, bytes })
     }
 
     fn into_counts(self) -> Vec<ObjectCount> {

@@ -7,9 +7,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use jvmprof_common::allocation::{AllocationRecord, TlabRecord, size_class};
+use jvmprof_common::allocation::{AllocationRecord, CountedKey, LARGE_OBJECT, TlabRecord, size_class};
 
-use crate::hotspot::java_heap::ObjectCount;
+use crate::hotspot::java_heap::{ObjectCount, TlabObjects};
 use crate::process::ProcessKey;
 use crate::profile::aggregate::SampleWeight;
 use crate::types::FastHasher;
@@ -32,9 +32,11 @@ struct StratumSums {
     /// What they would stand for if nothing else were known.
     naive_bytes: f64,
     naive_objects: f64,
-    /// What is known otherwise.
+    /// What is known otherwise: by censuses, and of objects that are each an event.
     objects: f64,
     bytes: f64,
+    counted_objects: f64,
+    counted_bytes: f64,
     /// Shares that have been given out: of the weights, and of the results.
     given: [u64; 4],
 }
@@ -86,6 +88,30 @@ const MAX_STRATA: usize = 65_536;
 /// Weights are counted in these parts.
 const UNIT: f64 = 65_536.0;
 
+/// Makes of what is known of strata what each has, so that all have `total` bytes: what is counted is
+/// exact, and the rest is that of the censuses. What is seldom may be in no census, and still be what
+/// a buffer was asked for: that has what its events would say.
+fn complete(strata: &mut [&mut StratumSums], total: f64) {
+    let counted: f64 = strata.iter().map(|sums| sums.counted_bytes).sum();
+    let rest = (total - counted).max(0.0);
+    let naive: f64 = strata.iter().map(|sums| sums.naive_bytes).sum();
+    let naive_scale = if naive > 0.0 { rest / naive } else { 0.0 };
+    for sums in strata.iter_mut() {
+        if sums.bytes <= 0.0 && sums.counted_bytes <= 0.0 {
+            sums.bytes = sums.naive_bytes * naive_scale;
+            sums.objects = sums.naive_objects * naive_scale;
+        }
+    }
+    let uncounted: f64 = strata.iter().map(|sums| sums.bytes).sum();
+    let scale = if uncounted > 0.0 { rest / uncounted } else { 0.0 };
+    // Without anything else, what is counted has to stand for all.
+    let counted_scale = if uncounted > 0.0 || counted <= 0.0 { 1.0 } else { total / counted };
+    for sums in strata {
+        sums.bytes = sums.bytes * scale + sums.counted_bytes * counted_scale;
+        sums.objects = sums.objects * scale + sums.counted_objects * counted_scale;
+    }
+}
+
 /// Returns the probability that a stretch of so many bytes has one of the random points whose
 /// distances have this mean.
 fn probability(bytes: u64, interval: u64) -> f64 {
@@ -97,7 +123,7 @@ fn probability(bytes: u64, interval: u64) -> f64 {
 
 impl WindowCensus {
     /// Takes in a census.
-    pub(super) fn add(&mut self, tlab: &TlabRecord, found: &[ObjectCount], strata: &mut StratumTable) {
+    pub(super) fn add(&mut self, tlab: &TlabRecord, found: &TlabObjects, strata: &mut StratumTable) {
         self.stretch.add(tlab, found, strata);
     }
 
@@ -124,15 +150,26 @@ impl WindowCensus {
 }
 
 impl CensusSums {
-    fn add(&mut self, tlab: &TlabRecord, found: &[ObjectCount], strata: &mut StratumTable) {
+    fn add(&mut self, tlab: &TlabRecord, found: &TlabObjects, strata: &mut StratumTable) {
         let weight = 1.0 / probability(tlab.used, tlab.interval).max(1e-9);
-        self.bytes += weight * tlab.used as f64;
-        for count in found {
+        // A large first object is counted by the kernel program.
+        let first = found.first.as_ref().filter(|first| first.bytes >= LARGE_OBJECT);
+        self.bytes += weight * (tlab.used - first.map_or(0, |first| first.bytes)) as f64;
+        for count in &found.counts {
+            let is_of_first = |first: &&ObjectCount| {
+                Arc::ptr_eq(&first.class, &count.class) && first.size_class == count.size_class
+            };
+            let (less_objects, less_bytes) =
+                first.filter(is_of_first).map_or((0, 0), |first| (first.objects, first.bytes));
+            let (objects, bytes) = (count.objects - less_objects, count.bytes - less_bytes);
+            if objects == 0 {
+                continue;
+            }
             let class = Some(Arc::clone(&count.class.name));
             let stratum = Stratum { class, size_class: count.size_class, is_outside: false };
-            let (objects, bytes) = self.by_stratum.entry(strata.number(stratum)).or_default();
-            *objects += weight * count.objects as f64;
-            *bytes += weight * count.bytes as f64;
+            let sums = self.by_stratum.entry(strata.number(stratum)).or_default();
+            sums.0 += weight * objects as f64;
+            sums.1 += weight * bytes as f64;
         }
     }
 }
@@ -194,19 +231,23 @@ impl StratumTable {
         weight
     }
 
-    /// Takes in objects outside buffers, which the kernel program has counted.
-    pub(super) fn add_outside(
+    /// Takes in objects that the kernel program has counted, since each is an event.
+    pub(super) fn add_counted(
         &mut self,
         key: ProcessKey,
         class: Option<&Arc<str>>,
-        size_class: u32,
+        of: &CountedKey,
         objects: u64,
         bytes: u64,
     ) {
-        let stratum = self.number(Stratum { class: class.cloned(), size_class, is_outside: true });
+        let stratum = self.number(Stratum {
+            class: class.cloned(),
+            size_class: of.size_class.into(),
+            is_outside: of.is_first == 0,
+        });
         let sums = self.sums.entry((key, stratum)).or_default();
-        sums.objects += objects as f64;
-        sums.bytes += bytes as f64;
+        sums.counted_objects += objects as f64;
+        sums.counted_bytes += bytes as f64;
     }
 
     /// Makes of all that is known of a process what each stratum has: see the module's
@@ -231,28 +272,13 @@ impl StratumTable {
             .collect();
         own.sort_by_key(|(stratum, _)| *stratum);
         for is_outside in [false, true] {
-            let of_kind = |stratum: u32| strata[stratum as usize].is_outside == is_outside;
             let total = if is_outside { totals.outside } else { totals.inside } as f64;
-            let known: f64 = own.iter().filter(|(it, _)| of_kind(*it)).map(|(_, sums)| sums.bytes).sum();
-            let naive: f64 =
-                own.iter().filter(|(it, _)| of_kind(*it)).map(|(_, sums)| sums.naive_bytes).sum();
-            let scale = if known > 0.0 { total / known } else { 1.0 };
-            let naive_scale = if naive > 0.0 { total / naive } else { 1.0 };
-            // What is seldom may be in no census, and still be what a buffer was asked for.
-            for (_, sums) in own.iter_mut().filter(|(it, _)| of_kind(*it)) {
-                if sums.bytes > 0.0 {
-                    sums.bytes *= scale;
-                    sums.objects *= scale;
-                } else {
-                    sums.bytes = sums.naive_bytes * naive_scale;
-                    sums.objects = sums.naive_objects * naive_scale;
-                }
-            }
-            let all: f64 = own.iter().filter(|(it, _)| of_kind(*it)).map(|(_, sums)| sums.bytes).sum();
-            for (_, sums) in own.iter_mut().filter(|(it, _)| of_kind(*it) && all > 0.0) {
-                sums.bytes *= total / all;
-                sums.objects *= total / all;
-            }
+            let mut of_kind: Vec<&mut StratumSums> = own
+                .iter_mut()
+                .filter(|(stratum, _)| strata[*stratum as usize].is_outside == is_outside)
+                .map(|(_, sums)| &mut **sums)
+                .collect();
+            complete(&mut of_kind, total);
         }
         let mut estimated = Estimated::default();
         if !has_census {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use jvmprof_common::allocation::{
-    AllocatedTotals, AllocationRecord, AllocationTarget, ObjectTotals, OutsideKey, TlabRecord,
+    AllocatedTotals, AllocationRecord, AllocationTarget, CountedKey, ObjectTotals, TlabRecord,
 };
 
 use super::AllocationOptions;
@@ -31,11 +31,12 @@ pub(super) struct FollowedJvm {
     census_interval: u64,
     /// Totals at the end of the last window.
     before: AllocatedTotals,
-    outside_before: HashMap<OutsideKey, ObjectTotals>,
-    outside_classes: HashMap<OutsideKey, Arc<JavaClass>>,
+    counted_before: HashMap<CountedKey, ObjectTotals>,
+    counted_classes: HashMap<CountedKey, Arc<JavaClass>>,
     /// What this window's censuses have counted.
     census: WindowCensus,
-    /// Bytes of buffers that were given up before the stretch of time that is under way.
+    /// Bytes of buffers that were given up before the stretch of time that is under way, without
+    /// large first objects.
     inside_before: u64,
     /// Events that were kept since the pace was adjusted.
     kept: u32,
@@ -50,8 +51,8 @@ struct JavaHeap {
 }
 
 impl JavaHeap {
-    /// Returns the class of objects outside buffers.
-    fn class_of_outside(&mut self, of: OutsideKey, totals: ObjectTotals) -> Option<Arc<JavaClass>> {
+    /// Returns the class of objects that are each an event.
+    fn class_of_counted(&mut self, of: CountedKey, totals: ObjectTotals) -> Option<Arc<JavaClass>> {
         let class = self.klasses.read(Avma(of.klass), &self.layout, &self.memory)?;
         let is_one = totals.objects == 1;
         (!is_one || class.fits(totals.bytes, &self.layout)).then_some(class)
@@ -69,8 +70,8 @@ impl FollowedJvm {
             interval: 0,
             census_interval: 0,
             before: AllocatedTotals::default(),
-            outside_before: HashMap::new(),
-            outside_classes: HashMap::new(),
+            counted_before: HashMap::new(),
+            counted_classes: HashMap::new(),
             census: WindowCensus::default(),
             inside_before: 0,
             kept: 0,
@@ -148,7 +149,8 @@ impl FollowedJvm {
 
     /// Ends a stretch of time of its censuses.
     pub(super) fn end_stretch(&mut self, maps: &AllocationMaps) {
-        let inside = maps.totals(self.pid).map_or(self.inside_before, |totals| totals.inside);
+        let uncounted = |totals: AllocatedTotals| totals.inside.saturating_sub(totals.large_first);
+        let inside = maps.totals(self.pid).map_or(self.inside_before, uncounted);
         self.census.end_stretch(inside.saturating_sub(self.inside_before));
         self.inside_before = inside;
     }
@@ -158,15 +160,15 @@ impl FollowedJvm {
         self.census.take()
     }
 
-    /// Reads the classes of objects outside buffers that are new: later they may have been unloaded,
+    /// Reads the classes of such objects that are new: later they may have been unloaded,
     /// or the process has ended.
-    pub(super) fn read_outside_classes(&mut self, outside: &[(OutsideKey, ObjectTotals)]) {
+    pub(super) fn read_counted_classes(&mut self, counted: &[(CountedKey, ObjectTotals)]) {
         let Some(heap) = &mut self.heap else { return };
-        for &(of, totals) in outside.iter().filter(|(of, _)| of.pid == self.pid) {
-            if !self.outside_classes.contains_key(&of)
-                && let Some(class) = heap.class_of_outside(of, totals)
+        for &(of, totals) in counted.iter().filter(|(of, _)| of.pid == self.pid) {
+            if !self.counted_classes.contains_key(&of)
+                && let Some(class) = heap.class_of_counted(of, totals)
             {
-                self.outside_classes.insert(of, class);
+                self.counted_classes.insert(of, class);
             }
         }
     }
@@ -175,19 +177,20 @@ impl FollowedJvm {
     pub(super) fn take_totals(
         &mut self,
         maps: &AllocationMaps,
-        outside: &[(OutsideKey, ObjectTotals)],
+        counted: &[(CountedKey, ObjectTotals)],
         strata: &mut StratumTable,
         key: ProcessKey,
     ) -> WindowTotals {
         let now = maps.totals(self.pid).unwrap_or_default();
         let before = std::mem::replace(&mut self.before, now);
-        for &(of, totals) in outside.iter().filter(|(of, _)| of.pid == self.pid) {
-            let earlier = self.outside_before.insert(of, totals).unwrap_or_default();
+        for &(of, totals) in counted.iter().filter(|(of, _)| of.pid == self.pid) {
+            let earlier = self.counted_before.insert(of, totals).unwrap_or_default();
             let objects = totals.objects.saturating_sub(earlier.objects);
             let Some(heap) = self.heap.as_mut().filter(|_| objects != 0) else { continue };
             let bytes = totals.bytes.saturating_sub(earlier.bytes);
-            let class = self.outside_classes.get(&of).cloned().or_else(|| heap.class_of_outside(of, totals));
-            strata.add_outside(key, class.as_deref().map(|class| &class.name), of.size_class, objects, bytes);
+            let class = self.counted_classes.get(&of).cloned().or_else(|| heap.class_of_counted(of, totals));
+            let name = class.as_deref().map(|class| &class.name);
+            strata.add_counted(key, name, &of, objects, bytes);
         }
         WindowTotals {
             inside: now.inside.saturating_sub(before.inside),

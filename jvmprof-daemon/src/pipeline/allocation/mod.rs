@@ -206,9 +206,9 @@ impl AllocationProfiler {
             *self.counts.unseen_jvms.entry(reason).or_default() += 1;
         }
         if self.pace.is_due(Instant::now()) {
-            let outside = self.maps.outside().collect::<Vec<_>>();
+            let counted = self.maps.counted().collect::<Vec<_>>();
             for jvm in self.jvms.values_mut() {
-                jvm.read_outside_classes(&outside);
+                jvm.read_counted_classes(&counted);
                 jvm.end_stretch(&self.maps);
                 jvm.adjust(&mut self.maps, &self.pace, &self.options);
             }
@@ -264,10 +264,10 @@ impl AllocationProfiler {
     /// Ends the window: takes what JVMs have allocated, and returns what was counted of classes
     /// without any stack.
     pub(super) fn end_window(&mut self) -> Vec<(ProcessKey, NamedStack, SampleWeight)> {
-        let outside = self.maps.outside().collect::<Vec<_>>();
+        let counted = self.maps.counted().collect::<Vec<_>>();
         let mut without_stack = Vec::new();
         for (key, jvm) in &mut self.jvms {
-            let totals = jvm.take_totals(&self.maps, &outside, &mut self.strata, *key);
+            let totals = jvm.take_totals(&self.maps, &counted, &mut self.strata, *key);
             self.counts.bytes += totals.inside + totals.outside;
             self.counts.unfollowed_threads += totals.unfollowed_events;
             let estimated = self.strata.estimate(*key, &totals, jvm.take_census(&self.maps));

@@ -2,7 +2,7 @@
 
 use aya::maps::{HashMap, MapData, MapError};
 use jvmprof_common::allocation::{
-    AllocatedTotals, AllocatingThread, AllocationTarget, ObjectTotals, OutsideKey,
+    AllocatedTotals, AllocatingThread, AllocationTarget, CountedKey, ObjectTotals,
 };
 
 use super::object::{PodValue, impl_pod, map_error, take_map};
@@ -11,14 +11,14 @@ use crate::sampler::error::SamplerError;
 const TARGETS: &str = "ALLOCATION_TARGETS";
 const THREADS: &str = "ALLOCATING_THREADS";
 const TOTALS: &str = "ALLOCATED";
-const OUTSIDE: &str = "OUTSIDE";
+const COUNTED: &str = "COUNTED";
 
 /// Processes, threads and classes that are followed at a time, at most: 4 MiB in all.
 const MAX_TARGETS: u32 = 1024;
 const MAX_THREADS: u32 = 16_384;
-const MAX_OUTSIDE: u32 = 16_384;
+const MAX_COUNTED: u32 = 16_384;
 
-impl_pod!(AllocatedTotals, AllocatingThread, AllocationTarget, ObjectTotals, OutsideKey);
+impl_pod!(AllocatedTotals, AllocatingThread, AllocationTarget, ObjectTotals, CountedKey);
 
 /// Sizes of the maps, for the loader: of one entry each where allocation isn't profiled.
 pub(super) fn sizes(is_used: bool) -> [(&'static str, u32); 4] {
@@ -27,7 +27,7 @@ pub(super) fn sizes(is_used: bool) -> [(&'static str, u32); 4] {
         (TARGETS, size(MAX_TARGETS)),
         (TOTALS, size(MAX_TARGETS)),
         (THREADS, size(MAX_THREADS)),
-        (OUTSIDE, size(MAX_OUTSIDE)),
+        (COUNTED, size(MAX_COUNTED)),
     ]
 }
 
@@ -36,7 +36,7 @@ pub struct AllocationMaps {
     targets: HashMap<MapData, u32, PodValue<AllocationTarget>>,
     threads: HashMap<MapData, u32, PodValue<AllocatingThread>>,
     totals: HashMap<MapData, u32, PodValue<AllocatedTotals>>,
-    outside: HashMap<MapData, PodValue<OutsideKey>, PodValue<ObjectTotals>>,
+    counted: HashMap<MapData, PodValue<CountedKey>, PodValue<ObjectTotals>>,
 }
 
 impl std::fmt::Debug for AllocationMaps {
@@ -51,7 +51,7 @@ impl AllocationMaps {
             targets: take_map(ebpf, TARGETS)?,
             threads: take_map(ebpf, THREADS)?,
             totals: take_map(ebpf, TOTALS)?,
-            outside: take_map(ebpf, OUTSIDE)?,
+            counted: take_map(ebpf, COUNTED)?,
         })
     }
 
@@ -74,10 +74,10 @@ impl AllocationMaps {
         // What isn't there needs no removal.
         let _ = self.targets.remove(&pid);
         let _ = self.totals.remove(&pid);
-        let keys: Vec<PodValue<OutsideKey>> =
-            self.outside.keys().filter_map(Result::ok).filter(|key| key.0.pid == pid).collect();
+        let keys: Vec<PodValue<CountedKey>> =
+            self.counted.keys().filter_map(Result::ok).filter(|key| key.0.pid == pid).collect();
         for key in keys {
-            let _ = self.outside.remove(&key);
+            let _ = self.counted.remove(&key);
         }
         // Those whose end nobody has told.
         let threads = self.threads.iter().filter_map(Result::ok);
@@ -96,8 +96,8 @@ impl AllocationMaps {
         self.totals.get(&pid, 0).ok().map(|totals| totals.0)
     }
 
-    /// Returns the objects outside buffers since their processes became targets.
-    pub fn outside(&self) -> impl Iterator<Item = (OutsideKey, ObjectTotals)> + '_ {
-        self.outside.iter().filter_map(Result::ok).map(|(key, totals)| (key.0, totals.0))
+    /// Returns the objects that are each an event, since their processes became targets.
+    pub fn counted(&self) -> impl Iterator<Item = (CountedKey, ObjectTotals)> + '_ {
+        self.counted.iter().filter_map(Result::ok).map(|(key, totals)| (key.0, totals.0))
     }
 }

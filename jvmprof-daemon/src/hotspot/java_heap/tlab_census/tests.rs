@@ -77,6 +77,7 @@ impl Jvm {
         let mut census = TlabCensus::default();
         let found = census.count(Avma(HEAP), used, collections, &layout(), &mut klasses, &self.memory)?;
         let mut rows: Vec<_> = found
+            .counts
             .into_iter()
             .map(|it| (it.class.name.to_string(), it.size_class, it.objects, it.bytes))
             .collect();

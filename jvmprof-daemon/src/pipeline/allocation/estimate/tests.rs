@@ -61,6 +61,7 @@ impl Simulation {
                 })
                 .collect();
             let tlab = TlabRecord { used, interval, ..TlabRecord::default() };
+            let found = TlabObjects { counts: found, first: None };
             self.census.add(&tlab, &found, &mut self.strata);
         }
         let interval = 4 * TLAB;
@@ -136,7 +137,11 @@ fn a_class_without_events_keeps_what_its_census_says() {
     let mut census = WindowCensus::default();
     let count =
         ObjectCount { class: Arc::new(JavaClass::named("Rare")), size_class: 5, objects: 10, bytes: 240 };
-    census.add(&TlabRecord { used: 240, interval: 1, ..TlabRecord::default() }, &[count], &mut strata);
+    census.add(
+        &TlabRecord { used: 240, interval: 1, ..TlabRecord::default() },
+        &TlabObjects { counts: vec![count], first: None },
+        &mut strata,
+    );
     census.end_stretch(240);
     let totals = WindowTotals { inside: 2400, ..WindowTotals::default() };
     let estimated = strata.estimate(key(), &totals, census.take());
@@ -155,7 +160,8 @@ fn objects_outside_are_those_that_were_counted() {
         ..AllocationRecord::default()
     };
     let weights = [(); 3].map(|()| strata.weigh(key(), Some(&name), &record));
-    strata.add_outside(key(), Some(&name), size_class(65_552), 25, 25 * 65_552);
+    let of = CountedKey { size_class: 17, ..CountedKey::default() };
+    strata.add_counted(key(), Some(&name), &of, 25, 25 * 65_552);
     let totals = WindowTotals { outside: 25 * 65_552, ..WindowTotals::default() };
     strata.estimate(key(), &totals, CensusSums::default());
     let shares = weights.map(|weight| strata.share(key(), weight));
