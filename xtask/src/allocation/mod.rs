@@ -22,7 +22,7 @@ const PATH_ERROR: f64 = 0.05;
 /// The same of all bytes, against what the JVM says.
 const TOTAL_ERROR: f64 = 0.01;
 /// Standard deviations that chance explains.
-const DEVIATIONS: f64 = 4.0;
+const DEVIATIONS: f64 = 3.5;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -146,6 +146,15 @@ fn report(jdk: &Jdk, options: &str, allocated: &Allocated, recorded: &Recorded) 
     let mut is_true = total_error.abs() < TOTAL_ERROR;
     println!("  {:44} {:>8} {:>8} {:>+7.2} %", "all bytes", "", "", total_error * 100.0);
     let own: u64 = allocated.kinds.iter().map(|kind| kind.bytes).sum();
+    let counted_share = recorded.counted_share(allocated.jvm_bytes);
+    let counted = |objects: u64| (objects as f64 * counted_share).max(1.0);
+    // Where censuses see some objects too many of one class, they see too few of all others.
+    let of_others: f64 = allocated
+        .kinds
+        .iter()
+        .map(|kind| (kind.bytes as f64 / own as f64).powi(2) / counted(kind.objects))
+        .sum();
+    let of_others = of_others.sqrt();
     let mut row = |name: &str, bytes: u64, seen: u64, least: f64, deviation: f64| {
         let (share, found) = (bytes as f64 / own as f64, seen as f64 / recorded.bytes.max(1) as f64);
         let error = found / share - 1.0;
@@ -161,13 +170,12 @@ fn report(jdk: &Jdk, options: &str, allocated: &Allocated, recorded: &Recorded) 
     };
     for (class, bytes, objects) in allocated.classes() {
         // Objects that one census counts are few where they are large.
-        let counted = objects as f64 * recorded.counted_share(allocated.jvm_bytes);
-        row(&class, bytes, recorded.class(&class), CLASS_ERROR, 1.0 / counted.max(1.0).sqrt());
+        let deviation = of_others + 1.0 / counted(objects).sqrt();
+        row(&class, bytes, recorded.class(&class), CLASS_ERROR, deviation);
     }
     for kind in &allocated.kinds {
-        let counted = kind.objects as f64 * recorded.counted_share(allocated.jvm_bytes);
         let events = recorded.events_of(&kind.class, &kind.path).max(1);
-        let deviation = 1.0 / (events as f64).sqrt() + 1.0 / counted.max(1.0).sqrt();
+        let deviation = of_others + 1.0 / (events as f64).sqrt() + 1.0 / counted(kind.objects).sqrt();
         let name = format!("{} in {}", kind.class, kind.path);
         row(&name, kind.bytes, recorded.path(&kind.class, &kind.path), PATH_ERROR, deviation);
     }
