@@ -4,6 +4,7 @@
 mod oracle;
 mod recorded;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -106,16 +107,19 @@ pub(crate) fn smoke(jdks: &[crate::setup::jdk::Jdk], jvmprof: &Path) -> anyhow::
 fn compare(jvmprof: &Path, jdk: &Jdk, options: &str, threads: u32, seconds: f64) -> anyhow::Result<bool> {
     let classes = compiled()?;
     let folder = paths::target().join("allocation");
+    std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
     let folded = folder.join(format!("{}.folded", jdk.feature));
     let header = HeaderBytes::of(jdk.feature, options);
     let mut command = Command::new(jvmprof);
     command.args(["record", "--json", "-e", "alloc", "-o"]).arg(&folded).arg("--");
-    command.arg(jdk.home.join("bin/java")).args(options.split_whitespace());
+    let mut args: Vec<OsString> = options.split_whitespace().map(OsString::from).collect();
     if !options.contains("-Xmx") {
-        command.arg("-Xmx1g");
+        args.push("-Xmx1g".into());
     }
-    command.args(header.properties()).arg("-cp").arg(&classes);
-    command.args(["Allocations", &threads.to_string(), &seconds.to_string()]);
+    args.extend(header.properties().map(OsString::from));
+    args.extend(["-cp".into(), classes.into(), "Allocations".into()]);
+    args.extend([threads.to_string(), seconds.to_string()].map(OsString::from));
+    command.args(jdk.words(&args));
     let line = shown(&command);
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("starting `{line}`"))?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -184,7 +188,8 @@ fn report(jdk: &Jdk, options: &str, allocated: &Allocated, recorded: &Recorded) 
 
 /// Compiles the oracle, for the oldest JDK that it runs on.
 fn compiled() -> anyhow::Result<PathBuf> {
-    let folder = paths::target().join("allocation/classes");
+    // Where JDKs with a file system of their own see it, too.
+    let folder = paths::zoo_shared().join("allocation");
     std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
     let jdks = crate::setup::jdk::found();
     let javac = jdks.iter().map(|jdk| jdk.home.join("bin/javac")).find(|javac| javac.is_file());

@@ -131,7 +131,7 @@ impl Jdk {
 
     /// The words of [`Jdk::command`]: they replace each other by `exec`, so one process becomes the
     /// JVM.
-    pub(super) fn words(&self, args: &[OsString]) -> Vec<OsString> {
+    pub(crate) fn words(&self, args: &[OsString]) -> Vec<OsString> {
         let mut words: Vec<OsString> = Vec::new();
         match &self.root {
             None => words.push(self.home.join("bin/java").into()),
