@@ -109,7 +109,7 @@ fn compare(jvmprof: &Path, jdk: &Jdk, options: &str, threads: u32, seconds: f64)
     let folder = paths::target().join("allocation");
     std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
     let folded = folder.join(format!("{}.folded", jdk.feature));
-    let header = HeaderBytes::of(jdk.feature, options);
+    let header = HeaderBytes::of(jdk.feature, &flags(jdk, options)?);
     let mut command = Command::new(jvmprof);
     command.args(["record", "--json", "-e", "alloc", "-o"]).arg(&folded).arg("--");
     let mut args: Vec<OsString> = options.split_whitespace().map(OsString::from).collect();
@@ -184,6 +184,17 @@ fn report(jdk: &Jdk, options: &str, allocated: &Allocated, recorded: &Recorded) 
         row(&name, kind.bytes, recorded.path(&kind.class, &kind.path), PATH_ERROR, deviation);
     }
     is_true
+}
+
+/// Returns the flags that a JVM with these options runs with, one a line.
+fn flags(jdk: &Jdk, options: &str) -> anyhow::Result<String> {
+    let options = options.split_whitespace().map(OsString::from);
+    let words = jdk
+        .words(&options.chain(["-XX:+PrintFlagsFinal", "-version"].map(OsString::from)).collect::<Vec<_>>());
+    let mut command = Command::new(&words[0]);
+    // A JVM that lacks one of the options says so again when it is recorded.
+    let output = command.args(&words[1..]).stdin(Stdio::null()).output();
+    Ok(String::from_utf8_lossy(&output.context("starting a JVM for its flags")?.stdout).into_owned())
 }
 
 /// Compiles the oracle, for the oldest JDK that it runs on.

@@ -29,12 +29,19 @@ pub(super) struct HeaderBytes {
 }
 
 impl HeaderBytes {
-    /// The headers of a JVM with these options: share/oops/arrayOop.hpp, `header_size_in_bytes`.
-    pub(super) fn of(feature: u32, options: &str) -> Self {
-        if options.contains("+UseCompactObjectHeaders") {
+    /// The headers of a JVM that says these to be its flags (`-XX:+PrintFlagsFinal`):
+    /// share/oops/arrayOop.hpp, `header_size_in_bytes`.
+    pub(super) fn of(feature: u32, flags: &str) -> Self {
+        let is = |name: &str, value: &str| {
+            flags.lines().any(|line| {
+                let mut words = line.split_whitespace().skip(1);
+                words.next() == Some(name) && words.nth(1) == Some(value)
+            })
+        };
+        if is("UseCompactObjectHeaders", "true") {
             return Self { object: 8, array: 12 };
         }
-        if options.contains("-UseCompressedClassPointers") {
+        if is("UseCompressedClassPointers", "false") {
             // Elements begin right behind the length since JDK 23.
             return Self { object: 16, array: if feature < 23 { 24 } else { 20 } };
         }
@@ -86,6 +93,15 @@ impl Allocated {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn headers_are_those_of_the_flags() {
+        let flags = "     bool UseCompactObjectHeaders     = true      {lp64_product} {default}\n";
+        assert_eq!(HeaderBytes::of(28, flags), HeaderBytes { object: 8, array: 12 });
+        let flags = "     bool UseCompressedClassPointers  = false     {lp64_product} {command line}\n";
+        assert_eq!(HeaderBytes::of(17, flags), HeaderBytes { object: 16, array: 24 });
+        assert_eq!(HeaderBytes::of(17, ""), HeaderBytes { object: 12, array: 16 });
+    }
 
     #[test]
     fn lines_are_read_and_classes_summed() {
