@@ -57,9 +57,6 @@ pub struct AllocatedTotals {
     pub inside: u64,
     /// Bytes of objects outside buffers.
     pub outside: u64,
-    /// Events of either kind.
-    pub inside_events: u64,
-    pub outside_events: u64,
     /// Bytes of objects that aren't in the totals by class, since those were full.
     pub unclassified: u64,
     /// Bytes of `inside` that are large objects, the first of their buffers.

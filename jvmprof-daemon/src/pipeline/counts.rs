@@ -174,6 +174,7 @@ impl Counts {
             ("allocation_unknown_classes", allocation.unknown_classes),
             ("allocation_unfollowed_events", allocation.unfollowed + allocation.unfollowed_threads),
             ("allocation_bytes_without_census", allocation.bytes_without_census),
+            ("allocation_unclassified_bytes", allocation.unclassified_bytes),
             ("allocation_skipped_censuses", allocation.skipped_censuses),
             ("allocation_tlabs_lost", self.sampler.get(Counter::TlabsLost)),
         ];

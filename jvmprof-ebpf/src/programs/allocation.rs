@@ -24,7 +24,7 @@ use super::sample::{fill_header, find_process, start};
 use crate::{
     atomic,
     counters::count,
-    emit::emit_tlab,
+    emit::{self, emit_tlab},
     scratch::{self, Scratch, ScratchSlot},
     task::Task,
     user_memory,
@@ -142,7 +142,10 @@ fn handle(ctx: &ProbeContext, allocation: &Allocation) {
 #[inline(always)]
 fn follow(allocation: &Allocation) -> Option<u64> {
     let totals = totals_of(allocation.tgid)?;
-    let allocated = allocation.allocated_bytes()?;
+    let Some(allocated) = allocation.allocated_bytes() else {
+        add!(totals, unfollowed_events, 1);
+        return None;
+    };
     let Some(state) = ALLOCATING_THREADS.get_ptr_mut(allocation.tid) else {
         return begin(allocation, totals, allocated);
     };
@@ -189,17 +192,12 @@ fn begin(allocation: &Allocation, totals: *mut AllocatedTotals, allocated: u64) 
     if !allocation.is_of_target() {
         return None;
     }
-    let mut state = new_thread(allocation, allocated);
+    let first = new_thread(allocation, allocated);
+    let mut state = first;
     let weighed = if allocation.is_outside() {
-        // `allocated` has the object already: what was before it is in no event.
-        let inside = allocated.saturating_sub(state.allocated).saturating_sub(allocation.object_bytes);
-        add!(totals, inside, inside);
         state.allocated = allocated;
-        add_outside(allocation, totals);
         allocation.object_bytes
     } else {
-        add!(totals, inside, allocated - state.allocated);
-        add_first(allocation, totals);
         state.allocated = allocated;
         state.tlab_start = allocation.tlab_start;
         state.tlab_bytes = allocation.tlab_bytes;
@@ -207,8 +205,19 @@ fn begin(allocation: &Allocation, totals: *mut AllocatedTotals, allocated: u64) 
         allocation.tlab_bytes
     };
     let is_kept = is_due(&mut state.to_sample, weighed, allocation.target.interval);
+    // Its next event would begin again, and count all once more.
     if ALLOCATING_THREADS.insert(allocation.tid, state, 0).is_err() {
         add!(totals, unfollowed_events, 1);
+        return None;
+    }
+    let before = allocated.saturating_sub(first.allocated);
+    if allocation.is_outside() {
+        // `allocated` has the object already: what was before it is in no event.
+        add!(totals, inside, before.saturating_sub(allocation.object_bytes));
+        add_outside(allocation, totals);
+    } else {
+        add!(totals, inside, before);
+        add_first(allocation, totals);
     }
     if is_kept { Some(weighed) } else { Some(0) }
 }
@@ -274,6 +283,7 @@ fn keep(ctx: &ProbeContext, allocation: &Allocation, weighed: u64) {
         return;
     };
     let Some(scratch) = scratch::get(slot) else {
+        emit::abandon::<ProbeContext>(slot);
         return;
     };
     scratch.slot = slot;
@@ -312,14 +322,12 @@ fn totals_of(tgid: u32) -> Option<*mut AllocatedTotals> {
 #[inline(always)]
 fn add_outside(allocation: &Allocation, totals: *mut AllocatedTotals) {
     add!(totals, outside, allocation.object_bytes);
-    add!(totals, outside_events, 1);
     add_to_class(allocation, totals, 0);
 }
 
 /// The same for the first object of a buffer, if it is large.
 #[inline(always)]
 fn add_first(allocation: &Allocation, totals: *mut AllocatedTotals) {
-    add!(totals, inside_events, 1);
     if allocation.object_bytes >= LARGE_OBJECT {
         add!(totals, large_first, allocation.object_bytes);
         add_to_class(allocation, totals, 1);

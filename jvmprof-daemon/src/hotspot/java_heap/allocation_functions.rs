@@ -23,7 +23,7 @@ const IN_NEW_TLAB: [&str; 2] = ["27send_allocation_in_new_tlabE", "33send_alloca
 const OUTSIDE_TLAB: [&str; 2] = ["28send_allocation_outside_tlabE", "34send_allocation_outside_tlab_eventE"];
 /// The arguments that the kernel program reads: class, object, sizes, thread. JDK 8 passes neither
 /// object nor thread before 8u262.
-const WITH_THREAD: [&str; 3] = ["P10JavaThread", "P6Thread", "P6Thread"];
+const WITH_THREAD: [&str; 2] = ["P10JavaThread", "P6Thread"];
 /// Bytes of a mangled name, at most.
 const MAX_NAME: u64 = 256;
 

@@ -54,6 +54,8 @@ pub(super) struct StratumTable {
 pub(super) struct WindowTotals {
     pub(super) inside: u64,
     pub(super) outside: u64,
+    /// Bytes of objects that were to be counted by class, and could not be.
+    pub(super) unclassified: u64,
     pub(super) unfollowed_events: u64,
 }
 

@@ -80,6 +80,8 @@ pub struct AllocationCounts {
     pub skipped_censuses: u64,
     /// Bytes that JVMs say they have allocated.
     pub bytes: u64,
+    /// Those of them that are in no total by class, since there were too many classes.
+    pub unclassified_bytes: u64,
     /// Those of them whose classes are estimated without any census.
     pub bytes_without_census: u64,
 }
@@ -95,6 +97,8 @@ pub(super) struct AllocationProfiler {
     /// How often it was tried to follow a JVM that isn't followed yet.
     attempts: HashMap<ProcessKey, u32>,
     strata: StratumTable,
+    /// What was counted in this window of classes without any stack.
+    without_stack: Vec<WithoutStack>,
     class_frames: HashMap<Arc<str>, Arc<Frame>>,
     unknown_class: Arc<Frame>,
     not_sampled: Arc<Frame>,
@@ -105,6 +109,9 @@ pub(super) struct AllocationProfiler {
     /// When it began, in ns of `CLOCK_BOOTTIME`.
     since_ns: u64,
 }
+
+/// Objects of which no event was kept: whose they are, their class, and their weight.
+type WithoutStack = (ProcessKey, NamedStack, SampleWeight);
 
 /// Samples of a JVM after which it counts as one that doesn't say how its heap looks.
 const HEAP_ATTEMPTS: u32 = 20;
@@ -126,6 +133,7 @@ impl AllocationProfiler {
             by_pid: HashMap::new(),
             attempts: HashMap::new(),
             strata: StratumTable::default(),
+            without_stack: Vec::new(),
             class_frames: HashMap::new(),
             unknown_class: marker("[unknown class]"),
             not_sampled: marker("[no allocation site sampled]"),
@@ -169,9 +177,12 @@ impl AllocationProfiler {
             return;
         }
         self.attempts.remove(&process.key);
-        if let Some(earlier) = self.by_pid.insert(process.pid, process.key) {
+        // The program before an exec, or an earlier process: what it has allocated counts.
+        if let Some(earlier) = self.by_pid.get(&process.pid).copied() {
+            self.close(earlier);
             self.forget(earlier);
         }
+        self.by_pid.insert(process.pid, process.key);
         let mut jvm = FollowedJvm::new(process.pid, start_ns, self.since_ns);
         let probed = match heap {
             Some((layout, memory)) => {
@@ -226,7 +237,10 @@ impl AllocationProfiler {
     pub(super) fn count_tlab(&mut self, tlab: &TlabRecord) {
         let key = self.by_pid.get(&tlab.pid);
         let jvm = key.and_then(|key| self.jvms.get_mut(key)).filter(|jvm| jvm.start_ns == tlab.start_ns);
-        let Some(jvm) = jvm else { return };
+        let Some(jvm) = jvm else {
+            *self.counts.failed_censuses.entry("not followed").or_default() += 1;
+            return;
+        };
         if self.pace.is_exhausted() {
             self.counts.skipped_censuses += 1;
             return;
@@ -263,23 +277,28 @@ impl AllocationProfiler {
 
     /// Ends the window: takes what JVMs have allocated, and returns what was counted of classes
     /// without any stack.
-    pub(super) fn end_window(&mut self) -> Vec<(ProcessKey, NamedStack, SampleWeight)> {
+    pub(super) fn end_window(&mut self) -> Vec<WithoutStack> {
+        let keys: Vec<ProcessKey> = self.jvms.keys().copied().collect();
+        keys.into_iter().for_each(|key| self.close(key));
+        std::mem::take(&mut self.without_stack)
+    }
+
+    /// Estimates what a JVM has allocated in this window.
+    fn close(&mut self, key: ProcessKey) {
+        let Some(jvm) = self.jvms.get_mut(&key) else { return };
         let counted = self.maps.counted().collect::<Vec<_>>();
-        let mut without_stack = Vec::new();
-        for (key, jvm) in &mut self.jvms {
-            let totals = jvm.take_totals(&self.maps, &counted, &mut self.strata, *key);
-            self.counts.bytes += totals.inside + totals.outside;
-            self.counts.unfollowed_threads += totals.unfollowed_events;
-            let estimated = self.strata.estimate(*key, &totals, jvm.take_census(&self.maps));
-            self.counts.bytes_without_census += estimated.bytes_without_census;
-            for (name, weight) in estimated.without_stack {
-                let frame = self.class_frames.get(&name).cloned();
-                let frame = frame.unwrap_or_else(|| named_class(&name, &name, &self.class_mapping));
-                let frames = Arc::from([frame, Arc::clone(&self.not_sampled)]);
-                without_stack.push((*key, NamedStack { frames, pending: false }, weight));
-            }
+        let totals = jvm.take_totals(&self.maps, &counted, &mut self.strata, key);
+        self.counts.bytes += totals.inside + totals.outside;
+        self.counts.unfollowed_threads += totals.unfollowed_events;
+        self.counts.unclassified_bytes += totals.unclassified;
+        let estimated = self.strata.estimate(key, &totals, jvm.take_census(&self.maps));
+        self.counts.bytes_without_census += estimated.bytes_without_census;
+        for (name, weight) in estimated.without_stack {
+            let frame = self.class_frames.get(&name).cloned();
+            let frame = frame.unwrap_or_else(|| named_class(&name, &name, &self.class_mapping));
+            let frames = Arc::from([frame, Arc::clone(&self.not_sampled)]);
+            self.without_stack.push((key, NamedStack { frames, pending: false }, weight));
         }
-        without_stack
     }
 
     /// Returns the objects and bytes that a stack's events stand for.
