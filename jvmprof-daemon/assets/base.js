@@ -94,15 +94,17 @@ globalThis.jvmprof = {};
 
   const plural = (value, one) => (value === 1 ? one : `${one}s`);
 
-  /// What a profile counts: `{name(value), text(value), figures(total)}` for samples of CPU time (`periodNs` each), objects,
-  /// or bytes.
+  /// How the numbers of a profile are shown: `{row, name(value), number(value), more(value)}` for
+  /// samples of CPU time (`periodNs` each), objects, or bytes.
   jvmprof.measure = function (unit, periodNs) {
     const { count, bytes, duration } = jvmprof.format;
-    if (unit === "bytes") return { row: "Bytes", name: () => "allocated", number: bytes, text: bytes, more: () => "" };
-    const one = unit === "objects" ? "object" : "sample";
-    const text = (value) => `${count(value)} ${plural(value, one)}`;
-    const more = unit === "objects" ? () => "" : (value) => duration(value * periodNs);
-    return { row: unit === "objects" ? "Objects" : "Samples", name: (value) => plural(value, one), number: count, text, more };
+    const nothing = () => "";
+    if (unit === "bytes") return { row: "Bytes", name: () => "allocated", number: bytes, more: nothing };
+    if (unit === "objects") {
+      return { row: "Objects", name: (value) => plural(value, "object"), number: count, more: nothing };
+    }
+    const more = (value) => duration(value * periodNs);
+    return { row: "Samples", name: (value) => plural(value, "sample"), number: count, more };
   };
 
   const THEMES = ["auto", "light", "dark"];

@@ -33,8 +33,8 @@ use crate::{
 #[map]
 static SAMPLES: RingBuf = RingBuf::with_byte_size(1 << 20, 0);
 
-/// Emits the sample with the reason why its walk ended, a [`Stop`]. The context is a pointer, since a
-/// reference to it would take a part of the caller's stack.
+/// Emits the sample with the reason why its walk ended, a [`Stop`]. The context is a pointer, since
+/// a reference to it would take a part of the caller's stack.
 #[inline(never)]
 pub fn finish<C: ProgramKind>(scratch: *mut Scratch, ctx: *mut c_void, stop: u64) {
     count_stop(C::EVENT, stop as u8);

@@ -6,8 +6,9 @@
 //! for CPU time, uprobes for allocation. State between them is in scratch memory, a slot for each
 //! run that can be under way ([`scratch`]).
 //!
-//! 1. `sample` ([`programs::sample`]) runs at each tick. It drops what isn't profiled ([`process_filter`]),
-//!    takes the sample's identity, its kernel stack and its user registers, and tail-calls
+//! 1. `sample` ([`programs::sample`]) runs at each tick. It drops what isn't profiled
+//!    ([`process_filter`]), takes the sample's identity, its kernel stack and its user registers,
+//!    and tail-calls
 //! 2. `leaf` ([`walk`]), which walks the interrupted frame and tail-calls
 //! 3. `unwind` ([`walk`]), which walks [`jvmprof_common::abi::FRAMES_PER_PROGRAM`] callers and
 //!    tail-calls itself until the stack ends;

@@ -3,11 +3,13 @@ import java.lang.reflect.Array;
 import java.util.function.LongSupplier;
 
 /**
- * An oracle for profiles of allocation: it allocates objects of known classes through known call paths, and counts them.
+ * An oracle for profiles of allocation: it allocates objects of known classes through known call
+ * paths, and counts them.
  *
- * Arguments: threads, seconds. Each thread allocates in rounds, in an order that a generator of random numbers chooses, and counts
- * each kind in a field of its own. At the end it prints one line a kind, tab-separated: class, path (the method that allocates),
- * objects, bytes as the JVM lays objects out, and then what the JVM says that the threads have allocated.
+ * Arguments: threads, seconds. Each thread allocates in rounds, in an order that a generator of
+ * random numbers chooses, and counts each kind in a field of its own. At the end it prints one line
+ * a kind, tab-separated: class, path (the method that allocates), objects, bytes as the JVM lays
+ * objects out, and then what the JVM has counted for these threads.
  */
 public final class Allocations {
     static volatile boolean running = true;

@@ -2,8 +2,8 @@
 //! layouts of JVMs, kept filled within their limits.
 //!
 //! [`CodeTables::publish`] writes a process's regions, [`CodeTables::add_file`] a file's rows (made
-//! by [`FileRows`]), [`CodeTables::add_jvm`] a JVM. [`CodeTables::row`] reads a row back for whoever
-//! walks a stack in user space.
+//! by [`FileRows`]), [`CodeTables::add_jvm`] a JVM. [`CodeTables::row`] reads a row back for
+//! whoever walks a stack in user space.
 //!
 //! A file's rows are packed once and shared by all processes that map it; they stay until their
 //! place is needed by others: first those leave that no process maps, then those of processes that
@@ -34,8 +34,8 @@ use free_extents::Extents;
 pub use packed_rows::FileRows;
 use packed_rows::{PackedRows, RuleTable};
 
-/// The time for which the kernel program may still read entries that were replaced: far longer than a walk
-/// takes.
+/// The time for which the kernel program may still read entries that were replaced: far longer than
+/// a walk takes.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// The time after which rows that found no space are tried again, if nothing was evicted for them.

@@ -302,8 +302,8 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
         self.flush_estimated(window, finish, labels, |_, weight| (weight.count, weight.value))
     }
 
-    /// Ends the window as [`Self::flush`] does. `estimate` returns the count and value that what was
-    /// counted stands for.
+    /// Ends the window as [`Self::flush`] does. `estimate` returns the count and value that what
+    /// was counted stands for.
     pub fn flush_estimated(
         &mut self,
         window: Window,

@@ -100,7 +100,8 @@ pub struct Frame {
     pub lines: Vec<Line>,
 }
 
-/// A stack, and what was measured of it. Leaf first; a stack that isn't whole ends in a marker frame.
+/// A stack, and what was measured of it. Leaf first; a stack that isn't whole ends in a marker
+/// frame.
 #[derive(Clone, Debug)]
 pub struct Sample {
     pub frames: Arc<[Arc<Frame>]>,

@@ -1,8 +1,8 @@
 //! The source of samples and process events: kernel programs, rings, and one order by time.
 //!
 //! [`Sampler`] loads the kernel programs ([`ebpf`]), attaches them to each CPU and reads what they
-//! and the kernel write (`rings`) in the order of time; [`BackgroundSampler`] does so on a thread of
-//! its own, with a queue after it. Samples ([`StackSample`]) come through the BPF ring buffer.
+//! and the kernel write (`rings`) in the order of time; [`BackgroundSampler`] does so on a thread
+//! of its own, with a queue after it. Samples ([`StackSample`]) come through the BPF ring buffer.
 //! Process events (exec, exit, fork, new executable mappings, names) come as perf records of a
 //! dummy event on each CPU: the kernel writes them with path and build id at the time of the event,
 //! without tracefs, also for a process that is gone a moment later. Both carry `CLOCK_MONOTONIC`

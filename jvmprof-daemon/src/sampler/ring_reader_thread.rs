@@ -1,7 +1,7 @@
 //! A thread that reads the rings into a queue with a limit in bytes.
 //!
-//! Reading a large program's symbols takes a second; the rings hold less than that. With a thread of
-//! their own nothing that the consumer of the queue does makes the kernel lose samples.
+//! Reading a large program's symbols takes a second; the rings hold less than that. With a thread
+//! of their own nothing that the consumer of the queue does makes the kernel lose samples.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -34,8 +34,8 @@ pub struct QueueLimits {
 
 /// Time without a read of the rings after which their thread counts as hung.
 const MAX_SILENCE: Duration = Duration::from_secs(30);
-/// Time without events after which the rings are read less often: a ring that fills up, or an urgent
-/// sample, wakes the thread anyway.
+/// Time without events after which the rings are read less often: a ring that fills up, or an
+/// urgent sample, wakes the thread anyway.
 const QUIET_AFTER: Duration = Duration::from_secs(2);
 const QUIET_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of checking which CPUs are online.
@@ -74,8 +74,8 @@ struct ReaderState {
 }
 
 impl BackgroundSampler {
-    /// Starts sampling; for `prepare` see [`Sampler::start`]. The rings are read every `interval`, or
-    /// sooner for an urgent sample; `limits` bound the queue.
+    /// Starts sampling; for `prepare` see [`Sampler::start`]. The rings are read every `interval`,
+    /// or sooner for an urgent sample; `limits` bound the queue.
     ///
     /// # Errors
     /// Returns the errors of [`Sampler::start`], and of starting the thread.

@@ -160,7 +160,8 @@ impl Symbolizer {
         }
     }
 
-    /// Whether names of Java methods end in how they ran: [`crate::profile::model::ExecutionMode::suffix`].
+    /// Whether names of Java methods end in how they ran:
+    /// [`crate::profile::model::ExecutionMode::suffix`].
     #[must_use]
     pub fn with_java_frame_types(mut self, shown: bool) -> Self {
         self.java_frame_types = shown;

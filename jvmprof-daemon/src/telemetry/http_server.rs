@@ -1,5 +1,5 @@
-//! The HTTP server of metrics and health. It has a thread and an event loop of its own, so that it can
-//! report a hang of the daemon's loop.
+//! The HTTP server of metrics and health. It has a thread and an event loop of its own, so that it
+//! can report a hang of the daemon's loop.
 
 use std::fs;
 use std::io;

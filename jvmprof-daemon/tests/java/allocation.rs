@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use crate::support::{Workload, compile_java, jdks, jvmprof, record_json, scratch, signal};
 
-/// Boxes a number with each call, which C2 takes away; then allocates arrays, so many or without end.
+/// Boxes a number with each call, which C2 takes away; then allocates arrays, so many or without
+/// end.
 const BOXING: &str = r#"
 public class Boxing {
     static long demo(long a, long b) { return new Long(a + b).longValue(); }
@@ -193,9 +194,9 @@ public class Chains {
 }
 "#;
 
-/// Whether a stack, root first, is that of one of these threads, or of another one. An allocation is
-/// at the end of its chain; where the clock interrupts compiled code, the youngest calls are those
-/// that are inlined at the next safepoint.
+/// Whether a stack, root first, is that of one of these threads, or of another one. An allocation
+/// is at the end of its chain; where the clock interrupts compiled code, the youngest calls are
+/// those that are inlined at the next safepoint.
 fn is_chain(stack: &str, is_allocation: bool) -> bool {
     let own: Vec<&str> = stack.split(';').filter_map(|frame| frame.strip_prefix("Chains$")).collect();
     let Some(("Chain.run", calls)) = own.split_first().map(|(first, rest)| (*first, rest)) else {

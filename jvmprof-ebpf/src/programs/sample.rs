@@ -165,9 +165,9 @@ pub fn start<C: ProgramKind>(scratch: &mut Scratch, regs: &pt_regs, ctx: &C) {
     emit::abandon::<C>(scratch.slot);
 }
 
-/// Returns true while the kernel handles the breakpoint of an uprobe at a function: the CPU has left
-/// the program counter behind the byte that stands for its first instruction. Other exceptions and
-/// interrupts look the same where such a byte ends the instruction before.
+/// Returns true while the kernel handles the breakpoint of an uprobe at a function: the CPU has
+/// left the program counter behind the byte that stands for its first instruction. Other exceptions
+/// and interrupts look the same where such a byte ends the instruction before.
 #[inline(always)]
 fn is_at_breakpoint(regs: &pt_regs) -> bool {
     const INT3: u8 = 0xcc;

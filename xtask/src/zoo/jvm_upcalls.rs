@@ -147,9 +147,9 @@ pub(super) fn is_polymorphic(method: &JavaMethod) -> bool {
     }
 }
 
-/// ClassPath of the JDK that have more methods than their files: those that a class-data archive has
-/// anew for the lambda forms that were in use when it was written, and event classes, which the JVM
-/// completes when it loads them (openjdk
+/// ClassPath of the JDK that have more methods than their files: those that a class-data archive
+/// has anew for the lambda forms that were in use when it was written, and event classes, which the
+/// JVM completes when it loads them (openjdk
 /// src/hotspot/share/jfr/instrumentation/jfrEventClassTransformer.cpp).
 pub(super) fn is_regenerated(class: &str) -> bool {
     class.starts_with("java/lang/invoke/") && class.ends_with("$Holder")

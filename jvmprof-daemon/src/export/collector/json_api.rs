@@ -1,8 +1,8 @@
 //! The data behind the page, as JSON.
 //!
 //! `from`, `to`: milliseconds since 1970. `match`: `label=value` or `label!=value`, any number;
-//! values of one label are alternatives. `type`: `memory:alloc_space`, a series and its sample type;
-//! CPU time without it. Errors are `{"error": "..."}`.
+//! values of one label are alternatives. `type`: `memory:alloc_space`, a series and its sample
+//! type; CPU time without it. Errors are `{"error": "..."}`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

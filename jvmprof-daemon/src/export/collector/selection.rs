@@ -55,8 +55,8 @@ pub(super) struct Selection {
 }
 
 impl Query {
-    /// Parses `from=MS&to=MS&match=label=value&match=label!=value&group=label&type=series:type`; values
-    /// of one label are alternatives, and other parameters mean nothing.
+    /// Parses `from=MS&to=MS&match=label=value&match=label!=value&group=label&type=series:type`;
+    /// values of one label are alternatives, and other parameters mean nothing.
     pub(super) fn parse(query: &str) -> Result<Self, SelectionError> {
         let (mut from, mut to, mut group) = (None, None, None);
         let (mut matchers, mut conditions, mut sample_type) = (Vec::new(), 0, None);

@@ -1,5 +1,5 @@
-//! Where a JVM's code reports allocations: offsets in its file, by `.symtab` of that or of the debug
-//! file that has the same build id.
+//! Where a JVM's code reports allocations: offsets in its file, by `.symtab` of that or of the
+//! debug file that has the same build id.
 
 use std::path::{Path, PathBuf};
 

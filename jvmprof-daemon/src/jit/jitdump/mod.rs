@@ -329,8 +329,8 @@ impl JitDump {
         Ok(self.header)
     }
 
-    /// Notes an incomplete record at the file's end: one that stays so shows that its writer buffers
-    /// records.
+    /// Notes an incomplete record at the file's end: one that stays so shows that its writer
+    /// buffers records.
     fn note_partial_record(&mut self, end: u64, now_ns: u64) {
         let partial = (self.offset < end && !self.is_closed).then_some(self.offset);
         self.partial_record = match (self.partial_record, partial) {

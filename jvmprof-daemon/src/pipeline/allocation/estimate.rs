@@ -90,9 +90,9 @@ const MAX_STRATA: usize = 65_536;
 /// Weights are counted in these parts.
 const UNIT: f64 = 65_536.0;
 
-/// Makes of what is known of strata what each has, so that all have `total` bytes: what is counted is
-/// exact, and the rest is that of the censuses. What is seldom may be in no census, and still be what
-/// a buffer was asked for: that has what its events would say.
+/// Makes of what is known of strata what each has, so that all have `total` bytes: what is counted
+/// is exact, and the rest is that of the censuses. What is seldom may be in no census, and still be
+/// what a buffer was asked for: that has what its events would say.
 fn complete(strata: &mut [&mut StratumSums], total: f64) {
     let counted: f64 = strata.iter().map(|sums| sums.counted_bytes).sum();
     let rest = (total - counted).max(0.0);
@@ -129,8 +129,8 @@ impl WindowCensus {
         self.stretch.add(tlab, found, strata);
     }
 
-    /// Ends a stretch of time in which buffers with so many bytes were given up. Without a census it
-    /// becomes a part of the next one.
+    /// Ends a stretch of time in which buffers with so many bytes were given up. Without a census
+    /// it becomes a part of the next one.
     pub(super) fn end_stretch(&mut self, bytes: u64) {
         self.stretch_bytes += bytes;
         let CensusSums { by_stratum, bytes: counted } = std::mem::take(&mut self.stretch);
@@ -297,8 +297,8 @@ impl StratumTable {
         estimated
     }
 
-    /// Returns the objects and bytes of a stack's share in its stratum. The shares of all stacks sum
-    /// up to what the stratum has, rounded.
+    /// Returns the objects and bytes of a stack's share in its stratum. The shares of all stacks
+    /// sum up to what the stratum has, rounded.
     pub(super) fn share(&mut self, key: ProcessKey, weight: SampleWeight) -> (u64, u64) {
         let Some(sums) = self.sums.get_mut(&(key, weight.stratum)) else { return (0, 0) };
         let [count_weight, value_weight, objects, bytes] = &mut sums.given;

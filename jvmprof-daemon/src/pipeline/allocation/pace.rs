@@ -1,5 +1,5 @@
-//! How often events are kept and buffers are counted: as wanted, or less often where that would cost
-//! too much.
+//! How often events are kept and buffers are counted: as wanted, or less often where that would
+//! cost too much.
 
 use std::time::{Duration, Instant};
 

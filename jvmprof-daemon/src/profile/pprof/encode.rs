@@ -54,8 +54,8 @@ pub fn for_file(batch: &Batch) -> Profile {
     for_file_of_events(std::slice::from_ref(batch))
 }
 
-/// Returns one profile of batches of several events: the types of all of them, and the period of the
-/// first.
+/// Returns one profile of batches of several events: the types of all of them, and the period of
+/// the first.
 pub fn for_file_of_events(batches: &[Batch]) -> Profile {
     let types = |batch: &Batch| batch.event.descriptor().sample_types;
     let Some(first) = batches.first() else { return Profile::default() };

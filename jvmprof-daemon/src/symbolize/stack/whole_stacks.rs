@@ -1,5 +1,5 @@
-//! WholeStackCache that were named before: most samples find a process where an earlier one did, and need no
-//! look at any frame.
+//! WholeStackCache that were named before: most samples find a process where an earlier one did,
+//! and need no look at any frame.
 //!
 //! A stack is kept by all that the kernel program said of it, and only if that alone tells its
 //! names for as long as the process maps the same code: it reached its root there, and each of its
