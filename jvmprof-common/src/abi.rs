@@ -288,6 +288,9 @@ impl Counter {
 
 const _: () = assert!(Counter::StopBase as usize + Stop::ALL.len() <= Counter::LEN as usize);
 
+/// One CPU's counters of all events.
+pub type CpuCounters = [u64; Counter::LEN as usize * Event::ALL.len()];
+
 /// Kernel field offsets and switches that the daemon sets before it loads the object, by the names
 /// of the globals.
 pub mod globals {

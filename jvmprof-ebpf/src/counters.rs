@@ -1,7 +1,7 @@
 //! Per-CPU counters: what was taken and what was lost, by event and name.
 
 use aya_ebpf::{macros::map, maps::PerCpuArray};
-use jvmprof_common::abi::{Counter, Event, Stop};
+use jvmprof_common::abi::{Counter, CpuCounters, Event, Stop};
 
 use crate::atomic;
 
@@ -9,7 +9,7 @@ use crate::atomic;
 const COUNTS: usize = Counter::LEN as usize * Event::ALL.len();
 
 #[map]
-static COUNTERS: PerCpuArray<[u64; COUNTS]> = PerCpuArray::with_max_entries(1, 0);
+static COUNTERS: PerCpuArray<CpuCounters> = PerCpuArray::with_max_entries(1, 0);
 
 #[inline(always)]
 pub fn count(event: Event, counter: Counter) {

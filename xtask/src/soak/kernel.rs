@@ -9,17 +9,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use aya::maps::{Map, MapData, MapInfo, PerCpuArray};
-use jvmprof_common::abi::Counter;
+use jvmprof_common::abi::{Counter, CpuCounters, Event};
 
 /// The name that the kernel programs give it.
 const MAP: &str = "COUNTERS";
-/// One CPU's counters.
-type Counters = [u64; Counter::LEN as usize];
 /// How long the daemon may take to load its programs.
 const START: Duration = Duration::from_secs(120);
 
 /// The counters of one daemon's programs.
-pub(super) struct KernelCounts(PerCpuArray<MapData, Counters>);
+pub(super) struct KernelCounts(PerCpuArray<MapData, CpuCounters>);
 
 impl KernelCounts {
     /// Waits until the daemon has loaded its programs.
@@ -36,10 +34,14 @@ impl KernelCounts {
         bail!("the daemon has loaded no kernel programs after {START:?}");
     }
 
-    /// Samples that were taken so far.
+    /// Returns the number of samples of all events that were taken so far.
     pub(super) fn taken(&self) -> anyhow::Result<u64> {
         let of_cpus = self.0.get(&0, 0).context("reading the kernel program's counters")?;
-        Ok(of_cpus.iter().map(|counters| counters[Counter::Taken as usize]).sum())
+        let of_event = |event: Event| {
+            let index = event.first_counter() as usize + Counter::Taken as usize;
+            of_cpus.iter().map(|counters| counters[index]).sum::<u64>()
+        };
+        Ok(Event::ALL.into_iter().map(of_event).sum())
     }
 }
 

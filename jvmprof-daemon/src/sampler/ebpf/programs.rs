@@ -14,7 +14,7 @@ use aya::programs::{FEntry, PerfEvent, ProgramError, RawTracePoint};
 use aya::sys::{Stats, enable_stats};
 use aya::{Ebpf, VerifierLogLevel};
 use aya_log::EbpfLogger;
-use jvmprof_common::abi::{Counter, Event, PROFILED_PIDS, Stop};
+use jvmprof_common::abi::{Counter, CpuCounters, Event, PROFILED_PIDS, Stop};
 
 use super::allocation_maps::AllocationMaps;
 use super::allocation_probes::{AllocationFunctions, AllocationProbes, AttachedProbes};
@@ -38,8 +38,6 @@ const EXEC: &str = "process_exec";
 /// Where the kernel doesn't take that one.
 const UNMAPPED_AREA: &str = "unmapped_area";
 const COUNTERS: &str = "COUNTERS";
-/// Counters of one CPU.
-type CpuCounters = [u64; Counter::LEN as usize * Event::ALL.len()];
 const PROGRAMS: &str = "PROGRAMS";
 
 pub(in crate::sampler) struct KernelPrograms {
