@@ -47,11 +47,10 @@ fn process(pid: u64) -> Series {
         Arc::new(Frame { kind: FrameKind::Java, address, mapping, lines })
     };
     let frames: Vec<_> = (0..FRAMES).map(frame).collect();
-    let stack = |number: u64| Sample {
-        frames: (0..DEPTH).map(|at| Arc::clone(&frames[((number * 7 + at * 5) % FRAMES) as usize])).collect(),
-        events: number % 9 + 1,
-        count: number % 9 + 1,
-        value: (number % 9 + 1) * 10_000_000,
+    let stack = |number: u64| {
+        let frame = |at| Arc::clone(&frames[((number * 7 + at * 5) % FRAMES) as usize]);
+        let events = number % 9 + 1;
+        Sample::of_events((0..DEPTH).map(frame).collect(), events, events * 10_000_000)
     };
     Series {
         labels: LabelSet::from([("pid".to_owned(), pid.to_string()), ("comm".to_owned(), "java".to_owned())]),

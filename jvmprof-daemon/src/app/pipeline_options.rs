@@ -48,6 +48,7 @@ fn allocation_options(args: &AllocationArgs) -> AllocationOptions {
         census_cpu_ppm: (args.alloc_census_cpu * 1e4) as u32,
         class: match args.alloc_class {
             ClassArg::Leaf => ClassPlace::Leaf,
+            ClassArg::Label => ClassPlace::Label,
             ClassArg::Off => ClassPlace::Off,
         },
     }

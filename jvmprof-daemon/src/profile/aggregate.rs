@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::model::{Batch, Frame, LabelSet, Sample, Series};
+use super::model::{Batch, Frame, LabelSet, Sample, SampleLabels, Series};
 use super::stack_budget::{MAX_STACK_BYTES, StackBudget};
 use crate::event_type::EventType;
 use crate::types::FastHasher;
@@ -55,6 +55,9 @@ impl Window {
 pub struct NamedStack {
     /// Leaf first; ends in a marker if the stack isn't whole.
     pub frames: Arc<[Arc<Frame>]>,
+    /// Labels of the sample itself. Those of equal samples should be clones of the same value: others
+    /// are counted apart.
+    pub labels: SampleLabels,
     /// Some of its frames may still get names, before its window's profile is made.
     pub pending: bool,
 }
@@ -136,26 +139,27 @@ impl<K> StackCount<K> {
     }
 }
 
-/// A stack as a key: equal to another one if it is made of the very same frames, and of the same
-/// stratum.
+/// A stack as a key: equal to another one if it is made of the very same frames and labels, and of
+/// the same stratum.
 #[derive(Debug)]
 struct StackKey {
     frames: Arc<[Arc<Frame>]>,
+    labels: SampleLabels,
     stratum: u32,
     /// Hash of the addresses of its frames: a table that grows reads none of them.
     hash: u64,
 }
 
 impl StackKey {
-    fn new(frames: Arc<[Arc<Frame>]>, stratum: u32) -> Self {
+    fn new(frames: Arc<[Arc<Frame>]>, labels: SampleLabels, stratum: u32) -> Self {
         // 2^64 by the golden ratio, made odd, spreads what is multiplied with it; nobody chooses
         // the addresses of frames.
         const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
         let add = |hash: u64, frame: &Arc<Frame>| {
             (hash.rotate_left(5) ^ Arc::as_ptr(frame).addr() as u64).wrapping_mul(SPREAD)
         };
-        let hash = frames.iter().fold(u64::from(stratum), add);
-        Self { frames, stratum, hash }
+        let hash = frames.iter().fold(u64::from(stratum) ^ labels.address() as u64, add);
+        Self { frames, labels, stratum, hash }
     }
 }
 
@@ -164,7 +168,9 @@ impl PartialEq for StackKey {
         let (own, others) = (&self.frames, &other.frames);
         let are_equal =
             || own.len() == others.len() && own.iter().zip(&**others).all(|(a, b)| Arc::ptr_eq(a, b));
-        self.stratum == other.stratum && (Arc::ptr_eq(own, others) || self.hash == other.hash && are_equal())
+        self.stratum == other.stratum
+            && self.labels.address() == other.labels.address()
+            && (Arc::ptr_eq(own, others) || self.hash == other.hash && are_equal())
     }
 }
 
@@ -383,15 +389,19 @@ fn count<K>(
     stack: NamedStack,
     weight: SampleWeight,
 ) {
-    let NamedStack { frames, pending } = stack;
-    let key = StackKey::new(frames, weight.stratum);
+    let NamedStack { frames, labels, pending } = stack;
+    let key = StackKey::new(frames, labels, weight.stratum);
     if let Some(counted) = stacks.get_mut(&key) {
         counted.add(weight);
         return;
     }
     let fits = budget.allocate(key.frames.len(), size_of::<(StackKey, StackCount<K>)>());
-    let (key, pending) =
-        if fits { (key, pending) } else { (StackKey::new([budget.marker()].into(), weight.stratum), false) };
+    let (key, pending) = if fits {
+        (key, pending)
+    } else {
+        let marker = Arc::from([budget.marker()]);
+        (StackKey::new(marker, SampleLabels::default(), weight.stratum), false)
+    };
     let none = SampleWeight { stratum: weight.stratum, events: 0, count: 0, value: 0 };
     stacks.entry(key).or_insert(StackCount { weight: none, owner, pending }).add(weight);
 }
@@ -401,12 +411,12 @@ fn into_samples<K: Copy>(
     finish: &mut impl FnMut(K, &mut [Arc<Frame>]),
     estimate: &mut impl FnMut(K, SampleWeight) -> (u64, u64),
 ) -> Vec<Sample> {
-    let mut finish = |(StackKey { mut frames, .. }, counted): (StackKey, StackCount<K>)| {
+    let mut finish = |(StackKey { mut frames, labels, .. }, counted): (StackKey, StackCount<K>)| {
         if counted.pending {
             finish(counted.owner, Arc::make_mut(&mut frames));
         }
         let (count, value) = estimate(counted.owner, counted.weight);
-        Sample { frames, events: counted.weight.events, count, value }
+        Sample { frames, labels, events: counted.weight.events, count, value }
     };
     stacks.into_iter().map(&mut finish).collect()
 }

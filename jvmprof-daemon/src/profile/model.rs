@@ -100,11 +100,38 @@ pub struct Frame {
     pub lines: Vec<Line>,
 }
 
+/// A label of a sample, beside those of its series.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SampleLabel {
+    pub name: Arc<str>,
+    pub value: Arc<str>,
+}
+
+/// The labels of a sample, beside those of its series: they are in the profile, and make no series.
+#[derive(Clone, Debug, Default)]
+pub struct SampleLabels(Option<Arc<[SampleLabel]>>);
+
+impl SampleLabels {
+    pub fn new(labels: impl Into<Arc<[SampleLabel]>>) -> Self {
+        Self(Some(labels.into()).filter(|labels: &Arc<[SampleLabel]>| !labels.is_empty()))
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &SampleLabel> {
+        self.0.iter().flat_map(|labels| labels.iter())
+    }
+
+    /// Returns a number that is the same for clones of the same labels only.
+    pub(super) fn address(&self) -> usize {
+        self.0.as_ref().map_or(0, |labels| Arc::as_ptr(labels).addr())
+    }
+}
+
 /// A stack, and what was measured of it. Leaf first; a stack that isn't whole ends in a marker
 /// frame.
 #[derive(Clone, Debug)]
 pub struct Sample {
     pub frames: Arc<[Arc<Frame>]>,
+    pub labels: SampleLabels,
     /// Number of events that were sampled.
     pub events: u64,
     /// What they stand for: the same number for CPU time, objects for allocation.
@@ -117,7 +144,7 @@ pub struct Sample {
 impl Sample {
     /// A stack with events that stand for themselves alone.
     pub fn of_events(frames: Arc<[Arc<Frame>]>, events: u64, value: u64) -> Self {
-        Self { frames, events, count: events, value }
+        Self { frames, labels: SampleLabels::default(), events, count: events, value }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::model::{Batch, Frame, FrameKind, LabelSet, Line, Mapping, Sample, Series};
+use super::model::{Batch, Frame, FrameKind, LabelSet, Line, Mapping, Sample, SampleLabels, Series};
 use crate::event_type::EventType;
 use crate::types::{Avma, BuildId, FileOffset};
 
@@ -47,6 +47,7 @@ pub(crate) fn series(names: &[(&str, &str)], samples: Vec<(Vec<Arc<Frame>>, u64)
         .into_iter()
         .map(|(frames, count)| Sample {
             frames: frames.into(),
+            labels: SampleLabels::default(),
             events: count,
             count,
             value: count.saturating_mul(10_000_000),

@@ -12,7 +12,7 @@ use super::stack::completer::{StackWalk, WalkedStack, has_unreadable_stack, kern
 use super::{Outcome, ProcessSymbols, SymbolizedStack, Symbolizer};
 use crate::process::{Process, ProcessKey};
 use crate::profile::aggregate::NamedStack;
-use crate::profile::model::Frame;
+use crate::profile::model::{Frame, SampleLabels};
 use crate::sampler::StackSample;
 use crate::types::Avma;
 
@@ -228,7 +228,7 @@ impl Symbolizer {
                 self.forget_stacks();
             }
         }
-        SymbolizedStack { stack: NamedStack { frames, pending }, outcome }
+        SymbolizedStack { stack: NamedStack { frames, labels: SampleLabels::default(), pending }, outcome }
     }
 
     fn namer<'a>(

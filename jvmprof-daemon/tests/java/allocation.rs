@@ -2,7 +2,7 @@
 //! what can be told apart without statistics.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -62,6 +62,69 @@ fn what_escape_analysis_takes_away_is_not_allocated() {
         let objects = arrays["objects"].as_f64().expect("a number");
         assert!((objects / 20_000.0 - 1.0).abs() < 0.1, "JDK {feature}: {arrays}");
     }
+}
+
+/// Concatenates two strings with each call: a builder with an array, and the string with its own.
+/// C2 leaves the last two.
+const CONCATENATION: &str = r#"
+public class Concatenation {
+    static String kept;
+    static String demo(String a, String b) { return a + b; }
+    public static void main(String[] args) {
+        long calls = Long.parseLong(args[0]);
+        for (long i = 0; i < calls; i++) kept = demo("abcdef", "ghijkl");
+    }
+}
+"#;
+
+#[test]
+fn a_concatenation_allocates_what_the_compiler_leaves_of_it() {
+    let dir = scratch();
+    // For JDK 8: since 9, javac leaves it to the JVM how strings are concatenated.
+    let classes = compile_java(dir.path(), "Concatenation", CONCATENATION);
+    let classes = classes.to_str().expect("a path in UTF-8");
+    for (feature, home) in jdks() {
+        let java = home.join("bin/java");
+        let java = java.to_str().expect("a path in UTF-8");
+        let bytes_per_call = |options: &[&str], calls: u64| {
+            let folded = dir.path().join("stacks.folded");
+            let output = folded.to_str().expect("a path in UTF-8");
+            let program = ["-cp", classes, "Concatenation", &calls.to_string()];
+            record_json(&[&["-e", "alloc", "-o", output, "--", java], options, &program[..]].concat());
+            let text = fs::read_to_string(&folded).expect("it is written");
+            let of_demo = text.lines().filter(|line| line.contains(";Concatenation.demo;"));
+            let bytes = of_demo.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
+            bytes.sum::<u64>() as f64 / calls as f64
+        };
+        // StringBuilder 24, byte[16] 32, String 24, byte[12] 32 (16-byte headers of arrays).
+        let interpreted = bytes_per_call(&["-Xint"], 3_000_000);
+        assert!((interpreted / 112.0 - 1.0).abs() < 0.05, "JDK {feature}: {interpreted} bytes a call");
+        // Until C2 has compiled it, the first calls take 112.
+        let compiled = bytes_per_call(&["-XX:-TieredCompilation"], 60_000_000);
+        assert!((compiled / 56.0 - 1.0).abs() < 0.05, "JDK {feature}: {compiled} bytes a call");
+    }
+}
+
+#[test]
+fn the_class_can_be_a_label() {
+    let dir = scratch();
+    let classes = compile_java(dir.path(), "Boxing", BOXING);
+    let (_, home) = jdks().pop().expect("there is one");
+    let (java, profile) = (home.join("bin/java"), dir.path().join("labels.pb.gz"));
+    let path = |path: &Path| path.to_str().expect("a path in UTF-8").to_owned();
+    let (java, output, classes) = (path(&java), path(&profile), path(&classes));
+    let options = ["-e", "alloc", "--alloc-class", "label", "-o", &output, "--", &java];
+    let summary = record_json(&[&options[..], &["-cp", &classes, "Boxing", "1", "20000"]].concat());
+    assert!(row(&summary, "classes", "byte[]").is_some(), "{summary}");
+    let pprof = |options: &[&str]| {
+        let mut go = Command::new("go");
+        let found = go.args(["tool", "pprof"]).args(options).arg(&profile).output();
+        String::from_utf8_lossy(&found.expect("the tests need go").stdout).into_owned()
+    };
+    let raw = pprof(&["-raw"]);
+    assert!(raw.contains("class:[byte[]]"), "{raw}");
+    let locations = raw.split_once("\nLocations\n").expect("it has locations").1;
+    assert!(!locations.contains("byte[]") && locations.contains("Boxing.arrays"), "{locations}");
 }
 
 /// Uprobes of this kernel, by their events.
@@ -137,13 +200,9 @@ fn a_jvm_without_symbols_says_so() {
     let dir = scratch();
     let classes = compile_java(dir.path(), "Boxing", BOXING);
     let (_, home) = jdks().into_iter().next().expect("there is one");
-    let copy = dir.path().join("jdk");
-    let copied =
-        Command::new("cp").arg("-a").arg(home.canonicalize().expect("it is there")).arg(&copy).status();
-    assert!(copied.expect("cp runs").success());
+    let copy = stripped_jdk(&home, dir.path());
     let library = copy.join("lib/server/libjvm.so");
-    let mut objcopy = Command::new("objcopy");
-    let status = objcopy.args(["--strip-all", "--remove-section=.note.gnu.build-id"]).arg(&library).status();
+    let status = Command::new("objcopy").arg("--remove-section=.note.gnu.build-id").arg(&library).status();
     assert!(status.expect("the tests need objcopy").success());
     let java = copy.join("bin/java");
     let arguments = [
@@ -162,6 +221,96 @@ fn a_jvm_without_symbols_says_so() {
     let summary = record_json(&arguments);
     assert_eq!(summary["losses"]["allocation_unseen_jvms: no symbols"], 1, "{summary}");
     assert_eq!(summary["allocation"]["bytes"], 0);
+}
+
+/// Copies a JDK into a folder, without the symbols of its libjvm.
+fn stripped_jdk(home: &Path, into: &Path) -> PathBuf {
+    let copy = into.join("jdk");
+    let copied =
+        Command::new("cp").arg("-a").arg(home.canonicalize().expect("it is there")).arg(&copy).status();
+    assert!(copied.expect("cp runs").success());
+    let library = copy.join("lib/server/libjvm.so");
+    let status = Command::new("objcopy").arg("--strip-all").arg(&library).status();
+    assert!(status.expect("the tests need objcopy").success());
+    copy
+}
+
+#[test]
+fn breakpoints_are_not_where_a_container_says() {
+    let dir = scratch();
+    let classes = compile_java(dir.path(), "Boxing", BOXING);
+    let (_, home) = jdks().into_iter().next().expect("there is one");
+    let library = home.join("lib/server/libjvm.so").canonicalize().expect("it is there");
+    let jdk = stripped_jdk(&home, dir.path());
+    // A debug file whose build id is right, and whose functions begin amid instructions.
+    let build_id = Command::new("readelf").arg("-n").arg(&library).output().expect("readelf runs");
+    let notes = String::from_utf8_lossy(&build_id.stdout).into_owned();
+    let build_id = notes.lines().find_map(|line| line.trim().strip_prefix("Build ID: "));
+    let (first, rest) = build_id.expect("it has one").split_at(2);
+    let root = dir.path().join("root");
+    let debug = root.join("usr/lib/debug/.build-id").join(first).join(format!("{rest}.debug"));
+    fs::create_dir_all(debug.parent().expect("it has one")).expect("the folder is writable");
+    let names = [
+        "_ZN11AllocTracer27send_allocation_in_new_tlabEP5KlassPP12HeapWordImplmmP10JavaThread",
+        "_ZN11AllocTracer28send_allocation_outside_tlabEP5KlassPP12HeapWordImplmP10JavaThread",
+    ];
+    let functions = names.map(|name| format!(".globl {name}\n.type {name}, @function\n{name}: nop\n"));
+    let source = dir.path().join("lie.s");
+    fs::write(&source, functions.concat()).expect("the folder is writable");
+    let symbols = Command::new("readelf").arg("-Ws").arg(&library).output().expect("readelf runs");
+    let symbols = String::from_utf8_lossy(&symbols.stdout).into_owned();
+    let real = symbols.lines().find(|line| line.ends_with(names[0])).expect("it has symbols");
+    let real = u64::from_str_radix(real.split_whitespace().nth(1).expect("an address"), 16).expect("hex");
+    let mut lie = Command::new("gcc");
+    lie.args(["-shared", "-nostdlib"]).arg(format!("-Wl,-Ttext={:#x}", real + 5));
+    lie.arg(format!("-Wl,--build-id=0x{first}{rest}")).arg("-o").arg(&debug).arg(&source);
+    assert!(lie.status().expect("the tests need gcc").success());
+    // A root of its own, in which all is as outside but the debug file.
+    let script = format!(
+        "mount --rbind / {root}/host && for d in usr/bin usr/lib/x86_64-linux-gnu lib lib64 etc proc tmp var dev sys; do \
+         [ -e /$d ] || continue; mkdir -p {root}/$d && mount --rbind /$d {root}/$d; done; \
+         exec chroot {root} /host{java} -cp /host{classes} Boxing 1 -1",
+        root = root.display(),
+        java = jdk.join("bin/java").display(),
+        classes = classes.display()
+    );
+    fs::create_dir_all(root.join("host")).expect("the folder is writable");
+    let jvm = Workload::start(Path::new("/usr/bin/unshare"), &["--mount", "sh", "-c", &script]);
+    wait_until("the JVM maps its library", || {
+        fs::read_to_string(format!("/proc/{}/maps", jvm.pid())).is_ok_and(|maps| maps.contains("libjvm.so"))
+    });
+    let pid = jvm.pid().to_string();
+    let summary = record_json(&["-d", "4s", "-e", "alloc", "-p", &pid]);
+    assert_eq!(summary["losses"]["allocation_unseen_jvms: no symbols"], 1, "{summary}");
+    assert_eq!(patched_bytes(jvm.pid()), 0);
+}
+
+#[test]
+fn jvms_that_are_killed_leave_the_others_as_they_are() {
+    let dir = scratch();
+    let classes = compile_java(dir.path(), "Boxing", BOXING);
+    let homes: Vec<PathBuf> = jdks().into_iter().map(|(_, home)| home).collect();
+    let mut jvms: Vec<Workload> = (0..8).map(|at| start(&homes[at % homes.len()], &classes)).collect();
+    let folded = dir.path().join("stacks.folded");
+    let output = folded.to_str().expect("a path in UTF-8").to_owned();
+    let recorded = std::thread::spawn(move || {
+        record_json(&["-d", "12s", "-e", "alloc", "--alloc-max-events", "20", "-o", &output])
+    });
+    // Some are killed while all allocate without end.
+    std::thread::sleep(Duration::from_secs(4));
+    for _ in 0..4 {
+        drop(jvms.remove(0));
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    let summary = recorded.join().expect("it ends");
+    let arrays = row(&summary, "classes", "byte[]").expect("they allocate");
+    assert!(row(&summary, "methods", "Boxing.arrays").is_some(), "{summary}");
+    let share =
+        arrays["bytes"].as_f64().expect("a number") / summary["allocation"]["bytes"].as_f64().unwrap();
+    assert!(share > 0.9, "{summary}");
+    for jvm in &jvms {
+        wait_until("no breakpoint is left", || patched_bytes(jvm.pid()) == 0);
+    }
 }
 
 /// Threads that each allocate at the end of a chain of calls of their own, all the time.

@@ -182,21 +182,13 @@ pub(crate) fn window(
         frames.get("java.lang.String.hashCode", FrameKind::Java, 12),
         frames.get("[truncated: stack unreadable]", FrameKind::Marker, 0),
     ];
-    shop.push(Sample {
-        frames: cut.into(),
-        events: (samples / 400).max(1) as u64,
-        count: (samples / 400).max(1) as u64,
-        value: (samples / 400).max(1) as u64 * 10_101_010,
-    });
+    let count = (samples / 400).max(1) as u64;
+    shop.push(Sample::of_events(cut.into(), count, count * 10_101_010));
     let postgres =
         ["index_getnext_tid", "ExecScan", "PortalRun", "PostgresMain", "main", "__libc_start_main"];
     let postgres: Vec<_> = postgres.iter().map(|name| frames.get(name, FrameKind::Native, 0)).collect();
-    let postgres = vec![Sample {
-        frames: postgres.into(),
-        events: (samples / 20).max(1) as u64,
-        count: (samples / 20).max(1) as u64,
-        value: (samples / 20).max(1) as u64 * 10_101_010,
-    }];
+    let count = (samples / 20).max(1) as u64;
+    let postgres = vec![Sample::of_events(postgres.into(), count, count * 10_101_010)];
     let series = |comm: &str, pid: &str, runtime: &str, samples| Series {
         labels: [("node", "worker-1"), ("comm", comm), ("pid", pid), ("runtime", runtime)]
             .map(|(name, value)| (name.to_owned(), value.to_owned()))

@@ -185,12 +185,8 @@ fn hostile_names_do_nothing() {
         "\u{202e}\u{0}javascript:alert(1)",
         "",
     ];
-    let samples = vec![Sample {
-        frames: hostile.iter().map(|name| named(name)).collect(),
-        events: 3,
-        count: 3,
-        value: 3 * 10_000_000,
-    }];
+    let frames = hostile.iter().map(|name| named(name)).collect();
+    let samples = vec![Sample::of_events(frames, 3, 3 * 10_000_000)];
     let labels =
         |name: &str| [("comm".to_owned(), hostile[0].to_owned()), ("pid".to_owned(), name.to_owned())].into();
     let batch = Batch {

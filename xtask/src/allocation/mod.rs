@@ -1,6 +1,7 @@
 //! `cargo xtask allocation`: are profiles of allocation true? A program that counts what it
 //! allocates, on JDKs and collectors, recorded and compared by class and by path.
 
+mod agents;
 mod oracle;
 mod recorded;
 
@@ -13,6 +14,7 @@ use anyhow::{Context as _, bail};
 use crate::run::{run, shown};
 use crate::zoo::{Jdk, JdkRequest};
 use crate::{build, paths};
+use agents::Agents;
 use oracle::{Allocated, HeaderBytes};
 use recorded::Recorded;
 
@@ -41,6 +43,9 @@ pub(crate) struct Args {
     /// How long each program runs
     #[arg(long, default_value_t = 20.0, value_name = "SECONDS")]
     seconds: f64,
+    /// Run Java Flight Recorder and async-profiler in the same JVM, and print their errors, too
+    #[arg(long)]
+    agents: bool,
     /// The program under test [default: built from this checkout]
     #[arg(long, value_name = "FILE")]
     jvmprof: Option<PathBuf>,
@@ -76,7 +81,8 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         for options in options {
             // Epsilon frees nothing: its heap is full after some seconds.
             let seconds = if options.contains("Epsilon") { args.seconds.min(4.0) } else { args.seconds };
-            wrong += usize::from(!compare(&jvmprof, &jdk, options, args.threads, seconds)?);
+            let run = Run { jvmprof: &jvmprof, jdk: &jdk, options, threads: args.threads, seconds };
+            wrong += usize::from(!run.compare(args.agents)?);
         }
     }
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -92,7 +98,8 @@ pub(crate) fn smoke(jdks: &[crate::setup::jdk::Jdk], jvmprof: &Path) -> anyhow::
         let request = format!("{}={}", jdk.feature, jdk.home.display());
         let jdk = request.parse::<JdkRequest>().map_err(anyhow::Error::msg)?.ensure()?;
         for options in ["-XX:+UseG1GC", "-XX:+UseParallelGC"] {
-            if !compare(jvmprof, &jdk, options, 2, 10.0)? {
+            let run = Run { jvmprof, jdk: &jdk, options, threads: 2, seconds: 10.0 };
+            if !run.compare(false)? {
                 wrong.push(format!("JDK {} {options}", jdk.feature));
             }
         }
@@ -103,38 +110,80 @@ pub(crate) fn smoke(jdks: &[crate::setup::jdk::Jdk], jvmprof: &Path) -> anyhow::
     Ok(())
 }
 
-/// Records the oracle once; prints what is found, and returns true if it is what was allocated.
-fn compare(jvmprof: &Path, jdk: &Jdk, options: &str, threads: u32, seconds: f64) -> anyhow::Result<bool> {
-    let classes = compiled()?;
-    let folder = paths::target().join("allocation");
-    std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
-    let folded = folder.join(format!("{}.folded", jdk.feature));
-    let header = HeaderBytes::of(jdk.feature, &flags(jdk, options)?);
-    let mut command = Command::new(jvmprof);
-    command.args(["record", "--json", "-e", "alloc", "-o"]).arg(&folded).arg("--");
-    let mut args: Vec<OsString> = options.split_whitespace().map(OsString::from).collect();
-    if !options.contains("-Xmx") {
-        args.push("-Xmx1g".into());
-    }
-    args.extend(header.properties().map(OsString::from));
-    args.extend(["-cp".into(), classes.into(), "Allocations".into()]);
-    args.extend([threads.to_string(), seconds.to_string()].map(OsString::from));
-    command.args(jdk.words(&args));
-    let line = shown(&command);
-    let output = command.stdin(Stdio::null()).output().with_context(|| format!("starting `{line}`"))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    if !output.status.success() || !text.contains("\nall\t") {
-        let said = String::from_utf8_lossy(&output.stderr);
-        let lacks = said.contains("Unrecognized VM option") || said.contains("not supported");
-        if lacks {
-            println!("JDK {} {options}: not here", jdk.feature);
-            return Ok(true);
+/// One recording of the oracle.
+#[derive(Clone, Copy, Debug)]
+struct Run<'a> {
+    jvmprof: &'a Path,
+    jdk: &'a Jdk,
+    options: &'a str,
+    threads: u32,
+    seconds: f64,
+}
+
+impl Run<'_> {
+    /// Records the oracle; prints what is found, and returns true if it is what was allocated.
+    fn compare(self, with_agents: bool) -> anyhow::Result<bool> {
+        let Self { jvmprof, jdk, options, .. } = self;
+        let folder = paths::target().join("allocation");
+        std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+        let agents = if with_agents { Some(Agents::ensure(&folder)?) } else { None };
+        let folded = folder.join(format!("{}.folded", jdk.feature));
+        let mut command = Command::new(jvmprof);
+        command.args(["record", "--json", "-e", "alloc", "-o"]).arg(&folded).arg("--");
+        command.args(jdk.words(&self.java_args(agents.as_ref())?));
+        let line = shown(&command);
+        let output = command.stdin(Stdio::null()).output().with_context(|| format!("starting `{line}`"))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        if !output.status.success() || !text.contains("\nall\t") {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let lacks = said.contains("Unrecognized VM option") || said.contains("not supported");
+            if lacks {
+                println!("JDK {} {options}: not here", jdk.feature);
+                return Ok(true);
+            }
+            bail!("`{line}`: {said}{text}");
         }
-        bail!("`{line}`: {said}{text}");
+        let allocated = Allocated::parse(&text)?;
+        let recorded = Recorded::read(&folded, text.lines().last().unwrap_or_default())?;
+        let is_true = report(jdk, options, &allocated, &recorded);
+        if let Some(agents) = agents {
+            let others = agents.read(jdk)?;
+            report_errors(&allocated, &[("jvmprof", &recorded)], &others);
+        }
+        Ok(is_true)
     }
-    let allocated = Allocated::parse(&text)?;
-    let recorded = Recorded::read(&folded, text.lines().last().unwrap_or_default())?;
-    Ok(report(jdk, options, &allocated, &recorded))
+
+    fn java_args(self, agents: Option<&Agents>) -> anyhow::Result<Vec<OsString>> {
+        let Self { jdk, options, threads, seconds, .. } = self;
+        let header = HeaderBytes::of(jdk.feature, &flags(jdk, options)?);
+        let mut args: Vec<OsString> = options.split_whitespace().map(OsString::from).collect();
+        if !options.contains("-Xmx") {
+            args.push("-Xmx1g".into());
+        }
+        args.extend(agents.into_iter().flat_map(Agents::options));
+        args.extend(header.properties().map(OsString::from));
+        args.extend(["-cp".into(), compiled()?.into(), "Allocations".into()]);
+        args.extend([threads.to_string(), seconds.to_string()].map(OsString::from));
+        Ok(args)
+    }
+}
+
+/// Prints the errors of shares by class, of several profilers side by side.
+fn report_errors(allocated: &Allocated, own: &[(&str, &Recorded)], others: &[(&'static str, Recorded)]) {
+    let all: Vec<(&str, &Recorded)> =
+        own.iter().copied().chain(others.iter().map(|(name, recorded)| (*name, recorded))).collect();
+    let names: String = all.iter().map(|(name, _)| format!(" {name:>16}")).collect();
+    println!("  {:44} {:>8}{names}", "errors of shares", "share");
+    let own: u64 = allocated.kinds.iter().map(|kind| kind.bytes).sum();
+    for (class, bytes, _) in allocated.classes() {
+        let share = bytes as f64 / own as f64;
+        let error = |(_, recorded): &(&str, &Recorded)| {
+            let found = recorded.class(&class) as f64 / recorded.bytes.max(1) as f64;
+            format!(" {:>+14.2} %", (found / share - 1.0) * 100.0)
+        };
+        let errors: String = all.iter().map(error).collect();
+        println!("  {class:44} {:>7.3}%{errors}", share * 100.0);
+    }
 }
 
 fn report(jdk: &Jdk, options: &str, allocated: &Allocated, recorded: &Recorded) -> bool {

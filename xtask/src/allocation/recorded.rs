@@ -49,12 +49,21 @@ impl Recorded {
             losses: summary.losses,
             ..Self::default()
         };
+        recorded.add_folded(&text)?;
+        Ok(recorded)
+    }
+
+    /// Adds folded stacks whose leaves are classes.
+    ///
+    /// # Errors
+    /// A line can't be understood.
+    pub(super) fn add_folded(&mut self, text: &str) -> anyhow::Result<()> {
         for line in text.lines() {
             let (stack, bytes) = line.rsplit_once(' ').with_context(|| format!("reading {line:?}"))?;
             let bytes: u64 = bytes.parse().with_context(|| format!("reading {line:?}"))?;
-            recorded.add(stack, bytes);
+            self.add(stack, bytes);
         }
-        Ok(recorded)
+        Ok(())
     }
 
     fn add(&mut self, stack: &str, bytes: u64) {

@@ -1,7 +1,6 @@
 //! The JVMs that run on this host, and what can be read of each.
 
 use std::fmt;
-use std::path::PathBuf;
 
 use serde::Serialize;
 
@@ -86,8 +85,7 @@ impl RunningJvm {
 /// Returns why the allocations of a JVM with this library can't be seen.
 fn allocation_problem(pid: u32, libjvm: &MappedCode) -> Option<String> {
     let file = procfs::map_file(pid, libjvm.start, libjvm.end);
-    let root = PathBuf::from(format!("/proc/{pid}/root"));
-    find_allocation_functions(&file, root).err().map(|error| error.to_string())
+    find_allocation_functions(&file).err().map(|error| error.to_string())
 }
 
 /// Returns the file whose first byte is mapped at an address: its code follows.

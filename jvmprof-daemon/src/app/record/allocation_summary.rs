@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use crate::pipeline::Counts;
+use crate::pipeline::allocation::CLASS_LABEL;
 use crate::profile::model::{Batch, FrameKind};
 
 /// Rows of each table.
@@ -48,8 +49,10 @@ impl AllocationSummary {
                 *bytes += sample.value;
             };
             let leaf = sample.frames.first().filter(|frame| frame.kind == FrameKind::Class);
-            if let Some(line) = leaf.and_then(|frame| frame.lines.first()) {
-                add(&mut classes, &line.name);
+            let leaf = leaf.and_then(|frame| frame.lines.first()).map(|line| &line.name);
+            let label = || sample.labels.iter().find(|label| &*label.name == CLASS_LABEL);
+            if let Some(class) = leaf.or_else(|| label().map(|label| &label.value)) {
+                add(&mut classes, class);
             }
             let lines = sample.frames.iter().flat_map(|frame| &frame.lines);
             if let Some(line) = lines.into_iter().find(|line| line.mode.is_some()) {

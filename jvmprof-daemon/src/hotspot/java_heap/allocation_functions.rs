@@ -1,7 +1,7 @@
 //! Where a JVM's code reports allocations: offsets in its file, by `.symtab` of that or of the
 //! debug file that has the same build id.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use memchr::memmem::find_iter;
 use object::LittleEndian as Le;
@@ -48,20 +48,18 @@ impl FunctionsError {
     }
 }
 
-/// Finds the functions in a libjvm. `process_root`: where its debug files may be, too.
+/// Finds the functions in a libjvm. Debug files are those of the host: what a container says of a
+/// file that others map, too, would put breakpoints into their code.
 ///
 /// # Errors
 /// Returns why they can't be found.
-pub fn find_allocation_functions(
-    file: &Path,
-    process_root: PathBuf,
-) -> Result<AllocationFunctions, FunctionsError> {
+pub fn find_allocation_functions(file: &Path) -> Result<AllocationFunctions, FunctionsError> {
     let opened = open_regular(file).map_err(|_| FunctionsError::Unreadable)?;
     let source = RegularFile::new(&opened).map_err(|_| FunctionsError::Unreadable)?;
     let own = ElfFile::parse(source).map_err(|_| FunctionsError::Unreadable)?;
     let found = match find_symbols(&own) {
         Ok(found) => found,
-        Err(error) => find_in_debug_file(&own, process_root).unwrap_or(Err(error))?,
+        Err(error) => find_in_debug_file(&own).unwrap_or(Err(error))?,
     };
     let [in_new_tlab, outside_tlab] = found.map(|address| file_offset(&own, address));
     match (in_new_tlab, outside_tlab) {
@@ -72,11 +70,8 @@ pub fn find_allocation_functions(
     }
 }
 
-fn find_in_debug_file<S: ByteSource>(
-    own: &ElfFile<S>,
-    process_root: PathBuf,
-) -> Option<Result<[Svma; 2], FunctionsError>> {
-    let locator = DebugFileLocator { process_root: Some(process_root), host: true, downloads: None };
+fn find_in_debug_file<S: ByteSource>(own: &ElfFile<S>) -> Option<Result<[Svma; 2], FunctionsError>> {
+    let locator = DebugFileLocator { process_root: None, host: true, downloads: None };
     let debug = locator.by_build_id(own.build_id()?)?;
     let parsed = ElfFile::parse(RegularFile::new(&debug.file).ok()?).ok()?;
     let found = find_symbols(&parsed);

@@ -83,6 +83,11 @@ impl FollowedJvm {
         self.heap = Some(JavaHeap { layout, memory, klasses, census });
     }
 
+    /// Returns how many events were kept since the distances were adjusted.
+    pub(super) const fn kept(&self) -> u32 {
+        self.kept
+    }
+
     pub(super) const fn interval(&self) -> u64 {
         self.interval
     }
@@ -90,7 +95,9 @@ impl FollowedJvm {
     /// Has the kernel programs follow it.
     pub(super) fn set_target(&mut self, maps: &mut AllocationMaps, pace: &Pace) -> Result<(), SamplerError> {
         let Some(heap) = &self.heap else { return Ok(()) };
-        self.interval = self.interval.max(pace.least_interval());
+        if self.interval == 0 {
+            self.interval = pace.first_interval();
+        }
         let can_count = heap.layout.collections_at.is_some();
         self.census_interval = if can_count { pace.census_interval() } else { 0 };
         let target = AllocationTarget {

@@ -5,11 +5,13 @@
 //! |---|---|
 //! | `probed_files` | uprobes in each libjvm, for as long as a JVM that maps it is followed |
 //! | `followed_jvm` | one JVM: its classes, censuses and totals |
+//! | `class_frames` | where the class of an object stands in its stack |
 //! | `estimate` | from kept events and censuses to objects and bytes by stack |
 //! | `pace` | how often events are kept and buffers counted |
 //!
 //! `docs/allocation.md` tells why the estimate is right.
 
+mod class_frames;
 mod estimate;
 mod followed_jvm;
 mod pace;
@@ -23,12 +25,12 @@ use jvmprof_common::allocation::{AllocationRecord, TlabRecord};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::hotspot::LiveMemory;
-use crate::hotspot::java_heap::{HeapLayout, JavaClass};
+use crate::hotspot::java_heap::HeapLayout;
 use crate::process::{Process, ProcessKey};
 use crate::profile::aggregate::{NamedStack, SampleWeight};
-use crate::profile::model::{Frame, FrameKind, Line, Mapping};
+use crate::profile::model::{Frame, SampleLabels};
 use crate::sampler::{AllocationMaps, BackgroundSampler};
-use crate::types::{Avma, FileOffset};
+use class_frames::{ClassFrames, marker};
 use estimate::StratumTable;
 use followed_jvm::FollowedJvm;
 use pace::Pace;
@@ -39,7 +41,8 @@ use probed_files::ProbedFiles;
 pub struct AllocationOptions {
     /// The mean distance of the events that are kept, in bytes that a thread allocates.
     pub interval: u64,
-    /// Kept events a second of one JVM, at most: beyond, the distance grows.
+    /// Kept events a second of one JVM, at most, and a quarter of those of all JVMs together:
+    /// beyond, the distance grows.
     pub max_events: u32,
     /// The time that censuses may take, in millionths of one CPU's.
     pub census_cpu_ppm: u32,
@@ -52,9 +55,14 @@ pub struct AllocationOptions {
 pub enum ClassPlace {
     /// It is the stack's leaf.
     Leaf,
+    /// It is the sample's label [`CLASS_LABEL`].
+    Label,
     /// Nowhere.
     Off,
 }
+
+/// The label of a sample with the class of its objects.
+pub const CLASS_LABEL: &str = "class";
 
 impl Default for AllocationOptions {
     fn default() -> Self {
@@ -99,11 +107,8 @@ pub(super) struct AllocationProfiler {
     strata: StratumTable,
     /// What was counted in this window of classes without any stack.
     without_stack: Vec<WithoutStack>,
-    class_frames: HashMap<Arc<str>, Arc<Frame>>,
-    unknown_class: Arc<Frame>,
+    classes: ClassFrames,
     not_sampled: Arc<Frame>,
-    /// What frames of classes lie in: pprof has no other place for the kind of a frame.
-    class_mapping: Arc<Mapping>,
     pace: Pace,
     counts: AllocationCounts,
     /// When it began, in ns of `CLOCK_BOOTTIME`.
@@ -115,16 +120,10 @@ type WithoutStack = (ProcessKey, NamedStack, SampleWeight);
 
 /// Samples of a JVM after which it counts as one that doesn't say how its heap looks.
 const HEAP_ATTEMPTS: u32 = 20;
-/// Classes whose frames are kept beyond a window.
-const MAX_CLASS_FRAMES: usize = 4096;
 
 impl AllocationProfiler {
     pub(super) fn new(options: AllocationOptions, maps: AllocationMaps) -> Self {
         let now = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default();
-        let marker = |name: &str| {
-            let lines = vec![Line::named(name)];
-            Arc::new(Frame { kind: FrameKind::Marker, address: None, mapping: None, lines })
-        };
         Self {
             options,
             maps,
@@ -134,16 +133,8 @@ impl AllocationProfiler {
             attempts: HashMap::new(),
             strata: StratumTable::default(),
             without_stack: Vec::new(),
-            class_frames: HashMap::new(),
-            unknown_class: marker("[unknown class]"),
+            classes: ClassFrames::new(options.class),
             not_sampled: marker("[no allocation site sampled]"),
-            class_mapping: Arc::new(Mapping {
-                start: Avma(0),
-                limit: Avma(0),
-                offset: FileOffset(0),
-                path: "[class]".into(),
-                build_id: None,
-            }),
             pace: Pace::new(&options),
             counts: AllocationCounts::default(),
             since_ns: now.as_nanos() as u64,
@@ -218,6 +209,7 @@ impl AllocationProfiler {
         }
         if self.pace.is_due(Instant::now()) {
             let counted = self.maps.counted().collect::<Vec<_>>();
+            self.pace.divide(self.jvms.values().map(FollowedJvm::kept), &self.options);
             for jvm in self.jvms.values_mut() {
                 jvm.read_counted_classes(&counted);
                 jvm.end_stretch(&self.maps);
@@ -266,13 +258,8 @@ impl AllocationProfiler {
         self.counts.unfollowed += u64::from(jvm.is_none());
         let class = jvm.and_then(|jvm| jvm.class_of(record));
         self.counts.unknown_classes += u64::from(class.is_none());
-        let frame = match &class {
-            Some(class) => class_frame(&mut self.class_frames, class, &self.class_mapping),
-            None => Arc::clone(&self.unknown_class),
-        };
-        let leaf = (self.options.class == ClassPlace::Leaf).then_some(frame);
         let weight = self.strata.weigh(key, class.as_deref().map(|class| &class.name), record);
-        (java_stack(leaf, stack), weight)
+        (self.classes.place(class.as_deref(), java_stack(stack)), weight)
     }
 
     /// Ends the window: takes what JVMs have allocated, and returns what was counted of classes
@@ -294,10 +281,9 @@ impl AllocationProfiler {
         let estimated = self.strata.estimate(key, &totals, jvm.take_census(&self.maps));
         self.counts.bytes_without_census += estimated.bytes_without_census;
         for (name, weight) in estimated.without_stack {
-            let frame = self.class_frames.get(&name).cloned();
-            let frame = frame.unwrap_or_else(|| named_class(&name, &name, &self.class_mapping));
-            let frames = Arc::from([frame, Arc::clone(&self.not_sampled)]);
-            self.without_stack.push((key, NamedStack { frames, pending: false }, weight));
+            let frames = Arc::from([Arc::clone(&self.not_sampled)]);
+            let stack = NamedStack { frames, labels: SampleLabels::default(), pending: false };
+            self.without_stack.push((key, self.classes.place_named(&name, stack), weight));
         }
     }
 
@@ -310,9 +296,7 @@ impl AllocationProfiler {
     pub(super) fn begin_window(&mut self, is_alive: impl Fn(ProcessKey) -> bool) {
         self.strata.clear();
         self.attempts.retain(|key, _| is_alive(*key));
-        if self.class_frames.len() > MAX_CLASS_FRAMES {
-            self.class_frames.clear();
-        }
+        self.classes.limit();
         let ended: Vec<ProcessKey> = self.jvms.keys().copied().filter(|key| !is_alive(*key)).collect();
         for key in ended {
             self.forget(key);
@@ -340,33 +324,12 @@ fn thread_cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
 }
 
-fn class_frame(
-    frames: &mut HashMap<Arc<str>, Arc<Frame>>,
-    class: &JavaClass,
-    mapping: &Arc<Mapping>,
-) -> Arc<Frame> {
-    if let Some(frame) = frames.get(&class.name) {
-        return Arc::clone(frame);
-    }
-    let frame = named_class(&class.name, &class.internal_name, mapping);
-    frames.insert(Arc::clone(&class.name), Arc::clone(&frame));
-    frame
-}
-
-fn named_class(name: &Arc<str>, internal: &Arc<str>, mapping: &Arc<Mapping>) -> Arc<Frame> {
-    let line = Line { system_name: Arc::clone(internal), ..Line::named(Arc::clone(name)) };
-    let mapping = Some(Arc::clone(mapping));
-    Arc::new(Frame { kind: FrameKind::Class, address: None, mapping, lines: vec![line] })
-}
-
 /// Returns the stack from its first Java method on: what the JVM does to allocate is left out. A
 /// stack without one stays as it is.
-fn java_stack(leaf: Option<Arc<Frame>>, stack: NamedStack) -> NamedStack {
+fn java_stack(stack: NamedStack) -> NamedStack {
     let is_method = |frame: &Arc<Frame>| frame.lines.iter().any(|line| line.mode.is_some());
-    let first = stack.frames.iter().position(is_method).unwrap_or(0);
-    if first == 0 && leaf.is_none() {
-        return stack;
+    match stack.frames.iter().position(is_method) {
+        None | Some(0) => stack,
+        Some(first) => NamedStack { frames: stack.frames[first..].into(), ..stack },
     }
-    let frames = leaf.into_iter().chain(stack.frames[first..].iter().cloned()).collect();
-    NamedStack { frames, pending: stack.pending }
 }

@@ -10,8 +10,13 @@ const INTERVAL: Duration = Duration::from_millis(250);
 /// Distances of censuses, in bytes that one thread allocates. At first most of what a small program
 /// allocates is counted.
 const FIRST_CENSUS: u64 = 2 << 20;
+/// Times the least distance of kept events that the first one is: of a program that allocates much
+/// too many would be kept until the first adjustment.
+const FIRST_TIMES: u64 = 4;
 const LEAST_CENSUS: u64 = 64 << 10;
 const MOST: u64 = 1 << 38;
+/// Times the limit of one JVM that all JVMs together may keep.
+const JVMS_AT_LIMIT: u32 = 4;
 /// Times their share that censuses may take until the next adjustment.
 const BURST: f64 = 4.0;
 
@@ -21,6 +26,8 @@ pub(super) struct Pace {
     adjusted: Instant,
     least_interval: u64,
     census_interval: u64,
+    /// JVMs of which many events are kept.
+    busy_jvms: u32,
     /// The share of one CPU that censuses may take.
     census_share: f64,
     /// What they have taken since the last adjustment.
@@ -32,14 +39,16 @@ impl Pace {
         Self {
             adjusted: Instant::now(),
             least_interval: options.interval.max(1),
+            busy_jvms: 0,
             census_interval: if options.census_cpu_ppm == 0 { 0 } else { FIRST_CENSUS },
             census_share: f64::from(options.census_cpu_ppm) / 1e6,
             spent: Duration::ZERO,
         }
     }
 
-    pub(super) const fn least_interval(&self) -> u64 {
-        self.least_interval
+    /// Returns the distance of kept events of a JVM that is new.
+    pub(super) const fn first_interval(&self) -> u64 {
+        self.least_interval * FIRST_TIMES
     }
 
     /// The mean distance of censuses; 0: there are none.
@@ -74,11 +83,24 @@ impl Pace {
         true
     }
 
+    /// Divides the limit of all JVMs among those that allocate much. `kept`: of each JVM, since the
+    /// last adjustment.
+    pub(super) fn divide(&mut self, kept: impl Iterator<Item = u32>, options: &AllocationOptions) {
+        let most = self.most_kept(options);
+        let is_busy = |kept: &u32| u64::from(*kept) * 4 > most;
+        self.busy_jvms = kept.filter(is_busy).count() as u32;
+    }
+
+    /// Returns how many events of one JVM may be kept until the next adjustment.
+    fn most_kept(&self, options: &AllocationOptions) -> u64 {
+        let most = u64::from(options.max_events) * INTERVAL.as_millis() as u64 / 1000;
+        (most * u64::from(JVMS_AT_LIMIT) / u64::from(self.busy_jvms.max(JVMS_AT_LIMIT))).max(1)
+    }
+
     /// Returns the distance of kept events of a JVM of which so many were kept since the last
     /// adjustment.
     pub(super) fn interval_after(&self, interval: u64, kept: u32, options: &AllocationOptions) -> u64 {
-        let most = u64::from(options.max_events) * INTERVAL.as_millis() as u64 / 1000;
-        let (kept, most) = (u64::from(kept), most.max(1));
+        let (kept, most) = (u64::from(kept), self.most_kept(options));
         if kept > most {
             // At once to what would have been right, since events come in thousands.
             (interval.saturating_mul(kept) / most).min(MOST)
@@ -104,6 +126,22 @@ mod tests {
         assert_eq!(pace.interval_after(least * 10, 60, &options), least * 10);
         assert_eq!(pace.interval_after(least * 10, 10, &options), least * 5);
         assert_eq!(pace.interval_after(least, 0, &options), least);
+    }
+
+    #[test]
+    fn many_jvms_share_one_limit() {
+        let options = AllocationOptions { max_events: 400, ..AllocationOptions::default() };
+        let mut pace = Pace::new(&options);
+        pace.divide([100; 4].into_iter().chain([1; 20]), &options);
+        assert_eq!(pace.most_kept(&options), 100);
+        // In each quarter of a second, of 16 JVMs, as much as four may have.
+        for _ in 0..3 {
+            pace.divide([25; 16].into_iter(), &options);
+            assert_eq!(pace.most_kept(&options), 25);
+        }
+        assert_eq!(pace.interval_after(options.interval, 100, &options), options.interval * 4);
+        pace.divide([3; 16].into_iter(), &options);
+        assert_eq!(pace.most_kept(&options), 100);
     }
 
     #[test]

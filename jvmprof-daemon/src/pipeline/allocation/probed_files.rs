@@ -61,12 +61,11 @@ impl ProbedFiles {
             .and_then(|file| FileStat::of(&file).ok())
             .map(|stat| stat.identity)
             .ok_or("unreadable")?;
-        let root = PathBuf::from(format!("/proc/{}/root", process.pid));
         if self.functions.len() > MAX_FILES {
             self.functions.clear();
         }
         let functions = *self.functions.entry(identity).or_insert_with(|| {
-            find_allocation_functions(&path, root).map_err(|error| {
+            find_allocation_functions(&path).map_err(|error| {
                 tracing::info!(path = &*libjvm.path, %error, "no uprobes for allocations");
                 error.reason()
             })

@@ -4,7 +4,7 @@ use std::time::UNIX_EPOCH;
 
 use super::*;
 use crate::profile::aggregate::NamedStack;
-use crate::profile::model::LabelSet;
+use crate::profile::model::{LabelSet, SampleLabels};
 use crate::profile::stack_budget::MAX_STACK_BYTES;
 
 const HZ_100: u64 = 10_000_000;
@@ -24,7 +24,7 @@ fn flush(windows: &mut Windows<u32>, now: Clocks) -> Flushed {
 }
 
 fn stack() -> NamedStack {
-    NamedStack { frames: [].into(), pending: false }
+    NamedStack { frames: [].into(), labels: SampleLabels::default(), pending: false }
 }
 
 fn of_cpu(period_ns: u64) -> ProfileKey {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::profile::model::{FrameKind, Line};
+use crate::profile::model::{FrameKind, Line, SampleLabel};
 use crate::profile::stack_budget::OVER_BUDGET;
 
 fn frame(name: &str) -> Arc<Frame> {
@@ -12,7 +12,7 @@ fn labels(pid: &str) -> Arc<LabelSet> {
 }
 
 fn stack(frames: Vec<Arc<Frame>>, pending: bool) -> NamedStack {
-    NamedStack { frames: frames.into(), pending }
+    NamedStack { frames: frames.into(), labels: SampleLabels::default(), pending }
 }
 
 fn window(start: u64) -> Window {
@@ -38,6 +38,23 @@ fn equal_stacks_of_equal_labels_are_counted_together() {
     counts.sort_unstable();
     assert_eq!(counts, [(1, 10), (3, 30)]);
     assert!(aggregator.is_empty());
+}
+
+#[test]
+fn equal_stacks_with_other_labels_of_their_own_are_counted_apart() {
+    let label = |value: &str| SampleLabels::new([SampleLabel { name: "class".into(), value: value.into() }]);
+    let (main, bytes, longs) = (frame("main"), label("byte[]"), label("long[]"));
+    let mut aggregator = Aggregator::new(None);
+    for own in [&bytes, &longs, &bytes] {
+        let stack = NamedStack { labels: own.clone(), ..stack(vec![main.clone()], false) };
+        aggregator.add(&labels("1"), 1, stack, 10);
+    }
+    let batch = aggregator.flush(window(0), |_, _| {}, |_, _| LabelDecision::Awaited);
+    let value = |sample: &Sample| sample.labels.iter().next().map(|label| label.value.to_string());
+    let samples = &batch.series[0].samples;
+    let mut counts: Vec<_> = samples.iter().map(|sample| (value(sample).unwrap(), sample.count)).collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [("byte[]".to_owned(), 2), ("long[]".to_owned(), 1)]);
 }
 
 #[test]

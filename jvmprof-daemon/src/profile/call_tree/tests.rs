@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::event_type::EventType;
-use crate::profile::model::{Batch, Frame, FrameKind, LabelSet, Line, Mapping, Sample, Series};
+use crate::profile::model::{Batch, Frame, FrameKind, LabelSet, Line, Mapping, Sample, SampleLabels, Series};
 use crate::types::{Avma, FileOffset};
 
 /// A row of the table of functions.
@@ -229,6 +229,7 @@ fn inlined_calls_become_nodes_below_their_caller_and_lines_are_counted() {
     let samples = [(20, 5), (21, 9)]
         .map(|(at, count)| Sample {
             frames: vec![java(at), Arc::clone(&root)].into(),
+            labels: SampleLabels::default(),
             events: count,
             count,
             value: count * 10_101_010,
@@ -274,6 +275,7 @@ fn truncated_stacks_are_counted_by_reason_below_a_group_too() {
     let leaf = frame(FrameKind::Native, "/bin/x", vec![line("work", None, 0)]);
     let sample = |outermost: Option<Arc<Frame>>, count| Sample {
         frames: std::iter::once(Arc::clone(&leaf)).chain(outermost).collect(),
+        labels: SampleLabels::default(),
         events: count,
         count,
         value: count * 10_101_010,

@@ -216,7 +216,13 @@ impl<'a> Builder<'a> {
             };
             let number = |of: &SampleType| i64::try_from(number(of)).unwrap_or(i64::MAX);
             let value = self.sample_types.iter().map(number).collect();
-            self.profile.sample.push(Sample { location_id, value, label: labels.to_vec() });
+            let own = sample.labels.iter().map(|label| Label {
+                key: self.text(&label.name),
+                str: self.text(&label.value),
+                ..Label::default()
+            });
+            let label = labels.iter().cloned().chain(own).collect();
+            self.profile.sample.push(Sample { location_id, value, label });
         }
     }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use aya::Ebpf;
 use aya::maps::{MapData, ProgramArray};
-use aya::programs::uprobe::{UProbeAttachLocation, UProbeLinkId, UProbeScope};
+use aya::programs::uprobe::{UProbeAttachLocation, UProbeLink, UProbeLinkId, UProbeScope};
 use aya::programs::{ProgramError, UProbe};
 
 use super::object::{map_error, program, program_error, take_map};
@@ -64,7 +64,7 @@ impl AllocationProbes {
         match attach_one(ebpf, OUTSIDE_TLAB, file, functions.outside_tlab) {
             Ok(outside_tlab) => Ok(AttachedProbes { in_new_tlab, outside_tlab }),
             Err(error) => {
-                detach_one(ebpf, IN_NEW_TLAB, in_new_tlab);
+                close_links(take_link(ebpf, IN_NEW_TLAB, in_new_tlab));
                 Err(error)
             }
         }
@@ -82,8 +82,9 @@ impl AllocationProbes {
     }
 
     pub(super) fn detach(&self, ebpf: &mut Ebpf, probes: AttachedProbes) {
-        detach_one(ebpf, IN_NEW_TLAB, probes.in_new_tlab);
-        detach_one(ebpf, OUTSIDE_TLAB, probes.outside_tlab);
+        let in_new_tlab = take_link(ebpf, IN_NEW_TLAB, probes.in_new_tlab);
+        let outside_tlab = take_link(ebpf, OUTSIDE_TLAB, probes.outside_tlab);
+        close_links(in_new_tlab.into_iter().chain(outside_tlab));
     }
 }
 
@@ -99,10 +100,16 @@ fn attach_one(
         .map_err(program_error(name))
 }
 
-fn detach_one(ebpf: &mut Ebpf, name: &'static str, link: UProbeLinkId) {
-    let detached = program::<&mut UProbe>(ebpf, name)
-        .and_then(|program| program.detach(link).map_err(program_error(name)));
-    if let Err(error) = detached {
-        tracing::warn!(%error, "an uprobe can't be detached");
-    }
+fn take_link(ebpf: &mut Ebpf, name: &'static str, link: UProbeLinkId) -> Option<UProbeLink> {
+    let taken = program::<&mut UProbe>(ebpf, name)
+        .and_then(|program| program.take_link(link).map_err(program_error(name)));
+    taken.inspect_err(|error| tracing::warn!(%error, "an uprobe can't be detached")).ok()
+}
+
+/// Detaches probes on a thread of its own: the kernel takes a tenth of a second for each, in which
+/// the ring buffer has to be read.
+fn close_links(links: impl IntoIterator<Item = UProbeLink>) {
+    let links: Vec<UProbeLink> = links.into_iter().collect();
+    // Without a thread they are dropped here.
+    let _ = std::thread::Builder::new().name("uprobe-detach".to_owned()).spawn(move || drop(links));
 }

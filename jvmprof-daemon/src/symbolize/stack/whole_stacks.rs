@@ -12,7 +12,7 @@ use std::sync::Arc;
 use jvmprof_common::abi::Stop;
 
 use crate::profile::aggregate::NamedStack;
-use crate::profile::model::Frame;
+use crate::profile::model::{Frame, SampleLabels};
 use crate::sampler::StackSample;
 use crate::symbolize::{Outcome, SymbolizedStack};
 use crate::types::FastHasher;
@@ -60,7 +60,11 @@ impl WholeStackCache {
         let is_it =
             kept.head_words == sample.header.head_words && kept.stop == sample.stop && *kept.words == *words;
         is_it.then(|| SymbolizedStack {
-            stack: NamedStack { frames: Arc::clone(&kept.frames), pending: false },
+            stack: NamedStack {
+                frames: Arc::clone(&kept.frames),
+                labels: SampleLabels::default(),
+                pending: false,
+            },
             outcome: Outcome::Whole,
         })
     }

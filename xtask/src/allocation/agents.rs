@@ -1,0 +1,155 @@
+//! Profilers inside the JVM, in the same run: Java Flight Recorder, and async-profiler from Maven
+//! Central. Both sample what the same events and the same objects show.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Context as _;
+use serde_json::Value;
+
+use super::recorded::Recorded;
+use crate::paths;
+use crate::run::{output, run};
+use crate::zoo::Jdk;
+
+const ASYNC_PROFILER: &str = "tools.profiler:async-profiler:4.2";
+const LIBRARY: &str = "linux-x64/libasyncProfiler.so";
+const MAVEN_COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy";
+/// JFR's events of allocation: one since JDK 16, two before.
+const JFR_EVENTS: &str =
+    "jdk.ObjectAllocationSample,jdk.ObjectAllocationInNewTLAB,jdk.ObjectAllocationOutsideTLAB";
+
+/// The agents of one run, and where they write.
+#[derive(Debug)]
+pub(super) struct Agents {
+    library: PathBuf,
+    flight_recording: PathBuf,
+    collapsed: PathBuf,
+}
+
+impl Agents {
+    /// Gets async-profiler, if it isn't there.
+    ///
+    /// # Errors
+    /// Maven isn't installed, or its repository isn't reached.
+    pub(super) fn ensure(folder: &Path) -> anyhow::Result<Self> {
+        let cache = paths::target().join("async-profiler");
+        let library = cache.join(LIBRARY);
+        if !library.is_file() {
+            fs::create_dir_all(&cache).with_context(|| format!("creating {}", cache.display()))?;
+            let mut mvn = Command::new("mvn");
+            mvn.args(["--quiet", "--batch-mode", MAVEN_COPY]);
+            mvn.arg(format!("-Dartifact={ASYNC_PROFILER}"));
+            mvn.arg(format!("-DoutputDirectory={}", cache.display())).arg("-Dmdep.stripVersion=true");
+            run(&mut mvn)?;
+            let archive = cache.join("async-profiler.jar");
+            run(Command::new("unzip").args(["-q", "-o"]).arg(archive).arg(LIBRARY).arg("-d").arg(&cache))?;
+        }
+        let (flight_recording, collapsed) = (folder.join("run.jfr"), folder.join("agent.collapsed"));
+        for earlier in [&flight_recording, &collapsed] {
+            let _ = fs::remove_file(earlier);
+        }
+        Ok(Self { library, flight_recording, collapsed })
+    }
+
+    /// Returns the options of a JVM that runs with them.
+    pub(super) fn options(&self) -> [OsString; 2] {
+        let jfr =
+            format!("-XX:StartFlightRecording=filename={},settings=profile", self.flight_recording.display());
+        let agent = format!(
+            "-agentpath:{}=start,event=alloc,alloc=512k,total,collapsed,file={}",
+            self.library.display(),
+            self.collapsed.display()
+        );
+        [jfr.into(), agent.into()]
+    }
+
+    /// Reads what they have written.
+    ///
+    /// # Errors
+    /// One of them has written nothing, or what can't be understood.
+    pub(super) fn read(&self, jdk: &Jdk) -> anyhow::Result<[(&'static str, Recorded); 2]> {
+        let text = fs::read_to_string(&self.collapsed)
+            .with_context(|| format!("reading {}", self.collapsed.display()))?;
+        let mut agent = Recorded::default();
+        agent.add_folded(&text)?;
+        let mut jfr = Command::new(jdk.home.join("bin/jfr"));
+        jfr.args(["print", "--json", "--stack-depth", "64", "--events", JFR_EVENTS]);
+        let json = output(jfr.arg(&self.flight_recording))?;
+        let mut recorded = Recorded::default();
+        recorded.add_folded(&folded(&serde_json::from_str(&json).context("reading JFR's events")?)?)?;
+        Ok([("async-profiler", agent), ("JFR", recorded)])
+    }
+}
+
+/// Makes folded stacks of JFR's events: the class of the object is their leaf.
+fn folded(recording: &Value) -> anyhow::Result<String> {
+    let events = recording["recording"]["events"].as_array().context("JFR printed no events")?;
+    let stack = |event: &Value| {
+        let values = &event["values"];
+        let bytes = ["weight", "tlabSize", "allocationSize"].iter().find_map(|key| values[*key].as_u64())?;
+        let frames = values["stackTrace"]["frames"].as_array()?.iter().rev();
+        let name = |frame: &Value| {
+            let method = &frame["method"];
+            let class = method["type"]["name"].as_str()?.replace('/', ".");
+            Some(format!("{class}.{}", method["name"].as_str()?))
+        };
+        let mut stack: Vec<String> = frames.filter_map(name).collect();
+        stack.push(source_name(values["objectClass"]["name"].as_str()?));
+        Some(format!("{} {bytes}\n", stack.join(";")))
+    };
+    Ok(events.iter().filter_map(stack).collect())
+}
+
+/// `[[Ljava/lang/String;` as `java.lang.String[][]`, `[B` as `byte[]`.
+fn source_name(class: &str) -> String {
+    let element = class.trim_start_matches('[');
+    let dimensions = class.len() - element.len();
+    let element = match element {
+        "B" if dimensions > 0 => "byte",
+        "C" if dimensions > 0 => "char",
+        "D" if dimensions > 0 => "double",
+        "F" if dimensions > 0 => "float",
+        "I" if dimensions > 0 => "int",
+        "J" if dimensions > 0 => "long",
+        "S" if dimensions > 0 => "short",
+        "Z" if dimensions > 0 => "boolean",
+        other if dimensions > 0 => other.strip_prefix('L').unwrap_or(other).trim_end_matches(';'),
+        other => other,
+    };
+    format!("{}{}", element.replace('/', "."), "[]".repeat(dimensions))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_have_the_names_of_the_language() {
+        for (class, name) in [
+            ("[B", "byte[]"),
+            ("[[I", "int[][]"),
+            ("[Ljava/lang/String;", "java.lang.String[]"),
+            ("java/lang/Long", "java.lang.Long"),
+            ("B", "B"),
+        ] {
+            assert_eq!(source_name(class), name);
+        }
+    }
+
+    #[test]
+    fn events_become_stacks_that_end_in_their_class() {
+        let method =
+            |class: &str, name: &str| serde_json::json!({"method": {"type": {"name": class}, "name": name}});
+        let event = serde_json::json!({"values": {
+            "weight": 4096,
+            "objectClass": {"name": "[J"},
+            "stackTrace": {"frames": [method("Allocations$Worker", "longs"), method("java/lang/Thread", "run")]},
+        }});
+        let recording = serde_json::json!({"recording": {"events": [event]}});
+        let text = folded(&recording).expect("it is a recording");
+        assert_eq!(text, "java.lang.Thread.run;Allocations$Worker.longs;long[] 4096\n");
+    }
+}
