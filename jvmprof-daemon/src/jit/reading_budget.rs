@@ -1,7 +1,8 @@
-//! CPU time for reading the perf map and the jitdump of one process: a token bucket, since any
+//! Token bucket of CPU time for reading the perf map and the jitdump of one process, since any
 //! process can make its runtime write a lot, again and again.
 
-/// Reading a process's files takes at most 1/SHARE of a CPU in the long run.
+/// Divisor of the CPU time of one CPU: reading a process's files takes at most 1/SHARE of it in the
+/// long run.
 const SHARE: u64 = 5;
 /// CPU time that may be spent at once, in ns: enough for the large file of a process that ran
 /// before the profiler.
@@ -73,7 +74,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     #[test]
-    fn what_is_read_in_the_long_run_is_a_share_of_a_cpu_whoever_asks() {
+    fn what_is_read_in_the_long_run_is_a_share_of_a_cpu_for_every_reader() {
         let (mut budget, mut bytes) = (ReadingBudget::default(), 0);
         for turn in 0..20_000 {
             let urgency = if turn % 1000 == 0 { ReadUrgency::Final } else { ReadUrgency::Deferrable };

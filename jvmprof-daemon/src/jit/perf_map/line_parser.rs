@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_a_name_still_tells_of_code() {
+    fn a_line_without_a_name_still_shows_that_code_is_there() {
         for line in ["7f00 10", "7f00 10 ", "0x7f00 0x10\r"] {
             assert_eq!(parsed(line), Some((0x7f00, 0x10, String::new())), "{line:?}");
         }

@@ -1,8 +1,8 @@
 //! Generated code through time: the code at an address at a given time.
 //!
 //! The address space is cut into disjoint *pieces*. Each has its newest version on top and, for as
-//! long as a sample may ask for them, the superseded ones below. A lookup is a search in a B-tree
-//! and one among a piece's few versions.
+//! long as a sample may need them, the superseded ones below. A lookup is a search in a B-tree and
+//! one among a piece's few versions.
 
 mod memory_limit;
 mod name_arena;
@@ -23,8 +23,8 @@ pub use source_lines::CodeLines;
 use superseded_versions::SupersededVersions;
 use vec_growth::reserve;
 
-/// Bytes of a piece in the B-tree: key and value are 24, and nodes that are filled in order are 60 %
-/// full.
+/// Bytes of a piece in the B-tree: key and value are 24, and nodes that are filled in order are 60
+/// % full.
 const PIECE_BYTES: usize = 40;
 /// Most superseded versions of one piece. It also bounds the work of an entry that lies over many
 /// pieces: after this many of them the pieces don't differ any more, and are merged.
@@ -72,7 +72,8 @@ pub struct CodeMatch<'a> {
     pub lines: Option<&'a Arc<CodeLines>>,
     /// Unwind rows, if the writer recorded unwinding information.
     pub rows: Option<&'a Arc<CodeUnwindRows>>,
-    /// Another entry may have been there at that time, as far as the times of the entries are known.
+    /// Another entry may have been there at that time, as far as the times of the entries are
+    /// known.
     pub is_ambiguous: bool,
 }
 
@@ -259,8 +260,8 @@ impl CodeTimeline {
         }
     }
 
-    /// Sets the source lines of the code at `start` that was written last. Returns false if there is
-    /// none, or the memory limit is reached.
+    /// Sets the source lines of the code at `start` that was written last. Returns false if there
+    /// is none, or the memory limit is reached.
     pub fn set_lines(&mut self, start: u64, lines: CodeLines, limit: usize) -> bool {
         let bytes = lines.size_bytes();
         let entry = if self.is_last_new {
@@ -369,7 +370,7 @@ impl CodeTimeline {
         };
     }
 
-    /// Returns the number of address ranges that a lookup can tell apart.
+    /// Returns the number of address ranges that a lookup distinguishes.
     pub fn len(&self) -> usize {
         self.pieces.len()
     }

@@ -36,7 +36,7 @@ pub(super) enum RuntimeAvailability {
     /// Sockets haven't been searched yet.
     #[default]
     NotDiscovered,
-    /// There is no socket.
+    /// No socket exists.
     NoSocket,
     /// At least one runtime answers, or hasn't been queried yet.
     Available,
@@ -45,7 +45,7 @@ pub(super) enum RuntimeAvailability {
 }
 
 impl MetadataCache {
-    /// Returns what is known of a container. `send` queues a query; it returns false if the queue is
+    /// Returns the metadata of a container. `send` queues a query; it returns false if the queue is
     /// full.
     pub(super) fn lookup(
         &self,
