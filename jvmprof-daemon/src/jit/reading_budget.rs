@@ -1,8 +1,7 @@
-//! Token bucket of CPU time for reading the perf map and the jitdump of one process, since any
-//! process can make its runtime write a lot, again and again.
+//! Token bucket of CPU time for reading one perf map or jitdump, since any process can make its
+//! runtime write a lot, again and again.
 
-/// Divisor of the CPU time of one CPU: reading a process's files takes at most 1/SHARE of it in the
-/// long run.
+/// Divisor of the CPU time of one CPU: reading a file takes at most 1/SHARE of it in the long run.
 const SHARE: u64 = 5;
 /// CPU time that may be spent at once, in ns: enough for the large file of a process that ran
 /// before the profiler.
@@ -24,7 +23,7 @@ pub(super) enum ReadUrgency {
     Unlimited,
 }
 
-/// CPU time that may be spent on the files of one process, on whichever thread.
+/// CPU time that may be spent on one file, on whichever thread.
 #[derive(Debug)]
 pub(super) struct ReadingBudget {
     /// CPU time left, in ns; negative after an overdraft.
