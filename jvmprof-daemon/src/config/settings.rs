@@ -33,7 +33,7 @@ pub struct Setting {
     /// Values in the command line's syntax; none if the option is unset.
     pub values: Vec<String>,
     pub is_secret: bool,
-    /// Its location in the file or the environment.
+    /// Location in the file or the environment.
     pub location: Option<SettingLocation>,
 }
 

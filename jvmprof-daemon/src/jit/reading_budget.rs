@@ -14,7 +14,7 @@ const MIN_TURN_NS: i64 = 4_000_000;
 /// Urgency of a turn of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadUrgency {
-    /// Another turn follows.
+    /// A turn that another one follows.
     Deferrable,
     /// Frames are named afterwards by the entries that have been read: the turn may overdraw the
     /// budget, and later turns pay for it.

@@ -74,8 +74,8 @@ impl FileStat {
 pub struct FileKey {
     pub build_id: Option<BuildId>,
     pub content: ContentId,
-    /// For names and lines: the debug file that the root of a container has for it. Its names
-    /// aren't shared with other containers.
+    /// The debug file that the root of a container has for it, in keys of names and lines. Its
+    /// names aren't shared with other containers.
     pub debug: Option<FileIdentity>,
 }
 

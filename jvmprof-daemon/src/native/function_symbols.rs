@@ -74,8 +74,7 @@ impl FunctionSymbols {
         file: &ElfFile<S>,
         debug: &DebugFile,
     ) -> Result<Option<Self>, ElfError> {
-        let failed = |source| ElfError::Read { what: "a debug file".to_owned(), offset: 0, len: 0, source };
-        let parsed = ElfFile::parse(RegularFile::new(&debug.file).map_err(failed)?)?;
+        let parsed = debug.parse()?;
         if !has_symtab(&parsed) {
             return Ok(None);
         }
@@ -83,7 +82,8 @@ impl FunctionSymbols {
         let symtab = match debug.is_of_host {
             false => Symtab::Copied(copy_names(&table, parsed.source())?),
             true => {
-                let (file, identity) = (debug.file.try_clone().map_err(failed)?, debug.stat.identity);
+                let (file, identity) =
+                    (debug.file.try_clone().map_err(|source| debug.read_error(source))?, debug.stat.identity);
                 Symtab::Debug { file, identity }
             }
         };

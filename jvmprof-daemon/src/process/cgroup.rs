@@ -35,7 +35,7 @@ pub struct Cgroup {
 pub struct ContainerRef {
     /// 64 hexadecimal digits; a name for LXC.
     pub id: String,
-    /// `docker`, `containerd`, `cri-o`, `podman` or `lxc`, if the path shows it.
+    /// One of `docker`, `containerd`, `cri-o`, `podman` and `lxc`, if the path shows it.
     pub runtime: Option<&'static str>,
 }
 
@@ -44,7 +44,7 @@ pub struct ContainerRef {
 pub struct PodRef {
     /// The pod's uid, with dashes, or the 32 digits of a static pod.
     pub uid: String,
-    /// `guaranteed`, `burstable` or `besteffort`.
+    /// One of `guaranteed`, `burstable` and `besteffort`.
     pub qos: &'static str,
 }
 

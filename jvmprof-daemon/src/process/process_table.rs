@@ -31,7 +31,8 @@ impl ProcessKey {
 pub struct Process {
     pub key: ProcessKey,
     pub pid: u32,
-    /// `start_boottime` of its `task_struct` in ns, from its first sample; `None` before that.
+    /// Value of `start_boottime` of its `task_struct` in ns, from its first sample; `None` before
+    /// that.
     start_ns: Option<u64>,
     /// Time of its last exec, in ns of `CLOCK_MONOTONIC`; `None` if it ran before the table.
     exec_ns: Option<u64>,
@@ -43,7 +44,7 @@ pub struct Process {
     /// Number that changes with its mappings.
     pub version: u64,
     info: Option<ProcessInfo>,
-    /// Its parent's cgroup, which is its own until it is moved: for children that end before they
+    /// Cgroup of its parent, which is its own until it is moved: for children that end before they
     /// are read.
     inherited_cgroup: Option<Arc<Cgroup>>,
     /// Time of the last read of `/proc/PID/maps` that replaced all mappings, in ns of

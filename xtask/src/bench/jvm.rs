@@ -115,7 +115,7 @@ pub(super) fn print(costs: &[JvmCost]) {
             cost.load,
             cost.jdk,
             summary.samples,
-            summary.complete as f64 * 100.0 / summary.samples.max(1) as f64,
+            summary.whole_percent(),
             cost.frames,
             number(cost.kernel_ns_per_sample),
             number(cost.daemon_cpu_ms_per_1000_samples),

@@ -23,20 +23,21 @@ mod perf;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchArgs {
-    /// Only the loads in JVMs
+    /// Measure only the loads in JVMs
     #[arg(long)]
     jvm: bool,
-    /// Only what it costs to read perf maps and unwind rows
+    /// Measure only the cost of reading perf maps and unwind rows
     #[arg(long, conflicts_with_all = ["jvm", "json"])]
     files: bool,
-    /// Only who names code right that is generated in turn at one address: jvmprof, perf,
+    /// Compare only the names of code that is generated in turn at one address: jvmprof, perf,
     /// profile-bee
     #[arg(long, conflicts_with_all = ["jvm", "files", "json"])]
     jit_alternate: bool,
-    /// Only the cost of this older program and of the one to measure, by turns on one running JVM
+    /// Compare only the cost of this older program and of the one to measure, by turns on one
+    /// running JVM
     #[arg(long, conflicts_with_all = ["jvm", "files", "jit_alternate", "json"], value_name = "OLD")]
     compare: Option<PathBuf>,
-    /// How often each program is measured at each frequency
+    /// Measurements of each program at each frequency
     #[arg(long, default_value_t = 5, requires = "compare", value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// The program to measure [default: a release build of this checkout]
@@ -79,6 +80,11 @@ impl RecordSummary {
     /// Returns the run time of the kernel program per sample that it took.
     pub(crate) fn kernel_ns_per_sample(&self) -> Option<f64> {
         per(self.kernel.run_time_ns as f64, self.kernel.taken)
+    }
+
+    /// Returns the share of samples whose stack is whole.
+    pub(crate) fn whole_percent(&self) -> f64 {
+        self.complete as f64 * 100.0 / self.samples.max(1) as f64
     }
 
     /// Returns the CPU time after the first sample, per thousand samples.
@@ -272,12 +278,11 @@ fn print(report: &BenchReport) {
     println!("\n depth  samples  whole %   lost  kernel ns/sample  daemon ms/1000  startup ms  peak MiB");
     for cost in &report.costs {
         let summary = &cost.summary;
-        let whole = summary.complete as f64 * 100.0 / summary.samples.max(1) as f64;
         println!(
             "{:>6} {:>8} {:>8.2} {:>6} {:>17} {:>15} {:>11} {:>9.1}",
             cost.depth,
             summary.samples,
-            whole,
+            summary.whole_percent(),
             summary.losses.values().sum::<u64>(),
             number(cost.kernel_ns_per_sample),
             number(cost.daemon_cpu_ms_per_1000_samples),

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
-use super::files;
+use super::{files, relative};
 
 const README_LINES: usize = 120;
 const README_COLUMNS: usize = 100;
@@ -77,11 +77,7 @@ impl Inventory {
     fn read(workspace: &Path) -> anyhow::Result<Self> {
         let mut found = Self::default();
         for file in files(workspace, &[""]) {
-            let path = file
-                .strip_prefix(workspace)
-                .with_context(|| format!("{} is outside of the checkout", file.display()))?
-                .display()
-                .to_string();
+            let path = relative(&file, workspace)?;
             let is_ours = path.contains("/src/") && path.ends_with(".rs");
             if is_ours {
                 let text = fs::read_to_string(&file).with_context(|| format!("reading {path}"))?;

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
-use super::files;
 use super::import_graph::ImportGraph;
+use super::{files, relative};
 use crate::paths;
 
 const MOST_LINES: usize = 500;
@@ -28,11 +28,7 @@ fn too_large(workspace: &Path, exceptions: &[(&str, &str)]) -> anyhow::Result<Ve
     for name in CRATES {
         let mut entries: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for file in files(&workspace.join(name), &[".rs"]) {
-            let path = file
-                .strip_prefix(workspace)
-                .with_context(|| format!("{} is outside of the checkout", file.display()))?
-                .display()
-                .to_string();
+            let path = relative(&file, workspace)?;
             let text = fs::read_to_string(&file).with_context(|| format!("reading {path}"))?;
             let lines = text.lines().count();
             if lines > MOST_LINES {

@@ -63,9 +63,9 @@ pub(crate) struct JvmRecording {
 /// The moment at which the recording begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recording {
-    /// Once the chain is compiled, where anything gets compiled.
+    /// The recording begins once the chain is compiled, where anything gets compiled.
     Warm,
-    /// From the JVM's first instruction on.
+    /// The recording begins with the JVM's first instruction.
     FromStart,
 }
 

@@ -52,12 +52,12 @@ pub(super) enum Instruction {
         descriptor: String,
     },
     InvokeDynamic,
-    /// `new`, `getstatic`, `putstatic`: the class is initialised.
+    /// Instructions `new`, `getstatic`, `putstatic`: the class is initialised.
     Initialise(String),
-    /// `checkcast`, `instanceof`, `anewarray`, `getfield` and their like: the class is resolved, so
-    /// perhaps loaded.
+    /// Instructions `checkcast`, `instanceof`, `anewarray`, `getfield` and their like: the class is
+    /// resolved, so perhaps loaded.
     Resolve(String),
-    /// `ldc` of a class, a method handle, a method type or a dynamic constant.
+    /// Instruction `ldc` of a class, a method handle, a method type or a dynamic constant.
     LoadConstant,
     /// Instructions that may make the JVM throw one of these exceptions (`java/lang/...`).
     Throws(&'static [&'static str]),

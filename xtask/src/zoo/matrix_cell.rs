@@ -64,7 +64,7 @@ pub(super) struct MatrixCell {
     pub(super) wrong_stacks: u64,
     /// Losses that the recording reports.
     pub(super) losses: BTreeMap<String, u64>,
-    /// Up to five examples of each kind of error.
+    /// Examples of each kind of error, five at most.
     pub(super) examples: BTreeMap<String, Vec<String>>,
     /// The error of a recording that failed.
     pub(super) error: Option<String>,

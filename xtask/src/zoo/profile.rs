@@ -29,7 +29,7 @@ pub(super) struct Frame {
     pub(super) bci: Option<u32>,
     /// The last component of its source file; empty if there is none.
     pub(super) file: String,
-    /// Inlined into the next frame.
+    /// True if it is inlined into the next frame.
     pub(super) is_inlined: bool,
     /// True for frames in the JVM's code caches: a Java method, one without a name, or the JVM's
     /// own code.
@@ -44,9 +44,9 @@ pub(super) enum Code {
     Stub(String),
     Native(String),
     Kernel(String),
-    /// `[unknown ...]`: a frame without a name.
+    /// A frame without a name: `[unknown ...]`.
     Unknown(String),
-    /// `[truncated: REASON]`: the stack isn't whole.
+    /// The end of a stack that isn't whole: `[truncated: REASON]`.
     Truncated(String),
 }
 

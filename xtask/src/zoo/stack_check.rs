@@ -13,7 +13,7 @@ use super::profile::{Code, Frame, JavaMethod, Stack, is_generated};
 /// A kind of error in a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Wrong {
-    /// There is no such class or method.
+    /// A class or method that doesn't exist.
     Name,
     /// The class file names another source file, or none.
     File,

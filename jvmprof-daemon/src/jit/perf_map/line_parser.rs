@@ -18,7 +18,7 @@ const MAX_ADDRESS: u64 = 1 << 56;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PerfMapLine<'a> {
     pub(super) start: u64,
-    /// In bytes, not zero; `start + size` is a user address.
+    /// Size in bytes, not zero; `start + size` is a user address.
     pub(super) size: u32,
     /// Name without line feeds and other control characters. Empty if the line has none.
     pub(super) name: Cow<'a, str>,
@@ -67,7 +67,7 @@ pub(super) struct LineSplitter {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum PartialLineState {
-    /// `partial` is all of the line that has been read.
+    /// All of the line that has been read is in `partial`.
     #[default]
     Whole,
     /// The line is longer than allowed.

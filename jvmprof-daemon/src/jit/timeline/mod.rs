@@ -39,7 +39,7 @@ const MAX_SUPERSEDED: usize = 64;
 pub struct CreationTime {
     pub after_ns: u64,
     pub since_ns: u64,
-    /// Another process may have written the entry: names from it are ambiguous.
+    /// True if another process may have written the entry: names from it are ambiguous.
     pub is_doubtful: bool,
 }
 
@@ -66,14 +66,14 @@ pub struct CodeMatch<'a> {
     pub name: &'a str,
     /// Start of the entry as written, even where a later one overlaps it.
     pub start: Avma,
-    /// In bytes, as written.
+    /// Size in bytes, as written.
     pub size: u64,
     /// Source lines, if the writer recorded them.
     pub lines: Option<&'a Arc<CodeLines>>,
     /// Unwind rows, if the writer recorded unwinding information.
     pub rows: Option<&'a Arc<CodeUnwindRows>>,
-    /// Another entry may have been there at that time, as far as the times of the entries are
-    /// known.
+    /// True if another entry may have been there at that time, as far as the times of the entries
+    /// are known.
     pub is_ambiguous: bool,
 }
 
@@ -81,7 +81,7 @@ pub struct CodeMatch<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InsertOutcome {
     New,
-    /// The same code is there already.
+    /// The same code was there already.
     Unchanged,
     /// The memory limit is reached: the addresses have no name from then on.
     OverLimit,

@@ -12,6 +12,7 @@
 pub mod directory;
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -36,7 +37,7 @@ pub(crate) const CHANGED: &str = "written anew while it was in use";
 pub struct DebugFileLocator {
     /// The root of the process that maps the file (`/proc/PID/root`), whatever namespace it is in.
     pub process_root: Option<PathBuf>,
-    /// Whether this host's root is searched, too.
+    /// True if this host's root is searched, too.
     pub host: bool,
     /// The cache of files from debuginfod: files called `BUILDID.debug`.
     pub downloads: Option<PathBuf>,
@@ -46,11 +47,11 @@ pub struct DebugFileLocator {
 #[derive(Debug)]
 pub struct DebugFile {
     pub file: File,
-    /// Its metadata before it was read.
+    /// Metadata before the file was read.
     pub stat: FileStat,
-    /// Its path on this host, for messages.
+    /// Path on this host, for messages.
     pub path: PathBuf,
-    /// Its path in its own root, against which its links are resolved.
+    /// Path in the file's own root, against which its links are resolved.
     pub place: PathBuf,
     /// True if it belongs to the host, not to a container: keeping it open keeps nothing of a
     /// container alive.
@@ -64,11 +65,23 @@ impl DebugFile {
     /// [`ElfError`] if it is another file by now, or was rewritten: what was read may have another
     /// build id then.
     pub fn check_unchanged(&self) -> Result<(), ElfError> {
-        let failed = |source| ElfError::Read { what: "a debug file".to_owned(), offset: 0, len: 0, source };
-        match FileStat::of(&self.file).map_err(failed)? == self.stat {
+        match FileStat::of(&self.file).map_err(|source| self.read_error(source))? == self.stat {
             true => Ok(()),
-            false => Err(ElfError::malformed("a debug file", CHANGED)),
+            false => Err(ElfError::malformed(self.path.display().to_string(), CHANGED)),
         }
+    }
+
+    /// Parses the file.
+    ///
+    /// # Errors
+    /// Those of [`ElfFile::parse`].
+    pub fn parse(&self) -> Result<ElfFile<RegularFile<'_>>, ElfError> {
+        ElfFile::parse(RegularFile::new(&self.file).map_err(|source| self.read_error(source))?)
+    }
+
+    /// Returns the error of a system call on the file.
+    pub(crate) fn read_error(&self, source: io::Error) -> ElfError {
+        ElfError::Read { what: self.path.display().to_string(), offset: 0, len: 0, source }
     }
 }
 

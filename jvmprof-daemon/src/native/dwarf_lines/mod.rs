@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use addr2line::{Context, LookupResult};
 use gimli::{Dwarf, EndianArcSlice, LittleEndian, SectionId};
 
-use crate::native::byte_source::{ByteSource, RegularFile};
+use crate::native::byte_source::ByteSource;
 use crate::native::debug_files::DebugFileLocator;
 use crate::native::elf::{ElfError, ElfFile};
 use crate::native::symbols::demangle::demangle;
@@ -75,8 +75,7 @@ impl DwarfLineTable {
             return Self::of_sections(file, path, places, limit).map(Some);
         }
         let Some(debug) = places.find(file, path) else { return Ok(None) };
-        let failed = |source| ElfError::Read { what: "a debug file".to_owned(), offset: 0, len: 0, source };
-        let parsed = ElfFile::parse(RegularFile::new(&debug.file).map_err(failed)?)?;
+        let parsed = debug.parse()?;
         if !has_dwarf(&parsed) {
             return Ok(None);
         }
@@ -94,8 +93,7 @@ impl DwarfLineTable {
         let mut left = limit;
         let mut dwarf = Dwarf::load(|id| read_section(file, id, &mut left))?;
         if let Some(supplementary) = places.supplementary(file, path) {
-            let failed = |source| ElfError::Read { what: "a dwz file".to_owned(), offset: 0, len: 0, source };
-            let parsed = ElfFile::parse(RegularFile::new(&supplementary.file).map_err(failed)?)?;
+            let parsed = supplementary.parse()?;
             dwarf.load_sup(|id| read_section(&parsed, id, &mut left))?;
             supplementary.check_unchanged()?;
         }

@@ -40,9 +40,9 @@ const MAX_NOTE_SECTIONS: usize = 16;
 /// The file's type (`e_type`), which decides at which addresses the loader maps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ElfKind {
-    /// `ET_EXEC`: runtime addresses are stated addresses.
+    /// An executable (`ET_EXEC`): runtime addresses are stated addresses.
     Executable,
-    /// `ET_DYN`: shared object or position-independent executable, mapped anywhere.
+    /// A shared object or position-independent executable (`ET_DYN`), mapped anywhere.
     Dynamic,
 }
 
@@ -51,7 +51,7 @@ pub enum ElfKind {
 pub struct LoadSegment {
     /// The start of its bytes in the file (`p_offset`).
     pub offset: FileOffset,
-    /// Its address as the file states it (`p_vaddr`).
+    /// Address as the file states it (`p_vaddr`).
     pub address: Svma,
     /// Bytes that come from the file (`p_filesz`).
     pub file_size: u64,
@@ -117,8 +117,8 @@ pub struct Section {
     pub size: u64,
     /// True with `SHF_EXECINSTR`.
     pub executable: bool,
-    /// `SHT_NOBITS`: the file doesn't hold its bytes (`.bss`; everything loadable in a separate
-    /// debug file).
+    /// True with `SHT_NOBITS`: the file doesn't hold its bytes (`.bss`; everything loadable in a
+    /// separate debug file).
     pub no_bits: bool,
     compressed: bool,
     /// Type (`sh_type`), a `SHT_*` value.

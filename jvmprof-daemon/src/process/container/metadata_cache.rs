@@ -1,4 +1,4 @@
-//! Metadata of containers that is known so far, shared by the pipeline and the query thread.
+//! Cache of containers' metadata, shared by the pipeline and the query thread.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,9 +38,9 @@ pub(super) enum RuntimeAvailability {
     NotDiscovered,
     /// No socket exists.
     NoSocket,
-    /// At least one runtime answers, or hasn't been queried yet.
+    /// A runtime answers, or hasn't been queried yet.
     Available,
-    /// None has answered since this time.
+    /// No runtime has answered since this time.
     Unresponsive(Instant),
 }
 

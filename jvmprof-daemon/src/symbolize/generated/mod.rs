@@ -99,8 +99,7 @@ impl JitNames {
         counts: &mut JitCounts,
     ) -> Result<Arc<Frame>, Arc<Frame>> {
         let AddressLookup { address, at_ns, .. } = lookup;
-        self.find_dump(lookup.process, shared, counts);
-        let map = Arc::clone(self.map.get_or_insert_with(|| new_map(lookup.process, shared)));
+        let map = self.open_files(lookup.process, shared, counts);
         let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
         let was_read = self.read_up_to(&mut map, at_ns, lookup.now_ns, counts);
         if was_read && !self.waiting.is_empty() {
@@ -197,9 +196,19 @@ impl JitNames {
         now_ns: u64,
         counts: &mut JitCounts,
     ) {
-        self.find_dump(process, shared, counts);
-        let map = Arc::clone(self.map.get_or_insert_with(|| new_map(process, shared)));
+        let map = self.open_files(process, shared, counts);
         map.lock().unwrap_or_else(PoisonError::into_inner).read_all(now_ns);
+    }
+
+    /// Opens the process's jitdump, if there is a new one, and returns its perf map.
+    fn open_files(
+        &mut self,
+        process: &Process,
+        shared: &JitShared,
+        counts: &mut JitCounts,
+    ) -> Arc<Mutex<ProcessPerfMap>> {
+        self.find_dump(process, shared, counts);
+        Arc::clone(self.map.get_or_insert_with(|| new_map(process, shared)))
     }
 
     /// Returns the named frame for one that had no name.

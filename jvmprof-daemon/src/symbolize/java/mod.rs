@@ -102,7 +102,7 @@ pub(in crate::symbolize) enum JvmState {
     Unchanged,
     /// The kernel tables are out of date.
     Changed,
-    /// It is a JVM that can't be read. Returned once for each reason.
+    /// A JVM that can't be read. Returned once for each reason.
     Unreadable(&'static str),
 }
 
