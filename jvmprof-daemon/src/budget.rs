@@ -1,9 +1,8 @@
-//! A share of the time for work that must not hold up other work: a token bucket.
+//! Token bucket of time, for work that must not delay other work.
 
 use std::time::{Duration, Instant};
 
-/// Time that may be spent on something: at most 1/`share` of the time that passes, and at most
-/// `burst` at once.
+/// Budget of time: at most 1/`share` of the time that passes, and at most `burst` at once.
 #[derive(Debug)]
 pub(crate) struct TimeBudget {
     share: u32,
@@ -14,12 +13,12 @@ pub(crate) struct TimeBudget {
 }
 
 impl TimeBudget {
-    /// A full budget.
+    /// Returns a full budget.
     pub(crate) fn new(share: u32, burst: Duration) -> Self {
         Self { share, burst, credit_ns: nanoseconds(burst), refilled: Instant::now() }
     }
 
-    /// Adds what was earned until `now`. Returns true if any time is left.
+    /// Adds the time earned until `now`. Returns true if any is left.
     pub(crate) fn has_time(&mut self, now: Instant) -> bool {
         let earned = nanoseconds(now.saturating_duration_since(self.refilled) / self.share);
         self.credit_ns = self.credit_ns.saturating_add(earned).min(nanoseconds(self.burst));

@@ -1,8 +1,8 @@
-//! A cache that forgets by generations: what was asked for since the last turn, and what was before
+//! Cache with two generations: entries that were used since the last turn, and those used before
 //! it.
 //!
-//! It costs an entry no more than its place in a table, where a cache that keeps the order of all
-//! uses takes some 250 bytes and a few hundred nanoseconds for each; what is lost is that order
+//! An entry costs no more than its slot in a table, where a cache that keeps the order of all uses
+//! takes some 250 bytes and a few hundred nanoseconds for each. In exchange, that order is lost
 //! within half of the cache.
 
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::types::FastHasher;
 
-/// At most so many bytes of what has been asked for lately.
+/// A cache with a limit of bytes and two generations.
 pub(crate) struct GenerationalCache<K, V> {
     /// The limit of each of the two generations.
     max_bytes: u64,
@@ -45,8 +45,9 @@ impl<K, V> std::fmt::Debug for GenerationalCache<K, V> {
 }
 
 impl<K: Eq + Hash, V: Clone> GenerationalCache<K, V> {
-    /// `bytes`: of both generations together. `idle`: what nobody has asked for so long is gone,
-    /// and for half of that time it stays if there is room. `weight`: what a value takes, in bytes.
+    /// Makes a cache. `bytes` is the limit of both generations together. An entry that wasn't used
+    /// for `idle` is evicted; for half of that time it stays unless the limit is reached. `weight`
+    /// returns the bytes of a value.
     pub(crate) fn new(bytes: u64, idle: Duration, weight: fn(&V) -> usize) -> Self {
         let inner =
             Inner { young: Generation::default(), old: Generation::default(), turned: Instant::now() };
@@ -65,7 +66,7 @@ impl<K: Eq + Hash, V: Clone> GenerationalCache<K, V> {
         Some(value)
     }
 
-    /// Keeps a value, unless there is one already.
+    /// Inserts a value, unless there is one already.
     pub(crate) fn insert(&self, key: K, value: V) {
         let bytes = self.bytes(&value);
         let mut inner = self.lock();
@@ -75,7 +76,7 @@ impl<K: Eq + Hash, V: Clone> GenerationalCache<K, V> {
         }
     }
 
-    /// Forgets each entry whose key isn't to be kept.
+    /// Removes each entry whose key isn't to be kept.
     pub(crate) fn retain(&self, keep: impl Fn(&K) -> bool) {
         let mut inner = self.lock();
         let Inner { young, old, .. } = &mut *inner;
@@ -89,7 +90,7 @@ impl<K: Eq + Hash, V: Clone> GenerationalCache<K, V> {
         }
     }
 
-    /// Forgets what nobody has asked for long. To be called now and then.
+    /// Evicts entries that weren't used for long. To be called now and then.
     pub(crate) fn turn_if_due(&self) {
         let mut inner = self.lock();
         if inner.turned.elapsed() >= self.turn_after {
@@ -97,7 +98,7 @@ impl<K: Eq + Hash, V: Clone> GenerationalCache<K, V> {
         }
     }
 
-    /// Bytes held, and how many may be.
+    /// Returns the bytes in use, and their limit.
     pub(crate) fn size(&self) -> (u64, u64) {
         let inner = self.lock();
         (inner.young.bytes + inner.old.bytes, 2 * self.max_bytes)
@@ -111,7 +112,7 @@ impl<K: Eq + Hash, V: Clone> GenerationalCache<K, V> {
         inner.young.entries.insert(key, value);
     }
 
-    /// With its place in a table that is three quarters full.
+    /// Returns the bytes of an entry, with its slot in a table that is three quarters full.
     fn bytes(&self, value: &V) -> u64 {
         ((self.weight)(value) + size_of::<(K, V)>() * 4 / 3) as u64
     }

@@ -1,14 +1,14 @@
-//! Equal values that many hold, held once.
+//! Interning: one shared copy of equal values.
 
 use std::collections::HashSet;
 use std::hash::Hash;
 use std::sync::Arc;
 
-/// New values, at least, before those that nobody else holds any more are removed.
+/// Least number of new values between two sweeps, which remove values without users.
 const SWEEP_AFTER: usize = 1024;
 
-/// Values that are shared by all who have an equal one. It is looked for those that nobody else
-/// holds any more when there are a quarter more than were held at the last look.
+/// Shared values. A sweep removes those without other users when there are a quarter more values
+/// than after the last sweep.
 #[derive(Debug)]
 pub(crate) struct Interner<T> {
     known: HashSet<Arc<T>>,
@@ -22,7 +22,7 @@ impl<T> Default for Interner<T> {
 }
 
 impl<T: Eq + Hash> Interner<T> {
-    /// The one that is held of those equal to `value`.
+    /// Returns the shared value that equals `value`.
     pub(crate) fn share(&mut self, value: Arc<T>) -> Arc<T> {
         if let Some(known) = self.known.get(&value) {
             return Arc::clone(known);

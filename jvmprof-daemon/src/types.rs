@@ -5,12 +5,12 @@ use std::fmt;
 
 pub use jvmprof_common::address::Avma;
 
-/// For maps that are asked several times a sample. It is seeded, but not made against keys that
-/// somebody chooses to collide: for keys of which each process has maps of its own, or few.
+/// Hasher of maps that are looked up several times a sample. It is seeded, but not safe against
+/// keys that are chosen to collide: for keys of which each process has maps of its own, or few.
 pub type FastHasher = foldhash::fast::RandomState;
 
-/// A stated virtual address: what an ELF file's own program headers and symbols speak of
-/// (`p_vaddr`, `st_value`).
+/// A stated virtual address: the one in an ELF file's own program headers and symbols (`p_vaddr`,
+/// `st_value`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Svma(pub u64);
 
@@ -32,8 +32,8 @@ pub struct BuildId {
 }
 
 impl BuildId {
-    /// The build id with these bytes; `None` if there are none or more than the 20 that the kernel
-    /// and linkers use.
+    /// Returns the build id with these bytes; `None` if there are none or more than the 20 that the
+    /// kernel and linkers use.
     pub fn new(id: &[u8]) -> Option<Self> {
         let mut bytes = [0; 20];
         if id.is_empty() || id.len() > bytes.len() {
@@ -43,8 +43,7 @@ impl BuildId {
         Some(Self { len: id.len() as u8, bytes })
     }
 
-    /// The build id that is written like this: pairs of hexadecimal digits, of either case; `None`
-    /// for anything else.
+    /// Parses pairs of hexadecimal digits, of either case; `None` for anything else.
     pub fn from_hex(text: &str) -> Option<Self> {
         let digit = |byte: &u8| char::from(*byte).to_digit(16).map(|digit| digit as u8);
         let pairs = text.as_bytes().chunks(2);

@@ -6,12 +6,12 @@ use std::process::Command;
 use crate::paths;
 use crate::run::run;
 
-/// As it is shipped.
+/// Builds the release binary.
 pub(crate) fn release() -> anyhow::Result<PathBuf> {
     build("release")
 }
 
-/// Almost as fast, and built in a fraction of the time.
+/// Builds the `fast` profile: almost as fast, in a fraction of the time.
 pub(crate) fn fast() -> anyhow::Result<PathBuf> {
     build("fast")
 }

@@ -31,22 +31,22 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Task {
     /// Rebuild the kernel programs and replace the committed object
-    Ebpf(ebpf::Args),
+    Ebpf(ebpf::EbpfArgs),
     /// Set up what the tests need and run every check and every test (as root)
-    Test(test::Args),
+    Test(test::TestArgs),
     /// Run collector, a demo JVM and the daemon on this machine (as root)
-    Demo(demo::Args),
+    Demo(demo::DemoArgs),
     /// Measure what profiling costs, and compare with perf (as root)
-    Bench(bench::Args),
+    Bench(bench::BenchArgs),
     /// Boot Debian's kernels under qemu: load every kernel program and unwind a JVM there
-    Kernels(kernels::Args),
+    Kernels(kernels::KernelsArgs),
     /// Check the stacks of oracle programs on many JDKs against their class files (as root)
-    Zoo(zoo::Args),
+    Zoo(zoo::ZooArgs),
     /// Compare profiles of allocation with what a program says that it allocates (as root)
     Allocation(allocation::Args),
     /// Build what is shipped: the static program, the Debian package, the image's root; try the
     /// package on a booted Debian
-    Package(package::Args),
+    Package(package::PackageArgs),
     /// Render the Helm chart and check it and the other manifests against Kubernetes's schemas
     Manifests,
     /// Kill the backend and the daemon, fill the disk, and account for every sample (as root)

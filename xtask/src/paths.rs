@@ -1,4 +1,4 @@
-//! Where things are in the checkout.
+//! Paths in the checkout.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -22,12 +22,12 @@ pub(crate) fn tools() -> PathBuf {
     target().join("tools")
 }
 
-/// What `cargo xtask zoo` gets and makes.
+/// Folder of JDKs and classes of `cargo xtask zoo`.
 pub(crate) fn zoo() -> PathBuf {
     target().join("zoo")
 }
 
-/// The part of it that JVMs with another root see too, at the same path.
+/// The part of [`zoo`] that JVMs with another root see at the same path.
 pub(crate) fn zoo_shared() -> PathBuf {
     zoo().join("shared")
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-/// Every .proto file of the house, relative to `proto/`.
+/// Every .proto file of the project, relative to `proto/`.
 const FILES: &[&str] = &[
     "perftools/profiles/profile.proto",
     "parca/profilestore/v1alpha1/profilestore.proto",
@@ -19,7 +19,7 @@ fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Where the generated code is committed.
+/// Folder of the committed generated code.
 pub(crate) fn committed() -> PathBuf {
     workspace().join("jvmprof-daemon/src/proto/generated")
 }

@@ -1,11 +1,11 @@
-//! Running other programs: what is run is shown, and an error says what was run.
+//! Running other programs. Commands are shown, and errors name the command that failed.
 
 use std::ffi::OsStr;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use anyhow::{Context as _, bail};
 
-/// The command as a person would type it, without its environment.
+/// Formats the command as a person would type it, without its environment.
 pub(crate) fn shown(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(quoted).collect::<Vec<_>>().join(" ")
@@ -32,18 +32,36 @@ pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Standard output of the command, without the blanks at its ends; fails unless the command
-/// succeeds.
-pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
+/// Runs the command and captures its output; fails unless it succeeds.
+pub(crate) fn captured(command: &mut Command) -> anyhow::Result<Output> {
     let line = shown(command);
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("starting `{line}`"))?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        bail!("`{line}` failed: {}: {}", output.status, said.trim());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!("`{line}` failed: {}: {}", output.status, stderr.trim());
     }
-    let text =
-        String::from_utf8(output.stdout).with_context(|| format!("the output of `{line}` isn't UTF-8"))?;
+    Ok(output)
+}
+
+/// Returns the standard output of the command, without the blanks at its ends; fails unless the
+/// command succeeds.
+pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
+    let output = captured(command)?;
+    let text = String::from_utf8(output.stdout)
+        .with_context(|| format!("reading the output of `{}` as UTF-8", shown(command)))?;
     Ok(text.trim().to_owned())
+}
+
+/// A child process that is killed when this value is dropped.
+#[derive(Debug)]
+pub(crate) struct KillOnDrop(pub(crate) Child);
+
+impl Drop for KillOnDrop {
+    fn drop(&mut self) {
+        // Both fail if it has ended already, which is as good.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 #[cfg(test)]
@@ -58,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_command_is_named_with_what_it_said() {
+    fn a_failing_command_is_named_with_its_errors() {
         let error = output(Command::new("sh").args(["-c", "echo no >&2; exit 3"])).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("exit status: 3: no"), "{text}");

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that has to hold on a commit, setup included.
+//! `cargo xtask test`: all checks and tests of a commit, setup included.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -23,11 +23,12 @@ use crate::soak;
 use crate::{allocation, zoo};
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// Trust that the machine has what the tests need
+pub(crate) struct TestArgs {
+    /// Skip the installation of what the tests need
     #[arg(long)]
     no_setup: bool,
-    /// Only rustfmt, clippy, unit tests and the unwinder's snapshots: needs neither root nor setup
+    /// Run only rustfmt, clippy, unit tests and the unwinder's snapshots: needs neither root nor
+    /// setup
     #[arg(long)]
     quick: bool,
 }
@@ -39,10 +40,10 @@ struct Count {
     failed: u64,
 }
 
-/// What the tests are told of the machine.
+/// Programs of this machine that tests use.
 #[derive(Debug)]
 struct Setup {
-    jdks: Vec<jdk::Jdk>,
+    jdks: Vec<jdk::InstalledJdk>,
     python: PathBuf,
     packages: PathBuf,
 }
@@ -59,7 +60,7 @@ impl Setup {
         Ok(Self { jdks: jdk::ensure()?, python: python::ensure()?, packages: test_packages::ensure()? })
     }
 
-    /// The variables that hand it to the tests.
+    /// Returns the environment variables through which tests get them.
     fn environment(&self) -> [(&'static str, String); 3] {
         [
             (jdk::TEST_JDKS, jdk::list(&self.jdks)),
@@ -132,7 +133,7 @@ impl Finished {
     }
 }
 
-pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn main(args: &TestArgs) -> anyhow::Result<ExitCode> {
     let mut suites = Suites::default();
     if args.quick {
         let setup = Setup::found();
@@ -186,7 +187,7 @@ fn clippy() -> anyhow::Result<()> {
     ebpf::clippy()
 }
 
-/// Licences, bans and sources always; advisories where their database can be had.
+/// Checks licences, bans and sources always; advisories where their database can be fetched.
 fn deny() -> anyhow::Result<()> {
     let deny = tools::CARGO_DENY.ensure()?;
     let command = |manifest: &Path, args: &[&str]| {
@@ -213,7 +214,7 @@ fn deny() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tests written for node: `*.test.mjs` of the daemon's page.
+/// Runs the tests written for node: `*.test.mjs` of the daemon's page.
 fn node_tests(count: &mut Count) -> anyhow::Result<()> {
     let mut files = Vec::new();
     find_node_tests(&paths::workspace().join("jvmprof-daemon"), &mut files)?;
@@ -289,12 +290,12 @@ fn test_binaries(package: &str) -> anyhow::Result<Vec<String>> {
     Ok(names)
 }
 
-/// An unoptimized daemon can't keep up with it.
-fn zoo_smoke(jdks: &[jdk::Jdk]) -> anyhow::Result<()> {
+/// Runs the zoo's short check with an optimized daemon: an unoptimized one can't keep up.
+fn zoo_smoke(jdks: &[jdk::InstalledJdk]) -> anyhow::Result<()> {
     zoo::smoke(&needed_jdks(jdks), &build::fast()?)
 }
 
-fn needed_jdks(jdks: &[jdk::Jdk]) -> Vec<jdk::Jdk> {
+fn needed_jdks(jdks: &[jdk::InstalledJdk]) -> Vec<jdk::InstalledJdk> {
     jdks.iter().filter(|jdk| jdk::NEEDED.contains(&jdk.feature)).cloned().collect()
 }
 
@@ -325,7 +326,7 @@ fn counted(command: &mut Command, count: &mut Count, read: fn(&str) -> Option<Co
     Ok(())
 }
 
-/// `test result: ok. 12 passed; 0 failed; 0 ignored; ...`
+/// Parses `test result: ok. 12 passed; 0 failed; 0 ignored; ...`.
 fn cargo_line(line: &str) -> Option<Count> {
     let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
     let number = |what: &str| {
@@ -335,7 +336,7 @@ fn cargo_line(line: &str) -> Option<Count> {
     Some(Count { passed: number(" passed")?, failed: number(" failed")? })
 }
 
-/// `# pass 3` and `# fail 0` of node's TAP summary.
+/// Parses `# pass 3` and `# fail 0` of node's TAP summary.
 fn node_line(line: &str) -> Option<Count> {
     let (what, number) = line.strip_prefix("# ")?.split_once(' ')?;
     let number = number.parse().ok()?;

@@ -71,8 +71,8 @@ fn array(text: &str) -> Result<Vec<String>, String> {
     value.get_ref().as_array().into_iter().flatten().map(flag_text).collect()
 }
 
-/// Returns a message for each variable that is almost named like an option's. Others' variables,
-/// such as Kubernetes's service links, begin with the prefix too.
+/// Returns a message for each variable that is almost named like an option's. Other programs'
+/// variables, such as Kubernetes's service links, have the prefix too.
 pub(super) fn misspelt(environment: &Environment, options: &[ConfigOption], file: &str) -> Vec<String> {
     let variables = options.iter().flat_map(|option| &option.variables);
     let names: Vec<&str> = variables.map(|name| &name[VARIABLE_PREFIX.len()..]).collect();

@@ -1,41 +1,41 @@
-//! Errors of a configuration, with the place that each of them is at.
+//! Errors of a configuration, with their locations.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// The command line and the configuration don't lead to settings.
+/// Error of loading settings from command line and configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The command line can't be parsed, or asks for help or the version, which are no errors.
+    /// The command line can't be parsed, or requests help or the version, which are no errors.
     #[error(transparent)]
     CommandLine(#[from] clap::Error),
     #[error(transparent)]
     Configuration(#[from] SettingsError),
-    /// Each setting is valid by itself, together they can't work.
+    /// Settings that are valid by themselves exclude each other.
     #[error("{0}")]
     Contradiction(String),
 }
 
-/// All problems of a configuration that can't be used, not just the first.
+/// All problems of an invalid configuration, not just the first.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", lines(.problems))]
 pub struct SettingsError {
-    /// At least one, in the order of the file, then of the environment.
+    /// Problems in the order of the file, then of the environment; at least one.
     pub problems: Vec<SettingProblem>,
 }
 
-/// One thing that is wrong.
+/// A problem with its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingProblem {
     pub location: SettingLocation,
-    /// The problem, and what would be right.
+    /// Text of the problem, with the valid alternatives.
     pub text: String,
 }
 
-/// The place where a setting is made.
+/// The location of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SettingLocation {
-    /// A place in the file: line and column count from 1, the column in characters.
+    /// A position in the file: line and column count from 1, the column in characters.
     File {
         path: PathBuf,
         line: usize,

@@ -47,7 +47,7 @@ pub(super) fn read(
     reader.settings
 }
 
-/// Returns the place of a byte.
+/// Returns the location of a byte.
 fn location(path: &Path, text: &str, at: usize) -> SettingLocation {
     let before = text.get(..at).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -63,7 +63,7 @@ struct ConfigFileReader<'a> {
     text: &'a str,
     options: &'a [ConfigOption],
     settings: BTreeMap<String, Setting>,
-    /// With the byte that each of them is at.
+    /// Problems with their byte offsets.
     problems: Vec<(usize, String)>,
 }
 
@@ -89,7 +89,7 @@ impl ConfigFileReader<'_> {
         }
     }
 
-    /// Returns true if names of options begin like this.
+    /// Returns true if this is the first part of options' names.
     fn is_group(&self, name: &str) -> bool {
         let mut rests = self.options.iter().filter_map(|option| option.name.strip_prefix(name));
         rests.any(|rest| rest.starts_with('-'))
@@ -152,7 +152,7 @@ impl ConfigFileReader<'_> {
     }
 }
 
-/// Returns the place of a table's field, or of the value itself.
+/// Returns the offset of a table's field, or of the value itself.
 fn start_of(value: &Spanned<DeValue<'_>>, field: Option<&str>) -> usize {
     let fields = value.get_ref().as_table();
     let field = field.and_then(|field| fields?.keys().find(|key| key.get_ref() == field));

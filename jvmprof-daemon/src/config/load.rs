@@ -27,12 +27,12 @@ pub struct SettingsScope {
 /// A command whose flags are settings.
 #[derive(Debug)]
 pub struct ConfigSchema {
-    /// With the variables of the flags, for help.
+    /// The command with the variables of the flags, for help.
     documented: Command,
-    /// Without them: to clap, an empty variable is a value.
+    /// The command without them: to clap, an empty variable is a value.
     parser: Command,
     scope: SettingsScope,
-    /// In the order of their definition, global ones last.
+    /// Options in the order of their definition, global ones last.
     options: Vec<ConfigOption>,
 }
 
@@ -64,12 +64,12 @@ impl ConfigSchema {
         example::example(&self.options)
     }
 
-    /// Parses a command line (with the program's name), with what the environment and the file say
-    /// as the defaults of its flags. Other subcommands have the variables of global flags alone.
+    /// Parses a command line (with the program's name); values of the environment and the file are
+    /// the defaults of its flags. Other subcommands have the variables of global flags alone.
     ///
     /// # Errors
-    /// The command line can't be parsed or asks for help; the file can't be read; it or the
-    /// environment has names or values that are wrong, or options that exclude each other.
+    /// The command line can't be parsed or requests help; the file can't be read; it or the
+    /// environment has invalid names or values, or options that exclude each other.
     pub fn load(
         &self,
         argv: &[OsString],

@@ -9,7 +9,7 @@ use clap::{Arg, ArgAction, Command};
 
 use super::relabel::RuleError;
 
-/// The beginning of each variable's name.
+/// Prefix of each variable's name.
 pub(super) const VARIABLE_PREFIX: &str = "JVMPROF_";
 
 /// A flag that is also a key of the file and an environment variable.

@@ -1,4 +1,4 @@
-//! Settings: the values that options have in the end, and where each of them comes from.
+//! Settings: the effective values of options, and their sources.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,15 +30,15 @@ impl fmt::Display for SettingSource {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Setting {
     pub source: SettingSource,
-    /// The values as the command line would have them; none if the option is unset.
+    /// Values in the command line's syntax; none if the option is unset.
     pub values: Vec<String>,
     pub is_secret: bool,
-    /// The place in the file or the environment that it comes from.
+    /// Location in the file or the environment.
     pub location: Option<SettingLocation>,
 }
 
 impl fmt::Display for Setting {
-    /// The values, those of secrets hidden.
+    /// Formats the values, those of secrets hidden.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.values.as_slice() {
             [] => f.write_str("unset"),
@@ -58,16 +58,16 @@ impl fmt::Debug for Setting {
 /// The settings of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// By the option's name.
+    /// Settings by the option's name.
     pub by_name: BTreeMap<String, Setting>,
-    /// The file that was read.
+    /// Path of the file.
     pub file: Option<PathBuf>,
-    /// One message for each variable that is almost the name of an option's.
+    /// Messages for variables that are almost named like an option's.
     pub misspelt_variables: Vec<String>,
 }
 
 impl Settings {
-    /// Returns a message that names flags, with the places of those that weren't given as flags.
+    /// Returns a message that names flags, with the locations of those that weren't given as flags.
     pub fn with_locations(&self, message: &str) -> String {
         let is_named = |name: &str| {
             let flag = format!("--{name}");

@@ -1,9 +1,9 @@
 //! Suggestions for misspelt names.
 
-/// Names that are less alike than this aren't suggested (Jaro-Winkler similarity).
+/// Least similarity of a suggested name (Jaro-Winkler).
 const MIN_SIMILARITY: f64 = 0.8;
 
-/// Returns the candidate that is most like a name, if one is.
+/// Returns the candidate that is most similar to a name, if one is.
 pub(super) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     candidates
         .into_iter()

@@ -1,4 +1,4 @@
-//! Settings of a small command: who wins, and what is said of what can't be.
+//! Settings of a small command: precedence, and messages about invalid ones.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -95,7 +95,7 @@ fn with_file(text: &str, more: &str, variables: &[(&str, &str)]) -> Result<Run, 
     load(format!("x serve --config {}{more}", file.path().display()).as_str(), variables)
 }
 
-/// The problems of a file, its name left out.
+/// Returns the problems of a file, without its name.
 fn problems(text: &str) -> Vec<String> {
     let file = file(text);
     let path = file.path().display().to_string();
@@ -192,7 +192,7 @@ fn tables_group_and_lists_have_many_forms() {
 }
 
 #[test]
-fn every_problem_is_told_with_its_place_and_the_nearest_name() {
+fn every_problem_is_reported_with_its_location_and_the_nearest_name() {
     assert_eq!(
         problems(
             "frequency = 0\n\n  push_intervall = '3s'\nway = 'locall'\n[store]\naddres = 'é'\nheaders = [1, [2]]\n"
@@ -219,7 +219,7 @@ fn every_problem_is_told_with_its_place_and_the_nearest_name() {
 }
 
 #[test]
-fn bad_variables_are_refused_by_name_and_misspelt_ones_told() {
+fn bad_variables_are_refused_by_name_and_misspelt_ones_reported() {
     let variables = [("JVMPROF_FREQUENCY", "many"), ("JVMPROF_WAY", "north")];
     let error = load("x serve", &variables).expect_err("two variables are bad").to_string();
     assert_eq!(
@@ -235,7 +235,7 @@ fn bad_variables_are_refused_by_name_and_misspelt_ones_told() {
 }
 
 #[test]
-fn of_two_that_exclude_each_other_the_one_said_more_explicitly_counts() {
+fn of_two_that_exclude_each_other_the_more_explicit_one_counts() {
     let text = "store-token-file = '/run/token'";
     let (args, _) = serve(&with_file(text, "", &[("JVMPROF_STORE_TOKEN", "17")]).expect("valid"));
     assert_eq!((args.store_token, args.store_token_file), (Some(17), None));
@@ -251,7 +251,7 @@ fn of_two_that_exclude_each_other_the_one_said_more_explicitly_counts() {
 }
 
 #[test]
-fn secrets_are_not_told() {
+fn secrets_are_hidden() {
     let run = with_file("store-token = 4711", "", &[]).expect("valid");
     assert_eq!(run.1.by_name["store-token"].to_string(), "(hidden)");
     assert!(!format!("{:?}", run.1).contains("4711"));
@@ -270,7 +270,7 @@ fn other_subcommands_have_the_variables_of_global_flags_alone() {
 }
 
 #[test]
-fn what_the_command_line_says_is_answered_first() {
+fn the_command_line_is_checked_first() {
     for line in ["x serve --help", "x serve --nonsense", "x --version", "x", "x serve --frequency 0"] {
         let error = load(line, &[("JVMPROF_FREQUENCY", "bad")]).expect_err(line);
         assert!(matches!(error, ConfigError::CommandLine(_)), "{line}: {error}");

@@ -1,10 +1,10 @@
-//! TOML values as flags have them.
+//! Conversion of TOML values to the flags' syntax.
 
 use serde::Deserialize;
 use toml::de::{DeValue, ValueDeserializer};
 use toml::{Spanned, Value};
 
-/// Returns a value as the command line would have it; a table is written as an inline one.
+/// Returns a value in the command line's syntax; a table is written as an inline one.
 ///
 /// # Errors
 /// Flags have no values of this type, or the number is out of range.

@@ -1,5 +1,5 @@
-//! Unwind rows of generated code, compiled from the `.eh_frame` that a jitdump records for each piece
-//! of code (`CODE_UNWINDING_INFO`).
+//! Unwind rows of generated code, compiled from the `.eh_frame` that a jitdump records for each
+//! piece of code (`CODE_UNWINDING_INFO`).
 
 use jvmprof_common::rows::{CfaRule, RbpRule, Row};
 use jvmprof_common::tables::PackedRule;
@@ -18,8 +18,8 @@ const REACH: u64 = 1 << 30;
 /// Unwind rows of one piece of code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CodeUnwindRows {
-    /// Rules by the offset in the code from which on they hold, in bytes. The default rule stands for
-    /// no row.
+    /// Rules by the offset in the code from which on they hold, in bytes. The default rule stands
+    /// for no row.
     rows: Box<[(u32, PackedRule)]>,
 }
 
@@ -27,8 +27,9 @@ impl CodeUnwindRows {
     /// Compiles the rows for the `size` bytes of code at `code`. Returns `None` if there are none.
     ///
     /// The section is written as if it were loaded after the code, at the next multiple of eight
-    /// (Linux `tools/perf/util/genelf.c`, `jit_write_elf`). V8 adds the size of its tables to that of
-    /// the code, so that a section with only one function is moved to where it describes this code.
+    /// (Linux `tools/perf/util/genelf.c`, `jit_write_elf`). V8 adds the size of its tables to that
+    /// of the code, so that a section with only one function is moved to where it describes this
+    /// code.
     pub fn compile(eh_frame: &[u8], code: u64, size: u32) -> Option<Self> {
         let end = code.checked_add(u64::from(size))?;
         let near = Svma(code.saturating_sub(REACH))..Svma(code.saturating_add(REACH));
@@ -109,8 +110,8 @@ mod tests {
 
     use super::*;
 
-    /// One function of `size` bytes that pushes a word at once and pops it before its last byte;
-    /// the section speaks of code that begins `distance` bytes before it.
+    /// Returns a section with one function of `size` bytes that pushes a word at once and pops it
+    /// before its last byte. The section describes code that begins `distance` bytes before it.
     fn section(size: u32, distance: i32) -> Vec<u8> {
         // Version 1, "zR", code alignment 1, data alignment -8, return address 16, pcrel sdata4;
         // CFA rsp + 8, ra at -8.
@@ -148,14 +149,14 @@ mod tests {
     }
 
     #[test]
-    fn code_behind_what_the_section_tells_of_has_no_row() {
+    fn code_after_the_functions_of_the_section_has_no_row() {
         let rows = CodeUnwindRows::compile(&section(20, 48), 0x7000_1000, 45).expect("rows");
         assert_eq!((cfa(&rows, 19), cfa(&rows, 20), cfa(&rows, 44)), (Some(8), None, None));
     }
 
-    /// Of node 20: 457 bytes that set up rbp at byte 18 and give it back 52 bytes behind that.
+    /// A section of node 20: 457 bytes that set up rbp at byte 18 and restore it 52 bytes later.
     #[test]
-    fn what_v8_writes_is_understood() {
+    fn v8s_section_is_compiled() {
         let section: Vec<u8> = [
             "1800000000000000037a4c520001781002ff1b0c0708900100000000",
             "20000000200000000cfeffffc9010000004f0e108602430d06740d07410e08520c06100000",

@@ -3,8 +3,8 @@
 //!
 //! A trampoline keeps no frame pointer, and has no unwinding information. But all are copies of the
 //! same few instructions (CPython Python/asm_trampoline.S), from which the unwind rows follow
-//! wherever they are: the return at the end pops the word eight bytes above the stack pointer of the
-//! call.
+//! wherever they are: the return at the end pops the word eight bytes above the stack pointer of
+//! the call.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,14 +16,14 @@ use crate::hotspot::ProcessMemory;
 use crate::process::{Backing, Process};
 use crate::types::Avma;
 
-/// `sub rsp, 8; call rcx; add rsp, 8; ret`.
+/// The instructions `sub rsp, 8; call rcx; add rsp, 8; ret`.
 const CODE: [u8; 11] = [0x48, 0x83, 0xec, 8, 0xff, 0xd1, 0x48, 0x83, 0xc4, 8, 0xc3];
 /// First instruction where CPython is built for Intel's CET.
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 /// Offsets in [`CODE`] between which the stack pointer is eight bytes lower.
 const LOWERED: (u32, u32) = (4, 10);
-/// Longest memory that is searched, in bytes: CPython's arenas have 64 KiB, and neighbours look like
-/// one mapping.
+/// Longest memory that is searched, in bytes: CPython's arenas have 64 KiB, and neighbours look
+/// like one mapping.
 const MAX_ARENA: u64 = 4 << 20;
 /// Most arenas of one process.
 const MAX_ARENAS: usize = 64;
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
     use crate::hotspot::RecordedMemory;
 
-    /// An arena as CPython fills it.
+    /// Returns an arena as CPython fills it.
     fn arena(lead: &[u8], distance: usize, size: usize) -> Vec<u8> {
         let code = [lead, &CODE].concat();
         let mut bytes = vec![0; size];

@@ -1,4 +1,4 @@
-//! One limit of memory for the entries of all processes' perf maps and jitdumps: any process can
+//! Memory limit shared by the entries of all processes' perf maps and jitdumps: any process can
 //! make its runtime write a lot.
 
 use std::sync::Arc;

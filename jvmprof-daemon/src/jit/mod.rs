@@ -1,10 +1,11 @@
-//! Names of generated code (JIT), as runtimes write them down for profilers: perf maps and jitdumps.
+//! Names of generated code (JIT), as runtimes write them down for profilers: perf maps and
+//! jitdumps.
 //!
-//! Such a file says which code is at an address *now*; a sample is from *then*. So [`timeline`]
-//! keeps the entries of a process with the times when they came and went, and answers which code
+//! Such a file describes the code at an address *now*; a sample is from *then*. So [`timeline`]
+//! keeps the entries of a process with the times when they came and went, and returns the code that
 //! was at an address at the time of a sample. [`perf_map`] and [`jitdump`] find, read and parse the
-//! two kinds of files, within [`memory_budget`] and a budget of CPU time. [`name_formats`] takes
-//! the markup of each runtime off the names. Code without frame pointers is unwound by
+//! two kinds of files, within [`memory_budget`] and a budget of CPU time. [`name_formats`] removes
+//! each runtime's markup from the names. Code without frame pointers is unwound by
 //! [`code_unwind_rows`] from jitdumps, and by the known instructions of [`cpython_trampolines`].
 //!
 //! HotSpot's code needs none of this: see [`crate::hotspot`]. Design: `docs/jit.md`.

@@ -124,8 +124,8 @@ fn hotspot(raw: &str) -> Option<CodeName<'_>> {
 fn is_type(text: &str) -> bool {
     let element = text.trim_end_matches("[]");
     let primitives = ["void", "boolean", "byte", "char", "short", "int", "long", "float", "double"];
-    // A class without a package is a type, too: only the method after it distinguishes it from other
-    // words.
+    // A class without a package is a type, too: only the method after it distinguishes it from
+    // other words.
     primitives.contains(&element) || (!element.is_empty() && !element.contains(['[', ']', ':', ',']))
 }
 

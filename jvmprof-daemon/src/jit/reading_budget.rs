@@ -1,7 +1,7 @@
-//! CPU time for reading the perf map and the jitdump of one process: a token bucket, since any
-//! process can make its runtime write a lot, again and again.
+//! Token bucket of CPU time for reading one perf map or jitdump, since any process can make its
+//! runtime write a lot, again and again.
 
-/// Reading a process's files takes at most 1/SHARE of a CPU in the long run.
+/// Divisor of the CPU time of one CPU: reading a file takes at most 1/SHARE of it in the long run.
 const SHARE: u64 = 5;
 /// CPU time that may be spent at once, in ns: enough for the large file of a process that ran
 /// before the profiler.
@@ -14,7 +14,7 @@ const MIN_TURN_NS: i64 = 4_000_000;
 /// Urgency of a turn of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadUrgency {
-    /// Another turn follows.
+    /// A turn that another one follows.
     Deferrable,
     /// Frames are named afterwards by the entries that have been read: the turn may overdraw the
     /// budget, and later turns pay for it.
@@ -23,7 +23,7 @@ pub(super) enum ReadUrgency {
     Unlimited,
 }
 
-/// CPU time that may be spent on the files of one process, on whichever thread.
+/// CPU time that may be spent on one file, on whichever thread.
 #[derive(Debug)]
 pub(super) struct ReadingBudget {
     /// CPU time left, in ns; negative after an overdraft.
@@ -73,7 +73,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     #[test]
-    fn what_is_read_in_the_long_run_is_a_share_of_a_cpu_whoever_asks() {
+    fn what_is_read_in_the_long_run_is_a_share_of_a_cpu_for_every_reader() {
         let (mut budget, mut bytes) = (ReadingBudget::default(), 0);
         for turn in 0..20_000 {
             let urgency = if turn % 1000 == 0 { ReadUrgency::Final } else { ReadUrgency::Deferrable };

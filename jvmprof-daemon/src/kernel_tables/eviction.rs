@@ -1,4 +1,4 @@
-//! Space in the kernel's tables: allocated, and freed by eviction.
+//! Allocation of space in the kernel's tables, and eviction.
 
 use std::time::Instant;
 
@@ -7,14 +7,15 @@ use jvmprof_common::tables::CHUNK_ROWS;
 use super::{Allocation, CodeTables, FileRows, FileTable, GRACE, PublishedProcess, RowsKey};
 
 impl CodeTables {
-    /// Allocates a table, in the place of those that no process uses. `None` if there is none, which may be
-    /// so for a moment only: see [`Self::evict_idle_processes`].
+    /// Allocates space for a table, after evicting those that no process uses if necessary. Returns
+    /// `None` if there is none, which may be so for a moment only: see
+    /// [`Self::evict_idle_processes`].
     pub(super) fn allocate(&mut self, rows: &FileRows) -> Option<Allocation> {
         self.reclaim();
         loop {
-            let room = self.allocate_free(rows);
-            if room.is_some() || !self.evict() {
-                return room;
+            let allocation = self.allocate_free(rows);
+            if allocation.is_some() || !self.evict() {
+                return allocation;
             }
         }
     }
@@ -41,9 +42,9 @@ impl CodeTables {
         None
     }
 
-    /// Frees the table that no process uses for the longest time; false if there is none.
+    /// Evicts the table that no process uses for the longest time; returns false if there is none.
     fn evict(&mut self) -> bool {
-        // For a grace period the kernel program may still look at what a process was told before.
+        // For a grace period the kernel program may still read what was published before.
         let unused = |table: &FileTable| table.users == 0 && table.last_used.elapsed() >= GRACE;
         let unused = self.files.iter().filter(|(_, table)| unused(table));
         let Some(key) = unused.min_by_key(|(_, table)| table.last_used).map(|(key, _)| *key) else {
@@ -57,9 +58,8 @@ impl CodeTables {
     }
 
     /// Evicts processes that weren't sampled for a while, the least recently sampled first, until
-    /// their tables leave space for this many chunks. They are published again when they are sampled
-    /// next. Returns true if there will be space in a
-    /// moment.
+    /// their tables leave space for this many chunks. They are published again when they are
+    /// sampled next. Returns true if there will be space in a moment.
     pub(super) fn evict_idle_processes(&mut self, chunks: u32) -> bool {
         loop {
             let unused = self.files.values().filter(|table| table.users == 0);
@@ -93,29 +93,29 @@ impl CodeTables {
         }
     }
 
-    pub(super) fn retire(&mut self, room: Allocation) {
-        self.retired.push((Instant::now(), room));
+    pub(super) fn retire(&mut self, allocation: Allocation) {
+        self.retired.push((Instant::now(), allocation));
     }
 
-    /// Frees what was replaced long enough ago.
+    /// Frees entries that were replaced long enough ago.
     pub(super) fn reclaim(&mut self) {
         let now = Instant::now();
         let old: Vec<Allocation> = self
             .retired
             .extract_if(.., |(at, _)| now.duration_since(*at) >= GRACE)
-            .map(|(_, room)| room)
+            .map(|(_, allocation)| allocation)
             .collect();
-        for room in old {
-            self.release(room);
+        for allocation in old {
+            self.release(allocation);
         }
     }
 
-    fn release(&mut self, room: Allocation) {
-        self.regions.release(room.regions);
-        self.numbers.release(room.numbers);
-        self.pages.release(room.pages);
-        self.chunks.release(room.chunks);
-        self.jvm_slots.release(room.jvms);
-        self.rules.release(&room.rules);
+    fn release(&mut self, allocation: Allocation) {
+        self.regions.release(allocation.regions);
+        self.numbers.release(allocation.numbers);
+        self.pages.release(allocation.pages);
+        self.chunks.release(allocation.chunks);
+        self.jvm_slots.release(allocation.jvms);
+        self.rules.release(&allocation.rules);
     }
 }

@@ -1,12 +1,12 @@
-//! Which parts of a kernel array are in use.
+//! Free list of a kernel array.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Allots stretches of an array; the first gap that fits.
+/// First-fit allocator of an array's ranges.
 #[derive(Debug)]
 pub(super) struct Extents {
-    /// Free stretches: length by start. Neighbours are merged.
+    /// Free ranges: length by start. Neighbours are merged.
     free: BTreeMap<u32, u32>,
     used: u32,
 }
@@ -18,7 +18,7 @@ impl Extents {
         extents
     }
 
-    /// A free stretch of this length; `None` if there is none.
+    /// Allocates a range of this length; `None` if there is none.
     pub(super) fn take(&mut self, length: u32) -> Option<Range<u32>> {
         let (&start, &free) = self.free.iter().find(|(_, free)| **free >= length)?;
         self.free.remove(&start);
@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn released_neighbours_become_one_stretch_again() {
         let mut extents = Extents::new(1..11);
-        let parts: Vec<_> = (0..5).map(|_| extents.take(2).expect("there is room")).collect();
+        let parts: Vec<_> = (0..5).map(|_| extents.take(2).expect("there is space")).collect();
         assert_eq!((extents.take(1), extents.used()), (None, 10));
         for index in [0, 2, 1, 4, 3] {
             extents.release(parts[index].clone());

@@ -2,11 +2,11 @@
 //! layouts of JVMs, kept filled within their limits.
 //!
 //! [`CodeTables::publish`] writes a process's regions, [`CodeTables::add_file`] a file's rows (made
-//! by [`FileRows`]), [`CodeTables::add_jvm`] a JVM. [`CodeTables::row`] reads a row back for
-//! whoever walks a stack in user space.
+//! by [`FileRows`]), [`CodeTables::add_jvm`] a JVM. [`CodeTables::row`] reads a row back for a walk
+//! in user space.
 //!
-//! A file's rows are packed once and shared by all processes that map it; they stay until their
-//! place is needed by others: first those leave that no process maps, then those of processes that
+//! A file's rows are packed once and shared by all processes that map it. They stay until their
+//! space is needed: first those are evicted that no process maps, then those of processes that
 //! aren't sampled. A process's regions are written to fresh entries and switched to at once, so
 //! that the kernel program never sees half a process.
 
@@ -38,14 +38,15 @@ use packed_rows::{PackedRows, RuleTable};
 /// a walk takes.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// The time after which rows that found no space are tried again, if nothing was evicted for them.
+/// The time after which rows that were refused for lack of space are tried again, if nothing was
+/// evicted for them.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 /// The time without samples after which a process may be evicted.
 const IDLE_AFTER: Duration = Duration::from_secs(60);
-/// The same for those that will hardly ever find any.
+/// The time after which rows that hardly ever fit are tried again.
 const RETRY_TOO_LARGE_AFTER: Duration = Duration::from_secs(3600);
 
-/// Counts of what is in the kernel's tables, and of what found no space there.
+/// Counters of the kernel's tables, and of rows that they have no space for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableCounts {
     /// Files whose rows are in the tables now.
@@ -53,21 +54,22 @@ pub struct TableCounts {
     /// Bytes that rows take there now.
     pub row_bytes: u64,
     pub rules: u64,
-    /// Tables that left to make room.
+    /// Tables that were evicted.
     pub evicted: u64,
-    /// Files and JVMs whose rows found no room: their frames are walked by the daemon.
+    /// Files and JVMs whose rows were refused for lack of space: their frames are walked by the
+    /// daemon.
     pub no_room: u64,
     /// Processes that could not be published, by lack of space or a refusal: their samples are
     /// walked by the daemon.
     pub unpublished_processes: u64,
-    /// Rows, or functions with theirs, that had to be left out: too far from the file's first, or
-    /// too long to evaluate.
+    /// Rows, or functions with theirs, that were left out: too far from the file's first, or too
+    /// long to evaluate.
     pub refused_rows: u64,
     /// Times that a process was published.
     pub published: u64,
 }
 
-/// One stretch of a process's code.
+/// One region of a process's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeRegion {
     pub start: u64,
@@ -79,7 +81,7 @@ pub struct CodeRegion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RowsKey {
     File(FileKey),
-    /// CPython's trampolines in memory like this: see
+    /// CPython's trampolines in memory with this hash: see
     /// [`crate::jit::cpython_trampolines::Trampolines::identity`].
     Trampolines(u64),
 }
@@ -87,16 +89,16 @@ pub enum RowsKey {
 /// The way to unwind a region of code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegionCode {
-    /// By the rows of a file; `bias` is what an address has more than the file's own.
+    /// Rows of a file.
     File {
         file: RowsKey,
         bias: u64,
     },
     FramePointer,
-    /// By the frame pointer, as long as nothing else is known.
+    /// Frame pointers, until other rules are published.
     Generated,
     Hotspot,
-    /// Not in the kernel program: its samples are left to the daemon.
+    /// The daemon: the kernel program leaves samples here to it.
     Deferred,
 }
 
@@ -111,8 +113,8 @@ pub struct CodeTables {
     jvm_slots: Extents,
     rules: RuleTable,
     files: HashMap<RowsKey, FileTable>,
-    /// Those whose rows found no room, and when to try again.
-    without_room: HashMap<RowsKey, Instant>,
+    /// Rows that were refused for lack of space, and when to try again.
+    refused: HashMap<RowsKey, Instant>,
     retry_after: Duration,
     /// Processes whose regions were evicted: they are published again when they are sampled.
     evicted: HashSet<ProcessKey>,
@@ -127,7 +129,7 @@ pub struct CodeTables {
 #[derive(Debug)]
 struct FileTable {
     number: u32,
-    /// The number of its first page, of those of its code.
+    /// Number of the first page of its code.
     first_page: u64,
     allocation: Allocation,
     users: u32,
@@ -151,7 +153,7 @@ struct PublishedProcess {
     pid: u32,
     regions: Range<u32>,
     files: Vec<RowsKey>,
-    /// Files that it was published without, since their rows are missing.
+    /// Files without rows when it was published.
     missing: Vec<RowsKey>,
     jvm: Option<JvmTable>,
     sampled: Instant,
@@ -167,11 +169,11 @@ struct JvmTable {
 impl CodeTables {
     pub fn new(kernel: BpfMaps) -> Self {
         let sizes = kernel.sizes();
-        Self::with_room(kernel, sizes)
+        Self::with_limits(kernel, sizes)
     }
 
-    /// Of each of the kernel's tables no more than these entries are used.
-    pub fn with_room(kernel: BpfMaps, sizes: MapSizes) -> Self {
+    /// Makes tables that use no more than these entries of the kernel's.
+    pub fn with_limits(kernel: BpfMaps, sizes: MapSizes) -> Self {
         Self {
             regions: Extents::new(0..sizes.regions),
             // RowTable 0 is none.
@@ -183,7 +185,7 @@ impl CodeTables {
             kernel,
             rules: RuleTable::new(u32::from(NO_RULE) + 1..MAX_RULES),
             files: HashMap::new(),
-            without_room: HashMap::new(),
+            refused: HashMap::new(),
             retry_after: RETRY_AFTER,
             evicted: HashSet::new(),
             idle_after: IDLE_AFTER,
@@ -204,10 +206,10 @@ impl CodeTables {
         }
     }
 
-    /// Returns true if the tables have this file's rows, or can't have them for now.
-    pub fn knows(&self, file: &RowsKey) -> bool {
-        let may_have_room = || self.without_room.get(file).is_none_or(|until| *until <= Instant::now());
-        self.files.contains_key(file) || !may_have_room()
+    /// Returns true if the tables have this file's rows, or can't take them for now.
+    pub fn holds_or_refuses(&self, file: &RowsKey) -> bool {
+        let may_fit = || self.refused.get(file).is_none_or(|until| *until <= Instant::now());
+        self.files.contains_key(file) || !may_fit()
     }
 
     /// Adds a file's rows.
@@ -217,7 +219,7 @@ impl CodeTables {
         }
         let (is_too_large, chunks) = (rows.has_too_many_rules(), rows.len().div_ceil(CHUNK_ROWS));
         if let Some(table) = self.write_table(rows) {
-            self.without_room.remove(&file);
+            self.refused.remove(&file);
             self.files.insert(file, table);
             return;
         }
@@ -228,11 +230,11 @@ impl CodeTables {
         } else {
             self.retry_after
         };
-        let is_known = self.without_room.insert(file, Instant::now() + retry_after).is_some();
+        let is_known = self.refused.insert(file, Instant::now() + retry_after).is_some();
         self.counts.no_room += u64::from(!is_known);
     }
 
-    /// Notes that a process was sampled. Returns true if it was evicted, and is to be published
+    /// Records that a process was sampled. Returns true if it was evicted, and is to be published
     /// again.
     pub fn touch(&mut self, key: ProcessKey) -> bool {
         if let Some(process) = self.processes.get_mut(&key) {
@@ -241,16 +243,16 @@ impl CodeTables {
         !self.evicted.is_empty() && self.evicted.remove(&key)
     }
 
-    /// The processes that lack the rows of a file for which there is space or may be by now: to be
-    /// published again.
+    /// Returns the processes that lack the rows of a file for which there is space or may be by
+    /// now: to be published again.
     pub fn lacking(&self) -> impl Iterator<Item = ProcessKey> {
-        let may_be_there = |file: &RowsKey| self.files.contains_key(file) || !self.knows(file);
+        let may_be_there = |file: &RowsKey| self.files.contains_key(file) || !self.holds_or_refuses(file);
         let lacks = move |process: &PublishedProcess| process.missing.iter().any(may_be_there);
         self.processes.iter().filter(move |(_, process)| lacks(process)).map(|(key, _)| *key)
     }
 
     /// Publishes a JVM's own code: its layout, and the rows of its stubs by their distance from the
-    /// code cache's begin.
+    /// code cache's start.
     pub fn add_jvm(&mut self, key: ProcessKey, jvm: &Jvm, rows: FileRows) {
         let old = self.processes.get_mut(&key).and_then(|process| process.jvm.take());
         let slot = old.as_ref().map(|old| old.slot).or_else(|| Some(self.jvm_slots.take(1)?.start));
@@ -278,7 +280,7 @@ impl CodeTables {
         process.jvm = Some(JvmTable { slot, value, table });
     }
 
-    /// The JVM's layout as it was published, if it was.
+    /// Returns the JVM's published layout, if there is one.
     pub fn jvm(&self, key: ProcessKey) -> Option<&Jvm> {
         Some(&self.processes.get(&key)?.jvm.as_ref()?.value)
     }
@@ -287,14 +289,14 @@ impl CodeTables {
     pub fn publish(&mut self, key: ProcessKey, pid: u32, start_ns: u64, regions: &[CodeRegion]) {
         self.reclaim();
         let count = regions.len() as u32;
-        let room = if count < MAX_REGIONS { self.regions.take(count) } else { None };
-        let Some(room) = room else {
+        let allocation = if count < MAX_REGIONS { self.regions.take(count) } else { None };
+        let Some(allocation) = allocation else {
             self.counts.unpublished_processes += 1;
             self.kernel.remove_process(pid);
             return;
         };
         let (mut files, mut missing) = (Vec::new(), Vec::new());
-        for (index, region) in room.clone().zip(regions) {
+        for (index, region) in allocation.clone().zip(regions) {
             let region = self.region(region, &mut files, &mut missing);
             if let Err(error) = self.kernel.set_region(index, region) {
                 tracing::warn!(%error, "a region can't be published to the kernel program");
@@ -304,7 +306,7 @@ impl CodeTables {
         let start_ticks = start_ns / NS_PER_TICK;
         self.epoch = self.epoch.wrapping_add(1);
         let epoch = self.epoch;
-        let entry = ProcessEntry { start_ticks, first_region: room.start, regions: count, jvm, epoch };
+        let entry = ProcessEntry { start_ticks, first_region: allocation.start, regions: count, jvm, epoch };
         if let Err(error) = self.kernel.set_process(pid, entry) {
             tracing::debug!(pid, %error, "a process can't be published to the kernel program");
             self.counts.unpublished_processes += 1;
@@ -313,14 +315,14 @@ impl CodeTables {
         let jvm = self.processes.get_mut(&key).and_then(|process| process.jvm.take());
         if let Some(old) = self.processes.insert(
             key,
-            PublishedProcess { pid, regions: room, files, missing, jvm, sampled: Instant::now() },
+            PublishedProcess { pid, regions: allocation, files, missing, jvm, sampled: Instant::now() },
         ) {
             self.leave(&old.files);
             self.retire(Allocation { regions: old.regions, ..Allocation::default() });
         }
     }
 
-    /// Forgets all other processes.
+    /// Removes all other processes.
     pub fn retain(&mut self, is_alive: impl Fn(ProcessKey) -> bool) {
         let gone: Vec<_> = self.processes.extract_if(|key, _| !is_alive(*key)).collect();
         for (_, process) in gone {
@@ -341,7 +343,7 @@ impl CodeTables {
         let is_lacked =
             |file: &RowsKey| self.processes.values().any(|process| process.missing.contains(file));
         let now = Instant::now();
-        self.without_room.retain(|file, until| *until > now || is_lacked(file));
+        self.refused.retain(|file, until| *until > now || is_lacked(file));
     }
 
     fn region(
@@ -363,7 +365,7 @@ impl CodeTables {
                     (Region::ROWS, table.number, bias)
                 }
                 None => {
-                    if self.without_room.contains_key(&file) {
+                    if self.refused.contains_key(&file) {
                         missing.push(file);
                     }
                     (Region::ROWS_MISSING, 0, bias)
@@ -373,44 +375,44 @@ impl CodeTables {
         Region { start: region.start, end: region.end, bias, table, kind }
     }
 
-    /// `None` if there is no room.
+    /// Writes a file's rows; `None` if there is no space.
     fn write_table(&mut self, rows: FileRows) -> Option<FileTable> {
         if rows.has_too_many_rules() {
             return None;
         }
-        let room = self.allocate(&rows)?;
-        let (number, refused) = (room.numbers.start, rows.refused());
+        let allocation = self.allocate(&rows)?;
+        let (number, refused) = (allocation.numbers.start, rows.refused());
         let packed = rows.renumbered(&self.rules);
         let first_page = packed.first_page;
-        if let Err(error) = self.write(&packed, &room) {
+        if let Err(error) = self.write(&packed, &allocation) {
             tracing::warn!(%error, "unwind rows can't be published to the kernel program");
-            self.retire(room);
+            self.retire(allocation);
             return None;
         }
         self.counts.refused_rows += refused;
-        Some(FileTable { number, first_page, allocation: room, users: 0, last_used: Instant::now() })
+        Some(FileTable { number, first_page, allocation, users: 0, last_used: Instant::now() })
     }
 
-    fn write(&mut self, packed: &PackedRows, room: &Allocation) -> Result<(), SamplerError> {
+    fn write(&mut self, packed: &PackedRows, allocation: &Allocation) -> Result<(), SamplerError> {
         while let Some((number, rule)) = self.rules.new.last() {
             self.kernel.set_rule(*number, *rule)?;
             self.rules.new.pop();
         }
-        for (index, rows) in room.chunks.clone().zip(packed.rows.chunks(CHUNK_ROWS)) {
+        for (index, rows) in allocation.chunks.clone().zip(packed.rows.chunks(CHUNK_ROWS)) {
             let mut chunk = [0; CHUNK_ROWS];
             chunk[..rows.len()].copy_from_slice(rows);
             self.kernel.set_chunk(index, chunk)?;
         }
-        let first_row = room.chunks.start * CHUNK_ROWS as u32;
+        let first_row = allocation.chunks.start * CHUNK_ROWS as u32;
         let ends = packed.pages.iter().skip(1).copied().chain([packed.rows.len() as u32]);
-        for ((index, first), end) in room.pages.clone().zip(&packed.pages).zip(ends) {
+        for ((index, first), end) in allocation.pages.clone().zip(&packed.pages).zip(ends) {
             self.kernel.set_page(index, RowPage { first: first_row + first, rows: end - first })?;
         }
         let table = RowTable {
             first_page: packed.first_page,
             pages: packed.pages.len() as u32,
-            index: room.pages.start,
+            index: allocation.pages.start,
         };
-        self.kernel.set_table(room.numbers.start, table)
+        self.kernel.set_table(allocation.numbers.start, table)
     }
 }

@@ -9,17 +9,17 @@ use jvmprof_common::tables::{NO_RULE, PAGE_SHIFT, PackedRule, RowPage, pack_row}
 use super::free_extents::Extents;
 use crate::types::FastHasher;
 
-/// Different rules that one file may have: eight such files fill the kernel's table. rustc's
+/// Maximum number of different rules of one file: eight such files fill the kernel's table. rustc's
 /// library has 700.
 const MAX_FILE_RULES: usize = 2048;
 
-/// The kernel's table of rules: which are there, by how many tables each is used. Number 0 is no
-/// rule.
+/// Allocation of the kernel's table of rules, with the number of tables that use each. Number 0 is
+/// no rule.
 #[derive(Debug)]
 pub(super) struct RuleTable {
     numbers: HashMap<PackedRule, SharedRule>,
     free: Extents,
-    /// Rules that the kernel's table hasn't got yet.
+    /// Rules that aren't in the kernel's table yet.
     pub(super) new: Vec<(u32, PackedRule)>,
 }
 
@@ -31,12 +31,13 @@ struct SharedRule {
 }
 
 impl RuleTable {
-    /// `numbers`: those that the kernel's table has, without [`NO_RULE`].
+    /// Makes an empty table. `numbers` are those of the kernel's table, without [`NO_RULE`].
     pub(super) fn new(numbers: Range<u32>) -> Self {
         Self { numbers: HashMap::new(), free: Extents::new(numbers), new: Vec::new() }
     }
 
-    /// Takes in the different rules of a table, all or none; false if there is no room for them.
+    /// Adds the different rules of a table, all or none; returns false if there is no space for
+    /// them.
     pub(super) fn take(&mut self, rules: &[PackedRule]) -> bool {
         for (index, rule) in rules.iter().enumerate() {
             if let Some(known) = self.numbers.get_mut(rule) {
@@ -54,7 +55,7 @@ impl RuleTable {
         true
     }
 
-    /// A table that had these rules is gone.
+    /// Releases the rules of a table that was removed.
     pub(super) fn release(&mut self, rules: &[PackedRule]) {
         for rule in rules {
             let Some(known) = self.numbers.get_mut(rule) else { continue };
@@ -68,7 +69,7 @@ impl RuleTable {
         }
     }
 
-    /// [`NO_RULE`] for a rule that isn't there.
+    /// Returns a rule's number; [`NO_RULE`] for one that isn't there.
     fn number(&self, rule: &PackedRule) -> u16 {
         self.numbers.get(rule).map_or(NO_RULE, |known| known.number)
     }
@@ -87,7 +88,7 @@ struct OwnRules {
 }
 
 impl OwnRules {
-    /// [`NO_RULE`] beyond [`MAX_FILE_RULES`].
+    /// Returns a rule's number; [`NO_RULE`] beyond [`MAX_FILE_RULES`].
     fn number(&mut self, rule: PackedRule) -> u16 {
         if let Some(number) = self.numbers.get(&rule) {
             return *number;
@@ -103,8 +104,7 @@ impl OwnRules {
     }
 }
 
-/// The rows of one file or JVM, with rules of their own: made without a look at the kernel's
-/// tables.
+/// The rows of one file or JVM, with rules of their own, independent of the kernel's tables.
 #[derive(Debug, Default)]
 pub struct FileRows {
     pub(super) rows: PackedRows,
@@ -113,8 +113,8 @@ pub struct FileRows {
 }
 
 impl FileRows {
-    /// `rows` hands rows on in order of their addresses, each by its first address and the first
-    /// one behind it.
+    /// Packs rows. `rows` passes them on in order of their addresses, each by its first address and
+    /// the first one after it.
     pub fn new(rows: impl FnOnce(&mut dyn FnMut(u64, u64, Row))) -> Self {
         let mut file = Self::default();
         rows(&mut |start, end, row| {
@@ -131,14 +131,14 @@ impl FileRows {
         file
     }
 
-    /// Of which so many rows, or functions with theirs, were left out before.
+    /// Sets the number of rows, or functions with theirs, that were left out before.
     #[must_use]
     pub fn without(mut self, refused: u64) -> Self {
         self.refused += refused;
         self
     }
 
-    /// How many rows there are.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         self.rows.rows.len()
     }
@@ -147,29 +147,28 @@ impl FileRows {
         self.rows.rows.is_empty()
     }
 
-    /// Whether it has more different rules than one file may have; there are no rows then.
+    /// Returns whether it has more different rules than one file may have; there are no rows then.
     pub fn has_too_many_rules(&self) -> bool {
         self.rules.are_too_many
     }
 
-    /// The different rules.
+    /// Returns the different rules.
     pub(super) fn rules(&self) -> &[PackedRule] {
         &self.rules.list
     }
 
-    /// Rows that were left out.
+    /// Returns the number of rows that were left out.
     pub(super) fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Bytes that they take in the kernel's tables, with their pages and the rules that no other
-    /// file has.
+    /// Returns the bytes in the kernel's tables, with pages and the rules that no other file has.
     pub fn size_bytes(&self) -> usize {
         let pages = self.rows.pages.len() * size_of::<RowPage>();
         self.rows.rows.len() * size_of::<u32>() + pages + self.rules.list.len() * size_of::<PackedRule>()
     }
 
-    /// With the rules' numbers in the kernel's table, where they are by now, and the rules.
+    /// Converts rules to the kernel's numbers, after [`RuleTable::take`].
     pub(super) fn renumbered(mut self, rules: &RuleTable) -> PackedRows {
         let own = std::iter::once(NO_RULE).chain(self.rules.list.iter().map(|rule| rules.number(rule)));
         let numbers: Vec<u16> = own.collect();
@@ -188,18 +187,18 @@ pub(super) struct PackedRows {
     /// Index of each page's first row.
     pub(super) pages: Vec<u32>,
     pub(super) rows: Vec<u32>,
-    /// Where the rows end, and the rule in force there.
+    /// End of the rows, and the rule in force there.
     end: u64,
     last: u16,
 }
 
-/// Pages from a file's first row on, at most.
+/// Maximum number of pages, from a file's first row on.
 const MAX_PAGES: u64 = 1 << 19;
 
 impl PackedRows {
-    /// Appends a row that holds from `start` to `end`, in order of addresses. What overlaps an
-    /// earlier one is left out; between rows there is no rule. False if it lies too far from the
-    /// first.
+    /// Appends a row that holds from `start` to `end`, in order of addresses. A part that overlaps
+    /// an earlier one is left out; between rows there is no rule. Returns false if it lies too far
+    /// from the first.
     fn push(&mut self, start: u64, end: u64, row: &Row, rules: &mut OwnRules) -> bool {
         let start = if self.pages.is_empty() { start } else { start.max(self.end) };
         if start >= end {
@@ -220,7 +219,7 @@ impl PackedRows {
         true
     }
 
-    /// To the end of the last page there is nothing more.
+    /// Fills the last page with no rule.
     fn finish(&mut self) {
         let mask = (1 << PAGE_SHIFT) - 1;
         if self.end & mask != 0 {
@@ -228,7 +227,7 @@ impl PackedRows {
         }
     }
 
-    /// A rule from `start`, where the rows end so far, to `end`.
+    /// Appends a rule from `start`, where the rows end so far, to `end`.
     fn hold(&mut self, start: u64, end: u64, rule: u16) {
         let mut at = start;
         while at < end {
@@ -302,7 +301,7 @@ mod tests {
         assert!(packed.rows.len() <= packed.pages.len() + 6, "{} rows", packed.rows.len());
     }
 
-    /// Of whole files, at each row's first and last address.
+    /// Compares whole files, at each row's first and last address.
     #[test]
     fn packed_rows_of_real_files_are_the_files_rows() {
         let own = std::env::current_exe().expect("a test has a program");
@@ -335,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_too_many_rules_takes_none_of_the_others_room() {
+    fn a_file_with_too_many_rules_takes_none_of_the_others_space() {
         let with = |rules: u64| {
             FileRows::new(|handle| {
                 (0..rules).for_each(|n| handle(n * 16, n * 16 + 16, row(8 * n as i32)));
@@ -354,7 +353,7 @@ mod tests {
         assert!(rules.take(&[rule(8), rule(16)]) && rules.take(&[rule(16), rule(24)]));
         let numbers = [8, 16, 24].map(|offset| rules.number(&rule(offset)));
         assert_eq!((numbers, rules.new.len()), ([1, 2, 3], 3));
-        assert!(!rules.take(&[rule(8), rule(32)]), "no room");
+        assert!(!rules.take(&[rule(8), rule(32)]), "no space");
         assert_eq!((rules.len(), rules.number(&rule(32))), (3, NO_RULE), "nothing is left of it");
         rules.release(&[rule(8), rule(16)]);
         assert_eq!((rules.number(&rule(8)), rules.number(&rule(16))), (NO_RULE, 2), "one has another table");

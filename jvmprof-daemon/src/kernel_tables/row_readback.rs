@@ -1,5 +1,5 @@
-//! Rows read back from the kernel's tables: whoever walks a stack by them needs no second copy, nor
-//! to read the file again.
+//! Rows read back from the kernel's tables: a walk in user space needs no second copy, nor to read
+//! the file again.
 
 use jvmprof_common::rows::Row;
 use jvmprof_common::tables::{CHUNK_ROWS, NO_RULE, PAGE_SHIFT, find_rule};
@@ -8,8 +8,8 @@ use super::{CodeTables, RowsKey};
 use crate::sampler::SamplerError;
 
 impl CodeTables {
-    /// What the tables say of the code at `address`, as the file states it: `Some(None)` if the
-    /// file has no row there, `None` if the tables haven't got its rows.
+    /// Returns the row of the code at a stated `address`: `Some(None)` if the file has no row
+    /// there, `None` if its rows aren't in the tables.
     pub fn row(&self, file: &RowsKey, address: u64) -> Option<Option<Row>> {
         let table = self.files.get(file)?;
         let page = (address >> PAGE_SHIFT).checked_sub(table.first_page);

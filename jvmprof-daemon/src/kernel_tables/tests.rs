@@ -1,5 +1,5 @@
-//! The kernel's own tables, of which little is used. Needs root, as loading the kernel programs
-//! does.
+//! Tests with the kernel's own tables, of which little is used. Needs root, as loading the kernel
+//! programs does.
 
 use std::fs::File;
 
@@ -11,11 +11,11 @@ use crate::native::elf::ElfFile;
 use crate::native::unwind_rows::UnwindRows;
 use crate::sampler::{Sampler, SamplerOptions};
 
-/// Rows of two chunks fill the table.
+/// Size of the table: rows of two chunks fill it.
 const CHUNKS: u32 = 2;
 
 struct Small {
-    /// Keeps the programs loaded.
+    /// The sampler, which keeps the programs loaded.
     _sampler: Sampler,
     tables: CodeTables,
 }
@@ -29,7 +29,7 @@ fn small() -> Small {
         Sampler::start(&options, |tables| kernel = Some(tables)).expect("the kernel lets root sample");
     let kernel = kernel.expect("it has tables");
     let sizes = MapSizes { rows: CHUNKS * CHUNK_ROWS as u32, ..kernel.sizes() };
-    Small { _sampler: sampler, tables: CodeTables::with_room(kernel, sizes) }
+    Small { _sampler: sampler, tables: CodeTables::with_limits(kernel, sizes) }
 }
 
 impl Small {
@@ -46,18 +46,18 @@ impl Small {
     }
 }
 
-/// Longer than the kernel program may look at what was replaced.
+/// Waits longer than the kernel program may read replaced entries.
 fn wait_for_grace() {
     std::thread::sleep(GRACE + GRACE / 10);
 }
 
-/// Rows that take all there is.
+/// Makes rows that fill the table.
 fn rows() -> FileRows {
     let offsets = (0..CHUNKS * CHUNK_ROWS as u32).map(|n| if n % 2 == 0 { 8 } else { 16 });
     with_offsets(offsets)
 }
 
-/// One row to a page, each of another offset than the one before.
+/// Makes one row to a page, each of another offset than the one before.
 fn with_offsets(offsets: impl Iterator<Item = i32>) -> FileRows {
     FileRows::new(|handle| {
         for (at, offset) in (0..).step_by(4096).zip(offsets) {
@@ -70,31 +70,35 @@ const FIRST: RowsKey = RowsKey::Trampolines(1);
 const SECOND: RowsKey = RowsKey::Trampolines(2);
 
 #[test]
-fn rows_that_found_no_room_are_tried_again_and_find_what_others_left() {
+fn refused_rows_are_tried_again_and_take_the_space_that_others_left() {
     let mut small = small();
     small.tables.add_file(FIRST, rows());
     let first = small.publish(1, FIRST);
     small.tables.add_file(SECOND, rows());
     let second = small.publish(2, SECOND);
     assert_eq!((small.tables.counts().tables, small.tables.counts().no_room), (1, 1));
-    assert!(small.tables.knows(&SECOND), "not at once");
+    assert!(small.tables.holds_or_refuses(&SECOND), "not at once");
     assert_eq!(small.lacking(), []);
     small.tables.retry_after = Duration::ZERO;
     small.tables.add_file(SECOND, rows());
-    assert_eq!((small.tables.knows(&SECOND), small.tables.counts().no_room), (false, 1), "counted once");
+    assert_eq!(
+        (small.tables.holds_or_refuses(&SECOND), small.tables.counts().no_room),
+        (false, 1),
+        "counted once"
+    );
     assert_eq!(small.lacking(), [second]);
     small.tables.retain(|key| key != first);
     wait_for_grace();
     small.tables.add_file(SECOND, rows());
     let counts = small.tables.counts();
-    assert_eq!((small.tables.knows(&SECOND), counts.tables, counts.evicted), (true, 1, 1));
+    assert_eq!((small.tables.holds_or_refuses(&SECOND), counts.tables, counts.evicted), (true, 1, 1));
     assert_eq!(small.lacking(), [second], "it isn't told yet");
     small.publish(2, SECOND);
     assert_eq!(small.lacking(), []);
 }
 
 #[test]
-fn a_process_that_is_not_sampled_makes_room_and_is_told_of_again() {
+fn a_process_that_is_not_sampled_is_evicted_and_published_again() {
     let mut small = small();
     small.tables.add_file(FIRST, rows());
     let first = small.publish(1, FIRST);
@@ -105,17 +109,17 @@ fn a_process_that_is_not_sampled_makes_room_and_is_told_of_again() {
     wait_for_grace();
     small.tables.add_file(SECOND, rows());
     assert_eq!((small.tables.counts().tables, small.tables.counts().evicted), (1, 1));
-    assert!(small.tables.knows(&SECOND) && !small.tables.knows(&FIRST));
+    assert!(small.tables.holds_or_refuses(&SECOND) && !small.tables.holds_or_refuses(&FIRST));
     assert!(small.tables.touch(first));
     assert!(!small.tables.touch(first), "once");
 }
 
 #[test]
-fn a_file_with_too_many_rules_takes_no_room_and_others_rules_leave_with_them() {
+fn a_file_with_too_many_rules_takes_no_space_and_others_rules_leave_with_them() {
     let mut small = small();
     small.tables.add_file(FIRST, with_offsets((0..3000).map(|n| 8 * n)));
     assert_eq!((small.tables.counts().rules, small.tables.counts().no_room), (0, 1));
-    assert!(small.tables.knows(&FIRST));
+    assert!(small.tables.holds_or_refuses(&FIRST));
     for turn in 0..3 {
         let (file, rules) = (RowsKey::Trampolines(10 + turn), CHUNKS * CHUNK_ROWS as u32);
         small.tables.add_file(file, with_offsets((0..rules).map(|n| 8 * (n + rules * turn as u32) as i32)));
@@ -125,7 +129,7 @@ fn a_file_with_too_many_rules_takes_no_room_and_others_rules_leave_with_them() {
 }
 
 #[test]
-fn rows_of_a_real_file_are_read_back_as_they_were_told() {
+fn rows_of_a_real_file_are_read_back_as_they_were_published() {
     let own = std::env::current_exe().expect("a test has a program");
     let file = File::open(own).expect("the file is readable");
     let elf = ElfFile::parse(RegularFile::new(&file).expect("a regular file")).expect("an ELF file");

@@ -1,4 +1,4 @@
-//! Bounded reading of untrusted files: where bytes come from, and how many are let in.
+//! Bounded reading of untrusted files: sources of bytes, and limits of what is read from them.
 
 use std::fs::File;
 use std::io;
@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 
 /// Random access to the bytes of a file or of a buffer.
 ///
-/// Reading goes through `pread`, never through a mapping: a file that is cut short meanwhile gives
+/// Reading goes through `pread`, never through a mapping: a file that is truncated meanwhile gives
 /// an error where a mapping would give SIGBUS.
 pub trait ByteSource {
     /// Size in bytes as of opening; a later read may still find the file shorter.
@@ -16,11 +16,11 @@ pub trait ByteSource {
     /// Fills `buffer` from `offset` (bytes from the start).
     ///
     /// # Errors
-    /// `UnexpectedEof` where the source ends before the buffer is full, else what the system says.
+    /// `UnexpectedEof` where the source ends before the buffer is full, else the system's error.
     fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 
-    /// A handle of its own on the same file, for what reads on when this one is gone; `None` of a
-    /// buffer, and where the system has no descriptor left.
+    /// Duplicates the handle, for a reader that outlives this one; `None` for a buffer, and where
+    /// no descriptor is left.
     fn duplicate(&self) -> Option<OwnedFile> {
         None
     }
@@ -55,7 +55,7 @@ impl ByteSource for &[u8] {
     }
 }
 
-/// An open file that was found to be a regular one, so that no read of it can wait for a writer.
+/// An open file that is known to be a regular one, so that no read of it can wait for a writer.
 #[derive(Debug)]
 pub struct RegularFile<'f> {
     file: &'f File,
@@ -66,7 +66,7 @@ impl<'f> RegularFile<'f> {
     /// Checks by `fstat` that `file` is a regular file.
     ///
     /// # Errors
-    /// `InvalidInput` for FIFOs, devices, directories and sockets; else what `fstat` says.
+    /// `InvalidInput` for FIFOs, devices, directories and sockets; else the error of `fstat`.
     pub fn new(file: &'f File) -> io::Result<Self> {
         let metadata = file.metadata()?;
         if !metadata.is_file() {
@@ -90,7 +90,7 @@ impl ByteSource for RegularFile<'_> {
     }
 }
 
-/// As [`RegularFile`], with a descriptor of its own.
+/// A [`RegularFile`] with a descriptor of its own.
 #[derive(Debug)]
 pub struct OwnedFile {
     file: File,
@@ -140,7 +140,7 @@ impl FileExcerpt {
     /// Copies this range of `source`.
     ///
     /// # Errors
-    /// What reading says; nothing is allocated for a range that isn't inside the source.
+    /// The error of reading; nothing is allocated for a range that isn't inside the source.
     pub(crate) fn copy(source: &impl ByteSource, range: Range<u64>) -> io::Result<Self> {
         let len = range.end.checked_sub(range.start).filter(|_| range.end <= source.size());
         let len = len.and_then(|len| usize::try_from(len).ok()).ok_or(io::ErrorKind::UnexpectedEof)?;

@@ -1,4 +1,4 @@
-//! What the data of a file is kept under.
+//! Keys of files' data in caches.
 
 use std::fs::File;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
@@ -13,12 +13,12 @@ use crate::native::byte_source::ByteSource;
 use crate::native::elf::{ElfError, ElfFile, Section, read_bytes, read_raw};
 use crate::types::BuildId;
 
-/// Most bytes of a file that are hashed: some tens of milliseconds. What has more is shared by
-/// nobody but who maps the very same file. JDK 17's libjvm has 20 MB, node 20 has 80 MB.
+/// Most bytes of a file that are hashed: some tens of milliseconds. A larger file's data is shared
+/// only by processes that map the very same file. JDK 17's libjvm has 20 MB, node 20 has 80 MB.
 const MAX_BYTES: u64 = 96 << 20;
 /// Bytes that are hashed at once.
 const PIECE: u64 = 256 << 10;
-/// Sections beside symbols, strings, notes and code that data is read from.
+/// Names of sections that data is read from, beside symbols, strings, notes and code.
 const SECTIONS: [&str; 7] = [
     ".eh_frame",
     ".debug_frame",
@@ -29,28 +29,32 @@ const SECTIONS: [&str; 7] = [
     ".gnu_debugdata",
 ];
 
-/// A file as `fstat` tells it apart from others.
+/// Identity of a file by `fstat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileIdentity {
     pub device: u64,
     pub inode: u64,
-    /// Nanoseconds since the epoch.
+    /// Modification time in nanoseconds since the epoch.
     pub modified_ns: i128,
-    /// In bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 
-/// A file as `fstat` tells it apart from others and from its own earlier contents.
+/// Identity and version of a file by `fstat`: it differs from that of the file's own earlier
+/// contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileStat {
     pub identity: FileIdentity,
-    /// Nanoseconds since the epoch. Nobody can set it; but links and permissions change it, too.
+    /// Change time in nanoseconds since the epoch. No process can set it; but links and permissions
+    /// change it, too.
     pub changed_ns: i128,
 }
 
 impl FileStat {
+    /// Reads the identity of a file.
+    ///
     /// # Errors
-    /// What `fstat` says.
+    /// The error of `fstat`.
     pub fn of(file: &File) -> io::Result<Self> {
         let metadata = file.metadata()?;
         let time =
@@ -70,24 +74,24 @@ impl FileStat {
 pub struct FileKey {
     pub build_id: Option<BuildId>,
     pub content: ContentId,
-    /// For names and lines: the debug file that the root of a container has for it. Others don't
-    /// share what that says.
+    /// The debug file that the root of a container has for it, in keys of names and lines. Its
+    /// names aren't shared with other containers.
     pub debug: Option<FileIdentity>,
 }
 
 impl FileKey {
-    /// Returns true if it is the same file, by whichever debug file it is named.
+    /// Returns true if it is the same file, with or without a debug file of a container.
     pub(super) fn is_same_file(&self, other: &Self) -> bool {
         (self.build_id, self.content) == (other.build_id, other.content)
     }
 }
 
-/// The identity of a file's contents. A build id is none: that is what a file says of itself, and
-/// in a container anybody may write one that says it is the host's libc.
+/// The identity of a file's contents. A build id is none: the file states it itself, and anybody
+/// may write one in a container that claims to be the host's libc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ContentId {
-    /// A hash of all that names and rows are made of, and lines if they are asked for, with a key
-    /// that is drawn anew by each process.
+    /// A hash of all that names and rows depend on, and lines if they are enabled, with a key that
+    /// each process draws anew.
     Hash(u64),
     /// The file's own identity, where it has no section headers, or too many bytes.
     Of(FileIdentity),
@@ -99,7 +103,7 @@ impl ContentId {
     }
 }
 
-/// `None` if it has no section headers, or too many bytes.
+/// Hashes a file; `None` if it has no section headers, or too many bytes.
 fn hash<S: ByteSource>(file: &ElfFile<S>, with_lines: bool) -> Result<Option<u64>, ElfError> {
     static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     let headers = read_raw(file.source())?;
@@ -125,7 +129,7 @@ fn hash<S: ByteSource>(file: &ElfFile<S>, with_lines: bool) -> Result<Option<u64
     Ok(Some(hasher.finish()))
 }
 
-/// Returns true if rows or names are made of it.
+/// Returns true if rows or names depend on it.
 fn is_hashed(section: &Section) -> bool {
     let is_kind = [elf::SHT_SYMTAB, elf::SHT_DYNSYM, elf::SHT_STRTAB, elf::SHT_NOTE]
         .iter()
@@ -133,7 +137,7 @@ fn is_hashed(section: &Section) -> bool {
     !section.no_bits && (section.executable || is_kind || SECTIONS.contains(&section.name.as_str()))
 }
 
-/// Returns true if lines are made of it.
+/// Returns true if lines depend on it.
 fn is_dwarf(section: &Section) -> bool {
     let is_named = |prefix| section.name.starts_with(prefix);
     !section.no_bits && (is_named(".debug_") || is_named(".zdebug_"))

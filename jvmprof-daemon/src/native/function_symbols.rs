@@ -1,6 +1,6 @@
-//! The functions of a mapped file by the best symbols there are: its own, or those of its debug
-//! file, or those that its `.gnu_debugdata` holds, or those of a Go program's own table; beside
-//! them its `.dynsym`.
+//! Functions of a mapped file from the best symbols there are: its own, or those of its debug file,
+//! or those in its `.gnu_debugdata`, or those of a Go program's own table; beside them its
+//! `.dynsym`.
 
 use std::fs::File;
 use std::path::Path;
@@ -22,7 +22,7 @@ const MAX_MINI_EXPANDED: u64 = 24 << 20;
 /// Largest string table of a debug file that is copied to memory.
 const MAX_COPIED_NAMES: u64 = 16 << 20;
 
-/// See the module's documentation.
+/// Functions of one file, and the source of their names.
 #[derive(Debug)]
 pub struct FunctionSymbols {
     table: SymbolTable,
@@ -36,17 +36,17 @@ enum Symtab {
     Own,
     /// A debug file of the host, kept open: what a path leads to may change.
     Debug { file: File, identity: FileIdentity },
-    /// The names alone: what `.gnu_debugdata` held, or a debug file of a container, which isn't
-    /// kept open since that would hold on to the container's file system.
+    /// The names alone: of `.gnu_debugdata`, or of a debug file of a container, which isn't kept
+    /// open since that would keep the container's file system alive.
     Copied(FileExcerpt),
 }
 
 impl FunctionSymbols {
-    /// The functions of `file`, which was mapped from `path`.
+    /// Loads the functions of `file`, which was mapped from `path`.
     ///
     /// # Errors
-    /// [`ElfError`] where the file's own symbols can't be read or are too large. What is wrong with
-    /// a debug file is logged, and is as if there were none.
+    /// [`ElfError`] where the file's own symbols can't be read or are too large. An error of a
+    /// debug file is logged, and the file is skipped.
     pub fn load<S: ByteSource>(
         file: &ElfFile<S>,
         path: &Path,
@@ -69,13 +69,12 @@ impl FunctionSymbols {
         }
     }
 
-    /// `None` if the debug file has no symbols.
+    /// Loads the functions of a debug file; `None` if it has no symbols.
     fn with_debug_file<S: ByteSource>(
         file: &ElfFile<S>,
         debug: &DebugFile,
     ) -> Result<Option<Self>, ElfError> {
-        let failed = |source| ElfError::Read { what: "a debug file".to_owned(), offset: 0, len: 0, source };
-        let parsed = ElfFile::parse(RegularFile::new(&debug.file).map_err(failed)?)?;
+        let parsed = debug.parse()?;
         if !has_symtab(&parsed) {
             return Ok(None);
         }
@@ -83,7 +82,8 @@ impl FunctionSymbols {
         let symtab = match debug.is_of_host {
             false => Symtab::Copied(copy_names(&table, parsed.source())?),
             true => {
-                let (file, identity) = (debug.file.try_clone().map_err(failed)?, debug.stat.identity);
+                let (file, identity) =
+                    (debug.file.try_clone().map_err(|source| debug.read_error(source))?, debug.stat.identity);
                 Symtab::Debug { file, identity }
             }
         };
@@ -91,7 +91,8 @@ impl FunctionSymbols {
         Ok(Some(Self { table, symtab }))
     }
 
-    /// MiniDebugInfo: an ELF file, compressed by xz, with the `.symtab` of what `.dynsym` lacks.
+    /// Loads MiniDebugInfo: an ELF file, compressed by xz, with the `.symtab` of what `.dynsym`
+    /// lacks.
     fn with_mini<S: ByteSource>(file: &ElfFile<S>) -> Result<Option<Self>, ElfError> {
         let Some(image) = mini_debug_info(file)? else { return Ok(None) };
         let mini = ElfFile::parse(&*image)?;
@@ -100,13 +101,13 @@ impl FunctionSymbols {
         Ok(Some(Self { table, symtab }))
     }
 
-    /// The function that contains `address`; `None` in holes, never a neighbour.
+    /// Returns the function that contains `address`; `None` in holes, never a neighbour.
     pub fn lookup(&self, address: crate::types::Svma) -> Option<SymbolRef> {
         self.table.lookup(address)
     }
 
-    /// The name of a function that [`Self::lookup`] found. `own` is the file that these functions
-    /// are of.
+    /// Reads the name of a function that [`Self::lookup`] found. `own` is the file that these
+    /// functions are of.
     ///
     /// # Errors
     /// [`ElfError::Read`] where a file doesn't give the bytes, or is another one by now.
@@ -128,7 +129,7 @@ impl FunctionSymbols {
         }
     }
 
-    /// The number of ranges that a lookup distinguishes.
+    /// Returns the number of ranges that a lookup distinguishes.
     pub fn len(&self) -> usize {
         self.table.len()
     }
@@ -152,7 +153,7 @@ impl FunctionSymbols {
     }
 }
 
-/// The ELF file that `.gnu_debugdata` holds; `None` without that section.
+/// Expands the ELF file in `.gnu_debugdata`; `None` without that section.
 ///
 /// # Errors
 /// [`ElfError::TooLarge`] above 24 MiB, [`ElfError::Malformed`] for data that can't be expanded.

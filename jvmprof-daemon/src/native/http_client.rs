@@ -6,9 +6,8 @@ use std::time::Duration;
 use ureq::Agent;
 use ureq::tls::{RootCerts, TlsConfig};
 
-/// An agent that trusts the certificate authorities that the system trusts. `whole`: how long a
-/// request may take, from looking up the name to the last byte; `stall`: how long it may wait for
-/// the next one.
+/// Returns an agent that trusts the system's certificate authorities. `whole` limits a request,
+/// from name resolution to the last byte; `stall` limits the wait for the next one.
 pub(crate) fn agent(whole: Duration, stall: Duration) -> Agent {
     let tls = TlsConfig::builder()
         .root_certs(RootCerts::PlatformVerifier)

@@ -1,16 +1,18 @@
 //! Native code: ELF files, their build ids, symbols, unwind rows and lines.
 //!
-//! - `elf`, `byte_source`, `paged_reader`, `open_file`: how a file of another process is opened and
-//!   parsed;
-//! - `file_identity`, `file_cache`: what tells files apart, and what is kept of each;
-//! - `unwind_rows`: how stacks of native code are walked; `go`: the tables of Go programs;
+//! - `elf`, `byte_source`, `paged_reader`, `open_file`: opening and parsing a file of another
+//!   process;
+//! - `file_identity`, `file_cache`: keys of files, and the cache of their data;
+//! - `unwind_rows`: rows by which stacks of native code are walked; `go`: the tables of Go
+//!   programs;
 //! - `symbols`, `function_symbols`, `dwarf_lines`, `demangle`: names of functions, and their lines;
-//! - `debug_files`, `debuginfod`: where the symbols of stripped files are found or fetched;
-//! - `upload`: what is sent to a server that names addresses itself.
+//! - `debug_files`, `debuginfod`: symbols of stripped files, found or fetched;
+//! - `upload`: debug information for servers that resolve addresses themselves.
 //!
-//! Everything here reads files that others wrote, so it is written for hostile input: every read is
-//! bounded, nothing is mapped into memory (a file cut short while mapped would raise SIGBUS), and
-//! what can't be used is a typed error or a counter, never a panic.
+//! Everything here reads untrusted files, so it is written for hostile input: every read is
+//! bounded, nothing is mapped into memory (a file truncated while mapped would raise SIGBUS), and a
+//! failure is a typed error or a counter, never a panic. `docs/native.md` has a table of the
+//! limits.
 
 pub mod byte_source;
 pub mod debug_files;

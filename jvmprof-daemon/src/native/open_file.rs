@@ -1,5 +1,5 @@
-//! Opening files of other processes without being led astray: never blocking on a FIFO, never
-//! touching a device, never leaving the root of the container that the path belongs to.
+//! Safe opening of other processes' files: it never blocks on a FIFO, never touches a device, and
+//! never leaves the root of the container that the path belongs to.
 
 use std::fs::File;
 use std::io;
@@ -10,27 +10,27 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::sys::stat::Mode;
 
-/// Why a file wasn't opened.
+/// Error of opening a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     #[error("opening {path}: {source}")]
     Open { path: PathBuf, source: io::Error },
-    #[error("{path} is not a regular file")]
+    #[error("opening {path}: it isn't a regular file")]
     NotRegular { path: PathBuf },
     #[error(
-        "{path} belongs to uid {found}, not to uid {expected} of the process that should have written it"
+        "opening {path}: it belongs to uid {found}, not to uid {expected} of the process that should have written it"
     )]
     ForeignOwner { path: PathBuf, found: u32, expected: u32 },
 }
 
 impl OpenError {
-    /// Returns true if there just is no such file.
+    /// Returns true if there is no such file.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Open { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 
-    /// A short word for counters: which kind of error this is.
+    /// Returns the kind of error, as a short word for counters.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Open { .. } => "open",
@@ -57,7 +57,7 @@ pub struct FoundFile {
 }
 
 impl FoundFile {
-    /// A regular file that was opened before. `path`: for messages.
+    /// Wraps a regular file that was opened before. `path` is for messages.
     pub fn of(handle: File, path: PathBuf) -> Self {
         Self { handle, path }
     }
@@ -67,24 +67,24 @@ impl FoundFile {
     /// # Errors
     /// [`OpenError::Open`].
     pub fn open(&self) -> Result<File, OpenError> {
-        // The descriptor's own link leads to the very file that was looked at, whatever the path
-        // means by now.
+        // The descriptor's own link leads to the very file that was checked, whatever the path
+        // leads to by now.
         let link = format!("/proc/self/fd/{}", self.handle.as_raw_fd());
         let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let file = open(link.as_str(), flags, Mode::empty());
         file.map(File::from).map_err(|errno| failed(&self.path, errno.into()))
     }
 
-    /// A handle that gives metadata, and nothing else.
+    /// Returns a handle for metadata only.
     pub fn handle(&self) -> &File {
         &self.handle
     }
 }
 
-/// As [`open_regular`], without opening it.
+/// Finds the file of [`open_regular`] without opening it.
 ///
 /// # Errors
-/// As [`open_regular`].
+/// Those of [`open_regular`].
 pub fn find_regular(path: &Path) -> Result<FoundFile, OpenError> {
     // O_PATH opens nothing: no FIFO waits, no device is started.
     let handle = open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty());
@@ -98,21 +98,21 @@ pub fn find_regular(path: &Path) -> Result<FoundFile, OpenError> {
 /// Linux 5.6), so none leads out of a container; the last component may not be a link.
 ///
 /// # Errors
-/// As [`open_regular`].
+/// Those of [`open_regular`].
 pub fn open_in_root(root: &Path, relative: &Path) -> Result<File, OpenError> {
     find_in_root(root, relative)?.open()
 }
 
-/// As [`open_in_root`], without opening it.
+/// Finds the file of [`open_in_root`] without opening it.
 ///
 /// # Errors
-/// As [`open_regular`].
+/// Those of [`open_regular`].
 pub fn find_in_root(root: &Path, relative: &Path) -> Result<FoundFile, OpenError> {
     find_in(root, relative, OFlag::O_NOFOLLOW)
 }
 
 /// Opens the directory `relative` below the directory `root`, as the process whose root that is
-/// would find it: each link is followed, and none leads out. What is given names the directory and
+/// would find it: each link is followed, and none leads out. The handle names the directory and
 /// reads nothing (`O_PATH`).
 ///
 /// # Errors
@@ -121,11 +121,11 @@ pub fn open_folder_in_root(root: &Path, relative: &Path) -> Result<OwnedFd, Open
     resolve(root, relative, OFlag::O_DIRECTORY)
 }
 
-/// As [`open_in_root`], but the last component may be a link, too, to a file below `root`: debug
-/// files by build id are links on some distributions.
+/// Opens the file of [`open_in_root`]; the last component may be a link, too, to a file below
+/// `root`: debug files by build id are links on some distributions.
 ///
 /// # Errors
-/// As [`open_regular`].
+/// Those of [`open_regular`].
 pub fn open_below_root(root: &Path, relative: &Path) -> Result<File, OpenError> {
     find_in(root, relative, OFlag::empty())?.open()
 }
@@ -145,11 +145,11 @@ fn resolve(root: &Path, relative: &Path, more: OFlag) -> Result<OwnedFd, OpenErr
         .map_err(|errno| failed(&root.join(relative.strip_prefix("/").unwrap_or(relative)), errno.into()))
 }
 
-/// As [`open_in_root`], and the file must belong to `owner` (a uid as this process sees it) or to
-/// root.
+/// Opens the file of [`open_in_root`] if it belongs to `owner` (a uid as this process sees it) or
+/// to root.
 ///
 /// # Errors
-/// As [`open_regular`], and [`OpenError::ForeignOwner`].
+/// Those of [`open_regular`], and [`OpenError::ForeignOwner`].
 pub fn open_in_root_owned(root: &Path, relative: &Path, owner: u32) -> Result<File, OpenError> {
     let file = open_in_root(root, relative)?;
     let path = || root.join(relative.strip_prefix("/").unwrap_or(relative));

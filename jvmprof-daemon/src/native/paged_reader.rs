@@ -1,4 +1,4 @@
-//! Parts of files of any size in bounded memory: pages that are read when they are asked for.
+//! Parts of files of any size in bounded memory: pages that are read on demand.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -10,9 +10,10 @@ use super::elf::{ElfError, read_bytes};
 /// Bytes that are read at once.
 const PAGE: u64 = 64 << 10;
 
-/// A range of a file, of which the pages that were used last are in memory.
+/// A range of a file, of which the most recently used pages are in memory.
 ///
-/// A read that fails is as one beyond the end; whoever is done asks [`Self::check`] for the error.
+/// A read that fails is treated as one beyond the end; [`Self::check`] returns the error
+/// afterwards.
 #[derive(Debug)]
 pub(crate) struct PagedReader<S> {
     source: S,
@@ -23,7 +24,7 @@ pub(crate) struct PagedReader<S> {
 
 #[derive(Debug)]
 struct PageCache {
-    /// The page that was used last comes first.
+    /// Pages, the most recently used first.
     pages: Vec<Page>,
     max_pages: usize,
     failed: Option<ElfError>,
@@ -36,14 +37,14 @@ struct Page {
 }
 
 impl<S: ByteSource> PagedReader<S> {
-    /// A reader of the bytes at `range` of `source`, which keeps at most `max_pages` pages of 64
-    /// KiB. `what`: the part of the file, for messages.
+    /// Makes a reader of the bytes at `range` of `source`, which keeps at most `max_pages` pages of
+    /// 64 KiB. `what` names the part of the file, for messages.
     pub(crate) fn new(source: S, what: &'static str, range: Range<u64>, max_pages: usize) -> Self {
         let cache = PageCache { pages: Vec::new(), max_pages, failed: None };
         Self { source, what, range, cache: RefCell::new(cache) }
     }
 
-    /// A reader of the same range, with pages of its own: for a second place that is worked on.
+    /// Makes a reader of the same range with pages of its own, for a second position.
     pub(crate) fn with_pages(&self, max_pages: usize) -> Self
     where
         S: Copy,
@@ -51,12 +52,12 @@ impl<S: ByteSource> PagedReader<S> {
         Self::new(self.source, self.what, self.range.clone(), max_pages)
     }
 
-    /// Bytes in the range.
+    /// Returns the number of bytes in the range.
     pub(crate) fn len(&self) -> u64 {
         self.range.end.saturating_sub(self.range.start)
     }
 
-    /// Fills `buffer` from `at` in the range as far as there are bytes, and gives their number.
+    /// Fills `buffer` from `at` in the range as far as there are bytes, and returns their number.
     pub(crate) fn read_up_to(&self, at: u64, buffer: &mut [u8]) -> usize {
         let mut filled = 0;
         while filled < buffer.len() {
@@ -74,31 +75,33 @@ impl<S: ByteSource> PagedReader<S> {
         filled
     }
 
-    /// The bytes at `at`; `None` if not all of them are in the range.
+    /// Returns the bytes at `at`; `None` if not all of them are in the range.
     pub(crate) fn bytes<const N: usize>(&self, at: u64) -> Option<[u8; N]> {
         let mut bytes = [0; N];
         (self.read_up_to(at, &mut bytes) == N).then_some(bytes)
     }
 
-    /// The byte at `at`.
+    /// Returns the byte at `at`.
     pub(crate) fn byte(&self, at: u64) -> Option<u8> {
         self.with_rest_of_page(at, |bytes| bytes.first().copied())?
     }
 
-    /// The page with the byte at `at`, and where in the range it begins.
+    /// Returns the page with the byte at `at`, and its start in the range.
     pub(crate) fn page(&self, at: u64) -> Option<(u64, Arc<[u8]>)> {
         self.with_rest_of_page(at, |_| ())?;
         let cache = self.cache.borrow();
         cache.pages.first().map(|page| (page.number * PAGE, Arc::clone(&page.bytes)))
     }
 
+    /// Returns whether all reads succeeded.
+    ///
     /// # Errors
     /// The first read that failed.
     pub(crate) fn check(&self) -> Result<(), ElfError> {
         self.cache.borrow_mut().failed.take().map_or(Ok(()), Err)
     }
 
-    /// Hands on the bytes from `at` to the end of its page or of the range; `None` outside of it.
+    /// Passes on the bytes from `at` to the end of its page or of the range; `None` outside of it.
     fn with_rest_of_page<R>(&self, at: u64, handle: impl FnOnce(&[u8]) -> R) -> Option<R> {
         if at >= self.len() {
             return None;
@@ -111,7 +114,7 @@ impl<S: ByteSource> PagedReader<S> {
         Some(handle(cache.pages.first()?.bytes.get(offset..)?))
     }
 
-    /// Makes a page the first one.
+    /// Moves a page to the front, after reading it if necessary.
     fn load_page(&self, cache: &mut PageCache, number: u64) -> Option<()> {
         if let Some(index) = cache.pages.iter().position(|page| page.number == number) {
             cache.pages[..=index].rotate_right(1);

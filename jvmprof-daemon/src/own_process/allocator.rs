@@ -10,12 +10,12 @@
 const MMAP_THRESHOLD: libc::c_int = 256 << 10;
 /// Free bytes at the heap's end that are kept.
 const TRIM_THRESHOLD: libc::c_int = 1 << 20;
-/// All threads share one arena: they seldom allocate at the same time.
+/// Number of arenas: all threads share one, as they seldom allocate at the same time.
 const MAX_ARENAS: libc::c_int = 1;
 /// Free bytes within the heap from which on it is trimmed.
 const TRIM_HEAP_FROM: usize = 8 << 20;
 
-/// Has the allocator keep little freed memory. Call it before there are threads.
+/// Makes the allocator keep little freed memory. Call it before there are threads.
 pub fn configure_malloc() {
     #[cfg(target_env = "gnu")]
     for (option, value) in [
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_between_blocks_in_use_goes_back() {
+    fn free_memory_between_blocks_in_use_is_returned() {
         const BLOCK: usize = 1 << 10;
         const BLOCKS: usize = 64 << 10;
         configure_malloc();

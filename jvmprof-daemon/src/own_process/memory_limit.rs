@@ -8,8 +8,8 @@ pub fn memory_limit() -> Option<u64> {
     limit(&fs::read_to_string("/proc/self/cgroup").ok()?, Path::new("/sys/fs/cgroup"))
 }
 
-/// Returns the least limit. `cgroups`: lines of `hierarchy:controllers:path` (man 7 cgroups). In a cgroup namespace the path
-/// is `/`, and the limit lies at the root of the mounted hierarchy.
+/// Returns the least limit. `cgroups`: lines of `hierarchy:controllers:path` (man 7 cgroups). In a
+/// cgroup namespace the path is `/`, and the limit lies at the root of the mounted hierarchy.
 fn limit(cgroups: &str, mounted: &Path) -> Option<u64> {
     let limits = cgroups.lines().filter_map(|line| {
         let mut fields = line.splitn(3, ':');

@@ -13,8 +13,8 @@ use procfs::{CurrentSI, KernelStats};
 pub struct SelfUsage {
     /// User and system time of all threads.
     pub cpu: Duration,
-    /// Peak resident memory of this program; 0 if `/proc` can't be read. `getrusage` has the peak of
-    /// the program before the exec, too.
+    /// Peak resident memory of this program; 0 if `/proc` can't be read. `getrusage` has the peak
+    /// of the program before the exec, too.
     pub peak_rss_bytes: u64,
     /// Resident memory now; 0 if `/proc` can't be read.
     pub rss_bytes: u64,
@@ -53,8 +53,8 @@ pub fn cpu_time() -> Duration {
     })
 }
 
-/// Returns the Unix time of a start `ticks` after boot. It is computed back from now, so that it fits
-/// the clock as it is set now.
+/// Returns the Unix time of a start `ticks` after boot. It is computed back from now, so that it
+/// fits the clock as it is set now.
 fn started(ticks: u64) -> f64 {
     let after_boot = ticks as f64 / procfs::ticks_per_second() as f64;
     let seconds =

@@ -1,8 +1,8 @@
 //! CPU and I/O priorities of the profiler's own threads.
 
 /// Raises the priority of the calling thread, so that it runs soon after it wakes, also on a busy
-/// host: a sampled process may be gone some milliseconds later. The thread wakes seldom and briefly.
-/// Threads and processes that it starts from now on inherit this.
+/// host: a sampled process may be gone some milliseconds later. The thread wakes seldom and
+/// briefly. Threads and processes that it starts from now on inherit this.
 pub fn raise_priority() {
     set_niceness(-10);
 }
@@ -12,8 +12,8 @@ pub fn lower_priority() {
     set_niceness(5);
 }
 
-/// Lowers CPU and I/O priority of a thread that reads and writes files. Its I/O isn't starved, since
-/// samples wait for it.
+/// Lowers CPU and I/O priority of a thread that reads and writes files. Its I/O isn't starved,
+/// since samples wait for it.
 pub fn lower_priority_and_io() {
     lower_priority();
     set_io_priority(BEST_EFFORT, LOWEST);
@@ -33,8 +33,8 @@ const LOWEST: libc::c_int = 7;
 const WHO_PROCESS: libc::c_int = 1;
 const CLASS_SHIFT: u32 = 13;
 
-/// Sets the I/O priority of the calling thread. A failure changes nothing that matters, and not every
-/// I/O scheduler has priorities.
+/// Sets the I/O priority of the calling thread. A failure has no effect on correctness, and not
+/// every I/O scheduler has priorities.
 fn set_io_priority(class: libc::c_int, level: libc::c_int) {
     // SAFETY: three numbers and no memory.
     let result = unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, 0, class << CLASS_SHIFT | level) };
@@ -44,8 +44,8 @@ fn set_io_priority(class: libc::c_int, level: libc::c_int) {
     }
 }
 
-/// Sets the niceness of the calling thread. Without the right to do so (`CAP_SYS_NICE` for a negative
-/// one) it stays as it is, which only makes the thread slower.
+/// Sets the niceness of the calling thread. Without the right to do so (`CAP_SYS_NICE` for a
+/// negative one) it stays as it is, which only makes the thread slower.
 fn set_niceness(niceness: i32) {
     if let Err(error) = rustix::process::setpriority_process(None, niceness) {
         tracing::debug!(niceness, %error, "a thread's priority stays as it is");

@@ -1,4 +1,4 @@
-//! What was counted on the way from kernel events to batches.
+//! Counters on the way from kernel events to batches.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use crate::process::process_table::ProcessTableCounts;
 use crate::sampler::SamplerCounts;
 use crate::symbolize::{CacheUsage, Outcome, SymbolCounts};
 
-/// Samples that the kernel program took and that will be in no batch. `dropped`: by rules, once
-/// they had arrived.
+/// Returns the number of samples that the kernel program took and that will be in no batch.
+/// `dropped` is that of samples dropped by rules after their arrival.
 pub(super) fn lost(sampler: &SamplerCounts, dropped: u64) -> u64 {
     sampler.get(Counter::RingBufferFull)
         + sampler.get(Counter::UnwinderUnavailable)
@@ -22,14 +22,14 @@ pub(super) fn lost(sampler: &SamplerCounts, dropped: u64) -> u64 {
         + dropped
 }
 
-/// Everything that was counted since the start.
+/// Counters since the start.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     pub sampler: SamplerCounts,
     pub table: ProcessTableCounts,
     pub symbols: SymbolCounts,
     pub targets: TargetCounts,
-    /// Samples in the series that takes what exceeds the limit of series.
+    /// Samples in the series of samples beyond the limit of series.
     pub over_series_limit: u64,
     /// Samples whose stacks exceeded their window's budget.
     pub window_full: u64,
@@ -42,9 +42,9 @@ pub struct Counts {
     pub outcomes: BTreeMap<Outcome, u64>,
     /// (nanoseconds, runs) of the kernel programs, where the kernel measures them.
     pub kernel_run_time: Option<(u64, u64)>,
-    /// The same of the uprobes of allocation.
+    /// (nanoseconds, runs) of the uprobes of allocation, where the kernel measures them.
     pub probe_run_time: Option<(u64, u64)>,
-    /// Processes that are known now.
+    /// Processes in the table now.
     pub processes: u64,
     /// Samples that wait for unwind rows now.
     pub waiting: u64,
@@ -54,7 +54,7 @@ pub struct Counts {
 }
 
 impl Pipeline {
-    /// Everything that was counted since the start.
+    /// Returns all counters since the start.
     pub fn counts(&mut self) -> Counts {
         Counts {
             sampler: self.sampler.counts(),
@@ -76,7 +76,7 @@ impl Pipeline {
         }
     }
 
-    /// What is remembered, and the queues.
+    /// Returns the memory of caches and queues.
     fn caches(&self) -> Vec<CacheUsage> {
         let mut caches = self.state.symbolizer.cache_sizes();
         let table = &self.state.table;
@@ -96,7 +96,7 @@ impl Pipeline {
 }
 
 impl Counts {
-    /// Samples that arrived.
+    /// Returns the number of samples that arrived.
     pub fn samples(&self) -> u64 {
         self.outcomes.values().sum()
     }
@@ -105,25 +105,25 @@ impl Counts {
         self.outcomes.get(&Outcome::Whole).copied().unwrap_or(0)
     }
 
-    /// Samples that relabelling dropped, here or in the kernel.
+    /// Returns the number of samples that relabelling dropped, here or in the kernel.
     pub fn dropped(&self) -> u64 {
         self.targets.dropped + self.sampler.get(Counter::Dropped)
     }
 
-    /// Samples that the kernel program took and that will be in no batch; each is counted by its
-    /// reason in [`Self::losses`].
+    /// Returns the number of samples that the kernel program took and that will be in no batch;
+    /// each is counted by its reason in [`Self::losses`].
     pub fn lost_before_delivery(&self) -> u64 {
         lost(&self.sampler, self.targets.dropped)
     }
 
-    /// Everything that is missing or incomplete, by name; zeros left out.
+    /// Returns all that is missing or incomplete, by name; zeros left out.
     pub fn losses(&self) -> BTreeMap<String, u64> {
         let mut losses = self.all_losses();
         losses.retain(|_, count| *count > 0);
         losses
     }
 
-    /// The same with zeros.
+    /// Returns [`Self::losses`] with zeros.
     fn all_losses(&self) -> BTreeMap<String, u64> {
         let sampler = &self.sampler;
         let mut losses = BTreeMap::from([
@@ -185,7 +185,7 @@ impl Counts {
         by_name.map(|(name, count)| (name.to_owned(), count)).into_iter().chain(unseen).chain(failed)
     }
 
-    /// How the kernel program's own walks ended.
+    /// Returns the results of the kernel program's own walks.
     pub fn stops(&self) -> impl Iterator<Item = (Stop, u64)> + '_ {
         Stop::ALL.into_iter().zip(self.sampler.stops())
     }
@@ -200,7 +200,7 @@ mod tests {
 
     const DOCUMENT: &str = include_str!("../../../docs/losses.md");
 
-    /// The names in the document's tables of what is counted.
+    /// Returns the names in the document's tables of counters.
     fn documented() -> BTreeSet<String> {
         let mut names = BTreeSet::new();
         let mut is_table = false;

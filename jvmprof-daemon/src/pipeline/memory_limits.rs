@@ -1,4 +1,4 @@
-//! The memory budget: what each cache and each queue may take.
+//! The memory budget: limits of each cache and each queue.
 
 use crate::symbolize::SymbolMemory;
 
@@ -10,7 +10,7 @@ pub struct MemoryLimits {
     pub mappings: usize,
     /// Samples that wait for the event loop.
     pub queued_samples: usize,
-    /// Process events that do.
+    /// Process events that wait for the event loop.
     pub queued_events: usize,
     /// Samples that wait for unwind rows.
     pub waiting_samples: usize,
@@ -20,23 +20,23 @@ pub struct MemoryLimits {
     pub outbox: usize,
 }
 
-/// Windows that there can be at once: the open one, and those that wait to be encoded.
+/// Maximum number of windows at once: the open one, and those that wait to be encoded.
 const WINDOWS: u64 = 7;
-/// Shares are counted in these parts of the budget.
+/// Number of parts of the budget, in which shares are counted.
 const PARTS: u64 = 64;
 const MIB: u64 = 1 << 20;
-/// A budget isn't smaller, whatever the host allows: nothing would work.
+/// Least budget, whatever the host allows: nothing would work with less.
 const LEAST_BUDGET: u64 = 32 * MIB;
 
 impl MemoryLimits {
-    /// The budget of a daemon that may take so much memory: the rest is the program's own, and what
-    /// the kernel charges it for.
+    /// Returns the budget of a daemon with this memory limit: the rest is the program's own, and
+    /// what the kernel charges it for.
     pub fn budget_within(limit_bytes: u64) -> u64 {
         (limit_bytes / 4 * 3).max(LEAST_BUDGET)
     }
 
-    /// `symbol_cache_bytes`: what was asked for files' symbols. `budget_bytes`: the sum of all
-    /// limits, if there is to be one.
+    /// Makes limits. `symbol_cache_bytes` is the configured limit of files' symbols, `budget_bytes`
+    /// that of the sum, if there is one.
     pub fn new(symbol_cache_bytes: u64, budget_bytes: Option<u64>) -> Self {
         let share = |default: u64, parts: u64| {
             budget_bytes.map_or(default, |budget| default.min(budget / PARTS * parts))
@@ -62,7 +62,7 @@ impl MemoryLimits {
         }
     }
 
-    /// What all of it takes together at most.
+    /// Returns the sum of all limits.
     pub fn bytes(&self) -> u64 {
         let queues = self.queued_samples + self.queued_events + self.waiting_samples + self.outbox;
         self.symbols.bytes() + (self.mappings + queues) as u64 + WINDOWS * self.window_stacks as u64
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_deployed_limits_leave_room_for_the_program() {
+    fn the_deployed_limits_leave_memory_for_the_program() {
         let unit = include_str!("../../../deploy/jvmprof.service");
         let pod = include_str!("../../../deploy/kubernetes/daemonset.yaml");
         assert!(unit.contains("MemoryMax=1G") && pod.contains("memory: 512Mi"));

@@ -54,7 +54,7 @@ use pending_samples::PendingSamples;
 use windows::Windows;
 pub use windows::{ClockCounts, Flushed};
 
-/// Runs the sampler and keeps what its events mean.
+/// Runs the sampler and processes its events.
 #[derive(Debug)]
 pub struct Pipeline {
     sampler: BackgroundSampler,
@@ -71,32 +71,33 @@ struct State {
     targets: Targets,
     outcomes: BTreeMap<Outcome, u64>,
     first_sample: Option<Instant>,
-    /// When a process was sampled for the first time.
+    /// Time when a process was sampled for the first time.
     newest: Instant,
-    /// When native functions were named last.
+    /// Time when native functions were named last.
     named: Instant,
     pending: PendingSamples,
-    /// When pending samples were last checked.
+    /// Time when pending samples were last checked.
     tried: Instant,
-    /// Samples don't wait for labels any more.
+    /// True if samples don't wait for labels any more.
     release: bool,
-    /// `None` where allocation isn't profiled.
+    /// The profiler of allocation; `None` where that is off.
     allocation: Option<AllocationProfiler>,
 }
 
 /// Longest interval between two reads of the rings. A sample whose code or memory must be read
 /// while it is there wakes their reader.
 const RING_INTERVAL: Duration = Duration::from_millis(500);
-/// Interval in which it is checked if unwind rows that samples wait for have been read.
+/// Interval of checking for unwind rows that samples wait for.
 const ROWS_INTERVAL: Duration = Duration::from_millis(200);
-/// When no process has been new for so long there is time to name native functions.
-const CALM: Duration = Duration::from_millis(1500);
-/// How often that is done: many names of one file cost little more than one.
+/// Time without new processes after which native functions are named.
+const NAMING_DELAY: Duration = Duration::from_millis(1500);
+/// Interval of naming them: many names of one file cost little more than one.
 const NAMING_INTERVAL: Duration = Duration::from_secs(2);
-/// Different stacks of past windows that wait for labels; beyond that they go out as they are.
+/// Maximum number of different stacks of past windows that wait for labels; further ones are
+/// delivered as they are.
 const MAX_UNLABELLED_STACKS: usize = 65_536;
-/// How long the begin of a recording waits for unwind rows.
-const ROWS_PATIENCE: Duration = Duration::from_secs(20);
+/// Longest time that the begin of a recording waits for unwind rows.
+const ROWS_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Pipeline {
     /// Starts sampling.
@@ -144,7 +145,7 @@ impl Pipeline {
         Ok(Self { sampler, state, memory: *memory })
     }
 
-    /// Resolves when it is time to call [`Self::poll`] before the next turn: what was sampled may
+    /// Resolves when it is time to call [`Self::poll`] before the next turn: a sampled process may
     /// be gone soon.
     pub async fn urgent(&self) {
         self.sampler.urgent().await;
@@ -159,14 +160,14 @@ impl Pipeline {
         self.sampler.arrived().await;
     }
 
-    /// When [`Self::poll`] should be called although nothing has happened.
+    /// Returns the time when [`Self::poll`] should be called although nothing has happened.
     pub fn due(&self) -> Option<Instant> {
         let rows = self.state.symbolizer.is_loading().then(|| Instant::now() + ROWS_INTERVAL);
         [self.state.targets.due(), rows].into_iter().flatten().min()
     }
 
-    /// Processes what happened since the last call, for about `limit` at most. To be called some
-    /// times a second while it gives true; else there is nothing to do until [`Self::arrived`] or
+    /// Processes events since the last call, for about `limit` at most. To be called some times a
+    /// second while it returns true; else there is nothing to do until [`Self::arrived`] or
     /// [`Self::due`].
     pub fn poll(&mut self, limit: Duration) -> bool {
         let end = Instant::now() + limit;
@@ -187,19 +188,19 @@ impl Pipeline {
         if self.state.pending.len() > 0 && self.state.tried.elapsed() >= ROWS_INTERVAL {
             self.state.resolve_ready();
         }
-        if self.state.newest.elapsed() >= CALM && self.state.named.elapsed() >= NAMING_INTERVAL {
+        if self.state.newest.elapsed() >= NAMING_DELAY && self.state.named.elapsed() >= NAMING_INTERVAL {
             self.state.name_new();
         }
         has_happened || self.state.symbolizer.has_work()
     }
 
-    /// Names what is new, as far as nothing is waited for.
+    /// Names new frames, unless a request is pending for them.
     pub fn name_new(&mut self) {
         self.state.name_new();
     }
 
-    /// Stops sampling and processes the rest, for about `patience` at most: what is left then is
-    /// shed.
+    /// Stops sampling and processes the rest, for about `patience` at most: events that are left
+    /// then are shed.
     pub fn stop(&mut self, patience: Duration) {
         let end = Instant::now() + patience;
         self.sampler.stop();
@@ -217,9 +218,9 @@ impl Pipeline {
         self.state.release = true;
     }
 
-    /// Samples each CPU so often from now on. The next [`Self::flush`] ends the window as of now
-    /// and leaves what was sampled since to the one after it: call it when what is under way has
-    /// arrived, half a second later.
+    /// Sets the frequency of samples on each CPU. The next [`Self::flush`] ends the window as of
+    /// now and leaves later samples to the one after it: call it when pending events have arrived,
+    /// half a second later.
     pub fn set_frequency(&mut self, frequency: u32) {
         let (change, result) = self.sampler.set_frequency(frequency);
         self.state.periods.change(change);
@@ -229,7 +230,7 @@ impl Pipeline {
         }
     }
 
-    /// Samples per second and CPU.
+    /// Returns the samples per second and CPU.
     pub fn frequency(&self) -> u32 {
         self.state.periods.frequency()
     }
@@ -239,7 +240,7 @@ impl Pipeline {
         self.state.windows.check_clocks()
     }
 
-    /// The window's profile; the next window begins.
+    /// Returns the window's profile; the next window begins.
     pub fn flush(&mut self) -> Flushed {
         let state = &mut self.state;
         // Nothing is known any more of a process that has ended, once the window has.
@@ -272,7 +273,8 @@ impl Pipeline {
             },
         );
         if let Some(allocation) = &allocation {
-            let batches = flushed.late.iter_mut().filter(|batch| batch.event == EventType::Allocation);
+            let batches =
+                flushed.other_batches.iter_mut().filter(|batch| batch.event == EventType::Allocation);
             batches.for_each(|batch| batch.period = allocation.interval());
         }
         drop(by_key);
@@ -286,7 +288,7 @@ impl Pipeline {
         flushed
     }
 
-    /// All profiles of what was sampled so far: more than one if the frequency has just changed.
+    /// Returns all profiles of samples so far: more than one if the frequency has just changed.
     pub fn flush_all(&mut self) -> Vec<Batch> {
         let mut batches: Vec<Batch> = self.flush().into_batches().collect();
         if !self.state.windows.is_empty() {
@@ -295,8 +297,8 @@ impl Pipeline {
         batches
     }
 
-    /// Batches of earlier windows, made of samples whose labels have become known since, or have
-    /// been waited for too long.
+    /// Returns batches of earlier windows, made of samples whose labels have become known since, or
+    /// were waited for too long.
     pub fn take_labelled(&mut self) -> Vec<Batch> {
         let state = &mut self.state;
         let release = state.release || state.windows.unlabelled_stacks() > MAX_UNLABELLED_STACKS;
@@ -304,14 +306,14 @@ impl Pipeline {
         state.windows.take_labelled(|owner, samples| targets.finalize_labels(owner, samples, release))
     }
 
-    /// Labels series otherwise from now on. To be called behind [`Self::flush_all`], so that no
-    /// window mixes the two.
+    /// Sets other labels of series. To be called after [`Self::flush_all`], so that no window mixes
+    /// the two.
     pub fn set_labels(&mut self, labels: LabelOptions) {
         self.state.windows.set_limit(labels.limit());
         self.state.targets.set_options(labels);
     }
 
-    /// (nanoseconds, runs) of the kernel programs, where the kernel measures them.
+    /// Returns (nanoseconds, runs) of the kernel programs, where the kernel measures them.
     pub fn kernel_run_time(&self) -> Option<(u64, u64)> {
         self.sampler.run_time()
     }
@@ -320,14 +322,14 @@ impl Pipeline {
         self.sampler.counts()
     }
 
-    /// Samples that the kernel program took, and how many of them will be in no batch: a part of
-    /// [`Self::counts`] that costs little.
+    /// Returns the number of samples that the kernel program took, and how many of them will be in
+    /// no batch: a part of [`Self::counts`] that costs little.
     pub fn taken_and_lost(&self) -> (u64, u64) {
         let sampler = self.sampler.counts();
         (sampler.get(Counter::Taken), lost(&sampler, self.state.targets.counts().dropped))
     }
 
-    /// Whether the kernel's rings are being emptied.
+    /// Returns whether the kernel's rings are being emptied.
     pub fn is_sampling(&self) -> bool {
         self.sampler.is_running()
     }
@@ -336,12 +338,12 @@ impl Pipeline {
         self.state.outcomes.values().sum()
     }
 
-    /// When the first sample had its names.
+    /// Returns the time when the first sample had its names.
     pub fn first_sample(&self) -> Option<Instant> {
         self.state.first_sample
     }
 
-    /// Why the kernel's frames have no names, if they have none.
+    /// Returns the error for which the kernel's frames have no names.
     pub fn kernel_error(&self) -> Option<String> {
         self.state.symbolizer.kernel_error()
     }
@@ -358,11 +360,11 @@ impl State {
             let process = self.table.insert_running(pid, &facts, now);
             self.symbolizer.refresh(process, now, true);
         }
-        self.take_rows(Some(Instant::now() + ROWS_PATIENCE));
+        self.take_rows(Some(Instant::now() + ROWS_TIMEOUT));
     }
 
-    /// Takes over unwind rows that have been read, and resolves what waited for them. Those that
-    /// are being read are waited for until then.
+    /// Takes over unwind rows that have been read, and completes the samples that waited for them.
+    /// Waits until then for those that are being read.
     fn take_rows(&mut self, until: Option<Instant>) {
         if !self.symbolizer.is_loading() {
             return;
@@ -374,7 +376,7 @@ impl State {
         }
     }
 
-    /// Resolves those samples that wait for nothing any more.
+    /// Completes pending samples whose data is there.
     fn resolve_ready(&mut self) {
         let now = monotonic_ns();
         let mut until: HashMap<ProcessKey, u64> = HashMap::new();
@@ -387,8 +389,8 @@ impl State {
         self.tried = Instant::now();
     }
 
-    /// Resolves those samples that wait for unwind rows of their runtimes, by those that have been
-    /// written.
+    /// Completes samples that wait for unwind rows of their runtimes, by the records written so
+    /// far.
     fn finish_dumps(&mut self) {
         let now = monotonic_ns();
         let keys: HashSet<ProcessKey> = self.pending.keys().collect();
@@ -399,7 +401,7 @@ impl State {
         self.resolve_waiting(|key, _| ready.contains(&key));
     }
 
-    /// Resolves those of the waiting samples that are chosen, which wait for nothing any more.
+    /// Completes the chosen samples, which wait no longer.
     fn resolve_waiting(&mut self, is_chosen: impl FnMut(ProcessKey, &StackSample) -> bool) {
         for sample in self.pending.take(is_chosen) {
             self.process_sample(sample, Deadline::Ready);
@@ -423,8 +425,8 @@ impl State {
         }
     }
 
-    /// The way of a sample: it is identified, completed, named, labelled and aggregated. Gives it
-    /// back if its stack is pending.
+    /// Processes a sample: it is identified, completed, named, labelled and aggregated. Returns it
+    /// if its stack is pending.
     fn process_sample(
         &mut self,
         sample: StackSample,
@@ -438,7 +440,7 @@ impl State {
                 cached = self.symbolizer.cached(process, &sample);
                 cached.is_none().then(|| sample.addresses())
             });
-        let is_new = !self.targets.knows(process.key);
+        let is_new = !self.targets.contains(process.key);
         if self.targets.drops_unseen(process, header.start_ns) {
             *self.outcomes.entry(Outcome::Unwanted).or_default() += 1;
             return None;

@@ -1,4 +1,4 @@
-//! Options of the pipeline, and why it doesn't start.
+//! Options of the pipeline, and errors of its start.
 
 use std::io;
 
@@ -9,21 +9,21 @@ use crate::process::container::{ContainersError, ContainersOptions};
 use crate::sampler::{SamplerError, SamplerOptions};
 use crate::symbolize::NativeOptions;
 
-/// What to sample, and what the way may cost.
+/// Options of sampling, and limits of its cost.
 #[derive(Clone, Debug)]
 pub struct PipelineOptions {
     pub sampler: SamplerOptions,
-    /// What may be remembered, and what may wait.
+    /// Memory limits of caches and queues.
     pub memory: MemoryLimits,
-    /// How series are labelled.
+    /// Options of series' labels.
     pub labels: LabelOptions,
-    /// Names of Java methods end in how they ran.
+    /// True if names of Java methods end in how they ran.
     pub java_frame_types: bool,
-    /// How native frames get their names.
+    /// Options of naming native frames.
     pub native: NativeOptions,
-    /// How containers are asked for; `None`: they aren't.
+    /// Options of container metadata; `None`: containers aren't queried.
     pub containers: Option<ContainersOptions>,
-    /// How allocation is profiled, where [`SamplerOptions::allocation`] says so.
+    /// Options of allocation profiles, if [`SamplerOptions::allocation`] enables them.
     pub allocation: AllocationOptions,
 }
 

@@ -16,7 +16,7 @@ pub(super) struct PendingSamples {
 }
 
 impl PendingSamples {
-    /// `max_bytes`: memory for them.
+    /// Makes an empty queue. `max_bytes` is its memory limit.
     pub(super) fn new(max_bytes: usize) -> Self {
         Self { max_bytes, samples: VecDeque::new(), bytes: 0, over_capacity: 0 }
     }
@@ -50,12 +50,12 @@ impl PendingSamples {
         over
     }
 
-    /// The processes of all samples, as often as they have some.
+    /// Returns the processes of all samples, each as often as it has some.
     pub(super) fn keys(&self) -> impl Iterator<Item = ProcessKey> + '_ {
         self.samples.iter().map(|(key, _)| *key)
     }
 
-    /// Takes out those of the samples that are ready.
+    /// Takes the samples that are ready.
     #[must_use]
     pub(super) fn take(
         &mut self,
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_leave_and_are_counted_where_there_is_no_room() {
+    fn the_oldest_leave_and_are_counted_above_the_limit() {
         let sample = |pid| {
             let mut sample = StackSample::empty();
             sample.header.pid = pid;

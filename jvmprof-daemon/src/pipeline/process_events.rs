@@ -1,4 +1,4 @@
-//! What happens to processes, in the order in which it happened.
+//! Events of processes, applied in the order of their times.
 
 use super::State;
 use crate::process::process_table::mapped_code;
@@ -60,7 +60,7 @@ impl State {
         }
     }
 
-    /// Resolves the samples of a process that wait, since it won't be for long what it was then.
+    /// Completes the pending samples of a process, since its code is about to change.
     pub(super) fn complete_pending_of(&mut self, pid: u32) {
         if self.pending.len() == 0 {
             return;

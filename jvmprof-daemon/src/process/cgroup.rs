@@ -9,7 +9,8 @@
 use std::fs::File;
 use std::io::{self, Read};
 
-/// A process may be in many hierarchies, each with a path of up to 4 KiB.
+/// Bytes of `/proc/PID/cgroup` that are read: a process may be in many hierarchies, each with a
+/// path of up to 4 KiB.
 const MAX_BYTES: u64 = 64 << 10;
 
 /// Cgroup of a process. Names are only taken from the part of the path that root and container
@@ -34,16 +35,16 @@ pub struct Cgroup {
 pub struct ContainerRef {
     /// 64 hexadecimal digits; a name for LXC.
     pub id: String,
-    /// `docker`, `containerd`, `cri-o`, `podman` or `lxc`, if the path shows it.
+    /// One of `docker`, `containerd`, `cri-o`, `podman` and `lxc`, if the path shows it.
     pub runtime: Option<&'static str>,
 }
 
 /// The pod of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PodRef {
-    /// With dashes, or the 32 digits of a static pod.
+    /// The pod's uid, with dashes, or the 32 digits of a static pod.
     pub uid: String,
-    /// `guaranteed`, `burstable` or `besteffort`.
+    /// One of `guaranteed`, `burstable` and `besteffort`.
     pub qos: &'static str,
 }
 
@@ -295,7 +296,7 @@ mod tests {
                 Some("besteffort"),
             ),
             ("/../ID", None, None),
-            // nested: who made the outer one can be believed
+            // nested: the outer one was made by a runtime
             (
                 "/docker/ID/kubelet/kubepods/podUID/ffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff",
                 Some("docker"),
@@ -371,7 +372,7 @@ mod tests {
     fn the_hierarchy_with_the_most_information_counts() {
         let v1 = "12:pids:/docker/ID\n11:cpu,cpuacct:/docker/ID\n1:name=systemd:/docker/ID\n";
         assert_eq!(of(v1).container.map(|it| it.id), Some(ID.to_owned()));
-        // Hybrid: the unified hierarchy is there and says nothing.
+        // Hybrid: the unified hierarchy is there and has no information.
         let hybrid = "9:name=systemd:/\n4:memory:/kubepods/burstable/podUID/ID\n0::/\n";
         let cgroup = of(hybrid);
         assert_eq!(cgroup.container.map(|it| it.id), Some(ID.to_owned()));

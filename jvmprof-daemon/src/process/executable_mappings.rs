@@ -44,8 +44,8 @@ impl MappedCode {
 }
 
 impl Backing {
-    /// Returns the origin by the path that `/proc/PID/maps` and perf records have. `is_program` returns
-    /// true if a memory file holds a program or library.
+    /// Returns the origin by the path that `/proc/PID/maps` and perf records have. `is_program`
+    /// returns true if a memory file holds a program or library.
     pub fn of_path(path: &str, is_program: impl FnOnce() -> bool) -> Self {
         // Memory that a runtime writes code to, such as the JVM's huge pages.
         const ANONYMOUS: [&str; 4] = ["//anon", "/dev/zero", "/anon_hugepage", "/SYSV"];
@@ -104,8 +104,8 @@ impl Mappings {
         mapping.contains(address).then_some(mapping)
     }
 
-    /// Returns true if any address lies in no mapping. An address of a stack mostly lies in the mapping
-    /// of the one before.
+    /// Returns true if any address lies in no mapping. An address of a stack mostly lies in the
+    /// mapping of the one before.
     pub fn misses_any(&self, mut addresses: impl Iterator<Item = Avma>) -> bool {
         // Stacks alternate between few mappings: those of the code heaps of a JVM, libjvm, libc.
         let mut recent: [Range<Avma>; 4] = std::array::from_fn(|_| Avma(0)..Avma(0));
@@ -121,7 +121,8 @@ impl Mappings {
         })
     }
 
-    /// Inserts a mapping, and cuts or removes those that it overlaps. Returns true if there were any.
+    /// Inserts a mapping, and cuts or removes those that it overlaps. Returns true if there were
+    /// any.
     pub fn insert(&mut self, new: MappedCode) -> bool {
         if new.start >= new.end {
             return false;
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn code_of_runtimes_is_told_from_code_of_files() {
+    fn code_of_runtimes_is_distinguished_from_code_of_files() {
         let of_path = |path| Backing::of_path(path, || false);
         assert_eq!(of_path("/usr/lib/libc.so.6"), Backing::File);
         assert_eq!(of_path("/tmp/x (deleted)"), Backing::File);

@@ -13,8 +13,8 @@ use super::executable_mappings::{Backing, MappedCode, Mappings, is_hotspot};
 use super::procfs::{self, MAX_MAPPING_BYTES, ProcessInfo};
 use crate::types::{Avma, BuildId, FileOffset};
 
-/// Identity of a process between two execs: another exec, or another process with the same pid, gets
-/// another key. Keys are never reused.
+/// Identity of a process between two execs: another exec, or another process with the same pid,
+/// gets another key. Keys are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProcessKey(u64);
 
@@ -31,7 +31,8 @@ impl ProcessKey {
 pub struct Process {
     pub key: ProcessKey,
     pub pid: u32,
-    /// `start_boottime` of its `task_struct` in ns, from its first sample; `None` before that.
+    /// Value of `start_boottime` of its `task_struct` in ns, from its first sample; `None` before
+    /// that.
     start_ns: Option<u64>,
     /// Time of its last exec, in ns of `CLOCK_MONOTONIC`; `None` if it ran before the table.
     exec_ns: Option<u64>,
@@ -43,8 +44,8 @@ pub struct Process {
     /// Number that changes with its mappings.
     pub version: u64,
     info: Option<ProcessInfo>,
-    /// Its parent's cgroup, which is its own until it is moved: for children that end before they are
-    /// read.
+    /// Cgroup of its parent, which is its own until it is moved: for children that end before they
+    /// are read.
     inherited_cgroup: Option<Arc<Cgroup>>,
     /// Time of the last read of `/proc/PID/maps` that replaced all mappings, in ns of
     /// `CLOCK_MONOTONIC`; older events have no news.
@@ -77,7 +78,7 @@ impl Process {
         self.exec_ns
     }
 
-    /// Returns what `/proc` said of it when it was first sampled.
+    /// Returns its `/proc` information from when it was first sampled.
     pub fn info(&self) -> Option<&ProcessInfo> {
         self.info.as_ref()
     }
@@ -98,7 +99,7 @@ impl Process {
         self.info.as_ref().map(|info| info.uid)
     }
 
-    /// Returns `/proc/PID/root`, its file system as it sees it.
+    /// Returns `/proc/PID/root`, its root directory.
     pub fn root(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root", self.pid))
     }
@@ -133,11 +134,11 @@ pub struct ProcessTableCounts {
     pub unreadable: u64,
     /// Reads of `/proc/PID/maps`.
     pub reads: u64,
-    /// Reads of a process with more mappings than the limit: those at the highest addresses are left
-    /// out.
+    /// Reads of a process with more mappings than the limit: those at the highest addresses are
+    /// left out.
     pub mappings_over_limit: u64,
-    /// Times that all processes' mappings were dropped for the memory limit. They are read again when
-    /// their processes are sampled.
+    /// Times that all processes' mappings were dropped for the memory limit. They are read again
+    /// when their processes are sampled.
     pub resets: u64,
 }
 
@@ -186,14 +187,14 @@ impl ProcessTable {
         let cgroup = before.and_then(|process| process.cgroup()).cloned().map(Arc::new);
         let mut process = self.new_process(pid, comm);
         process.inherited_cgroup = cgroup;
-        // Exec keeps the start time. What else `/proc` tells is read again.
+        // Exec keeps the start time. Other information of `/proc` is read again.
         process.start_ns = start_ns;
         process.exec_ns = Some(time_ns);
         self.by_pid.insert(pid, process);
     }
 
-    /// Records a fork: a child begins with its parent's mappings. A child of an unknown parent is read
-    /// when it is sampled.
+    /// Records a fork: a child begins with its parent's mappings. A child of an unknown parent is
+    /// read when it is sampled.
     pub fn fork(&mut self, pid: u32, parent: u32) {
         let Some(parent) = self.by_pid.get(&parent).filter(|parent| !parent.needs_maps) else {
             self.by_pid.remove(&pid);
@@ -237,8 +238,8 @@ impl ProcessTable {
                 process.version += 1;
                 process.generation += u64::from(replaces);
             }
-            // No event reports an unmapping: a process that maps code again and again has less of it
-            // than the events say.
+            // No event reports an unmapping: a process that maps code again and again has less of
+            // it than its events.
             if process.mappings.bytes() > MAX_MAPPING_BYTES {
                 process.drop_mappings();
             }
@@ -247,8 +248,8 @@ impl ProcessTable {
         }
     }
 
-    /// Returns true if a new mapping replaces other code of a file, or code of a file replaces other
-    /// code. A runtime may replace generated code by generated code as it likes.
+    /// Returns true if a new mapping replaces other code of a file, or code of a file replaces
+    /// other code. A runtime may replace generated code by generated code as it likes.
     pub fn replaces_file_code(&self, pid: u32, time_ns: u64, new: &MappedCode) -> bool {
         let Some(process) = self.by_pid.get(&pid).filter(|process| time_ns > process.maps_replaced_ns) else {
             return false;
@@ -287,16 +288,16 @@ impl ProcessTable {
         self.max_bytes
     }
 
-    /// Has every process read again at its next sample, since events were lost.
+    /// Invalidates every process, which is read again at its next sample, since events were lost.
     pub fn invalidate_all(&mut self) {
         for process in self.by_pid.values_mut() {
             process.needs_maps = true;
         }
     }
 
-    /// Returns the process of a sample. It is read from `/proc` if it is new, and again, within limits,
-    /// if one of the sample's `addresses` lies in none of its mappings. `addresses` gives `None` if
-    /// they needn't be checked.
+    /// Returns the process of a sample. It is read from `/proc` if it is new, and again, within
+    /// limits, if one of the sample's `addresses` lies in none of its mappings. `addresses` gives
+    /// `None` if they needn't be checked.
     pub fn process_of_sample<I: Iterator<Item = Avma>>(
         &mut self,
         pid: u32,
@@ -409,7 +410,8 @@ impl Process {
         }
     }
 
-    /// Returns true if an event's mapping was read from `/proc`, without a build id, after the event.
+    /// Returns true if an event's mapping was read from `/proc`, without a build id, after the
+    /// event.
     fn was_read_after(&self, time_ns: u64, new: &MappedCode) -> bool {
         time_ns <= self.maps_merged_ns
             && self.mappings.find(new.start).is_some_and(|known| {
@@ -438,8 +440,8 @@ impl Process {
                 counts.mappings_over_limit += u64::from(mappings.is_cut());
                 let mut merged = self.with_known_build_ids(&mappings);
                 if keeps_events {
-                    // `/proc` shows the present, and events up to now are still to come: the mappings of
-                    // events so far are as of the sample's time.
+                    // `/proc` shows the present, and events up to now are still to come: the
+                    // mappings of events so far are as of the sample's time.
                     self.mappings.iter().for_each(|known| _ = merged.insert((**known).clone()));
                     self.maps_merged_ns = now_ns.saturating_add(taken);
                 } else {
@@ -453,8 +455,8 @@ impl Process {
         }
     }
 
-    /// Returns mappings with the build ids of known ones: `/proc` has none, and those of events stay
-    /// valid for the same mapping.
+    /// Returns mappings with the build ids of known ones: `/proc` has none, and those of events
+    /// stay valid for the same mapping.
     fn with_known_build_ids(&self, read: &Mappings) -> Mappings {
         let mut merged = Mappings::default();
         for mapping in read.iter() {

@@ -27,22 +27,23 @@ pub struct ProcessInfo {
     /// Effective group id.
     pub gid: u32,
     pub parent: u32,
-    /// Arguments with spaces between them, cut off behind `MAX_CMDLINE_BYTES`; empty for kernel
+    /// Arguments with spaces between them, cut off after `MAX_CMDLINE_BYTES`; empty for kernel
     /// threads.
     pub cmdline: String,
-    /// `None` if it couldn't be read.
+    /// The cgroup; `None` if it couldn't be read.
     pub cgroup: Option<Cgroup>,
 }
 
-/// A command line may be megabytes long. A label of it is cut before that, at 1,024 characters.
+/// Bytes of a command line that are read: it may be megabytes long. A label of it is cut before
+/// that, at 1,024 characters.
 pub(crate) const MAX_CMDLINE_BYTES: usize = 4 * 1025;
 
 /// Error of reading a process.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcfsError {
-    #[error("there is no process {0}")]
+    #[error("reading /proc/{0}: there is no such process")]
     Gone(u32),
-    #[error("/proc/{pid} may not be read: {hint}")]
+    #[error("reading /proc/{pid}: permission denied: {hint}")]
     Denied { pid: u32, hint: &'static str },
     #[error("reading /proc/{pid}: {source}")]
     Other { pid: u32, source: ProcError },
@@ -107,9 +108,9 @@ pub fn process_info(pid: u32) -> Result<ProcessInfo, ProcfsError> {
 /// other reads of a process.
 #[derive(Debug, PartialEq, Eq)]
 struct ProcStatus {
-    /// In its innermost pid namespace; `None` where the kernel has no such namespaces.
+    /// Pid in its innermost pid namespace; `None` where the kernel has no such namespaces.
     inner_pid: Option<u32>,
-    /// Effective.
+    /// Effective user id.
     uid: u32,
     gid: u32,
 }
@@ -121,8 +122,8 @@ impl ProcStatus {
         Self::parse(&text).ok_or_else(|| ProcError::Other("status has no user and group".to_owned()))
     }
 
-    /// Parses lines of `NAME:` and numbers with tabs between them (man 5 proc_pid_status). A process's
-    /// name has no line breaks there.
+    /// Parses lines of `NAME:` and numbers with tabs between them (man 5 proc_pid_status). A
+    /// process's name has no line breaks there.
     fn parse(text: &str) -> Option<Self> {
         let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"));
         let effective = |numbers: &str| numbers.split('\t').nth(1)?.parse().ok();
@@ -301,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_is_known() {
+    fn this_process_is_read() {
         let pid = std::process::id();
         let info = process_info(pid).expect("a process may read itself");
         assert!(info.start_ticks > 0);
@@ -314,7 +315,7 @@ mod tests {
         assert_eq!(info.executable, std::env::current_exe().ok());
         let mappings = mappings(pid).expect("a process may read itself");
         let here =
-            mappings.find(Avma(this_process_is_known as *const () as u64)).expect("this code is mapped");
+            mappings.find(Avma(this_process_is_read as *const () as u64)).expect("this code is mapped");
         assert_eq!(here.backing, Backing::File);
         assert!(mappings.iter().any(|mapping| mapping.backing == Backing::Vdso));
         assert!(mappings.iter().all(|mapping| &*mapping.path != "[vsyscall]"));
@@ -333,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_does_not_exist_is_told_from_others() {
+    fn a_process_that_does_not_exist_is_distinguished_from_others() {
         for pid in [u32::MAX, 0x3fff_ffff] {
             assert!(matches!(process_info(pid), Err(ProcfsError::Gone(_))), "{pid}");
             assert!(matches!(mappings(pid), Err(ProcfsError::Gone(_))), "{pid}");

@@ -5,7 +5,8 @@ use std::path::Path;
 use super::executable_mappings::{Backing, MappedCode, is_hotspot};
 use super::process_table::Process;
 
-/// Returns the `runtime` label of a process: `jvm`, `node`, `python`, `dotnet`, or `native` for all others.
+/// Returns the `runtime` label of a process: `jvm`, `node`, `python`, `dotnet`, or `native` for all
+/// others.
 pub fn runtime(process: &Process) -> &'static str {
     let of_mappings = process.mappings.iter().find_map(|mapping| of_library(mapping));
     let of_program = || process.executable().as_deref().and_then(of_program);

@@ -1,4 +1,4 @@
-//! What naming costs and what it can't do.
+//! Counters of naming: memory, and losses.
 
 use std::collections::HashMap;
 
@@ -6,12 +6,12 @@ use super::generated::jit_counts::JitCounts;
 use crate::kernel_tables::TableCounts;
 use crate::native::file_cache::CacheCounters;
 
-/// What is remembered, or waits, in memory.
+/// Memory of a cache or a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheUsage {
     pub name: &'static str,
     pub bytes: u64,
-    /// It gets no larger than this.
+    /// Upper bound of the bytes.
     pub limit_bytes: u64,
 }
 
@@ -21,21 +21,22 @@ impl CacheUsage {
     }
 }
 
-/// What went wrong or was saved, for counters.
+/// Counters of losses, and of work saved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SymbolCounts {
     pub files: CacheCounters,
     /// Mapped files that could not be used, by reason. A file counts once a process.
     pub unusable_files: HashMap<&'static str, u64>,
-    /// Frames without a name, by reason. A frame counts once a process while it is remembered.
+    /// Frames without a name, by reason. A frame counts once a process while it is cached.
     pub unnamed: HashMap<&'static str, u64>,
     /// JVMs that could not be read, by reason.
     pub unreadable_jvms: HashMap<&'static str, u64>,
-    /// Frames that had to be named anew since too many were remembered.
+    /// Times that a process's frame cache was emptied since it was full.
     pub frame_cache_resets: u64,
-    /// Samples whose stack was finished over its copy, since the kernel program knew too little.
+    /// Samples whose stack the daemon completed over its copy, since the kernel program lacked
+    /// data.
     pub finished_by_daemon: u64,
     pub perf_maps: JitCounts,
-    /// Of the kernel's tables.
+    /// Counters of the kernel's tables.
     pub tables: TableCounts,
 }

@@ -1,4 +1,4 @@
-//! Frames of the model, made of what was found.
+//! Frames of the model, made from names.
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use crate::hotspot::JavaFrame;
 use crate::profile::model::{ExecutionMode, Frame, FrameKind, Line, Mapping};
 use crate::types::Avma;
 
-/// What a remembered frame takes beside its text: itself, its line, its slot in the map.
+/// Bytes of a cached frame beside its text: itself, its line, its slot in the map.
 const FRAME_BYTES: usize = 180;
-/// What a line takes beside its text.
+/// Bytes of a line beside its text.
 const LINE_BYTES: usize = 60;
 
 fn java_mapping(java: Option<&AttachedJvm>) -> Option<Arc<Mapping>> {
     Some(Arc::clone(java?.mapping()))
 }
 
-/// `types`: names tell how the methods ran.
+/// Makes the frame of a Java method. `types`: names end in how the methods ran.
 pub(super) fn java_frame(
     which: &UserFrame,
     methods: &[JavaFrame],
@@ -49,8 +49,8 @@ fn java_line(method: &JavaFrame, types: bool) -> Line {
     }
 }
 
-/// The frame that [`UserFrame::ENTER_SPECIAL`] stands for, as it is named once it is known where
-/// its code is: openjdk src/java.base/share/classes/jdk/internal/vm/Continuation.java.
+/// Makes the frame that [`UserFrame::ENTER_SPECIAL`] stands for, with the same name as where its
+/// code has been found: openjdk src/java.base/share/classes/jdk/internal/vm/Continuation.java.
 pub(super) fn enter_special_frame(java: Option<&AttachedJvm>, types: bool) -> Frame {
     let method = JavaFrame {
         name: "jdk.internal.vm.Continuation.enterSpecial".into(),
@@ -95,7 +95,7 @@ pub(super) fn frame(
     Arc::new(Frame { kind, address: Some(address), mapping, lines: vec![line] })
 }
 
-/// A native frame whose name could not be found out any more: where it is in its file.
+/// Makes a native frame whose name can't be resolved any more: its offset in its file.
 pub(super) fn offset_frame(unnamed: &Frame) -> Arc<Frame> {
     let place = unnamed.mapping.as_ref().zip(unnamed.address).map(|(mapping, address)| {
         let file = mapping.path.rsplit('/').next().unwrap_or(&mapping.path);
@@ -107,14 +107,14 @@ pub(super) fn offset_frame(unnamed: &Frame) -> Arc<Frame> {
     Arc::new(Frame { lines: vec![line], ..unnamed.clone() })
 }
 
-/// Memory of a remembered frame. Names may be shared with other frames; counted each time, the
-/// limit is on the safe side.
+/// Returns the memory of a cached frame. Names may be shared with other frames; counted each time,
+/// the limit is on the safe side.
 pub(super) fn frame_bytes(frame: &Frame) -> usize {
     let text = |line: &Line| line.name.len() + line.system_name.len() + LINE_BYTES;
     FRAME_BYTES + frame.lines.iter().map(text).sum::<usize>()
 }
 
-/// The root of a stack that isn't whole, so that no flame graph hides it.
+/// Makes the root of a stack that isn't whole, so that no flame graph hides it.
 pub(super) fn marker(reason: &str) -> Arc<Frame> {
     let name: Arc<str> = format!("[truncated: {reason}]").into();
     let line = Line::named(name);
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_a_method_ran_is_in_its_name_only_if_that_is_asked_for() {
+    fn how_a_method_ran_is_in_its_name_only_if_that_is_enabled() {
         let method = |mode| JavaFrame {
             name: "com.acme.Order.total".into(),
             system_name: "com.acme.Order.total()J".into(),

@@ -1,4 +1,4 @@
-//! What is known of a process's mapped code, for people.
+//! Reports of a process's mapped code, for people.
 
 use std::fmt;
 
@@ -9,33 +9,33 @@ use super::native::mapped_files::{self, Module};
 use crate::process::{Backing, Process};
 use crate::types::Avma;
 
-/// One executable mapping and what can be told of its code.
+/// One executable mapping and the state of its code.
 #[derive(Clone, Debug, Serialize)]
 pub struct ModuleReport {
     pub start: u64,
     pub end: u64,
     pub path: String,
     pub build_id: Option<String>,
-    /// Functions with names; `None` for generated code.
+    /// Number of functions with names; `None` for generated code.
     pub symbols: Option<usize>,
-    /// Why the file can't be used.
+    /// Reason why the file can't be used.
     pub problem: Option<&'static str>,
 }
 
-/// What is at an address of native code.
+/// Code at an address.
 #[derive(Clone, Debug, Serialize)]
 pub struct NativePlace {
     pub path: String,
-    /// The function, or the place in the file.
+    /// Name of the function, or the offset in the file.
     pub name: String,
-    /// How the caller is found.
+    /// Unwind rule that finds the caller.
     pub rule: String,
-    /// Why there is no name.
+    /// Reason why there is no name.
     pub problem: Option<&'static str>,
 }
 
 impl Symbolizer {
-    /// What is at an address of a process; `None` where no code is mapped.
+    /// Describes the code at an address of a process; `None` where no code is mapped.
     pub fn explain(&mut self, process: &Process, pc: Avma) -> Option<NativePlace> {
         let code = process.mappings.find(pc)?;
         let symbols = self.processes.entry(process.key).or_default();
@@ -56,7 +56,7 @@ impl Symbolizer {
         Some(NativePlace { path, name, rule, problem })
     }
 
-    /// Looks at each executable mapping of a process, and at its perf map.
+    /// Reports each executable mapping of a process, and its perf map.
     pub fn inspect(&mut self, process: &Process, now_ns: u64) -> Vec<ModuleReport> {
         let symbols = self.processes.entry(process.key).or_default();
         symbols.jit.read_all(process, &self.jit, now_ns, &mut self.counts.perf_maps);

@@ -1,4 +1,4 @@
-//! Frames of the kernel.
+//! Frames of the kernel, and their names.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
@@ -12,10 +12,10 @@ use crate::types::{Avma, FastHasher, FileOffset};
 /// names them.
 const EXEC: [&str; 2] = ["__x64_sys_execve", "__x64_sys_execveat"];
 
-/// Frames remembered; there are not many more places in a kernel that samples hit.
+/// Maximum number of cached frames; a kernel has not many more places that samples hit.
 const MAX_FRAMES: usize = 20_000;
 
-/// A function, but for its start.
+/// A function, without its start.
 #[derive(Debug)]
 struct KernelFunction {
     end: Avma,
@@ -24,10 +24,10 @@ struct KernelFunction {
 
 #[derive(Debug, Default)]
 pub(super) struct KernelFrames {
-    /// `None`: nothing is sampled.
+    /// Source of names; `None`: nothing is sampled.
     names: Option<KernelSymbolizer>,
     error: Option<String>,
-    /// What was met of the kernel's functions, by their starts.
+    /// Functions that were resolved, by their starts.
     functions: BTreeMap<Avma, KernelFunction>,
     mapping: OnceLock<Arc<Mapping>>,
     frames: HashMap<Avma, Arc<Frame>, FastHasher>,
@@ -35,19 +35,19 @@ pub(super) struct KernelFrames {
 }
 
 impl KernelFrames {
-    /// Has the kernel asked from now on.
-    pub(super) fn ask(&mut self, names: Option<KernelSymbolizer>) {
+    /// Sets the source of names.
+    pub(super) fn set_symbolizer(&mut self, names: Option<KernelSymbolizer>) {
         self.names = names;
     }
 
-    /// The frame of an address that was adjusted to the call already; without a name if it is a new
-    /// one.
+    /// Returns the frame of an address that was adjusted to the call already; without a name if it
+    /// is a new one.
     pub(super) fn frame(&mut self, address: Avma) -> Arc<Frame> {
         if let Some(frame) = self.frames.get(&address) {
             return Arc::clone(frame);
         }
         if self.frames.len() >= MAX_FRAMES {
-            self.forget();
+            self.clear();
         }
         let mapping = Some(Arc::clone(self.mapping()));
         let unnamed =
@@ -60,29 +60,30 @@ impl KernelFrames {
     /// Names the frames that are new.
     pub(super) fn name_new(&mut self) {
         let unnamed = std::mem::take(&mut self.unnamed);
-        self.learn(&unnamed);
+        self.resolve(&unnamed);
         for address in unnamed {
             let named = self.name(address);
             self.frames.insert(address, named);
         }
     }
 
-    /// The frame of an address with its name.
+    /// Returns the frame of an address with its name.
     pub(super) fn named(&mut self, address: Avma) -> Arc<Frame> {
         match self.frames.get(&address) {
             Some(frame) if !frame.lines.is_empty() => Arc::clone(frame),
             _ => {
-                self.learn(&[address]);
+                self.resolve(&[address]);
                 self.name(address)
             }
         }
     }
 
-    /// Whether a stack of these return addresses lies in a system call that replaces the program.
+    /// Returns whether a stack of these return addresses lies in a system call that replaces the
+    /// program.
     pub(super) fn is_in_exec(&mut self, stack: &[u64]) -> bool {
         // It is called by the first ones.
         let callers: Vec<_> = stack.iter().rev().map(|address| Avma(address.saturating_sub(1))).collect();
-        self.learn(&callers);
+        self.resolve(&callers);
         callers.iter().any(|at| self.function(*at).is_some_and(|it| EXEC.contains(&&*it.name)))
     }
 
@@ -91,8 +92,8 @@ impl KernelFrames {
         (address < function.end).then_some(function)
     }
 
-    /// Asks the kernel for the functions of these addresses, unless they are known.
-    fn learn(&mut self, addresses: &[Avma]) {
+    /// Resolves the functions of these addresses, unless they are cached.
+    fn resolve(&mut self, addresses: &[Avma]) {
         let unknown: Vec<_> = addresses.iter().copied().filter(|at| self.function(*at).is_none()).collect();
         let Some(names) = &mut self.names else { return };
         let named = match names.symbolize(&unknown) {
@@ -124,7 +125,7 @@ impl KernelFrames {
         })
     }
 
-    pub(super) fn forget(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.frames = HashMap::default();
         self.functions = BTreeMap::new();
     }

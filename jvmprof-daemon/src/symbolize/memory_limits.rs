@@ -1,29 +1,29 @@
-//! How much may be remembered.
+//! Memory limits of the symbolizer.
 
 /// Limits of the symbolizer's caches, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SymbolMemory {
     /// Symbols and unwind rows of files.
     pub files: u64,
-    /// Names that were found in them.
+    /// Names of functions in them.
     pub names: u64,
     /// Methods and frames of JVMs.
     pub java: u64,
-    /// DWARF of files, where lines are asked for.
+    /// DWARF of files, if lines are enabled.
     pub lines: u64,
-    /// Frames of all processes as samples meet them.
+    /// Frames of all processes, by address.
     pub frames: usize,
     /// Perf maps and jitdumps.
     pub jit: usize,
 }
 
 impl SymbolMemory {
-    /// So much for files, and what goes with it for the rest.
+    /// Returns limits with this number of bytes for files, and the others in proportion.
     pub fn of_files(files: u64) -> Self {
         Self { files, names: files / 4, java: files / 2, lines: 512 << 20, frames: 16 << 20, jit: 256 << 20 }
     }
 
-    /// The sum.
+    /// Returns the sum of the limits.
     pub fn bytes(&self) -> u64 {
         self.files + self.names + self.java + self.lines + (self.frames + self.jit) as u64
     }

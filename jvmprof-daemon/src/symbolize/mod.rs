@@ -1,20 +1,23 @@
-//! From a sample's addresses to frames with names, by what the process had mapped when it was
-//! sampled.
+//! Symbolization: from a sample's addresses to frames with names, by the mappings of the process
+//! when it was sampled.
 //!
 //! # Overview
 //!
-//! A [`Symbolizer`] holds what is known of each process's code, and the caches that all share. A
-//! sample's stack passes three stages (`stages`), each a value that only the one before gives:
-//! [`Symbolizer::identify`] gives an [`IdentifiedSample`], [`IdentifiedSample::complete`] a
-//! [`CompletedStack`] (or says that the sample is pending), [`CompletedStack::name`] a
+//! A [`Symbolizer`] holds the state of each process's code, and the caches that all share. A
+//! sample's stack passes three stages (`stages`), each a value that only the one before returns:
+//! [`Symbolizer::identify`] returns an [`IdentifiedSample`], [`IdentifiedSample::complete`] a
+//! [`CompletedStack`] (or that the sample is pending), [`CompletedStack::name`] a
 //! [`SymbolizedStack`]. [`Symbolizer::cached`] finds the names of most samples before: those of an
 //! equal stack. At a window's end [`Symbolizer::end_window`] names what was deferred.
 //!
 //! | owner | folder | what it does |
 //! |---|---|---|
-//! | `Publisher` | `publish` | fills the tables of the kernel programs with a process's regions, rows and JVM; has rows read |
-//! | `Completer` | `stack` | walks a stack on where the kernel program stopped; whole stacks that were named before |
-//! | `Namer` | `namer`, `java`, `generated`, `native`, `kernel_frames` | names frames: at once those of Java, deferred those of native and generated code |
+//! | `Publisher` | `publish` | fills the tables of the kernel programs with a process's regions,
+//! rows and JVM; loads rows |
+//! | `Completer` | `stack` | continues a stack where the kernel program stopped; whole stacks that
+//! were named before |
+//! | `Namer` | `namer`, `java`, `generated`, `native`, `kernel_frames` | names frames: at once
+//! those of Java, deferred those of native and generated code |
 
 mod counts;
 mod frames;
@@ -72,19 +75,19 @@ pub struct SymbolizedStack {
     pub outcome: Outcome,
 }
 
-/// Whole stacks take 1/STACKS_PART of the memory for frames.
+/// Divisor of the memory for frames: whole stacks take 1/STACKS_PART of it.
 const STACKS_PART: usize = 8;
-/// Is the stack whole?
+/// Completeness of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Outcome {
-    /// It reaches the thread's root.
+    /// The stack reaches the thread's root.
     Whole,
     Truncated(&'static str),
-    /// Nobody looked: its process is one that isn't wanted.
+    /// The stack wasn't walked: its process isn't profiled.
     Unwanted,
 }
 
-/// Names addresses. One for all processes; what belongs to files is shared among them.
+/// Names addresses. There is one for all processes; data of files is shared among them.
 #[derive(Debug)]
 pub struct Symbolizer {
     files: Arc<FileCache>,
@@ -92,7 +95,7 @@ pub struct Symbolizer {
     native: NativeOptions,
     kernel: KernelFrames,
     processes: HashMap<ProcessKey, ProcessSymbols, FastHasher>,
-    /// `None`: nothing is sampled, only inspected.
+    /// Writer of the kernel tables; `None`: nothing is sampled, only inspected.
     publisher: Option<Publisher>,
     completer: Completer,
     java: JavaCache,
@@ -100,25 +103,24 @@ pub struct Symbolizer {
     /// Native frames that wait for their names.
     deferred: Vec<DeferredFrame>,
     cached_bytes: usize,
-    /// The limit of the frames of all processes together, soon after it is exceeded.
+    /// Limit of the frames of all processes together; it is enforced soon after it is exceeded.
     max_cached_bytes: usize,
-    /// Of the stacks of all processes, and their limit.
+    /// Bytes of the stacks of all processes, and their limit.
     stack_bytes: usize,
     max_stack_bytes: usize,
-    /// [`ProcessSymbols::named`] is to be forgotten at the window's end.
+    /// True if [`ProcessSymbols::named`] is to be cleared at the window's end.
     are_names_old: bool,
     counts: SymbolCounts,
     java_frame_types: bool,
 }
 
-/// What is remembered of one process.
+/// State of one process.
 #[derive(Debug, Default)]
 struct ProcessSymbols {
     generation: u64,
     published: Publication,
     frames: HashMap<UserFrame, Arc<Frame>, FastHasher>,
-    /// Native frames that have got their names, by mapping and address: also of mappings that are
-    /// gone.
+    /// Native frames that have been named, by mapping and address: also of mappings that are gone.
     named: HashMap<(Arc<Mapping>, Avma), Arc<Frame>, FastHasher>,
     frame_bytes: usize,
     callers: Callers,
@@ -160,7 +162,7 @@ impl Symbolizer {
         }
     }
 
-    /// Whether names of Java methods end in how they ran:
+    /// Sets whether names of Java methods end in how they ran:
     /// [`crate::profile::model::ExecutionMode::suffix`].
     #[must_use]
     pub fn with_java_frame_types(mut self, shown: bool) -> Self {
@@ -168,25 +170,25 @@ impl Symbolizer {
         self
     }
 
-    /// Keeps these tables of kernel programs filled from now on.
+    /// Fills these tables of kernel programs from now on.
     ///
     /// # Errors
-    /// The system has no thread left.
+    /// A thread can't be started.
     pub fn fill(&mut self, mut tables: BpfMaps) -> io::Result<()> {
-        self.kernel.ask(tables.take_kernel_symbolizer());
+        self.kernel.set_symbolizer(tables.take_kernel_symbolizer());
         self.publisher = Some(Publisher::start(tables, Arc::clone(&self.files))?);
         Ok(())
     }
 
-    /// Makes what is remembered of a process, and what the kernel was told of it, fit its mappings.
-    /// `is_asked`: a sample met code that isn't known.
-    pub fn refresh(&mut self, process: &Process, now_ns: u64, is_asked: bool) {
+    /// Updates the state of a process, and its kernel tables, to its mappings. `has_unknown_code`:
+    /// a sample contains unknown code.
+    pub fn refresh(&mut self, process: &Process, now_ns: u64, has_unknown_code: bool) {
         let symbols = self.processes.entry(process.key).or_default();
         if symbols.generation != process.generation {
             let named = std::mem::take(&mut symbols.named);
             let frame_bytes = named.values().map(|frame| frame_bytes(frame)).sum();
             self.cached_bytes = self.cached_bytes - symbols.frame_bytes + frame_bytes;
-            self.stack_bytes -= symbols.stacks.forget();
+            self.stack_bytes -= symbols.stacks.clear();
             *symbols = ProcessSymbols {
                 generation: process.generation,
                 named,
@@ -197,27 +199,28 @@ impl Symbolizer {
                 ..ProcessSymbols::default()
             };
         }
-        let look = symbols.java.inspect(process, now_ns, is_asked, &self.java);
-        if let JvmState::Unreadable(reason) = look {
+        let jvm = symbols.java.inspect(process, now_ns, has_unknown_code, &self.java);
+        if let JvmState::Unreadable(reason) = jvm {
             *self.counts.unreadable_jvms.entry(reason).or_default() += 1;
         }
         let Some(publisher) = &mut self.publisher else { return };
-        if look == JvmState::Changed {
+        if jvm == JvmState::Changed {
             publisher.publish_jvm(process.key, symbols);
         }
         let (files, jit, counts) = (&self.files, &self.jit, &mut self.counts);
         publisher.refresh(process, symbols, PublishContext { files, jit, counts });
     }
 
-    /// A process has mapped code over other code that the kernel program may know.
+    /// Records that a process has mapped code over other code that the kernel program may have rows
+    /// of.
     pub fn remapped(&mut self, key: ProcessKey, code: &MappedCode, mapped_ns: u64) {
         if let Some(symbols) = self.processes.get_mut(&key) {
             symbols.remapped.add(code.start..code.end, mapped_ns);
         }
     }
 
-    /// Returns the time up to which this process's stacks can be walked: unwind rows are there, and
-    /// it is known what its runtime generated by then. Reads on if that isn't `at_ns`.
+    /// Returns the time up to which this process's stacks can be walked: its unwind rows are there,
+    /// and its runtime's records are read up to then. Reads new ones if that isn't `at_ns`.
     pub fn walkable_until(&mut self, key: ProcessKey, at_ns: u64) -> u64 {
         match self.processes.get_mut(&key) {
             Some(symbols) if symbols.published.awaited.is_empty() => {
@@ -228,16 +231,16 @@ impl Symbolizer {
         }
     }
 
-    /// Reads what the process's runtime has written of its code to the end. What it writes later
-    /// comes too late for the samples of the window.
+    /// Reads the records of the process's runtime to the end. Later ones come too late for the
+    /// samples of the window.
     pub fn finish_dump(&mut self, process: &Process, now_ns: u64) {
         if let Some(symbols) = self.processes.get_mut(&process.key) {
             symbols.jit.finish_dump(process, now_ns, &mut self.counts.perf_maps);
         }
     }
 
-    /// Reads on in what runtimes wrote of their code, and resolves what had no name yet: see
-    /// [`WindowEnd::finalize_names`]. What has become of it is known until [`Self::retain`].
+    /// Reads new records of runtimes, and resolves frames without a name: see
+    /// [`WindowEnd::finalize_names`]. The results are kept until [`Self::retain`].
     fn refresh_perf_maps<'a>(&mut self, find: impl Fn(ProcessKey) -> Option<&'a Process>, now_ns: u64) {
         for (key, symbols) in &mut self.processes {
             if let Some(process) = find(*key) {
@@ -250,15 +253,15 @@ impl Symbolizer {
         }
     }
 
-    /// Frames wait for names, or stacks for rows.
+    /// Returns whether frames wait for names, or stacks for rows.
     pub fn has_work(&self) -> bool {
         self.is_loading() || !self.deferred.is_empty()
     }
 
-    /// Forgets all other processes.
+    /// Drops all other processes.
     fn retain(&mut self, is_alive: impl Fn(ProcessKey) -> bool) {
         self.java.age();
-        self.names.age();
+        self.names.evict_unused();
         if let Some(publisher) = &mut self.publisher {
             publisher.tables.retain(&is_alive);
             for key in publisher.tables.lacking() {
@@ -273,10 +276,10 @@ impl Symbolizer {
             if are_names_old {
                 symbols.named = HashMap::default();
             }
-            symbols.jit.forget_resolved();
+            symbols.jit.clear_resolved();
             if !alive {
                 self.cached_bytes -= symbols.frame_bytes;
-                self.stack_bytes -= symbols.stacks.forget();
+                self.stack_bytes -= symbols.stacks.clear();
             }
             alive
         });
@@ -287,7 +290,7 @@ impl Symbolizer {
         SymbolCounts { files: self.files.counters(), tables, ..self.counts.clone() }
     }
 
-    /// The memory of what is remembered.
+    /// Returns the memory of the caches.
     pub fn cache_sizes(&self) -> Vec<CacheUsage> {
         let [headers, parts, lines] = self.files.sizes();
         let of = |name, (bytes, limit_bytes)| CacheUsage { name, bytes, limit_bytes };
@@ -303,41 +306,42 @@ impl Symbolizer {
         ]
     }
 
-    /// What is known of the JVM in a process; `None` if there is none that can be read. Another
-    /// `Arc` once it has changed.
+    /// Returns the labels of the JVM in a process; `None` if there is none that can be read.
+    /// Another `Arc` once they have changed.
     pub fn jvm_labels(&self, key: ProcessKey) -> Option<&Arc<JvmLabels>> {
         Some(self.processes.get(&key)?.java.attached()?.facts())
     }
 
-    /// Returns how the objects of a process's JVM look, and its memory; `None` if it doesn't say.
+    /// Returns the layout of the objects of a process's JVM, and its memory; `None` if the JVM
+    /// doesn't export it.
     pub fn java_heap(&self, key: ProcessKey) -> Option<(HeapLayout, LiveMemory)> {
         self.processes.get(&key)?.java.attached()?.heap()
     }
 
-    /// Why the kernel's frames have no names, if they have none.
+    /// Returns the error for which the kernel's frames have no names.
     pub fn kernel_error(&self) -> Option<String> {
         self.kernel.error()
     }
 
-    /// What native frames are named stays until the window's end: its samples still get their names
-    /// there.
-    fn forget_frames(&mut self) {
+    /// Drops cached frames. The names of native frames stay until the window's end, when its
+    /// samples get them.
+    fn clear_frames(&mut self) {
         for symbols in self.processes.values_mut() {
             symbols.frames = HashMap::default();
             symbols.callers = Callers::default();
             symbols.frame_bytes = 0;
             symbols.rules = RuleCache::default();
         }
-        self.kernel.forget();
-        self.forget_stacks();
+        self.kernel.clear();
+        self.clear_stacks();
         self.are_names_old = true;
         self.cached_bytes = 0;
         self.counts.frame_cache_resets += 1;
     }
 
-    fn forget_stacks(&mut self) {
+    fn clear_stacks(&mut self) {
         for symbols in self.processes.values_mut() {
-            symbols.stacks.forget();
+            symbols.stacks.clear();
         }
         self.stack_bytes = 0;
     }

@@ -8,7 +8,7 @@ use jvmprof_common::frame::UserFrame;
 use super::ProcessSymbols;
 use super::counts::SymbolCounts;
 use super::frames::{enter_special_frame, frame, frame_bytes, java_frame, stub_frame, unknown_java};
-use super::generated::{Asked, JitShared};
+use super::generated::{AddressLookup, JitShared};
 use super::native::deferred_frames::DeferredFrame;
 use super::native::function_names::FunctionNames;
 use super::stack::completer::kernel_walked_frames;
@@ -21,9 +21,10 @@ use crate::types::{Avma, FastHasher};
 
 const TOO_LATE: &str = "read too late";
 const DEOPTIMIZED: &str = "being deoptimized";
-/// Why a stack ends where the frame that was taken for the caller can't be it.
+/// Reason of a stack that ends where the frame that was taken for the caller can't be it.
 pub(super) const FALSE_CALLER: &str = "caller calls something else";
-/// The stubs that do that (openjdk src/hotspot/share/runtime/deoptimization.cpp, `unpack_frames`).
+/// Stubs that call other code than their caller (openjdk
+/// src/hotspot/share/runtime/deoptimization.cpp, `unpack_frames`).
 const UNPACKING: [&str; 2] = ["[DeoptimizationBlob]", "[UncommonTrapBlob]"];
 
 /// The naming of one sample's frames.
@@ -37,18 +38,18 @@ pub(super) struct Namer<'a> {
     pub(super) cached: &'a mut usize,
     pub(super) process: &'a Process,
     pub(super) java_frame_types: bool,
-    /// `CLOCK_MONOTONIC` of the sample.
+    /// Time of the sample on `CLOCK_MONOTONIC`.
     pub(super) at_ns: u64,
     pub(super) now_ns: u64,
     pub(super) pending: bool,
-    /// A frame has a name for this sample only.
+    /// True if a frame has a name for this sample only.
     pub(super) is_passing: bool,
-    /// From this frame on the stack was walked so long after the sample that other code may be
+    /// Index of the first frame that was walked so long after the sample that other code may be
     /// there by now.
     pub(super) late_from: Option<usize>,
 }
 
-/// What is known of a stack's frames, each in its place, and why some Java frames have no names.
+/// Names of a stack's frames, each in its place, and why some Java frames have none.
 struct ReadFrames {
     frames: Vec<Option<Arc<Frame>>>,
     unnamed: HashMap<UserFrame, &'static str>,
@@ -75,14 +76,14 @@ impl Namer<'_> {
         is_true
     }
 
-    /// Reads what the Java frames of a sample are called that the kernel program walked.
+    /// Reads the names of a sample's Java frames that the kernel program walked.
     pub(super) fn read_java(&mut self, symbols: &mut ProcessSymbols, sample: &StackSample) {
         let (stack, _) = kernel_walked_frames(sample);
         self.read_new(symbols, &stack);
     }
 
-    /// Names a stack: what isn't known of its Java frames is read all at once. False if it ends
-    /// before its last frame, behind one that the next can't have called.
+    /// Names a stack; uncached Java frames are read all at once. Returns false if it ends before
+    /// its last frame, after one that the next can't have called.
     fn name_java(
         &mut self,
         symbols: &mut ProcessSymbols,
@@ -126,9 +127,10 @@ impl Namer<'_> {
         true
     }
 
-    /// Whether the second of these frames can't have called the first, the youngest of Java's,
-    /// whose name is known. That one may have been interrupted, or have called native code, at any
-    /// instruction, and where its own frame ends is less certain there than of all frames below.
+    /// Returns whether the second of these frames can't have called the first, the youngest of
+    /// Java's, whose name is known. That one may have been interrupted, or have called native code,
+    /// at any instruction, and the end of its own frame is less certain there than for all frames
+    /// below.
     fn is_false_caller(
         &self,
         symbols: &mut ProcessSymbols,
@@ -154,8 +156,7 @@ impl Namer<'_> {
         unknown_java(which, reason, symbols.java.attached())
     }
 
-    /// What is known of these frames, once those Java frames among them that are new have been
-    /// read.
+    /// Returns the names of these frames, after reading the uncached Java frames among them.
     fn read_new(&mut self, symbols: &mut ProcessSymbols, stack: &[UserFrame]) -> ReadFrames {
         let mut frames: Vec<Option<Arc<Frame>>> =
             stack.iter().map(|frame| symbols.frames.get(frame).cloned()).collect();
@@ -216,12 +217,13 @@ impl Namer<'_> {
         frame
     }
 
-    /// Remembered by what names it, not by its address: other code may be there later.
+    /// Returns the frame of generated code. It is cached by the entry that names it, not by its
+    /// address: other code may be there later.
     fn jit_frame(&mut self, symbols: &mut ProcessSymbols, code: &MappedCode, address: Avma) -> Arc<Frame> {
         self.is_passing = true;
         let (process, at_ns, now_ns) = (self.process, self.at_ns, self.now_ns);
-        let asked = Asked { process, code, address, at_ns, now_ns };
-        symbols.jit.frame(asked, self.jit, &mut self.counts.perf_maps).unwrap_or_else(|unnamed| {
+        let lookup = AddressLookup { process, code, address, at_ns, now_ns };
+        symbols.jit.frame(lookup, self.jit, &mut self.counts.perf_maps).unwrap_or_else(|unnamed| {
             self.pending = true;
             unnamed
         })
@@ -245,7 +247,7 @@ impl Namer<'_> {
         if let Some(named) = symbols.named.get(&(module.mapping(), address)) {
             return Arc::clone(named);
         }
-        module.hold(self.process, self.files, self.names);
+        module.keep_open(self.process, self.files, self.names);
         let mapping = Some(module.mapping());
         let (key, generation) = (self.process.key, symbols.generation);
         self.deferred.push(DeferredFrame { key, generation, which, address, module });

@@ -1,5 +1,5 @@
 //! The stages of a sample's stack: identified, completed, named. Each is a value that only the
-//! stage before it gives, so that none can be left out or come too early.
+//! stage before it returns, so that none can be left out or come too early.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,25 +16,25 @@ use crate::profile::model::{Frame, SampleLabels};
 use crate::sampler::StackSample;
 use crate::types::Avma;
 
-/// Why a stack isn't whole that was walked before what it needs was there.
-const NO_ROOM_TO_WAIT: &str = "no room to wait";
+/// Reason of a stack that was walked before its rows were there, since too many samples waited.
+const TOO_MANY_WAIT: &str = "no room to wait";
 
-/// How long a sample can wait for what its stack needs: unwind rows that are being read, or what
-/// its process's runtime has still to write of its code.
+/// Time that a sample can wait for what its stack needs: unwind rows that are being read, or
+/// records that its process's runtime has still to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deadline {
-    /// Until it is there.
+    /// The sample waits until all is there.
     Open,
-    /// It is there: the sample has waited.
+    /// All is there: the sample has waited.
     Ready,
-    /// No longer: what its process has mapped is about to change, or nothing more will arrive.
-    /// Unwind rows that are missing are read now, within limits.
+    /// The sample waits no longer: its process's mappings are about to change, or nothing more will
+    /// arrive. Missing unwind rows are read now, within limits.
     Expired,
-    /// No longer: too many samples wait.
+    /// The sample waits no longer: too many samples wait.
     OverCapacity,
 }
 
-/// A sample whose process is known, with what that has mapped by now.
+/// A sample of a known process, with its present mappings.
 #[derive(Debug)]
 pub struct IdentifiedSample<'a> {
     symbolizer: &'a mut Symbolizer,
@@ -45,7 +45,7 @@ pub struct IdentifiedSample<'a> {
     cached: Option<SymbolizedStack>,
 }
 
-/// What completing a stack comes to.
+/// Result of completing a stack.
 #[derive(Debug)]
 pub enum Completion<'a> {
     Completed(CompletedStack<'a>),
@@ -58,7 +58,7 @@ pub enum Completion<'a> {
 pub struct CompletedStack<'a> {
     identified: IdentifiedSample<'a>,
     deadline: Deadline,
-    /// `None`: an equal stack has its names.
+    /// The walked frames; `None`: an equal stack has the names.
     walked: Option<WalkedStack>,
 }
 
@@ -68,8 +68,8 @@ impl Symbolizer {
         self.processes.get(&process.key)?.stacks.find(process.version, sample)
     }
 
-    /// Takes in what a sample's process has mapped by now, and publishes it to the kernel programs.
-    /// `cached`: what [`Self::cached`] gave.
+    /// Updates the state of a sample's process to its mappings, and publishes it to the kernel
+    /// programs. `cached` is the result of [`Self::cached`].
     pub fn identify<'a>(
         &'a mut self,
         process: &'a Process,
@@ -92,12 +92,12 @@ impl Symbolizer {
 }
 
 impl<'a> IdentifiedSample<'a> {
-    /// Walks the stack on where the kernel program stopped.
+    /// Continues the stack where the kernel program stopped.
     pub fn complete(mut self, deadline: Deadline) -> Completion<'a> {
         let walked = if self.cached.is_some() {
             None
         } else if deadline == Deadline::Open && self.must_wait() {
-            let Some(walked) = self.walk_ahead() else { return Completion::Pending };
+            let Some(walked) = self.walk_by_single_rows() else { return Completion::Pending };
             Some(walked)
         } else {
             let reads_rows = matches!(deadline, Deadline::Expired | Deadline::OverCapacity)
@@ -112,7 +112,7 @@ impl<'a> IdentifiedSample<'a> {
     }
 
     /// Returns true if the stack needs unwind rows that are being read, or that the process's
-    /// runtime has still to write. What may be gone by then is read now.
+    /// runtime has still to write. Data that may be gone by then is read now.
     fn must_wait(&mut self) -> bool {
         let Self { symbolizer, process, sample, now_ns, .. } = self;
         let is_walked = matches!(
@@ -131,9 +131,9 @@ impl<'a> IdentifiedSample<'a> {
         true
     }
 
-    /// Walks a stack that should wait for unwind rows: those few that it needs may be had at once.
-    /// `None` if it isn't whole with them.
-    fn walk_ahead(&mut self) -> Option<WalkedStack> {
+    /// Walks a stack that should wait for unwind rows: single lookups may find the few that it
+    /// needs. Returns `None` if it isn't whole with them.
+    fn walk_by_single_rows(&mut self) -> Option<WalkedStack> {
         let at_ns = self.sample.header.time_ns;
         let symbolizer = &mut *self.symbolizer;
         let symbols = symbolizer.processes.get_mut(&self.process.key)?;
@@ -197,7 +197,7 @@ impl Symbolizer {
         deadline: Deadline,
     ) -> SymbolizedStack {
         if self.cached_bytes > self.max_cached_bytes {
-            self.forget_frames();
+            self.clear_frames();
         }
         let mut frames: Vec<Arc<Frame>> =
             Vec::with_capacity(usize::from(sample.header.head_words + sample.header.user_words) + 4);
@@ -213,7 +213,7 @@ impl Symbolizer {
             outcome = if is_true { walked.outcome } else { Outcome::Truncated(FALSE_CALLER) };
         }
         if deadline == Deadline::OverCapacity && matches!(outcome, Outcome::Truncated(_)) {
-            outcome = Outcome::Truncated(NO_ROOM_TO_WAIT);
+            outcome = Outcome::Truncated(TOO_MANY_WAIT);
         }
         let pending = namer.pending || frames.iter().any(|frame| frame.lines.is_empty());
         if let Outcome::Truncated(reason) = outcome {
@@ -225,7 +225,7 @@ impl Symbolizer {
             let more = symbols.stacks.keep(process.version, sample, &frames);
             self.stack_bytes = self.stack_bytes.saturating_add_signed(more);
             if self.stack_bytes > self.max_stack_bytes {
-                self.forget_stacks();
+                self.clear_stacks();
             }
         }
         SymbolizedStack { stack: NamedStack { frames, labels: SampleLabels::default(), pending }, outcome }
@@ -265,8 +265,8 @@ pub struct WindowEnd<'a> {
 }
 
 impl Symbolizer {
-    /// Names what was deferred, before the window's profiles are made: what runtimes wrote of their
-    /// code is read on for it.
+    /// Names the deferred frames, before the window's profiles are made: new records of runtimes
+    /// are read for it.
     pub fn end_window<'p>(
         &mut self,
         find: impl Fn(ProcessKey) -> Option<&'p Process>,
@@ -279,13 +279,13 @@ impl Symbolizer {
 }
 
 impl WindowEnd<'_> {
-    /// Names what had no name when its sample was taken: perf maps are written later than the code
-    /// they name.
+    /// Replaces frames that had no name when their sample was taken: perf maps are written later
+    /// than the code they name.
     pub fn finalize_names(&mut self, key: ProcessKey, frames: &mut [Arc<Frame>]) {
         self.symbolizer.finalize_names(key, frames);
     }
 
-    /// Forgets all other processes: the next window begins.
+    /// Drops all other processes: the next window begins.
     pub fn retain(self, is_alive: impl Fn(ProcessKey) -> bool) {
         self.symbolizer.retain(is_alive);
     }

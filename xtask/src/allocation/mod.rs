@@ -92,7 +92,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
 ///
 /// # Errors
 /// A recording fails, or isn't true.
-pub(crate) fn smoke(jdks: &[crate::setup::jdk::Jdk], jvmprof: &Path) -> anyhow::Result<()> {
+pub(crate) fn smoke(jdks: &[crate::setup::jdk::InstalledJdk], jvmprof: &Path) -> anyhow::Result<()> {
     let mut wrong = Vec::new();
     for jdk in jdks {
         let request = format!("{}={}", jdk.feature, jdk.home.display());

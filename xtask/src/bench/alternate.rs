@@ -1,7 +1,8 @@
-//! Who names generated code right: a program that generates functions A and B in turn at one
-//! address, seen by jvmprof, by perf, and by profile-bee where that is there.
+//! Comparison of profilers by the names that they give generated code. A program generates
+//! functions A and B in turn at one address, and is recorded by jvmprof, by perf, and by
+//! profile-bee where that is installed.
 //!
-//! A is only called by `run_a` and B by `run_b`, so each stack tells what was really there.
+//! A is only called by `run_a` and B only by `run_b`, so that each stack shows which one ran.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,32 +10,33 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
 
-use super::{Load, Summary};
+use super::{Load, RecordSummary};
 use crate::paths;
 use crate::run::{output, run, shown};
 use crate::setup::packages::on_path;
 
 /// Samples a second: several of each turn.
 const FREQUENCY: &str = "997";
-/// What the program writes, how many milliseconds A and B run in each turn, how many turns: three
-/// seconds in all.
+/// The program's arguments: where it writes its names, how many milliseconds A and B run in each
+/// turn, and how many turns there are. Each run takes three seconds.
 const RUNS: [[&str; 4]; 3] =
     [["perfmap", "300", "100", "8"], ["perfmap", "30", "10", "75"], ["jitdump", "30", "10", "75"]];
 const PROFILE_BEE: &str = "profile-bee";
 
-/// What a profiler said of the samples in generated code.
+/// Samples in generated code, by whether the profiler named them rightly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Verdict {
+struct NamingScore {
     right: u64,
-    /// A was called B or the other way around.
+    /// Samples in A that were named B, or the other way around.
     wrong: u64,
     unnamed: u64,
-    /// It said of so many itself that the name may be wrong, if it says such a thing.
+    /// Samples whose name the profiler itself marked as perhaps wrong; `None` for profilers without
+    /// such a mark.
     ambiguous: Option<u64>,
 }
 
-impl Verdict {
-    /// By stacks with the root first.
+impl NamingScore {
+    /// Counts samples by their stacks, root first.
     fn of<'a>(stacks: impl Iterator<Item = (Vec<&'a str>, u64)>) -> Self {
         let mut verdict = Self::default();
         for (frames, count) in stacks {
@@ -63,8 +65,8 @@ impl Verdict {
     }
 }
 
-/// Runs all profilers, one after the other, and prints what they said. `profile_bee`: the program,
-/// else the one on `PATH`.
+/// Runs all profilers, one after the other, and prints their scores. `profile_bee` names the
+/// program, else the one on `PATH` runs.
 pub(super) fn compare(jvmprof: &Path, profile_bee: Option<&Path>, folder: &Path) -> anyhow::Result<()> {
     let program = compile(folder)?;
     let profile_bee =
@@ -124,7 +126,7 @@ impl<'a> Traced<'a> {
         Self { command: command.into_iter().chain(arguments.map(str::to_owned)).collect(), folder }
     }
 
-    /// Runs a profiler that runs the program, and gives its standard output.
+    /// Runs a profiler that starts the program, and returns its standard output.
     fn run(&self, profiler: &mut Command) -> anyhow::Result<Vec<u8>> {
         profiler.arg("--").args(&self.command).stdin(Stdio::null()).stderr(Stdio::inherit());
         let line = shown(profiler);
@@ -136,9 +138,11 @@ impl<'a> Traced<'a> {
         Ok(done.stdout)
     }
 
-    /// Runs the program in many more turns than anybody looks at it.
+    /// Starts the program with many more turns than any recording lasts.
     fn start_for_long(&self) -> anyhow::Result<Load> {
-        let [program, arguments @ .., _turns] = &self.command[..] else { bail!("there is no program") };
+        let [program, arguments @ .., _turns] = &self.command[..] else {
+            bail!("starting the program: its command is empty")
+        };
         Load::start(Command::new(program).args(arguments).arg("1000000"))
     }
 
@@ -146,7 +150,8 @@ impl<'a> Traced<'a> {
         self.folder.join(name)
     }
 
-    /// Removes what the program wrote in `/tmp`, and what `perf inject` made of it.
+    /// Removes the files that the program wrote in `/tmp`, and those that `perf inject` made from
+    /// them.
     fn clean_up(&self) -> anyhow::Result<()> {
         let file = self.file("pid");
         let pid = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
@@ -165,33 +170,34 @@ impl<'a> Traced<'a> {
     }
 }
 
-fn by_jvmprof(jvmprof: &Path, traced: &Traced<'_>) -> anyhow::Result<Verdict> {
+fn by_jvmprof(jvmprof: &Path, traced: &Traced<'_>) -> anyhow::Result<NamingScore> {
     let stacks = traced.file("jvmprof.folded");
     let mut command = Command::new(jvmprof);
-    let said = traced.run(command.args(["record", "--json", "-F", FREQUENCY, "-o"]).arg(&stacks))?;
+    let json = traced.run(command.args(["record", "--json", "-F", FREQUENCY, "-o"]).arg(&stacks))?;
     traced.clean_up()?;
-    let summary: Summary = serde_json::from_slice(&said).context("reading jvmprof's summary")?;
+    let summary: RecordSummary =
+        serde_json::from_slice(&json).context("parsing the summary of `jvmprof record`")?;
     let ambiguous = summary.losses.get("ambiguous_jit_frames").copied().unwrap_or(0);
-    Ok(Verdict { ambiguous: Some(ambiguous), ..of_folded(&stacks)? })
+    Ok(NamingScore { ambiguous: Some(ambiguous), ..of_folded(&stacks)? })
 }
 
-/// It looks for names when it ends, and a program that it has started itself is gone by then: this
-/// one runs on.
-fn by_profile_bee(profile_bee: &Path, traced: &Traced<'_>) -> anyhow::Result<Verdict> {
+/// Attaches to a program that runs on: profile-bee resolves names when it ends, and a program that
+/// it has started itself is gone by then.
+fn by_profile_bee(profile_bee: &Path, traced: &Traced<'_>) -> anyhow::Result<NamingScore> {
     let stacks = traced.file("profile-bee.folded");
     let load = traced.start_for_long()?;
     let mut command = Command::new(profile_bee);
     command.args(["--frequency", FREQUENCY, "--time", "3000", "--pid", &load.pid().to_string(), "--output"]);
-    // What it does is told there, too.
+    // It prints its log on standard output, too.
     output(command.arg(&stacks))?;
     drop(load);
     traced.clean_up()?;
     of_folded(&stacks)
 }
 
-/// `is_injected`: with the code of the jitdump made part of the recording first, which its
+/// Records with perf. `is_injected`: the jitdump's code is made part of the recording first, as its
 /// documentation asks for.
-fn by_perf(traced: &Traced<'_>, is_injected: bool) -> anyhow::Result<Verdict> {
+fn by_perf(traced: &Traced<'_>, is_injected: bool) -> anyhow::Result<NamingScore> {
     let (recorded, injected) = (traced.file("perf.data"), traced.file("perf.jit.data"));
     let mut record = Command::new("perf");
     // Without build ids: perf 6.1 is ended by a check of its own when it collects them on kernel
@@ -208,19 +214,19 @@ fn by_perf(traced: &Traced<'_>, is_injected: bool) -> anyhow::Result<Verdict> {
     Ok(of_script(&script))
 }
 
-fn of_folded(path: &Path) -> anyhow::Result<Verdict> {
+fn of_folded(path: &Path) -> anyhow::Result<NamingScore> {
     let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
     let stacks = text.lines().filter_map(|line| {
         let (stack, count) = line.rsplit_once(' ')?;
         Some((stack.split(';').collect(), count.parse().ok()?))
     });
-    Ok(Verdict::of(stacks))
+    Ok(NamingScore::of(stacks))
 }
 
-/// The output of `perf script`: a block a sample, with one line a frame, the leaf first.
-fn of_script(script: &str) -> Verdict {
+/// Scores the output of `perf script`: a block a sample, with one line a frame, the leaf first.
+fn of_script(script: &str) -> NamingScore {
     let blocks = script.split("\n\n");
-    Verdict::of(blocks.map(|block| {
+    NamingScore::of(blocks.map(|block| {
         let frames = block.lines().rev().filter_map(|line| Some(line.trim().split_once(' ')?.1));
         (frames.collect(), 1)
     }))
@@ -236,7 +242,7 @@ mod tests {
                       \n\t 8b jit_b\n\t 16 run\n\t 1d run_b\n\t 1e main\n\n\
                       \n\t 8b [unknown]\n\t 16 run\n\t 1d run_b\n\t 1e main\n\n\
                       \n\t 8b clock_gettime\n\t 16 now\n\t 1d run_b\n\t 1e main\n";
-        let expected = Verdict { right: 1, wrong: 1, unnamed: 1, ambiguous: None };
+        let expected = NamingScore { right: 1, wrong: 1, unnamed: 1, ambiguous: None };
         assert_eq!(of_script(script), expected);
     }
 }

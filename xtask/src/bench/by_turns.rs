@@ -1,29 +1,29 @@
-//! Two jvmprof programs measured by turns on one running JVM: how the newer one's cost compares.
+//! Comparison of two jvmprof programs that measure one running JVM by turns.
 //!
-//! Machines are noisy, and a neighbour's load comes and goes: only recordings that follow each other
-//! are compared, and the spread of their ratios tells what a difference is worth.
+//! Machines are noisy, and a neighbour's load comes and goes. Only recordings that follow each
+//! other are compared, and the spread of their ratios shows what a difference is worth.
 
 use std::path::Path;
 
 use anyhow::Context as _;
 
-use super::{Summary, jvm, number, record};
+use super::{RecordSummary, jvm, number, record};
 
 /// Samples per second and CPU: the default, and one at which a sample's own cost weighs most.
 const FREQUENCIES: [u32; 2] = [99, 499];
 const LOAD: &str = "mixed";
-/// What starting a recording takes besides its own seconds, at most.
+/// Upper bound of the time that a recording takes to start.
 const START_SECONDS: u32 = 5;
 
-type Measure = fn(&Summary) -> Option<f64>;
+type Measure = fn(&RecordSummary) -> Option<f64>;
 const MEASURES: [(&str, Measure); 2] = [
-    ("kernel ns/sample", Summary::kernel_ns_per_sample),
-    ("daemon ms/1000", Summary::running_cpu_ms_per_1000_samples),
+    ("kernel ns/sample", RecordSummary::kernel_ns_per_sample),
+    ("daemon ms/1000", RecordSummary::running_cpu_ms_per_1000_samples),
 ];
 
-/// A quantity of both programs by turns: medians, and the ratios new to old of each round.
+/// Costs of both programs: medians, and the ratios new to old of each round.
 #[derive(Debug, PartialEq)]
-struct Comparison {
+struct TurnRatios {
     old: f64,
     new: f64,
     ratio: f64,
@@ -31,8 +31,8 @@ struct Comparison {
     most: f64,
 }
 
-impl Comparison {
-    /// Returns `None` if a round has no value of both.
+impl TurnRatios {
+    /// Returns `None` if a round lacks one of its two values.
     fn of(rounds: &[[Option<f64>; 2]]) -> Option<Self> {
         let pairs: Vec<(f64, f64)> =
             rounds.iter().map(|[old, new]| (*old).zip(*new)).collect::<Option<_>>()?;
@@ -83,7 +83,7 @@ pub(super) fn compare(
         for (name, measure) in MEASURES {
             let values: Vec<[Option<f64>; 2]> =
                 summaries.iter().map(|round| [measure(&round[0]), measure(&round[1])]).collect();
-            let found = Comparison::of(&values).with_context(|| format!("no samples at {frequency} Hz"))?;
+            let found = TurnRatios::of(&values).with_context(|| format!("no samples at {frequency} Hz"))?;
             lines.push(format!(
                 "{frequency:>4} {name:>17} {:>10} {:>10} {:>7.3} {:>7.3} to {:.3}",
                 number(Some(found.old)),
@@ -108,9 +108,9 @@ mod tests {
     #[test]
     fn ratios_are_of_recordings_that_follow_each_other() {
         let rounds = [[Some(10.0), Some(11.0)], [Some(20.0), Some(20.0)], [Some(10.0), Some(9.0)]];
-        let found = Comparison::of(&rounds).unwrap();
-        assert_eq!(found, Comparison { old: 10.0, new: 11.0, ratio: 1.0, least: 0.9, most: 1.1 });
-        assert_eq!(Comparison::of(&[[Some(1.0), None]]), None);
-        assert_eq!(Comparison::of(&[]), None);
+        let found = TurnRatios::of(&rounds).unwrap();
+        assert_eq!(found, TurnRatios { old: 10.0, new: 11.0, ratio: 1.0, least: 0.9, most: 1.1 });
+        assert_eq!(TurnRatios::of(&[[Some(1.0), None]]), None);
+        assert_eq!(TurnRatios::of(&[]), None);
     }
 }

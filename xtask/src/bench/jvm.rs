@@ -1,5 +1,5 @@
-//! What a JVM's samples cost: loads that were warmed up, profiled by pid, as the figures of peers
-//! were measured.
+//! Costs of a JVM's samples. The loads are warmed up and profiled by pid, as the published figures
+//! of other profilers were measured.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,14 +9,14 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use serde::Serialize;
 
-use super::{Load, Summary, number, record};
+use super::{Load, RecordSummary, number, record};
 use crate::paths;
 use crate::run::run;
-use crate::setup::jdk::{self, Jdk};
+use crate::setup::jdk::{self, InstalledJdk};
 
-/// The threads of a load; two keep two CPUs busy.
+/// Arguments of the loads; two threads each keep two CPUs busy.
 const LOADS: [&str; 3] = ["mixed", "20", "100"];
-/// After so long the JIT compilers have done most of their work.
+/// Time after which the JIT compilers have done most of their work.
 const WARM_UP: Duration = Duration::from_secs(8);
 
 /// The cost of one load.
@@ -27,9 +27,9 @@ pub(super) struct JvmCost {
     /// Frames of a stack on average, kernel, native and inlined ones included.
     frames: f64,
     kernel_ns_per_sample: Option<f64>,
-    /// Of what comes after the first sample.
+    /// Excludes the time before the first sample.
     daemon_cpu_ms_per_1000_samples: Option<f64>,
-    summary: Summary,
+    summary: RecordSummary,
 }
 
 /// Profiles each load at 99 Hz.
@@ -42,7 +42,7 @@ pub(super) fn costs(jvmprof: &Path, seconds: u32, folder: &Path) -> anyhow::Resu
 ///
 /// # Errors
 /// There is no JDK, or none has a compiler.
-pub(super) fn prepare(folder: &Path) -> anyhow::Result<Jdk> {
+pub(super) fn prepare(folder: &Path) -> anyhow::Result<InstalledJdk> {
     let jdks = jdk::found();
     let Some(jdk) = jdks.iter().find(|jdk| jdk.feature == 17).or(jdks.first()) else {
         bail!("there is no JDK here (Debian: openjdk-17-jdk-headless)");
@@ -54,7 +54,12 @@ pub(super) fn prepare(folder: &Path) -> anyhow::Result<Jdk> {
 }
 
 /// Starts a load that outlives a measurement of this length, and returns when it is warm.
-pub(super) fn start_warm(jdk: &Jdk, load: &str, seconds: u32, folder: &Path) -> anyhow::Result<Load> {
+pub(super) fn start_warm(
+    jdk: &InstalledJdk,
+    load: &str,
+    seconds: u32,
+    folder: &Path,
+) -> anyhow::Result<Load> {
     let lasts = (u64::from(seconds) + WARM_UP.as_secs() + 10).to_string();
     let mut java = Command::new(jdk.home.join("bin/java"));
     let jvm = Load::start(java.arg("-cp").arg(folder).args(["JvmLoad", load, &lasts]))?;
@@ -64,7 +69,7 @@ pub(super) fn start_warm(jdk: &Jdk, load: &str, seconds: u32, folder: &Path) -> 
 
 fn cost(
     jvmprof: &Path,
-    jdk: &Jdk,
+    jdk: &InstalledJdk,
     load: &'static str,
     seconds: u32,
     folder: &Path,
@@ -110,7 +115,7 @@ pub(super) fn print(costs: &[JvmCost]) {
             cost.load,
             cost.jdk,
             summary.samples,
-            summary.complete as f64 * 100.0 / summary.samples.max(1) as f64,
+            summary.whole_percent(),
             cost.frames,
             number(cost.kernel_ns_per_sample),
             number(cost.daemon_cpu_ms_per_1000_samples),

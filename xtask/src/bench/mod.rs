@@ -1,6 +1,6 @@
-//! `cargo xtask bench`: what profiling costs on this machine, and whether perf sees the same.
+//! `cargo xtask bench`: costs of profiling on this machine, and a comparison with perf.
 //!
-//! Ratios and counters rather than tests: the numbers depend on the machine.
+//! These are ratios and counters rather than tests: the numbers depend on the machine.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
 
 use self::jvm::JvmCost;
-use self::perf::Comparison;
+use self::perf::PerfComparison;
 use crate::run::{run, shown};
 use crate::{build, paths};
 
@@ -22,21 +22,22 @@ mod jvm;
 mod perf;
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// Only the loads in JVMs
+pub(crate) struct BenchArgs {
+    /// Measure only the loads in JVMs
     #[arg(long)]
     jvm: bool,
-    /// Only what it costs to read perf maps and unwind rows
+    /// Measure only the cost of reading perf maps and unwind rows
     #[arg(long, conflicts_with_all = ["jvm", "json"])]
     files: bool,
-    /// Only who names code right that is generated in turn at one address: jvmprof, perf,
+    /// Compare only the names of code that is generated in turn at one address: jvmprof, perf,
     /// profile-bee
     #[arg(long, conflicts_with_all = ["jvm", "files", "json"])]
     jit_alternate: bool,
-    /// Only the cost of this older program and of the one to measure, by turns on one running JVM
+    /// Compare only the cost of this older program and of the one to measure, by turns on one
+    /// running JVM
     #[arg(long, conflicts_with_all = ["jvm", "files", "jit_alternate", "json"], value_name = "OLD")]
     compare: Option<PathBuf>,
-    /// How often each program is measured at each frequency
+    /// Measurements of each program at each frequency
     #[arg(long, default_value_t = 5, requires = "compare", value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// The program to measure [default: a release build of this checkout]
@@ -62,23 +63,28 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What `jvmprof record --json` says: the part of it that is needed here.
+/// The part of `jvmprof record --json` that benchmarks need.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Summary {
+pub(crate) struct RecordSummary {
     pub(crate) samples: u64,
     /// Samples whose stack is whole.
     pub(crate) complete: u64,
-    /// By reason.
+    /// Lost samples by reason.
     pub(crate) losses: BTreeMap<String, u64>,
-    pub(crate) kernel: Kernel,
+    pub(crate) kernel: KernelProgramStats,
     pub(crate) daemon: Daemon,
     pub(crate) top: Vec<Function>,
 }
 
-impl Summary {
+impl RecordSummary {
     /// Returns the run time of the kernel program per sample that it took.
     pub(crate) fn kernel_ns_per_sample(&self) -> Option<f64> {
         per(self.kernel.run_time_ns as f64, self.kernel.taken)
+    }
+
+    /// Returns the share of samples whose stack is whole.
+    pub(crate) fn whole_percent(&self) -> f64 {
+        self.complete as f64 * 100.0 / self.samples.max(1) as f64
     }
 
     /// Returns the CPU time after the first sample, per thousand samples.
@@ -94,11 +100,11 @@ fn per(value: f64, count: u64) -> Option<f64> {
 
 /// The kernel's own statistics of the perf-event program.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Kernel {
+pub(crate) struct KernelProgramStats {
     pub(crate) run_time_ns: u64,
     pub(crate) run_count: u64,
-    /// Runs that took a sample; the others met a process that isn't profiled, and cost next to
-    /// nothing.
+    /// Runs that took a sample. The others interrupted a process that isn't profiled, and cost next
+    /// to nothing.
     pub(crate) taken: u64,
 }
 
@@ -127,17 +133,17 @@ struct Cost {
     /// Run time of the kernel program per sample that it took.
     kernel_ns_per_sample: Option<f64>,
     daemon_cpu_ms_per_1000_samples: Option<f64>,
-    summary: Summary,
+    summary: RecordSummary,
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
+struct BenchReport {
     jvms: Vec<JvmCost>,
     costs: Vec<Cost>,
-    perf: Option<Comparison>,
+    perf: Option<PerfComparison>,
 }
 
-pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn main(args: &BenchArgs) -> anyhow::Result<()> {
     if args.files {
         return files();
     }
@@ -167,7 +173,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
         true => None,
         false => Some(perf::compare(&jvmprof, &compile("mixed", &folder)?, args.seconds, &folder)?),
     };
-    let report = Report { jvms, costs, perf };
+    let report = BenchReport { jvms, costs, perf };
     if args.json {
         println!("{}", serde_json::to_string(&report).context("writing the report")?);
     } else {
@@ -201,7 +207,7 @@ fn compile(name: &str, folder: &Path) -> anyhow::Result<PathBuf> {
 
 /// Profiles loads of this depth, one for each CPU, so that nearly every run of the kernel program
 /// takes a stack.
-fn cost(args: &Args, depth: u32, jvmprof: &Path, recurse: &Path) -> anyhow::Result<Cost> {
+fn cost(args: &BenchArgs, depth: u32, jvmprof: &Path, recurse: &Path) -> anyhow::Result<Cost> {
     let cpus = thread::available_parallelism().context("counting CPUs")?.get();
     // The loads outlive the recording, whose start takes a moment.
     let (depth_arg, lasts) = (depth.to_string(), (args.seconds + 5).to_string());
@@ -250,7 +256,7 @@ impl Drop for Load {
 }
 
 /// Runs `jvmprof record --json` with these arguments.
-pub(crate) fn record(jvmprof: &Path, args: &[String]) -> anyhow::Result<Summary> {
+pub(crate) fn record(jvmprof: &Path, args: &[String]) -> anyhow::Result<RecordSummary> {
     let mut command = Command::new(jvmprof);
     command.args(["record", "--json"]).args(args).stdin(Stdio::null()).stderr(Stdio::inherit());
     let line = shown(&command);
@@ -260,11 +266,11 @@ pub(crate) fn record(jvmprof: &Path, args: &[String]) -> anyhow::Result<Summary>
         bail!("`{line}` failed: {}", output.status);
     }
     serde_json::from_slice(&output.stdout).with_context(|| {
-        format!("reading what `{line}` said: {}", String::from_utf8_lossy(&output.stdout).trim())
+        format!("parsing the output of `{line}`: {}", String::from_utf8_lossy(&output.stdout).trim())
     })
 }
 
-fn print(report: &Report) {
+fn print(report: &BenchReport) {
     jvm::print(&report.jvms);
     if report.costs.is_empty() {
         return;
@@ -272,12 +278,11 @@ fn print(report: &Report) {
     println!("\n depth  samples  whole %   lost  kernel ns/sample  daemon ms/1000  startup ms  peak MiB");
     for cost in &report.costs {
         let summary = &cost.summary;
-        let whole = summary.complete as f64 * 100.0 / summary.samples.max(1) as f64;
         println!(
             "{:>6} {:>8} {:>8.2} {:>6} {:>17} {:>15} {:>11} {:>9.1}",
             cost.depth,
             summary.samples,
-            whole,
+            summary.whole_percent(),
             summary.losses.values().sum::<u64>(),
             number(cost.kernel_ns_per_sample),
             number(cost.daemon_cpu_ms_per_1000_samples),
@@ -307,7 +312,7 @@ mod tests {
             "kernel":{"run_time_ns":100,"run_count":12,"taken":10},
             "daemon":{"cpu_ms":1.5,"startup_cpu_ms":null,"peak_rss_bytes":4096},
             "top":[{"name":"main","self":3,"total":10}]}"#;
-        let summary: Summary = serde_json::from_str(text).unwrap();
+        let summary: RecordSummary = serde_json::from_str(text).unwrap();
         assert_eq!(summary.losses["ring buffer full"], 1);
         assert_eq!(summary.top, [Function { name: "main".to_owned(), own: 3, total: 10 }]);
     }

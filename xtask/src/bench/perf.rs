@@ -1,4 +1,4 @@
-//! The same load seen by `perf record` and by jvmprof, at the same time.
+//! Comparison of `perf record` and jvmprof on the same load at the same time.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -10,12 +10,12 @@ use serde::Serialize;
 use crate::bench::{Function, Load, record};
 use crate::run::{output, shown};
 
-/// How many functions are compared.
+/// Number of functions that are compared.
 const TOP: usize = 10;
 
 /// Both profilers at 99 Hz.
 #[derive(Debug, Serialize)]
-pub(crate) struct Comparison {
+pub(crate) struct PerfComparison {
     perf_samples: u64,
     jvmprof_samples: u64,
     /// jvmprof's samples over perf's.
@@ -26,13 +26,13 @@ pub(crate) struct Comparison {
     missing: Vec<String>,
 }
 
-/// Records the load by both at once, so that both see the same machine.
+/// Records the load with both at once, so that both measure the same machine.
 pub(crate) fn compare(
     jvmprof: &Path,
     load: &Path,
     seconds: u32,
     folder: &Path,
-) -> anyhow::Result<Comparison> {
+) -> anyhow::Result<PerfComparison> {
     let load = Load::start(Command::new(load).arg((seconds + 5).to_string()))?;
     let pid = load.pid().to_string();
     let seconds = seconds.to_string();
@@ -56,7 +56,7 @@ pub(crate) fn compare(
     let known: HashSet<&str> = ours.top.iter().map(|function| function.name.as_str()).collect();
     let missing = perf_top.iter().filter(|function| !known.contains(function.name.as_str()));
     let missing = missing.map(|function| function.name.clone()).collect();
-    Ok(Comparison {
+    Ok(PerfComparison {
         perf_samples,
         jvmprof_samples: ours.samples,
         ratio: ours.samples as f64 / perf_samples.max(1) as f64,
@@ -90,13 +90,14 @@ fn top(script: &str) -> (u64, Vec<Function>) {
     (samples, functions)
 }
 
-/// `    55d0c8a3b1a9 parse_header`, perhaps with an offset.
+/// Returns the function's name in a line such as `    55d0c8a3b1a9 parse_header`, without its
+/// offset.
 fn function(line: &str) -> Option<&str> {
     let (_, name) = line.trim().split_once(' ')?;
     Some(name.split_once("+0x").map_or(name, |(name, _)| name))
 }
 
-impl Comparison {
+impl PerfComparison {
     pub(crate) fn print(&self) {
         println!(
             "\nperf {} samples, jvmprof {}: {:+.1} %",

@@ -1,4 +1,4 @@
-//! What documents name must be there: links, files, flags, metrics, settings.
+//! Checks that links, files, flags, metrics and settings named in documents exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,14 +6,14 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
-use super::files;
+use super::{files, relative};
 
 const README_LINES: usize = 120;
 const README_COLUMNS: usize = 100;
 
 /// Endings by which a name in backticks is a file of the checkout.
 const FILE_ENDINGS: [&str; 6] = [".rs", ".md", ".toml", ".yaml", ".proto", ".bpf.o"];
-/// What a metric's name may have after the name in the code.
+/// Suffixes that a metric's name may have in documents beyond its name in the code.
 const METRIC_ENDINGS: [&str; 7] = ["_total", "_bucket", "_sum", "_count", "_seconds", "_bytes", "_info"];
 /// Flags of other programs that documents name.
 const FOREIGN_FLAGS: &[&str] = &[
@@ -63,7 +63,7 @@ const FOREIGN_FLAGS: &[&str] = &[
     "workspace",
 ];
 
-/// What there is to be named.
+/// Names that documents may use.
 #[derive(Debug, Default)]
 struct Inventory {
     /// Files and folders by their paths in the checkout.
@@ -77,7 +77,7 @@ impl Inventory {
     fn read(workspace: &Path) -> anyhow::Result<Self> {
         let mut found = Self::default();
         for file in files(workspace, &[""]) {
-            let path = file.strip_prefix(workspace).context("a file outside")?.display().to_string();
+            let path = relative(&file, workspace)?;
             let is_ours = path.contains("/src/") && path.ends_with(".rs");
             if is_ours {
                 let text = fs::read_to_string(&file).with_context(|| format!("reading {path}"))?;
@@ -145,7 +145,7 @@ fn flags_of(source: &str) -> Vec<String> {
     arguments.collect()
 }
 
-/// Returns what a document names that isn't there, with `file:line`.
+/// Returns the names in a document that don't exist, with `file:line`.
 fn missing(workspace: &Path, document: &str, inventory: &Inventory) -> anyhow::Result<Vec<String>> {
     let text = fs::read_to_string(workspace.join(document)).with_context(|| format!("reading {document}"))?;
     let mut found = Vec::new();
@@ -253,7 +253,7 @@ fn anchor_of(line: &str) -> Option<String> {
     Some(kept.map(|c| if c == ' ' { '-' } else { c }).collect())
 }
 
-/// Returns what is too long in the README.
+/// Returns the README's excess length and over-long lines.
 fn too_long(readme: &str) -> Vec<String> {
     let count = readme.lines().count();
     let many = (count > README_LINES).then(|| format!("README.md: {count} lines, more than {README_LINES}"));
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_found_with_its_line() {
+    fn what_is_not_there_is_reported_with_its_line() {
         let folder = tempfile::tempdir().unwrap();
         let workspace = folder.path();
         fs::create_dir_all(workspace.join("jvmprof-daemon/src")).unwrap();

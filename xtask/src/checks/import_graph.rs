@@ -1,4 +1,4 @@
-//! Which file of a crate imports which.
+//! Graph of the imports between the files of a crate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use super::files;
 use super::rust_source::{Import, imports, test_modules};
 
-/// How many re-exports in a row are followed.
+/// Maximum length of a chain of re-exports that is followed.
 const MOST_HOPS: usize = 8;
 
 /// A module's path below the crate, `[]` for its root.
@@ -34,13 +34,16 @@ impl ImportGraph {
         let mut sources = Vec::new();
         for file in files(src, &[".rs"]) {
             let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
-            let below = file.strip_prefix(src).context("a file outside of its folder")?.with_extension("");
+            let below = file
+                .strip_prefix(src)
+                .with_context(|| format!("{} is outside of {}", file.display(), src.display()))?
+                .with_extension("");
             sources.push((below.display().to_string(), text));
         }
         Ok(Self::of(sources.iter().map(|(path, text)| (path.as_str(), text.as_str()))))
     }
 
-    /// From files by their paths below `src`, without `.rs`.
+    /// Builds the graph from sources by their paths below `src`, without `.rs`.
     pub(super) fn of<'a>(sources: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         let mut modules = BTreeMap::new();
         let mut tests: Vec<ModulePath> = Vec::new();

@@ -8,7 +8,9 @@ mod structure;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The files below a folder with one of these endings, sorted; build folders are left out.
+use anyhow::Context as _;
+
+/// Returns the files below a folder with one of these endings, sorted; build folders are left out.
 fn files(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -26,4 +28,10 @@ fn files(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
     }
     found.sort();
     found
+}
+
+/// Returns a file's path below the checkout's root.
+fn relative(file: &Path, workspace: &Path) -> anyhow::Result<String> {
+    let path = file.strip_prefix(workspace);
+    Ok(path.with_context(|| format!("{} is outside of the checkout", file.display()))?.display().to_string())
 }

@@ -1,7 +1,7 @@
-//! What a Rust file imports, read without a parser: names that follow `use`, and paths that begin
+//! Imports of a Rust file, read without a parser: names that follow `use`, and paths that begin
 //! with `crate::` or `super::`.
 
-/// A path, and the name that it has in the file: `None` for what isn't imported by `use`.
+/// An imported path, and its name in the file; `None` for paths that aren't imported by `use`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Import {
     pub(super) path: Vec<String>,
@@ -43,7 +43,7 @@ pub(super) fn test_modules(source: &str) -> Vec<String> {
     declared.collect()
 }
 
-/// `a::{b, c::d as e}` as `a::b` and `a::c::d`.
+/// Expands `a::{b, c::d as e}` to `a::b` and `a::c::d`.
 fn expand(prefix: &[String], tree: &str, found: &mut Vec<Import>) {
     let tree = tree.trim();
     if let Some((head, group)) = tree.split_once('{') {

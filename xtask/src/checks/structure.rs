@@ -1,4 +1,4 @@
-//! The order of imports, circles of files, and the sizes of files and folders.
+//! Checks of the order of imports, of import cycles, and of the sizes of files and folders.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,29 +6,29 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
-use super::files;
 use super::import_graph::ImportGraph;
+use super::{files, relative};
 use crate::paths;
 
 const MOST_LINES: usize = 500;
-/// A file and the folder of its submodules count as one.
+/// Maximum number of entries in a folder. A file and the folder of its submodules count as one.
 const MOST_ENTRIES: usize = 16;
 
 const CRATES: [&str; 4] = ["jvmprof-common", "jvmprof-daemon", "jvmprof-ebpf", "xtask"];
 
-/// Paths that may be larger, and why.
+/// Paths that may exceed the limits, each with its reason.
 const EXCEPTIONS: &[(&str, &str)] = &[
     ("jvmprof-daemon/src", "the subjects in their one order, which lib.rs lists"),
     ("jvmprof-daemon/src/proto/generated", "written by a generator"),
 ];
 
-/// Returns what of the checkout is larger than allowed; exceptions that nothing needs, too.
+/// Returns the paths that exceed the limits, and exceptions that aren't needed any more.
 fn too_large(workspace: &Path, exceptions: &[(&str, &str)]) -> anyhow::Result<Vec<String>> {
     let mut found = BTreeMap::new();
     for name in CRATES {
         let mut entries: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for file in files(&workspace.join(name), &[".rs"]) {
-            let path = file.strip_prefix(workspace).context("a file outside")?.display().to_string();
+            let path = relative(&file, workspace)?;
             let text = fs::read_to_string(&file).with_context(|| format!("reading {path}"))?;
             let lines = text.lines().count();
             if lines > MOST_LINES {

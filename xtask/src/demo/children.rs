@@ -15,13 +15,13 @@ use nix::unistd::Pid;
 
 use crate::run::shown;
 
-/// How often children and Ctrl-C are looked at.
+/// Interval at which children and Ctrl-C are polled.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How long a child may take to end after SIGTERM.
+/// Grace time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(15);
 
-/// How many lines of a dead child's output are shown.
+/// Number of lines of a dead child's output that are shown.
 const TAIL: usize = 20;
 
 /// Set by Ctrl-C and SIGTERM.
@@ -29,10 +29,10 @@ const TAIL: usize = 20;
 pub(crate) struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Handles the signals from now on.
+    /// Installs the signal handlers.
     ///
     /// # Errors
-    /// A handler is there already.
+    /// A handler is installed already.
     pub(crate) fn on_signals() -> anyhow::Result<Self> {
         let stop = Self(Arc::default());
         let seen = Arc::clone(&stop.0);
@@ -40,14 +40,14 @@ impl Stop {
         Ok(stop)
     }
 
-    pub(crate) fn is_asked(&self) -> bool {
+    pub(crate) fn is_requested(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 /// A child with its output in a file.
 #[derive(Debug)]
-struct Running {
+struct LoggedChild {
     name: &'static str,
     child: Child,
     log: PathBuf,
@@ -58,11 +58,11 @@ struct Running {
 #[derive(Debug)]
 pub(crate) struct Children {
     logs: PathBuf,
-    running: Vec<Running>,
+    running: Vec<LoggedChild>,
 }
 
 impl Children {
-    /// None yet; the output of each will be in `NAME.log` in this folder.
+    /// Creates an empty list; each child's output goes to `NAME.log` in this folder.
     pub(crate) fn new(logs: PathBuf) -> Self {
         Self { logs, running: Vec::new() }
     }
@@ -81,7 +81,7 @@ impl Children {
         command.stdin(Stdio::null()).stdout(output).stderr(errors).process_group(0);
         let child = command.spawn().with_context(|| format!("starting `{line}`"))?;
         let pid = child.id();
-        self.running.push(Running { name, child, log });
+        self.running.push(LoggedChild { name, child, log });
         Ok(pid)
     }
 
@@ -99,7 +99,7 @@ impl Children {
         Ok(())
     }
 
-    /// Looks after the children until `until`, Ctrl-C, or `done`; returns whether `done` was.
+    /// Polls the children until `until`, Ctrl-C, or `done`; returns whether `done` was reached.
     ///
     /// # Errors
     /// A child has ended.
@@ -114,7 +114,7 @@ impl Children {
             if done() {
                 return Ok(true);
             }
-            if stop.is_asked() || until.is_some_and(|until| Instant::now() >= until) {
+            if stop.is_requested() || until.is_some_and(|until| Instant::now() >= until) {
                 return Ok(false);
             }
             sleep(TICK);
@@ -140,15 +140,15 @@ impl Drop for Children {
     }
 }
 
-/// SIGTERM, and SIGKILL after [`GRACE`]; `None` if that was needed.
+/// Sends SIGTERM, and SIGKILL after [`GRACE`]; returns `None` if that was needed.
 fn end(child: &mut Child) -> anyhow::Result<Option<ExitStatus>> {
     if let Some(status) = child.try_wait().context("waiting for it")? {
         return Ok(Some(status));
     }
     let pid = Pid::from_raw(i32::try_from(child.id()).context("its pid is out of range")?);
     kill(pid, Signal::SIGTERM).context("sending SIGTERM")?;
-    let asked = Instant::now();
-    while asked.elapsed() < GRACE {
+    let terminated = Instant::now();
+    while terminated.elapsed() < GRACE {
         if let Some(status) = child.try_wait().context("waiting for it")? {
             return Ok(Some(status));
         }
@@ -159,7 +159,7 @@ fn end(child: &mut Child) -> anyhow::Result<Option<ExitStatus>> {
     Ok(None)
 }
 
-/// The last lines of a log.
+/// Returns the last lines of a log.
 fn tail(log: &PathBuf) -> String {
     let text = match fs::read(log) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),

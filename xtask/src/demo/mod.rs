@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: the whole way on one machine: collector, a JVM with something to do, daemon.
+//! `cargo xtask demo`: collector, a JVM with something to do, and the daemon on one machine.
 
 mod children;
 
@@ -14,16 +14,16 @@ use self::children::{Children, Stop};
 use crate::build;
 use crate::paths;
 use crate::run::run;
-use crate::setup::jdk::{self, Jdk};
+use crate::setup::jdk::{self, InstalledJdk};
 
 const MAIN_CLASS: &str = "com.acme.shop.Demo";
 
-/// How long the collector may take to listen.
+/// Time within which the collector must listen.
 const LISTEN_WITHIN: Duration = Duration::from_secs(10);
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// Where the collector listens and shows its page
+pub(crate) struct DemoArgs {
+    /// Address on which the collector listens and shows its page
     #[arg(long, default_value = "127.0.0.1:7070", value_name = "ADDR")]
     listen: SocketAddr,
     /// End after so many seconds instead of at Ctrl-C
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     jdk: Option<PathBuf>,
 }
 
-pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn main(args: &DemoArgs) -> anyhow::Result<()> {
     if !nix::unistd::geteuid().is_root() {
         bail!(
             "profiling a whole host needs root (or the capabilities in deploy/jvmprof.service): run it as root"
@@ -83,14 +83,14 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
 fn wait_for(children: &mut Children, stop: &Stop, listen: SocketAddr) -> anyhow::Result<()> {
     let until = Instant::now() + LISTEN_WITHIN;
     let answers = || TcpStream::connect_timeout(&listen, Duration::from_millis(50)).is_ok();
-    if !children.watch(stop, Some(until), answers)? && !stop.is_asked() {
+    if !children.watch(stop, Some(until), answers)? && !stop.is_requested() {
         bail!("the collector doesn't listen on {listen} after {LISTEN_WITHIN:?}");
     }
     Ok(())
 }
 
-/// The JDK that was asked for, else the newest.
-fn chosen_jdk(args: &Args) -> anyhow::Result<Option<Jdk>> {
+/// Returns the JDK given by `--jdk`, else the newest one.
+fn chosen_jdk(args: &DemoArgs) -> anyhow::Result<Option<InstalledJdk>> {
     match &args.jdk {
         Some(home) => {
             let jdk = jdk::at(home);
@@ -105,7 +105,7 @@ fn chosen_jdk(args: &Args) -> anyhow::Result<Option<Jdk>> {
 }
 
 /// Starts the demo program, by a JVM without any flag for profilers.
-fn start_jvm(children: &mut Children, jdk: &Jdk, folder: &Path) -> anyhow::Result<()> {
+fn start_jvm(children: &mut Children, jdk: &InstalledJdk, folder: &Path) -> anyhow::Result<()> {
     let source = paths::workspace().join("xtask/demo/Demo.java");
     let mut java = Command::new(jdk.program("java").context("the JDK has no bin/java")?);
     java.arg("-Xmx256m");
@@ -126,8 +126,9 @@ fn start_jvm(children: &mut Children, jdk: &Jdk, folder: &Path) -> anyhow::Resul
     Ok(())
 }
 
-/// A javac whose classes this JDK can run: its own, else the newest of an older or equal JDK.
-fn compiler_for(jdk: &Jdk) -> Option<PathBuf> {
+/// Returns a javac whose classes this JDK can run: its own, else the newest of an older or equal
+/// JDK.
+fn compiler_for(jdk: &InstalledJdk) -> Option<PathBuf> {
     let older = jdk::found().into_iter().rev().filter(|other| other.feature <= jdk.feature);
     std::iter::once(jdk.clone()).chain(older).find_map(|jdk| jdk.program("javac"))
 }

@@ -28,13 +28,13 @@ pub(crate) const TARGET: &str = "bpfel-unknown-none";
 const BINARY: &str = "jvmprof";
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct EbpfArgs {
     /// Rebuild and compare with the committed object, which is left as it is
     #[arg(long)]
     check: bool,
 }
 
-pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn main(args: &EbpfArgs) -> anyhow::Result<()> {
     if args.check { check() } else { update() }
 }
 
@@ -56,7 +56,7 @@ fn update() -> anyhow::Result<()> {
 /// Rebuilds the object and compares it with the committed one.
 ///
 /// # Errors
-/// They differ; the error names the sections and where the new one is.
+/// They differ; the error names the sections and the path of the new object.
 pub(crate) fn check() -> anyhow::Result<()> {
     let object = build()?;
     let committed = paths::committed_object();
@@ -93,18 +93,18 @@ fn build() -> anyhow::Result<Vec<u8>> {
 /// Lints the kernel programs, which `cargo clippy` at the workspace doesn't reach.
 ///
 /// # Errors
-/// clippy has something to say.
+/// clippy reports a warning.
 pub(crate) fn clippy() -> anyhow::Result<()> {
     run(cargo("clippy")?.args(["--", "-D", "warnings"]))
 }
 
-/// A cargo command for the kernel programs' target, with `core` from source.
+/// Returns a cargo command for the kernel programs' target, with `core` from source.
 fn cargo(command: &str) -> anyhow::Result<Command> {
     let toolchain = Toolchain::find()?;
     let library = toolchain.core_sources()?;
     let linker = tools::BPF_LINKER.ensure()?;
     let krate = paths::ebpf_crate();
-    // The sources of crates have their folders from now on, and those can be remapped.
+    // With it, the sources of crates have folders, and those can be remapped.
     run(toolchain.command("cargo").arg("fetch").arg("--locked").current_dir(&krate))?;
 
     let mut cargo = toolchain.command("cargo");
@@ -113,8 +113,8 @@ fn cargo(command: &str) -> anyhow::Result<Command> {
     cargo.arg("--target-dir").arg(build_folder()).current_dir(&krate);
     // Allows -Z on stable.
     cargo.env("RUSTC_BOOTSTRAP", "1");
-    // Where -Z build-std looks for `core` instead of the sysroot: the toolchain itself is left as
-    // it is.
+    // Makes -Z build-std read `core` here instead of in the sysroot: the toolchain itself is left
+    // as it is.
     cargo.env("__CARGO_TESTS_ONLY_SRC_ROOT", &library);
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags(&linker, &library)?);
     cargo.env("RUSTC_WRAPPER", env::current_exe().context("finding this binary")?);
@@ -122,7 +122,7 @@ fn cargo(command: &str) -> anyhow::Result<Command> {
     Ok(cargo)
 }
 
-/// rustc's flags for the target, separated as `CARGO_ENCODED_RUSTFLAGS` wants them.
+/// Returns rustc's flags for the target, in the format of `CARGO_ENCODED_RUSTFLAGS`.
 fn flags(linker: &Path, library: &Path) -> anyhow::Result<OsString> {
     let mut flags: Vec<OsString> = Vec::new();
     let mut linker_flag = OsString::from("-Clinker=");
@@ -140,10 +140,10 @@ fn flags(linker: &Path, library: &Path) -> anyhow::Result<OsString> {
     Ok(flags.join("\u{1f}".as_ref()))
 }
 
-/// Every folder whose path may get into the object, and what stands there instead.
+/// Returns every folder whose path may get into the object, with its replacement.
 ///
 /// LLVM puts the text of source lines into BTF if it can open the file, so nothing may exist at the
-/// new names.
+/// replacements' paths.
 fn remapped(library: &Path) -> anyhow::Result<Vec<(PathBuf, &'static str)>> {
     let mut folders = vec![(paths::workspace(), "/remapped/jvmprof"), (library.to_owned(), "/remapped/rust")];
     if let Some(home) = paths::cargo_home() {

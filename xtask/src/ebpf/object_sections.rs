@@ -1,19 +1,19 @@
-//! What an eBPF object holds: DWARF taken away, and where two objects differ.
+//! Sections of an eBPF object: removal of DWARF, and the differences between two objects.
 
 use anyhow::Context as _;
 use object::build::elf::{Builder, SectionData};
 use object::{Object as _, ObjectSection as _, elf};
 
-/// Whether the section is DWARF. The kernel and aya read BTF only (`.BTF`, `.BTF.ext`).
+/// Returns whether the section is DWARF. The kernel and aya read BTF only (`.BTF`, `.BTF.ext`).
 fn is_dwarf(name: &[u8]) -> bool {
     [&b".debug_"[..], b".rel.debug_"].iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// The object without its DWARF sections, which are most of it and hold no more than BTF does for
-/// the kernel.
+/// Returns the object without its DWARF sections, which are most of it and which the kernel doesn't
+/// read.
 ///
 /// # Errors
-/// It isn't an ELF file that can be read and written.
+/// It can't be parsed or written as an ELF file.
 pub(crate) fn without_dwarf(linked: &[u8]) -> anyhow::Result<Vec<u8>> {
     let mut builder = Builder::read(linked).context("reading the linked object")?;
     for section in &mut builder.sections {
@@ -33,7 +33,7 @@ pub(crate) fn without_dwarf(linked: &[u8]) -> anyhow::Result<Vec<u8>> {
     Ok(stripped)
 }
 
-/// The names of sections that only one object has or that differ, for a message.
+/// Returns the names of sections that only one object has or that differ, for an error message.
 pub(crate) fn differing_sections(one: &[u8], other: &[u8]) -> anyhow::Result<Vec<String>> {
     let one = object::File::parse(one).context("parsing the first object")?;
     let other = object::File::parse(other).context("parsing the second object")?;

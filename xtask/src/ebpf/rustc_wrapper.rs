@@ -9,7 +9,7 @@ use std::env;
 use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 
-/// Set (to anything) where cargo is to call this binary as its wrapper.
+/// Environment variable, set to anything where cargo is to call this binary as its wrapper.
 pub(crate) const CALLED: &str = "JVMPROF_XTASK_IS_RUSTC_WRAPPER";
 
 const METADATA: &str = "metadata=";
@@ -18,7 +18,7 @@ pub(crate) fn is_called() -> bool {
     env::var_os(CALLED).is_some()
 }
 
-/// Runs `ARG1 ARG2...`, rustc and its arguments as cargo gives them.
+/// Runs `ARG1 ARG2...`, which are rustc and its arguments as cargo passes them.
 pub(crate) fn main() -> ExitCode {
     let mut args = env::args_os().skip(1);
     let Some(rustc) = args.next() else {
@@ -38,8 +38,8 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// The arguments with `-C metadata=` replaced where they compile for the BPF target; build scripts
-/// and macros, which run here, keep cargo's own.
+/// Replaces `-C metadata=` in arguments that compile for the BPF target. Build scripts and macros,
+/// which run on the host, keep cargo's own.
 fn with_metadata(mut args: Vec<OsString>, metadata: &str) -> Vec<OsString> {
     if args.iter().any(|arg| arg == super::TARGET) {
         for arg in &mut args {

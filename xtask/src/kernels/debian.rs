@@ -1,7 +1,7 @@
-//! Debian's kernels: which package is the newest of a line, and its `vmlinuz`.
+//! Debian's kernels: the newest package of a line, and its `vmlinuz`.
 //!
-//! apt fetches and checks them, with lists and a cache of its own below the target folder: what
-//! this machine installs from stays as it is.
+//! apt fetches and verifies them, with lists and a cache of its own below the target folder. The
+//! apt configuration of this machine stays as it is.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,14 +13,14 @@ use crate::paths;
 use crate::run::{output, run, shown};
 use crate::setup::packages;
 
-/// Where Debian is had from on a machine that has no Debian source itself.
+/// Mirror for machines without a Debian source of their own.
 const PUBLIC_MIRROR: &str = "http://deb.debian.org/debian";
 
-/// Signs every suite; of the package debian-archive-keyring.
+/// Keys that sign every suite, from the package debian-archive-keyring.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// Depends on the newest kernel of its suite, in the flavour for virtual machines: a small one,
-/// with serial console, BTF and perf built in.
+/// Metapackage that depends on the newest kernel of its suite, in the flavour for virtual machines:
+/// a small one, with serial console, BTF and perf built in.
 const NEWEST: &str = "linux-image-cloud-amd64";
 
 /// A line of kernels that jvmprof has to work on.
@@ -40,7 +40,7 @@ pub(crate) enum Line {
 impl Line {
     pub(crate) const ALL: [Self; 3] = [Self::V6_1, Self::V6_12, Self::V7];
 
-    /// Version prefix.
+    /// Returns the version prefix.
     pub(crate) fn version(self) -> &'static str {
         match self {
             Self::V6_1 => "6.1",
@@ -49,7 +49,7 @@ impl Line {
         }
     }
 
-    /// Suites that have or had it; the first that has it now counts.
+    /// Returns the suites that carry or carried it; the first that still does is used.
     fn suites(self) -> &'static [&'static str] {
         match self {
             Self::V6_1 => &["bookworm"],
@@ -61,17 +61,17 @@ impl Line {
 
 /// A kernel on disk.
 #[derive(Debug)]
-pub(crate) struct Kernel {
-    /// As `uname -r` has it, such as `6.1.0-50-cloud-amd64`.
+pub(crate) struct DebianKernel {
+    /// Release in the format of `uname -r`, such as `6.1.0-50-cloud-amd64`.
     pub(crate) release: String,
     pub(crate) vmlinuz: PathBuf,
 }
 
-/// The newest kernel of the line, fetched unless it is here already.
+/// Returns the newest kernel of the line, fetched unless it is here already.
 ///
 /// # Errors
-/// No suite has one, or apt can't get it or refuses its signature or checksum.
-pub(crate) fn newest(line: Line) -> anyhow::Result<Kernel> {
+/// No suite has one, or apt can't fetch it or refuses its signature or checksum.
+pub(crate) fn newest(line: Line) -> anyhow::Result<DebianKernel> {
     let prefix = format!("linux-image-{}.", line.version());
     for name in line.suites() {
         let suite = Suite::open(name)?;
@@ -82,23 +82,23 @@ pub(crate) fn newest(line: Line) -> anyhow::Result<Kernel> {
         let package = suite.dependency(&image, "linux-binary-")?.unwrap_or_else(|| image.clone());
         let vmlinuz = suite.vmlinuz(&package)?;
         let release = image.trim_start_matches("linux-image-").to_owned();
-        return Ok(Kernel { release, vmlinuz });
+        return Ok(DebianKernel { release, vmlinuz });
     }
     bail!("none of Debian's {} has a kernel {}.x now", line.suites().join(", "), line.version())
 }
 
-/// Folder for everything of this task.
+/// Returns the folder for all files of this task.
 pub(super) fn folder() -> PathBuf {
     paths::target().join("kernels")
 }
 
-/// One suite of Debian, with apt's state for it.
+/// A suite of Debian, with apt's state for it.
 struct Suite {
     folder: PathBuf,
 }
 
 impl Suite {
-    /// Brings its lists up to date; those of an earlier run do where the mirror isn't reached.
+    /// Updates the suite's lists. Lists of an earlier run serve where the mirror isn't reached.
     fn open(name: &str) -> anyhow::Result<Self> {
         let suite = Self { folder: folder().join("apt").join(name) };
         for needed in ["lists/partial", "cache/archives/partial"] {
@@ -118,7 +118,7 @@ impl Suite {
         fs::write(&file, text).with_context(|| format!("writing {}", file.display()))
     }
 
-    /// One of apt's programs on this suite alone.
+    /// Returns a command for one of apt's programs, restricted to this suite.
     fn apt(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         // Read after this machine's configuration.
@@ -126,18 +126,18 @@ impl Suite {
         command
     }
 
-    /// What the package depends on and begins like this; `None` if the package isn't there, or
-    /// nothing does.
+    /// Returns the dependency of a package whose name has this prefix; `None` without package or
+    /// dependency.
     fn dependency(&self, package: &str, prefix: &str) -> anyhow::Result<Option<String>> {
-        let known = output(self.apt("apt-cache").args(["policy", package]))?;
-        if known.is_empty() {
+        let policy = output(self.apt("apt-cache").args(["policy", package]))?;
+        if policy.is_empty() {
             return Ok(None);
         }
         let text = output(self.apt("apt-cache").args(["depends", package]))?;
         Ok(depends_on(&text, prefix).map(str::to_owned))
     }
 
-    /// The kernel image in the newest version of this package.
+    /// Fetches this package's newest version and returns the kernel image in it.
     fn vmlinuz(&self, package: &str) -> anyhow::Result<PathBuf> {
         let uris = output(self.apt("apt-get").args(["download", "--print-uris", package]))?;
         let file = file_name(&uris).with_context(|| format!("apt has no address for {package}: {uris}"))?;
@@ -154,8 +154,8 @@ impl Suite {
     }
 }
 
-/// apt's configuration for the suite in this folder; all else, such as proxies, is as on this
-/// machine.
+/// Returns apt's configuration for the suite in this folder; all else, such as proxies, is as on
+/// this machine.
 fn configuration(folder: &Path) -> String {
     let folder = folder.display();
     format!(
@@ -173,7 +173,7 @@ APT::Sandbox::User "root";
     )
 }
 
-/// The mirror that this machine takes Debian from.
+/// Returns the Debian mirror that this machine uses.
 pub(crate) fn mirror() -> String {
     let known = || {
         let format = "$(ORIGIN) $(CODENAME) $(REPO_URI)";
@@ -181,13 +181,14 @@ pub(crate) fn mirror() -> String {
         mirror_of(&output(Command::new("apt-get").args(targets)).unwrap_or_default())
     };
     let found = known().or_else(|| {
-        // Of a source that was never fetched apt doesn't know whose it is.
+        // apt doesn't know the origin of a source that was never fetched.
         packages::apt_update().ok().and_then(|()| known())
     });
     found.unwrap_or_else(|| PUBLIC_MIRROR.to_owned())
 }
 
-/// From lines of origin, suite and address: the archive itself, not the one of security updates.
+/// Parses lines of origin, suite and address; returns the archive itself, not that of security
+/// updates.
 fn mirror_of(targets: &str) -> Option<String> {
     targets.lines().find_map(|line| {
         let (origin, rest) = line.split_once(' ')?;
@@ -196,20 +197,20 @@ fn mirror_of(targets: &str) -> Option<String> {
     })
 }
 
-/// From the output of `apt-cache depends`.
+/// Parses the output of `apt-cache depends`.
 fn depends_on<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     let names = text.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
     names.map(str::trim).find(|name| name.starts_with(prefix))
 }
 
-/// From the output of `apt-get download --print-uris`: `'http://...' NAME SIZE HASH`.
+/// Parses the output of `apt-get download --print-uris`: `'http://...' NAME SIZE HASH`.
 fn file_name(uris: &str) -> Option<&str> {
     uris.lines()
         .find_map(|line| line.strip_prefix('\'')?.split(' ').nth(1))
         .filter(|name| name.ends_with(".deb"))
 }
 
-/// Only the kernel: its modules are some thousand files.
+/// Unpacks only the kernel image: its modules are some thousand files.
 fn unpack(package: &Path, to: &Path) -> anyhow::Result<()> {
     create(to)?;
     let mut archive = Command::new("dpkg-deb");
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn apt_tells_the_files_name() {
+    fn the_files_name_is_read_from_apts_output() {
         let uris =
             "'http://m.example/pool/l/x_6.1.176-1_amd64.deb' x_6.1.176-1_amd64.deb 26484304 SHA256:efe1";
         assert_eq!(file_name(uris), Some("x_6.1.176-1_amd64.deb"));

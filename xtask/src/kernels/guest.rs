@@ -1,10 +1,10 @@
 //! The first process of a booted kernel: this same binary as `/init`. It runs the suite and writes
-//! what comes of it to the second serial port; whether that is good is the host's to say.
+//! the results to the second serial port; the host evaluates them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context as _, bail};
@@ -12,27 +12,28 @@ use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
 use serde_json::Value;
 
-use super::report::{END, Java, MODES, Mode, Outcome, Recording, Step};
+use super::report::{END, JVM_RECORDINGS, Java, JvmRecording, Outcome, Recording, Step};
+use crate::run::KillOnDrop;
 
-/// Where things are in the guest.
+/// Paths in the guest.
 pub(super) const JVMPROF: &str = "/bin/jvmprof";
 pub(super) const JDK: &str = "/jdk";
 pub(super) const CLASSES: &str = "/classes";
 /// Mount points.
 pub(super) const FOLDERS: [&str; 4] = ["/proc", "/sys", "/dev", "/tmp"];
 
-/// The Java program prints this once it runs as it will for good.
+/// Line that the Java program prints once its code is compiled.
 const WARM: &str = "warm";
 
 const REPORT: &str = "/dev/ttyS1";
 
-/// Whether this process is such a machine's first.
+/// Returns whether this process is the first of a booted kernel.
 pub(crate) fn is_called() -> bool {
     std::process::id() == 1 && std::env::args_os().next().is_some_and(|name| name == "/init")
 }
 
-/// Runs the suite and switches the machine off. If anything panics on the way so does the kernel,
-/// which the host sees.
+/// Runs the suite and switches the machine off. A panic on the way makes the kernel panic, which
+/// the host sees.
 pub(crate) fn main() -> ! {
     if let Err(error) = suite() {
         eprintln!("init: {error:#}");
@@ -46,7 +47,7 @@ fn suite() -> anyhow::Result<()> {
     let mut report =
         OpenOptions::new().write(true).open(REPORT).with_context(|| format!("opening {REPORT}"))?;
     step(&mut report, "programs", doctor)?;
-    for mode in MODES {
+    for mode in JVM_RECORDINGS {
         step(&mut report, mode.name, || java(mode).map(Outcome::Java))?;
     }
     writeln!(report, "{END}").context("reporting the end")
@@ -62,28 +63,32 @@ fn prepare() -> anyhow::Result<()> {
     fs::write(limit, "0").with_context(|| format!("writing {limit}"))
 }
 
-/// Takes a step and reports it.
+/// Runs a step and reports it.
 fn step(report: &mut File, name: &str, work: impl FnOnce() -> anyhow::Result<Outcome>) -> anyhow::Result<()> {
     eprintln!("init: {name}");
     let started = Instant::now();
     let outcome = work().unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
     let step = Step { name: name.to_owned(), seconds: started.elapsed().as_secs_f64(), outcome };
-    let line = serde_json::to_string(&step).with_context(|| format!("writing down {name}"))?;
+    let line = serde_json::to_string(&step).with_context(|| format!("encoding the report of {name}"))?;
     writeln!(report, "{line}").and_then(|()| report.flush()).with_context(|| format!("reporting {name}"))
 }
 
 fn doctor() -> anyhow::Result<Outcome> {
     let args = ["doctor", "--programs", "--json"];
     let output = Command::new(JVMPROF).args(args).output().with_context(|| format!("starting {JVMPROF}"))?;
-    // It fails where something is missing, and says what all the same.
+    // It fails where something is missing, but prints its results all the same.
     match serde_json::from_slice(&output.stdout) {
         Ok(found) => Ok(Outcome::Doctor(found)),
-        Err(_) => bail!("doctor: {}: {}", output.status, String::from_utf8_lossy(&output.stderr)),
+        Err(_) => bail!(
+            "parsing the output of `jvmprof doctor` ({}): {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        ),
     }
 }
 
 /// Starts a JVM and records it.
-fn java(mode: &Mode) -> anyhow::Result<Java> {
+fn java(mode: &JvmRecording) -> anyhow::Result<Java> {
     let mut java = Command::new(Path::new(JDK).join("bin/java"));
     java.args(mode.flags).args(["-cp", CLASSES, "Chain"]).stdin(Stdio::null());
     let folded = "/tmp/out.folded";
@@ -91,15 +96,15 @@ fn java(mode: &Mode) -> anyhow::Result<Java> {
     record.args(["record", "--json", "-o", folded]);
     let summary = match mode.recording {
         Recording::Warm => {
-            let mut jvm = Running(java.stdout(Stdio::piped()).spawn().context("starting java")?);
+            let mut jvm = KillOnDrop(java.stdout(Stdio::piped()).spawn().context("starting java")?);
             let stdout = jvm.0.stdout.take().context("java's output isn't there")?;
-            let mut said = String::new();
+            let mut output = String::new();
             let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
             if !lines.any(|line| {
-                said = format!("{said}{line}\n");
+                output = format!("{output}{line}\n");
                 line == WARM
             }) {
-                bail!("java ended before it was warm: {:?}\n{said}", jvm.0.wait());
+                bail!("java ended before it was warm: {:?}\n{output}", jvm.0.wait());
             }
             run(record.args(["-d", "4s", "-p", &jvm.0.id().to_string()]))?
         }
@@ -109,12 +114,13 @@ fn java(mode: &Mode) -> anyhow::Result<Java> {
     };
     // The JVM writes there too, if it is the recording's.
     let summary = summary.lines().last().unwrap_or_default();
-    let summary: Value = serde_json::from_str(summary).context("reading what jvmprof record printed")?;
+    let summary: Value = serde_json::from_str(summary).context("parsing the summary of `jvmprof record`")?;
     let folded = fs::read_to_string(folded).with_context(|| format!("reading {folded}"))?;
     Ok(Java { summary, folded })
 }
 
-/// What the command prints; its errors go to the console, and into the error if it fails.
+/// Returns the command's standard output; its errors go to the console, and into the error if it
+/// fails.
 fn run(command: &mut Command) -> anyhow::Result<String> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("starting {command:?}"))?;
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -122,16 +128,5 @@ fn run(command: &mut Command) -> anyhow::Result<String> {
     if !output.status.success() {
         bail!("{command:?} failed: {}: {errors}", output.status);
     }
-    String::from_utf8(output.stdout).with_context(|| format!("the output of {command:?} isn't UTF-8"))
-}
-
-/// Ends with its value.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    String::from_utf8(output.stdout).with_context(|| format!("reading the output of {command:?} as UTF-8"))
 }

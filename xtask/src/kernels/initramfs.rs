@@ -1,4 +1,4 @@
-//! The file system that a kernel boots with: a cpio archive in the "newc" format (Linux
+//! The initramfs that a kernel boots with: a cpio archive in the "newc" format (Linux
 //! Documentation/driver-api/early-userspace/buffer-format.rst).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ use cpio::newc::{self, ModeFileType};
 
 use crate::run::output;
 
-/// Files of this machine by where they will be.
+/// Files of this machine by their paths in the image.
 #[derive(Debug, Default)]
 pub(super) struct Image {
     files: BTreeMap<PathBuf, PathBuf>,
@@ -21,12 +21,12 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// A folder, with those it is in.
+    /// Adds a folder, with its parents.
     pub(super) fn add_folder(&mut self, path: &Path) {
         self.folders.extend(path.ancestors().filter(|it| it.parent().is_some()).map(Path::to_owned));
     }
 
-    /// One file as it is, behind symbolic links.
+    /// Adds one file with its contents; symbolic links are followed.
     pub(super) fn add_file(&mut self, from: &Path, to: &Path) {
         if let Some(folder) = to.parent() {
             self.add_folder(folder);
@@ -34,7 +34,7 @@ impl Image {
         self.files.insert(to.to_owned(), from.to_owned());
     }
 
-    /// A program, and the libraries that it needs.
+    /// Adds a program and the libraries that it needs.
     ///
     /// # Errors
     /// See [`Self::add_libraries`].
@@ -44,14 +44,14 @@ impl Image {
         Ok(())
     }
 
-    /// The libraries that a program or shared library needs, at their own paths, except for those
-    /// that are in already: with the tree that it comes with.
+    /// Adds the libraries that a program or shared library needs, at their own paths, except for
+    /// those that the image already has as part of a tree.
     ///
     /// # Errors
-    /// ldd doesn't know it, or a library is missing.
+    /// ldd can't read the file, or a library is missing.
     pub(super) fn add_libraries(&mut self, of: &Path) -> anyhow::Result<()> {
-        let said = output(Command::new("ldd").arg(of))?;
-        for library in libraries(&said) {
+        let text = output(Command::new("ldd").arg(of))?;
+        for library in libraries(&text) {
             match library {
                 Library::At(path) if self.files.values().any(|from| *from == path) => {}
                 Library::At(path) => self.add_file(&path, &path),
@@ -63,10 +63,10 @@ impl Image {
         Ok(())
     }
 
-    /// A folder with all that is in it, except for these paths (relative to it).
+    /// Adds a folder with all its contents except for these relative paths.
     ///
     /// # Errors
-    /// Something can't be read.
+    /// A part of it can't be read.
     pub(super) fn add_tree(&mut self, from: &Path, to: &Path, except: &[&str]) -> anyhow::Result<()> {
         let entries = fs::read_dir(from).with_context(|| format!("reading {}", from.display()))?;
         for entry in entries {
@@ -89,13 +89,13 @@ impl Image {
         Ok(())
     }
 
-    /// Files of this machine with one of these names that are in the image.
+    /// Returns the files of this machine with one of these names that are in the image.
     pub(super) fn sources_named(&self, names: &[&str]) -> Vec<PathBuf> {
         let is = |path: &&PathBuf| names.iter().any(|name| path.ends_with(name));
         self.files.values().filter(is).cloned().collect()
     }
 
-    /// Writes the archive; gives its size in bytes.
+    /// Writes the archive; returns its size in bytes.
     ///
     /// # Errors
     /// A file can't be read, or the archive can't be written.
@@ -116,14 +116,14 @@ impl Image {
         newc::trailer(&mut to)
             .and_then(Write::flush)
             .with_context(|| format!("writing {}", archive.display()))?;
-        Ok(archive.metadata().with_context(|| format!("looking at {}", archive.display()))?.len())
+        Ok(archive.metadata().with_context(|| format!("reading the size of {}", archive.display()))?.len())
     }
 }
 
 fn write_file(path: &Path, from: &Path, to: &mut impl Write) -> anyhow::Result<()> {
     let mut file = File::open(from)?;
     let meta = file.metadata()?;
-    let size = u32::try_from(meta.len()).context("it is too large for this format")?;
+    let size = u32::try_from(meta.len()).context("the file is too large for a cpio archive")?;
     // A JVM takes its archive of classes only for a `modules` file of the right time.
     let mtime = u32::try_from(meta.mtime()).unwrap_or(0);
     let entry = entry(path, meta.permissions().mode() & 0o777, mtime)?;
@@ -139,14 +139,14 @@ fn entry(path: &Path, permissions: u32, mtime: u32) -> anyhow::Result<newc::Buil
     Ok(newc::Builder::new(name).mode(permissions).mtime(mtime))
 }
 
-/// A shared library by what ldd says.
+/// A shared library as printed by ldd.
 #[derive(Debug, PartialEq, Eq)]
 enum Library<'a> {
     At(PathBuf),
     NotFound(&'a str),
 }
 
-/// Reads lines like `libc.so.6 => /lib/libc.so.6 (0x...)`, and `/lib64/ld-linux-x86-64.so.2
+/// Parses lines like `libc.so.6 => /lib/libc.so.6 (0x...)`, and `/lib64/ld-linux-x86-64.so.2
 /// (0x...)` for the loader.
 fn libraries(ldd: &str) -> Vec<Library<'_>> {
     let one = |line| -> Option<Library<'_>> {

@@ -1,9 +1,8 @@
 //! `cargo xtask kernels`: Debian's kernels under qemu. Every program of the object has to load in
 //! each, and a JVM's stack has to be whole there.
 //!
-//! The idea is that of aya's own tests: a kernel boots with an initramfs whose first process runs
-//! the suite. Here that process is this binary; what it finds comes back over a serial port of its
-//! own.
+//! The design is that of aya's own tests: a kernel boots with an initramfs whose first process runs
+//! the suite. Here that process is this binary; it reports over a second serial port.
 
 mod debian;
 pub(crate) mod guest;
@@ -21,11 +20,11 @@ use anyhow::{Context as _, bail};
 use crate::build;
 use crate::paths;
 use crate::run::run;
-use crate::setup::jdk::{self, Jdk};
+use crate::setup::jdk::{self, InstalledJdk};
 use crate::setup::packages;
 use debian::create;
 use initramfs::Image;
-use report::judge;
+use report::evaluate;
 
 pub(crate) use debian::{Line, mirror, newest};
 
@@ -33,13 +32,13 @@ pub(crate) use debian::{Line, mirror, newest};
 const NOT_NEEDED: &[&str] =
     &["jmods", "src.zip", "lib/src.zip", "lib/ct.sym", "demo", "man", "include", "legal", "docs"];
 
-/// What is loaded by name while a JVM runs, wherever it is in a JDK: for the libraries that these
-/// need.
+/// Libraries that the JVM or the loader opens by name at run time, anywhere in a JDK. Their own
+/// dependencies go into the image, too.
 const JDK_LIBRARIES: &[&str] =
     &["libjvm.so", "libjava.so", "libverify.so", "libzip.so", "libnet.so", "libnio.so"];
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct KernelsArgs {
     /// Boot only this line of kernels (repeatable) [default: all]
     #[arg(long = "kernel", value_name = "LINE")]
     kernels: Vec<Line>,
@@ -48,15 +47,15 @@ pub(crate) struct Args {
     jdk: Option<PathBuf>,
 }
 
-pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn main(args: &KernelsArgs) -> anyhow::Result<()> {
     let lines = if args.kernels.is_empty() { &Line::ALL[..] } else { &args.kernels };
     check(lines, args.jdk.as_deref())
 }
 
-/// Installs what is missing, builds, and runs the suite on the newest kernel of each line.
+/// Installs missing packages, builds, and runs the suite on the newest kernel of each line.
 ///
 /// # Errors
-/// What failed, on each kernel; or why none could be booted.
+/// A step failed on some kernel, or none could be booted.
 pub(crate) fn check(lines: &[Line], jdk: Option<&Path>) -> anyhow::Result<()> {
     packages::install(packages::FOR_KERNELS)?;
     let jdk = chosen_jdk(jdk)?;
@@ -70,7 +69,7 @@ pub(crate) fn check(lines: &[Line], jdk: Option<&Path>) -> anyhow::Result<()> {
     if failures.is_empty() { Ok(()) } else { bail!("{}", failures.join("\n")) }
 }
 
-fn check_kernel(kernel: &debian::Kernel, line: Line, initramfs: &Path) -> anyhow::Result<()> {
+fn check_kernel(kernel: &debian::DebianKernel, line: Line, initramfs: &Path) -> anyhow::Result<()> {
     let folder = debian::folder().join(line.version());
     // Nothing of an earlier boot is taken for this one's.
     if folder.exists() {
@@ -82,7 +81,7 @@ fn check_kernel(kernel: &debian::Kernel, line: Line, initramfs: &Path) -> anyhow
     println!("\n{} with its suite: {:.0} s", kernel.release, started.elapsed().as_secs_f64());
     let mut failed = Vec::new();
     for step in &steps {
-        let (text, verdict) = judge(step);
+        let (text, verdict) = evaluate(step);
         match verdict {
             Ok(()) => print!("ok     {} ({:.1} s)\n{text}", step.name, step.seconds),
             Err(error) => {
@@ -105,14 +104,14 @@ fn check_kernel(kernel: &debian::Kernel, line: Line, initramfs: &Path) -> anyhow
     bail!("{}: failed: {}; see {}", kernel.release, failed.join(", "), folder.display())
 }
 
-fn chosen_jdk(home: Option<&Path>) -> anyhow::Result<Jdk> {
+fn chosen_jdk(home: Option<&Path>) -> anyhow::Result<InstalledJdk> {
     if let Some(home) = home {
         return jdk::at(home).with_context(|| format!("{} is no JDK", home.display()));
     }
     jdk::ensure()?.into_iter().next().context("no JDK is here")
 }
 
-/// Emulated CPUs are slow, and images small: without debug info.
+/// Strips debug information: emulated CPUs are slow, and images should be small.
 fn stripped(program: &Path) -> anyhow::Result<PathBuf> {
     let folder = debian::folder().join("stripped");
     create(&folder)?;
@@ -122,8 +121,8 @@ fn stripped(program: &Path) -> anyhow::Result<PathBuf> {
     Ok(to)
 }
 
-/// Builds the initramfs for all kernels; gives its path.
-fn image(jvmprof: &Path, jdk: &Jdk) -> anyhow::Result<PathBuf> {
+/// Builds the initramfs for all kernels; returns its path.
+fn image(jvmprof: &Path, jdk: &InstalledJdk) -> anyhow::Result<PathBuf> {
     let mut image = Image::default();
     for folder in guest::FOLDERS {
         image.add_folder(Path::new(folder));
@@ -145,8 +144,8 @@ fn image(jvmprof: &Path, jdk: &Jdk) -> anyhow::Result<PathBuf> {
     Ok(archive)
 }
 
-/// Compiles the guest's Java program, for the oldest JDK that a compiler of today knows; gives its
-/// folder.
+/// Compiles the guest's Java program for the oldest JDK that a current compiler supports; returns
+/// its folder.
 fn compile() -> anyhow::Result<PathBuf> {
     let classes = debian::folder().join("classes");
     create(&classes)?;

@@ -1,28 +1,27 @@
-//! One boot: qemu with two serial ports, the console and the report, and a watch over both.
+//! One boot: qemu with two serial ports, console and report, and a loop that watches both.
 
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-use super::debian::Kernel;
+use super::debian::DebianKernel;
 use super::report::{Step, parse, tail};
-use crate::run::shown;
+use crate::run::{KillOnDrop, shown};
 
-/// How long a boot with the whole suite may take; it takes an eighth of that on an idle machine.
+/// Time limit of a boot with the whole suite; it takes an eighth of that on an idle machine.
 const LIMIT: Duration = Duration::from_secs(480);
 
-/// How often console and report are looked at.
+/// Interval at which console and report are read.
 const TICK: Duration = Duration::from_millis(200);
 
-/// How many lines of the console are shown where something went wrong.
+/// Number of lines of the console that are shown after an error.
 const TAIL: usize = 60;
 
-/// What a kernel says on its console when it can't go on, or when something that it runs hangs in
-/// it.
+/// Console messages of a kernel that can't go on, or in which a program hangs.
 const PANICS: &[&str] = &[
     "Kernel panic - not syncing",
     "rcu: INFO: rcu_preempt detected stalls",
@@ -33,10 +32,10 @@ const PANICS: &[&str] = &[
     "Oops: ",
 ];
 
-/// Boots the kernel with this initramfs. The suite's steps, as far as they came, and what went
-/// wrong if they aren't all there. Console and report stay in the folder.
+/// Boots the kernel with this initramfs. Returns the suite's steps, as far as they came, and an
+/// error text if they aren't all there. Console and report stay in the folder.
 pub(super) fn boot(
-    kernel: &Kernel,
+    kernel: &DebianKernel,
     initramfs: &Path,
     folder: &Path,
 ) -> anyhow::Result<(Vec<Step>, Option<String>)> {
@@ -47,13 +46,14 @@ pub(super) fn boot(
     Ok((steps, trouble))
 }
 
-/// Boots the kernel and waits until the machine is off. What it wrote to its second serial port,
-/// and what went wrong, with the console's end. Both stay in the folder.
+/// Boots the kernel and waits until the machine is off. Returns the contents of its second serial
+/// port, and an error text with the console's end if the boot failed. Both files stay in the
+/// folder.
 ///
 /// # Errors
 /// qemu can't be run.
 pub(crate) fn run(
-    kernel: &Kernel,
+    kernel: &DebianKernel,
     initramfs: &Path,
     folder: &Path,
 ) -> anyhow::Result<(String, Option<String>)> {
@@ -64,7 +64,7 @@ pub(crate) fn run(
     let mut command = command(kernel, initramfs, &console, &report);
     eprintln!("$ {}", shown(&command));
     let qemu = command.spawn().context("starting qemu-system-x86_64")?;
-    let mut machine = Machine(qemu);
+    let mut machine = Machine(KillOnDrop(qemu));
     let trouble = machine.watch(&console)?;
     drop(machine);
     let trouble = match trouble {
@@ -74,7 +74,7 @@ pub(crate) fn run(
     Ok((read(&report)?, trouble))
 }
 
-fn command(kernel: &Kernel, initramfs: &Path, console: &Path, report: &Path) -> Command {
+fn command(kernel: &DebianKernel, initramfs: &Path, console: &Path, report: &Path) -> Command {
     let mut qemu = Command::new("qemu-system-x86_64");
     // Emulated on every machine alike: CI's machines are virtual, and KVM inside of KVM hangs some
     // kernels. On one thread: with one for each CPU, a JVM in twenty dies in code that another CPU
@@ -93,19 +93,19 @@ fn command(kernel: &Kernel, initramfs: &Path, console: &Path, report: &Path) -> 
     qemu
 }
 
-/// Ends with its value.
-struct Machine(Child);
+/// A running qemu.
+struct Machine(KillOnDrop);
 
 impl Machine {
-    /// Waits until the machine is off; says what went wrong if it isn't by itself or by order.
+    /// Waits until the machine is off; returns an error text if it panics or takes too long.
     fn watch(&mut self, console: &Path) -> anyhow::Result<Option<String>> {
         let started = Instant::now();
         loop {
-            let ended = self.0.try_wait().context("waiting for qemu")?;
+            let ended = self.0.0.try_wait().context("waiting for qemu")?;
             if let Some(panic) = panic_in(&read(console)?) {
-                // The trace behind the first line is what tells the reason.
+                // The stack trace below the first line shows the reason.
                 sleep(Duration::from_secs(2));
-                return Ok(Some(format!("the kernel said: {panic}")));
+                return Ok(Some(format!("the kernel panicked or hung: {panic}")));
             }
             match ended {
                 Some(status) if status.success() => return Ok(None),
@@ -116,14 +116,6 @@ impl Machine {
                 None => sleep(TICK),
             }
         }
-    }
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        // It is off already, or has nothing to lose.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -141,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn panics_are_told_from_what_kernels_always_say() {
+    fn panics_are_recognized_among_usual_messages() {
         let usual = "[    0.000000] Command line: console=ttyS0 loglevel=5 no_timer_check panic=-1 oops=panic rdinit=/init\n";
         assert_eq!(panic_in(usual), None);
         let panic = "[    2.1] Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000100";

@@ -1,4 +1,4 @@
-//! What a booted kernel reports of itself, one JSON line a step, and what has to hold of it.
+//! The report of a booted kernel, one JSON line a step, and its evaluation.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// What is worth looking at as a file: name and contents.
+    /// Returns the parts that are worth keeping as files: name and contents.
     pub(crate) fn files(&self) -> Vec<(String, &str)> {
         match &self.outcome {
             Outcome::Java(java) => vec![(format!("{}.folded", self.name.replace(' ', "")), &java.folded)],
@@ -32,52 +32,52 @@ impl Step {
     }
 }
 
-/// What a step came to.
+/// The result of a step.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Outcome {
-    /// `jvmprof doctor --programs --json`: what it printed.
+    /// Output of `jvmprof doctor --programs --json`.
     Doctor(Value),
     Java(Java),
-    /// The step couldn't be taken.
+    /// The error that stopped the step.
     Failed(String),
 }
 
 /// A JVM that was recorded.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Java {
-    /// What `jvmprof record --json` printed.
+    /// Output of `jvmprof record --json`.
     pub(crate) summary: Value,
-    /// Its stacks, folded.
+    /// The recording's folded stacks.
     pub(crate) folded: String,
 }
 
-/// How a JVM is started and recorded.
+/// A way to start and record a JVM.
 #[derive(Debug)]
-pub(crate) struct Mode {
+pub(crate) struct JvmRecording {
     pub(crate) name: &'static str,
     pub(crate) flags: &'static [&'static str],
     pub(crate) recording: Recording,
 }
 
-/// When the recording begins.
+/// The moment at which the recording begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recording {
-    /// Once the chain is compiled, where anything gets compiled.
+    /// The recording begins once the chain is compiled, where anything gets compiled.
     Warm,
-    /// With the JVM.
+    /// The recording begins with the JVM's first instruction.
     FromStart,
 }
 
 /// Each JVM that is recorded in the guest.
-pub(crate) const MODES: &[Mode] = &[
-    Mode { name: "java -Xint", flags: &["-Xint"], recording: Recording::Warm },
-    Mode { name: "java", flags: &[], recording: Recording::Warm },
-    Mode { name: "record -- java", flags: &[], recording: Recording::FromStart },
+pub(crate) const JVM_RECORDINGS: &[JvmRecording] = &[
+    JvmRecording { name: "java -Xint", flags: &["-Xint"], recording: Recording::Warm },
+    JvmRecording { name: "java", flags: &[], recording: Recording::Warm },
+    JvmRecording { name: "record -- java", flags: &[], recording: Recording::FromStart },
 ];
 
-impl Mode {
-    /// Least share of samples with the chain: most of a JVM's start is other work.
+impl JvmRecording {
+    /// Returns the least share of samples with the chain: most of a JVM's start is other work.
     fn chain_percent(&self) -> u64 {
         match self.recording {
             Recording::Warm => 80,
@@ -85,9 +85,8 @@ impl Mode {
         }
     }
 
-    /// Least share of whole stacks. An emulated daemon on a busy machine is seconds late with what
-    /// the kernel programs have to know of a new process, so that this is no measure of what is
-    /// lost at a JVM's start.
+    /// Returns the least share of whole stacks. An emulated daemon on a busy machine publishes a
+    /// new process seconds late, so that this doesn't measure losses at a JVM's start.
     fn whole_percent(&self) -> u64 {
         match self.recording {
             Recording::Warm => 99,
@@ -99,10 +98,10 @@ impl Mode {
 /// The chain of calls in `xtask/kernels/Chain.java`, from its root.
 const CHAIN: [&str; 4] = ["Chain.main", "Chain.a", "Chain.b", "Chain.c"];
 
-/// An emulated CPU is slow: so few samples are enough to tell that the clock ticks.
+/// Number of samples that proves that the clock ticks; an emulated CPU is slow.
 const LEAST_SAMPLES: u64 = 20;
 
-/// A program as `doctor --programs --json` tells of it.
+/// A program in the output of `doctor --programs --json`.
 #[derive(Debug, Deserialize)]
 struct Program {
     name: String,
@@ -122,30 +121,33 @@ struct Refusal {
 /// The last line of a report: all steps were taken.
 pub(crate) const END: &str = "end";
 
-/// Reads the lines that a guest has written so far, of which the last may be cut off: the steps,
-/// and whether these are all.
+/// Parses the lines that a guest has written so far, of which the last may be cut off. Returns the
+/// steps, and whether these are all.
 pub(crate) fn parse(text: &str) -> (Vec<Step>, bool) {
     let steps = text.lines().filter_map(|line| serde_json::from_str(line.trim()).ok()).collect();
     (steps, text.lines().any(|line| line.trim() == END))
 }
 
-/// What is told of a step, and an error if it isn't as it has to be.
-pub(crate) fn judge(step: &Step) -> (String, anyhow::Result<()>) {
+/// Evaluates a step: a text for the report, and an error if the step doesn't meet its requirements.
+pub(crate) fn evaluate(step: &Step) -> (String, anyhow::Result<()>) {
     match &step.outcome {
-        Outcome::Doctor(found) => judge_doctor(found),
-        Outcome::Java(java) => match MODES.iter().find(|mode| mode.name == step.name) {
-            Some(mode) => judge_java(mode, java),
-            None => (String::new(), Err(anyhow::anyhow!("the guest is of another version"))),
+        Outcome::Doctor(found) => evaluate_doctor(found),
+        Outcome::Java(java) => match JVM_RECORDINGS.iter().find(|mode| mode.name == step.name) {
+            Some(mode) => evaluate_java(mode, java),
+            None => (
+                String::new(),
+                Err(anyhow::anyhow!("the guest of another version reported the step {}", step.name)),
+            ),
         },
         Outcome::Failed(why) => (String::new(), Err(anyhow::anyhow!("{why}"))),
     }
 }
 
-fn judge_doctor(found: &Value) -> (String, anyhow::Result<()>) {
+fn evaluate_doctor(found: &Value) -> (String, anyhow::Result<()>) {
     let mut text = String::new();
     let verdict = (|| {
         let programs: Vec<Program> = serde_json::from_value(found["programs"].clone())
-            .context("doctor doesn't tell of the programs as it should")?;
+            .context("parsing the programs in the output of `jvmprof doctor`")?;
         ensure!(!programs.is_empty(), "doctor found no program in the object");
         let _ = writeln!(text, "  {:<16} instructions  verified  machine code     load", "program");
         let mut refused = Vec::new();
@@ -171,7 +173,7 @@ fn judge_doctor(found: &Value) -> (String, anyhow::Result<()>) {
     (text, verdict)
 }
 
-fn judge_java(mode: &Mode, java: &Java) -> (String, anyhow::Result<()>) {
+fn evaluate_java(mode: &JvmRecording, java: &Java) -> (String, anyhow::Result<()>) {
     let number = |key: &str| java.summary[key].as_u64().unwrap_or(0);
     let (samples, whole) = (number("samples"), number("complete"));
     let chained = count_chained(&java.folded);
@@ -196,7 +198,7 @@ fn judge_java(mode: &Mode, java: &Java) -> (String, anyhow::Result<()>) {
     (text, verdict)
 }
 
-/// Samples whose stack holds the chain, frame by frame.
+/// Counts samples whose stack holds the chain, frame by frame.
 fn count_chained(folded: &str) -> u64 {
     // What follows a name is no part of another one: a signature, a suffix for the frame's kind.
     let is = |frame: &str, method: &str| {
@@ -212,7 +214,7 @@ fn count_chained(folded: &str) -> u64 {
     chained.filter_map(|(_, count)| count.parse::<u64>().ok()).sum()
 }
 
-/// The last lines of a text, each marked as quoted.
+/// Returns the last lines of a text, each marked as quoted.
 pub(crate) fn tail(text: &str, lines: usize) -> String {
     let all: Vec<&str> = text.lines().collect();
     all[all.len().saturating_sub(lines)..].iter().map(|line| format!("    | {line}\n")).collect()
@@ -245,12 +247,12 @@ mod tests {
 
     #[test]
     fn a_jvm_passes_by_samples_whole_stacks_and_its_chain() {
-        let warm = &Mode { name: "java", flags: &[], recording: Recording::Warm };
+        let warm = &JvmRecording { name: "java", flags: &[], recording: Recording::Warm };
         let chain = "Chain.main;Chain.a;Chain.b;Chain.c 90\nother 10\n";
-        assert!(judge_java(warm, &java(100, 100, chain)).1.is_ok());
-        assert!(judge_java(warm, &java(10, 10, chain)).1.is_err(), "too few samples");
-        assert!(judge_java(warm, &java(100, 90, chain)).1.is_err(), "too many cut stacks");
-        assert!(judge_java(warm, &java(100, 100, "other 100\n")).1.is_err(), "no chain");
+        assert!(evaluate_java(warm, &java(100, 100, chain)).1.is_ok());
+        assert!(evaluate_java(warm, &java(10, 10, chain)).1.is_err(), "too few samples");
+        assert!(evaluate_java(warm, &java(100, 90, chain)).1.is_err(), "too many cut stacks");
+        assert!(evaluate_java(warm, &java(100, 100, "other 100\n")).1.is_err(), "no chain");
     }
 
     #[test]
@@ -259,16 +261,16 @@ mod tests {
             json!({ "name": "sample", "instructions": 9, "verified": 9, "jited_bytes": 9, "load_ms": 1.0 });
         let mut bad = good.clone();
         bad["refused"] = json!({ "error": "EACCES", "log": "0: (b7) r0 = 0\n1: (95) exit\nR0 is bad\n" });
-        let (text, verdict) = judge_doctor(&json!({ "status": "ok", "programs": [good] }));
+        let (text, verdict) = evaluate_doctor(&json!({ "status": "ok", "programs": [good] }));
         assert!(verdict.is_ok(), "{text}");
-        let (text, verdict) = judge_doctor(&json!({ "status": "ok", "programs": [good, bad] }));
+        let (text, verdict) = evaluate_doctor(&json!({ "status": "ok", "programs": [good, bad] }));
         assert!(verdict.is_err() && text.contains("R0 is bad"), "{text}");
-        assert!(judge_doctor(&json!({ "status": "ok", "programs": [] })).1.is_err());
-        assert!(judge_doctor(&json!({ "status": "missing", "programs": [good] })).1.is_err());
+        assert!(evaluate_doctor(&json!({ "status": "ok", "programs": [] })).1.is_err());
+        assert!(evaluate_doctor(&json!({ "status": "missing", "programs": [good] })).1.is_err());
     }
 
     #[test]
-    fn a_report_without_its_end_is_known_as_such() {
+    fn a_report_without_its_end_is_recognized() {
         let step = Step { name: "java".into(), seconds: 0.5, outcome: Outcome::Failed("no".into()) };
         let line = serde_json::to_string(&step).unwrap();
         let (steps, is_whole) = parse(&format!("{line}\r\n{}", &line[..line.len() / 2]));

@@ -1,4 +1,5 @@
-//! A Debian with systemd, booted from memory, in which the package lives its life: `guest.sh`.
+//! Test of the package on a Debian with systemd, booted from memory: `guest.sh` installs, upgrades
+//! and removes it.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -11,10 +12,10 @@ use crate::kernels::{self, Line, qemu};
 use crate::run::run;
 use crate::setup::packages;
 
-/// What the machine runs once it is up.
+/// Script that the machine runs once it is up.
 const SCRIPT: &str = include_str!("guest.sh");
 
-/// The first process: systemd wants a root that can be left, which a kernel's first one can't.
+/// The first process. systemd needs a root that can be left, which a kernel's first one can't.
 const INIT: &str = "#!/bin/sh
 mount -t tmpfs -o size=90% root /mnt
 cp -ax /bin /etc /home /lib* /opt /packages /root /run /sbin /srv /tmp /usr /var /mnt/
@@ -31,14 +32,14 @@ TimeoutStartSec=infinity
 ExecStart=/packages/guest.sh
 ";
 
-/// What an installed system doesn't need in memory.
+/// Parts of an installed system that aren't needed in memory.
 const NOT_NEEDED: [&str; 5] =
     ["var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/locale", "usr/share/man"];
 
-/// Boots it with two versions of the package.
+/// Boots the machine with two versions of the package.
 ///
 /// # Errors
-/// What didn't hold, and what the machine said then.
+/// A check of `guest.sh` failed; the error has the end of the machine's output.
 pub(super) fn check(folder: &Path, deb: &Path, next: &Path) -> anyhow::Result<()> {
     packages::install(packages::FOR_KERNELS)?;
     let folder = folder.join("machine");
@@ -64,7 +65,7 @@ pub(super) fn check(folder: &Path, deb: &Path, next: &Path) -> anyhow::Result<()
     Ok(())
 }
 
-/// A small Debian 12 in a folder, made once.
+/// Installs a small Debian 12 into a folder, once.
 fn debian(folder: &Path) -> anyhow::Result<PathBuf> {
     let (root, made) = (folder.join("debian"), folder.join("debian.made"));
     if made.exists() {
@@ -84,7 +85,7 @@ fn debian(folder: &Path) -> anyhow::Result<PathBuf> {
     Ok(root)
 }
 
-/// Puts in what this run needs.
+/// Copies this run's files into the root.
 fn furnish(root: &Path, deb: &Path, next: &Path) -> anyhow::Result<()> {
     let inside = root.join("packages");
     fs::create_dir_all(&inside).with_context(|| format!("creating {}", inside.display()))?;

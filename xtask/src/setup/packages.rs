@@ -1,4 +1,4 @@
-//! What the tasks need from the machine: a table each, each line with its reason.
+//! Packages that the tasks need: a table each, each line with its reason.
 
 use std::env;
 use std::path::Path;
@@ -8,24 +8,24 @@ use anyhow::{Context as _, bail};
 
 use crate::run::{output, run};
 
-/// How to see that something is on the machine, whoever installed it.
+/// Evidence that something is installed, by whatever means.
 #[derive(Debug)]
 enum Sign {
     /// A program on `PATH`.
     Program(&'static str),
-    /// The Debian package itself: nothing else brings what it holds.
+    /// The Debian package itself: nothing else provides its files.
     Package,
 }
 
 #[derive(Debug)]
 pub(crate) struct Need {
-    /// The package on Debian and Ubuntu.
+    /// Name of the package on Debian and Ubuntu.
     package: &'static str,
     sign: Sign,
     why: &'static str,
 }
 
-/// For `cargo xtask test`. JDKs are the business of `jdk`.
+/// Packages for `cargo xtask test`. JDKs are installed by `jdk`.
 pub(crate) const FOR_TESTS: &[Need] = &[
     need("gcc", "gcc", "compiles the native programs that tests profile"),
     need("g++", "g++", "compiles C++ that throws"),
@@ -57,14 +57,14 @@ pub(crate) const FOR_TESTS: &[Need] = &[
     need("procps", "ps", "looks at what a test left running"),
 ];
 
-/// For `cargo xtask kernels`.
+/// Packages for `cargo xtask kernels`.
 pub(crate) const FOR_KERNELS: &[Need] = &[
     need("qemu-system-x86", "qemu-system-x86_64", "boots the kernels"),
     need("binutils", "strip", "leaves debug info out of what they boot with"),
     Need { package: "debian-archive-keyring", sign: Sign::Package, why: "checks the kernels' origin" },
 ];
 
-/// For `cargo xtask package`.
+/// Packages for `cargo xtask package`.
 pub(crate) const FOR_PACKAGES: &[Need] = &[
     Need { package: "libc6-dev", sign: Sign::Package, why: "the C library to link statically" },
     need("binutils", "strip", "leaves debug info out of what is shipped"),
@@ -87,10 +87,10 @@ impl Need {
     }
 }
 
-/// Installs with apt what is missing of these.
+/// Installs the missing ones with apt.
 ///
 /// # Errors
-/// Something is missing and apt isn't there or fails; the error lists what and why.
+/// Something is missing and apt isn't there or fails; the error lists packages and reasons.
 pub(crate) fn install(needs: &[Need]) -> anyhow::Result<()> {
     let missing: Vec<&Need> = needs.iter().filter(|need| !need.is_met()).collect();
     if missing.is_empty() {
@@ -102,7 +102,7 @@ pub(crate) fn install(needs: &[Need]) -> anyhow::Result<()> {
     apt_install(&packages).with_context(|| format!("this task needs:\n{}", list.join("\n")))
 }
 
-/// `apt-get install` of these, after an update of apt's lists.
+/// Runs `apt-get install`, after an update of apt's lists.
 ///
 /// # Errors
 /// There is no apt, or it fails.
@@ -114,7 +114,7 @@ pub(crate) fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
     run(apt(&["install", "--yes", "--no-install-recommends"]).args(packages))
 }
 
-/// `apt-get update`.
+/// Runs `apt-get update`.
 ///
 /// # Errors
 /// There is no apt, or it fails.
@@ -122,7 +122,7 @@ pub(crate) fn apt_update() -> anyhow::Result<()> {
     run(&mut apt(&["update"]))
 }
 
-/// Whether apt has such a package in its lists.
+/// Returns whether apt has such a package in its lists.
 pub(crate) fn apt_has(package: &str) -> bool {
     output(Command::new("apt-cache").args(["policy", package]))
         .is_ok_and(|text| text.contains("Candidate:") && !text.contains("Candidate: (none)"))
@@ -140,7 +140,7 @@ fn is_installed(package: &str) -> bool {
         .is_ok_and(|status| status == "install ok installed")
 }
 
-/// Whether a program of this name is on `PATH`.
+/// Returns whether a program of this name is on `PATH`.
 pub(crate) fn on_path(name: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path).any(|folder| is_program(&folder.join(name)))

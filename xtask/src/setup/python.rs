@@ -1,23 +1,23 @@
-//! A CPython that tells of its functions (`-X perf`, 3.12 and later), for the tests.
+//! A CPython with perf trampolines (`-X perf`, 3.12 and later), for the tests.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::{env, fs};
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 
 use crate::setup::packages::{apt_has, apt_install};
 
-/// Names it to the tests; set beforehand, it is taken as it is.
+/// Environment variable with the tests' CPython; a value set beforehand is used as it is.
 pub(crate) const TEST_PYTHON: &str = "JVMPROF_TEST_PYTHON";
 
-/// The newest first: since 3.13 there are jitdumps, too.
+/// Versions with trampolines, the newest first: since 3.13 there are jitdumps, too.
 const VERSIONS: [&str; 4] = ["3.15", "3.14", "3.13", "3.12"];
-/// Ends well where trampolines are in use.
+/// Program that exits with 0 where trampolines are in use.
 const PROBE: &str = "import sys; sys.exit(not sys.is_stack_trampoline_active())";
 
-/// The newest CPython of this machine that has perf trampolines: on `PATH`, or where pyenv keeps
-/// them.
+/// Returns the newest CPython of this machine that has perf trampolines: on `PATH`, or among
+/// pyenv's versions.
 pub(crate) fn found() -> Option<PathBuf> {
     if let Some(named) = env::var_os(TEST_PYTHON) {
         return Some(named.into());
@@ -36,10 +36,10 @@ pub(crate) fn found() -> Option<PathBuf> {
     VERSIONS
         .iter()
         .flat_map(|version| folders.iter().map(move |folder| folder.join(format!("python{version}"))))
-        .find(|program| tells_of_its_functions(program))
+        .find(|program| has_perf_trampolines(program))
 }
 
-/// As [`found`], installed by apt where it is missing.
+/// Returns [`found`], installed by apt where it is missing.
 ///
 /// # Errors
 /// There is none, and no package of one.
@@ -61,12 +61,12 @@ pub(crate) fn ensure() -> anyhow::Result<PathBuf> {
     }
 }
 
-fn tells_of_its_functions(program: &Path) -> bool {
+fn has_perf_trampolines(program: &Path) -> bool {
     let mut command = Command::new(program);
     command
         .args(["-X", "perf", "-c", PROBE])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    program.is_file() && command.status().context("starting it").is_ok_and(|status| status.success())
+    program.is_file() && command.status().is_ok_and(|status| status.success())
 }

@@ -1,5 +1,4 @@
-//! What the tests profile that comes from npm and PyPI: each package at one version with one
-//! checksum.
+//! Packages of npm and PyPI that the tests profile, each at one version with one checksum.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,22 +9,22 @@ use anyhow::Context as _;
 use crate::paths;
 use crate::run::run;
 
-/// Names their folder to the tests; set beforehand, it is taken as it is.
+/// Environment variable with their folder; a value set beforehand is used as it is.
 pub(crate) const TEST_PACKAGES: &str = "JVMPROF_TEST_PACKAGES";
 
-/// What is to be there: a change installs it anew.
+/// Lists of the packages; a change of them reinstalls all.
 const LISTS: [&str; 3] = ["package.json", "package-lock.json", "requirements.txt"];
 
-/// The folder, whether or not everything is there.
+/// Returns the folder, whether or not everything is installed.
 pub(crate) fn folder() -> PathBuf {
     env::var_os(TEST_PACKAGES).map_or_else(|| paths::tools().join("test-packages"), PathBuf::from)
 }
 
-/// The folder, with all packages installed: those of npm in `node_modules`, those of PyPI in
+/// Returns the folder with all packages installed: those of npm in `node_modules`, those of PyPI in
 /// `python`.
 ///
 /// # Errors
-/// npm or pip fails; a package isn't the one that is meant.
+/// npm or pip fails, or a package doesn't have the expected checksum.
 pub(crate) fn ensure() -> anyhow::Result<PathBuf> {
     let folder = folder();
     let lists = paths::workspace().join("xtask/test-packages");
@@ -44,7 +43,7 @@ pub(crate) fn ensure() -> anyhow::Result<PathBuf> {
     let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--require-hashes"]);
     pip.arg("--target").arg(folder.join("python"));
-    // Nothing outside of this folder changes, which is what pip wants to be told here.
+    // Allowed for root: nothing outside of this folder changes.
     run(pip.arg("--requirement").arg(lists.join(LISTS[2])).env("PIP_ROOT_USER_ACTION", "ignore"))?;
     // A wheel doesn't keep the executable bit of every file.
     run(Command::new("chmod").arg("a+x").arg(folder.join("python/dotnetcore2/bin/dotnet")))?;

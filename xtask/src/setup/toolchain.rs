@@ -16,13 +16,14 @@ use anyhow::{Context as _, bail};
 use crate::paths;
 use crate::run::{output, run};
 
-/// The one rustc (LLVM 22.1) that the committed object is built with.
+/// Version of rustc (LLVM 22.1) that the committed object is built with.
 pub(crate) const RUSTC: &str = "1.95.0";
 
-/// Names the sources of `core`: a folder `library/` of rustc's own, or a `.tar.xz` of it.
+/// Environment variable with the sources of `core`: a folder `library/` of rustc's own, or a
+/// `.tar.xz` of it.
 pub(crate) const RUST_SRC: &str = "JVMPROF_RUST_SRC";
 
-/// How to call cargo and rustc of version [`RUSTC`].
+/// cargo and rustc of version [`RUSTC`].
 #[derive(Debug)]
 pub(crate) struct Toolchain {
     /// The value of `RUSTUP_TOOLCHAIN` that selects it, or `None` if plain `cargo` and `rustc` are
@@ -31,8 +32,8 @@ pub(crate) struct Toolchain {
 }
 
 impl Toolchain {
-    /// The active toolchain if its version is right, else rustup's one of that version, which is
-    /// installed if need be.
+    /// Returns the active toolchain if its version is right, else rustup's one of that version,
+    /// which is installed if need be.
     ///
     /// # Errors
     /// No rustc of that version is here and rustup can't install it.
@@ -54,7 +55,7 @@ impl Toolchain {
         Ok(pinned)
     }
 
-    /// A command of this toolchain: `cargo` or `rustc`.
+    /// Returns a command of this toolchain: `cargo` or `rustc`.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         if let Some(name) = self.rustup_name {
@@ -70,11 +71,11 @@ impl Toolchain {
     fn version(&self) -> anyhow::Result<String> {
         let line = output(self.command("rustc").arg("--version"))?;
         let version = line.split_whitespace().nth(1).map(str::to_owned);
-        version.with_context(|| format!("no version in `{line}`"))
+        version.with_context(|| format!("finding the version in `{line}`"))
     }
 
-    /// The folder `library/` with the sources of `core`, without symbolic links in its path: the
-    /// toolchain's own, else `$JVMPROF_RUST_SRC`, else what rustup installs.
+    /// Returns the folder `library/` with the sources of `core`, without symbolic links in its
+    /// path: the toolchain's own, else `$JVMPROF_RUST_SRC`, else the one that rustup installs.
     ///
     /// # Errors
     /// `$JVMPROF_RUST_SRC` doesn't hold them, or they are nowhere and rustup can't install them.
@@ -114,7 +115,7 @@ fn is_library(folder: &Path) -> bool {
     folder.join("core/Cargo.toml").is_file()
 }
 
-/// The sources that the environment names; an archive is unpacked below the target folder.
+/// Returns the sources that the environment names; an archive is unpacked below the target folder.
 fn given_library(given: &Path) -> anyhow::Result<PathBuf> {
     if given.is_dir() {
         let folder = [given.to_owned(), given.join("library")].into_iter().find(|dir| is_library(dir));

@@ -13,19 +13,19 @@ pub(crate) struct Tool {
     pub(crate) version: &'static str,
 }
 
-/// Links LLVM bitcode of several crates to one BPF object with BTF. 0.10.4 is the last that uses
-/// rustc's own libLLVM for LLVM 22, so that nobody needs an LLVM.
+/// Linker of the LLVM bitcode of several crates to one BPF object with BTF. 0.10.4 is the last
+/// version that uses rustc's own libLLVM for LLVM 22, so that no other LLVM is needed.
 pub(crate) const BPF_LINKER: Tool = Tool { name: "bpf-linker", version: "0.10.4" };
 
-/// Checks licences, bans, sources and advisories of everything in the lock files.
+/// Checker of licences, bans, sources and advisories of everything in the lock files.
 pub(crate) const CARGO_DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2" };
 
-/// Makes the Debian package.
+/// Builder of the Debian package.
 pub(crate) const CARGO_DEB: Tool = Tool { name: "cargo-deb", version: "3.8.0" };
 
 impl Tool {
-    /// The tool's path: on `PATH` if the version there is right, else installed below the target
-    /// folder.
+    /// Returns the tool's path: on `PATH` if the version there is right, else installed below the
+    /// target folder.
     ///
     /// # Errors
     /// `cargo install` fails.
@@ -51,7 +51,7 @@ impl Tool {
     }
 
     fn is_version_of(&self, path: &Path) -> bool {
-        let said = output(Command::new(path).arg("--version"));
-        said.is_ok_and(|line| line.split_whitespace().any(|word| word == self.version))
+        let version = output(Command::new(path).arg("--version"));
+        version.is_ok_and(|line| line.split_whitespace().any(|word| word == self.version))
     }
 }

@@ -1,5 +1,5 @@
-//! What a class file says about its methods: lines, and the instructions from which other methods
-//! can be reached.
+//! Parser of class files: the methods' lines, and the instructions from which other methods can be
+//! reached.
 
 use std::collections::HashMap;
 
@@ -17,13 +17,13 @@ pub(super) struct Class {
     pub(super) super_class: Option<String>,
     pub(super) interfaces: Vec<String>,
     pub(super) is_interface: bool,
-    /// `SourceFile`.
+    /// The `SourceFile` attribute.
     pub(super) source: Option<String>,
     /// Overloads of each name.
     pub(super) methods: HashMap<String, Vec<Method>>,
 }
 
-/// A method with the instructions that matter here.
+/// A method with those of its instructions that can reach other methods.
 #[derive(Debug, Default)]
 pub(super) struct Method {
     pub(super) descriptor: String,
@@ -33,12 +33,12 @@ pub(super) struct Method {
     instructions: Vec<(u32, Instruction)>,
 }
 
-/// Where in a method.
+/// A place in a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Anywhere,
     Line(u32),
-    /// By its index.
+    /// The instruction at this bytecode index.
     Bytecode(u32),
 }
 
@@ -52,14 +52,14 @@ pub(super) enum Instruction {
         descriptor: String,
     },
     InvokeDynamic,
-    /// `new`, `getstatic`, `putstatic`: the class is initialised.
+    /// Instructions `new`, `getstatic`, `putstatic`: the class is initialised.
     Initialise(String),
-    /// `checkcast`, `instanceof`, `anewarray`, `getfield` and their like: the class is resolved, so
-    /// perhaps loaded.
+    /// Instructions `checkcast`, `instanceof`, `anewarray`, `getfield` and their like: the class is
+    /// resolved, so perhaps loaded.
     Resolve(String),
-    /// `ldc` of a class, a method handle, a method type or a dynamic constant.
+    /// Instruction `ldc` of a class, a method handle, a method type or a dynamic constant.
     LoadConstant,
-    /// May make the JVM throw one of these exceptions (`java/lang/...`).
+    /// Instructions that may make the JVM throw one of these exceptions (`java/lang/...`).
     Throws(&'static [&'static str]),
 }
 
@@ -125,7 +125,7 @@ impl Method {
         self.lines.iter().any(|(_, of)| *of == line)
     }
 
-    /// The instructions of a place.
+    /// Returns the instructions at a place.
     pub(super) fn instructions_at(&self, place: Place) -> impl Iterator<Item = &Instruction> {
         let here = move |bci: u32| match place {
             Place::Anywhere => true,
@@ -135,9 +135,9 @@ impl Method {
         self.instructions.iter().filter(move |(bci, _)| here(*bci)).map(|(_, instruction)| instruction)
     }
 
-    /// As HotSpot finds it: the first entry that begins here, else the last of those that begin
-    /// nearest before (`openjdk jdk-21 src/hotspot/share/oops/method.cpp`
-    /// `Method::line_number_from_bci`).
+    /// Returns the line of a bytecode index as HotSpot does: the first entry that begins here, else
+    /// the last of those that begin nearest before (`openjdk jdk-21
+    /// src/hotspot/share/oops/method.cpp` `Method::line_number_from_bci`).
     fn line_of(&self, bci: u32) -> Option<u32> {
         let exact = self.lines.iter().find(|(start, _)| *start == bci);
         let nearest = || self.lines.iter().filter(|(start, _)| *start < bci).max_by_key(|(start, _)| *start);
@@ -263,7 +263,7 @@ fn invoke(kind: Invoke, class: &MStr, target: &noak::reader::cpool::value::NameA
     }
 }
 
-/// `invokespecial` and `invokestatic` name a method of a class or of an interface.
+/// Returns the method that `invokespecial` or `invokestatic` names, of a class or of an interface.
 fn invoke_item<'a>(
     kind: Invoke,
     index: Index<Item<'a>>,

@@ -1,4 +1,4 @@
-//! The class files that a run can meet: those of a JDK and those of the oracle programs.
+//! Class files of a JDK and of the oracle programs.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -11,18 +11,18 @@ use anyhow::{Context as _, bail};
 
 use super::class_file::Class;
 
-/// Class files by internal name, parsed when they are asked for.
+/// Class files by internal name, parsed on first use.
 #[derive(Debug, Default)]
 pub(super) struct ClassPath {
-    /// Whole archives and single files.
+    /// Contents of whole archives and of single files.
     blobs: Vec<Vec<u8>>,
-    /// Where each version of a class is. A class that is redefined has several.
+    /// Position of each version of a class. A redefined class has several.
     index: HashMap<String, Vec<(usize, Range<usize>)>>,
     parsed: RefCell<HashMap<String, Rc<[Class]>>>,
 }
 
 impl ClassPath {
-    /// Adds what `ClassDump.java` wrote.
+    /// Adds a file written by `ClassDump.java`.
     ///
     /// # Errors
     /// The file can't be read, or ends early.
@@ -51,7 +51,7 @@ impl ClassPath {
                 self.add_folder(&path)?;
             } else if path.extension().is_some_and(|extension| extension == "class") {
                 let bytes = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
-                self.add(bytes).with_context(|| format!("{} is no class file", path.display()))?;
+                self.add(bytes).with_context(|| format!("parsing {}", path.display()))?;
             }
         }
         Ok(())
@@ -68,7 +68,8 @@ impl ClassPath {
         Ok(())
     }
 
-    /// Every version of a class (`java/lang/String`); none if there is no class file of that name.
+    /// Returns every version of a class (`java/lang/String`); none if there is no class file of
+    /// that name.
     pub(super) fn get(&self, name: &str) -> Rc<[Class]> {
         if let Some(known) = self.parsed.borrow().get(name) {
             return Rc::clone(known);
@@ -84,7 +85,7 @@ impl ClassPath {
         parsed
     }
 
-    /// Whether `name` is `of`, or one of its subclasses or implementors.
+    /// Returns whether `name` is `of`, or one of its subclasses or implementors.
     pub(super) fn is_subtype(&self, name: &str, of: &str) -> bool {
         if name == of {
             return true;
@@ -96,7 +97,7 @@ impl ClassPath {
     }
 }
 
-/// Name and place of the class at an offset of a dump.
+/// Returns name and position of the class at an offset of a dump.
 fn entry(bytes: &[u8], at: usize) -> Option<(String, Range<usize>)> {
     let size = u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?);
     let name_end = at + 2 + usize::from(size);

@@ -1,4 +1,4 @@
-//! Debian sid in a folder: its JDKs need a newer libc than stable distributions have, and a JVM
+//! Debian sid in a folder. Its JDKs need a newer libc than stable distributions have, and a JVM
 //! with another root is what a container has.
 
 use std::ffi::OsString;
@@ -17,20 +17,21 @@ fn folder() -> PathBuf {
     paths::zoo().join("sid")
 }
 
-/// Where sid's JDK of that version is once it is installed.
+/// Returns the home of sid's JDK of that version, whether or not it is installed.
 pub(super) fn home(feature: u32) -> PathBuf {
     folder().join(format!("usr/lib/jvm/java-{feature}-openjdk-amd64"))
 }
 
-/// The root of the file system that a JDK lies in, if it is one below this machine's: it has
-/// Debian's files too.
+/// Returns the root of the file system that a JDK lies in, if that is one below this machine's: a
+/// folder with Debian's own files.
 pub(super) fn root_of(home: &Path) -> Option<PathBuf> {
     let below = home.ancestors().find(|folder| folder.ends_with("usr/lib/jvm"))?;
     let root = below.ancestors().nth(3)?;
     (root.parent().is_some() && root.join("etc/debian_version").is_file()).then(|| root.to_owned())
 }
 
-/// The words before a command that is to run in that root. Its mounts are its own and end with it.
+/// Returns the words that precede a command to run it in that root. Its mounts are its own and end
+/// with it.
 pub(super) fn enter(root: &Path) -> Vec<OsString> {
     let script = "mount -t proc proc \"$0/proc\" && mkdir -p \"$0$1\" && mount --bind \"$1\" \"$0$1\" && root=$0 \
                   && shift && exec chroot \"$root\" \"$@\"";

@@ -1,5 +1,5 @@
-//! What is known of the oracle programs by construction: chains of calls, and shares of time. It
-//! stands in their sources, beside the code that it is about.
+//! Expected stacks of the oracle programs: chains of calls, and shares of time. They are written in
+//! the programs' sources, beside the code that they describe.
 
 use std::collections::HashMap;
 
@@ -7,20 +7,20 @@ use anyhow::{Context as _, bail};
 
 use super::profile::{Code, JavaMethod, Stack};
 
-/// The packages of the oracle programs.
+/// Package prefix of the oracle programs.
 const OWN: &str = "zoo/";
 
-/// Samples of a thread that may be on their way into its last method or out of it.
+/// Share of a thread's samples that may be on their way into its last method or out of it.
 const ELSEWHERE: f64 = 0.1;
 
-/// How far a share may be off beside three standard deviations: the first seconds are interpreted,
-/// other threads disturb.
+/// Error of a share that is allowed beside three standard deviations: the first seconds are
+/// interpreted, and other threads disturb.
 const TOLERANCE: f64 = 0.04;
 
-/// With fewer samples a share says nothing, and is wrong.
+/// Least number of samples for a share; with fewer, the share counts as wrong.
 const ENOUGH: u64 = 60;
 
-/// `//= CLASS: METHOD...`, see `Known.java`.
+/// A comment `//= CLASS: METHOD...`, see `Known.java`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Chain {
     /// Internal name of the class whose `run` is the thread's root.
@@ -34,38 +34,38 @@ enum Link {
         class: String,
         name: String,
     },
-    /// `...`: frames of the JDK.
+    /// The comment's `...`: frames of the JDK.
     Jdk,
 }
 
-/// `//% CLASS: METHOD SHARE...`, see `Elsewhere.java`.
+/// A comment `//% CLASS: METHOD SHARE...`, see `Elsewhere.java`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Shares {
     root: String,
     methods: Vec<(String, f64)>,
 }
 
-/// What is expected of one program or of several.
+/// Expected stacks of one program or of several.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Expectations {
-    /// Each with the program.
+    /// Chains, each with its program.
     chains: Vec<(String, Chain)>,
     shares: Vec<(String, Shares)>,
 }
 
-/// Whether a stack is what its chain says.
+/// The relation between a stack and its chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
-    /// The chain, or its beginning.
+    /// The stack is the chain, or its beginning.
     Whole,
-    /// All but what is inlined at the running instruction. HotSpot knows that at safepoints only:
-    /// between them it, and whoever follows its rule, takes the next one's (unless the JVM runs
-    /// with `DebugNonSafepoints`).
+    /// The stack is the chain except for what is inlined at the running instruction. HotSpot
+    /// records inlining at safepoints only: between them it, and whoever follows its rule, takes
+    /// the next one's (unless the JVM runs with `DebugNonSafepoints`).
     ButForInlining,
     Wrong,
 }
 
-/// A share that was asked for.
+/// An expected share with the one that was measured.
 #[derive(Clone, Debug)]
 pub(super) struct Share {
     pub(super) what: String,
@@ -76,25 +76,25 @@ pub(super) struct Share {
 }
 
 impl Expectations {
-    /// Reads the comments in the source of a program.
+    /// Parses the comments in the source of a program.
     ///
     /// # Errors
-    /// One can't be understood.
+    /// A comment is malformed.
     pub(super) fn add(&mut self, program: &str, source: &str) -> anyhow::Result<()> {
         let program = || program.to_owned();
         for line in source.lines().map(str::trim) {
             if let Some(text) = line.strip_prefix("//= ") {
-                let chain = Chain::parse(text).with_context(|| format!("reading `{line}`"))?;
+                let chain = Chain::parse(text).with_context(|| format!("parsing `{line}`"))?;
                 self.chains.push((program(), chain));
             } else if let Some(text) = line.strip_prefix("//% ") {
-                let shares = Shares::parse(text).with_context(|| format!("reading `{line}`"))?;
+                let shares = Shares::parse(text).with_context(|| format!("parsing `{line}`"))?;
                 self.shares.push((program(), shares));
             }
         }
         Ok(())
     }
 
-    /// What is expected of these programs: `Known,Calls`.
+    /// Returns the expectations of programs that run side by side: `Known,Calls`.
     pub(super) fn of(&self, programs: &str) -> Self {
         let is_of = |program: &str| programs.split(',').any(|name| name == program);
         Self {
@@ -103,8 +103,8 @@ impl Expectations {
         }
     }
 
-    /// The chain that this stack must follow. None if it has frames without names: they are counted
-    /// elsewhere.
+    /// Returns the chain that this stack must follow; `None` if it has frames without names, which
+    /// are counted elsewhere.
     pub(super) fn chain_of(&self, stack: &Stack) -> Option<&Chain> {
         if stack.frames.iter().any(|frame| matches!(frame.code, Code::Unknown(_))) {
             return None;
@@ -114,8 +114,8 @@ impl Expectations {
         chains.find(|chain| root.name == "run" && root.class == chain.root)
     }
 
-    /// Shares of time: those that are expected, and that nine of ten samples of a chain are at its
-    /// end.
+    /// Returns shares of time: those that are expected, and the share of a chain's samples at its
+    /// end, which must be nine of ten.
     pub(super) fn shares(&self, stacks: &[Stack]) -> Vec<Share> {
         let ends = self.chains.iter().filter_map(|(_, chain)| self.end_of(chain, stacks));
         let shares = self.shares.iter().flat_map(|(_, shares)| shares.seen_in(stacks));
@@ -145,7 +145,7 @@ fn part(some: u64, all: u64) -> f64 {
 
 impl Chain {
     fn parse(text: &str) -> anyhow::Result<Self> {
-        let (root, rest) = text.split_once(": ").context("there is no class")?;
+        let (root, rest) = text.split_once(": ").context("the class is missing before `: `")?;
         let mut links = Vec::new();
         for word in rest.split_whitespace() {
             let (method, times) = word.split_once('*').unwrap_or((word, "1"));
@@ -154,17 +154,18 @@ impl Chain {
                 Some((class, name)) => Link::Method { class: class.replace('.', "/"), name: name.to_owned() },
                 None => Link::Method { class: root.replace('.', "/"), name: method.to_owned() },
             };
-            let times: usize = times.parse().with_context(|| format!("{times} isn't a number"))?;
+            let times: usize =
+                times.parse().with_context(|| format!("parsing the number of repetitions {times}"))?;
             links.extend(std::iter::repeat_n(link, times));
         }
         if links.is_empty() {
-            bail!("there are no methods");
+            bail!("the chain has no methods");
         }
         Ok(Self { root: root.replace('.', "/"), links })
     }
 
-    /// How a stack relates to this chain.
-    pub(super) fn judge(&self, stack: &Stack) -> Fit {
+    /// Compares a stack with this chain.
+    pub(super) fn compare(&self, stack: &Stack) -> Fit {
         let methods: Vec<&JavaMethod> = stack.frames.iter().rev().filter_map(|frame| frame.java()).collect();
         if self.fits(&methods) {
             return Fit::Whole;
@@ -179,8 +180,8 @@ impl Chain {
         }
     }
 
-    /// Whether methods (root first) are this chain or its beginning. What the JDK does on behalf of
-    /// a method may follow: class loading, linking.
+    /// Returns whether methods (root first) are this chain or its beginning. Calls that the JDK
+    /// makes on behalf of a method may follow: class loading, linking.
     fn fits(&self, methods: &[&JavaMethod]) -> bool {
         let mut rest = methods;
         for link in &self.links {
@@ -204,11 +205,14 @@ impl Chain {
 
 impl Shares {
     fn parse(text: &str) -> anyhow::Result<Self> {
-        let (root, rest) = text.split_once(": ").context("there is no class")?;
+        let (root, rest) = text.split_once(": ").context("the class is missing before `: `")?;
         let words: Vec<&str> = rest.split_whitespace().collect();
         let pair = |pair: &[&str]| match pair {
-            [method, share] => Ok(((*method).to_owned(), share.parse().context("that is no share")?)),
-            _ => bail!("a method has no share"),
+            [method, share] => Ok((
+                (*method).to_owned(),
+                share.parse().with_context(|| format!("parsing the share {share}"))?,
+            )),
+            _ => bail!("the last method has no share"),
         };
         let methods: anyhow::Result<Vec<(String, f64)>> = words.chunks(2).map(pair).collect();
         Ok(Self { root: root.replace('.', "/"), methods: methods? })
@@ -260,10 +264,10 @@ mod tests {
         Chain::parse("zoo.K$D: run deep*3 ... zoo.A.run spin").expect("it is well-formed")
     }
 
-    /// Root first.
+    /// Compares methods, root first.
     fn fits(methods: &[(&str, &str)]) -> bool {
         let frames = methods.iter().rev().map(|(class, name)| java(class, name, "()V", 1));
-        chain().judge(&stack(frames, 1)) == Fit::Whole
+        chain().compare(&stack(frames, 1)) == Fit::Whole
     }
 
     const D: &str = "zoo/K$D";
@@ -297,16 +301,16 @@ mod tests {
 
     #[test]
     fn inlining_at_the_running_instruction_may_be_that_of_the_next_safepoint() {
-        let judged = |above: Option<Frame>, inlined: bool| {
+        let compared = |above: Option<Frame>, inlined: bool| {
             let spin = Frame { is_inlined: inlined, ..java(D, "spin", "()V", 1) };
             let below = [java(D, "deep", "()V", 1), java(D, "run", "()V", 1)];
-            chain().judge(&stack(above.into_iter().chain([spin]).chain(below), 1))
+            chain().compare(&stack(above.into_iter().chain([spin]).chain(below), 1))
         };
-        assert_eq!(judged(None, true), Fit::ButForInlining);
-        assert_eq!(judged(Some(other(Code::Kernel("irq".to_owned()))), true), Fit::ButForInlining);
-        assert_eq!(judged(None, false), Fit::Wrong);
+        assert_eq!(compared(None, true), Fit::ButForInlining);
+        assert_eq!(compared(Some(other(Code::Kernel("irq".to_owned()))), true), Fit::ButForInlining);
+        assert_eq!(compared(None, false), Fit::Wrong);
         // It called something, so this is a safepoint.
-        assert_eq!(judged(Some(other(Code::Native("f".to_owned()))), true), Fit::Wrong);
+        assert_eq!(compared(Some(other(Code::Native("f".to_owned()))), true), Fit::Wrong);
     }
 
     #[test]

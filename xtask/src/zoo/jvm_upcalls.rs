@@ -1,11 +1,11 @@
-//! Where the JVM calls Java by itself. Short on purpose: what isn't here is a wrong edge until
-//! somebody has looked at it.
+//! Calls of Java methods that the JVM makes by itself. The list is short on purpose: an upcall that
+//! isn't listed counts as a wrong edge until somebody has checked it.
 
 use super::class_file::{Instruction, Invoke};
 use super::class_path::ClassPath;
 use super::profile::JavaMethod;
 
-/// Whether the JVM may call `to` while it executes this instruction of `from`.
+/// Returns whether the JVM may call `to` while it executes this instruction of `from`.
 pub(super) fn from_instruction(classes: &ClassPath, instruction: &Instruction, to: &JavaMethod) -> bool {
     initialises(classes, instruction, to)
         // Any of them may refer to a class; a search for the handler of an exception loads what
@@ -16,28 +16,29 @@ pub(super) fn from_instruction(classes: &ClassPath, instruction: &Instruction, t
         || (matches!(instruction, Instruction::Invoke { .. }) && finds_native_code(to))
 }
 
-/// Whether the JVM may call `to` from any place of `from`.
+/// Returns whether the JVM may call `to` from any place of `from`.
 pub(super) fn from_method(from: &JavaMethod, to: &JavaMethod) -> bool {
     registers_finalizer(from, to) || leaves_continuation(from, to)
 }
 
-/// A method that is to be compiled is met anywhere: when it is entered, or goes on with a loop.
-/// Then classes of its signature are loaded (openjdk src/hotspot/share/compiler/compileBroker.cpp,
-/// `CompileBroker::compile_method`), and a compiler that is written in Java may be asked for the
-/// tier (openjdk jdk-11 src/hotspot/share/jvmci/jvmciRuntime.cpp, `adjust_comp_level`). Both calls
-/// are the JVM's own, so that its frames lie between.
+/// Returns whether the JVM makes this call before a compilation. A method may be due for
+/// compilation wherever it is entered or goes on with a loop. Then classes of its signature are
+/// loaded (openjdk src/hotspot/share/compiler/compileBroker.cpp, `CompileBroker::compile_method`),
+/// and a compiler that is written in Java may choose the tier (openjdk jdk-11
+/// src/hotspot/share/jvmci/jvmciRuntime.cpp, `adjust_comp_level`). Both calls are the JVM's own, so
+/// that its frames lie between.
 pub(super) fn precedes_compilation(to: &JavaMethod) -> bool {
     is_class_loading(to) || (to.class == JVMCI_RUNTIME && to.name == "adjustCompilationLevel")
 }
 
-/// By which the JVM uses a compiler that is written in Java.
+/// Class through which the JVM calls a compiler that is written in Java.
 const JVMCI_RUNTIME: &str = "jdk/vm/ci/hotspot/HotSpotJVMCIRuntime";
-/// What such a compiler uses of the JVM.
+/// Package through which such a compiler calls the JVM.
 const JVMCI: &str = "jdk/vm/ci/";
 
-/// Whether a native method may call `to`.
+/// Returns whether a native method may call `to`.
 pub(super) fn from_native(from: &JavaMethod, to: &JavaMethod) -> bool {
-    // Any JNI code may look classes up and make objects.
+    // Any JNI code may find classes and construct objects.
     if matches!(to.name.as_str(), "<clinit>" | "<init>")
         || is_class_loading(to)
         || is_linking(to)
@@ -66,8 +67,8 @@ pub(super) fn from_native(from: &JavaMethod, to: &JavaMethod) -> bool {
         ("jdk/internal/vm/Continuation", "enterSpecial") => {
             to.class == "jdk/internal/vm/Continuation" && to.name == "enter"
         }
-        // A library's JNI_OnLoad looks classes up for the class that loads it (jni.cpp,
-        // `jni_FindClass`); libnet's asks for its switches (net_util.c, `DEF_JNI_OnLoad`).
+        // A library's JNI_OnLoad finds classes for the class that loads it (jni.cpp,
+        // `jni_FindClass`); libnet's reads its switches (net_util.c, `DEF_JNI_OnLoad`).
         (
             "jdk/internal/loader/NativeLibraries"
             | "java/lang/ClassLoader$NativeLibrary"
@@ -81,15 +82,15 @@ pub(super) fn from_native(from: &JavaMethod, to: &JavaMethod) -> bool {
         ("java/lang/System", "initProperties") => {
             matches!(to.name.as_str(), "setProperty" | "put" | "getProperty")
         }
-        // JDK 28 looks up the charset that text of the system has as soon as it knows its name
-        // (jni_util.c, `InitializeEncoding`).
+        // JDK 28 resolves the system's charset as soon as it has read its name (jni_util.c,
+        // `InitializeEncoding`).
         ("jdk/internal/util/SystemProps$Raw", "platformProperties") => to.name == "forName",
         _ => false,
     }
 }
 
-/// Whether the method can be the first of a thread, or the first that the JVM calls without any
-/// Java below it.
+/// Returns whether the method can be the first of a thread, or the first that the JVM calls without
+/// any Java below it.
 pub(super) fn is_root(classes: &ClassPath, method: &JavaMethod) -> bool {
     let (class, name) = (method.class.as_str(), method.name.as_str());
     match name {
@@ -125,7 +126,7 @@ pub(super) fn is_root(classes: &ClassPath, method: &JavaMethod) -> bool {
                 (JVMCI_RUNTIME, "bootstrapFinished"),
                 ("jdk/vm/ci/runtime/JVMCI", "getRuntime"),
             ];
-            // The launcher asks its helper, and looks classes up.
+            // The launcher calls its helper, and finds classes.
             roots.contains(&(class, name))
                 || class == "sun/launcher/LauncherHelper"
                 // What is to be compiled becomes an object of the compiler's.
@@ -135,7 +136,8 @@ pub(super) fn is_root(classes: &ClassPath, method: &JavaMethod) -> bool {
     }
 }
 
-/// Methods that the JVM has in every signature that somebody calls, where the class file has one.
+/// Returns whether the method is signature-polymorphic: the JVM has it in every signature that is
+/// called, where the class file has one.
 pub(super) fn is_polymorphic(method: &JavaMethod) -> bool {
     match method.class.as_str() {
         "java/lang/invoke/MethodHandle" => {
@@ -147,16 +149,16 @@ pub(super) fn is_polymorphic(method: &JavaMethod) -> bool {
     }
 }
 
-/// ClassPath of the JDK that have more methods than their files: those that a class-data archive
-/// has anew for the lambda forms that were in use when it was written, and event classes, which the
-/// JVM completes when it loads them (openjdk
+/// Returns whether the class has more methods in the JVM than in its file. Such are classes that a
+/// class-data archive contains anew for the lambda forms that were in use when it was written, and
+/// event classes, which the JVM completes when it loads them (openjdk
 /// src/hotspot/share/jfr/instrumentation/jfrEventClassTransformer.cpp).
 pub(super) fn is_regenerated(class: &str) -> bool {
     class.starts_with("java/lang/invoke/") && class.ends_with("$Holder")
         || class.starts_with("jdk/internal/event/")
 }
 
-/// `<clinit>` of the class or of what must be initialised before it.
+/// Returns whether `to` is `<clinit>` of the class or of one that must be initialised before it.
 fn initialises(classes: &ClassPath, instruction: &Instruction, to: &JavaMethod) -> bool {
     if to.name != "<clinit>" {
         return false;
@@ -171,8 +173,8 @@ fn initialises(classes: &ClassPath, instruction: &Instruction, to: &JavaMethod) 
     }
 }
 
-/// Loading asks the class's loader, and whether the package may be used; agents may change what was
-/// found.
+/// Returns whether the method is called to load a class. The JVM calls the class's loader, and its
+/// check of the package; agents may transform the class.
 fn is_class_loading(to: &JavaMethod) -> bool {
     let of_loader = matches!(to.name.as_str(), "loadClass" | "loadClassInternal")
         && to.descriptor == "(Ljava/lang/String;)Ljava/lang/Class;";
@@ -192,7 +194,8 @@ fn may_link(instruction: &Instruction) -> bool {
     }
 }
 
-/// `openjdk jdk-21 src/hotspot/share/classfile/systemDictionary.cpp` calls these.
+/// Returns whether the method is called to link a call site (`openjdk jdk-21
+/// src/hotspot/share/classfile/systemDictionary.cpp`).
 fn is_linking(to: &JavaMethod) -> bool {
     let names = [
         "linkCallSite",
@@ -204,7 +207,8 @@ fn is_linking(to: &JavaMethod) -> bool {
     to.class == "java/lang/invoke/MethodHandleNatives" && names.contains(&to.name.as_str())
 }
 
-/// The JVM makes the exceptions of its own instructions by their constructors.
+/// Returns whether the call constructs an exception that the JVM throws for one of its own
+/// instructions.
 fn throws(classes: &ClassPath, instruction: &Instruction, to: &JavaMethod) -> bool {
     if to.name != "<init>" {
         return false;
@@ -227,13 +231,13 @@ fn throws(classes: &ClassPath, instruction: &Instruction, to: &JavaMethod) -> bo
     }
 }
 
-/// The first call of a native method looks for its code.
+/// Returns whether the method is called to find a native method's code at its first call.
 fn finds_native_code(to: &JavaMethod) -> bool {
     to.class == "java/lang/ClassLoader" && to.name == "findNative"
 }
 
-/// JNI code of the JDK converts names to the platform's encoding by `String`'s own methods
-/// (`openjdk src/java.base/share/native/libjava/jni_util.c`).
+/// Returns whether the method is one of `String`'s by which JNI code of the JDK converts names to
+/// the platform's encoding (`openjdk src/java.base/share/native/libjava/jni_util.c`).
 fn converts_text(to: &JavaMethod) -> bool {
     matches!(
         (to.class.as_str(), to.name.as_str()),
@@ -241,7 +245,7 @@ fn converts_text(to: &JavaMethod) -> bool {
     )
 }
 
-/// The end of `Object.<init>` registers what has a finalizer.
+/// Returns whether the call registers a finalizer at the end of `Object.<init>`.
 fn registers_finalizer(from: &JavaMethod, to: &JavaMethod) -> bool {
     from.class == "java/lang/Object"
         && from.name == "<init>"
@@ -249,8 +253,9 @@ fn registers_finalizer(from: &JavaMethod, to: &JavaMethod) -> bool {
         && to.name == "register"
 }
 
-/// The last instructions of `doYield` take the place of `enterSpecial`, by whose frame they return
-/// (openjdk src/hotspot/cpu/x86/sharedRuntime_x86_64.cpp, `gen_continuation_yield`).
+/// Returns whether the call is the end of `doYield`, whose last instructions take the place of
+/// `enterSpecial`, by whose frame they return (openjdk
+/// src/hotspot/cpu/x86/sharedRuntime_x86_64.cpp, `gen_continuation_yield`).
 fn leaves_continuation(from: &JavaMethod, to: &JavaMethod) -> bool {
     let is_continuation = |method: &JavaMethod| method.class == "jdk/internal/vm/Continuation";
     is_continuation(from) && is_continuation(to) && from.name == "run" && to.name == "doYield"

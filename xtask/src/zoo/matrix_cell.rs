@@ -10,37 +10,37 @@ use super::modes::Mode;
 use super::profile::{self, Code, Stack};
 use super::stack_check::{Checker, Finding, Wrong};
 
-/// Examples of each kind that a report shows.
+/// Maximum number of examples of each kind in a report.
 const EXAMPLES: usize = 5;
 
-/// Frames of an example around the wrong one.
+/// Number of frames shown around a wrong one.
 const AROUND: usize = 3;
 
-/// What was seen in a cell.
+/// Measurements of one cell.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct MatrixCell {
     pub(super) jdk: u32,
     pub(super) jdk_version: String,
     pub(super) mode: String,
     pub(super) program: String,
-    /// Samples with Java frames that there must be.
+    /// Least number of samples with Java frames for a valid cell.
     pub(super) least: u64,
     /// All samples of the profile.
     pub(super) samples: u64,
-    /// Those with a frame of Java code, be it without a name.
+    /// Samples with a frame of Java code, be it without a name.
     pub(super) java: u64,
-    /// Those of them whose stack is whole.
+    /// Samples with Java frames whose stack is whole.
     pub(super) java_whole: u64,
-    /// Those without a Java frame whose stack isn't whole: threads of the JVM, or Java threads that
-    /// were lost early.
+    /// Samples without a Java frame whose stack isn't whole: threads of the JVM, or Java threads
+    /// whose stack was cut early.
     pub(super) cut_outside_java: u64,
-    /// Samples by reason.
+    /// Samples with a truncated stack, by reason.
     pub(super) truncated: BTreeMap<String, u64>,
     /// Java frames with a name, weighted by samples as all that follow.
     pub(super) frames: u64,
-    /// Java frames without one.
+    /// Java frames without a name.
     pub(super) nameless: u64,
-    /// Frames without a name, native ones too, by what they are called.
+    /// Frames without a name, native ones too, by their placeholder.
     pub(super) unnamed: BTreeMap<String, u64>,
     /// Frames of classes without a class file.
     pub(super) unchecked: u64,
@@ -53,7 +53,7 @@ pub(super) struct MatrixCell {
     pub(super) wrong_lines: u64,
     pub(super) wrong_edges: u64,
     pub(super) wrong_roots: u64,
-    /// Stacks that differ from the chain that is known.
+    /// Stacks that differ from their expected chain.
     pub(super) wrong_chains: u64,
     /// Stacks that differ only in what is inlined at the running instruction.
     pub(super) guessed_inlining: u64,
@@ -62,28 +62,28 @@ pub(super) struct MatrixCell {
     pub(super) wrong_shares: u64,
     /// Samples with anything wrong in their stack.
     pub(super) wrong_stacks: u64,
-    /// What the recording itself says that it lost.
+    /// Losses that the recording reports.
     pub(super) losses: BTreeMap<String, u64>,
-    /// Up to five of each kind.
+    /// Examples of each kind of error, five at most.
     pub(super) examples: BTreeMap<String, Vec<String>>,
-    /// Why there is no recording.
+    /// The error of a recording that failed.
     pub(super) error: Option<String>,
-    /// Where the profile is.
+    /// Path of the profile.
     pub(super) profile: PathBuf,
 }
 
 impl MatrixCell {
-    /// Whether anything is wrong. What is missing isn't wrong, but shown.
+    /// Returns whether anything is wrong. What is missing isn't wrong, but shown.
     pub(super) fn is_wrong(&self) -> bool {
         self.wrong_stacks + self.wrong_shares > 0 || self.has_too_few() || self.error.is_some()
     }
 
-    /// Whether too little was seen for the rest to mean anything.
+    /// Returns whether the samples are too few for the rest to mean anything.
     pub(super) fn has_too_few(&self) -> bool {
         self.java < self.least
     }
 
-    /// Checks its profile.
+    /// Checks the cell's profile.
     ///
     /// # Errors
     /// It can't be read.
@@ -96,11 +96,11 @@ impl MatrixCell {
     fn check_stacks(&mut self, stacks: &[Stack], checker: &Checker, expected: &Expectations) {
         for stack in stacks {
             self.count(stack);
-            self.judge(stack, checker, expected);
+            self.check_stack(stack, checker, expected);
         }
-        let tells_time = Mode::named(&self.mode).is_none_or(Mode::tells_time);
+        let has_time_shares = Mode::named(&self.mode).is_none_or(Mode::has_time_shares);
         for share in expected.shares(stacks) {
-            let is_wrong = !share.is_right && tells_time;
+            let is_wrong = !share.is_right && has_time_shares;
             self.wrong_shares += u64::from(is_wrong);
             self.shares.push(format!(
                 "{}{} {:.3}, expected {:.3} ({} samples)",
@@ -138,7 +138,7 @@ impl MatrixCell {
         self.cut_outside_java += if is_java || is_whole { 0 } else { stack.count };
     }
 
-    fn judge(&mut self, stack: &Stack, checker: &Checker, expected: &Expectations) {
+    fn check_stack(&mut self, stack: &Stack, checker: &Checker, expected: &Expectations) {
         let report = checker.check(stack);
         self.frames += report.java_frames * stack.count;
         self.unchecked += report.unchecked * stack.count;
@@ -159,7 +159,7 @@ impl MatrixCell {
         if let Some(chain) = expected.chain_of(stack) {
             self.chains += stack.count;
             let shown = || excerpt(stack, 0, stack.frames.len());
-            match chain.judge(stack) {
+            match chain.compare(stack) {
                 Fit::Whole => {}
                 Fit::ButForInlining => {
                     self.guessed_inlining += stack.count;
@@ -175,7 +175,7 @@ impl MatrixCell {
         self.wrong_stacks += if is_wrong { stack.count } else { 0 };
     }
 
-    /// Keeps an example unless there are enough, or the same is there.
+    /// Adds an example unless there are enough, or the same is there.
     fn example(&mut self, kind: &str, text: impl FnOnce() -> String) {
         let examples = self.examples.entry(kind.to_owned()).or_default();
         if examples.len() < EXAMPLES {
@@ -187,14 +187,15 @@ impl MatrixCell {
     }
 }
 
-/// Past the caller of the frame and some more; the JVM's own frames may lie between.
+/// Returns the position past the frame's caller and some more; the JVM's own frames may lie
+/// between.
 fn end_of_example(stack: &Stack, at: usize) -> usize {
     let above = stack.frames.iter().skip(at + 1);
     at + 2 + AROUND + above.take_while(|frame| frame.java().is_none()).count()
 }
 
-/// Frames of a stack, leaf first, with their positions; equal ones in a row are counted, and much
-/// is cut in the middle.
+/// Formats frames of a stack, leaf first, with their positions. Equal ones in a row are counted,
+/// and long runs are cut in the middle.
 fn excerpt(stack: &Stack, from: usize, to: usize) -> String {
     const ENDS: usize = 12;
     let frames = &stack.frames[..to.min(stack.frames.len())];

@@ -1,5 +1,5 @@
-//! `cargo xtask zoo`: are the stacks of JVMs true? Oracle programs on many JDKs in many modes, each
-//! sampled stack checked against class files and against what is known of the programs.
+//! `cargo xtask zoo`: the check of Java stacks. Oracle programs run on many JDKs in many modes, and
+//! each sampled stack is compared with class files and with the programs' expected calls.
 
 mod class_file;
 mod class_path;
@@ -35,24 +35,24 @@ use self::recorder::Recorder;
 use self::stack_check::Checker;
 use crate::{build, paths};
 
-/// The part of one CPU's time in which the programs are seen at the very least: other work may
-/// share the machine, but a recording of nothing must not pass.
+/// Least part of one CPU's time in which the programs must be sampled. Other work may share the
+/// machine, but a recording of nothing must not pass.
 const LEAST: f64 = 0.15;
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
-    /// A JDK to run on, got where it is missing; with its home if it isn't where xtask looks
+pub(crate) struct ZooArgs {
+    /// A JDK to run on, installed where it is missing; with its home if it isn't where xtask looks
     /// (repeatable) [default: 8, 11, 17, 21, 25 and the newest]
     #[arg(long, value_name = "N[=HOME]")]
     jdk: Vec<JdkRequest>,
-    /// How to run it, or `all` (repeatable)
+    /// A mode to run in, or `all` (repeatable)
     #[arg(long, default_value = "default", value_name = "MODE")]
     mode: Vec<String>,
-    /// What to run (repeatable); several side by side: `Known,Calls` [default: all, one after the
-    /// other]
+    /// A program to run (repeatable); several side by side: `Known,Calls` [default: all, one after
+    /// the other]
     #[arg(long, value_name = "PROGRAM")]
     program: Vec<String>,
-    /// How long each program runs
+    /// Seconds that each program runs
     #[arg(long, default_value_t = 5.0, value_name = "SECONDS")]
     seconds: f64,
     /// Samples per second and CPU
@@ -65,15 +65,15 @@ pub(crate) struct Args {
     /// The program under test [default: built from this checkout]
     #[arg(long, value_name = "FILE")]
     jvmprof: Option<PathBuf>,
-    /// Check this profile against the classes of the first JDK, and what is known of the programs,
-    /// instead of recording
+    /// Check this profile against the classes of the first JDK, and the expected calls of the
+    /// programs, instead of recording
     #[arg(long, value_name = "FILE")]
     check: Option<PathBuf>,
     /// A folder with class files of the program in that profile, such as an unpacked jar
     /// (repeatable)
     #[arg(long, value_name = "DIR", requires = "check")]
     classes: Vec<PathBuf>,
-    /// Get the JDKs, compile the programs, and stop
+    /// Install the JDKs, compile the programs, and stop
     #[arg(long)]
     setup: bool,
     /// Print one JSON object for each cell instead of the table
@@ -81,7 +81,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn main(args: &ZooArgs) -> anyhow::Result<ExitCode> {
     let zoo = Zoo::new()?;
     let wanted: Vec<JdkRequest> = match args.jdk.is_empty() {
         true => jdks::ALL.map(JdkRequest::version).into(),
@@ -116,11 +116,11 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(finish(&cells, args.json))
 }
 
-/// A short run for every commit: few programs on the JDKs that the tests have, in three modes.
+/// Runs few programs on the JDKs of the tests, in three modes: a short check for every commit.
 ///
 /// # Errors
 /// A stack is wrong, or a recording fails.
-pub(crate) fn smoke(jdks: &[crate::setup::jdk::Jdk], jvmprof: &Path) -> anyhow::Result<()> {
+pub(crate) fn smoke(jdks: &[crate::setup::jdk::InstalledJdk], jvmprof: &Path) -> anyhow::Result<()> {
     let zoo = Zoo::new()?;
     let modes = ["default", "int", "c1"].map(str::to_owned);
     let programs = ["Known,Elsewhere", "Churn", "Calls,Streams,Throws,Upcalls"].map(str::to_owned);
@@ -153,15 +153,15 @@ fn finish(cells: &[MatrixCell], json: bool) -> ExitCode {
     if cells.iter().any(MatrixCell::is_wrong) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// What to run on each JDK.
+/// Modes and programs to run on each JDK.
 #[derive(Debug)]
 struct Plan {
     modes: Vec<&'static Mode>,
-    /// Each with the programs that run side by side.
+    /// Elements are lists of programs that run side by side.
     programs: Vec<String>,
 }
 
-/// The programs, compiled, and what is known of them.
+/// The compiled programs and their expected calls.
 #[derive(Debug)]
 struct Zoo {
     compiled: Compiled,
@@ -176,7 +176,7 @@ impl Zoo {
         Ok(Self { compiled: programs::compile()?, expected: programs::expectations()? })
     }
 
-    /// A checker with the classes of a JDK, of the programs, and below further folders.
+    /// Returns a checker with the classes of a JDK, of the programs, and below further folders.
     fn checker(&self, jdk: &Jdk, folders: &[PathBuf]) -> anyhow::Result<Checker> {
         let mut classes = ClassPath::default();
         classes.add_dump(&jdk.class_dump(&self.compiled.classes)?)?;
@@ -189,7 +189,7 @@ impl Zoo {
         Ok(Checker::new(classes))
     }
 
-    /// Runs everything on a JDK.
+    /// Runs all programs in all modes on a JDK.
     fn visit(
         &self,
         jdk: &Jdk,
@@ -230,7 +230,7 @@ impl Zoo {
                         eprintln!("JDK {} can't run {programs}", jdk.feature);
                         continue;
                     }
-                    // The others may still tell something.
+                    // The results of the others may still be useful.
                     Err(error) => cell.error = Some(format!("{error:#}")),
                 }
                 eprintln!("{}", summary::row(&cell));

@@ -1,13 +1,13 @@
-//! Ways to run a JVM.
+//! Modes: sets of JVM flags.
 
-/// Flags under a short name.
+/// JVM flags under a short name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Mode {
     pub(super) name: &'static str,
     flags: &'static [&'static str],
     /// The first JDK that has these flags.
     since: u32,
-    /// The last one.
+    /// The last JDK that has them.
     until: u32,
 }
 
@@ -17,11 +17,11 @@ const fn mode(name: &'static str, flags: &'static [&'static str], since: u32) ->
 
 const UNLOCK: &str = "-XX:+UnlockExperimentalVMOptions";
 
-/// Compiled by Graal in C2's place: these JDKs have it with them (JEP 317, removed by JEP 410).
+/// Graal in C2's place: these JDKs contain it (JEP 317, removed by JEP 410).
 const GRAAL: Mode =
     Mode { until: 16, ..mode("graal", &[UNLOCK, "-XX:+EnableJVMCI", "-XX:+UseJVMCICompiler"], 10) };
 
-/// All modes. A JDK that lacks a collector is asked, see [`super::jdks::Jdk::takes`].
+/// All modes. A collector that a JDK lacks is found by [`super::jdks::Jdk::takes`].
 pub(super) const MODES: &[Mode] = &[
     mode("default", &[], 8),
     mode("int", &["-Xint"], 8),
@@ -49,24 +49,26 @@ pub(super) const MODES: &[Mode] = &[
 ];
 
 impl Mode {
-    /// The mode of that name.
+    /// Returns the mode of that name.
     pub(super) fn named(name: &str) -> Option<&'static Self> {
         MODES.iter().find(|mode| mode.name == name)
     }
 
-    /// The flags for a JDK, if it has them.
+    /// Returns the flags for a JDK, if it has them.
     pub(super) fn flags(&self, feature: u32) -> Option<&'static [&'static str]> {
         (self.since..=self.until).contains(&feature).then_some(self.flags)
     }
 
-    /// Whether shares of time are told by HotSpot's own rule. C1 polls for safepoints at a loop's
-    /// end, and the rule gives what the loop does behind the poll to the next place, which may be
-    /// the caller's. Graal leaves no safepoint in counted loops.
-    pub(super) fn tells_time(&self) -> bool {
+    /// Returns whether shares of time can be compared: whether HotSpot's own rule attributes
+    /// samples. C1 polls for safepoints at a loop's end, and the rule attributes what the loop does
+    /// after the poll to the next safepoint, which may be the caller's. Graal leaves no safepoint
+    /// in counted loops.
+    pub(super) fn has_time_shares(&self) -> bool {
         !matches!(self.name, "c1" | "graal")
     }
 
-    /// Whether a program can run for long: without a collector, what allocates much can't.
+    /// Returns whether a program can run for long: without a collector, one that allocates much
+    /// can't.
     pub(super) fn allows(&self, program: &str) -> bool {
         self.name != "epsilon" || !matches!(program, "Garbage" | "Churn" | "Streams" | "Text" | "Upcalls")
     }

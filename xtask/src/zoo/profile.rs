@@ -1,4 +1,4 @@
-//! Stacks as the profile under test has them.
+//! Stacks of the profile under test.
 
 use std::collections::HashMap;
 use std::fs;
@@ -29,13 +29,14 @@ pub(super) struct Frame {
     pub(super) bci: Option<u32>,
     /// The last component of its source file; empty if there is none.
     pub(super) file: String,
-    /// Inlined into the next frame.
+    /// True if it is inlined into the next frame.
     pub(super) is_inlined: bool,
-    /// It lies in the JVM's code caches: a Java method, one without a name, or the JVM's own code.
+    /// True for frames in the JVM's code caches: a Java method, one without a name, or the JVM's
+    /// own code.
     pub(super) is_jvm_code: bool,
 }
 
-/// What runs in a frame.
+/// The code of a frame.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Code {
     Java(JavaMethod),
@@ -43,9 +44,9 @@ pub(super) enum Code {
     Stub(String),
     Native(String),
     Kernel(String),
-    /// `[unknown ...]`: a frame without a name.
+    /// A frame without a name: `[unknown ...]`.
     Unknown(String),
-    /// `[truncated: REASON]`: the stack isn't whole.
+    /// The end of a stack that isn't whole: `[truncated: REASON]`.
     Truncated(String),
 }
 
@@ -74,7 +75,7 @@ impl Frame {
         }
     }
 
-    /// As reports show it.
+    /// Formats the frame for reports.
     pub(super) fn shown(&self) -> String {
         match &self.code {
             Code::Java(method) => {
@@ -91,8 +92,8 @@ impl Frame {
 }
 
 impl JavaMethod {
-    /// `com.acme.Order.total(Ljava/util/List;)J`; the class may hold slashes and dots of a hidden
-    /// class.
+    /// Parses `com.acme.Order.total(Ljava/util/List;)J`; the class may hold slashes and dots of a
+    /// hidden class.
     fn parse(system_name: &str) -> Option<Self> {
         let (method, descriptor) = system_name.split_at(system_name.find('(')?);
         let (class, name) = method.rsplit_once('.')?;
@@ -104,7 +105,8 @@ impl JavaMethod {
     }
 }
 
-/// What the names of a frame tell. The one place that knows how the profiler names things.
+/// Classifies a frame by its names. This is the one place that depends on how the profiler names
+/// things.
 fn classify(mapping: &str, name: &str, system_name: &str) -> Code {
     if name.starts_with("[truncated") {
         return Code::Truncated(name.to_owned());
@@ -126,8 +128,8 @@ fn classify(mapping: &str, name: &str, system_name: &str) -> Code {
     }
 }
 
-/// Whether the JVM makes classes of such a name at run time, so that there is no class file. The
-/// one place that knows how hidden and generated classes are named.
+/// Returns whether the JVM generates classes of such a name at run time, so that there is no class
+/// file. This is the one place that depends on how hidden and generated classes are named.
 pub(super) fn is_generated(class: &str) -> bool {
     let simple = class.rsplit('/').next().unwrap_or(class);
     let parts = [
@@ -167,7 +169,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Stack>> {
     Ok(stacks(&profile))
 }
 
-/// The stacks of a profile; references that lead nowhere become unknown frames.
+/// Returns the stacks of a profile; references that lead nowhere become unknown frames.
 pub(super) fn stacks(profile: &pprof::Profile) -> Vec<Stack> {
     let text = |index: i64| {
         let index = usize::try_from(index).unwrap_or(usize::MAX);
@@ -219,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn java_frames_are_told_from_others_by_mapping_and_signature() {
+    fn java_frames_are_distinguished_from_others_by_mapping_and_signature() {
         let java = classify("jvm", "com.acme.Order.total", "com.acme.Order.total(Ljava/util/List;)J");
         let Code::Java(method) = java else { panic!("{java:?}") };
         assert_eq!(method.class, "com/acme/Order");

@@ -1,4 +1,4 @@
-//! The oracle programs, and compiling them.
+//! The oracle programs, and their compilation.
 
 use std::ffi::OsString;
 use std::fs;
@@ -32,42 +32,43 @@ pub(super) const PROGRAMS: &[&str] = &[
     "Churn",
 ];
 
-/// Compiled for JDK 22, which has the foreign-function API.
+/// Program compiled for JDK 22, which has the foreign-function API.
 const LATE: &str = "Foreign";
 
-/// Compiled without debug information.
+/// Source compiled without debug information.
 const BARE: &str = "Bare.java";
 
-/// How many classes of one shape there are.
+/// Number of classes of one shape.
 const SHAPES: usize = 24;
 
-/// Lines between one shape and the next, so that no line is in two of them.
+/// Number of lines between one shape and the next, so that no line is in two of them.
 const SHAPE_LINES: usize = 50;
 
-/// Lines between the two versions of a class that is redefined.
+/// Number of lines between the two versions of a redefined class.
 const CHANGING_LINES: usize = 100;
 
-/// The agent is on the class path; its jar only says so.
+/// Manifest of the agent's jar. The agent itself is on the class path.
 const AGENT: &str =
     "Premain-Class: zoo.Redefine\nCan-Redefine-ClassPath: true\nCan-Retransform-ClassPath: true\n";
 
-/// Where the compiled programs are.
+/// Paths of the compiled programs.
 #[derive(Clone, Debug)]
 pub(super) struct Compiled {
     /// The class path.
     pub(super) classes: PathBuf,
     /// The folder of the property `zoo.shapes`.
     pub(super) shapes: PathBuf,
-    /// That of `zoo.versions`.
+    /// The folder of the property `zoo.versions`.
     pub(super) versions: PathBuf,
-    /// That of `zoo.sources`: the sources again, where JVMs with another root see them.
+    /// The folder of the property `zoo.sources`: the sources again, where JVMs with another root
+    /// see them.
     sources: PathBuf,
     /// A jar with the manifest of an agent.
     agent: PathBuf,
 }
 
 impl Compiled {
-    /// What `java` is told to run these programs (`Known,Calls`) side by side.
+    /// Returns the arguments of `java` that run these programs (`Known,Calls`) side by side.
     pub(super) fn arguments(&self, flags: &[&str], seconds: f64, programs: &str) -> Vec<OsString> {
         let joined = |flag: &str, path: &Path| {
             let mut word = OsString::from(flag);
@@ -96,16 +97,18 @@ fn sources() -> PathBuf {
     paths::workspace().join("xtask/zoo")
 }
 
-/// What the sources say of their stacks.
+/// Returns the expectations in the sources' comments.
 ///
 /// # Errors
-/// One can't be read or understood.
+/// A source can't be read or parsed.
 pub(super) fn expectations() -> anyhow::Result<Expectations> {
     let mut expectations = Expectations::default();
     for source in java_files(&sources())? {
         let text = fs::read_to_string(&source).with_context(|| format!("reading {}", source.display()))?;
         let program = source.file_stem().unwrap_or_default().to_string_lossy();
-        expectations.add(&program, &text).with_context(|| format!("in {}", source.display()))?;
+        expectations
+            .add(&program, &text)
+            .with_context(|| format!("reading the comments of {}", source.display()))?;
     }
     Ok(expectations)
 }
@@ -175,7 +178,7 @@ pub(super) fn compile() -> anyhow::Result<Compiled> {
     Ok(compiled)
 }
 
-/// Every source and template with its text.
+/// Returns every source and template with its text.
 fn all_sources() -> anyhow::Result<Vec<(PathBuf, String)>> {
     let mut files = Vec::new();
     for folder in [sources(), sources().join("jdk22")] {
@@ -192,7 +195,7 @@ fn all_sources() -> anyhow::Result<Vec<(PathBuf, String)>> {
     Ok(files)
 }
 
-/// Compiles what only late JDKs run, if there is a late compiler.
+/// Compiles the programs for later JDKs, if there is a compiler of one.
 fn compile_late(classes: &Path) -> anyhow::Result<()> {
     let compilers = jdk::found().into_iter().filter(|jdk| jdk.feature >= 22);
     let Some(javac) = compilers.filter_map(|jdk| jdk.program("javac")).next() else {
@@ -204,7 +207,7 @@ fn compile_late(classes: &Path) -> anyhow::Result<()> {
     output(command.arg(sources().join("jdk22").join(LATE).with_extension("java"))).map(drop)
 }
 
-/// The folder, empty.
+/// Returns the folder, emptied.
 fn fresh(folder: PathBuf) -> anyhow::Result<PathBuf> {
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| format!("removing {}", folder.display()))?;
@@ -213,7 +216,7 @@ fn fresh(folder: PathBuf) -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Writes a source from its template, with a number for each `@N@`, so many lines further down.
+/// Writes a source from its template, with a number for each `@N@`, after this many empty lines.
 fn generate(template: &str, number: usize, lines: usize, file: &Path) -> anyhow::Result<()> {
     let template = sources().join(template);
     let text = fs::read_to_string(&template).with_context(|| format!("reading {}", template.display()))?;
@@ -237,10 +240,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sources_tell_what_is_expected_of_them() {
-        let told = format!("{:?}", expectations().expect("the sources are well-formed"));
+    fn expectations_are_read_from_the_sources() {
+        let text = format!("{:?}", expectations().expect("the sources are well-formed"));
         for class in ["zoo/Known$Deep", "zoo/Bare", "zoo/Elsewhere$Counted"] {
-            assert!(told.contains(class), "{class}");
+            assert!(text.contains(class), "{class}");
         }
     }
 

@@ -1,40 +1,41 @@
-//! `jvmprof record` on a program.
+//! Recordings of programs by `jvmprof record`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Read as _;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
 
-use crate::run::shown;
+use crate::run::{KillOnDrop, captured, shown};
 
-/// How long a program runs before a recording by its pid begins: long enough for compiled code to
+/// Time that a program runs before a recording by its pid begins: long enough for compiled code to
 /// be there.
 const BEFORE: Duration = Duration::from_secs(1);
 
-/// The part of `jvmprof record --json` that is needed here.
+/// The part of `jvmprof record --json` that the zoo needs.
 #[derive(Debug, Deserialize)]
-struct Summary {
+struct RecordedLosses {
     losses: BTreeMap<String, u64>,
 }
 
-/// How to record.
+/// Options of a recording.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recorder<'a> {
     pub(super) jvmprof: &'a Path,
     pub(super) frequency: u32,
-    /// By the pid of a program that runs already, instead of from its first instruction on.
+    /// True for a recording by the pid of a running program, false for one from the program's first
+    /// instruction on.
     pub(super) attach: bool,
 }
 
 impl Recorder<'_> {
-    /// Records a program, given by the words of its command, to its end; returns what the recording
-    /// says that it lost. `None`: this JDK can't run the program.
+    /// Records a program, given by the words of its command, to its end. Returns the losses that
+    /// the recording reports, or `None` if this JDK can't run the program.
     ///
     /// # Errors
     /// The recording fails, or the program does.
@@ -43,53 +44,55 @@ impl Recorder<'_> {
         words: &[OsString],
         profile: &Path,
     ) -> anyhow::Result<Option<BTreeMap<String, u64>>> {
-        let (summary, said) =
+        let (summary, output) =
             if self.attach { self.beside(words, profile)? } else { self.around(words, profile)? };
-        if said.lines().any(|line| line.starts_with("not here: ")) {
+        if output.lines().any(|line| line.starts_with("not here: ")) {
             return Ok(None);
         }
-        // The last thing that a program says.
-        if !said.lines().any(|line| line.starts_with("done ")) {
-            bail!("the program {words:?} failed: {}", said.trim());
+        // The last line of a program's output.
+        if !output.lines().any(|line| line.starts_with("done ")) {
+            bail!("the program {words:?} failed: {}", output.trim());
         }
         let json = summary.lines().rev().find(|line| line.starts_with('{')).unwrap_or_default();
-        let summary: Summary = serde_json::from_str(json)
-            .with_context(|| format!("reading what the recording said: {summary}"))?;
+        let summary: RecordedLosses = serde_json::from_str(json)
+            .with_context(|| format!("parsing the summary of `jvmprof record`: {summary}"))?;
         Ok(Some(summary.losses))
     }
 
-    /// The recording starts the program. Returns what the recording and the program said.
+    /// Records a program that the recording starts. Returns the recording's and the program's
+    /// output.
     fn around(&self, words: &[OsString], profile: &Path) -> anyhow::Result<(String, String)> {
         let mut record = self.command(profile);
-        let output = succeed(record.arg("--").args(words))?;
+        let output = captured(record.arg("--").args(words))?;
         let summary = String::from_utf8_lossy(&output.stdout).into_owned();
-        let said = format!("{summary}{}", String::from_utf8_lossy(&output.stderr));
-        Ok((summary, said))
+        let printed = format!("{summary}{}", String::from_utf8_lossy(&output.stderr));
+        Ok((summary, printed))
     }
 
-    /// The recording begins when the program runs, and ends with it.
+    /// Starts a program, then records it by its pid until it ends. Returns the recording's and the
+    /// program's output.
     fn beside(&self, words: &[OsString], profile: &Path) -> anyhow::Result<(String, String)> {
         let Some((program, arguments)) = words.split_first() else {
-            bail!("there is no program");
+            bail!("recording a program: its command is empty");
         };
         let mut program = Command::new(program);
         program.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let line = shown(&program);
         let child = program.spawn().with_context(|| format!("starting `{line}`"))?;
-        let mut child = Killed(child);
+        let mut child = KillOnDrop(child);
         sleep(BEFORE);
         let ended = child.0.try_wait().with_context(|| format!("waiting for `{line}`"))?.is_some();
         let summary = if ended {
             String::new()
         } else {
-            let output = succeed(self.command(profile).arg("--pid").arg(child.0.id().to_string()))?;
+            let output = captured(self.command(profile).arg("--pid").arg(child.0.id().to_string()))?;
             String::from_utf8_lossy(&output.stdout).into_owned()
         };
-        let mut said = String::new();
+        let mut printed = String::new();
         if let Some(mut stdout) = child.0.stdout.take() {
-            stdout.read_to_string(&mut said).with_context(|| format!("reading the output of `{line}`"))?;
+            stdout.read_to_string(&mut printed).with_context(|| format!("reading the output of `{line}`"))?;
         }
-        Ok((summary, said))
+        Ok((summary, printed))
     }
 
     fn command(&self, profile: &Path) -> Command {
@@ -99,25 +102,4 @@ impl Recorder<'_> {
             .arg(profile);
         record
     }
-}
-
-/// A program that doesn't outlive a recording that failed.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        // Both fail if it has ended already, which is as good.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn succeed(command: &mut Command) -> anyhow::Result<Output> {
-    let line = shown(command);
-    let output = command.stdin(Stdio::null()).output().with_context(|| format!("starting `{line}`"))?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        bail!("`{line}` failed: {}: {}", output.status, said.trim());
-    }
-    Ok(output)
 }

@@ -1,5 +1,5 @@
-//! Whether a stack can be true, by the class files: each caller's line must hold an instruction
-//! that reaches the callee, each line must be one of its method's.
+//! Check of a stack against class files: each caller's line must hold an instruction that reaches
+//! the callee, and each line must be one of its method's.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,10 +10,10 @@ use super::class_path::ClassPath;
 use super::jvm_upcalls;
 use super::profile::{Code, Frame, JavaMethod, Stack, is_generated};
 
-/// What is wrong with a stack.
+/// A kind of error in a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Wrong {
-    /// There is no such class or method.
+    /// A class or method that doesn't exist.
     Name,
     /// The class file names another source file, or none.
     File,
@@ -21,22 +21,22 @@ pub(super) enum Wrong {
     Line,
     /// No instruction of the caller's line leads to the callee.
     Edge,
-    /// No thread begins there.
+    /// The root is no method with which a thread begins.
     Root,
 }
 
-/// The verdict on a frame or a pair of frames.
+/// The result of the check of a frame or of a pair of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum CheckResult {
     Right,
-    /// There is no class file to check by: the JVM made the class.
+    /// The JVM generated the class: there is no class file to check against.
     Unchecked,
     /// The frame has no line although the method has lines, or no bytecode index either.
     LineMissing,
     Wrong(Wrong),
 }
 
-/// Something wrong, with the frames that show it.
+/// An error, with the frames that show it.
 #[derive(Clone, Debug)]
 pub(super) struct Finding {
     pub(super) wrong: Wrong,
@@ -44,9 +44,9 @@ pub(super) struct Finding {
     pub(super) at: usize,
 }
 
-/// What was found in a stack.
+/// The result of the check of a stack.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Report {
+pub(super) struct StackReport {
     pub(super) findings: Vec<Finding>,
     pub(super) edges: u64,
     pub(super) java_frames: u64,
@@ -57,12 +57,12 @@ pub(super) struct Report {
 
 type Edge = (Rc<Frame>, Rc<Frame>, bool);
 
-/// Checks stacks against class files; verdicts are remembered.
+/// Checks stacks against class files; results are cached.
 #[derive(Debug)]
 pub(super) struct Checker {
     classes: ClassPath,
-    frames: RefCell<HashMap<Rc<Frame>, Verdict>>,
-    edges: RefCell<HashMap<Edge, Verdict>>,
+    frames: RefCell<HashMap<Rc<Frame>, CheckResult>>,
+    edges: RefCell<HashMap<Edge, CheckResult>>,
 }
 
 impl Checker {
@@ -71,14 +71,14 @@ impl Checker {
     }
 
     /// Checks each frame, each pair of neighbours, and the root of a stack.
-    pub(super) fn check(&self, stack: &Stack) -> Report {
-        let mut report = Report::default();
+    pub(super) fn check(&self, stack: &Stack) -> StackReport {
+        let mut report = StackReport::default();
         let mut callee: Option<(usize, &Rc<Frame>)> = None;
         let mut through_native = false;
         for (at, frame) in stack.frames.iter().enumerate() {
             match frame.code {
                 Code::Java(_) => {}
-                // What stands between can't be judged.
+                // Frames between them can't be checked.
                 Code::Unknown(_) | Code::Truncated(_) => {
                     callee = None;
                     continue;
@@ -91,14 +91,14 @@ impl Checker {
             }
             report.java_frames += 1;
             match self.frame(frame) {
-                Verdict::Right => {}
-                Verdict::Unchecked => report.unchecked += 1,
-                Verdict::LineMissing => report.lines_missing += 1,
-                Verdict::Wrong(wrong) => report.findings.push(Finding { wrong, at }),
+                CheckResult::Right => {}
+                CheckResult::Unchecked => report.unchecked += 1,
+                CheckResult::LineMissing => report.lines_missing += 1,
+                CheckResult::Wrong(wrong) => report.findings.push(Finding { wrong, at }),
             }
             if let Some((callee_at, callee)) = callee {
                 report.edges += 1;
-                if let Verdict::Wrong(wrong) = self.edge(frame, callee, through_native) {
+                if let CheckResult::Wrong(wrong) = self.edge(frame, callee, through_native) {
                     report.findings.push(Finding { wrong, at: callee_at });
                 }
             }
@@ -115,16 +115,16 @@ impl Checker {
         report
     }
 
-    fn frame(&self, frame: &Rc<Frame>) -> Verdict {
+    fn frame(&self, frame: &Rc<Frame>) -> CheckResult {
         if let Some(known) = self.frames.borrow().get(frame) {
             return *known;
         }
-        let verdict = frame.java().map_or(Verdict::Right, |method| self.judge_frame(method, frame));
+        let verdict = frame.java().map_or(CheckResult::Right, |method| self.check_frame(method, frame));
         self.frames.borrow_mut().insert(Rc::clone(frame), verdict);
         verdict
     }
 
-    fn judge_frame(&self, method: &JavaMethod, frame: &Frame) -> Verdict {
+    fn check_frame(&self, method: &JavaMethod, frame: &Frame) -> CheckResult {
         let versions = self.classes.get(&method.class);
         let methods: Vec<&Method> = find(&versions, method).collect();
         if methods.is_empty() {
@@ -133,49 +133,49 @@ impl Checker {
             } else {
                 jvm_upcalls::is_regenerated(&method.class)
             };
-            return if made_at_run_time { Verdict::Unchecked } else { Verdict::Wrong(Wrong::Name) };
+            return if made_at_run_time { CheckResult::Unchecked } else { CheckResult::Wrong(Wrong::Name) };
         }
         let last = |path: &str| path.rsplit('/').next() == Some(frame.file.as_str());
         let is_source = |class: &Class| class.source.as_deref().is_some_and(last);
         if !frame.file.is_empty() && !versions.iter().any(is_source) {
-            return Verdict::Wrong(Wrong::File);
+            return CheckResult::Wrong(Wrong::File);
         }
         if frame.line != 0 {
             let found = methods.iter().any(|method| method.has_line(frame.line));
-            return if found { Verdict::Right } else { Verdict::Wrong(Wrong::Line) };
+            return if found { CheckResult::Right } else { CheckResult::Wrong(Wrong::Line) };
         }
         let is_placed = methods.iter().any(|method| match method.has_lines() {
             true => false,
             false => method.is_native || frame.bci.is_some(),
         });
-        if is_placed { Verdict::Right } else { Verdict::LineMissing }
+        if is_placed { CheckResult::Right } else { CheckResult::LineMissing }
     }
 
-    fn edge(&self, caller: &Rc<Frame>, callee: &Rc<Frame>, through_native: bool) -> Verdict {
+    fn edge(&self, caller: &Rc<Frame>, callee: &Rc<Frame>, through_native: bool) -> CheckResult {
         let key = (Rc::clone(caller), Rc::clone(callee), through_native);
         if let Some(known) = self.edges.borrow().get(&key) {
             return *known;
         }
         let verdict = match (caller.java(), callee.java()) {
-            (Some(from), Some(to)) => self.judge_edge(from, caller, to, through_native),
-            _ => Verdict::Right,
+            (Some(from), Some(to)) => self.check_edge(from, caller, to, through_native),
+            _ => CheckResult::Right,
         };
         self.edges.borrow_mut().insert(key, verdict);
         verdict
     }
 
-    fn judge_edge(
+    fn check_edge(
         &self,
         from: &JavaMethod,
         caller: &Frame,
         to: &JavaMethod,
         through_native: bool,
-    ) -> Verdict {
+    ) -> CheckResult {
         let versions = self.classes.get(&from.class);
         let mut methods = find(&versions, from).peekable();
         if methods.peek().is_none() {
             // Said by the frame's own verdict.
-            return Verdict::Unchecked;
+            return CheckResult::Unchecked;
         }
         let reaches = methods.any(|method| {
             if method.is_native {
@@ -195,10 +195,10 @@ impl Checker {
                     || jvm_upcalls::from_instruction(&self.classes, instruction, to)
             })
         });
-        if reaches { Verdict::Right } else { Verdict::Wrong(Wrong::Edge) }
+        if reaches { CheckResult::Right } else { CheckResult::Wrong(Wrong::Edge) }
     }
 
-    /// Whether the instruction calls the method, by itself or through method handles.
+    /// Returns whether the instruction calls the method, by itself or through method handles.
     fn calls(&self, from: &JavaMethod, instruction: &Instruction, to: &JavaMethod) -> bool {
         match instruction {
             Instruction::Invoke { kind, class, name, descriptor } => {
@@ -210,12 +210,12 @@ impl Checker {
         }
     }
 
-    /// Whether a call of a method of `named` can end in the method of `selected`.
+    /// Returns whether a call of a method of `named` can end in the method of `selected`.
     fn may_select(&self, kind: Invoke, named: &str, selected: &str) -> bool {
         let classes = &self.classes;
         match kind {
             Invoke::Static | Invoke::Special => classes.is_subtype(named, selected),
-            // A class may inherit the method from one that knows nothing of the interface.
+            // A class may inherit the method from one that doesn't implement the interface.
             Invoke::Interface => true,
             Invoke::Virtual => {
                 let versions = classes.get(selected);
@@ -231,15 +231,15 @@ impl Checker {
     }
 }
 
-/// The versions of a method.
+/// Returns the versions of a method.
 fn find<'a>(versions: &'a [Class], method: &'a JavaMethod) -> impl Iterator<Item = &'a Method> {
     let overloads = versions.iter().filter_map(|class| class.methods.get(&method.name)).flatten();
     let any = jvm_upcalls::is_polymorphic(method);
     overloads.filter(move |overload| any || overload.descriptor == method.descriptor)
 }
 
-/// Calls whose signature the JVM takes from the call site: their targets are method handle code,
-/// and what that in turn is bound to.
+/// Returns whether the call's signature comes from the call site. Its targets are method handle
+/// code, and what that in turn is bound to.
 fn polymorphic(from: &JavaMethod, class: &str, name: &str, to: &JavaMethod) -> bool {
     match class {
         "java/lang/invoke/MethodHandle" if name == "invokeBasic" || name.starts_with("linkTo") => {
@@ -253,7 +253,7 @@ fn polymorphic(from: &JavaMethod, class: &str, name: &str, to: &JavaMethod) -> b
     }
 }
 
-/// ClassPath that bind and adapt method handles, made by the JVM or not.
+/// Returns whether the class binds and adapts method handles, generated by the JVM or not.
 fn is_method_handle_code(class: &str) -> bool {
     class.starts_with("java/lang/invoke/") || is_generated(class)
 }

@@ -1,4 +1,4 @@
-//! The checker must find what is planted, and pass what is true. Line numbers are those of
+//! Tests that the checker finds planted errors, and passes true stacks. Line numbers are those of
 //! `xtask/zoo/testdata/Edges.java`.
 
 use super::class_path::ClassPath;
@@ -20,7 +20,8 @@ fn checker() -> Checker {
     Checker::new(classes)
 }
 
-/// What is wrong with a stack (leaf first) besides its root, which none of these is.
+/// Returns the errors of a stack (leaf first) except for its root, which is never a thread's first
+/// method here.
 fn wrongs(frames: impl IntoIterator<Item = Frame>) -> Vec<(Wrong, usize)> {
     let findings = checker().check(&stack(frames, 1)).findings;
     findings
@@ -132,7 +133,7 @@ fn classes_are_initialised_where_they_are_used() {
 #[test]
 fn the_jvm_throws_what_the_instruction_can_throw() {
     let made = |name: &str| java(&format!("java/lang/{name}"), "<init>", "()V", 0);
-    // There are no class files of the JDK here: their names are wrong, their edges are judged.
+    // There are no class files of the JDK here: their names are wrong, their edges are checked.
     let edge = |frames: [Frame; 2]| wrongs(frames).iter().any(|(wrong, _)| *wrong == Wrong::Edge);
     assert!(!edge([made("ArrayIndexOutOfBoundsException"), caller(41)]));
     assert!(edge([made("ArithmeticException"), caller(41)]));
@@ -165,7 +166,7 @@ fn native_code_does_not_make_the_calls_of_bytecode() {
     let through = |native: Code| wrongs([java(BASE, "work", INT, 11), other(native), caller(40)]);
     assert_eq!(through(Code::Native("JavaCalls::call".to_owned())), [(Wrong::Edge, 0)]);
     assert_eq!(through(Code::Stub("itable stub".to_owned())), []);
-    // What has no name may be anything: its neighbours aren't judged.
+    // A frame without a name may be anything: its neighbours aren't checked.
     assert_eq!(through(Code::Unknown("[unknown Java: freed]".to_owned())), []);
     let initialised = [clinit(DERIVED, 16), other(Code::Native("f".to_owned())), caller(42)];
     assert_eq!(wrongs(initialised), []);
@@ -181,6 +182,6 @@ fn a_stack_that_begins_nowhere_is_found() {
     let thread = || java("java/lang/Thread", "run", "()V", 0);
     assert_eq!(roots(vec![caller(40)]), 1);
     assert_eq!(roots(vec![caller(40), thread()]), 0);
-    // It says itself that it isn't whole.
+    // The stack itself is marked as truncated.
     assert_eq!(roots(vec![caller(40), other(Code::Truncated("[truncated: x]".to_owned()))]), 0);
 }

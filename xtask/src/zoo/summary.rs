@@ -1,8 +1,8 @@
-//! What a run of the zoo says at its end.
+//! Summary printed at the end of a run of the zoo.
 
 use super::matrix_cell::MatrixCell;
 
-/// Prints a line for each cell, then what was wrong.
+/// Prints a line for each cell, then the errors.
 pub(super) fn print(cells: &[MatrixCell]) {
     println!("{}", header());
     for cell in cells {
@@ -36,7 +36,7 @@ pub(super) fn print(cells: &[MatrixCell]) {
     }
 }
 
-/// The names of the columns of [`row`].
+/// Returns the names of the columns of [`row`].
 pub(super) fn header() -> String {
     format!(
         "{:>3} {:<10} {:<10} {:>7} {:>7} {:>8} {:>6} {:>8} {:>8} {:>8} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6} {:>6} {:>9}",
@@ -61,7 +61,7 @@ pub(super) fn header() -> String {
     )
 }
 
-/// A cell as a line of the table.
+/// Formats a cell as a line of the table.
 pub(super) fn row(cell: &MatrixCell) -> String {
     let percent = |part: u64, of: u64| if of == 0 { 0.0 } else { part as f64 * 100.0 / of as f64 };
     format!(

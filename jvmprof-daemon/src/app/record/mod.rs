@@ -179,7 +179,7 @@ fn recorded_batches(events: &[EventArg], flushed: Flushed) -> Vec<Batch> {
         batches.push(flushed.batch);
     }
     if events.contains(&EventArg::Alloc) {
-        for batch in flushed.late.into_iter().filter(|batch| batch.event == EventType::Allocation) {
+        for batch in flushed.other_batches.into_iter().filter(|batch| batch.event == EventType::Allocation) {
             allocation.period = batch.period;
             allocation.series.extend(batch.series);
         }

@@ -1,12 +1,13 @@
-//! Regular expressions in Go's syntax (RE2), which Prometheus's users write, for the `regex` crate.
+//! Regular expressions in Go's syntax (RE2), which Prometheus's users write, converted for the
+//! `regex` crate.
 //!
-//! Both are of the same family; where they read a text differently it is rewritten: Go's `\w`,
+//! The two syntaxes are of one family. An expression is rewritten where they differ: Go's `\w`,
 //! `\d`, `\s` and `\b` are ASCII, `[` and `&&` are literal within a class, a `{` that begins no
 //! repetition is literal, `\101` is octal, and `\Q...\E` quotes.
 
 use regex::{Regex, RegexBuilder};
 
-/// Memory of a compiled expression, bytes.
+/// Memory limit of a compiled expression, in bytes.
 const MAX_BYTES: usize = 1 << 20;
 /// Largest repeat count of Go (`regexp/syntax/parse.go`).
 const MAX_REPEAT: u32 = 1000;
@@ -25,7 +26,7 @@ pub(super) fn anchored(expression: &str) -> Result<Regex, String> {
 
 fn build(expression: &str) -> Result<Regex, String> {
     RegexBuilder::new(expression).size_limit(MAX_BYTES).build().map_err(|error| {
-        // The last line says what, those above draw an arrow at where.
+        // The last line has the reason, those above draw an arrow at the position.
         error.to_string().lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned()
     })
 }

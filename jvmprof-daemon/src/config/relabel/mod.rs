@@ -15,26 +15,27 @@ pub use rule::{RelabelAction, RelabelRule, RuleError};
 
 use crate::profile::model::LabelSet;
 
-/// Applies the rules. Returns false if they drop the label set: what is left of it means nothing.
+/// Applies the rules. Returns false if they drop the label set, whose contents are meaningless
+/// then.
 #[must_use]
 pub fn relabel(rules: &[RelabelRule], labels: &mut LabelSet) -> bool {
     rules.iter().all(|rule| rule.apply(labels))
 }
 
-/// Applies the rules to a label set that stands for several which they have kept: they change it and
-/// don't drop it.
+/// Applies the rules to a label set that stands for several which they have kept: they change it
+/// and don't drop it.
 pub fn relabel_kept(rules: &[RelabelRule], labels: &mut LabelSet) {
     for rule in rules {
         let _is_kept = rule.apply(labels);
     }
 }
 
-/// Removes labels that only rules see, empty ones, and those whose names backends don't take.
+/// Removes labels that only rules see, empty ones, and those whose names backends refuse.
 pub fn retain_public(labels: &mut LabelSet) {
     labels.retain(|name, value| !name.starts_with("__") && is_label_name(name) && !value.is_empty());
 }
 
-/// Returns true for a name that backends of the Parca family take: `[a-zA-Z_][a-zA-Z0-9_]*`.
+/// Returns true for a name that backends of the Parca family accept: `[a-zA-Z_][a-zA-Z0-9_]*`.
 pub fn is_label_name(name: &str) -> bool {
     let mut bytes = name.bytes();
     bytes.next().is_some_and(|first| first.is_ascii_alphabetic() || first == b'_')
@@ -96,8 +97,8 @@ impl RelabelRule {
         }
     }
 
-    /// Returns the last eight bytes of MD5 modulo `modulus`, as Prometheus does, so that the shards of
-    /// both are the same.
+    /// Returns the last eight bytes of MD5 modulo `modulus`, as Prometheus does, so that the shards
+    /// of both are the same.
     fn hash(&self, text: &str) -> u64 {
         let sum: [u8; 16] = Md5::digest(text).into();
         let [.., a, b, c, d, e, f, g, h] = sum;

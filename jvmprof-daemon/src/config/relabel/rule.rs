@@ -1,4 +1,4 @@
-//! Relabelling rules as they are written, checked as Prometheus checks them.
+//! Relabelling rules, parsed and validated as in Prometheus.
 
 use std::str::FromStr;
 use std::sync::LazyLock;
@@ -17,13 +17,13 @@ use crate::config::suggestion::nearest;
 pub enum RelabelAction {
     /// Writes the expanded `replacement` to `target_label` where `regex` matches the source.
     Replace,
-    /// Drops what doesn't match.
+    /// Drops label sets that don't match.
     Keep,
-    /// Drops what matches.
+    /// Drops label sets that match.
     Drop,
-    /// Drops where the source isn't `target_label`'s value.
+    /// Drops label sets whose source isn't `target_label`'s value.
     KeepEqual,
-    /// Drops where it is.
+    /// Drops label sets whose source is `target_label`'s value.
     DropEqual,
     /// Writes a hash of the source modulo `modulus` to `target_label`.
     HashMod,
@@ -31,7 +31,7 @@ pub enum RelabelAction {
     LabelMap,
     /// Removes labels whose names match.
     LabelDrop,
-    /// Removes all others.
+    /// Removes labels whose names don't match.
     LabelKeep,
     Lowercase,
     Uppercase,
@@ -47,7 +47,8 @@ impl RelabelAction {
         !matches!(self, Self::Keep | Self::Drop | Self::LabelMap | Self::LabelDrop | Self::LabelKeep)
     }
 
-    /// Returns the fields that mean nothing to it. Prometheus refuses them instead of ignoring them.
+    /// Returns the fields without a meaning to it. Prometheus refuses them instead of ignoring
+    /// them.
     fn unused_fields(self) -> &'static [&'static str] {
         match self {
             Self::Lowercase | Self::Uppercase => &["replacement"],
@@ -73,12 +74,12 @@ pub struct RelabelRule {
     pub(super) replacement: String,
 }
 
-/// A rule that isn't valid.
+/// Error of an invalid rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct RuleError {
     reason: String,
-    /// The field that is wrong, if one is.
+    /// The invalid field, if the error concerns one.
     field: Option<String>,
 }
 
@@ -87,7 +88,7 @@ impl RuleError {
         Self { reason, field: Some(field.to_owned()) }
     }
 
-    /// `value`: with what it is called.
+    /// Makes the error of an invalid label name. `value` is the label with the word for it.
     fn label_name(field: &str, value: &str) -> Self {
         let reason = "is no label name: letters, digits and _ without a digit in front";
         Self::at(field, format!("{value} {reason}"))
@@ -102,13 +103,13 @@ impl RuleError {
         }
     }
 
-    /// Returns the field that is wrong, if one is.
+    /// Returns the invalid field, if the error concerns one.
     pub fn field(&self) -> Option<&str> {
         self.field.as_deref()
     }
 }
 
-/// Returns the field of a rule in which this byte stands.
+/// Returns the field of a rule that contains this byte.
 fn field_at(text: &str, at: usize) -> Option<String> {
     let rule = DeValue::parse(text).ok()?;
     let mut fields = rule.get_ref().as_table()?.iter();
@@ -117,7 +118,7 @@ fn field_at(text: &str, at: usize) -> Option<String> {
         .map(|(key, _)| key.get_ref().to_string())
 }
 
-/// Returns a message in one line, with the field that was meant if one isn't known.
+/// Formats a message in one line, with a suggestion for an unknown field.
 fn with_suggestion(message: &str) -> String {
     let text = message.lines().collect::<Vec<_>>().join(" ");
     // serde: unknown field `regexp`, expected one of `action`, `source_labels`, ...
@@ -215,7 +216,7 @@ impl RuleFields {
         self.check_label_names(action, target)
     }
 
-    /// Returns true if a field says something else than its default.
+    /// Returns true if a field has another value than its default.
     fn is_changed(&self, field: &str) -> bool {
         let text = |value: &Option<String>, default| value.as_deref().is_some_and(|it| it != default);
         match field {

@@ -1,12 +1,12 @@
-//! The cases that Prometheus documents by its own tests (`model/relabel/relabel_test.go`), and
-//! those of our own reading of regular expressions.
+//! Cases that Prometheus documents by its own tests (`model/relabel/relabel_test.go`), and those of
+//! regular expressions in Go's syntax.
 
 use std::str::FromStr;
 
 use super::rule::is_name_template;
 use super::*;
 
-/// `a=1 b=2`; `_` stands for a space in a value, `⏎` for a line break.
+/// Parses `a=1 b=2`; `_` stands for a space in a value, `⏎` for a line break.
 fn labels(text: &str) -> LabelSet {
     let pair = |word: &str| {
         let (name, value) = word.split_once('=').expect("name=value");
@@ -22,7 +22,8 @@ fn rules(texts: &[&str]) -> Vec<RelabelRule> {
         .collect()
 }
 
-/// Input, rules, and the labels that are there afterwards beside the input's; `None`: dropped.
+/// A case: input, rules, and the labels that are there afterwards beside the input's; `None`:
+/// dropped.
 type Case = (&'static str, &'static [&'static str], Option<&'static str>);
 
 const ADDING: &[Case] = &[

@@ -43,13 +43,13 @@ const V8_SHIFT: u32 = 0x40;
 pub enum JitDumpError {
     #[error(transparent)]
     Header(#[from] JitDumpHeaderError),
-    #[error("the jitdump is that of process {found}, not of {expected}")]
+    #[error("reading the jitdump: it is that of process {found}, not of {expected}")]
     OtherProcess { found: u32, expected: u32 },
-    #[error("a time in the jitdump, {time_ns} ns, has not come yet: it isn't that of CLOCK_MONOTONIC")]
+    #[error("reading the jitdump: the time {time_ns} ns is in the future, so not of CLOCK_MONOTONIC")]
     OtherClock { time_ns: u64 },
-    #[error("there is no record at byte {offset} of the jitdump")]
+    #[error("parsing the jitdump: the record at byte {offset} is malformed")]
     NoRecord { offset: u64 },
-    #[error("the jitdump became shorter than what was read")]
+    #[error("reading the jitdump: it is shorter than what was read before")]
     Truncated,
     #[error("reading the jitdump: {0}")]
     Read(#[from] io::Error),
@@ -207,12 +207,12 @@ impl JitDump {
         self.is_closed |= !self.has_more;
     }
 
-    /// Drops superseded entries of which no sample can ask any more: see [`CodeTimeline::expire`].
+    /// Drops superseded entries that no pending sample can need: see [`CodeTimeline::expire`].
     pub fn expire(&mut self, horizon_ns: u64) {
         self.timeline.expire(horizon_ns);
     }
 
-    /// See [`CodeTimeline::epoch`].
+    /// Returns the timeline's epoch: see [`CodeTimeline::epoch`].
     pub fn epoch(&self) -> u64 {
         self.timeline.epoch()
     }
@@ -321,8 +321,7 @@ impl JitDump {
             if !self.pids.contains(&header.pid) {
                 return Err(JitDumpError::OtherProcess { found: header.pid, expected: self.pids[0] });
             }
-            // The header's own time isn't looked at: V8's is another clock's than that of its
-            // records.
+            // The header's own time isn't used: V8's is another clock's than that of its records.
             self.offset = u64::from(header.size);
             self.header = Some(header);
         }

@@ -85,8 +85,8 @@ impl ProcessJitDump {
     }
 
     /// Returns true if nothing more will be written to a dump that lacks records: its writer has it
-    /// neither mapped nor open. (.NET ends it in the middle of the record of code that it can't read
-    /// itself, and goes on with its perf map.)
+    /// neither mapped nor open. (.NET ends it in the middle of the record of code that it can't
+    /// read itself, and goes on with its perf map.)
     fn is_abandoned(&mut self, now_ns: u64) -> bool {
         if !self.dump.is_buffering() || now_ns < self.next_close_check_ns {
             return false;

@@ -16,11 +16,11 @@ pub(super) const RECORD_HEADER_BYTES: usize = 16;
 
 const MAGIC: u32 = 0x4A69_5444;
 const VERSION: u32 = 1;
-/// `EM_X86_64` of elf.h.
+/// Value of `EM_X86_64` in elf.h.
 const MACHINE: u32 = 62;
-/// `EM_NONE`.
+/// Value of `EM_NONE` in elf.h.
 const NO_MACHINE: u32 = 0;
-/// `JITDUMP_FLAGS_ARCH_TIMESTAMP`: times are those of the CPU's counter.
+/// Flag `JITDUMP_FLAGS_ARCH_TIMESTAMP`: times are those of the CPU's counter.
 const FLAG_ARCH_TIMESTAMP: u64 = 1;
 /// Largest code that is accepted, as for perf maps, in bytes.
 const MAX_CODE: u64 = 256 << 20;
@@ -31,13 +31,13 @@ const MAX_FILES: usize = 1024;
 /// Error of a file that can't be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JitDumpHeaderError {
-    #[error("a jitdump begins with the magic number 0x4A695444, not with {0:#x}")]
+    #[error("parsing the jitdump: its magic number is {0:#x}, not 0x4A695444")]
     Magic(u32),
-    #[error("version {0} of jitdump isn't supported")]
+    #[error("parsing the jitdump: its version {0} isn't supported")]
     Version(u32),
-    #[error("a jitdump for the ELF machine {0} can't be of this host")]
+    #[error("parsing the jitdump: its ELF machine {0} isn't x86-64")]
     Machine(u32),
-    #[error("the times of a jitdump are those of the CPU's counter, which can't be converted")]
+    #[error("parsing the jitdump: its times are those of the CPU's counter, which can't be converted")]
     ArchTimestamps,
 }
 

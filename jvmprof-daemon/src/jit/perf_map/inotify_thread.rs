@@ -1,5 +1,5 @@
-//! A thread that reads perf maps soon after they are written, so that the time of each line is known
-//! closely.
+//! A thread that reads perf maps soon after they are written, so that the time of each line is
+//! known closely.
 //!
 //! inotify reports changes of the files, and of their directories for maps that are created or
 //! replaced. It doesn't see what other hosts write to a shared file system, and its watches are
@@ -35,7 +35,7 @@ const LONGEST_REARM_INTERVAL_NS: u64 = 4_000 * MS;
 const PAUSE_FACTOR: u64 = 20;
 /// Longest such pause.
 const LONGEST_PAUSE_NS: u64 = 250 * MS;
-/// Most maps that are watched; others are read when a frame is looked up in them.
+/// Most maps that are watched; others are read when a frame is resolved in them.
 const MAX_MAPS: usize = 4096;
 
 type SharedPerfMap = Arc<Mutex<ProcessPerfMap>>;
@@ -52,7 +52,7 @@ struct WatcherThread {
     wake: Arc<EventFd>,
 }
 
-/// Error of starting the thread. Without it maps are only read when a frame is looked up in them.
+/// Error of starting the thread. Without it maps are only read when a frame is resolved in them.
 #[derive(Debug, thiserror::Error)]
 pub enum PerfMapWatchError {
     #[error("creating an eventfd for the thread that reads perf maps: {0}")]
@@ -62,7 +62,7 @@ pub enum PerfMapWatchError {
 }
 
 impl PerfMapWatcher {
-    /// Reads this map as it is written, for as long as somebody else holds it.
+    /// Reads this map as it is written, until its last other owner drops it.
     ///
     /// # Errors
     /// Returns an error if the thread can't be started.
@@ -112,11 +112,11 @@ struct WatchedMap {
     /// Number of the watched file: see [`ProcessPerfMap::file_number`].
     file_number: u64,
     directories: Vec<(WatchDescriptor, OsString)>,
-    /// The map may appear in a directory that can't be watched.
+    /// True if the map may appear in a directory that can't be watched.
     has_unwatched_directory: bool,
-    /// The file or its directory has changed since the last read.
+    /// True if the file or its directory has changed since the last read.
     is_dirty: bool,
-    /// Changes aren't reported.
+    /// True if changes aren't reported.
     is_polled: bool,
     /// Time before which it isn't read, in ns of `CLOCK_MONOTONIC`.
     next_ns: u64,
@@ -132,7 +132,7 @@ impl WatchedMap {
 struct InotifyLoop {
     incoming: Weak<Mutex<Vec<Weak<Mutex<ProcessPerfMap>>>>>,
     wake: Arc<EventFd>,
-    /// `None`: every map is polled.
+    /// The inotify instance; `None`: every map is polled.
     inotify: Option<Inotify>,
     maps: Vec<WatchedMap>,
     /// Watches that may have no map any more.

@@ -18,7 +18,7 @@ const MAX_ADDRESS: u64 = 1 << 56;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PerfMapLine<'a> {
     pub(super) start: u64,
-    /// In bytes, not zero; `start + size` is a user address.
+    /// Size in bytes, not zero; `start + size` is a user address.
     pub(super) size: u32,
     /// Name without line feeds and other control characters. Empty if the line has none.
     pub(super) name: Cow<'a, str>,
@@ -67,7 +67,7 @@ pub(super) struct LineSplitter {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum PartialLineState {
-    /// `partial` is all of the line that has been read.
+    /// All of the line that has been read is in `partial`.
     #[default]
     Whole,
     /// The line is longer than allowed.
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_a_name_still_tells_of_code() {
+    fn a_line_without_a_name_still_shows_that_code_is_there() {
         for line in ["7f00 10", "7f00 10 ", "0x7f00 0x10\r"] {
             assert_eq!(parsed(line), Some((0x7f00, 0x10, String::new())), "{line:?}");
         }

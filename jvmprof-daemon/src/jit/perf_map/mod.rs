@@ -1,7 +1,7 @@
 //! Perf maps: `/tmp/perf-PID.map`, where runtimes write the names of the code that they generate.
 //!
-//! [`PerfMap`] reads one file as it grows, is truncated or is rewritten, and dates its entries;
-//! [`process_perf_map`] finds the file of a process and decides whether to believe it;
+//! [`PerfMap`] reads one file as it grows, is truncated or is rewritten, and dates its entries.
+//! [`process_perf_map`] finds the file of a process and validates that this process wrote it.
 //! [`inotify_thread`] reads all maps soon after they are written, so that the times of their
 //! entries are known closely.
 //!
@@ -167,7 +167,7 @@ impl PerfMap {
         })
     }
 
-    /// Reads on in the pending read, or begins one. `most`: bytes that may still be read.
+    /// Continues the pending read, or begins one. `most`: bytes that may still be read.
     fn read_on(&mut self, file: &File, most: &mut u64) -> io::Result<RefreshResult> {
         let began_ns = monotonic_ns();
         let metadata = file.metadata()?;
@@ -187,7 +187,7 @@ impl PerfMap {
         };
         let position = self.position.insert(ReadPosition { stat, ..position });
         let pending = self.pending.take().unwrap_or_else(|| {
-            // A rewrite of the whole file says which code is there, not since when.
+            // A rewrite of the whole file shows which code is there, not since when.
             let after_ns = self.rewrite.map_or(self.read_until_ns, |rewrite| rewrite.last_ns);
             let created = CreationTime { after_ns, since_ns: seen_ns, is_doubtful: self.is_next_doubtful };
             PendingRead { began_ns, stat, created }
@@ -237,7 +237,7 @@ impl PerfMap {
         Ok(done)
     }
 
-    /// Begins at the start of a file: the first one, or after a rewrite.
+    /// Starts reading at the start of a file: the first one, or after a rewrite.
     fn restart(&mut self, is_rewrite: bool, now_ns: u64) {
         self.splitter = LineSplitter::default();
         self.pending = None;
@@ -302,12 +302,12 @@ impl PerfMap {
         self.pending.is_some_and(|pending| pending.created.after_ns < at_ns)
     }
 
-    /// Drops superseded entries of which no sample can ask any more: see [`CodeTimeline::expire`].
+    /// Drops superseded entries that no pending sample can need: see [`CodeTimeline::expire`].
     pub fn expire(&mut self, horizon_ns: u64) {
         self.timeline.expire(horizon_ns);
     }
 
-    /// See [`CodeTimeline::epoch`].
+    /// Returns the timeline's epoch: see [`CodeTimeline::epoch`].
     pub fn epoch(&self) -> u64 {
         self.timeline.epoch()
     }
@@ -330,7 +330,7 @@ impl PerfMap {
         self.limits
     }
 
-    /// Returns the number of address ranges that a lookup can tell apart.
+    /// Returns the number of address ranges that a lookup distinguishes.
     pub fn len(&self) -> usize {
         self.timeline.len()
     }

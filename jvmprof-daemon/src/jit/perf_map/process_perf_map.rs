@@ -1,4 +1,4 @@
-//! The perf map of one process: finding the file, deciding whether to believe it, and reading it
+//! The perf map of one process: finding the file, validating its owner and age, and reading it
 //! within the process's budgets of memory and CPU time.
 
 use std::fs::File;
@@ -75,7 +75,7 @@ fn clock_ns(clock: ClockId) -> Option<i128> {
 /// Counters of maps that could not be used. A map counts again only after it could.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessPerfMapCounters {
-    /// No regular file, of another user, or unreadable.
+    /// Files that are not regular, are of another user, or are unreadable.
     pub unusable: u64,
     /// Maps of an earlier process with the same pid.
     pub stale: u64,
@@ -125,8 +125,8 @@ impl ProcessPerfMap {
         }
     }
 
-    /// Opens the file, if that is due, and reads a bounded piece of what is new in it. Returns false
-    /// if the process's budget is used up: see [`Self::ready_ns`].
+    /// Opens the file, if that is due, and reads a bounded piece of what is new in it. Returns
+    /// false if the process's budget is used up: see [`Self::ready_ns`].
     pub fn read_new(&mut self, now_ns: u64) -> bool {
         self.read_turn(now_ns, ReadUrgency::Deferrable)
     }
@@ -198,7 +198,7 @@ impl ProcessPerfMap {
         self.memory.set(self.map.size_bytes());
     }
 
-    /// Has the path opened again at the next read: its directory has changed.
+    /// Invalidates the path, which is opened again at the next read: its directory has changed.
     pub fn invalidate_path(&mut self) {
         self.next_open_ns = 0;
     }

@@ -8,8 +8,8 @@ use super::vec_growth::{growth, reserve};
 use super::{CodeEntry, CodeTimeline, CreationTime, PIECE_BYTES};
 
 impl CodeTimeline {
-    /// Reserves memory for an entry with a name of `name_bytes`, and drops superseded entries for it
-    /// if necessary. Returns false if the entry would exceed `limit` all the same.
+    /// Reserves memory for an entry with a name of `name_bytes`, and drops superseded entries for
+    /// it if necessary. Returns false if the entry would exceed `limit` all the same.
     pub(super) fn reserve_memory(&mut self, start: u64, size: u32, name_bytes: usize, limit: usize) -> bool {
         let limit = limit.min(u32::MAX as usize);
         let covered = self.pieces.range(start..start + u64::from(size)).count();

@@ -1,8 +1,8 @@
 //! Generated code through time: the code at an address at a given time.
 //!
 //! The address space is cut into disjoint *pieces*. Each has its newest version on top and, for as
-//! long as a sample may ask for them, the superseded ones below. A lookup is a search in a B-tree
-//! and one among a piece's few versions.
+//! long as a sample may need them, the superseded ones below. A lookup is a search in a B-tree and
+//! one among a piece's few versions.
 
 mod memory_limit;
 mod name_arena;
@@ -23,8 +23,8 @@ pub use source_lines::CodeLines;
 use superseded_versions::SupersededVersions;
 use vec_growth::reserve;
 
-/// Bytes of a piece in the B-tree: key and value are 24, and nodes that are filled in order are 60 %
-/// full.
+/// Bytes of a piece in the B-tree: key and value are 24, and nodes that are filled in order are 60
+/// % full.
 const PIECE_BYTES: usize = 40;
 /// Most superseded versions of one piece. It also bounds the work of an entry that lies over many
 /// pieces: after this many of them the pieces don't differ any more, and are merged.
@@ -39,7 +39,7 @@ const MAX_SUPERSEDED: usize = 64;
 pub struct CreationTime {
     pub after_ns: u64,
     pub since_ns: u64,
-    /// Another process may have written the entry: names from it are ambiguous.
+    /// True if another process may have written the entry: names from it are ambiguous.
     pub is_doubtful: bool,
 }
 
@@ -66,13 +66,14 @@ pub struct CodeMatch<'a> {
     pub name: &'a str,
     /// Start of the entry as written, even where a later one overlaps it.
     pub start: Avma,
-    /// In bytes, as written.
+    /// Size in bytes, as written.
     pub size: u64,
     /// Source lines, if the writer recorded them.
     pub lines: Option<&'a Arc<CodeLines>>,
     /// Unwind rows, if the writer recorded unwinding information.
     pub rows: Option<&'a Arc<CodeUnwindRows>>,
-    /// Another entry may have been there at that time, as far as the times of the entries are known.
+    /// True if another entry may have been there at that time, as far as the times of the entries
+    /// are known.
     pub is_ambiguous: bool,
 }
 
@@ -80,7 +81,7 @@ pub struct CodeMatch<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InsertOutcome {
     New,
-    /// The same code is there already.
+    /// The same code was there already.
     Unchanged,
     /// The memory limit is reached: the addresses have no name from then on.
     OverLimit,
@@ -259,8 +260,8 @@ impl CodeTimeline {
         }
     }
 
-    /// Sets the source lines of the code at `start` that was written last. Returns false if there is
-    /// none, or the memory limit is reached.
+    /// Sets the source lines of the code at `start` that was written last. Returns false if there
+    /// is none, or the memory limit is reached.
     pub fn set_lines(&mut self, start: u64, lines: CodeLines, limit: usize) -> bool {
         let bytes = lines.size_bytes();
         let entry = if self.is_last_new {
@@ -369,7 +370,7 @@ impl CodeTimeline {
         };
     }
 
-    /// Returns the number of address ranges that a lookup can tell apart.
+    /// Returns the number of address ranges that a lookup distinguishes.
     pub fn len(&self) -> usize {
         self.pieces.len()
     }

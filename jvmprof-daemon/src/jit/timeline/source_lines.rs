@@ -5,8 +5,8 @@ use std::sync::Arc;
 /// Source lines of an entry's code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CodeLines {
-    /// Offset from the code's start in bytes, line (1-based, 0 unknown), index into `files`, ordered
-    /// by offset.
+    /// Offset from the code's start in bytes, line (1-based, 0 unknown), index into `files`,
+    /// ordered by offset.
     pub rows: Vec<(u32, u32, u32)>,
     pub files: Vec<Arc<str>>,
 }

@@ -1,4 +1,4 @@
-//! The timeline against a naive model: a list of all writes an address.
+//! Comparison of the timeline with a naive model: a list of all writes an address.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -18,17 +18,17 @@ fn between(after_ns: u64, since_ns: u64) -> CreationTime {
     CreationTime { after_ns, since_ns, is_doubtful: false }
 }
 
-/// What a writer did.
+/// One operation of a writer.
 #[derive(Clone, Debug)]
 struct CodeWrite {
     start: u64,
     size: u32,
     since: CreationTime,
-    /// Few different ones, so that the same code comes again. `None`: the code is taken away.
+    /// One of few names, so that the same code comes again. `None`: the code is removed.
     name: Option<u8>,
 }
 
-/// Times mostly ascend.
+/// Generates writes whose times mostly ascend.
 fn writes(count: usize) -> impl Strategy<Value = Vec<CodeWrite>> {
     let one = (0..SPACE, 1..40u32, 0..4_000u64, 0..3_000u64, proptest::option::weighted(0.9, 0..6u8));
     vec(one, 0..count).prop_map(|writes| {
@@ -45,12 +45,12 @@ fn writes(count: usize) -> impl Strategy<Value = Vec<CodeWrite>> {
     })
 }
 
-/// What was at an address: a name, and which code under that name.
+/// The code at an address: a name, and which code under that name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct WrittenCode {
     name: String,
     start: u64,
-    /// Which write it came with.
+    /// Index of the write it came with.
     index: usize,
 }
 
@@ -84,7 +84,8 @@ impl NaiveTimeline {
         is_one
     }
 
-    /// Name, and whether it is ambiguous. Names are unique a write, so that a wrong one shows.
+    /// Returns the name, and whether it is ambiguous. Names are unique a write, so that a wrong one
+    /// shows.
     fn lookup(&self, address: u64, at_ns: u64) -> (Option<String>, bool) {
         let versions = &self.0[address as usize];
         let name = |index: usize| versions[index].1.as_ref().map(|code| code.name.clone());
@@ -100,7 +101,7 @@ impl NaiveTimeline {
     }
 }
 
-/// Writes each one under a name of its own, except where the same code is there already.
+/// Applies each write under a name of its own, except where the same code is there already.
 fn apply(
     timeline: &mut CodeTimeline,
     naive: &mut NaiveTimeline,
@@ -130,21 +131,21 @@ fn apply(
     all
 }
 
-/// The times at which something may change.
+/// Returns the times at which something may change.
 fn times(writes: &[CodeWrite]) -> Vec<u64> {
     let edges = writes.iter().flat_map(|write| [write.since.after_ns, write.since.since_ns]);
     edges.flat_map(|edge| [edge - 1, edge, edge + 1]).collect()
 }
 
-/// A step of a writer that tells times.
+/// A step of a writer that records times.
 #[derive(Clone, Debug)]
 enum TimelineStep {
     Load { start: u64, size: u32, name: u8 },
     Move { from: u64, to: u64, size: u32 },
 }
 
-/// Few places, sizes and names, so that the same comes again and that what is moved is often there.
-/// Some come late.
+/// Generates steps with few places, sizes and names, so that the same comes again and that what is
+/// moved is often there. Some come late.
 fn steps(count: usize) -> impl Strategy<Value = Vec<(u64, TimelineStep)>> {
     let (place, size) = (|| (0..12u64).prop_map(|place| place * 10), || prop_oneof![Just(10u32), Just(20)]);
     let odd = || (0..SPACE, 1..40u32);
@@ -201,7 +202,7 @@ proptest! {
     }
 
     #[test]
-    fn code_that_moves_and_comes_again_has_its_name_at_each_time_however_late_it_is_told(steps in steps(40)) {
+    fn code_that_moves_and_comes_again_has_its_name_at_each_time_however_late_it_is_recorded(steps in steps(40)) {
         let (mut timeline, mut naive) = (CodeTimeline::default(), NaiveTimeline::new());
         for (index, (time_ns, step)) in steps.iter().enumerate() {
             let since = CreationTime::exact(*time_ns);
@@ -245,7 +246,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_forgotten_leaves_no_wrong_name(writes in writes(60), share in 0..100usize) {
+    fn what_is_evicted_leaves_no_wrong_name(writes in writes(60), share in 0..100usize) {
         let (mut timeline, mut naive) = (CodeTimeline::default(), NaiveTimeline::new());
         apply(&mut timeline, &mut naive, &writes, 0, usize::MAX);
         let all = times(&writes);

@@ -1,7 +1,7 @@
 //! Growth of vectors whose unused capacity counts against a memory limit.
 
-/// Returns the number of elements to reserve for `more` ones: none while the capacity suffices, else
-/// an eighth of the length. Doubling would leave an unused half that counts against the limit.
+/// Returns the number of elements to reserve for `more` ones: none while the capacity suffices,
+/// else an eighth of the length. Doubling would leave an unused half that counts against the limit.
 pub(super) fn reserve(capacity: usize, len: usize, more: usize) -> usize {
     if capacity - len >= more { 0 } else { more + len / 8 + 64 }
 }

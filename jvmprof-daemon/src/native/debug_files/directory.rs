@@ -1,4 +1,4 @@
-//! A folder of debug files that others sent, by build id, within a limit of bytes.
+//! A folder of downloaded debug files by build id, within a limit of bytes.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -12,7 +12,7 @@ use tempfile::NamedTempFile;
 use crate::types::BuildId;
 
 const ENDING: &str = ".debug";
-/// Prefix of files that are being written; what is left of them after a crash goes with the next
+/// Prefix of files that are being written; those of a crashed process are removed at the next
 /// start.
 const PART: &str = ".part-";
 
@@ -21,20 +21,21 @@ pub(crate) fn file_in(directory: &Path, id: BuildId) -> PathBuf {
     directory.join(format!("{id}{ENDING}"))
 }
 
-/// See the module's documentation.
+/// A folder of debug files with a limit of bytes: the oldest files are evicted.
 #[derive(Debug)]
 pub struct DebugDirectory {
     path: PathBuf,
     limit_bytes: u64,
-    /// Held while files leave.
+    /// Lock that is held while files are evicted.
     sweeping: Mutex<()>,
 }
 
 impl DebugDirectory {
-    /// Makes it for this user alone, unless it is there. `limit_bytes`: of all files together.
+    /// Creates the folder for this user alone, unless it is there. `limit_bytes` is the limit of
+    /// all files together.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of creating or reading the folder.
     pub fn open(path: &Path, limit_bytes: u64) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         for entry in fs::read_dir(path)?.flatten() {
@@ -47,36 +48,35 @@ impl DebugDirectory {
         Ok(directory)
     }
 
-    /// Bytes that one file may have: half of all.
+    /// Returns the limit of one file in bytes: half of the folder's.
     pub fn limit_of_one(&self) -> u64 {
         self.limit_bytes / 2
     }
 
-    /// The path of the file of a build id, if it is there.
+    /// Returns the path of the file of a build id, if it is there.
     pub fn file_of(&self, id: BuildId) -> PathBuf {
         file_in(&self.path, id)
     }
 
-    /// A file to write to, which is gone again unless [`Self::keep`] is called.
+    /// Creates a file to write to, which is removed again unless [`Self::keep`] is called.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of creating it.
     pub fn begin(&self) -> io::Result<NamedTempFile> {
         tempfile::Builder::new().prefix(PART).tempfile_in(&self.path)
     }
 
-    /// Keeps what was written as the file of a build id; the oldest others leave if there is no
-    /// room.
+    /// Keeps a written file as that of a build id; the oldest others are evicted to make space.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of moving or removing a file.
     pub fn keep(&self, part: NamedTempFile, id: BuildId) -> io::Result<()> {
         self.sweep(part.as_file().metadata()?.len())?;
         part.persist(self.file_of(id)).map_err(|error| error.error)?;
         Ok(())
     }
 
-    /// Removes the oldest files until there is room for `more` bytes. Files in use stay readable.
+    /// Removes the oldest files until there is space for `more` bytes. Files in use stay readable.
     fn sweep(&self, more: u64) -> io::Result<()> {
         let _sweeping = self.sweeping.lock().unwrap_or_else(PoisonError::into_inner);
         let mut files: Vec<(SystemTime, u64, PathBuf)> = Vec::new();

@@ -1,17 +1,18 @@
-//! Where the symbols of stripped files are: separate debug files, found as gdb finds them.
+//! Separate debug files of stripped files, found as gdb finds them.
 //!
 //! - by build id: `/usr/lib/debug/.build-id/xx/yyyy.debug`, which `-dbg`, `-dbgsym` and
 //!   `-debuginfo` packages install;
 //! - by `.gnu_debuglink`, a name and the CRC-32 of the file's contents: beside the stripped file,
 //!   in `.debug` beside it, and at the same place below `/usr/lib/debug`;
-//! - in the cache of what debuginfod servers sent.
+//! - in the cache of files from debuginfod servers.
 //!
-//! The process's own root comes first, then the host's. What is found is believed only with the
-//! right build id or CRC.
+//! The process's own root comes first, then the host's. A file is accepted only with the right
+//! build id or CRC.
 
 pub mod directory;
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -21,56 +22,71 @@ use crate::native::file_identity::{FileKey, FileStat};
 use crate::native::open_file::open_below_root;
 use crate::types::BuildId;
 
-/// Below each root.
+/// Folder of debug files below each root.
 const DEBUG_DIRECTORY: &str = "usr/lib/debug";
 /// Largest debug file whose CRC is computed, in bytes: some tenths of a second.
 const MAX_CRC_BYTES: u64 = 512 << 20;
 /// Largest `.gnu_debuglink` and `.gnu_debugaltlink`, in bytes: a path and a checksum or build id.
 const MAX_LINK: u64 = 8 << 10;
 
-/// Why what was read of a debug file isn't believed.
+/// Reason for discarding the contents of a debug file.
 pub(crate) const CHANGED: &str = "written anew while it was in use";
 
-/// The places in which debug files are looked up; none by default.
+/// The places that are searched for debug files; none by default.
 #[derive(Clone, Debug, Default)]
 pub struct DebugFileLocator {
     /// The root of the process that maps the file (`/proc/PID/root`), whatever namespace it is in.
     pub process_root: Option<PathBuf>,
-    /// Also in this host's root.
+    /// True if this host's root is searched, too.
     pub host: bool,
-    /// The folder of what debuginfod sent: files called `BUILDID.debug`.
+    /// The cache of files from debuginfod: files called `BUILDID.debug`.
     pub downloads: Option<PathBuf>,
 }
 
-/// A debug file that fits.
+/// A debug file whose build id or CRC matches.
 #[derive(Debug)]
 pub struct DebugFile {
     pub file: File,
-    /// Its metadata before it was read.
+    /// Metadata before the file was read.
     pub stat: FileStat,
-    /// As it was found, for messages.
+    /// Path on this host, for messages.
     pub path: PathBuf,
-    /// As whoever has its root sees it: what its own links count from.
+    /// Path in the file's own root, against which its links are resolved.
     pub place: PathBuf,
-    /// It belongs to the host, not to a container: keeping it open keeps nothing of a container
-    /// alive.
+    /// True if it belongs to the host, not to a container: keeping it open keeps nothing of a
+    /// container alive.
     pub is_of_host: bool,
 }
 
 impl DebugFile {
+    /// Checks that the file is still the same.
+    ///
     /// # Errors
-    /// [`ElfError`] if it is another file by now, or was written anew: what was read may be of
-    /// another build then.
+    /// [`ElfError`] if it is another file by now, or was rewritten: what was read may have another
+    /// build id then.
     pub fn check_unchanged(&self) -> Result<(), ElfError> {
-        let failed = |source| ElfError::Read { what: "a debug file".to_owned(), offset: 0, len: 0, source };
-        match FileStat::of(&self.file).map_err(failed)? == self.stat {
+        match FileStat::of(&self.file).map_err(|source| self.read_error(source))? == self.stat {
             true => Ok(()),
-            false => Err(ElfError::malformed("a debug file", CHANGED)),
+            false => Err(ElfError::malformed(self.path.display().to_string(), CHANGED)),
         }
+    }
+
+    /// Parses the file.
+    ///
+    /// # Errors
+    /// Those of [`ElfFile::parse`].
+    pub fn parse(&self) -> Result<ElfFile<RegularFile<'_>>, ElfError> {
+        ElfFile::parse(RegularFile::new(&self.file).map_err(|source| self.read_error(source))?)
+    }
+
+    /// Returns the error of a system call on the file.
+    pub(crate) fn read_error(&self, source: io::Error) -> ElfError {
+        ElfError::Read { what: self.path.display().to_string(), offset: 0, len: 0, source }
     }
 }
 
-/// `.gnu_debuglink`: the name of a debug file and the CRC-32 (that of zlib) of its contents.
+/// The contents of `.gnu_debuglink`: the name of a debug file and the CRC-32 (that of zlib) of its
+/// contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct DebugLink {
     name: String,
@@ -78,26 +94,26 @@ struct DebugLink {
 }
 
 impl DebugFileLocator {
-    /// The places in the process's root alone, if that is there and isn't the host's.
+    /// Returns the places in the process's root alone, if that is there and isn't the host's.
     pub(crate) fn of_container(&self) -> Option<Self> {
         let root = self.process_root.clone().filter(|root| is_another(root))?;
         Some(Self { process_root: Some(root), ..Self::default() })
     }
 
-    /// Those that name a file with this key: the process's own root only if it has a debug file for
-    /// it. The key of all others is shared with processes of other roots.
+    /// Returns the places that may name a file with this key: the process's own root only if it has
+    /// a debug file for it. The key of all others is shared with processes of other roots.
     pub(crate) fn for_key(&self, key: &FileKey) -> Self {
         let is_own = key.debug.is_some() || self.process_root.as_deref().is_some_and(is_hosts);
         Self { process_root: self.process_root.clone().filter(|_| is_own), ..self.clone() }
     }
 
-    /// The debug file of `file`, which was mapped from `path` as its process sees it.
+    /// Returns the debug file of `file`, which was mapped from `path` as its process sees it.
     pub fn find<S: ByteSource>(&self, file: &ElfFile<S>, path: &Path) -> Option<DebugFile> {
         let by_id = file.build_id().and_then(|id| self.by_build_id(id));
         by_id.or_else(|| self.by_link(file, path))
     }
 
-    /// The debug file with this build id.
+    /// Returns the debug file with this build id.
     pub fn by_build_id(&self, id: BuildId) -> Option<DebugFile> {
         let hex = id.to_string();
         let (first, rest) = hex.split_at_checked(2)?;
@@ -130,8 +146,8 @@ impl DebugFileLocator {
         .find_map(|candidate| self.below_roots(candidate, fits))
     }
 
-    /// The file of shared DWARF (`dwz`) that a debug file refers to by path and build id. `place`:
-    /// where the debug file is, as whoever has its root sees it.
+    /// Returns the file of shared DWARF (`dwz`) that a debug file refers to by path and build id.
+    /// `place` is the debug file's path in its own root.
     pub fn supplementary<S: ByteSource>(&self, debug: &ElfFile<S>, place: &Path) -> Option<DebugFile> {
         let (name, id) = alternate_link(debug).ok()??;
         let fits = |other: &ElfFile<RegularFile<'_>>| other.build_id() == Some(id);
@@ -161,7 +177,7 @@ fn is_another(root: &Path) -> bool {
     identity(root).is_some_and(|root| Some(root) != identity(Path::new("/")))
 }
 
-/// Device and inode.
+/// Returns device and inode of a root.
 fn identity(root: &Path) -> Option<(u64, u64)> {
     let root = root.metadata().ok()?;
     Some((root.dev(), root.ino()))
@@ -199,7 +215,8 @@ fn open_checked(
     Some(DebugFile { file, stat, path, place: Path::new("/").join(relative), is_of_host })
 }
 
-/// Layout: the name, a zero byte, padding to 4 bytes, the CRC (gdb manual, "Separate Debug Files").
+/// Parses `.gnu_debuglink`: the name, a zero byte, padding to 4 bytes, the CRC (gdb manual,
+/// "Separate Debug Files").
 fn debug_link<S: ByteSource>(file: &ElfFile<S>) -> Result<Option<DebugLink>, ElfError> {
     let Some(section) = file.section(".gnu_debuglink") else { return Ok(None) };
     let bytes = file.read(section, MAX_LINK)?;
@@ -216,8 +233,8 @@ fn parse_debug_link(bytes: &[u8]) -> Option<DebugLink> {
     is_name.then(|| DebugLink { name: name.to_owned(), crc })
 }
 
-/// Layout: the path, a zero byte, the build id (DWARF 5 has the same as `.debug_sup`, which nobody
-/// writes yet).
+/// Parses `.gnu_debugaltlink`: the path, a zero byte, the build id (DWARF 5 has the same as
+/// `.debug_sup`, which no tool writes yet).
 fn alternate_link<S: ByteSource>(file: &ElfFile<S>) -> Result<Option<(PathBuf, BuildId)>, ElfError> {
     let Some(section) = file.section(".gnu_debugaltlink") else { return Ok(None) };
     let bytes = file.read(section, MAX_LINK)?;
@@ -229,7 +246,7 @@ fn alternate_link<S: ByteSource>(file: &ElfFile<S>) -> Result<Option<(PathBuf, B
     Ok(parse())
 }
 
-/// `None` if it can't be read or is too large.
+/// Computes a file's CRC-32; `None` if it can't be read or is too large.
 fn crc_of(source: &impl ByteSource) -> Option<u32> {
     const PIECE: u64 = 1 << 20;
     let size = source.size();

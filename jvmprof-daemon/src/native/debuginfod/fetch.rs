@@ -14,19 +14,19 @@ use crate::native::elf::{ElfError, ElfFile};
 use crate::native::http_client;
 use crate::types::BuildId;
 
-/// Why a debug file can't be had now.
+/// Error of fetching a debug file; a later attempt may succeed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FetchError {
-    #[error("asking {url}: {source}")]
+    #[error("requesting {url}: {source}")]
     Request { url: Arc<str>, source: Box<ureq::Error> },
-    #[error("{url} has {size} bytes, more than the limit of {limit}")]
+    #[error("fetching {url}: it has {size} bytes, more than the limit of {limit}")]
     TooLarge { url: Arc<str>, size: u64, limit: u64 },
     #[error("storing {url}: {source}")]
     Store { url: Arc<str>, source: io::Error },
-    #[error("what {url} sent can't be used: {source}")]
+    #[error("checking the file from {url}: {source}")]
     Elf { url: Arc<str>, source: ElfError },
-    #[error("what {url} sent has another build id")]
+    #[error("checking the file from {url}: it has another build id")]
     OtherBuild { url: Arc<str> },
 }
 
@@ -43,10 +43,10 @@ impl Fetcher {
         Self { urls: options.urls, agent, directory }
     }
 
-    /// Gives the file's size; `None` if no server has it.
+    /// Fetches a file and returns its size; `None` if no server has it.
     ///
     /// # Errors
-    /// The last server's, if none has it and some couldn't tell.
+    /// The last server's error, if none has the file and some failed.
     pub(super) fn fetch(&self, id: BuildId) -> Result<Option<u64>, FetchError> {
         let mut failure = None;
         for server in &self.urls {
@@ -90,7 +90,7 @@ impl Fetcher {
     }
 }
 
-/// The URL for messages, without a password that it may have.
+/// Formats the URL for messages, without a password that it may have.
 fn shown(url: &Url) -> Arc<str> {
     let mut shown = url.clone();
     // Only URLs without a host can't have one.
@@ -98,7 +98,7 @@ fn shown(url: &Url) -> Arc<str> {
     shown.as_str().into()
 }
 
-/// Copies up to `limit` bytes and one more, which tells that there are too many.
+/// Copies up to `limit` bytes and one more, which shows that there are too many.
 fn copy(body: &mut impl Read, file: &mut File, limit: u64) -> io::Result<u64> {
     let size = io::copy(&mut body.take(limit.saturating_add(1)), file)?;
     file.flush()?;

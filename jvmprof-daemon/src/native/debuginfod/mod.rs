@@ -1,7 +1,8 @@
-//! Debug files from debuginfod servers, fetched in the background and kept on disk.
+//! Debug files from debuginfod servers, fetched in the background and cached on disk.
 //!
-//! Nothing waits for a server: whoever wants a debug file asks, goes on without it, and is told
-//! when it has come. The protocol is `GET URL/buildid/HEX/debuginfo` (elfutils, debuginfod(8)).
+//! Nothing waits for a server: a caller requests a debug file, goes on without it, and takes the
+//! finished ones later ([`Debuginfod::take_fetched`]). The protocol is `GET
+//! URL/buildid/HEX/debuginfo` (elfutils, debuginfod(8)).
 
 mod fetch;
 
@@ -23,34 +24,34 @@ use crate::types::BuildId;
 pub use fetch::FetchError;
 use fetch::Fetcher;
 
-/// Files that are fetched at the same time.
+/// Maximum number of files that are fetched at the same time.
 const WORKERS: usize = 2;
-/// Build ids that wait for a worker.
+/// Maximum number of build ids that wait for a worker.
 const MAX_WAITING: usize = 1024;
-/// Build ids that are remembered.
+/// Maximum number of build ids whose retry time is kept.
 const MAX_REMEMBERED: u64 = 16_384;
 
-/// Which servers to ask, and what that may cost.
+/// Servers and their limits.
 #[derive(Clone, Debug)]
 pub struct DebuginfodOptions {
-    /// Asked one after the other until one has the file.
+    /// Servers, tried one after the other until one has the file.
     pub urls: Vec<Url>,
     /// The folder in which files are kept: `BUILDID.debug`.
     pub directory: PathBuf,
-    /// Disk space for them, in bytes; the least recently fetched leave first. One file may take
-    /// half of it.
+    /// Disk space for them, in bytes; the least recently fetched are evicted first. One file may
+    /// take half of it.
     pub limit_bytes: u64,
-    /// The longest time that one request may take.
+    /// Time limit of one request.
     pub timeout: Duration,
-    /// The longest time in which a server may send nothing.
+    /// Time limit between two parts of a server's answer.
     pub stall_timeout: Duration,
-    /// The time in which a build id that no server has isn't asked for again; after other errors,
-    /// and for a file that had to leave, it is a tenth of it.
+    /// Time until a build id that no server has is requested again; after other errors, and for an
+    /// evicted file, it is a tenth of it.
     pub retry_after: Duration,
 }
 
 impl DebuginfodOptions {
-    /// The defaults.
+    /// Returns the defaults.
     pub fn new(urls: Vec<Url>, directory: PathBuf) -> Self {
         Self {
             urls,
@@ -63,10 +64,10 @@ impl DebuginfodOptions {
     }
 }
 
-/// Why debug files can't be fetched at all.
+/// Error of starting to fetch debug files.
 #[derive(Debug, thiserror::Error)]
 pub enum DebuginfodError {
-    #[error("making {} for debug files: {source}", path.display())]
+    #[error("creating the folder {} for debug files: {source}", path.display())]
     Directory { path: PathBuf, source: io::Error },
     #[error("starting a thread that fetches debug files: {0}")]
     Thread(io::Error),
@@ -75,9 +76,9 @@ pub enum DebuginfodError {
 /// The state of a requested debug file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FetchState {
-    /// It is being fetched, or will be: [`Debuginfod::take_fetched`] will tell if it comes.
+    /// The file is being fetched, or will be: [`Debuginfod::take_fetched`] returns it if it comes.
     Pending,
-    /// No server has it, it came already, or too many others are waited for.
+    /// No server has it, it came already, or too many others are pending.
     Unavailable,
 }
 
@@ -91,11 +92,11 @@ pub struct DebuginfodCounts {
     pub missing: u64,
     /// Files that were refused, and servers that failed.
     pub failed: u64,
-    /// Build ids that weren't asked for because too many waited.
+    /// Build ids that weren't requested because too many others waited.
     pub turned_away: u64,
 }
 
-/// See the module's documentation. Its threads end with it, once what they are at is done.
+/// Client of debuginfod servers, with its threads. They end with it, after their current request.
 #[derive(Debug)]
 pub struct Debuginfod {
     queue: SyncSender<BuildId>,
@@ -111,20 +112,20 @@ struct DebuginfodState {
     counts: FetchCounters,
 }
 
-/// The times until which a build id isn't requested again.
+/// Times until which a build id isn't requested again.
 #[derive(Clone, Copy, Debug)]
 struct RetryTimes {
-    /// It isn't asked for again until then.
+    /// Time of the next request.
     until: Instant,
-    /// And no longer than until then if it came, but isn't there any more.
+    /// Upper bound of [`Self::until`] for a file that came, but isn't there any more.
     until_if_gone: Instant,
 }
 
 #[derive(Debug, Default)]
 struct PendingFetches {
-    /// In the queue, being fetched, or arrived.
+    /// Build ids in the queue, being fetched, or arrived.
     wanted: HashSet<BuildId>,
-    /// Those that have come and that [`Debuginfod::take_fetched`] hasn't given yet.
+    /// Build ids whose files have come and that [`Debuginfod::take_fetched`] hasn't returned yet.
     arrived: Vec<BuildId>,
 }
 
@@ -139,7 +140,7 @@ struct FetchCounters {
 }
 
 impl Debuginfod {
-    /// Makes the directory and starts the threads.
+    /// Creates the directory and starts the threads.
     ///
     /// # Errors
     /// See [`DebuginfodError`].
@@ -169,12 +170,12 @@ impl Debuginfod {
         Ok(Self { queue, shared })
     }
 
-    /// The folder in which files are kept.
+    /// Returns the folder in which files are kept.
     pub fn directory(&self) -> &Path {
         &self.shared.directory
     }
 
-    /// Asks for the debug file of a build id. Never blocks on a server.
+    /// Requests the debug file of a build id. Never blocks on a server.
     pub fn request(&self, id: BuildId) -> FetchState {
         let shared = &self.shared;
         let mut pending = shared.lock();
@@ -193,8 +194,8 @@ impl Debuginfod {
         FetchState::Pending
     }
 
-    /// The build ids whose files have come since the last call. Up to this call they are on their
-    /// way.
+    /// Returns the build ids whose files have come since the last call. Until this call they are
+    /// pending.
     pub fn take_fetched(&self) -> Vec<BuildId> {
         let mut pending = self.shared.lock();
         let arrived = std::mem::take(&mut pending.arrived);
@@ -202,7 +203,7 @@ impl Debuginfod {
         arrived
     }
 
-    /// Returns true if everything has come that will.
+    /// Returns true if no request is pending.
     pub fn is_idle(&self) -> bool {
         let pending = self.shared.lock();
         pending.wanted.len() == pending.arrived.len()
@@ -252,7 +253,7 @@ impl DebuginfodState {
         }
     }
 
-    /// Counts and logs; gives how long not to ask again.
+    /// Counts and logs a result; returns the time until the next request.
     fn count_and_log(&self, id: BuildId, result: Result<Option<u64>, FetchError>) -> Duration {
         match result {
             Ok(Some(bytes)) => {

@@ -1,9 +1,10 @@
-//! What addr2line makes of DWARF, found out before it does.
+//! Estimate of the memory that addr2line takes for DWARF, before it takes it.
 //!
-//! addr2line trusts what it reads: it calls itself once for each level of inlined functions, and
-//! makes a row of 24 bytes of one byte of a line program. A file may also refer to the same bytes
-//! from everywhere. So its units are walked here in the same order, without keeping anything, and
-//! what addr2line would keep of each is counted. It does so once a unit's code is asked for.
+//! addr2line trusts its input: it recurses once for each level of inlined functions, and builds a
+//! row of 24 bytes from one byte of a line program. A file may also refer to the same bytes from
+//! everywhere. So its units are walked here in the same order, without keeping anything, and the
+//! bytes that addr2line would keep of each are counted. It allocates them once a unit's code is
+//! looked up.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -15,8 +16,8 @@ use gimli::{AttributeValue, Dwarf, IncompleteLineProgram, Reader as _, Section a
 use super::DwarfReader;
 use crate::native::elf::ElfError;
 
-/// Deepest entry that is believed: a level is a call of addr2line's. Heavily inlined Rust has some
-/// hundred.
+/// Deepest entry that is accepted: each level is a recursion of addr2line's. Heavily inlined Rust
+/// has some hundred.
 const MAX_DEPTH: usize = 512;
 /// Attributes, ranges, and bytes of line programs and of their files' names that are read, for each
 /// byte of the sections: there are more only if the same ones are read again and again.
@@ -33,24 +34,24 @@ const RANGE_BYTES: u64 = 32;
 const ROW_BYTES: u64 = 24;
 const FILE_BYTES: u64 = 160;
 
-/// The units of a file.
+/// Units of a file.
 pub(super) struct Units {
-    /// Which unit has code where; some have it twice.
+    /// Ranges of code with their unit; some code is in two.
     ranges: Vec<(Range<u64>, u32)>,
-    /// Bytes that are made of each when it is first used; 0 from then on.
+    /// Bytes that each unit takes when it is first used; 0 from then on.
     made: Vec<u64>,
-    /// Bytes that are made of all of them at once.
+    /// Bytes that all units take at once.
     pub(super) first_bytes: u64,
     used_bytes: u64,
 }
 
 impl Units {
-    /// Looks at the units of `dwarf` and of the file that it shares with others. `limit`: bytes
-    /// that may be made of them at once.
+    /// Walks the units of `dwarf` and of the file that it shares with others. `limit` is that of
+    /// the bytes that they take at once.
     ///
     /// # Errors
-    /// [`ElfError::TooDeep`], and [`ElfError::TooLarge`] above `limit`, or where looking takes too
-    /// long. What is malformed ends its unit, as it does in addr2line.
+    /// [`ElfError::TooDeep`], and [`ElfError::TooLarge`] above `limit`, or where the walk takes too
+    /// long. A malformed part ends its unit, as it does in addr2line.
     pub(super) fn check(dwarf: &mut Dwarf<DwarfReader>, limit: u64) -> Result<Self, ElfError> {
         let bytes = |dwarf: &Dwarf<DwarfReader>| {
             let info = dwarf.debug_info.reader().len() + dwarf.debug_abbrev.reader().len();
@@ -74,15 +75,15 @@ impl Units {
         Ok(check.units)
     }
 
-    /// The bytes that are made of all units, without [`Self::first_bytes`].
+    /// Returns the bytes that all units take in the end, without [`Self::first_bytes`].
     pub(super) fn all_bytes(&self) -> u64 {
         self.made.iter().fold(0, |sum, made| sum.saturating_add(*made))
     }
 
-    /// The units that have code at `address` are used from now on.
+    /// Marks the units with code at `address` as used.
     ///
     /// # Errors
-    /// [`ElfError::TooLarge`] if more than `limit` bytes would be made of all that are.
+    /// [`ElfError::TooLarge`] if all used units would take more than `limit` bytes.
     pub(super) fn start_use(&mut self, address: u64, limit: u64) -> Result<(), ElfError> {
         for (range, unit) in &self.ranges {
             if !range.contains(&address) {
@@ -104,7 +105,7 @@ impl Units {
 }
 
 struct Check {
-    /// Bytes that are made at once.
+    /// Bytes that are allocated at once.
     bytes: Count,
     work: Count,
     units: Units,
@@ -153,7 +154,7 @@ impl Check {
         Ok(())
     }
 
-    /// `has_code`: functions and lines are looked for in them.
+    /// Walks all units. `has_code`: addr2line searches them for functions and lines.
     fn all(&mut self, dwarf: &Dwarf<DwarfReader>, has_code: bool) -> Result<(), ElfError> {
         let mut numbers = HashMap::new();
         let mut headers = dwarf.units();
@@ -181,7 +182,7 @@ impl Check {
             };
             let mut ranges = self.unit_ranges(dwarf, &unit)?;
             if ranges.is_empty() {
-                // addr2line looks into the lines for them.
+                // addr2line reads the lines for them.
                 self.bytes.add(lines.made)?;
                 ranges = lines.sequences;
             } else {
@@ -190,7 +191,7 @@ impl Check {
             self.units.made.push(made);
             ranges.into_iter().try_for_each(|range| self.keep(range, number))?;
         }
-        // Units may be said elsewhere to have more code.
+        // Other sections may give units more code.
         let mut sets = dwarf.debug_aranges.headers();
         while let Ok(Some(set)) = sets.next() {
             let Some(number) = numbers.get(&set.debug_info_offset()).filter(|_| has_code) else { continue };
@@ -211,7 +212,7 @@ impl Check {
         Ok(())
     }
 
-    /// The ranges where a unit says that it has code; everywhere if that can't be read.
+    /// Returns the ranges of a unit's code; everything if they can't be read.
     fn unit_ranges(
         &mut self,
         dwarf: &Dwarf<DwarfReader>,
@@ -231,7 +232,7 @@ impl Check {
         }
     }
 
-    /// Gives the bytes that are made of a unit's functions.
+    /// Returns the bytes that a unit's functions take.
     fn entries(&mut self, dwarf: &Dwarf<DwarfReader>, unit: &Unit<DwarfReader>) -> Result<u64, ElfError> {
         let mut made = 0;
         let Ok(mut entries) = unit.entries_raw(None) else { return Ok(made) };
@@ -312,15 +313,15 @@ impl Check {
     }
 }
 
-/// A unit's lines: bytes that are made of them, and where they are.
+/// A unit's lines: bytes that they take, and their ranges.
 #[derive(Default)]
 struct Lines {
     made: u64,
     sequences: Vec<Range<u64>>,
 }
 
-/// Skips one abbreviation and gives its number of attributes; `None` at the end of its table (DWARF
-/// 5, 7.5.3), and where that is malformed.
+/// Skips one abbreviation and returns its number of attributes; `None` at the end of its table
+/// (DWARF 5, 7.5.3), and where that is malformed.
 fn abbreviation(table: &mut DwarfReader) -> Option<u64> {
     let code = table.read_uleb128().ok().filter(|code| *code != 0);
     code.and_then(|_| table.skip_leb128().and_then(|()| table.read_u8()).ok())?;

@@ -1,8 +1,8 @@
-//! Inlined functions and lines, as DWARF tells them.
+//! Inlined functions and lines from DWARF.
 //!
-//! DWARF is large: the sections of a JVM take some hundred megabytes. So it is only read when that
-//! was asked for, within a limit of memory of its own, and what was found for an address is
-//! remembered elsewhere.
+//! DWARF is large: the sections of a JVM take some hundred megabytes. So it is read only if lines
+//! are enabled, within a limit of memory of its own, and results for addresses are cached
+//! elsewhere.
 
 mod memory_estimate;
 
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use addr2line::{Context, LookupResult};
 use gimli::{Dwarf, EndianArcSlice, LittleEndian, SectionId};
 
-use crate::native::byte_source::{ByteSource, RegularFile};
+use crate::native::byte_source::ByteSource;
 use crate::native::debug_files::DebugFileLocator;
 use crate::native::elf::{ElfError, ElfFile};
 use crate::native::symbols::demangle::demangle;
@@ -21,33 +21,33 @@ use memory_estimate::Units;
 
 /// Most inlined functions at one address.
 const MAX_INLINED: usize = 128;
-/// Section bytes that always count: what is made of units may take twice the sections' bytes, or
-/// twice these: real ones take as many at most.
+/// Section bytes that always count: the parsed units may take twice the sections' bytes, or twice
+/// these; real ones take as many at most.
 const SOME_SECTIONS: u64 = 1 << 20;
-/// Longest name or path that is believed, in bytes.
+/// Longest name or path that is accepted, in bytes.
 const MAX_TEXT: usize = 64 << 10;
 
 /// A function at one place of its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceLine {
-    /// As the linker would call it, else as the source does; `None` if DWARF doesn't tell.
+    /// Linker's name, else the source's; `None` if DWARF has none.
     pub raw_name: Option<Arc<str>>,
-    /// For people, if that differs.
+    /// Demangled name, if it differs.
     pub name: Option<Arc<str>>,
     pub file: Option<Arc<str>>,
-    /// 1-based; 0 if unknown.
+    /// Line, 1-based; 0 if unknown.
     pub line: u32,
 }
 
 type DwarfReader = EndianArcSlice<LittleEndian>;
 
-/// The DWARF of one file.
+/// DWARF of one file.
 pub struct DwarfLineTable {
-    /// It reads units when they are first asked for, into cells that only one thread may fill.
+    /// addr2line's state. It parses units on first use, into cells that only one thread may fill.
     context: Mutex<(Context<DwarfReader>, Units)>,
-    /// Bytes that may be made of units, once they are asked for.
+    /// Limit of the bytes that parsed units take.
     made_limit: u64,
-    /// Bytes of the sections, and of what is made of them in time.
+    /// Bytes of the sections, and of the units that will be parsed.
     bytes: u64,
 }
 
@@ -58,9 +58,9 @@ impl std::fmt::Debug for DwarfLineTable {
 }
 
 impl DwarfLineTable {
-    /// The DWARF of `file`, which was mapped from `path` as its process sees it, or of its debug
-    /// file; `None` if there is none. `limit`: bytes that its sections may take, and as many again
-    /// what is made of them.
+    /// Loads the DWARF of `file`, which was mapped from `path` as its process sees it, or of its
+    /// debug file; `None` if there is none. `limit` is that of its sections' bytes; the parsed
+    /// units may take as many again.
     ///
     /// # Errors
     /// [`ElfError`] where sections can't be read, or are no DWARF; [`ElfError::TooLarge`] above the
@@ -75,8 +75,7 @@ impl DwarfLineTable {
             return Self::of_sections(file, path, places, limit).map(Some);
         }
         let Some(debug) = places.find(file, path) else { return Ok(None) };
-        let failed = |source| ElfError::Read { what: "a debug file".to_owned(), offset: 0, len: 0, source };
-        let parsed = ElfFile::parse(RegularFile::new(&debug.file).map_err(failed)?)?;
+        let parsed = debug.parse()?;
         if !has_dwarf(&parsed) {
             return Ok(None);
         }
@@ -94,8 +93,7 @@ impl DwarfLineTable {
         let mut left = limit;
         let mut dwarf = Dwarf::load(|id| read_section(file, id, &mut left))?;
         if let Some(supplementary) = places.supplementary(file, path) {
-            let failed = |source| ElfError::Read { what: "a dwz file".to_owned(), offset: 0, len: 0, source };
-            let parsed = ElfFile::parse(RegularFile::new(&supplementary.file).map_err(failed)?)?;
+            let parsed = supplementary.parse()?;
             dwarf.load_sup(|id| read_section(&parsed, id, &mut left))?;
             supplementary.check_unchanged()?;
         }
@@ -107,12 +105,12 @@ impl DwarfLineTable {
         Ok(Self { context: Mutex::new((context, units)), made_limit, bytes })
     }
 
-    /// The functions at `address`, innermost first: inlined ones, then the one that has the code.
-    /// Empty where DWARF has nothing.
+    /// Returns the functions at `address`, innermost first: inlined ones, then the one that has the
+    /// code. Empty where DWARF has nothing.
     ///
     /// # Errors
-    /// [`ElfError::Dwarf`] where it is malformed; [`ElfError::TooLarge`] where more would be made
-    /// of it than its size lets expect.
+    /// [`ElfError::Dwarf`] where it is malformed; [`ElfError::TooLarge`] where its units would take
+    /// more than their size justifies.
     pub fn find(&self, address: Svma) -> Result<Vec<SourceLine>, ElfError> {
         // addr2line counts on from it.
         if address.0 == u64::MAX {
@@ -150,7 +148,7 @@ impl DwarfLineTable {
         Ok(lines)
     }
 
-    /// Bytes of memory held at most: the sections, and what is made of them in time.
+    /// Returns an upper bound of the memory in bytes: the sections, and the parsed units.
     pub fn size_bytes(&self) -> usize {
         usize::try_from(self.bytes).unwrap_or(usize::MAX)
     }
@@ -160,7 +158,7 @@ pub(crate) fn has_dwarf<S: ByteSource>(file: &ElfFile<S>) -> bool {
     file.section(".debug_info").is_some() && file.section(".debug_abbrev").is_some()
 }
 
-/// An empty section where the file has none or addresses don't need it.
+/// Reads a section; it is empty where the file has none or addresses don't need it.
 fn read_section<S: ByteSource>(
     file: &ElfFile<S>,
     id: SectionId,

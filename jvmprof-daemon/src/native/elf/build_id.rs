@@ -1,4 +1,4 @@
-//! GNU build ids: the note that names the contents of a file.
+//! GNU build ids: the note that identifies the contents of a file.
 
 use object::LittleEndian as Le;
 use object::elf::{self, ProgramHeader64};
@@ -11,12 +11,12 @@ use crate::types::BuildId;
 /// more than a page.
 const MAX_NOTES: u64 = 64 << 10;
 
-/// Type of the note in which Go's linker says what it built, under the name "Go" (go
+/// Type of the note with Go's own build id, under the name "Go" (go
 /// src/cmd/link/internal/ld/elf.go, `ELF_NOTE_GOBUILDID_TAG`).
 const GO_BUILD_ID: u32 = 4;
 
-/// The build id in the contents of a note section or segment (`.note.gnu.build-id`, `PT_NOTE`,
-/// `/sys/kernel/notes`); `None` if there is none or the notes are malformed before it.
+/// Returns the build id in the contents of a note section or segment (`.note.gnu.build-id`,
+/// `PT_NOTE`, `/sys/kernel/notes`); `None` if there is none or the notes are malformed before it.
 pub fn from_note_bytes(notes: &[u8], align: u64) -> Option<BuildId> {
     let is_build_id = |note: &Note<'_>| note.kind == elf::NT_GNU_BUILD_ID.0 && note.name == b"GNU\0";
     BuildId::new(Notes { rest: notes, align }.find(is_build_id)?.desc)
@@ -28,11 +28,11 @@ struct Note<'a> {
     desc: &'a [u8],
 }
 
-/// The notes of a section or segment, up to the first malformed one.
+/// Notes of a section or segment, up to the first malformed one.
 ///
 /// Layout: gABI "Note Section": `namesz`, `descsz`, `type` (32 bits each), then name and
 /// descriptor, each padded to 4 bytes. Segments aligned to 8 (`.note.gnu.property`) pad to 8;
-/// `align` says which, values other than 8 mean 4.
+/// `align` decides, values other than 8 mean 4.
 struct Notes<'a> {
     rest: &'a [u8],
     align: u64,
@@ -61,7 +61,7 @@ impl<'a> Iterator for Notes<'a> {
 /// there: a missing build id is ordinary (static binaries), and no reason to reject the file.
 pub(crate) struct FileNotes {
     pub(crate) build_id: Option<BuildId>,
-    /// Go's linker made it.
+    /// True if Go's linker made the file.
     pub(crate) is_go: bool,
 }
 

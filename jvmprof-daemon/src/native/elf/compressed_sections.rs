@@ -1,6 +1,6 @@
-//! Compressed data of files that others wrote, expanded within limits.
+//! Compressed data of untrusted files, expanded within limits.
 //!
-//! What a header says of the size is only a claim: memory grows with what really comes out, and
+//! The size in a header is only a claim: memory grows with the bytes that really come out, and
 //! never above the limit.
 
 use std::io::Read;
@@ -13,8 +13,8 @@ use ruzstd::decoding::StreamingDecoder;
 
 use crate::native::elf::ElfError;
 
-/// Memory that xz may take beside its output, in KiB. What packages' debug information is made
-/// with, `xz` without a level, asks for 9 MiB.
+/// Memory that xz may take beside its output, in KiB. Packages' debug information is compressed by
+/// `xz` without a level, which needs 9 MiB.
 const XZ_MEMORY_KIB: u32 = 20 << 10;
 /// Largest window of zstd, in bytes: that of its highest level without `--long`.
 const ZSTD_WINDOW: u64 = 8 << 20;
@@ -55,7 +55,7 @@ pub(crate) fn section(name: &str, mut bytes: impl Read, limit: u64) -> Result<Ve
 /// [`ElfError::TooLarge`] if more than `limit` bytes come out, [`ElfError::Malformed`] for data
 /// that can't be expanded.
 pub(crate) fn xz(name: &str, bytes: impl Read, limit: u64) -> Result<Vec<u8>, ElfError> {
-    // One more than allowed, to tell a full buffer from an end.
+    // One more than allowed, to distinguish a full buffer from an end.
     let expanded = read_up_to(XzReader::new_mem_limit(bytes, true, XZ_MEMORY_KIB), limit.saturating_add(1));
     let expanded = expanded.ok_or_else(|| ElfError::malformed(name, "its xz data can't be expanded"))?;
     if expanded.len() as u64 > limit {

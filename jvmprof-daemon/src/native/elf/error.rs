@@ -2,30 +2,30 @@
 
 use std::io;
 
-/// Why an ELF file, or a part of it, can't be used.
+/// Error of reading an ELF file, or a part of it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ElfError {
     #[error("reading {what} ({len} bytes at file offset {offset:#x}): {source}")]
     Read { what: String, offset: u64, len: u64, source: io::Error },
-    #[error("not an ELF file")]
+    #[error("parsing the ELF header: not an ELF file")]
     NotElf,
-    #[error("an ELF file for {found}, but only 64-bit little-endian x86-64 is profiled")]
+    #[error("parsing the ELF header: a file for {found}, but only 64-bit little-endian x86-64 is profiled")]
     Foreign { found: String },
-    #[error("an ELF file of type {0}: neither an executable nor a shared object")]
+    #[error("parsing the ELF header: the type {0} is neither an executable nor a shared object")]
     NotLoadable(u16),
-    #[error("{what} has {size} bytes, more than the limit of {limit}")]
+    #[error("reading {what}: it has {size} bytes, more than the limit of {limit}")]
     TooLarge { what: String, size: u64, limit: u64 },
-    #[error("{what}: {why}")]
+    #[error("parsing {what}: {why}")]
     Malformed { what: String, why: &'static str },
     #[error("reading DWARF: {0}")]
     Dwarf(gimli::Error),
-    #[error("DWARF whose entries are nested in more than {limit} levels")]
+    #[error("reading DWARF: its entries are nested in more than {limit} levels")]
     TooDeep { limit: usize },
 }
 
 impl ElfError {
-    /// A short word for counters: which kind of error this is.
+    /// Returns the kind of error, as a short word for counters.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Read { .. } => "read",

@@ -1,7 +1,7 @@
-//! ELF files of the kind this profiler samples: 64-bit, little-endian, x86-64.
+//! ELF files of the kind that this profiler samples: 64-bit, little-endian, x86-64.
 //!
-//! Headers are read when a file is parsed, sections only when asked for, each with a limit in
-//! bytes. Layouts are those of the System V gABI, chapters 4 and 5 (glibc's `elf.h` has the same).
+//! Headers are read when a file is parsed, sections on demand, each with a limit in bytes. Layouts
+//! are those of the System V gABI, chapters 4 and 5 (glibc's `elf.h` has the same).
 
 pub mod build_id;
 pub(crate) mod compressed_sections;
@@ -33,16 +33,16 @@ const MAX_SECTION_NAME: usize = 256;
 /// Bytes of a section that are read at once where it is read in order.
 const STREAM_BYTES: usize = 64 << 10;
 
-/// Largest section of notes in which a build id is looked for, in bytes, and how many of them.
+/// Limits of the search for a build id: largest section of notes in bytes, and number of sections.
 pub(crate) const MAX_NOTES: u64 = 16 << 10;
 const MAX_NOTE_SECTIONS: usize = 16;
 
 /// The file's type (`e_type`), which decides at which addresses the loader maps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ElfKind {
-    /// `ET_EXEC`: mapped where it says, runtime addresses are stated addresses.
+    /// An executable (`ET_EXEC`): runtime addresses are stated addresses.
     Executable,
-    /// `ET_DYN`: shared object or position-independent executable, mapped anywhere.
+    /// A shared object or position-independent executable (`ET_DYN`), mapped anywhere.
     Dynamic,
 }
 
@@ -51,13 +51,13 @@ pub enum ElfKind {
 pub struct LoadSegment {
     /// The start of its bytes in the file (`p_offset`).
     pub offset: FileOffset,
-    /// Its address as the file states it (`p_vaddr`).
+    /// Address as the file states it (`p_vaddr`).
     pub address: Svma,
     /// Bytes that come from the file (`p_filesz`).
     pub file_size: u64,
     /// Bytes in memory (`p_memsz`), zero-filled behind `file_size`.
     pub memory_size: u64,
-    /// `PF_X`.
+    /// True with `PF_X`.
     pub executable: bool,
 }
 
@@ -67,7 +67,7 @@ impl LoadSegment {
         self.address.0.checked_add(inside).map(Svma)
     }
 
-    /// As [`Self::svma_of`], for what lies before the segment in its first page: that is mapped
+    /// Returns [`Self::svma_of`] for bytes before the segment in its first page, which is mapped
     /// with it.
     fn svma_before(&self, offset: FileOffset) -> Option<Svma> {
         let before = self.offset.0.checked_sub(offset.0).filter(|before| *before <= self.offset.0 % PAGE)?;
@@ -82,17 +82,18 @@ const PAGE: u64 = 4096;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ElfHeader {
     pub kind: ElfKind,
-    /// `e_entry`: `_start` of an executable, zero in most shared objects.
+    /// Entry point (`e_entry`): `_start` of an executable, zero in most shared objects.
     pub entry: Svma,
-    /// In the file's order.
+    /// Segments in the file's order.
     pub segments: Box<[LoadSegment]>,
     pub build_id: Option<BuildId>,
-    /// Go's linker made it.
+    /// True if Go's linker made the file.
     pub is_go: bool,
 }
 
 impl ElfHeader {
-    /// The stated address of the code at `offset` in the file; `None` if no segment holds it.
+    /// Returns the stated address of the code at `offset` in the file; `None` if no segment
+    /// contains it.
     ///
     /// The offset of a runtime address is `avma - mapping.start + mapping.offset`. Segments may
     /// share a page of the file, and are then both mapped with it; code belongs to the executable
@@ -114,20 +115,20 @@ pub struct Section {
     pub offset: FileOffset,
     /// Bytes in memory; in the file too, unless `no_bits`.
     pub size: u64,
-    /// `SHF_EXECINSTR`.
+    /// True with `SHF_EXECINSTR`.
     pub executable: bool,
-    /// `SHT_NOBITS`: the file doesn't hold its bytes (`.bss`; everything loadable in a separate
-    /// debug file).
+    /// True with `SHT_NOBITS`: the file doesn't hold its bytes (`.bss`; everything loadable in a
+    /// separate debug file).
     pub no_bits: bool,
     compressed: bool,
-    /// `sh_type`, a `SHT_*` value.
+    /// Type (`sh_type`), a `SHT_*` value.
     pub kind: u32,
-    /// `sh_link`: for symbol tables the index of their string table.
+    /// Value of `sh_link`: for symbol tables the index of their string table.
     pub link: u32,
 }
 
 impl Section {
-    /// `SHF_COMPRESSED`.
+    /// Returns whether the section has `SHF_COMPRESSED`.
     pub(crate) fn is_compressed(&self) -> bool {
         self.compressed
     }
@@ -154,7 +155,7 @@ impl<S: ByteSource> ElfFile<S> {
         Ok(Self { source, header, sections })
     }
 
-    /// The source that the file is read from.
+    /// Returns the source that the file is read from.
     pub fn source(&self) -> &S {
         &self.source
     }
@@ -163,8 +164,8 @@ impl<S: ByteSource> ElfFile<S> {
         &self.header
     }
 
-    /// The build id: of the sections of notes, else of the segments, whose bytes debug files may
-    /// have elsewhere than their program headers say.
+    /// Returns the build id of the sections of notes, else of the segments, whose bytes debug files
+    /// may have elsewhere than their program headers say.
     pub fn build_id(&self) -> Option<BuildId> {
         let notes =
             self.sections.iter().filter(|section| section.kind == elf::SHT_NOTE.0 && !section.no_bits);
@@ -172,13 +173,13 @@ impl<S: ByteSource> ElfFile<S> {
         notes.take(MAX_NOTE_SECTIONS).find_map(of_section).or(self.header.build_id)
     }
 
-    /// All sections in the file's order; the index is the one that symbols speak of (`st_shndx`).
+    /// Returns all sections in the file's order; symbols refer to them by index (`st_shndx`).
     pub fn sections(&self) -> &[Section] {
         &self.sections
     }
 
-    /// The parts that have code: the executable sections, or the executable segments of a file
-    /// without section headers.
+    /// Returns the parts that have code: the executable sections, or the executable segments of a
+    /// file without section headers.
     pub fn code(&self) -> Vec<Section> {
         if !self.sections.is_empty() {
             return self.sections.iter().filter(|it| it.executable && !it.no_bits).cloned().collect();
@@ -198,17 +199,17 @@ impl<S: ByteSource> ElfFile<S> {
         segments.map(section).collect()
     }
 
-    /// The first section called `name` whose bytes are in the file.
+    /// Returns the first section called `name` whose bytes are in the file.
     pub fn section(&self, name: &str) -> Option<&Section> {
         self.sections.iter().find(|s| s.name == name && !s.no_bits)
     }
 
-    /// The bytes of `section`, decompressed, if they are no more than `limit`.
+    /// Returns the bytes of `section`, decompressed, if they are no more than `limit`.
     ///
     /// # Errors
     /// [`ElfError::TooLarge`] above `limit`, [`ElfError::Read`] where the file ends before the
     /// section does, [`ElfError::Malformed`] for compressed data that can't be expanded (zlib and
-    /// zstd are known).
+    /// zstd are supported).
     pub fn read(&self, section: &Section, limit: u64) -> Result<Vec<u8>, ElfError> {
         if section.no_bits {
             return Err(ElfError::malformed(&section.name, "its bytes aren't in this file"));
@@ -220,7 +221,8 @@ impl<S: ByteSource> ElfFile<S> {
         read_bytes(&self.source, name, offset, size, limit)
     }
 
-    /// The bytes of `section` as they are in the file, in order, if they are no more than `limit`.
+    /// Returns a reader of the bytes of `section` as they are in the file, if they are no more than
+    /// `limit`.
     ///
     /// # Errors
     /// [`ElfError::TooLarge`] above `limit`, [`ElfError::Read`] where the file ends before the
@@ -238,11 +240,11 @@ impl<S: ByteSource> ElfFile<S> {
         }
     }
 
-    /// The offset of the bytes of `section` in the file, if all of them are there as they are: not
-    /// compressed.
+    /// Returns the offset of the bytes of `section` in the file, if all of them are there
+    /// uncompressed.
     ///
     /// # Errors
-    /// As [`Self::read_piece`].
+    /// Those of [`Self::read_piece`].
     pub fn place(&self, section: &Section) -> Result<FileOffset, ElfError> {
         if section.no_bits || section.compressed {
             return Err(ElfError::malformed(&section.name, "isn't in the file as it is"));
@@ -255,10 +257,11 @@ impl<S: ByteSource> ElfFile<S> {
         Ok(section.offset)
     }
 
-    /// The range of the file that holds `section` as it is, if that has no more than `limit` bytes.
+    /// Returns the range of the file that holds `section` uncompressed, if that has no more than
+    /// `limit` bytes.
     ///
     /// # Errors
-    /// As [`Self::place`], and [`ElfError::TooLarge`] above the limit.
+    /// Those of [`Self::place`], and [`ElfError::TooLarge`] above the limit.
     pub(crate) fn range(&self, section: &Section, limit: u64) -> Result<Range<u64>, ElfError> {
         let (start, size) = (self.place(section)?.0, section.size);
         if size > limit {
@@ -267,12 +270,12 @@ impl<S: ByteSource> ElfFile<S> {
         Ok(start..start + size)
     }
 
-    /// Reads `len` bytes of `section` from `offset` inside it, for tables that are worked through
-    /// piece by piece.
+    /// Reads `len` bytes of `section` from `offset` inside it, for tables that are read piece by
+    /// piece.
     ///
     /// # Errors
-    /// As [`Self::read`]; [`ElfError::Malformed`] if the piece isn't inside the section or the
-    /// section is compressed.
+    /// Those of [`Self::read`]; [`ElfError::Malformed`] if the piece isn't inside the section or
+    /// the section is compressed.
     pub fn read_piece(&self, section: &Section, offset: u64, len: u64) -> Result<Vec<u8>, ElfError> {
         let inside = offset.checked_add(len).is_some_and(|end| end <= section.size);
         if !inside || section.no_bits || section.compressed {
@@ -284,7 +287,7 @@ impl<S: ByteSource> ElfFile<S> {
     }
 }
 
-/// Reads only what [`ElfHeader`] holds: file header, program headers and the notes they point to.
+/// Reads only the parts of [`ElfHeader`]: file header, program headers and the notes they point to.
 ///
 /// # Errors
 /// See [`ElfError`].
@@ -294,12 +297,12 @@ pub fn read_header(source: &impl ByteSource) -> Result<ElfHeader, ElfError> {
 
 pub(crate) type RawHeader = FileHeader64<Le>;
 
-/// The headers of a file as they are.
+/// Headers of a file, unparsed.
 pub(crate) struct RawHeaders {
     pub(crate) file: RawHeader,
     pub(crate) programs: Vec<ProgramHeader64<Le>>,
     pub(crate) sections: Vec<SectionHeader64<Le>>,
-    /// Which section has the sections' names.
+    /// Index of the section with the sections' names.
     pub(crate) names_index: usize,
 }
 
@@ -377,7 +380,7 @@ fn read_file_header(source: &impl ByteSource) -> Result<RawHeader, ElfError> {
     Ok(*raw)
 }
 
-/// The section headers as they are, and which one is that of their names.
+/// Reads the section headers, unparsed, and the index of that with their names.
 fn read_section_headers(
     source: &impl ByteSource,
     raw: &RawHeader,
@@ -443,8 +446,8 @@ fn section(header: &SectionHeader64<Le>, names: &[u8]) -> Section {
     }
 }
 
-/// The bytes from `start` up to the next zero byte, the end or [`MAX_SECTION_NAME`]; empty if
-/// `start` is outside.
+/// Returns the bytes from `start` up to the next zero byte, the end or [`MAX_SECTION_NAME`]; empty
+/// if `start` is outside.
 fn section_name(table: &[u8], start: usize) -> &[u8] {
     let rest = table.get(start..).unwrap_or_default();
     let rest = &rest[..rest.len().min(MAX_SECTION_NAME)];
@@ -472,8 +475,7 @@ fn read_table<T: Pod>(
     table.map(<[T]>::to_vec).map_err(|()| ElfError::malformed(what, "not a whole number of entries"))
 }
 
-/// Reads `len` bytes at `offset`. Nothing is allocated before it is clear that the file is that
-/// long.
+/// Reads `len` bytes at `offset`. Nothing is allocated unless the file is that long.
 pub(crate) fn read_bytes(
     source: &impl ByteSource,
     what: &str,

@@ -1,4 +1,4 @@
-//! How long entries stay in the file cache.
+//! Weight and lifetime of entries in the file cache.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,16 +14,16 @@ use super::{AtomicCacheCounters, Loaded};
 /// Bytes that an entry takes beside its data: key, hash table slot, nodes of the cache's lists.
 const ENTRY_BYTES: usize = 512;
 
-/// The weight of an entry, and how long it stays.
+/// The weight of an entry, and its lifetime.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Retention {
     pub(super) bytes: usize,
-    /// It leaves when nobody has asked for it for so long.
+    /// Time without use after which the entry is evicted.
     pub(super) idle: Duration,
 }
 
-/// A cache of so many bytes that forgets errors after `errors_for`, and what nobody asks for as
-/// `kept` says.
+/// Returns the builder of a cache with a limit of bytes. Errors expire after `errors_for`, other
+/// entries as `kept` says.
 pub(super) fn builder<K, V>(
     bytes: u64,
     errors_for: Duration,
@@ -52,7 +52,7 @@ where
         .build()
 }
 
-/// Removes what nobody asks for after a while: names that were found are kept apart.
+/// Expires entries that weren't used for a while: names that were resolved are cached apart.
 struct IdleExpiry<F> {
     errors_for: Duration,
     kept: F,

@@ -1,8 +1,9 @@
-//! What is known of files, shared by all processes that map them and limited in bytes.
+//! Cache of files' symbols, unwind rows and lines, shared by all processes that map them and
+//! limited in bytes.
 //!
-//! A file is known by a hash of what it says, so that the same library in a hundred containers is
-//! read once; a very large one by device, inode, time and size. Several threads that ask for the
-//! same file at once cause one load.
+//! The key of a file is a hash of its contents, so that the same library in a hundred containers is
+//! read once; a very large one has device, inode, time and size for a key. Several threads that
+//! load the same file at once cause one load.
 
 mod expiry;
 mod load_error;
@@ -35,12 +36,12 @@ pub struct FileCacheLimits {
     /// Bytes of memory for the symbol tables and unwind rows of all files together. One table may
     /// take half of it.
     pub bytes: u64,
-    /// The time in which a file that couldn't be used isn't tried again.
+    /// The time in which a file that failed to load isn't tried again.
     pub retry_after: Duration,
-    /// The time after which a table leaves that nobody asks for.
+    /// The time after which an unused table is evicted.
     pub idle_after: Duration,
     /// Bytes of memory for the DWARF of all files together. The sections of one file may take
-    /// nearly half of it, and what is made of them as much again.
+    /// nearly half of it, and its parsed units as much again.
     pub line_bytes: u64,
 }
 
@@ -67,11 +68,11 @@ pub struct KeyedHeader {
 pub struct CacheCounters {
     pub hits: u64,
     pub misses: u64,
-    /// Entries that left for want of room.
+    /// Entries that were evicted for the limit.
     pub evictions: u64,
-    /// Loads that failed, by [`LoadError::reason`]. A failure that is remembered counts once.
+    /// Loads that failed, by [`LoadError::reason`]. A cached failure counts once.
     pub load_errors: BTreeMap<&'static str, u64>,
-    /// Bytes held now, as of the cache's last housekeeping.
+    /// Bytes in use, as of the cache's last housekeeping.
     pub bytes: u64,
 }
 
@@ -113,7 +114,7 @@ impl Part {
 
 type Loaded<V> = Result<V, LoadError>;
 
-/// See the module's documentation. Methods take `&self` and may be called from several threads.
+/// Cache of files. Methods take `&self` and may be called from several threads.
 #[derive(Debug)]
 pub struct FileCache {
     limits: FileCacheLimits,
@@ -129,8 +130,8 @@ impl FileCache {
     pub fn new(limits: FileCacheLimits) -> Self {
         let counters = Arc::new(AtomicCacheCounters::default());
         let idle = limits.idle_after;
-        // Headers are asked for with every new mapping and take some hundred bytes each: they get a
-        // small share. Whoever knows no file any more has to hash it again.
+        // Headers are needed with every new mapping and take some hundred bytes each: they get a
+        // small share. A file whose header was evicted has to be hashed again.
         let known =
             builder(limits.bytes / 16, limits.retry_after, &counters, move |file: &Arc<KeyedHeader>| {
                 Retention {
@@ -140,8 +141,8 @@ impl FileCache {
             });
         let parts =
             builder(limits.bytes - limits.bytes / 16, limits.retry_after, &counters, move |part: &Part| {
-                // The kernel program has rows of its own by then: only what it can't walk asks for
-                // these.
+                // The kernel program has rows of its own by then: only stacks that it can't walk
+                // need these.
                 let idle = if matches!(part, Part::Rows(_)) { idle / 4 } else { idle };
                 Retention { bytes: part.size_bytes(), idle }
             });
@@ -158,25 +159,25 @@ impl FileCache {
         Self { limits, known, parts, lines, counters, analyze: None, with_lines: false }
     }
 
-    /// Rows are found for code without frame information, too.
+    /// Sets the analysis of code without frame information.
     #[must_use]
     pub fn with_analysis(mut self, analyze: AnalyzeCode) -> Self {
         self.analyze = Some(analyze);
         self
     }
 
-    /// Files share lines only if they have the same: [`Self::lines`] are asked for.
+    /// Makes files share data only if their lines are equal: [`Self::lines`] will be used.
     #[must_use]
     pub fn with_lines(mut self, asked: bool) -> Self {
         self.with_lines = asked;
         self
     }
 
-    /// The headers of `file`, and the key for all else, for which a new file is read.
+    /// Returns the headers of `file`, and the key for all else, for which a new file is read.
     /// `path` is for messages.
     ///
     /// # Errors
-    /// See [`LoadError`]; one of the file's own is remembered for a while.
+    /// See [`LoadError`]; the file's own errors are cached for a while.
     pub fn identify(&self, file: &File, path: &Path) -> Result<Arc<KeyedHeader>, LoadError> {
         let before = stat(file, path)?;
         self.get(&self.known, before, || {
@@ -193,11 +194,11 @@ impl FileCache {
         })
     }
 
-    /// As [`Self::identify`], of a file that is opened only if it is new, as few of those are that
-    /// a process maps.
+    /// Identifies a file that is opened only if it is new, which few of a process's files are: see
+    /// [`Self::identify`].
     ///
     /// # Errors
-    /// As [`Self::identify`].
+    /// Those of [`Self::identify`].
     pub fn identify_found(&self, found: &FoundFile, path: &Path) -> Result<Arc<KeyedHeader>, LoadError> {
         match self.known.get(&stat(found.handle(), path)?) {
             Some(known) => {
@@ -208,12 +209,12 @@ impl FileCache {
         }
     }
 
-    /// The key for names and lines of the file known as `key`, which is another one where a
+    /// Returns the key for names and lines of the file with this `key`: another one where a
     /// container has a debug file of its own for it. `open` is called if `places` are a
     /// container's.
     ///
     /// # Errors
-    /// As [`Self::symbols`].
+    /// Those of [`Self::symbols`].
     pub fn names_key(
         &self,
         key: &FileKey,
@@ -229,13 +230,13 @@ impl FileCache {
         Ok(FileKey { debug, ..*key })
     }
 
-    /// The functions of the file known as `key`, one of [`Self::names_key`]. `open` is called if
-    /// they aren't there yet, and a debug file is looked for in `places` if it is stripped; `path`
-    /// is where it was mapped from.
+    /// Returns the functions of the file with this `key`, one of [`Self::names_key`]. `open` is
+    /// called if they aren't cached, and `places` are searched for a debug file if it is stripped;
+    /// `path` is where it was mapped from.
     ///
     /// # Errors
     /// See [`LoadError`]; [`LoadError::Changed`] if `open` gives another file than `key` was made
-    /// from. An error of the file's own is remembered for a while, one of opening it isn't.
+    /// from. The file's own errors are cached for a while, those of opening it aren't.
     pub fn symbols(
         &self,
         key: &FileKey,
@@ -253,14 +254,14 @@ impl FileCache {
         }
     }
 
-    /// The name of the function at `address` of the file known as `key`; `Ok(None)` where the file
-    /// has none.
+    /// Returns the name of the function at `address` of the file with this `key`; `Ok(None)` where
+    /// the file has none.
     ///
-    /// Names aren't kept, but read from the file: `open` is called for each, and must give the file
-    /// still.
+    /// Names aren't cached here, but read from the file: `open` is called for each, and must give
+    /// the same file.
     ///
     /// # Errors
-    /// As [`Self::symbols`]; an error of reading the name isn't remembered.
+    /// Those of [`Self::symbols`]; an error of reading the name isn't cached.
     pub fn function_name(
         &self,
         key: &FileKey,
@@ -287,11 +288,11 @@ impl FileCache {
         read().inspect_err(|error| self.counters.load_error(error))
     }
 
-    /// The functions and lines at `address`, innermost first, as DWARF in the file or its debug
-    /// file tells them; empty where there is none.
+    /// Returns the functions and lines at `address`, innermost first, from DWARF in the file or its
+    /// debug file; empty where there is none.
     ///
     /// # Errors
-    /// As [`Self::symbols`].
+    /// Those of [`Self::symbols`].
     pub fn lines(
         &self,
         key: &FileKey,
@@ -302,7 +303,7 @@ impl FileCache {
     ) -> Result<Vec<SourceLine>, LoadError> {
         let table = self.get(&self.lines, *key, || {
             self.load(key, "lines", path, open, |file| {
-                // Less than all of it, so that there is room for the entry itself.
+                // Less than all of it, to leave bytes for the entry itself.
                 let limit = self.limits.line_bytes / 2 - self.limits.line_bytes / 64;
                 let table = DwarfLineTable::load(file, path, &places.for_key(key), limit)?;
                 Ok(table.map(Arc::new))
@@ -312,8 +313,8 @@ impl FileCache {
         found.map_err(|source| elf_error("lines", path, source)).inspect_err(|e| self.counters.load_error(e))
     }
 
-    /// Forgets what is known of files with this build id: their debug file has come.
-    pub fn forget(&self, id: BuildId) {
+    /// Removes entries of files with this build id: their debug file has come.
+    pub fn invalidate(&self, id: BuildId) {
         let is_it = |key: &FileKey| key.build_id == Some(id);
         let parts = self.parts.iter().map(|(key, _)| *key);
         for key in parts.filter(|key| matches!(key, PartKey::Symbols(key) if is_it(key))).collect::<Vec<_>>()
@@ -325,10 +326,11 @@ impl FileCache {
         }
     }
 
-    /// The unwind rows of the file known as `key`; else as [`Self::symbols`].
+    /// Returns the unwind rows of the file with this `key`; the parameters are those of
+    /// [`Self::symbols`].
     ///
     /// # Errors
-    /// As [`Self::symbols`].
+    /// Those of [`Self::symbols`].
     pub fn rows(
         &self,
         key: &FileKey,
@@ -362,7 +364,7 @@ impl FileCache {
         self.limits
     }
 
-    /// Bytes held and their limit: of headers, of symbols and rows, of lines.
+    /// Returns bytes in use and their limit: of headers, of symbols and rows, of lines.
     pub fn sizes(&self) -> [(u64, u64); 3] {
         let limit = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
         [
@@ -449,7 +451,7 @@ impl FileCache {
     }
 }
 
-/// A file may be written anew while it is read: what was read is of neither then.
+/// Checks that a file wasn't rewritten while it was read: the data would be of neither version.
 fn unchanged(file: &File, path: &Path, before: FileStat) -> Result<(), LoadError> {
     match stat(file, path)? == before {
         true => Ok(()),

@@ -1,4 +1,4 @@
-//! Unwind rows that aren't kept here.
+//! Unwind rows that aren't cached.
 
 use std::fs::File;
 use std::path::Path;
@@ -9,11 +9,11 @@ use crate::native::open_file::OpenError;
 use crate::native::unwind_rows::{EhFrameHdrRows, UnwindRows};
 
 impl FileCache {
-    /// Hands the unwind rows of the file known as `key` to `convert`, and gives what it makes of
-    /// them. They aren't kept, however large they are, and large parts of them stay in the file.
+    /// Passes the unwind rows of the file with this `key` to `convert`, and returns its result.
+    /// They aren't cached, however large they are, and large parts of them stay in the file.
     ///
     /// # Errors
-    /// As [`Self::symbols`], but none is remembered.
+    /// Those of [`Self::symbols`], but none is cached.
     pub fn convert_rows<T>(
         &self,
         key: &FileKey,
@@ -30,11 +30,11 @@ impl FileCache {
         converted.inspect_err(|error| self.counters.load_error(error))
     }
 
-    /// Those that can be looked up at once, before [`Self::convert_rows`] is done; `None` if the
-    /// file has no table for that, or it can't be read: whoever reads all of them says why.
+    /// Returns rows that are available at once, before [`Self::convert_rows`] is done; `None` if
+    /// the file has no table for that, or it can't be read, which [`Self::convert_rows`] reports.
     ///
     /// # Errors
-    /// It isn't the file known as `key` any more, or can't be opened.
+    /// It isn't the file with this `key` any more, or can't be opened.
     pub fn eh_frame_hdr_rows(
         &self,
         key: &FileKey,

@@ -1,4 +1,5 @@
-//! `.gopclntab`: the functions of a Go program, which every one of them carries, stripped or not.
+//! `.gopclntab`: the table of functions of a Go program, which every one of them contains, stripped
+//! or not.
 //!
 //! For each function it has the address, the name and, for each instruction, how far the stack
 //! pointer has moved: the runtime itself walks stacks by it. Layouts of Go 1.2 to 1.26: go
@@ -17,9 +18,9 @@ use crate::native::paged_reader::PagedReader;
 
 /// Largest table that is read, in bytes. Kubernetes' kubelet 1.35 has 24 MB.
 pub(crate) const MAX_TABLE: u64 = 512 << 20;
-/// Functions, at most: kubelet 1.35 has 90,000.
+/// Maximum number of functions: kubelet 1.35 has 90,000.
 const MAX_FUNCTIONS: u64 = 4 << 20;
-/// Steps of the stack pointer of one function, at most. Go's own tools have some hundred.
+/// Maximum number of steps of the stack pointer of one function. Go's own tools have some hundred.
 const MAX_STEPS: usize = 1 << 16;
 /// Bytes of a name that are compared.
 const MAX_NAME: usize = 32;
@@ -30,13 +31,13 @@ pub(crate) const SECTIONS: [&str; 2] = [".gopclntab", ".data.rel.ro.gopclntab"];
 /// The layout of a table, by its first four bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PclntabLayout {
-    /// Go 1.2 to 1.15: everything counts from the table's begin.
+    /// Go 1.2 to 1.15: all offsets count from the table's start.
     Go12,
     /// Go 1.16 and 1.17: parts have offsets of their own.
     Go116,
-    /// Go 1.18 and 1.19: addresses count from the begin of the code.
+    /// Go 1.18 and 1.19: addresses count from the start of the code.
     Go118,
-    /// Go 1.20 on: functions have their first line.
+    /// Go 1.20 on: function records contain their first line.
     Go120,
 }
 
@@ -56,7 +57,7 @@ impl PclntabLayout {
     }
 }
 
-/// A parsed table. Its parts are each worked through in order, at the same time.
+/// A parsed table. Its parts are each read in order, at the same time.
 #[derive(Debug)]
 pub struct Pclntab<'s, S> {
     index: PagedReader<&'s S>,
@@ -69,34 +70,34 @@ pub struct Pclntab<'s, S> {
     names_at: u64,
     steps_at: u64,
     index_at: u64,
-    /// The address that the header says addresses count from; zero for absolute ones, and where it
+    /// The address in the header that addresses count from; zero for absolute ones, and where it
     /// isn't stated.
     stated_text: u64,
 }
 
-/// A function.
+/// A function of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GoFunction {
-    /// From the begin of the code, or absolute: see [`Pclntab::is_relative`].
+    /// Start address, from the start of the code, or absolute: see [`Pclntab::is_relative`].
     pub start: u64,
-    /// The start of the next function, behind padding.
+    /// Start of the next function, after padding.
     pub limit: u64,
-    /// Offset in the table.
+    /// Offset of the name in the table.
     pub name_at: u64,
-    /// The name and what follows it: a zero byte ends it.
+    /// The name and the bytes after it: a zero byte ends it.
     name: [u8; MAX_NAME],
-    /// It writes the stack pointer in ways that its steps don't have (Go 1.17 on).
+    /// True if it writes the stack pointer in ways that its steps don't describe (Go 1.17 on).
     pub writes_sp: bool,
     steps_at: u64,
 }
 
-/// The address up to which a function holds so many bytes of stack above its return address; the
+/// The address up to which a function has this many bytes of stack above its return address; the
 /// number is negative where the return address itself has been popped.
 pub type StackStep = (u64, i32);
 
 impl<'s, S: ByteSource> Pclntab<'s, S> {
-    /// Parses the table at `range` of `source`; `None` if it isn't one, or one of a version that
-    /// isn't known.
+    /// Parses the table at `range` of `source`; `None` if it isn't one, or one of an unsupported
+    /// version.
     pub fn parse(source: &'s S, range: Range<u64>) -> Option<Self> {
         let index = PagedReader::new(source, ".gopclntab", range, 2);
         let layout = PclntabLayout::from_magic(u32::from_le_bytes(index.bytes(0)?))?;
@@ -131,24 +132,24 @@ impl<'s, S: ByteSource> Pclntab<'s, S> {
         (end <= size && names_at <= size && steps_at <= size).then_some(table)
     }
 
-    /// Returns true if addresses count from the begin of the code.
+    /// Returns true if addresses count from the start of the code.
     pub fn is_relative(&self) -> bool {
         self.layout.has_offsets()
     }
 
-    /// The begin of the code, if the table states it. A position-independent program is relocated,
-    /// so that the file may say nothing.
+    /// Returns the start of the code, if the table states it. A position-independent program is
+    /// relocated, so that the file may not.
     pub fn stated_text(&self) -> Option<u64> {
         (self.stated_text != 0).then_some(self.stated_text)
     }
 
-    /// Offsets of the names in the table.
+    /// Returns the offsets of the names in the table.
     pub fn names(&self) -> Range<u64> {
         self.names_at..self.names.len()
     }
 
-    /// All functions that are well-formed, in order of their addresses. What overlaps an earlier
-    /// one isn't.
+    /// Returns all functions that are well-formed, in order of their addresses. One that overlaps
+    /// an earlier one isn't.
     pub fn functions(&self) -> impl Iterator<Item = GoFunction> {
         let mut end = 0;
         (0..self.functions).filter_map(|number| self.function(number)).filter(move |function| {
@@ -158,7 +159,7 @@ impl<'s, S: ByteSource> Pclntab<'s, S> {
         })
     }
 
-    /// The functions of each of these names, two at most: a second one may be a wrapper.
+    /// Returns the functions of each of these names, two at most: a second one may be a wrapper.
     pub fn named<const N: usize>(&self, names: [&str; N]) -> [SmallVec<[GoFunction; 2]>; N] {
         let mut found = [const { SmallVec::new_const() }; N];
         for function in self.functions() {
@@ -170,13 +171,13 @@ impl<'s, S: ByteSource> Pclntab<'s, S> {
         found
     }
 
-    /// The steps of a function's stack pointer, in order. They end where the function's code does,
-    /// before padding, or where the table makes no sense.
+    /// Returns the steps of a function's stack pointer, in order. They end where the function's
+    /// code does, before padding, or where the table is malformed.
     pub fn steps(&self, function: &GoFunction) -> SmallVec<[StackStep; 16]> {
         let (mut steps, mut at, mut address, mut held) =
             (SmallVec::new(), function.steps_at, function.start, -1i32);
         while let Some((change, length)) = self.varint(&mut at).zip(self.varint(&mut at)) {
-            // A change of zero ends the steps, unless it is the first; what doesn't get on would
+            // A change of zero ends the steps, unless it is the first; one without progress would
             // never end.
             if (change == 0 || length == 0) && !steps.is_empty() {
                 break;
@@ -192,6 +193,8 @@ impl<'s, S: ByteSource> Pclntab<'s, S> {
         steps
     }
 
+    /// Returns whether all reads succeeded.
+    ///
     /// # Errors
     /// The first read that failed.
     pub(crate) fn check(&self) -> Result<(), ElfError> {
@@ -202,7 +205,7 @@ impl<'s, S: ByteSource> Pclntab<'s, S> {
         if self.layout.has_offsets() { 8 } else { 16 }
     }
 
-    /// The start of a function, and the offset of its record.
+    /// Returns the start of a function, and the offset of its record.
     fn entry(&self, number: u64) -> Option<(u64, u64)> {
         let at = self.index_at.checked_add(number * self.entry_size())?;
         if self.layout.has_offsets() {
@@ -214,8 +217,8 @@ impl<'s, S: ByteSource> Pclntab<'s, S> {
         }
     }
 
-    /// The start of a function, or the end of the last one: all that is there of the entry behind
-    /// it.
+    /// Returns the start of a function, or the end of the last one: the entry after the last has
+    /// nothing else.
     fn start(&self, number: u64) -> Option<u64> {
         let at = self.index_at.checked_add(number * self.entry_size())?;
         if self.layout.has_offsets() {
@@ -246,7 +249,7 @@ impl<'s, S: ByteSource> Pclntab<'s, S> {
         }
         let flag = match self.layout {
             PclntabLayout::Go12 => None,
-            // funcID stands behind deferreturn, pcsp, pcfile, pcln, npcdata and cuOffset, and
+            // funcID comes after deferreturn, pcsp, pcfile, pcln, npcdata and cuOffset, and
             // startLine.
             PclntabLayout::Go116 | PclntabLayout::Go118 => self.records.byte(record + fields + 33),
             PclntabLayout::Go120 => self.records.byte(record + fields + 37),
@@ -258,7 +261,7 @@ impl<'s, S: ByteSource> Pclntab<'s, S> {
         Some(GoFunction { start, limit, name_at, name, writes_sp, steps_at })
     }
 
-    /// A varint of 32 bits (go src/runtime/symtab.go, `readvarint`).
+    /// Decodes a varint of 32 bits (go src/runtime/symtab.go, `readvarint`).
     fn varint(&self, at: &mut u64) -> Option<u32> {
         let mut value = 0u32;
         for shift in (0..32).step_by(7) {
@@ -273,7 +276,7 @@ impl<'s, S: ByteSource> Pclntab<'s, S> {
     }
 }
 
-/// `FuncFlagSPWrite` of go src/internal/abi/symtab.go.
+/// Value of `FuncFlagSPWrite` in go src/internal/abi/symtab.go.
 const SP_WRITE: u8 = 2;
 
 impl GoFunction {
@@ -287,7 +290,8 @@ impl GoFunction {
 mod tests {
     use super::*;
 
-    /// As Go 1.20 writes it, with functions that begin at these addresses and the last one's end.
+    /// Returns a table as Go 1.20 writes it, with functions at these addresses; the last address
+    /// ends the last one.
     fn table(addresses: &[u32]) -> Vec<u8> {
         let count = addresses.len() as u64 - 1;
         let index = 8 + 8 * 8;

@@ -11,7 +11,7 @@ use crate::types::{FileOffset, Svma};
 /// Largest section of code in which functions are looked up, in bytes.
 const MAX_CODE: u64 = 512 << 20;
 
-/// A Go program whose table fits its code: names that are wrong are worse than none.
+/// A Go program whose table matches its code: wrong names are worse than none.
 pub(crate) struct GoProgram<'f, S> {
     pub(crate) table: Pclntab<'f, S>,
     /// The table's place in the file.
@@ -23,8 +23,8 @@ pub(crate) struct GoProgram<'f, S> {
 }
 
 impl<'f, S: ByteSource> GoProgram<'f, S> {
-    /// Opens the table of `file`; `None` if it has none, or one that isn't understood or doesn't
-    /// fit the code.
+    /// Opens the table of `file`; `None` if it has none, or one that can't be parsed or doesn't
+    /// match the code.
     ///
     /// # Errors
     /// [`ElfError`] where it, or the code, can't be read or is too large.
@@ -40,12 +40,12 @@ impl<'f, S: ByteSource> GoProgram<'f, S> {
         Ok(base.map(|base| Self { base, ..program }))
     }
 
-    /// The file's own address of an address of the table.
+    /// Returns the file's own address for an address of the table.
     pub(crate) fn address(&self, in_table: u64) -> Svma {
         Svma(self.base.wrapping_add(in_table))
     }
 
-    /// The code at an address of the file: `length` bytes, or as many as there are.
+    /// Returns the code at an address of the file: `length` bytes, or as many as there are.
     pub(crate) fn code_at(&self, address: Svma, length: usize) -> SmallVec<[u8; 32]> {
         let mut code = SmallVec::from_elem(0, length);
         let at = address.0.checked_sub(self.code_start);
@@ -61,8 +61,10 @@ impl<'f, S: ByteSource> GoProgram<'f, S> {
         end.is_some_and(|end| end <= self.code.len())
     }
 
+    /// Returns whether all reads succeeded.
+    ///
     /// # Errors
-    /// The first read that failed: what was found until then isn't all.
+    /// The first read that failed: results until then are incomplete.
     pub(crate) fn check(&self) -> Result<(), ElfError> {
         self.table.check().and_then(|()| self.code.check())
     }

@@ -9,28 +9,28 @@ use crate::types::Svma;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SymbolRef {
     pub start: Svma,
-    /// In bytes; where the file states none, up to the next symbol or the section's end.
+    /// Size in bytes; where the file states none, up to the next symbol or the section's end.
     pub size: u64,
     name: NameRef,
 }
 
 impl SymbolRef {
-    /// Its name is one of `.dynsym`, not of `.symtab`: that tells which file to read it from if
-    /// these are in two.
+    /// Returns whether its name is one of `.dynsym`, not of `.symtab`: the two may be in different
+    /// files.
     pub fn is_dynamic(&self) -> bool {
         self.name.table() != 0
     }
 }
 
-/// The functions of one file.
+/// Functions of one file.
 #[derive(Debug, Default)]
 pub struct SymbolTable {
-    /// Address that the ranges count from. What lies 4 GiB or more above it isn't in the table.
+    /// Address that the ranges count from. Symbols 4 GiB or more above it aren't in the table.
     base: u64,
-    /// Disjoint, sorted.
+    /// Disjoint ranges, sorted.
     ranges: Box<[SymbolRange]>,
-    /// Functions that other ones interrupt, so that their ranges don't tell where they start and
-    /// end: index of the range, start and size of the function. Sorted by index.
+    /// Functions that other ones interrupt, so that their ranges don't have their start and end:
+    /// index of the range, start and size of the function. Sorted by index.
     interrupted: Box<[(u32, u32, u32)]>,
     names: Names,
 }
@@ -43,7 +43,7 @@ struct SymbolRange {
 }
 
 impl SymbolTable {
-    /// The function that contains `address`; `None` in holes, never a neighbour.
+    /// Returns the function that contains `address`; `None` in holes, never a neighbour.
     pub fn lookup(&self, address: Svma) -> Option<SymbolRef> {
         let at = u32::try_from(address.0.checked_sub(self.base)?).ok()?;
         let index = self.ranges.partition_point(|range| range.start <= at).checked_sub(1)?;
@@ -57,15 +57,15 @@ impl SymbolTable {
         Some(SymbolRef { start, size: u64::from(size), name: range.name })
     }
 
-    /// The addresses at which functions, or parts of them, begin.
+    /// Returns the addresses at which functions, or parts of them, begin.
     pub(crate) fn starts(&self) -> impl Iterator<Item = Svma> {
         self.ranges.iter().map(|range| Svma(self.base + u64::from(range.start)))
     }
 
-    /// The name of a function that [`Self::lookup`] found, read from `source`, which must be the
-    /// file that this table was loaded from, of two the one that [`SymbolRef::is_dynamic`] tells.
+    /// Reads the name of a function that [`Self::lookup`] found from `source`. That must be the
+    /// file that this table was loaded from; of two, [`SymbolRef::is_dynamic`] selects one.
     ///
-    /// The name is as the file has it: mangled. Bytes that aren't UTF-8 are replaced, and what is
+    /// The name is as the file has it: mangled. Bytes that aren't UTF-8 are replaced, and a name
     /// longer than 64 KiB is cut. `None` for a function without a name.
     ///
     /// # Errors
@@ -74,12 +74,12 @@ impl SymbolTable {
         self.names.read(found.name, source)
     }
 
-    /// The range of its file with the names of `.symtab`.
+    /// Returns the range of its file with the names of `.symtab`.
     pub(crate) fn symtab_names(&self) -> std::ops::Range<u64> {
         self.names.symtab_names()
     }
 
-    /// The number of ranges that a lookup distinguishes.
+    /// Returns the number of ranges that a lookup distinguishes.
     pub fn len(&self) -> usize {
         self.ranges.len()
     }
@@ -113,12 +113,13 @@ pub(crate) struct TableBuilder {
     interrupted: Vec<(u32, u32, u32)>,
     /// Functions that reach beyond `position`, the one that has the bytes there last.
     open: Vec<SymbolRange>,
-    /// Up to here ranges are made.
+    /// Address up to which ranges have been made.
     position: u32,
 }
 
 impl TableBuilder {
-    /// `base`: what addresses count from. `functions`: how many there will be.
+    /// Makes a builder. `base` is the address that others count from, `functions` the number to
+    /// come.
     pub(crate) fn new(base: u64, functions: usize) -> Self {
         let ranges = Vec::with_capacity(functions);
         Self { base, ranges, interrupted: Vec::new(), open: Vec::new(), position: 0 }

@@ -1,10 +1,10 @@
-//! Names of compilers' symbols for people.
+//! Demangling of compilers' symbols.
 //!
-//! The shape is that of `perf report`: C++ without parameter lists and return types but with
+//! The result has the shape of `perf report`: C++ without parameter lists and return types but with
 //! template arguments (`std::vector<int>::push_back`), Rust without the hash (`core::fmt::write`).
-//! What a compiler split off or copied (`.cold`, `.constprop.0`) has the name of the function in
-//! the source. The mangled name belongs in pprof's `system_name`, where overloads and copies can
-//! still be told apart.
+//! A part that a compiler split off or copied (`.cold`, `.constprop.0`) has the name of the
+//! function in the source. The mangled name belongs in pprof's `system_name`, where overloads and
+//! copies stay distinct.
 
 use std::fmt::{self, Write};
 
@@ -20,8 +20,8 @@ const MAX_DEMANGLED: usize = 16 << 10;
 /// 154,000 C++ symbols (node, LLVM, libstdc++).
 const MAX_DEPTH: u32 = 64;
 
-/// The name for people of `raw`; `None` if it isn't mangled (or can't be demangled within bounds),
-/// and is to be shown as it is.
+/// Returns the demangled name of `raw`; `None` if it isn't mangled (or can't be demangled within
+/// bounds), and is to be shown as it is.
 ///
 /// A version (`memcpy@@GLIBC_2.14`), which belongs to linking, isn't part of the name.
 pub fn demangle(raw: &str) -> Option<String> {

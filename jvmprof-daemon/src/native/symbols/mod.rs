@@ -1,12 +1,11 @@
 //! Function symbols of a file.
 //!
-//! A lookup answers only with a function that contains the address: symbols have sizes, and what no
-//! symbol covers is a hole. Which symbols count as functions:
+//! A lookup returns only a function that contains the address: symbols have sizes, and addresses
+//! that no symbol covers are holes. These symbols count as functions:
 //! - `STT_FUNC` and `STT_GNU_IFUNC` (whose code is the resolver's), and `STT_NOTYPE`, which
 //!   hand-written assembly leaves on its labels; all only where they lie in a section of code;
 //! - where one lies inside another, the inner one has its bytes and the outer one the rest;
-//! - of several names for the same bytes, the one that people know, which is chosen when it is
-//!   asked for;
+//! - of several names for the same bytes, the best known one, which is chosen when it is read;
 //! - a symbol without a size, in assembly, reaches to the next symbol of the same section, and is
 //!   only a label where a function with a size covers it. In `.dynsym` it is left out: the
 //!   functions between it and the next symbol are missing there, and would all get its name.
@@ -36,10 +35,10 @@ use crate::types::FileOffset;
 const MAX_SYMBOL_BYTES: u64 = 64 << 20;
 /// Bytes of a symbol in the file.
 const ENTRY: u64 = size_of::<Sym64<Le>>() as u64;
-/// Symbols that are read at once.
+/// Number of symbols that are read at once.
 const PIECE: u64 = 4 << 10;
-/// The longest reach of a symbol without a size, in bytes: behind that it isn't believed to be
-/// one function.
+/// The longest reach of a symbol without a size, in bytes: beyond it, the code is hardly one
+/// function any more.
 const MAX_UNSIZED: u32 = 64 << 10;
 
 impl SymbolTable {
@@ -52,12 +51,12 @@ impl SymbolTable {
         Self::load_with(file, file)
     }
 
-    /// As [`Self::load`] for a stripped file: `.symtab` is that of its debug file, whose addresses
-    /// must be the same; `.dynsym` is its own. Names are read from the one that
-    /// [`SymbolRef::is_dynamic`] tells.
+    /// Reads the symbol tables of a stripped file: `.symtab` is that of its debug file, whose
+    /// addresses must be the same; `.dynsym` is its own. [`SymbolRef::is_dynamic`] selects the file
+    /// for a name.
     ///
     /// # Errors
-    /// As [`Self::load`].
+    /// Those of [`Self::load`].
     pub fn load_with<S: ByteSource, D: ByteSource>(
         file: &ElfFile<S>,
         debug: &ElfFile<D>,
@@ -72,17 +71,17 @@ impl SymbolTable {
             read_table(file, elf::SHT_DYNSYM, 1, &code, &mut candidates)?,
         ];
         let known = |table, name| match table {
-            0 => strings[0].has_known(debug.source(), name),
-            _ => strings[1].has_known(file.source(), name),
+            0 => strings[0].has_useful_name(debug.source(), name),
+            _ => strings[1].has_useful_name(file.source(), name),
         };
         finish(candidates, strings, &code, known)
     }
 
-    /// As [`Self::load`] for a stripped Go program, from its own table of functions, which stands
-    /// in the place of `.symtab`; `None` if it has none that is understood.
+    /// Reads the functions of a stripped Go program from its own table, which takes the place of
+    /// `.symtab`; `None` if it has none that can be parsed.
     ///
     /// # Errors
-    /// As [`Self::load`].
+    /// Those of [`Self::load`].
     pub fn load_go<S: ByteSource>(file: &ElfFile<S>) -> Result<Option<Self>, ElfError> {
         let Some(program) = GoProgram::open(file)? else { return Ok(None) };
         let (table, names) = (&program.table, program.table.names());
@@ -105,12 +104,12 @@ impl SymbolTable {
         program.check()?;
         let dynamic = read_table(file, elf::SHT_DYNSYM, 1, &code, &mut candidates)?;
         let strings = [go, dynamic];
-        let known = |table: usize, name| strings[table & 1].has_known(file.source(), name);
+        let known = |table: usize, name| strings[table & 1].has_useful_name(file.source(), name);
         finish(candidates, strings, &code, known).map(Some)
     }
 }
 
-/// Makes a table of all that was found. `known`: as for [`drop_unknown_labels`].
+/// Builds the table from all candidates. `known` is that of [`drop_compiler_labels`].
 fn finish(
     mut candidates: Vec<SymbolCandidate>,
     strings: [StringTable; 2],
@@ -119,12 +118,12 @@ fn finish(
 ) -> Result<SymbolTable, ElfError> {
     candidates.sort_unstable_by_key(|c| (c.start, Reverse(c.size), c.rank, c.name));
     drop_covered(&mut candidates);
-    drop_unknown_labels(&mut candidates, known)?;
-    give_sizes(&mut candidates, code);
+    drop_compiler_labels(&mut candidates, known)?;
+    assign_sizes(&mut candidates, code);
     Ok(table_of(candidates, strings, code.base()))
 }
 
-/// Adds what may be functions in the symbol table of this kind; gives its string table.
+/// Adds possible functions in the symbol table of this kind; returns its string table.
 fn read_table<S: ByteSource>(
     file: &ElfFile<S>,
     kind: elf::SectionType,
@@ -143,10 +142,10 @@ fn read_table<S: ByteSource>(
     Ok(strings)
 }
 
-/// Candidates whose memory is given back at once, while the table grows.
-const GIVE_BACK: usize = 64 << 10;
+/// Number of candidates whose memory is freed at once, while the table grows.
+const FREE_AFTER: usize = 64 << 10;
 
-/// `candidates` come sorted, so that names for the same bytes are side by side.
+/// Builds the table. `candidates` come sorted, so that names for the same bytes are side by side.
 fn table_of(mut candidates: Vec<SymbolCandidate>, strings: [StringTable; 2], base: u64) -> SymbolTable {
     let mut names = Names::new(strings);
     let same_bytes = |a: &SymbolCandidate, b: &SymbolCandidate| (a.start, a.size) == (b.start, b.size);
@@ -161,7 +160,7 @@ fn table_of(mut candidates: Vec<SymbolCandidate>, strings: [StringTable; 2], bas
         let range = AddressRange { start: best.start, end: best.start.saturating_add(best.size) };
         builder.push(range, name);
         candidates.truncate(candidates.len() - same);
-        if candidates.capacity() - candidates.len() >= GIVE_BACK {
+        if candidates.capacity() - candidates.len() >= FREE_AFTER {
             candidates.shrink_to_fit();
         }
     }
@@ -192,15 +191,15 @@ fn read_symbols<S: ByteSource>(
 /// A symbol that may be a function.
 #[derive(Clone, Copy, Debug)]
 struct SymbolCandidate {
-    /// From [`CodeSections::base`].
+    /// Start address, counted from [`CodeSections::base`].
     start: u32,
-    /// Zero where the file states none and [`give_sizes`] hasn't yet. Functions of more than 4 GiB
-    /// are cut.
+    /// Size; zero where the file states none and [`assign_sizes`] hasn't set it yet. Functions of
+    /// more than 4 GiB are cut.
     size: u32,
-    /// Offset in the string table.
+    /// Offset of the name in the string table.
     name: u32,
     rank: Rank,
-    /// The file states the size.
+    /// True if the file states the size.
     sized: bool,
 }
 
@@ -216,7 +215,7 @@ impl SymbolCandidate {
             return None;
         }
         let (start, size) = (symbol.st_value.get(Le), symbol.st_size.get(Le));
-        let end = code.end_behind(start)?;
+        let end = code.end_of_section_at(start)?;
         if size == 0 && table != 0 {
             return None;
         }
@@ -265,7 +264,7 @@ impl Rank {
         self.0 & 3
     }
 
-    /// Names of a better group are preferred whatever their text is.
+    /// Returns the group of a name: those of a better group are preferred whatever their text is.
     fn group(self) -> u8 {
         self.0 >> 2
     }
@@ -283,18 +282,18 @@ fn drop_covered(candidates: &mut Vec<SymbolCandidate>) {
     });
 }
 
-/// Drops labels that people don't know, so that they don't cut short what is before them. There are
-/// few labels: their names can be read one by one.
-fn drop_unknown_labels(
+/// Drops compilers' labels, so that they don't cut functions before them short. There are few
+/// labels: their names can be read one by one.
+fn drop_compiler_labels(
     candidates: &mut Vec<SymbolCandidate>,
-    has_known: impl Fn(usize, u32) -> Result<bool, ElfError>,
+    has_useful_name: impl Fn(usize, u32) -> Result<bool, ElfError>,
 ) -> Result<(), ElfError> {
     let mut result = Ok(());
     candidates.retain(|candidate| {
         if candidate.rank.is_function() || result.is_err() {
             return true;
         }
-        let known = has_known(candidate.rank.table(), candidate.name);
+        let known = has_useful_name(candidate.rank.table(), candidate.name);
         known.unwrap_or_else(|error| {
             result = Err(error);
             true
@@ -305,7 +304,7 @@ fn drop_unknown_labels(
 
 /// Gives symbols without a size the bytes up to the next symbol or their section's end. Symbols
 /// come sorted by start.
-fn give_sizes(candidates: &mut [SymbolCandidate], code: &CodeSections) {
+fn assign_sizes(candidates: &mut [SymbolCandidate], code: &CodeSections) {
     let (mut next_start, mut last_start) = (None, None);
     for candidate in candidates.iter_mut().rev() {
         let start = candidate.start;
@@ -315,7 +314,7 @@ fn give_sizes(candidates: &mut [SymbolCandidate], code: &CodeSections) {
         last_start = Some(start);
         if !candidate.sized {
             let address = code.base() + u64::from(start);
-            let section_size = code.end_behind(address).map_or(0, |end| end - address);
+            let section_size = code.end_of_section_at(address).map_or(0, |end| end - address);
             let section_size = u32::try_from(section_size).unwrap_or(u32::MAX);
             let to_next = next_start.map_or(u32::MAX, |next| next - start);
             candidate.size = MAX_UNSIZED.min(section_size).min(to_next);
@@ -325,7 +324,7 @@ fn give_sizes(candidates: &mut [SymbolCandidate], code: &CodeSections) {
 
 /// The address ranges of the sections of code.
 struct CodeSections {
-    /// Start and end, sorted by start.
+    /// Start and end of each, sorted by start.
     ranges: Vec<(u64, u64)>,
 }
 
@@ -339,13 +338,13 @@ impl CodeSections {
         Self { ranges }
     }
 
-    /// The lowest address of code.
+    /// Returns the lowest address of code.
     fn base(&self) -> u64 {
         self.ranges.first().map_or(0, |(start, _)| *start)
     }
 
-    /// The end of the section of code that contains `address`.
-    fn end_behind(&self, address: u64) -> Option<u64> {
+    /// Returns the end of the section of code that contains `address`.
+    fn end_of_section_at(&self, address: u64) -> Option<u64> {
         let after = self.ranges.partition_point(|(start, _)| *start <= address);
         let (_, end) = self.ranges[..after].last()?;
         (address < *end).then_some(*end)

@@ -1,16 +1,16 @@
-//! Where the names of functions are in a file, and how they are read from there.
+//! Positions of functions' names in a file, and reading them.
 //!
-//! All names of a large program together take tens of megabytes, of which a profile asks for a few
-//! kilobytes. So only their places are kept: four bytes for each.
+//! All names of a large program together take tens of megabytes, of which a profile needs a few
+//! kilobytes. So only their positions are kept: four bytes for each.
 
 use crate::native::byte_source::ByteSource;
 use crate::native::elf::{ElfError, ElfFile, Section, read_bytes};
 use crate::types::FileOffset;
 
-/// Bits of an offset in a string table; the others of a word tell what it is an offset of.
+/// Bits of an offset in a string table; the other bits of a word select the table.
 const OFFSET_BITS: u32 = 29;
 const OFFSET_MASK: u32 = (1 << OFFSET_BITS) - 1;
-/// Largest string table whose names can be told, in bytes. It isn't read as a whole.
+/// Largest string table that offsets can address, in bytes. It isn't read as a whole.
 const MAX_STRING_BYTES: u64 = 1 << OFFSET_BITS;
 /// Bytes of a name that are read at first: most are shorter.
 const FIRST_READ: u64 = 256;
@@ -20,7 +20,7 @@ const MAX_NAME: u64 = 64 << 10;
 /// give thousands.
 const MAX_ALIASES: usize = 1024;
 
-/// A string table in the file, whose bounds were checked when it was found.
+/// A string table in the file, whose bounds have been checked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StringTable {
     offset: FileOffset,
@@ -28,14 +28,14 @@ pub(crate) struct StringTable {
 }
 
 impl Default for StringTable {
-    /// One without names.
+    /// Returns an empty table.
     fn default() -> Self {
         Self { offset: FileOffset(0), size: 0 }
     }
 }
 
 impl StringTable {
-    /// The string table of `symbols`.
+    /// Finds the string table of `symbols`.
     pub(crate) fn of<S: ByteSource>(file: &ElfFile<S>, symbols: &Section) -> Result<Self, ElfError> {
         let strings = file.sections().get(symbols.link as usize);
         let strings = strings.filter(|s| s.kind == object::elf::SHT_STRTAB.0);
@@ -47,7 +47,7 @@ impl StringTable {
         Ok(Self { offset: file.place(strings)?, size: strings.size })
     }
 
-    /// Names in a part of the file that isn't a table of strings by its kind.
+    /// Makes a table of a part of the file that isn't a string table by its type.
     pub(crate) fn at(offset: FileOffset, size: u64) -> Option<Self> {
         (size <= MAX_STRING_BYTES).then_some(Self { offset, size })
     }
@@ -58,14 +58,14 @@ impl StringTable {
         offset != 0 && u64::from(offset) < self.size
     }
 
-    /// Returns true if the name at `offset` is one that people know: not empty, and no label of
-    /// compilers or of the annobin plugin of Fedora, which marks the ends of functions with them.
-    pub(crate) fn has_known(self, source: &impl ByteSource, offset: u32) -> Result<bool, ElfError> {
+    /// Returns true if the name at `offset` is useful: not empty, and no label of compilers or of
+    /// the annobin plugin of Fedora, which marks the ends of functions with them.
+    pub(crate) fn has_useful_name(self, source: &impl ByteSource, offset: u32) -> Result<bool, ElfError> {
         let start = self.read(source, offset, ANNOBIN.len() as u64)?;
-        Ok(is_known(&start))
+        Ok(is_useful(&start))
     }
 
-    /// The name at `offset`: up to a zero byte, the table's end, or `most` bytes.
+    /// Reads the name at `offset`: up to a zero byte, the table's end, or `most` bytes.
     fn read(self, source: &impl ByteSource, offset: u32, most: u64) -> Result<Vec<u8>, ElfError> {
         let offset = u64::from(offset);
         let most = most.min(self.size.saturating_sub(offset));
@@ -87,14 +87,14 @@ impl StringTable {
 
 const ANNOBIN: &[u8] = b".annobin";
 
-fn is_known(name: &[u8]) -> bool {
+fn is_useful(name: &[u8]) -> bool {
     !(name.is_empty() || name.starts_with(b".L") || name.starts_with(ANNOBIN))
 }
 
-/// Which names a function has. Means something only to the table that it came from.
+/// Reference to the names of a function, valid for the table that it came from.
 ///
-/// The highest bit is the string table's number, the next one tells an offset in that table from an
-/// index of aliases.
+/// The highest bit is the string table's number, the next one distinguishes an offset in that table
+/// from an index of aliases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct NameRef(u32);
 
@@ -135,7 +135,7 @@ impl Alias {
         self.0 & Self::LAST != 0
     }
 
-    /// Zero is the best.
+    /// Returns the rank of the binding; zero is the best.
     fn bind(self) -> u32 {
         (self.0 & !Self::LAST) >> OFFSET_BITS
     }
@@ -145,7 +145,7 @@ impl Alias {
     }
 }
 
-/// The places of all names of a file.
+/// Positions of all names of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     tables: [StringTable; 2],
@@ -153,7 +153,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// `tables`: those of `.symtab` and `.dynsym`.
+    /// Makes an empty list. `tables` are those of `.symtab` and `.dynsym`.
     pub(crate) fn new(tables: [StringTable; 2]) -> Self {
         Self { tables, aliases: Vec::new() }
     }
@@ -173,7 +173,7 @@ impl Names {
         NameRef::new(table, true, index as u32)
     }
 
-    /// Offsets in the file of `.symtab`.
+    /// Returns the offsets in the file of `.symtab`.
     pub(crate) fn symtab_names(&self) -> std::ops::Range<u64> {
         let StringTable { offset, size } = self.tables[0];
         offset.0..offset.0 + size
@@ -188,7 +188,7 @@ impl Names {
         self.aliases.capacity() * size_of::<Alias>()
     }
 
-    /// Reads the best of the names; `None` if no name is one that people know.
+    /// Reads the best of the names; `None` if no name is useful.
     pub(crate) fn read(&self, name: NameRef, source: &impl ByteSource) -> Result<Option<String>, ElfError> {
         let table = self.tables.get(name.table()).copied().unwrap_or_default();
         let mut best = None;
@@ -198,7 +198,7 @@ impl Names {
                 let text = table.read(source, alias.offset(), MAX_NAME)?;
                 let better =
                     |best: &(u32, Vec<u8>)| preference(alias.bind(), &text) < preference(best.0, &best.1);
-                if is_known(&text) && best.as_ref().is_none_or(better) {
+                if is_useful(&text) && best.as_ref().is_none_or(better) {
                     best = Some((alias.bind(), text));
                 }
                 if alias.is_last() {
@@ -206,7 +206,7 @@ impl Names {
                 }
             }
         } else {
-            best = Some((0, table.read(source, name.value(), MAX_NAME)?)).filter(|(_, text)| is_known(text));
+            best = Some((0, table.read(source, name.value(), MAX_NAME)?)).filter(|(_, text)| is_useful(text));
         }
         Ok(best.map(|(_, text)| String::from_utf8_lossy(&text).into_owned()))
     }

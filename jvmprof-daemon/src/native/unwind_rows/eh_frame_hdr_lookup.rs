@@ -1,10 +1,9 @@
-//! Rows that are looked up by `.eh_frame_hdr`, the sorted table by which programs find their own,
-//! while there is no index yet.
+//! Lookup of rows by `.eh_frame_hdr`, the sorted table by which programs find their own, while
+//! there is no index yet.
 //!
-//! To index the functions of a large library takes a tenth of a second, in which stacks that lead
-//! through it would wait. One function is found at once. What is more than frame information, or in
-//! its place, isn't told here: nothing, rather than something else than [`super::UnwindRows`] will
-//! say.
+//! Indexing the functions of a large library takes a tenth of a second, in which stacks that lead
+//! through it would wait. One function is found at once. Code whose rows don't come from frame
+//! information alone has no row here, rather than another one than [`super::UnwindRows`] will have.
 
 use std::fmt;
 
@@ -23,10 +22,10 @@ const MAX_BYTES: u64 = 16 << 20;
 
 /// The frame information of one file, unread.
 pub struct EhFrameHdrRows {
-    /// Without an index.
+    /// The frame information, without an index.
     frames: CallFrames,
-    /// `.eh_frame_hdr` (Linux Standard Base 5.0, core, 10.6.2), as linkers write it, and where it
-    /// is.
+    /// Contents of `.eh_frame_hdr` (Linux Standard Base 5.0, core, 10.6.2), as linkers write it,
+    /// and its address.
     table: Box<[u8]>,
     table_at: u64,
 }
@@ -38,8 +37,8 @@ impl fmt::Debug for EhFrameHdrRows {
 }
 
 impl EhFrameHdrRows {
-    /// `None` of a file that has no such table, is too large, or has another one of its own, as
-    /// Go's programs do.
+    /// Opens a file's table; `None` for a file that has no such table, is too large, or has another
+    /// one of its own, as Go's programs do.
     ///
     /// # Errors
     /// A section can't be read.
@@ -57,15 +56,15 @@ impl EhFrameHdrRows {
         Ok(table.starts_with(&USUAL).then_some(Self { frames, table, table_at }))
     }
 
-    /// The row for code at `pc`, where frame information alone decides it.
+    /// Returns the row for code at `pc`, where frame information alone decides it.
     pub fn row(&self, pc: Svma) -> Option<Row> {
         let entry = self.entry(pc)?;
         let length = self.frames.length_of_entry_for(entry, pc)?;
         (!self.may_be_overridden(entry, length)).then(|| self.frames.evaluate(entry, pc))?
     }
 
-    /// The entry of the last function that begins at an address or before it, if the table is
-    /// sorted; else of any.
+    /// Returns the entry of the last function that begins at an address or before it, if the table
+    /// is sorted; else of any.
     fn entry(&self, pc: Svma) -> Option<usize> {
         // Version and encodings, where `.eh_frame` is, how many pairs; then a function and its
         // entry each, counted from the table.

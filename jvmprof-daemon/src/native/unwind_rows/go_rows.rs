@@ -1,9 +1,8 @@
 //! Rows of Go programs, from the table by which Go's runtime walks stacks itself.
 //!
-//! It tells for each instruction how much is on the stack above the return address. What is missing
-//! there is read from the code: where the frame pointer is saved, and how the few functions that
-//! switch stacks do it (go src/runtime/asm_amd64.s; src/runtime/traceback.go has the same
-//! exceptions).
+//! It has for each instruction how much is on the stack above the return address. The rest is
+//! decoded from the code: where the frame pointer is saved, and how the few functions that switch
+//! stacks do it (go src/runtime/asm_amd64.s; src/runtime/traceback.go has the same exceptions).
 
 use jvmprof_common::rows::{CfaRule, GO_G_M, GO_G_SCHED, RaRule, RbpRule, Row};
 
@@ -36,12 +35,13 @@ const ENTERS: &str = "runtime.gogo";
 const GROWS_STACK: &str = "runtime.morestack";
 const SWITCHES: &str = "runtime.systemstack";
 const CALLS_C: &str = "runtime.asmcgocall";
-/// Never runs: its address stands for what waits for [`SWITCHES`] in a goroutine's registers.
+/// A function that never runs: its address stands for what waits for [`SWITCHES`] in a goroutine's
+/// registers.
 const SWITCHED: &str = "runtime.systemstack_switch";
-/// Before Go 1.17 the table doesn't tell that these write the stack pointer.
+/// Functions that write the stack pointer; before Go 1.17 the table doesn't mark them.
 const WRITE_SP: [&str; 4] = [SWITCHES, CALLS_C, "runtime.cgocallback", "runtime.cgocallback_gofunc"];
 
-/// The rows of all functions of a program.
+/// Returns the rows of all functions of a program.
 ///
 /// # Errors
 /// [`ElfError::Read`] where the file doesn't give its table or its code.
@@ -65,9 +65,9 @@ pub(super) fn table<S: ByteSource>(program: &GoProgram<'_, S>) -> Result<Compact
 struct GoFunctionCode<'p, 'f, S> {
     program: &'p GoProgram<'f, S>,
     start: Svma,
-    /// Bytes of code, without the padding behind it.
+    /// Bytes of code, without the padding after it.
     length: u64,
-    /// By offset in the function.
+    /// Steps by offset in the function.
     steps: SmallVec<[StackStep; 16]>,
 }
 
@@ -79,7 +79,7 @@ impl<'p, 'f, S: ByteSource> GoFunctionCode<'p, 'f, S> {
         Self { program, start: program.address(function.start), length, steps }
     }
 
-    /// At most `length` bytes of code from an offset on.
+    /// Returns at most `length` bytes of code from an offset on.
     fn code(&self, offset: u64, length: usize) -> SmallVec<[u8; 32]> {
         let left = usize::try_from(self.length.saturating_sub(offset)).unwrap_or(usize::MAX);
         self.program.code_at(Svma(self.start.0.saturating_add(offset)), length.min(left))
@@ -111,8 +111,8 @@ impl<'p, 'f, S: ByteSource> GoFunctionCode<'p, 'f, S> {
         }
     }
 
-    /// The offset from which on the frame isn't on the stack that `rsp` points to any more, and the
-    /// row there.
+    /// Returns the offset from which on the frame isn't on the stack that `rsp` points to any more,
+    /// and the row there.
     fn leaves_stack(&self, function: &GoFunction, growing: Option<Row>) -> Option<(u64, Row)> {
         let after_switch = || after_switch(&self.code(0, MAX_SWITCHING_CODE)).map(|at| at as u64);
         if ROOTS.iter().any(|name| function.is(name)) {
@@ -131,7 +131,8 @@ impl<'p, 'f, S: ByteSource> GoFunctionCode<'p, 'f, S> {
         None
     }
 
-    /// The rows by the steps alone, each by its first offset and the first one behind it.
+    /// Passes on the rows by the steps alone, each with its first offset and the first one after
+    /// it.
     fn ordinary_rows(&self, function: &GoFunction, handle: &mut dyn FnMut(u64, u64, Row)) {
         let switches = function.writes_sp || WRITE_SP.iter().any(|name| function.is(name));
         let saved = self.frame_pointer_save();
@@ -163,7 +164,7 @@ impl<'p, 'f, S: ByteSource> GoFunctionCode<'p, 'f, S> {
         }
     }
 
-    /// Finds the save by the code where the stack pointer moves first: `push rbp; mov rbp, rsp`
+    /// Finds the save in the code where the stack pointer moves first: `push rbp; mov rbp, rsp`
     /// since Go 1.21, before that `sub rsp, n; mov [rsp + n - 8], rbp; lea rbp, [rsp + n - 8]`.
     fn frame_pointer_save(&self) -> Option<FramePointerSave> {
         let first = self.steps.iter().position(|(_, held)| *held > 0)?;
@@ -181,7 +182,7 @@ impl<'p, 'f, S: ByteSource> GoFunctionCode<'p, 'f, S> {
             [0xac, 0x24, a, b, c, d, ..] if i32::from_le_bytes([a, b, c, d]) == place => 8,
             _ => return None,
         };
-        // The `lea` behind it has the same operand, so the same length.
+        // The `lea` after it has the same operand, so the same length.
         Some(FramePointerSave { at: at + length, set: at + 2 * length })
     }
 }
@@ -197,14 +198,14 @@ struct FramePointerSave {
 
 /// Bytes of the longest `mov [rsp + n], rbp`.
 const MAX_FRAME_POINTER_SAVE: usize = 8;
-/// Bytes of code in which a switch of stacks is looked for: the functions that switch have some
+/// Bytes of code that are searched for a switch of stacks: the functions that switch have some
 /// hundred.
 const MAX_SWITCHING_CODE: usize = 4 << 10;
 const PUSH_RBP: u8 = 0x55;
 const INT3: u8 = 0xcc;
 
-/// Behind the instruction that loads `rsp` from a `gobuf`: `mov rsp, [reg + sched.sp]`, from there
-/// through `rbx`, or `mov rsp, [rbx]`, where `rbx` is the `gobuf`.
+/// Returns the offset after the instruction that loads `rsp` from a `gobuf`: `mov rsp, [reg +
+/// sched.sp]`, from there through `rbx`, or `mov rsp, [rbx]`, where `rbx` is the `gobuf`.
 fn after_switch(code: &[u8]) -> Option<usize> {
     let sched = GO_G_SCHED as u8;
     let loads = |bytes: &[u8]| matches!(*bytes, [0x48 | 0x49, 0x8b, modrm, at] if modrm & 0xf8 == 0x60 && at == sched);
@@ -214,8 +215,8 @@ fn after_switch(code: &[u8]) -> Option<usize> {
     [loaded, copied].into_iter().flatten().min()
 }
 
-/// The row of `runtime.morestack`, which runs on the system stack in place of the goroutine whose
-/// stack is to grow; from its code and that of `runtime.systemstack`.
+/// Returns the row of `runtime.morestack`, which runs on the system stack in place of the goroutine
+/// whose stack is to grow; from its code and that of `runtime.systemstack`.
 fn goroutine(code: &[u8], switch: &[u8]) -> Option<Row> {
     let (code, switch) = (code.get(..MUCH_CODE)?, switch.get(..MUCH_CODE / 2)?);
     let store = |modrm: u8| {
@@ -238,11 +239,11 @@ fn goroutine(code: &[u8], switch: &[u8]) -> Option<Row> {
     })
 }
 
-/// `morestack` does what is looked for in fewer bytes, `systemstack` in half of them.
+/// Bytes of `morestack` that are searched; it needs fewer, `systemstack` half of them.
 const MUCH_CODE: usize = 128;
 
-/// The offset of `g` in the thread's own memory: of `mov reg, fs:[offset]`, or of `mov reg, offset;
-/// mov reg, fs:[reg]`.
+/// Returns the offset of `g` in the thread's own memory: of `mov reg, fs:[offset]`, or of `mov reg,
+/// offset; mov reg, fs:[reg]`.
 fn tls(code: &[u8]) -> Option<i32> {
     let number = |bytes: &[u8]| bytes.first_chunk().map(|bytes| i32::from_le_bytes(*bytes));
     let at = code.windows(3).position(|b| b[0] == 0x64 && matches!(b[1], 0x48 | 0x4c) && b[2] == 0x8b)?;
@@ -254,8 +255,8 @@ fn tls(code: &[u8]) -> Option<i32> {
     }
 }
 
-/// The offset of `curg` in `m`: the second one that `runtime.systemstack` compares `g` (rax) with,
-/// `cmp rax, [rbx + offset]`.
+/// Returns the offset of `curg` in `m`: the second one that `runtime.systemstack` compares `g`
+/// (rax) with, `cmp rax, [rbx + offset]`.
 fn current(code: &[u8]) -> Option<i16> {
     let offset = |at: usize| match *code.get(at..)? {
         [0x48, 0x3b, 0x43, offset, ..] => Some(i16::from(offset.cast_signed())),

@@ -1,9 +1,9 @@
 //! Unwind rows of a file, from its `.eh_frame`, and from `.debug_frame` for functions that lack
 //! there.
 //!
-//! Loading makes an index of the functions that have call frame information; a lookup evaluates the
-//! one entry that it needs. `.eh_frame_hdr` isn't used for that: it is missing in static files, and
-//! says nothing of where functions end. It serves while there is no index: [`EhFrameHdrRows`].
+//! Loading indexes the functions that have call frame information; a lookup evaluates the one entry
+//! that it needs. `.eh_frame_hdr` isn't used for that: it is missing in static files, and doesn't
+//! have the ends of functions. It serves while there is no index: [`EhFrameHdrRows`].
 
 mod cfi;
 mod code_without_cfi;
@@ -42,9 +42,9 @@ pub struct UnwindRows {
     frames: CallFrames,
     /// The entries of `.debug_frame`, for functions that have none there.
     debug_frames: CallFrames,
-    /// Rows of code that has none of that.
+    /// Rows of code without call frame information.
     table: CompactRowTable,
-    /// In place of some of the rows of `.eh_frame`.
+    /// Rows that replace some of `.eh_frame`.
     overrides: RowOverrides,
 }
 
@@ -59,11 +59,11 @@ impl UnwindRows {
         Self::load_with(file, None)
     }
 
-    /// As [`Self::load`], with the rows of code that has no frame information as far as `analyze`
-    /// finds them.
+    /// Reads the call frame information of [`Self::load`], and adds the rows that `analyze` finds
+    /// for code without it.
     ///
     /// # Errors
-    /// As [`Self::load`].
+    /// Those of [`Self::load`].
     pub fn load_with<S: ByteSource>(
         file: &ElfFile<S>,
         analyze: Option<AnalyzeCode>,
@@ -71,11 +71,12 @@ impl UnwindRows {
         Self::load_within(file, analyze, u64::MAX)
     }
 
-    /// As [`Self::load_with`], for who is done with the rows before the file changes: large
-    /// sections stay in the file, whose errors [`Self::check`] tells in the end.
+    /// Reads the rows of [`Self::load_with`] for a caller that is done with them before the file
+    /// changes: large sections stay in the file, and [`Self::check`] returns their errors in the
+    /// end.
     ///
     /// # Errors
-    /// As [`Self::load`].
+    /// Those of [`Self::load`].
     pub fn load_from_file<S: ByteSource>(
         file: &ElfFile<S>,
         analyze: Option<AnalyzeCode>,
@@ -83,10 +84,11 @@ impl UnwindRows {
         Self::load_within(file, analyze, MAX_IN_MEMORY)
     }
 
-    /// As [`Self::load_with`]; sections of more than `max_in_memory` bytes stay in the file.
+    /// Reads the rows of [`Self::load_with`]; sections of more than `max_in_memory` bytes stay in
+    /// the file.
     ///
     /// # Errors
-    /// As [`Self::load`].
+    /// Those of [`Self::load`].
     pub(crate) fn load_within<S: ByteSource>(
         file: &ElfFile<S>,
         analyze: Option<AnalyzeCode>,
@@ -100,7 +102,7 @@ impl UnwindRows {
         let go =
             program.map_or_else(|| Ok(CompactRowTable::default()), |program| go_rows::table(&program))?;
         let is_go = !go.is_empty();
-        // `.debug_frame` of a Go program says less than its own table.
+        // `.debug_frame` of a Go program has less than its own table.
         let mut rows = Self::of_frame_information(file, !is_go, max_in_memory)?;
         rows.table = go;
         let mut overrides = dl_runtime_resolve::rows_at_calls(&rows.frames, file);
@@ -146,8 +148,8 @@ impl UnwindRows {
         Ok(rows)
     }
 
-    /// The rows in the bytes of an `.eh_frame` that is loaded at `address`, for functions that
-    /// start in `code`.
+    /// Reads the rows in the bytes of an `.eh_frame` that is loaded at `address`, for functions
+    /// that start in `code`.
     pub fn from_eh_frame(bytes: Box<[u8]>, address: Svma, code: Range<Svma>) -> Self {
         let bases = BaseAddresses::default().set_eh_frame(address.0);
         let (code, bytes) = (code.start.0..code.end.0, FrameBytes::Memory(bytes));
@@ -155,9 +157,9 @@ impl UnwindRows {
         Self { frames: CallFrames::indexed(FrameSectionKind::EhFrame, bases, bytes, code), ..Self::default() }
     }
 
-    /// The row for code at `pc`; `None` where the file has none, or where it is malformed.
+    /// Returns the row for code at `pc`; `None` where the file has none, or where it is malformed.
     ///
-    /// For a return address ask at address - 1.
+    /// For a return address look up address - 1.
     pub fn row(&self, pc: Svma) -> Option<Row> {
         if let Some(row) = self.overrides.find(pc) {
             return Some(row);
@@ -168,7 +170,7 @@ impl UnwindRows {
         }
     }
 
-    /// Hands on all rows, in order of their functions' addresses: first address, first one behind
+    /// Passes on all rows, in order of their functions' addresses: first address, first one after
     /// it, row. Malformed entries are left out.
     pub fn for_each(&self, handle: &mut dyn FnMut(u64, u64, Row)) {
         let mut others = OtherRows {
@@ -179,15 +181,17 @@ impl UnwindRows {
         let mut last = None;
         self.frames.each_row(self.frames.index.entries(), &mut |entry, start, end, row| {
             if last.replace(entry) != Some(entry) {
-                others.hand_on_before(start, handle);
+                others.emit_before(start, handle);
             }
             self.overrides.apply(start, end, row, handle);
         });
-        others.hand_on_before(u64::MAX, handle);
+        others.emit_before(u64::MAX, handle);
     }
 
+    /// Returns whether all reads succeeded.
+    ///
     /// # Errors
-    /// The first read that failed: rows that were asked for may be missing.
+    /// The first read that failed: rows may be missing.
     pub fn check(&self) -> Result<(), ElfError> {
         self.frames.bytes.check().and_then(|()| self.debug_frames.bytes.check())
     }
@@ -198,12 +202,13 @@ impl UnwindRows {
         self.row(pc).is_some_and(|row| row.is_root())
     }
 
-    /// The number of functions that have rows.
+    /// Returns the number of functions that have rows.
     pub fn functions(&self) -> usize {
         self.frames.index.len() + self.debug_frames.index.len()
     }
 
-    /// The functions that have rows, each by its first address and the first one behind it, sorted.
+    /// Returns the functions that have rows, each by its first address and the first one after it,
+    /// sorted.
     pub fn function_ranges(&self) -> impl Iterator<Item = (Svma, Svma)> {
         let mut own = self.frames.index.ranges().peekable();
         let mut debug = self.debug_frames.index.ranges().peekable();
@@ -214,18 +219,19 @@ impl UnwindRows {
         })
     }
 
-    /// The number of entries of the sections that couldn't be understood.
+    /// Returns the number of malformed entries of the sections.
     pub fn malformed(&self) -> u64 {
         self.frames.index.malformed() + self.debug_frames.index.malformed()
     }
 
-    /// The number of functions that were left out because the entries before them take too long to
-    /// evaluate.
+    /// Returns the number of functions that were left out because the entries before them take too
+    /// long to evaluate.
     pub fn over_budget(&self) -> u64 {
         self.frames.index.over_budget()
     }
 
-    /// Bytes of entries that [`Self::for_each`] evaluates: no more than four times the section.
+    /// Returns the bytes of entries that [`Self::for_each`] evaluates: no more than four times the
+    /// section.
     pub fn work(&self) -> usize {
         self.frames.index.work()
     }
@@ -252,17 +258,17 @@ where
     T: Iterator<Item = (u64, u64, Row)>,
     D: Iterator<Item = (Svma, usize)>,
 {
-    /// Hands on those that begin before `address`.
-    fn hand_on_before(&mut self, address: u64, handle: &mut dyn FnMut(u64, u64, Row)) {
+    /// Passes on those that begin before `address`.
+    fn emit_before(&mut self, address: u64, handle: &mut dyn FnMut(u64, u64, Row)) {
         while let Some((function, entry)) = self.debug_functions.next_if(|(start, _)| start.0 < address) {
-            self.hand_on_table_before(function.0, handle);
+            self.emit_table_before(function.0, handle);
             self.debug_frames
                 .each_row(std::iter::once(entry), &mut |_, start, end, row| handle(start, end, row));
         }
-        self.hand_on_table_before(address, handle);
+        self.emit_table_before(address, handle);
     }
 
-    fn hand_on_table_before(&mut self, address: u64, handle: &mut dyn FnMut(u64, u64, Row)) {
+    fn emit_table_before(&mut self, address: u64, handle: &mut dyn FnMut(u64, u64, Row)) {
         while let Some((start, end, row)) = self.table.next_if(|(start, ..)| *start < address) {
             handle(start, end, row);
         }

@@ -1,4 +1,4 @@
-//! Rows in little memory, of code that has no call frame information.
+//! Compact table of rows of code that has no call frame information.
 
 use std::collections::HashMap;
 
@@ -6,26 +6,26 @@ use jvmprof_common::rows::Row;
 
 use crate::types::Svma;
 
-/// A row and the code where it holds: first address, first one behind it, row.
+/// A row and the code where it holds: first address, first one after it, row.
 pub(super) type RowRange = (u64, u64, Row);
 
 /// Rows by address, six bytes each: an address and the number of a row.
 #[derive(Debug, Default)]
 pub(super) struct CompactRowTable {
     base: u64,
-    /// Sorted. Each holds up to the next one.
+    /// Start addresses, sorted. Each row holds up to the next one.
     starts: Vec<u32>,
     numbers: Vec<u16>,
-    /// Number 0 is none.
+    /// Distinct rows. Number 0 is none.
     rows: Vec<Row>,
-    /// The numbers of rows; empty once all are there.
+    /// Numbers of the rows; empty once all have been pushed.
     by_row: HashMap<Row, u16>,
     end: u64,
 }
 
 impl CompactRowTable {
-    /// From `start` to `end` this row holds. They come in order; what overlaps an earlier one, lies
-    /// 4 GiB behind the first, or is one of more than 65,535 different rows is left out.
+    /// Adds the row from `start` to `end`. Rows come in order; one that overlaps an earlier one,
+    /// lies 4 GiB after the first, or is beyond 65,535 different ones is left out.
     pub(super) fn push(&mut self, start: u64, end: u64, row: Row) {
         if self.starts.is_empty() {
             (self.base, self.end) = (start, start);
@@ -73,7 +73,7 @@ impl CompactRowTable {
         self.rows.get(usize::from(*self.numbers.get(index)?).checked_sub(1)?).copied()
     }
 
-    /// All, in order: first address, first one behind it, row.
+    /// Returns all rows, in order: first address, first one after it, row.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64, Row)> {
         let end = u32::try_from(self.end - self.base).unwrap_or(u32::MAX);
         let ends = self.starts.iter().skip(1).copied().chain([end]);
@@ -99,7 +99,7 @@ impl CompactRowTable {
         *self = merged;
     }
 
-    /// No more are pushed.
+    /// Frees what only [`Self::push`] needs.
     pub(super) fn finish(&mut self) {
         self.by_row = HashMap::new();
         self.starts.shrink_to_fit();

@@ -1,4 +1,4 @@
-//! Code that a signal's handler returns to, and the frame that the kernel made for the signal.
+//! Return code of signal handlers, and the frame that the kernel made for the signal.
 
 use jvmprof_common::rows::{CfaRule, RaRule, RbpRule, Row};
 
@@ -11,8 +11,9 @@ pub(super) fn is_signal_return(code: &[u8]) -> bool {
         || code.starts_with(&[0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05])
 }
 
-/// The frame that the kernel makes for a signal, whose handler has returned: `rsp` points to the
-/// `ucontext` (Linux arch/x86/include/asm/sigframe.h, include/uapi/asm/ucontext.h, sigcontext.h).
+/// Row of the frame that the kernel makes for a signal, whose handler has returned: `rsp` points to
+/// the `ucontext` (Linux arch/x86/include/asm/sigframe.h, include/uapi/asm/ucontext.h,
+/// sigcontext.h).
 pub(super) const SIGNAL_RETURN: Row = Row {
     cfa: CfaRule::RspIndirect { at: 160, add: 0 },
     rbp: RbpRule::AtRsp(120),
@@ -20,7 +21,7 @@ pub(super) const SIGNAL_RETURN: Row = Row {
     signal: true,
 };
 
-/// The rows of what signal handlers return to, each with the byte before: a return address is
+/// Returns the rows of signal handlers' return code, each with the byte before: a return address is
 /// looked up before it.
 pub(super) fn signal_returns(code: &[u8], base: u64) -> Vec<RowRange> {
     let places = (1..code.len()).filter(|at| is_signal_return(&code[*at..]));

@@ -1,10 +1,9 @@
-//! What a server needs of a file to name its addresses: an ELF file with the symbols, and nothing
-//! of the code.
+//! Extraction of the part of a file that a server needs to resolve its addresses: an ELF file with
+//! the symbols, and nothing of the code.
 //!
-//! Program headers are those of the file that runs, as they are: servers find by them which address
-//! of the file a runtime address is. Section headers are all there, so that numbers of sections
-//! stay right; those whose bytes aren't needed have become `SHT_NOBITS`, as `objcopy
-//! --only-keep-debug` makes them.
+//! Program headers are copied from the file that runs: servers convert runtime addresses by them.
+//! Section headers are all there, so that numbers of sections stay right; those whose bytes aren't
+//! needed are `SHT_NOBITS`, as `objcopy --only-keep-debug` makes them.
 
 use std::io::{self, Write};
 
@@ -16,7 +15,7 @@ use sha2::{Digest, Sha256};
 use crate::native::byte_source::ByteSource;
 use crate::native::elf::{ElfError, ElfFile, MAX_NOTES, RawHeader, Section, read_bytes, read_raw};
 
-/// DWARF that names addresses; variables, types' names and macros are left behind.
+/// Sections of DWARF that resolve addresses; variables, types' names and macros are left out.
 const DWARF: [&str; 11] = [
     ".debug_abbrev",
     ".debug_addr",
@@ -32,42 +31,42 @@ const DWARF: [&str; 11] = [
 ];
 /// Bytes that are copied at once.
 const PIECE: u64 = 1 << 20;
-/// Offsets of sections are multiples of this: what compressed sections and symbol tables ask for.
+/// Alignment of sections' offsets, as compressed sections and symbol tables need it.
 const ALIGNMENT: u64 = 8;
 
-/// Why nothing was extracted.
+/// Error of extracting debug information.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExtractError {
     #[error(transparent)]
     Elf(#[from] ElfError),
-    #[error("its symbols take {size} bytes, more than the limit of {limit}")]
+    #[error("extracting debug information: its symbols take {size} bytes, more than the limit of {limit}")]
     TooLarge { size: u64, limit: u64 },
-    #[error("writing what was extracted: {0}")]
+    #[error("writing the extracted debug information: {0}")]
     Write(io::Error),
 }
 
 /// The size and hash of what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extracted {
-    /// In bytes.
+    /// Size in bytes.
     pub size: u64,
     /// SHA-256 in hexadecimal: the same on every host.
     pub hash: String,
 }
 
-/// The parts of a file that can name addresses.
+/// The parts of a file that can resolve addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     pub symtab: bool,
     pub dynsym: bool,
     pub dwarf: bool,
-    /// Go's own table.
+    /// True with Go's own table.
     pub gopclntab: bool,
 }
 
 impl Contents {
-    /// The parts that `symbols` has.
+    /// Returns the parts that `symbols` has.
     pub fn of<S: ByteSource>(symbols: &ElfFile<S>) -> Self {
         let mut contents = Self::default();
         for section in symbols.sections().iter().filter(|section| is_kept(symbols, section)) {
@@ -82,11 +81,11 @@ impl Contents {
     }
 }
 
-/// Writes what is needed of `symbols`, the debug file of `program` or the program itself.
+/// Writes the needed parts of `symbols`, the debug file of `program` or the program itself.
 ///
 /// # Errors
-/// [`ExtractError::TooLarge`] above `limit` bytes, before anything is written; else what reading
-/// and writing say. What was written by then is of no use.
+/// [`ExtractError::TooLarge`] above `limit` bytes, before anything is written; else the error of
+/// reading or writing. A partial output is of no use.
 pub fn extract<P: ByteSource, S: ByteSource>(
     program: &ElfFile<P>,
     symbols: &ElfFile<S>,
@@ -111,7 +110,7 @@ pub fn extract<P: ByteSource, S: ByteSource>(
         } else {
             empty(header);
             if is_dwarf && section.name.starts_with(".debug_") {
-                // Go's debug/elf reads all of them, and gives up DWARF as a whole for one without
+                // Go's debug/elf reads all of them, and rejects DWARF as a whole for one without
                 // bytes.
                 header.sh_type.set(Le, elf::SHT_PROGBITS);
                 header.sh_size.set(Le, 0);
@@ -125,7 +124,8 @@ pub fn extract<P: ByteSource, S: ByteSource>(
     }
     let mut file = raw.file;
     file.e_phoff.set(Le, size_of::<RawHeader>() as u64);
-    // Zero means that there are none; else a number of zero would be looked for in the first one.
+    // Zero means that there are none; a zero index would otherwise be looked up in the first
+    // section.
     file.e_shoff.set(Le, if headers.is_empty() { 0 } else { headers_at });
     file.e_shentsize.set(Le, size_of::<SectionHeader64<Le>>() as u16);
     file.e_shnum.set(Le, headers.len() as u16);
@@ -144,7 +144,7 @@ pub fn extract<P: ByteSource, S: ByteSource>(
     Ok(Extracted { size: out.written, hash })
 }
 
-/// The next place for a section. No file has sections at the end of all offsets.
+/// Returns the next aligned position for a section. No file has sections at the end of all offsets.
 fn aligned(place: u64) -> u64 {
     place.checked_next_multiple_of(ALIGNMENT).unwrap_or(u64::MAX)
 }
@@ -157,7 +157,7 @@ fn is_kept<S: ByteSource>(file: &ElfFile<S>, section: &Section) -> bool {
     let is_table = |section: &Section| {
         !section.no_bits && (section.kind == elf::SHT_SYMTAB.0 || section.kind == elf::SHT_DYNSYM.0)
     };
-    // DWARF that dwz split refers to another file. A server hasn't got that, and would give up all
+    // DWARF that dwz split refers to another file. A server doesn't have that, and would reject all
     // names for it.
     let dwarf_is_whole = || file.section(".gnu_debugaltlink").is_none();
     let name = section.name.as_str();
@@ -217,7 +217,7 @@ impl<W: Write> Hashed<'_, W> {
         Ok(())
     }
 
-    /// A few bytes to the next multiple of [`ALIGNMENT`].
+    /// Writes zeros up to the next multiple of [`ALIGNMENT`].
     fn pad_to(&mut self, place: u64) -> Result<(), ExtractError> {
         let missing = place.saturating_sub(self.written).min(ALIGNMENT) as usize;
         self.write(&[0; ALIGNMENT as usize][..missing])

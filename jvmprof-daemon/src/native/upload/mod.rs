@@ -1,5 +1,5 @@
-//! Debug information for a server that names addresses itself: the files that wait to be uploaded,
-//! and the part of each that is.
+//! Debug information for a server that resolves addresses itself: the queue of files to upload, and
+//! the extraction of the part that is uploaded.
 
 pub mod extract_debug_info;
 pub mod queue;

@@ -1,5 +1,4 @@
-//! The queue of files whose frames a server is to name: naming puts them in, the uploader takes
-//! them out.
+//! Queue of files whose frames a server is to name: the namer offers them, the uploader takes them.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -12,19 +11,19 @@ use tokio::sync::mpsc;
 use crate::native::debug_files::DebugFile;
 use crate::types::BuildId;
 
-/// Build ids that are remembered as offered.
+/// Number of build ids that are remembered as offered.
 const MAX_REMEMBERED: u64 = 16_384;
-/// A build id is offered again after so long: the server may have lost what it had.
+/// Time after which a build id is offered again: the server may have lost its file.
 const REMEMBERED_FOR: Duration = Duration::from_secs(24 * 3600);
-/// UploadQueue that wait; each holds one or two open files.
+/// Length of the queue; each candidate has one or two open files.
 const MAX_WAITING: usize = 64;
 
-/// A file that runs, and its debug file if there is one. Open, because both may be gone when their
-/// turn comes.
+/// A file that runs, and its debug file if there is one. Both are open, because they may be gone
+/// when their turn comes.
 #[derive(Debug)]
 pub struct UploadCandidate {
     pub build_id: BuildId,
-    /// As the process sees it.
+    /// Path as the process sees it.
     pub path: Arc<str>,
     pub file: File,
     pub debug: Option<DebugFile>,
@@ -39,15 +38,15 @@ pub struct UploadQueue {
 }
 
 impl UploadQueue {
-    /// The queue and its end.
+    /// Makes the queue and its receiving end.
     pub fn new() -> (Arc<Self>, mpsc::Receiver<UploadCandidate>) {
         let (queue, offers) = mpsc::channel(MAX_WAITING);
         let offered = Cache::builder().max_capacity(MAX_REMEMBERED).time_to_live(REMEMBERED_FOR).build();
         (Arc::new(Self { queue, offered, turned_away: AtomicU64::new(0) }), offers)
     }
 
-    /// UploadQueue a build id unless it was offered before. `open` is called if there is room; the
-    /// next frame of the file tries again if there is none, or if the file can't be opened.
+    /// Queues a build id unless it was offered before. `open` is called if there is space;
+    /// otherwise, and if the file can't be opened, the next frame of the file tries again.
     pub fn offer(&self, id: BuildId, open: impl FnOnce() -> Option<UploadCandidate>) {
         if self.offered.contains_key(&id) {
             return;
@@ -62,12 +61,12 @@ impl UploadQueue {
         }
     }
 
-    /// Every file is offered anew: another server is asked from now on.
+    /// Allows every file to be offered again: the server has changed.
     pub fn forget(&self) {
         self.offered.invalidate_all();
     }
 
-    /// The number of times that the queue was full.
+    /// Returns the number of times that the queue was full.
     pub fn turned_away(&self) -> u64 {
         self.turned_away.load(Ordering::Relaxed)
     }
@@ -78,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_build_id_is_offered_once_and_again_if_there_was_no_room() {
+    fn a_build_id_is_offered_once_and_again_if_the_queue_was_full() {
         let (offers, mut taken) = UploadQueue::new();
         let id = |n: u8| BuildId::new(&[n, 1, 2, 3]).expect("four bytes");
         let offer = |n: u8| UploadCandidate {

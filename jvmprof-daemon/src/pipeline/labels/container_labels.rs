@@ -1,5 +1,5 @@
-//! Labels of containers: which process runs in which, and what the host's runtimes tell of it,
-//! sooner or later.
+//! Labels of containers: the container of each process, and its metadata from the host's runtimes,
+//! which may come late.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::process::container::{
     ContainerCounts, ContainerMetadata, Containers, ContainersError, ContainersOptions, MetadataLookup,
 };
 
-/// A process's container and what is known of it.
+/// A process's container and its metadata.
 #[derive(Debug)]
 pub(super) struct ProcessContainer {
     id: Option<Arc<str>>,
@@ -19,23 +19,25 @@ pub(super) struct ProcessContainer {
     generation: u64,
 }
 
-/// Who asks for containers, if anyone does.
+/// The source of containers' metadata, if any.
 #[derive(Debug, Default)]
 pub(super) struct ContainerLookup {
     containers: Option<Containers>,
-    /// Samples that went out without their pod's name though a runtime was there to ask.
+    /// Samples that were delivered without their pod's name though a runtime was there to query.
     unlabelled: u64,
 }
 
 impl ContainerLookup {
+    /// Starts the queries, if options are given.
+    ///
     /// # Errors
     /// See [`ContainersError`].
     pub(super) fn start(options: Option<ContainersOptions>) -> Result<Self, ContainersError> {
         Ok(Self { containers: options.map(Containers::start).transpose()?, unlabelled: 0 })
     }
 
-    /// A process that was sampled for the first time, in this cgroup. One whose cgroup isn't known
-    /// goes without.
+    /// Returns the container of a process that was sampled for the first time, in this cgroup. A
+    /// process without a known cgroup has none.
     pub(super) fn find(&self, cgroup: Option<&Cgroup>) -> ProcessContainer {
         let container = cgroup.and_then(|cgroup| cgroup.container.as_ref());
         let id = container.map(|container| container.id.as_str().into());
@@ -47,7 +49,7 @@ impl ContainerLookup {
         contained
     }
 
-    /// True if more is known than before.
+    /// Updates the metadata. Returns true if it has changed.
     pub(super) fn refresh(&self, contained: &mut ProcessContainer) -> bool {
         let (Some(containers), Some(id)) = (&self.containers, &contained.id) else { return false };
         if matches!(contained.lookup, MetadataLookup::Found(_)) {
@@ -62,7 +64,7 @@ impl ContainerLookup {
         matches!(contained.lookup, MetadataLookup::Found(_))
     }
 
-    /// These samples go out as they are.
+    /// Counts samples that are delivered without metadata.
     pub(super) fn count_unlabelled(&mut self, contained: &ProcessContainer, samples: u64) {
         let asked = self.containers.is_some() && contained.id.is_some();
         if asked && !matches!(contained.lookup, MetadataLookup::Found(_)) {
@@ -70,7 +72,7 @@ impl ContainerLookup {
         }
     }
 
-    /// Only these are still needed.
+    /// Drops the metadata of all other containers.
     pub(super) fn retain<'a>(&self, needed: impl Iterator<Item = &'a ProcessContainer>) {
         if let Some(containers) = &self.containers {
             let needed: HashSet<&str> = needed.filter_map(|contained| contained.id.as_deref()).collect();
@@ -88,7 +90,7 @@ impl ContainerLookup {
 }
 
 impl ProcessContainer {
-    /// True if waiting for its labels makes sense.
+    /// Returns true if waiting for its labels makes sense.
     pub(super) fn is_awaited(&self) -> bool {
         self.lookup == MetadataLookup::Pending
     }
@@ -103,7 +105,7 @@ impl ProcessContainer {
         }
     }
 
-    /// Adds what only rules see. The names are those of Prometheus.
+    /// Adds labels that only rules see. The names are those of Prometheus.
     pub(super) fn label_meta(&self, labels: &mut Labels) {
         if let MetadataLookup::Found(metadata) = &self.lookup {
             meta(metadata, labels);
@@ -148,7 +150,8 @@ fn label(metadata: &ContainerMetadata, labels: &mut Labels) {
     }
 }
 
-/// As Prometheus does it: what may not stand in a label's name becomes an underscore.
+/// Converts a name as Prometheus does: characters that a label's name may not have become
+/// underscores.
 fn label_name(name: &str) -> String {
     name.chars().map(|it| if it.is_ascii_alphanumeric() { it } else { '_' }).collect()
 }

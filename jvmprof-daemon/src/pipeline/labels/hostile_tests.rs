@@ -1,5 +1,4 @@
-//! A process that says of itself what would be labels, if values were ever taken for more than
-//! values.
+//! A process whose name and arguments look like labels: values must never be parsed.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -20,10 +19,11 @@ use crate::process::{ProcessTable, procfs};
 use crate::profile::model::{Batch, Sample, Series};
 use crate::proto::profilestore::WriteRawRequest;
 
-/// Line breaks, quotes, what ends a field of `/proc/PID/stat`, a label's name, bytes that are no
-/// text.
+/// A name with line breaks, quotes, the end of a field of `/proc/PID/stat`, a label's name, bytes
+/// that are no text.
 const NAME: &[u8] = b") R 1\n\",__name__=\"x\",node=\"evil\"}\xff\xfe\x1b[31m";
-/// Longest argument that Linux takes, but for some: eight of them are a mebibyte.
+/// Length of the longest argument that Linux accepts, but for some bytes: eight of them are a
+/// mebibyte.
 const LONG: usize = 127 << 10;
 
 struct Killed(Child);
@@ -35,7 +35,8 @@ impl Drop for Killed {
     }
 }
 
-/// A shell of that name, with that and more as arguments and environment, that waits for its input.
+/// Starts a shell of that name, with that and more as arguments and environment, that waits for its
+/// input.
 fn hostile(dir: &std::path::Path) -> Killed {
     let program = dir.join(OsStr::from_bytes(NAME));
     fs::copy("/bin/sh", &program).expect("a copy of the shell");
@@ -52,7 +53,7 @@ fn hostile(dir: &std::path::Path) -> Killed {
     Killed(child)
 }
 
-/// The label sets of what a backend would get.
+/// Returns the label sets that a backend would get.
 fn sent(labels: &LabelSet) -> Vec<Vec<(String, String)>> {
     let samples = vec![Sample::of_events([].into(), 1, 1)];
     let series = vec![Series { labels: labels.clone(), samples }];

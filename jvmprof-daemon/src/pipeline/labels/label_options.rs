@@ -1,4 +1,4 @@
-//! How series are labelled.
+//! Options of series' labels.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::config::relabel::{RelabelAction, RelabelRule, relabel_kept, retain_pu
 use crate::profile::aggregate::SeriesLimit;
 use crate::profile::model::LabelSet;
 
-/// A label that isn't the same for all of a process's samples.
+/// A label that differs between samples of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum SampleLabel {
     /// The thread's name, digits folded to N
@@ -33,22 +33,22 @@ impl SampleLabel {
     }
 }
 
-/// How series are labelled.
+/// Options of series' labels.
 #[derive(Clone, Debug)]
 pub struct LabelOptions {
     /// The `node` label.
     pub node: String,
     /// Labels of all series.
     pub external: BTreeMap<String, String>,
-    /// Sorted, each once.
+    /// Labels of samples, sorted, each once.
     pub sample_labels: Vec<SampleLabel>,
     pub rules: Vec<RelabelRule>,
-    /// `None`: as many as there are.
+    /// Maximum number of series; `None`: no limit.
     pub max_series: Option<usize>,
 }
 
 impl LabelOptions {
-    /// Only what is known of processes.
+    /// Returns options with labels of processes only.
     pub fn plain(node: String) -> Self {
         Self {
             node,
@@ -59,8 +59,8 @@ impl LabelOptions {
         }
     }
 
-    /// The limit of series, and the series that says so. Rules have kept its samples; they change
-    /// its labels as those of any other.
+    /// Returns the limit of series, and the series of samples beyond it. Rules have kept its
+    /// samples; they change its labels as those of any other.
     pub(in crate::pipeline) fn limit(&self) -> Option<SeriesLimit> {
         let mut rest: LabelSet = self.external.clone();
         for name in ["node", "__meta_node"] {
@@ -72,8 +72,8 @@ impl LabelOptions {
         self.max_series.map(|max| SeriesLimit { max, rest: Arc::new(rest) })
     }
 
-    /// How many rules, from the first on, can't depend on the labels of single samples: what they
-    /// drop, they drop of all of a process's samples.
+    /// Returns how many rules, from the first on, can't depend on the labels of single samples: if
+    /// they drop one, they drop all of a process's samples.
     pub(super) fn process_rules(&self) -> usize {
         let depends = |rule: &RelabelRule| {
             self.sample_labels
@@ -84,7 +84,8 @@ impl LabelOptions {
     }
 }
 
-/// Threads that differ by a number have one name: `http-nio-8080-exec-12` is `http-nio-N-exec-N`.
+/// Folds digits, so that threads that differ by a number have one name: `http-nio-8080-exec-12` is
+/// `http-nio-N-exec-N`.
 pub(super) fn folded(name: &str) -> String {
     let mut folded = String::with_capacity(name.len());
     let mut in_number = false;
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_depend_on_single_samples_judge_no_process() {
+    fn rules_that_depend_on_single_samples_drop_no_process() {
         let options = |labels: &[SampleLabel], rules: &[&str]| LabelOptions {
             sample_labels: labels.to_vec(),
             rules: rules.iter().map(|text| RelabelRule::from_str(text).expect("valid")).collect(),

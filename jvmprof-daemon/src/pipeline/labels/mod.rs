@@ -1,8 +1,8 @@
-//! Targets: which samples are wanted, and under which labels.
+//! Targets: processes whose samples are wanted, and the labels of their series.
 //!
-//! A process's labels come from what is known of it; rules change them or drop it. Rules are
-//! applied once for each process (and thread or CPU, if those are labels), and again when something
-//! they may depend on has changed.
+//! A process's labels come from its properties; rules change them or drop it. Rules are applied
+//! once for each process (and thread or CPU, if those are labels), and again when something they
+//! may depend on has changed.
 
 mod container_labels;
 #[cfg(test)]
@@ -34,26 +34,26 @@ use container_labels::{ContainerLookup, ProcessContainer};
 use kernel_drops::KernelDrops;
 use label_options::folded;
 
-/// Whose a sample is: samples of one owner have the same labels.
+/// The owner of a sample: all samples of one owner have the same labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Owner {
     pub(super) process: ProcessKey,
-    /// These three are 0 unless they are labels.
+    /// Thread and CPU are 0 unless they are labels.
     thread_name: u32,
     tid: u32,
     cpu: u32,
-    /// Which [`LabelOptions`] held when it was taken.
+    /// Generation of the [`LabelOptions`] in force when it was taken.
     generation: u32,
 }
 
-/// See the module's documentation.
+/// Processes by the decision of the rules, with the options in force.
 #[derive(Debug)]
 pub(super) struct Targets {
     options: LabelOptions,
-    /// See [`LabelOptions::process_rules`].
+    /// Number of rules that [`LabelOptions::process_rules`] returns.
     process_rules: usize,
     generation: u32,
-    /// Those before, by generation: what is held still is labelled as it would have been in its own
+    /// Earlier options, by generation: a sample that waits is labelled by the options of its own
     /// time.
     earlier: BTreeMap<u32, LabelOptions>,
     known: HashMap<ProcessKey, Target>,
@@ -61,29 +61,31 @@ pub(super) struct Targets {
     containers: ContainerLookup,
     kernel: KernelDrops,
     dropped: u64,
-    /// See [`TargetCounts::cut_labels`].
+    /// Value of [`TargetCounts::cut_labels`].
     cut_labels: u64,
 }
 
-/// A process, and what was decided of its samples.
+/// A process, and the decisions on its samples.
 #[derive(Debug)]
 struct Target {
     comm: Arc<str>,
     jvm: Option<Arc<JvmLabels>>,
     container: ProcessContainer,
-    /// What it has by itself, meta labels included if there are rules.
+    /// Labels of the process itself, meta labels included if there are rules.
     own: Labels,
     has_meta: bool,
-    /// The rules drop all of its samples; `None`: not asked yet.
+    /// True if the rules drop all of its samples; `None`: not evaluated yet.
     dropped: Option<bool>,
-    /// By owner; `None`: dropped.
+    /// Labels by owner; `None`: dropped.
     decided: HashMap<Owner, Option<Arc<LabelSet>>>,
 }
 
-/// Owners of one process whose labels are remembered. Threads come and go.
+/// Maximum number of owners of one process whose labels are cached. Threads come and go.
 const MAX_DECIDED: usize = 4096;
 
 impl Targets {
+    /// Makes an empty list.
+    ///
     /// # Errors
     /// See [`ContainersError`].
     pub(super) fn start(
@@ -108,22 +110,22 @@ impl Targets {
         }
     }
 
-    /// From now on the kernel is told of dropped processes.
+    /// Puts dropped processes into this kernel table from now on.
     pub(super) fn use_table(&mut self, table: DroppedProcesses) {
         self.kernel.use_table(table);
     }
 
-    /// Everything is decided anew, but for samples that were taken before.
+    /// Sets other options. Samples that were taken before keep theirs.
     pub(super) fn set_options(&mut self, options: LabelOptions) {
         self.process_rules = options.process_rules();
         let before = std::mem::replace(&mut self.options, options);
         self.earlier.insert(self.generation, before);
         self.generation += 1;
         self.known.values_mut().for_each(Target::reconsider);
-        self.kernel.forget_all();
+        self.kernel.clear();
     }
 
-    /// Whose a sample is.
+    /// Returns the owner of a sample.
     pub(super) fn owner(&mut self, process: ProcessKey, sample: &StackSample) -> Owner {
         let mut owner = Owner { process, thread_name: 0, tid: 0, cpu: 0, generation: self.generation };
         for label in &self.options.sample_labels {
@@ -136,18 +138,18 @@ impl Targets {
         owner
     }
 
-    /// Whose a process's samples are that are of no thread.
+    /// Returns the owner of a process's samples without a thread.
     pub(super) fn owner_of(&self, process: ProcessKey) -> Owner {
         Owner { process, thread_name: 0, tid: 0, cpu: 0, generation: self.generation }
     }
 
-    /// True if it was seen before.
-    pub(super) fn knows(&self, key: ProcessKey) -> bool {
+    /// Returns true if the process was seen before.
+    pub(super) fn contains(&self, key: ProcessKey) -> bool {
         self.known.contains_key(&key)
     }
 
-    /// What becomes of a sample that just arrived. `start_ns`: when its process began, as the
-    /// sample tells it.
+    /// Decides on a sample that just arrived. `start_ns` is the start of its process, as recorded
+    /// with the sample.
     pub(super) fn evaluate_rules(
         &mut self,
         process: &Process,
@@ -170,14 +172,14 @@ impl Targets {
             self.dropped += 1;
             return LabelDecision::Dropped;
         }
-        self.kernel.forget(process.pid);
+        self.kernel.remove(process.pid);
         self.decide(owner, 1)
     }
 
-    /// Whether rules drop all of a process's samples, as far as is known before anything of its
-    /// code is read. A sample that just arrived is counted as dropped then.
+    /// Returns whether rules drop all of a process's samples, by its properties before its code is
+    /// read. A sample that just arrived is counted as dropped then.
     ///
-    /// A JVM isn't judged yet, since what it runs is told by its memory.
+    /// The rules aren't evaluated for a JVM yet, since its main class is read from its memory.
     pub(super) fn drops_unseen(&mut self, process: &Process, start_ns: u64) -> bool {
         if self.process_rules == 0 || process.is_jvm() {
             return false;
@@ -195,8 +197,7 @@ impl Targets {
         true
     }
 
-    /// What becomes of samples that were held for their labels. `release`: they aren't held any
-    /// longer.
+    /// Decides on samples that waited for their labels. `release`: they don't wait any longer.
     pub(super) fn finalize_labels(&mut self, owner: Owner, samples: u64, release: bool) -> LabelDecision {
         // Kept while anything is held for it.
         let Some(target) = self.known.get_mut(&owner.process) else {
@@ -229,28 +230,28 @@ impl Targets {
         }
     }
 
-    /// A process's name or mappings have changed.
+    /// Records that a process's name or mappings have changed.
     pub(super) fn changed(&mut self, pid: u32) {
         self.kernel.changed(pid, Instant::now());
     }
 
-    /// A process has ended or replaced its program.
+    /// Records that a process has ended or replaced its program.
     pub(super) fn ended(&mut self, pid: u32) {
-        self.kernel.forget(pid);
+        self.kernel.remove(pid);
     }
 
-    /// Dropped processes are sampled again that may be judged differently by now. To be called some
-    /// times a second.
+    /// Lets dropped processes be sampled again for which the decision may differ by now. To be
+    /// called some times a second.
     pub(super) fn refresh(&mut self) {
         self.kernel.refresh(Instant::now());
     }
 
-    /// When there is something to look at again.
+    /// Returns the time of the next evaluation.
     pub(super) fn due(&self) -> Option<Instant> {
         self.kernel.due()
     }
 
-    /// Forgets all other processes than those in `live` and those of the owners in `held`.
+    /// Removes all other processes than those in `live` and those of the owners in `held`.
     pub(super) fn retain(&mut self, live: &HashSet<ProcessKey>, held: &HashSet<Owner>) {
         let of_held: HashSet<ProcessKey> = held.iter().map(|owner| owner.process).collect();
         self.known.retain(|key, _| live.contains(key) || of_held.contains(key));
@@ -283,7 +284,7 @@ impl Target {
         }
     }
 
-    /// Takes in what has become known since.
+    /// Updates the labels to the process's present properties.
     fn update(&mut self, process: &Process, jvm: Option<&Arc<JvmLabels>>, needs_meta: bool) {
         let is_same_jvm = self.jvm.as_ref().map(Arc::as_ptr) == jvm.map(Arc::as_ptr);
         let is_current = !self.own.set.is_empty() && is_same_jvm && self.comm == process.comm;
@@ -305,7 +306,7 @@ impl Target {
         self.decided.clear();
     }
 
-    /// All that is known, before rules.
+    /// Returns all labels before rules.
     fn labels(&self, options: &LabelOptions) -> Labels {
         let mut labels = self.own.clone();
         self.container.label(&mut labels);
@@ -330,8 +331,8 @@ impl Target {
         dropped
     }
 
-    /// The labels of an owner's samples; `None`: they are dropped. `cut` counts values that were
-    /// too long for them.
+    /// Returns the labels of an owner's samples; `None`: they are dropped. `cut` counts values that
+    /// were too long for them.
     fn decide(
         &mut self,
         owner: Owner,
@@ -371,15 +372,15 @@ impl Target {
 struct ThreadNames {
     numbers: HashMap<Arc<str>, u32>,
     names: Vec<Arc<str>>,
-    /// How often a name was one too many.
+    /// Number of names beyond the limit.
     others: u64,
 }
 
-/// Folded names that are told apart; processes may make up any number of them.
+/// Maximum number of folded names; processes may make up any number of them.
 const MAX_NAMES: usize = 16_384;
 
 impl Default for ThreadNames {
-    /// Number 0 is no name.
+    /// Makes an empty list. Number 0 is no name.
     fn default() -> Self {
         Self { numbers: HashMap::new(), names: vec!["".into()], others: 0 }
     }

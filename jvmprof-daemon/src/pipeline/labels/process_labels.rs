@@ -1,5 +1,4 @@
-//! What is known of a process, as labels: those of its series, and the `__meta_` ones that only
-//! rules see.
+//! Labels of a process: those of its series, and the `__meta_` ones that only rules see.
 
 use std::path::Path;
 
@@ -7,12 +6,11 @@ use crate::process::{Process, runtime_label};
 use crate::profile::model::LabelSet;
 use crate::symbolize::JvmLabels;
 
-/// Characters of a label's value: command lines and paths are anyone's to choose. Whoever reads
-/// values reads more than these before a limit of its own, so that what is cut is cut here, and
-/// counted.
+/// Maximum number of characters of a label's value: anyone may choose command lines and paths.
+/// Readers of values accept more than these, so that values are cut here, and counted.
 const MAX_VALUE: usize = 1024;
 
-/// Labels as they are put together.
+/// A label set under construction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::pipeline) struct Labels {
     pub(in crate::pipeline) set: LabelSet,
@@ -21,7 +19,7 @@ pub(in crate::pipeline) struct Labels {
 }
 
 impl Labels {
-    /// Adds a label with a value; one without is none.
+    /// Adds a label; an empty value removes it.
     pub(in crate::pipeline) fn put(&mut self, name: &str, value: &str) {
         if value.is_empty() {
             return;
@@ -33,15 +31,15 @@ impl Labels {
     }
 }
 
-/// The labels of a process's series. `jvm`: what is known of it if it is a JVM that can be read;
-/// one that can't yet is known by the file it maps.
+/// Returns the labels of a process's series. `jvm` has those of a readable JVM; a JVM that isn't
+/// readable yet is recognized by the file it maps.
 pub fn labels_of(process: &Process, jvm: Option<&JvmLabels>, node: &str) -> LabelSet {
     let mut labels = own_labels(process, jvm);
     labels.put("node", node);
     labels.set
 }
 
-/// The same without `node`.
+/// Returns the labels without `node`.
 pub(super) fn own_labels(process: &Process, jvm: Option<&JvmLabels>) -> Labels {
     let mut labels = Labels::default();
     labels.put("pid", &process.pid.to_string());
@@ -63,7 +61,7 @@ pub(super) fn own_labels(process: &Process, jvm: Option<&JvmLabels>) -> Labels {
     labels
 }
 
-/// Adds what rules may also choose by.
+/// Adds labels that only rules see.
 pub(super) fn add_meta(labels: &mut Labels, process: &Process, jvm: Option<&JvmLabels>) {
     let mut meta = |name: &str, value: &str| labels.put(&format!("__meta_{name}"), value);
     meta("process_pid", &process.pid.to_string());
@@ -121,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_for_a_value_is_longer_than_one_may_be() {
+    fn readers_of_a_value_accept_more_than_its_limit() {
         // Else it would be cut where nobody counts.
         let longest = (MAX_VALUE + 1) * char::MAX.len_utf8();
         assert!(crate::process::container::MAX_VALUE_BYTES >= longest);

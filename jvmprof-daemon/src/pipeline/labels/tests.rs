@@ -1,4 +1,4 @@
-//! This process as a target.
+//! Tests with this process as a target.
 
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
@@ -11,7 +11,7 @@ use crate::export::store::{Store, StoreOptions, TimeRange};
 use crate::process::{ProcessTable, procfs};
 use crate::profile::model::{Batch, Series};
 
-/// A table with this process in it.
+/// Returns a table with this process in it.
 fn table() -> ProcessTable {
     let mut table = ProcessTable::default();
     let facts = procfs::process_info(std::process::id()).expect("a process may read itself");
@@ -36,7 +36,7 @@ fn owner(process: &Process) -> Owner {
     Owner { process: process.key, thread_name: 0, tid: 0, cpu: 0, generation: 0 }
 }
 
-fn judged(targets: &mut Targets, process: &Process, jvm: Option<&Arc<JvmLabels>>) -> Option<LabelSet> {
+fn decision(targets: &mut Targets, process: &Process, jvm: Option<&Arc<JvmLabels>>) -> Option<LabelSet> {
     let owner = Owner { generation: targets.generation, ..owner(process) };
     labels(targets.evaluate_rules(process, jvm, owner, 1))
 }
@@ -50,21 +50,21 @@ fn labels(verdict: LabelDecision) -> Option<LabelSet> {
 }
 
 #[test]
-fn labels_follow_what_becomes_known_of_a_jvm() {
+fn labels_follow_the_properties_of_a_jvm() {
     let table = table();
     let process = table.get(std::process::id()).expect("it was added");
     let mut targets = targets(&[], &[]);
-    let known = judged(&mut targets, process, None).expect("kept");
+    let known = decision(&mut targets, process, None).expect("kept");
     assert_eq!((&*known["runtime"], &*known["node"], &*known["cluster"]), ("native", "host", "prod"));
     assert_eq!(known["pid"], process.pid.to_string(), "an external label replaces nothing");
     assert!(known.keys().all(|name| !name.starts_with("__")), "{known:?}");
     let starting = Arc::new(JvmLabels { version: "17.0.15".to_owned(), main_class: None });
-    let known = judged(&mut targets, process, Some(&starting)).expect("kept");
+    let known = decision(&mut targets, process, Some(&starting)).expect("kept");
     assert_eq!((&*known["runtime"], &*known["jvm_version"]), ("jvm", "17.0.15"));
     assert!(!known.contains_key("jvm_main_class"));
     let main_class = Some("com.acme.Main".to_owned());
     let running = Arc::new(JvmLabels { main_class, ..(*starting).clone() });
-    let known = judged(&mut targets, process, Some(&running)).expect("kept");
+    let known = decision(&mut targets, process, Some(&running)).expect("kept");
     assert_eq!(known["jvm_main_class"], "com.acme.Main");
 }
 
@@ -80,7 +80,7 @@ fn rules_see_meta_labels_and_series_do_not() {
         "{ regex = 'comm|executable', action = 'labeldrop' }",
         "{ target_label = '__tmp', replacement = 'x' }",
     ];
-    let known = judged(&mut targets(&rules, &[]), process, None).expect("kept");
+    let known = decision(&mut targets(&rules, &[]), process, None).expect("kept");
     assert_eq!(known["who"], format!("{};{}", facts.parent, facts.uid));
     assert_eq!(known["cgroup"], process.cgroup().expect("it was read").path);
     assert!(facts.cmdline.starts_with(&known["cmdline"]));
@@ -120,22 +120,22 @@ fn dropped_samples_are_counted_and_new_rules_decide_anew() {
     let process = table.get(std::process::id()).expect("it was added");
     let drop = "{ source_labels = ['pid'], regex = '[0-9]+', action = 'drop' }";
     let mut targets = targets(&[drop], &[]);
-    assert_eq!(judged(&mut targets, process, None), None);
+    assert_eq!(decision(&mut targets, process, None), None);
     assert_eq!(labels(targets.finalize_labels(owner(process), 3, false)), None);
     assert_eq!(targets.counts().dropped, 4);
     targets.set_options(options(&[], &[]));
-    assert!(judged(&mut targets, process, None).is_some());
+    assert!(decision(&mut targets, process, None).is_some());
     assert!(labels(targets.finalize_labels(Owner { generation: 1, ..owner(process) }, 3, false)).is_some());
     // A JVM that isn't one yet, for who wants JVMs only.
     targets.set_options(options(&["{ source_labels = ['runtime'], regex = 'jvm', action = 'keep' }"], &[]));
-    assert_eq!(judged(&mut targets, process, None), None);
+    assert_eq!(decision(&mut targets, process, None), None);
     let jvm = Arc::new(JvmLabels { version: "17".to_owned(), main_class: None });
-    assert!(judged(&mut targets, process, Some(&jvm)).is_some());
+    assert!(decision(&mut targets, process, Some(&jvm)).is_some());
     assert_eq!(targets.counts().dropped, 5);
 }
 
 #[test]
-fn what_is_not_wanted_is_dropped_unseen_unless_its_code_could_tell_more() {
+fn a_process_is_dropped_unseen_unless_its_code_could_change_the_decision() {
     let table = table();
     let process = table.get(std::process::id()).expect("it was added");
     let drop = "{ source_labels = ['comm'], regex = '.*', action = 'drop' }";
@@ -146,7 +146,7 @@ fn what_is_not_wanted_is_dropped_unseen_unless_its_code_could_tell_more() {
     let mut unwanted = targets(&[drop], &[]);
     assert!(unwanted.drops_unseen(process, 1));
     assert_eq!(unwanted.counts().dropped, 1);
-    // Where a rule reads what is known of single samples, these are judged one by one.
+    // Rules that read labels of single samples are evaluated for each of them.
     let by_thread = "{ source_labels = ['thread_name'], regex = '.*', action = 'drop' }";
     let mut by_thread = targets(&[by_thread], &[SampleLabel::ThreadName]);
     assert!(!by_thread.drops_unseen(process, 1));
@@ -166,7 +166,7 @@ fn what_is_not_wanted_is_dropped_unseen_unless_its_code_could_tell_more() {
 }
 
 #[test]
-fn what_is_held_is_labelled_by_the_settings_of_its_own_time() {
+fn waiting_samples_are_labelled_by_the_settings_of_their_own_time() {
     let table = table();
     let process = table.get(std::process::id()).expect("it was added");
     let job = |job: &str| {
@@ -174,7 +174,7 @@ fn what_is_held_is_labelled_by_the_settings_of_its_own_time() {
     };
     let mut targets = targets(&[&job("old")], &[]);
     let held = owner(process);
-    assert_eq!(judged(&mut targets, process, None).expect("kept")["job"], "old");
+    assert_eq!(decision(&mut targets, process, None).expect("kept")["job"], "old");
     targets.set_options(options(&[&job("new")], &[]));
     targets.set_options(LabelOptions::plain("renamed".to_owned()));
     // Sampled again meanwhile.
@@ -194,7 +194,7 @@ fn what_is_held_is_labelled_by_the_settings_of_its_own_time() {
 }
 
 #[test]
-fn labels_of_samples_tell_threads_apart() {
+fn labels_of_samples_distinguish_threads() {
     let table = table();
     let process = table.get(std::process::id()).expect("it was added");
     let rule = "{ source_labels = ['thread_name'], regex = 'GC.*', action = 'drop' }";

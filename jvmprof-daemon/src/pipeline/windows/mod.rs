@@ -1,7 +1,7 @@
-//! The window that samples are counted in, and its place in time.
+//! The window that samples are counted in, and its start and duration.
 //!
-//! Samples of different events or periods stand for different amounts: each event and period has
-//! profiles of its own. A window's begin is computed at its end, from the clock as it is set then,
+//! Samples of different events or periods have different weights: each event and period has
+//! profiles of its own. A window's start is computed at its end, from the clock as it is set then,
 //! so that a clock that was wrong before doesn't misplace profiles.
 
 use std::collections::BTreeMap;
@@ -16,15 +16,15 @@ use crate::event_type::EventType;
 use crate::profile::aggregate::{Aggregator, LabelDecision, SampleWeight, SeriesLimit, Window};
 use crate::profile::model::{Batch, Frame};
 
-/// The clocks agree to this; more is a step or a suspend.
+/// Difference between the clocks that is tolerated; more is a step or a suspend.
 const TOLERANCE: Duration = Duration::from_secs(1);
 
-/// What the clocks show at one moment.
+/// Readings of the clocks at one moment.
 #[derive(Clone, Copy, Debug)]
 struct Clocks {
-    /// Time that the host ran.
+    /// Time that the host ran (`CLOCK_MONOTONIC`).
     monotonic: Duration,
-    /// The same with the time that it was suspended.
+    /// Time that the host ran or was suspended (`CLOCK_BOOTTIME`).
     boot: Duration,
     wall: SystemTime,
 }
@@ -39,49 +39,49 @@ impl Clocks {
         }
     }
 
-    /// Returns what happened to the clocks since they were read earlier.
-    fn jump_since(&self, earlier: &Self) -> Jump {
+    /// Returns the clocks' deviation from each other since an earlier reading.
+    fn deviation_since(&self, earlier: &Self) -> ClockDeviation {
         let (ran, passed) =
             (self.monotonic.saturating_sub(earlier.monotonic), self.boot.saturating_sub(earlier.boot));
         let expected = earlier.wall + passed;
         let off = self.wall.duration_since(expected).unwrap_or_else(|error| error.duration());
-        Jump { was_set: off > TOLERANCE, was_suspended: passed.saturating_sub(ran) > TOLERANCE }
+        ClockDeviation { was_set: off > TOLERANCE, was_suspended: passed.saturating_sub(ran) > TOLERANCE }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Jump {
+struct ClockDeviation {
     was_set: bool,
     was_suspended: bool,
 }
 
-/// What a window's end gives.
+/// Result of previous_period a window.
 #[derive(Clone, Debug)]
 pub struct Flushed {
     /// The window's profile of CPU time. Empty if nothing was sampled.
     pub batch: Batch,
-    /// Its profiles of other events, and of samples of an earlier period. Mostly there are none.
-    pub late: Vec<Batch>,
+    /// Profiles of other events, and of samples of an earlier period; mostly empty.
+    pub other_batches: Vec<Batch>,
 }
 
 impl Flushed {
     pub fn into_batches(self) -> impl Iterator<Item = Batch> {
-        std::iter::once(self.batch).chain(self.late)
+        std::iter::once(self.batch).chain(self.other_batches)
     }
 }
 
-/// How often the clocks did something else than to run.
+/// Counters of the clocks' jumps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockCounts {
     pub steps: u64,
     pub suspends: u64,
 }
 
-/// What the samples of one profile have in common.
+/// Properties that the samples of one profile share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ProfileKey {
     event: EventType,
-    /// See [`Batch::period`].
+    /// Value of [`Batch::period`].
     period: u64,
 }
 
@@ -90,25 +90,27 @@ struct ProfileKey {
 #[derive(Debug)]
 pub(super) struct Windows<K> {
     aggregators: BTreeMap<ProfileKey, Aggregator<K>>,
-    /// That of samples of CPU time.
+    /// Key of samples of CPU time.
     cpu: ProfileKey,
     limit: Option<SeriesLimit>,
-    /// For the stacks of each.
+    /// Memory limit of the stacks of each aggregator.
     stack_bytes: usize,
-    /// Samples over the limit of series, in aggregators that are gone.
+    /// Samples over the limit of series, in dropped aggregators.
     over_limit: u64,
-    /// Samples there whose stacks exceeded the budget.
+    /// Samples whose stacks exceeded the budget, in dropped aggregators.
     over_capacity: u64,
     began: Clocks,
     /// The clocks when they were read last.
     last_read: Clocks,
-    /// The one before, of another period, until its last profile has been taken, and when it ended.
-    ending: Option<(ProfileKey, Clocks)>,
+    /// Key of the window with the previous period, until its last profile has been taken, and the
+    /// clocks at its end.
+    previous_period: Option<(ProfileKey, Clocks)>,
     counts: ClockCounts,
 }
 
 impl<K: Copy + Eq + Hash> Windows<K> {
-    /// `limit`: of series in each profile. `stack_bytes`: memory for the stacks of each.
+    /// Makes empty windows. `limit` is that of series in each profile, `stack_bytes` the memory for
+    /// the stacks of each.
     pub(super) fn new(period_ns: u64, limit: Option<SeriesLimit>, stack_bytes: usize) -> Self {
         let now = Clocks::now();
         Self {
@@ -120,12 +122,12 @@ impl<K: Copy + Eq + Hash> Windows<K> {
             over_capacity: 0,
             began: now,
             last_read: now,
-            ending: None,
+            previous_period: None,
             counts: ClockCounts::default(),
         }
     }
 
-    /// Samples count from now on.
+    /// Begins the first window.
     pub(super) fn begin(&mut self) {
         self.began = Clocks::now();
         self.last_read = self.began;
@@ -138,7 +140,7 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         self.aggregators.entry(ProfileKey { event, period }).or_insert_with(new)
     }
 
-    /// Another limit of series from now on.
+    /// Sets another limit of series.
     pub(super) fn set_limit(&mut self, limit: Option<SeriesLimit>) {
         for aggregator in self.aggregators.values_mut() {
             aggregator.set_limit(limit.clone());
@@ -146,7 +148,7 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         self.limit = limit;
     }
 
-    /// Samples that went into the series of the rest, since the start.
+    /// Returns the number of samples beyond the limit of series, since the start.
     pub(super) fn over_limit(&self) -> u64 {
         self.over_limit + self.aggregators.values().map(Aggregator::over_limit).sum::<u64>()
     }
@@ -156,26 +158,26 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         self.over_capacity + self.aggregators.values().map(Aggregator::over_capacity).sum::<u64>()
     }
 
-    /// Bytes that stacks of open windows take.
+    /// Returns the bytes that stacks of open windows take.
     pub(super) fn stack_bytes(&self) -> usize {
         self.aggregators.values().map(Aggregator::stack_bytes).sum()
     }
 
-    /// See [`Aggregator::unlabelled_owners`].
+    /// Returns the owners of unlabelled samples: see [`Aggregator::unlabelled_owners`].
     pub(super) fn unlabelled_owners(&self) -> impl Iterator<Item = K> + '_ {
         self.aggregators.values().flat_map(Aggregator::unlabelled_owners)
     }
 
-    /// See [`Aggregator::unlabelled_stacks`].
+    /// Returns the number of unlabelled stacks: see [`Aggregator::unlabelled_stacks`].
     pub(super) fn unlabelled_stacks(&self) -> usize {
         self.aggregators.values().map(Aggregator::unlabelled_stacks).sum()
     }
 
-    /// Samples of CPU time have another period from now on. The next flush ends the window of the
-    /// old one, as of now; what has the new period already stays for the flush after that.
+    /// Sets another period of samples of CPU time. The next flush ends the window of the old one,
+    /// as of now; samples with the new period stay for the flush after that.
     pub(super) fn change_period(&mut self, period_ns: u64) {
-        if period_ns != self.cpu.period && self.ending.is_none() {
-            self.ending = Some((self.cpu, Clocks::now()));
+        if period_ns != self.cpu.period && self.previous_period.is_none() {
+            self.previous_period = Some((self.cpu, Clocks::now()));
         }
         self.cpu.period = period_ns;
     }
@@ -186,20 +188,20 @@ impl<K: Copy + Eq + Hash> Windows<K> {
     }
 
     fn check_clocks_at(&mut self, now: Clocks) -> bool {
-        let jump = now.jump_since(&self.last_read);
+        let deviation = now.deviation_since(&self.last_read);
         self.last_read = now;
-        self.counts.steps += u64::from(jump.was_set);
-        self.counts.suspends += u64::from(jump.was_suspended);
-        if jump.was_set {
+        self.counts.steps += u64::from(deviation.was_set);
+        self.counts.suspends += u64::from(deviation.was_suspended);
+        if deviation.was_set {
             tracing::warn!("the host's clock was set: the open window is stamped by the new time");
         }
-        if jump.was_suspended {
+        if deviation.was_suspended {
             tracing::info!("the host was suspended");
         }
-        jump.was_suspended
+        deviation.was_suspended
     }
 
-    /// Whether nothing was counted since the window began.
+    /// Returns whether nothing was counted since the window began.
     pub(super) fn is_empty(&self) -> bool {
         self.aggregators.values().all(Aggregator::window_is_empty)
     }
@@ -209,7 +211,7 @@ impl<K: Copy + Eq + Hash> Windows<K> {
     }
 
     /// Ends the window and begins the next one. For `finish`, `labels` and `estimate` see
-    /// [`Aggregator::flush`]; the last is for events that don't stand for themselves.
+    /// [`Aggregator::flush`]; the last is for events with estimated weights.
     pub(super) fn flush(
         &mut self,
         finish: impl FnMut(K, &mut [Arc<Frame>]),
@@ -226,7 +228,7 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         mut labels: impl FnMut(K, u64) -> LabelDecision,
         mut estimate: impl FnMut(K, SampleWeight) -> (u64, u64),
     ) -> Flushed {
-        let (cpu, end) = self.ending.take().unwrap_or((self.cpu, now));
+        let (cpu, end) = self.previous_period.take().unwrap_or((self.cpu, now));
         let stays = |key| key == self.cpu && key != cpu;
         // Computed back from the clock as it is set now.
         let start =
@@ -234,7 +236,7 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         let duration = end.monotonic.saturating_sub(self.began.monotonic);
         self.began = end;
         let window = |ProfileKey { event, period }| Window { event, start, duration, period };
-        let (mut batch, mut late) = (window(cpu).batch(Vec::new()), Vec::new());
+        let (mut batch, mut other_batches) = (window(cpu).batch(Vec::new()), Vec::new());
         for (&key, aggregator) in self.aggregators.iter_mut().filter(|(key, _)| !stays(**key)) {
             let flushed = match key.event {
                 EventType::Cpu => aggregator.flush(window(key), &mut finish, &mut labels),
@@ -245,18 +247,18 @@ impl<K: Copy + Eq + Hash> Windows<K> {
             if key == cpu {
                 batch = flushed;
             } else if !flushed.series.is_empty() {
-                late.push(flushed);
+                other_batches.push(flushed);
             }
         }
         self.remove_empty();
-        Flushed { batch, late }
+        Flushed { batch, other_batches }
     }
 
-    /// See [`Aggregator::take_labelled`].
+    /// Returns batches of samples whose labels are there: see [`Aggregator::take_labelled`].
     pub(super) fn take_labelled(&mut self, mut labels: impl FnMut(K, u64) -> LabelDecision) -> Vec<Batch> {
-        let late = self.aggregators.values_mut().flat_map(|it| it.take_labelled(&mut labels)).collect();
+        let labelled = self.aggregators.values_mut().flat_map(|it| it.take_labelled(&mut labels)).collect();
         self.remove_empty();
-        late
+        labelled
     }
 
     fn remove_empty(&mut self) {

@@ -1,4 +1,4 @@
-//! Windows under clocks that jump and periods that change.
+//! Windows with clocks that jump and periods that change.
 
 use std::time::UNIX_EPOCH;
 
@@ -39,7 +39,7 @@ fn labels(name: &str) -> Arc<LabelSet> {
     Arc::new(LabelSet::from([("name".to_owned(), name.to_owned())]))
 }
 
-/// Start (Unix seconds), duration (seconds), period, samples.
+/// Returns start (Unix seconds), duration (seconds), period, samples.
 fn facts(batch: &Batch) -> (u64, u64, u64, u64) {
     let start = batch.start.duration_since(UNIX_EPOCH).expect("after 1970");
     (start.as_secs(), batch.duration.as_secs(), batch.period, batch.samples())
@@ -88,18 +88,18 @@ fn samples_of_two_periods_never_share_a_profile() {
     let mut windows = windows(at(10, 10, 1000));
     add(&mut windows, HZ_100, 7);
     windows.change_period(HZ_50);
-    windows.ending = Some((of_cpu(HZ_100), at(20, 20, 1010)));
+    windows.previous_period = Some((of_cpu(HZ_100), at(20, 20, 1010)));
     // One that was under way at the change, and two after it.
     add(&mut windows, HZ_100, 1);
     add(&mut windows, HZ_50, 2);
     let first = flush(&mut windows, at(21, 21, 1011));
     assert_eq!(facts(&first.batch), (1000, 10, HZ_100, 8));
-    assert!(first.late.is_empty());
+    assert!(first.other_batches.is_empty());
     // One that had waited for unwind rows.
     add(&mut windows, HZ_100, 1);
     let second = flush(&mut windows, at(30, 30, 1020));
     assert_eq!(facts(&second.batch), (1010, 10, HZ_50, 2));
-    assert_eq!(second.late.iter().map(facts).collect::<Vec<_>>(), [(1010, 10, HZ_100, 1)]);
+    assert_eq!(second.other_batches.iter().map(facts).collect::<Vec<_>>(), [(1010, 10, HZ_100, 1)]);
     assert_eq!(second.into_batches().count(), 2);
 }
 
@@ -121,12 +121,12 @@ fn two_changes_before_a_flush_lose_nothing() {
 }
 
 #[test]
-fn what_is_held_keeps_the_period_and_the_time_it_was_sampled_with() {
+fn samples_that_wait_for_labels_keep_the_period_and_the_time_they_were_sampled_with() {
     let mut windows = windows(at(10, 10, 1000));
     add(&mut windows, HZ_100, 2);
     cpu(&mut windows, HZ_100).add_unlabelled(7, stack(), HZ_100);
     windows.change_period(HZ_50);
-    windows.ending = Some((of_cpu(HZ_100), at(20, 20, 1010)));
+    windows.previous_period = Some((of_cpu(HZ_100), at(20, 20, 1010)));
     cpu(&mut windows, HZ_50).add_unlabelled(7, stack(), HZ_50);
     assert_eq!(facts(&flush(&mut windows, at(21, 21, 1011)).batch), (1000, 10, HZ_100, 2));
     assert!(!windows.is_empty(), "the new period's sample is in the open window");
@@ -138,7 +138,7 @@ fn what_is_held_keeps_the_period_and_the_time_it_was_sampled_with() {
     );
     // A window without any sample in between.
     let empty = flush(&mut windows, at(40, 40, 1030));
-    assert_eq!((empty.batch.samples(), empty.late.len()), (0, 0));
+    assert_eq!((empty.batch.samples(), empty.other_batches.len()), (0, 0));
 
     assert!(windows.take_labelled(|_, _| LabelDecision::Awaited).is_empty());
     let late = windows.take_labelled(|_, _| LabelDecision::Labels(labels("late")));
@@ -166,6 +166,6 @@ fn the_limit_of_series_holds_for_each_period_and_is_counted_over_all() {
     let mut names: Vec<_> = flushed.batch.series.iter().map(|series| &*series.labels["name"]).collect();
     names.sort_unstable();
     assert_eq!(names, ["a", "changed", "rest"]);
-    assert_eq!(flushed.late.len(), 1);
+    assert_eq!(flushed.other_batches.len(), 1);
     assert_eq!(windows.over_limit(), 5, "also when the window has ended");
 }

@@ -31,7 +31,7 @@ impl CriClient {
     }
 
     /// Queries a container and its pod. Only these are listed, so that the metadata of another pod,
-    /// however long, does no harm.
+    /// however long, has no effect.
     pub(super) async fn query(
         &mut self,
         id: &str,
@@ -50,7 +50,7 @@ impl CriClient {
     async fn container(&mut self, id: &str) -> Result<Option<Container>, Status> {
         let filter = Some(ContainerFilter { id: id.to_owned(), ..ContainerFilter::default() });
         let listed = self.client.list_containers(ListContainersRequest { filter }).await?.into_inner();
-        // A runtime may take the id as a prefix, or not look at the filter.
+        // A runtime may take the id as a prefix, or ignore the filter.
         Ok(listed.containers.into_iter().find(|container| container.id == id))
     }
 
@@ -115,7 +115,7 @@ mod tests {
         let id = format!("sha256:{ID}");
         let digest = format!("localhost/jvm@{id}");
         for (written, resolved, reference, expected) in [
-            // containerd, told by a kubelet
+            // containerd, as a kubelet calls it
             ("shop:1", &*id, &*id, Some("shop:1")),
             ("", "docker.io/library/shop:1", &id, Some("docker.io/library/shop:1")),
             // CRI-O 1.37, likewise

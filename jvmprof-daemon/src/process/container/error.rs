@@ -1,4 +1,4 @@
-//! Errors of asking a container runtime.
+//! Errors of querying a container runtime.
 
 use std::path::PathBuf;
 use std::time::Duration;

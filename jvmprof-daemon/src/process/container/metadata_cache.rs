@@ -1,4 +1,4 @@
-//! Metadata of containers that is known so far, shared by the pipeline and the query thread.
+//! Cache of containers' metadata, shared by the pipeline and the query thread.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,16 +36,16 @@ pub(super) enum RuntimeAvailability {
     /// Sockets haven't been searched yet.
     #[default]
     NotDiscovered,
-    /// There is no socket.
+    /// No socket exists.
     NoSocket,
-    /// At least one runtime answers, or hasn't been queried yet.
+    /// A runtime answers, or hasn't been queried yet.
     Available,
-    /// None has answered since this time.
+    /// No runtime has answered since this time.
     Unresponsive(Instant),
 }
 
 impl MetadataCache {
-    /// Returns what is known of a container. `send` queues a query; it returns false if the queue is
+    /// Returns the metadata of a container. `send` queues a query; it returns false if the queue is
     /// full.
     pub(super) fn lookup(
         &self,

@@ -1,8 +1,8 @@
 //! Metadata of containers from the host's container runtimes: pods, namespaces, names, images.
 //!
-//! The node's own runtime is queried, over its socket: no API server is loaded, and no rights in the
-//! cluster are needed. A lookup doesn't block: it returns [`MetadataLookup::Pending`] while a query is
-//! under way, and is repeated when [`Containers::generation`] has changed.
+//! The node's own runtime is queried, over its socket: no API server is loaded, and no rights in
+//! the cluster are needed. A lookup doesn't block: it returns [`MetadataLookup::Pending`] while a
+//! query is under way, and is repeated when [`Containers::generation`] has changed.
 
 mod cri_client;
 mod docker_client;
@@ -28,8 +28,8 @@ use metadata_cache::{ContainerId, MetadataCache};
 const MAX_QUEUED: usize = 1024;
 /// Most containers in the cache: more than run on any known host.
 const MAX_CONTAINERS: usize = 16_384;
-/// Most bytes of a name, an image, a label's or an annotation's value; the rest is cut off. Labels of
-/// series are cut before that, at 1,024 characters.
+/// Most bytes of a name, an image, a label's or an annotation's value; the rest is cut off. Labels
+/// of series are cut before that, at 1,024 characters.
 pub const MAX_VALUE_BYTES: usize = 4 * 1025;
 
 /// Metadata of a container; `None` for what its runtime doesn't have.
@@ -44,8 +44,8 @@ pub struct ContainerMetadata {
     /// Image as in the pod's specification if the runtime has that, such as
     /// `registry.example/shop/cart:1.2`.
     pub image: Option<String>,
-    /// Labels of the pod that [`ContainersOptions::pod_labels`] allows; Docker's are the container's
-    /// own.
+    /// Labels of the pod that [`ContainersOptions::pod_labels`] allows; Docker's are the
+    /// container's own.
     pub pod_labels: BTreeMap<String, String>,
     /// Annotations of the pod that [`ContainersOptions::pod_annotations`] allows.
     pub pod_annotations: BTreeMap<String, String>,
@@ -58,7 +58,7 @@ pub struct ContainersOptions {
     pub sockets: Vec<PathBuf>,
     /// Names of pod labels to keep; `*` at the end stands for any rest.
     pub pod_labels: BTreeSet<String>,
-    /// The same for annotations.
+    /// Names of pod annotations to keep; `*` at the end stands for any rest.
     pub pod_annotations: BTreeSet<String>,
     /// Longest time that a container stays [`MetadataLookup::Pending`].
     pub wait: Duration,
@@ -89,8 +89,8 @@ pub enum MetadataLookup {
     Found(Arc<ContainerMetadata>),
     /// The answer may still come in time.
     Pending,
-    /// No runtime has the container, there is no runtime, or it took too long. A later lookup may
-    /// find it.
+    /// No metadata: no runtime has the container, there is no runtime, or it took too long. A later
+    /// lookup may find it.
     NotFound,
 }
 
@@ -105,7 +105,8 @@ pub struct ContainerCounts {
     pub not_found: u64,
     /// Queries that failed: no connection, an error, a timeout.
     pub failed: u64,
-    /// Containers that weren't queried since the cache or the queue is full; they are queried later.
+    /// Containers that weren't queried since the cache or the queue is full; they are queried
+    /// later.
     pub over_limit: u64,
 }
 
@@ -130,8 +131,8 @@ impl Containers {
         Ok(Self { cache, queue, wait })
     }
 
-    /// Looks up a container; the first lookup queues a query. `id`: the runtime's full id, as in cgroup
-    /// paths.
+    /// Looks up a container; the first lookup queues a query. `id`: the runtime's full id, as in
+    /// cgroup paths.
     pub fn lookup(&self, id: &str, now: Instant) -> MetadataLookup {
         self.cache.lookup(id, now, self.wait, |id| self.queue.try_send(id).is_ok())
     }

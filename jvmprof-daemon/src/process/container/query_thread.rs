@@ -128,7 +128,8 @@ impl QueryWorker {
 
     fn reschedule(&mut self, id: &Arc<str>) {
         let now = Instant::now();
-        // All runtimes may be paused after failures: nothing can be found before one is queried again.
+        // All runtimes may be paused after failures: nothing can be found before one is queried
+        // again.
         let pauses = self.runtimes.iter().map(|runtime| runtime.not_before.unwrap_or(now));
         let earliest = pauses.min().unwrap_or(now + DISCOVERY_INTERVAL);
         if let Some((at, pause)) = self.due.get_mut(id) {

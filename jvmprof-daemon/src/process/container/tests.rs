@@ -1,4 +1,4 @@
-//! Runtimes that behave in all the ways they can, over real sockets.
+//! Container runtimes with all kinds of answers, over real sockets.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixListener;
@@ -18,7 +18,7 @@ use crate::proto::cri::runtime_service_server::{RuntimeService, RuntimeServiceSe
 const ID: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 const POD: &str = "ffeeddccbbaa99887766554433221100ffeeddccbbaa99887766554433221100";
 
-/// A runtime with one pod of one container, which it lists once `known` says so.
+/// A runtime with one pod of one container, which it lists once `known` is true.
 #[derive(Clone, Default)]
 struct FakeRuntime {
     known: Arc<Mutex<bool>>,
@@ -117,7 +117,7 @@ impl RuntimeService for FakeRuntime {
     }
 }
 
-/// A server that ends with this.
+/// A server that ends with this value.
 struct ServerGuard(Option<oneshot::Sender<()>>, Option<JoinHandle<()>>);
 
 impl Drop for ServerGuard {
@@ -158,7 +158,7 @@ fn options(socket: &Path) -> ContainersOptions {
     }
 }
 
-/// Asks until the answer fits; a test that hangs has failed.
+/// Queries until the answer fits; a test that hangs has failed.
 fn until(containers: &Containers, id: &str, mut fits: impl FnMut(&MetadataLookup) -> bool) -> MetadataLookup {
     loop {
         let lookup = containers.lookup(id, Instant::now());
@@ -184,7 +184,7 @@ fn a_container_that_a_runtime_lists_late_becomes_known_all_the_same() {
     let _served = serve(&fake, &socket);
     let containers = Containers::start(options(&socket)).expect("a thread");
     assert_eq!(containers.lookup(ID, Instant::now()), MetadataLookup::Pending);
-    // It is asked for, and asked for again.
+    // It is queried, and queried again.
     until(&containers, ID, |_| containers.counts().not_found >= 2);
     assert_eq!(containers.lookup(ID, Instant::now()), MetadataLookup::Pending);
     let before = containers.generation();
@@ -214,7 +214,7 @@ fn the_container_that_holds_a_pods_namespaces_is_of_that_pod() {
 }
 
 #[test]
-fn a_runtime_that_is_away_is_asked_again_when_it_is_back() {
+fn a_runtime_that_is_away_is_queried_again_when_it_is_back() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("cri.sock");
     let fake = FakeRuntime { known: Arc::new(Mutex::new(true)), ..FakeRuntime::default() };
@@ -276,7 +276,7 @@ fn nothing_waits_longer_than_it_should() {
 }
 
 #[test]
-fn docker_is_asked_over_http() {
+fn docker_is_queried_over_http() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("docker.sock");
     let listener = UnixListener::bind(&socket).expect("the folder is writable");

@@ -1,4 +1,4 @@
-//! What hostile processes can make the table hold.
+//! Limits of the table's memory under hostile processes.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What becomes of processes by their events.
+//! Changes of the table by events.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn code(start: u64, path: &str) -> MappedCode {
 }
 
 #[test]
-fn exec_forgets_the_old_program_and_gets_another_key() {
+fn exec_drops_the_old_program_and_gets_another_key() {
     let mut table = ProcessTable::default();
     table.exec(A, "first", 0);
     table.insert_mapping(A, 10, code(0x1000, "/bin/first"));
@@ -41,9 +41,9 @@ fn a_child_begins_with_its_parents_code() {
     assert!(child.mappings.find(Avma(0x9000)).is_none());
 }
 
-/// It has no memory any more, but `/proc/PID/maps` can still be read.
+/// The process has no memory any more, but `/proc/PID/maps` can still be read.
 #[test]
-fn a_process_that_waits_for_its_parent_keeps_what_was_told_of_it() {
+fn a_process_that_waits_for_its_parent_keeps_its_mappings() {
     let mut child = std::process::Command::new("true").spawn().expect("a child");
     let id = nix::sys::wait::Id::Pid(nix::unistd::Pid::from_raw(child.id().cast_signed()));
     let flags = nix::sys::wait::WaitPidFlag::WEXITED | nix::sys::wait::WaitPidFlag::WNOWAIT;
@@ -82,13 +82,13 @@ fn code_replaced_at_its_address_changes_the_generation() {
     assert_ne!(table.process_of_sample(A, 5, "jit", 15, none).generation, before);
 }
 
-/// The look at `/proc` is later than the sample: what is there by then may not have been there
-/// before.
+/// The read of `/proc` is later than the sample: its mappings may not have been there at the
+/// sample's time.
 #[test]
-fn what_events_told_holds_whatever_an_address_outside_brings() {
+fn mappings_of_events_stay_whatever_an_address_outside_brings() {
     let pid = std::process::id();
     let ticks = procfs::process_info(pid).expect("a process may read itself").start_ticks;
-    let here = Avma(what_events_told_holds_whatever_an_address_outside_brings as *const () as u64);
+    let here = Avma(mappings_of_events_stay_whatever_an_address_outside_brings as *const () as u64);
     let page = Avma(here.0 & !0xfff);
     let mut table = ProcessTable::default();
     table.exec(pid, "test", 0);
@@ -98,28 +98,28 @@ fn what_events_told_holds_whatever_an_address_outside_brings() {
     let vdso = vdso.iter().find(|it| it.backing == Backing::Vdso).expect("it has a vdso").start;
     let outside = |_: &Process| Some(std::iter::once(vdso));
     let process = table.process_of_sample(pid, ticks * NS_PER_TICK + 1, "test", u64::MAX / 2, outside);
-    assert!(process.mappings.find(vdso).is_some(), "what no event told is read");
+    assert!(process.mappings.find(vdso).is_some(), "what no event from_event is read");
     assert_eq!(&*process.mappings.find(here).expect("known").path, "/lib/earlier.so");
-    // An event that is older than the look tells of the same, and of its build id.
+    // An event that is older than the read has the same mapping, and its build id.
     let build_id = BuildId::new(&[7; 20]);
     let known = process.mappings.find(vdso).expect("known").as_ref().clone();
     let generation = process.generation;
-    let told = MappedCode { build_id, ..known };
-    assert!(!table.replaces_file_code(pid, 15, &told));
-    table.insert_mapping(pid, 15, told.clone());
+    let from_event = MappedCode { build_id, ..known };
+    assert!(!table.replaces_file_code(pid, 15, &from_event));
+    table.insert_mapping(pid, 15, from_event.clone());
     let process = table.get(pid).expect("known");
     assert_eq!(process.generation, generation, "nothing has changed");
     assert_eq!(process.mappings.find(vdso).expect("known").build_id, build_id);
-    let other = MappedCode { build_id: BuildId::new(&[8; 20]), ..told };
+    let other = MappedCode { build_id: BuildId::new(&[8; 20]), ..from_event };
     assert!(table.replaces_file_code(pid, 16, &other), "another file");
-    // Nor is an event refused that is older than that look.
+    // Nor is an event refused that is older than that read.
     table.insert_mapping(pid, 20, code(page.0, "/lib/later.so"));
     let known = |table: &ProcessTable| {
         let process = table.get(pid).expect("known");
         process.mappings.find(here).expect("known").path.clone()
     };
     assert_eq!(&*known(&table), "/lib/later.so");
-    // But where events were lost, `/proc` alone tells.
+    // But where events were lost, `/proc` alone is right.
     table.invalidate_all();
     table.process_of_sample(pid, ticks * NS_PER_TICK + 1, "test", u64::MAX / 2, none);
     assert_eq!(Path::new(&*known(&table)), std::env::current_exe().expect("a name"));

@@ -1,5 +1,5 @@
-//! Frames of generated code that wait for their names, until their runtime has told of the time of
-//! their samples.
+//! Frames of generated code that wait for their names, until their runtime has written its records
+//! up to the time of their samples.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,18 +7,19 @@ use std::sync::Arc;
 use crate::profile::model::Frame;
 use crate::types::Avma;
 
-/// Frames of one process that wait each for its own time. More of them wait together, those of an
-/// address and a while: they have the name of what was there all the while, or an ambiguous one.
+/// Maximum number of frames of one process that each wait for the name at their own time. Further
+/// frames are merged by address and period: they get the name of the code that was there all the
+/// while, or an ambiguous one.
 const MAX_ALONE: usize = 20_000;
-/// All of them.
+/// Maximum number of waiting frames of one process.
 const MAX_WAITING: usize = 40_000;
 const WHILE_NS: u64 = 1_000_000_000;
 
-/// An address of a sample, of which the name at the sample's time is wanted.
+/// A sampled address whose name at the sample's time is wanted.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::symbolize) struct SampledAddress {
     pub(in crate::symbolize) address: Avma,
-    /// The same for samples that have the same answer.
+    /// Number that is equal for samples with the same name.
     pub(in crate::symbolize) turn: u64,
     pub(in crate::symbolize) at_ns: u64,
 }
@@ -29,7 +30,7 @@ enum Turn {
     While(u64),
 }
 
-/// A frame without a name, and which samples have it.
+/// A frame without a name, and the period of the samples that have it.
 #[derive(Debug)]
 pub(in crate::symbolize) struct Waiting {
     pub(in crate::symbolize) frame: Arc<Frame>,
@@ -40,12 +41,12 @@ pub(in crate::symbolize) struct Waiting {
     turn: Turn,
 }
 
-/// Those of one process.
+/// Waiting frames of one process.
 #[derive(Debug, Default)]
 pub(in crate::symbolize) struct WaitingFrames {
     by_turn: HashMap<(Avma, Turn), Waiting>,
-    /// Names of frames that have waited, by the address of the frame, which is kept so that no
-    /// other takes its place.
+    /// Resolved names, by the address of the unnamed frame, which is kept so that no other takes
+    /// its place.
     resolved: HashMap<usize, (Arc<Frame>, Arc<Frame>)>,
 }
 
@@ -54,7 +55,7 @@ impl WaitingFrames {
         self.by_turn.is_empty()
     }
 
-    /// The frame of a sample from now on, until it is resolved; `None` if there is no room. `make`:
+    /// Returns the frame of a sample until it is resolved; `None` if too many wait. `make` makes
     /// one without a name.
     pub(in crate::symbolize) fn push(
         &mut self,
@@ -86,7 +87,7 @@ impl WaitingFrames {
         Some(Arc::clone(&waiting.frame))
     }
 
-    /// Those that wait and are chosen: each is to be resolved, put back, or has no name for good.
+    /// Takes the chosen frames: each is to be resolved, put back, or has no name for good.
     pub(in crate::symbolize) fn take(&mut self, is_chosen: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
         self.by_turn.extract_if(|_, waiting| is_chosen(waiting)).map(|(_, waiting)| waiting).collect()
     }
@@ -99,14 +100,14 @@ impl WaitingFrames {
         self.resolved.insert(Arc::as_ptr(&waiting.frame).addr(), (waiting.frame, named));
     }
 
-    /// What has become of a frame that had no name.
+    /// Returns the named frame for one that had no name.
     pub(in crate::symbolize) fn resolved(&self, frame: &Arc<Frame>) -> Option<Arc<Frame>> {
         let (_, named) = self.resolved.get(&Arc::as_ptr(frame).addr())?;
         Some(Arc::clone(named))
     }
 
-    /// Frames that have waited have their names in the profile: the next window begins.
-    pub(in crate::symbolize) fn forget_resolved(&mut self) {
+    /// Drops resolved names, which are in the profile now: the next window begins.
+    pub(in crate::symbolize) fn clear_resolved(&mut self) {
         self.resolved.clear();
     }
 }

@@ -1,4 +1,4 @@
-//! What was read of generated code, and what couldn't be named.
+//! Counters of generated code: entries that were read, and losses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,16 +7,16 @@ use crate::jit::jitdump::process_jitdump::ProcessJitDump;
 use crate::jit::perf_map::PerfMapCounters;
 use crate::jit::perf_map::process_perf_map::{ProcessPerfMap, ProcessPerfMapCounters};
 
-/// Refused files that are remembered, at most.
+/// Maximum number of refused files that are remembered.
 const MAX_REFUSED: usize = 1024;
 
-/// A file by device and inode, and the process that maps it.
+/// A file by process, device and inode.
 type RefusedFile = (u32, (u64, u64));
 
-/// Of all processes, since the start.
+/// Counters of all processes, since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JitCounts {
-    /// Of perf maps and jitdumps.
+    /// Entries of perf maps and jitdumps.
     pub entries: u64,
     /// Lines of perf maps that were refused: malformed, too long, or beyond the memory limit.
     pub refused_lines: u64,
@@ -27,21 +27,21 @@ pub struct JitCounts {
     pub stale: u64,
     /// jitdumps that could not be used, by reason.
     pub unusable_dumps: BTreeMap<&'static str, u64>,
-    /// Those among them that were opened. A process is looked at for samples of before its exec,
-    /// too, when it has what the new program maps.
+    /// Refused files that were opened. A process is inspected for samples from before its exec,
+    /// too, when it has the new program's mappings.
     refused_files: BTreeSet<RefusedFile>,
     /// Records of jitdumps that were malformed or beyond the memory limit.
     pub refused_records: u64,
     /// Code whose unwinding information couldn't be used.
     pub unusable_unwinding: u64,
-    /// Past entries that were forgotten before their time, for lack of room.
+    /// Superseded entries that were dropped early, since the memory limit was reached.
     pub history_over_limit: u64,
-    /// Frames whose name is one of two: which, the writer's times can't tell.
+    /// Frames whose name is one of two: the writer's times don't decide which.
     pub ambiguous: u64,
-    /// WholeStackCache that were walked by unwinding information of which it isn't known whether it was that
-    /// of the code at the time.
+    /// Stacks that were walked by unwinding information that may not be that of the code at the
+    /// time.
     pub ambiguous_stacks: u64,
-    /// Frames that nothing covers.
+    /// Frames that no entry covers.
     pub unknown: u64,
 }
 
@@ -62,7 +62,7 @@ impl JitCounts {
         }
     }
 
-    /// What is missing or uncertain, by name.
+    /// Returns the losses, by name.
     pub fn losses(&self) -> impl Iterator<Item = (String, u64)> {
         let counts = [
             ("refused_perf_map_lines", self.refused_lines),
@@ -83,7 +83,7 @@ impl JitCounts {
     }
 }
 
-/// What of one process's counters is in [`JitCounts`] already.
+/// The part of one process's counters that is in [`JitCounts`] already.
 #[derive(Debug, Default)]
 pub(in crate::symbolize) struct Reported {
     lines: PerfMapCounters,
@@ -92,7 +92,7 @@ pub(in crate::symbolize) struct Reported {
 }
 
 impl Reported {
-    /// Adds what is new.
+    /// Adds the difference since the last call.
     pub(in crate::symbolize) fn report(
         &mut self,
         map: &ProcessPerfMap,

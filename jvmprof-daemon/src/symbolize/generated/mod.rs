@@ -1,8 +1,8 @@
-//! Frames of generated code, named by what the process's runtime wrote of it, as of the sample's
-//! time.
+//! Frames of generated code, named by the perf map or jitdump of the process's runtime, as of the
+//! sample's time.
 //!
-//! A name is believed once everything that was written before the sample was taken has been read.
-//! Until then, and where nothing covers the address yet, a frame waits: it gets its name, or none
+//! A name is final once everything that was written before the sample was taken has been read.
+//! Until then, and where no entry covers the address yet, a frame waits: it gets its name, or none
 //! for good, before its window's profile is made.
 
 pub(super) mod deferred_names;
@@ -31,14 +31,14 @@ use crate::types::{Avma, FileOffset};
 
 const UNKNOWN_JAVA: &str = "[unknown Java: not in the perf map]";
 const UNKNOWN_JIT: &str = "[jit: unknown]";
-/// Memory for the frames that are remembered of one process, bytes.
+/// Memory of the cached frames of one process, in bytes.
 const MAX_FRAME_BYTES: usize = 2 << 20;
-/// Reads of a jitdump at a window's end.
+/// Maximum number of reads of a jitdump at a window's end.
 const MAX_DUMP_READS: usize = 64;
-/// No sample takes so long from the kernel to here, unless it waits.
+/// Maximum age of a sample that doesn't wait.
 const OLDEST_SAMPLE_NS: u64 = 30_000_000_000;
 
-/// What the processes' generated code shares.
+/// State that the generated code of all processes shares.
 #[derive(Debug)]
 pub(in crate::symbolize) struct JitShared {
     budget: MemoryBudget,
@@ -46,12 +46,12 @@ pub(in crate::symbolize) struct JitShared {
 }
 
 impl JitShared {
-    /// `bytes`: for all perf maps and jitdumps together.
+    /// Makes the state. `bytes` is the limit of all perf maps and jitdumps together.
     pub(in crate::symbolize) fn new(bytes: usize) -> Self {
         Self { budget: MemoryBudget::new(bytes), watcher: PerfMapWatcher::default() }
     }
 
-    /// The memory of all perf maps and jitdumps.
+    /// Returns the memory of all perf maps and jitdumps.
     pub(in crate::symbolize) fn size(&self) -> CacheUsage {
         CacheUsage::new("jit_maps", self.budget.used(), self.budget.limit())
     }
@@ -62,7 +62,7 @@ impl JitShared {
 pub(in crate::symbolize) struct JitNames {
     map: Option<Arc<Mutex<ProcessPerfMap>>>,
     dump: Option<ProcessJitDump>,
-    /// The version of the process's mappings that were searched for the mark of a jitdump.
+    /// Version of the process's mappings that were searched for the marker of a jitdump.
     searched_version: u64,
     reported: Reported,
     map_frames: FrameCache,
@@ -78,38 +78,37 @@ struct FrameCache {
     bytes: usize,
 }
 
-/// When and what a sample asks.
+/// A lookup of a sampled address.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::symbolize) struct Asked<'a> {
+pub(in crate::symbolize) struct AddressLookup<'a> {
     pub(in crate::symbolize) process: &'a Process,
     pub(in crate::symbolize) code: &'a MappedCode,
     pub(in crate::symbolize) address: Avma,
-    /// `CLOCK_MONOTONIC` of the sample.
+    /// Time of the sample on `CLOCK_MONOTONIC`.
     pub(in crate::symbolize) at_ns: u64,
     pub(in crate::symbolize) now_ns: u64,
 }
 
 impl JitNames {
-    /// The frame of an address in generated code; an error is a frame without a name yet, see
-    /// [`Self::finished`].
+    /// Returns the frame of an address in generated code; an error is a frame without a name yet,
+    /// see [`Self::resolved`].
     pub(in crate::symbolize) fn frame(
         &mut self,
-        asked: Asked<'_>,
+        lookup: AddressLookup<'_>,
         shared: &JitShared,
         counts: &mut JitCounts,
     ) -> Result<Arc<Frame>, Arc<Frame>> {
-        let Asked { address, at_ns, .. } = asked;
-        self.find_dump(asked.process, shared, counts);
-        let map = Arc::clone(self.map.get_or_insert_with(|| new_map(asked.process, shared)));
+        let AddressLookup { address, at_ns, .. } = lookup;
+        let map = self.open_files(lookup.process, shared, counts);
         let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
-        let was_read = self.read_up_to(&mut map, at_ns, asked.now_ns, counts);
+        let was_read = self.read_up_to(&mut map, at_ns, lookup.now_ns, counts);
         if was_read && !self.waiting.is_empty() {
             self.resolve_deferred(&map, counts, false);
         }
         let turn = map.map().counters().entries;
         let was_known = is_known(&map, self.dump.as_ref(), at_ns);
         if was_known {
-            let make = |line| Arc::new(frame_of(asked, Some(line)));
+            let make = |line| Arc::new(frame_of(lookup, Some(line)));
             if let Some((named, is_ambiguous)) = self.named(&map, address, at_ns, make) {
                 counts.ambiguous += u64::from(is_ambiguous);
                 return Ok(named);
@@ -119,21 +118,21 @@ impl JitNames {
         // been read to its end.
         let turn = if self.dump.is_some() || !was_known { at_ns } else { turn };
         let sampled = SampledAddress { address, turn, at_ns };
-        if let Some(frame) = self.waiting.push(sampled, || Arc::new(frame_of(asked, None))) {
+        if let Some(frame) = self.waiting.push(sampled, || Arc::new(frame_of(lookup, None))) {
             return Err(frame);
         }
-        // Without room to wait: by what is known.
-        let make = |line| Arc::new(frame_of(asked, Some(line)));
+        // Too many frames wait: the entries read so far decide.
+        let make = |line| Arc::new(frame_of(lookup, Some(line)));
         if let Some((named, _)) = self.named(&map, address, at_ns, make) {
             counts.ambiguous += 1;
             return Ok(named);
         }
         counts.unknown += 1;
-        Ok(Arc::new(frame_of(asked, None)))
+        Ok(Arc::new(frame_of(lookup, None)))
     }
 
-    /// Whether the process's code may have unwinding information, so that its stacks are walked by
-    /// [`Self::row`].
+    /// Returns whether the process's code may have unwinding information, so that its stacks are
+    /// walked by [`Self::row`].
     pub(in crate::symbolize) fn may_have_rows(
         &mut self,
         process: &Process,
@@ -144,13 +143,12 @@ impl JitNames {
         self.has_rows()
     }
 
-    /// As far as that is known by now.
+    /// Returns whether the code has unwinding information, as far as it has been read.
     pub(in crate::symbolize) fn has_rows(&self) -> bool {
         self.dump.as_ref().is_some_and(|dump| dump.dump().has_unwinding_info() != Some(false))
     }
 
-    /// WholeStackCache that were sampled up to this time can be walked. Reads on if that may help to know
-    /// more.
+    /// Returns the time up to which stacks can be walked. Reads new records if that may advance it.
     pub(in crate::symbolize) fn walkable_until(&mut self, at_ns: u64, counts: &mut JitCounts) -> u64 {
         if !self.has_rows() {
             return u64::MAX;
@@ -163,8 +161,8 @@ impl JitNames {
         }
     }
 
-    /// How to unwind the code that was at this address at this time, if that was told, and whether
-    /// it was told of this code for sure.
+    /// Returns the unwind row of the code at this address at this time, and whether the record is
+    /// certainly that of this code; `None` without a record.
     pub(in crate::symbolize) fn row(&self, address: Avma, at_ns: u64) -> Option<(Row, bool)> {
         let dump = self.dump.as_ref()?.dump();
         let found = dump.lookup(address, at_ns)?;
@@ -172,7 +170,7 @@ impl JitNames {
         Some((row, dump.is_complete_until(at_ns) && !found.is_ambiguous))
     }
 
-    /// Opens what the process's runtime writes: by the time that its samples are named it may have
+    /// Opens the files of the process's runtime: by the time that its samples are named it may have
     /// ended.
     pub(in crate::symbolize) fn begin(
         &mut self,
@@ -190,7 +188,7 @@ impl JitNames {
         map.lock().unwrap_or_else(PoisonError::into_inner).read_new(now_ns);
     }
 
-    /// Reads all that there is, for those who look at a process that isn't sampled.
+    /// Reads everything, for the inspection of a process that isn't sampled.
     pub(in crate::symbolize) fn read_all(
         &mut self,
         process: &Process,
@@ -198,18 +196,28 @@ impl JitNames {
         now_ns: u64,
         counts: &mut JitCounts,
     ) {
-        self.find_dump(process, shared, counts);
-        let map = Arc::clone(self.map.get_or_insert_with(|| new_map(process, shared)));
+        let map = self.open_files(process, shared, counts);
         map.lock().unwrap_or_else(PoisonError::into_inner).read_all(now_ns);
     }
 
-    /// What has become of a frame that had no name.
-    pub(in crate::symbolize) fn finished(&self, frame: &Arc<Frame>) -> Option<Arc<Frame>> {
+    /// Opens the process's jitdump, if there is a new one, and returns its perf map.
+    fn open_files(
+        &mut self,
+        process: &Process,
+        shared: &JitShared,
+        counts: &mut JitCounts,
+    ) -> Arc<Mutex<ProcessPerfMap>> {
+        self.find_dump(process, shared, counts);
+        Arc::clone(self.map.get_or_insert_with(|| new_map(process, shared)))
+    }
+
+    /// Returns the named frame for one that had no name.
+    pub(in crate::symbolize) fn resolved(&self, frame: &Arc<Frame>) -> Option<Arc<Frame>> {
         self.waiting.resolved(frame)
     }
 
-    /// Reads what is new, and gives the frames that wait their names: none for good where there is
-    /// none.
+    /// Reads new records, and resolves the waiting frames: those without an entry have no name for
+    /// good.
     pub(in crate::symbolize) fn refresh(&mut self, process: &Process, now_ns: u64, counts: &mut JitCounts) {
         let Some(map) = self.map.clone() else { return };
         let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
@@ -219,14 +227,14 @@ impl JitNames {
         let horizon_ns = now_ns.saturating_sub(OLDEST_SAMPLE_NS);
         map.map_mut().expire(horizon_ns);
         if let Some(dump) = &mut self.dump {
-            // What is collected may speak of any time since the last window.
+            // Buffered records may be of any time since the last window.
             let collected_ns = if dump.dump().is_buffering() { 4 * OLDEST_SAMPLE_NS } else { 0 };
             dump.dump_mut().expire(horizon_ns.saturating_sub(collected_ns));
         }
         self.reported.report(&map, self.dump.as_ref(), counts);
     }
 
-    /// Reads a dump to its end, if that isn't far, for there is no later chance.
+    /// Reads a dump to its end, within limits: there is no later chance.
     pub(in crate::symbolize) fn finish_dump(
         &mut self,
         process: &Process,
@@ -245,9 +253,9 @@ impl JitNames {
         }
     }
 
-    /// Frames that have waited have their names in the profile: the next window begins.
-    pub(in crate::symbolize) fn forget_resolved(&mut self) {
-        self.waiting.forget_resolved();
+    /// Drops resolved names, which are in the profile now: the next window begins.
+    pub(in crate::symbolize) fn clear_resolved(&mut self) {
+        self.waiting.clear_resolved();
     }
 
     fn find_dump(&mut self, process: &Process, shared: &JitShared, counts: &mut JitCounts) {
@@ -265,8 +273,9 @@ impl JitNames {
         }
     }
 
-    /// Reads on if that may tell more of what was generated up to `at_ns`. True if it did. A map
-    /// that takes many turns is left to the watcher: samples don't wait for it here.
+    /// Reads new records if they may be of code that was generated up to `at_ns`. Returns true if
+    /// it read any. A map that takes many turns is left to the watcher: samples don't wait for it
+    /// here.
     fn read_up_to(
         &mut self,
         map: &mut ProcessPerfMap,
@@ -279,8 +288,8 @@ impl JitNames {
         read_dump(&mut self.dump, at_ns, false, counts) || has_read_map
     }
 
-    /// The frame by what was there at the time, and whether it may have been something else. A
-    /// jitdump tells times, a perf map doesn't.
+    /// Returns the frame of the code that was there at the time, and whether it is ambiguous. A
+    /// jitdump records times, a perf map doesn't.
     fn named(
         &mut self,
         map: &ProcessPerfMap,
@@ -298,8 +307,7 @@ impl JitNames {
         Some((self.map_frames.get(map.map().epoch(), &found, address, make), is_ambiguous))
     }
 
-    /// Names the frames that wait, as far as that can be done. `is_end`: those that can't have no
-    /// name.
+    /// Resolves the waiting frames, as far as possible. `is_end`: the others have no name for good.
     fn resolve_deferred(&mut self, map: &ProcessPerfMap, counts: &mut JitCounts, is_end: bool) {
         let dump = self.dump.as_ref();
         let ready = self.waiting.take(|waiting| is_end || is_known(map, dump, waiting.last_ns));
@@ -315,8 +323,8 @@ impl JitNames {
         }
     }
 
-    /// The frame of samples that wait together: what is true of the first and of the last is true
-    /// of those between them.
+    /// Returns the frame of samples that wait together: if the first and the last have the same
+    /// name, those between them have it, too.
     fn named_all(&mut self, map: &ProcessPerfMap, waiting: &Waiting) -> Option<(Arc<Frame>, bool)> {
         let Waiting { frame, address, first_ns, last_ns, .. } = waiting;
         let make = |line| Arc::new(Frame { lines: vec![line], ..(**frame).clone() });
@@ -334,18 +342,18 @@ impl JitNames {
     }
 }
 
-/// Whether everything has been read that was generated up to this time.
+/// Returns whether everything has been read that was generated up to this time.
 fn is_known(map: &ProcessPerfMap, dump: Option<&ProcessJitDump>, at_ns: u64) -> bool {
     is_read_up_to(map, at_ns) && dump.is_none_or(|dump| dump.dump().is_complete_until(at_ns))
 }
 
-/// Whether everything has been read of a map that was written up to this time.
+/// Returns whether everything has been read of a map that was written up to this time.
 fn is_read_up_to(map: &ProcessPerfMap, at_ns: u64) -> bool {
     map.read_until_ns() > at_ns && !map.map().may_have_unread_entries(at_ns)
 }
 
-/// Reads on in a dump if that may tell more of what was generated up to `at_ns`. True if it did.
-/// `is_last_chance`: see [`ProcessJitDump::read_new`].
+/// Reads new records of a dump if they may be of code that was generated up to `at_ns`. Returns
+/// true if it read any. `is_last_chance`: see [`ProcessJitDump::read_new`].
 fn read_dump(
     dump: &mut Option<ProcessJitDump>,
     at_ns: u64,
@@ -363,7 +371,7 @@ fn read_dump(
     })
 }
 
-/// The perf map of a process, read as it is written from now on.
+/// Makes the perf map of a process, which is read as it is written from now on.
 fn new_map(process: &Process, shared: &JitShared) -> Arc<Mutex<ProcessPerfMap>> {
     let map = Arc::new(Mutex::new(ProcessPerfMap::new(PerfMapWriter::of(process), shared.budget.clone())));
     if let Err(error) = shared.watcher.watch(&map) {
@@ -393,7 +401,7 @@ impl FrameCache {
     }
 }
 
-/// What an entry says of an address of its code.
+/// Converts an entry to the line for an address of its code.
 fn line(found: &CodeMatch<'_>, address: Avma) -> Line {
     let CodeName { name, file, line } = code_name(found.name);
     let offset = u32::try_from(address.0 - found.start.0).unwrap_or(u32::MAX);
@@ -407,9 +415,9 @@ fn line(found: &CodeMatch<'_>, address: Avma) -> Line {
     Line { system_name: raw, file, line, ..Line::named(name) }
 }
 
-/// A frame of generated code, with this line or as unknown.
-fn frame_of(asked: Asked<'_>, line: Option<Line>) -> Frame {
-    let Asked { process, code, address, .. } = asked;
+/// Makes a frame of generated code, with this line or as unknown.
+fn frame_of(lookup: AddressLookup<'_>, line: Option<Line>) -> Frame {
+    let AddressLookup { process, code, address, .. } = lookup;
     let (kind, path, unknown) = if process.is_jvm() {
         (FrameKind::Java, "jvm", UNKNOWN_JAVA)
     } else {

@@ -1,4 +1,4 @@
-//! What the labels of a JVM's series tell.
+//! Labels of a JVM's series.
 
 use std::fs;
 use std::path::Path;
@@ -8,21 +8,22 @@ use crate::hotspot::{Hotspot, ProcessMemory};
 
 /// Characters of a main class that are kept: a label is stored with each series.
 const MAX_NAME: usize = 200;
-/// Bytes of a command line that are looked at: class paths come first, and may be long.
+/// Bytes of a command line that are read: class paths come first, and may be long.
 const MAX_COMMAND_LINE: usize = 256 << 10;
 
-/// A JVM that can be read, in a few words.
+/// Version and main class of a JVM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JvmLabels {
-    /// As `java -version` begins: `17.0.15`, `1.8.0_504`.
+    /// Version as `java -version` begins: `17.0.15`, `1.8.0_504`.
     pub version: String,
-    /// Its program: a class, or the file name of a jar. `None` if nothing tells.
+    /// Main class, or the file name of a jar; `None` if neither is known.
     pub main_class: Option<String>,
 }
 
 impl JvmLabels {
-    /// The JVM's own word counts; the process's arguments stand in for it while the JVM starts, and
-    /// where it keeps none. True: the JVM's own word is there, nothing will change any more.
+    /// Reads the labels. The JVM's own data has precedence; the process's arguments replace it
+    /// while the JVM starts, and where it has none. Returns true with the JVM's own data: the
+    /// labels are final.
     pub(crate) fn read<M: ProcessMemory>(hotspot: &Hotspot<M>, pid: u32) -> (Self, bool) {
         let own = hotspot.main_class();
         let is_final = own.is_some();
@@ -32,14 +33,14 @@ impl JvmLabels {
     }
 }
 
-/// By its command line, if the launcher is `java`: others, such as `javac`, have arguments of their
-/// own.
+/// Returns the main class in the command line, if the launcher is `java`: others, such as `javac`,
+/// have arguments of their own.
 fn main_class_of_process(pid: u32) -> Option<String> {
     let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     main_class_of_line(&line)
 }
 
-/// Of a command line whose arguments end in zero bytes.
+/// Returns the main class in a command line whose arguments end in zero bytes.
 fn main_class_of_line(line: &[u8]) -> Option<String> {
     let line = String::from_utf8_lossy(line.get(..MAX_COMMAND_LINE).unwrap_or(line));
     let mut arguments = line.strip_suffix('\0').unwrap_or(&line).split('\0');
@@ -56,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_java_launcher_tells_its_program_by_arguments() {
+    fn only_the_java_launchers_arguments_have_the_main_class() {
         for (line, program) in [
             (&b"/usr/bin/java\0-cp\0a b\0com.acme.Main\0x\0"[..], Some("com.acme.Main")),
             (b"java\0-jar\0/opt/my app.jar\0", Some("my app.jar")),

@@ -1,4 +1,4 @@
-//! The JVM in a process: found, followed, and asked for names.
+//! The JVM of a process: attaching, refreshing, and names of its frames.
 
 pub(super) mod jvm_labels;
 
@@ -21,88 +21,88 @@ use crate::profile::model::Mapping;
 use crate::symbolize::java::jvm_labels::JvmLabels;
 use crate::types::{Avma, FastHasher, FileOffset};
 
-/// A JVM that isn't ready yet is looked at again this soon: nothing of it can be walked before.
+/// Interval of attempts to attach to a JVM that isn't ready: nothing of it can be walked before.
 const ATTACH_INTERVAL_NS: u64 = 2_000_000;
-/// After so many looks in vain it is looked at seldom.
-const MANY_LOOKS: u32 = 500;
-/// A busy machine takes its time to start a JVM: some more are made in this interval, for a minute.
+/// Number of attempts in that interval.
+const FAST_ATTEMPTS: u32 = 500;
+/// Interval of further attempts, for a minute: a JVM starts slowly on a busy machine.
 const SLOW_INTERVAL_NS: u64 = 20_000_000;
-const LAST_LOOKS: u32 = MANY_LOOKS + 3_000;
-/// A process that has generated code, and no JVM, is looked at so often in that interval, if what
-/// it maps changes; then seldom.
-const YOUNG_LOOKS: u32 = 16;
+const LAST_ATTEMPT: u32 = FAST_ATTEMPTS + 3_000;
+/// Number of attempts in [`SLOW_INTERVAL_NS`] for a process with generated code and no JVM, if its
+/// mappings change; later ones are seldom.
+const YOUNG_ATTEMPTS: u32 = 16;
 const SELDOM_NS: u64 = 1_000_000_000;
-/// How soon stubs are looked for again: at first they come quickly, and a sample that met an
-/// unknown one asks for a look.
+/// First interval of searching new stubs: at first they come quickly. A sample with an unknown stub
+/// may shorten the interval.
 const FIRST_REFRESH_NS: u64 = 20_000_000;
 const LAST_REFRESH_NS: u64 = 300_000_000_000;
-const ASKED_REFRESH_NS: u64 = 20_000_000;
-/// How soon it is looked for what is to be known of virtual threads, some of which shows with the
-/// first of them.
+const UNKNOWN_CODE_REFRESH_NS: u64 = 20_000_000;
+/// Interval of searching the data of virtual threads, some of which is there with the first of them
+/// only.
 const THREADS_REFRESH_NS: u64 = 2_000_000;
-/// So often at most: a JVM that never tells must not cost a look with each sample.
-const MAX_THREAD_LOOKS: u32 = 200;
-/// The JVM tells its program at the end of its start; looks for it go on for some minutes, and then
-/// it has none.
+/// Maximum number of such searches: a JVM that never has the data must not cost one with each
+/// sample.
+const MAX_THREAD_REFRESHES: u32 = 200;
+/// Maximum number of reads of the main class. The JVM sets it at the end of its start; the reads go
+/// on for some minutes, and then it has none.
 const MAX_FACT_READS: u32 = 12;
 
-/// What was found out of the youngest Java frames and their callers: true for as long as the frames
-/// are remembered.
+/// Checks of the youngest Java frames and their callers, valid as long as the frames are cached.
 #[derive(Debug, Default)]
 pub(in crate::symbolize) struct Callers {
-    /// What frames call that were met below an interrupted one.
+    /// Callees of frames that were found below an interrupted one.
     pub(in crate::symbolize) calls: HashMap<UserFrame, Callee, FastHasher>,
     /// Interrupted frames of code that called itself, which were in no stub of it.
     bodies: HashSet<UserFrame, FastHasher>,
 }
 
 impl Callers {
-    /// Memory that they take.
+    /// Returns the memory of the checks in bytes.
     pub(in crate::symbolize) fn bytes(&self) -> usize {
-        /// Slots in the maps, and the two names that a call has mostly.
+        /// Bytes of a slot in the map, and of the two names that a call mostly has.
         const CALL_BYTES: usize = 200;
         const BODY_BYTES: usize = 50;
         self.calls.len() * CALL_BYTES + self.bodies.len() * BODY_BYTES
     }
 }
 
-/// What is known of the JVM in a process, if there is one.
+/// State of the JVM in a process.
 #[derive(Debug, Default)]
 pub(in crate::symbolize) struct Java {
     attached: Option<Box<AttachedJvm>>,
-    looks: u32,
-    next_look_ns: u64,
-    /// Why it can't be read, if it is a JVM.
+    attempts: u32,
+    next_inspection_ns: u64,
+    /// Reason why it can't be read, if it is a JVM.
     problem: Option<&'static str>,
-    /// The version of the process's mappings in which there was no JVM.
+    /// Version of the process's mappings that contained no JVM.
     none_in: Option<u64>,
 }
 
-/// A JVM that is known.
+/// A JVM that can be read.
 #[derive(Debug)]
 pub(in crate::symbolize) struct AttachedJvm {
     hotspot: Hotspot<LiveMemory>,
     stubs: StubRows,
-    /// That its rows are among them.
+    /// Range of the interpreter whose rows are among the stubs.
     interpreter: Range<Avma>,
     facts: Arc<JvmLabels>,
-    /// What Java frames lie in: one for all of them.
+    /// Mapping of all Java frames.
     mapping: Arc<Mapping>,
-    /// How often the facts are still to be read.
+    /// Remaining number of reads of the labels.
     fact_reads: u32,
     refresh_ns: u64,
-    /// How often samples of virtual threads have asked for a look.
-    thread_looks: u32,
+    /// Number of searches that samples of virtual threads have caused.
+    thread_refreshes: u32,
     names: HashMap<u64, Arc<str>>,
 }
 
-/// What a look at a JVM brought.
+/// Result of inspecting a JVM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::symbolize) enum JvmState {
     Unchanged,
-    /// The kernel program's picture of it is out of date.
+    /// The kernel tables are out of date.
     Changed,
-    /// It is a JVM, and nothing can be read of it. Said once for each reason.
+    /// A JVM that can't be read. Returned once for each reason.
     Unreadable(&'static str),
 }
 
@@ -111,68 +111,68 @@ impl Java {
         self.attached.as_deref()
     }
 
-    /// Whether it is a JVM that isn't ready yet.
+    /// Returns whether there is a JVM that isn't ready yet.
     pub(in crate::symbolize) fn is_awaited(&self, process: &Process) -> bool {
-        self.attached.is_none() && self.problem.is_none() && self.looks < LAST_LOOKS && process.is_jvm()
+        self.attached.is_none() && self.problem.is_none() && self.attempts < LAST_ATTEMPT && process.is_jvm()
     }
 
     pub(in crate::symbolize) fn attached_mut(&mut self) -> Option<&mut AttachedJvm> {
         self.attached.as_deref_mut()
     }
 
-    /// A sample met frames of a virtual thread in the heap: what isn't known of such threads is
-    /// looked for soon.
+    /// Schedules a search for the data of virtual threads: a sample had frames of one in the heap.
     pub(in crate::symbolize) fn expect_virtual_threads(&mut self) {
         if let Some(attached) = &mut self.attached
             && attached.hotspot.awaits_virtual_threads()
-            && attached.thread_looks < MAX_THREAD_LOOKS
+            && attached.thread_refreshes < MAX_THREAD_REFRESHES
         {
-            attached.thread_looks += 1;
-            let looked_ns = self.next_look_ns.saturating_sub(attached.refresh_ns);
-            self.next_look_ns = looked_ns + THREADS_REFRESH_NS;
+            attached.thread_refreshes += 1;
+            let inspected_ns = self.next_inspection_ns.saturating_sub(attached.refresh_ns);
+            self.next_inspection_ns = inspected_ns + THREADS_REFRESH_NS;
             attached.refresh_ns = THREADS_REFRESH_NS;
         }
     }
 
-    /// Looks for the JVM, or for what is new in it, if it is time to. `is_asked`: a sample met code
-    /// that isn't known. What JVMs have in common is kept in `cache`.
+    /// Attaches to the JVM, or reads what is new in it, if that is due. `has_unknown_code`: a
+    /// sample contains unknown code. Data that JVMs share is kept in `cache`.
     pub(in crate::symbolize) fn inspect(
         &mut self,
         process: &Process,
         now_ns: u64,
-        is_asked: bool,
+        has_unknown_code: bool,
         cache: &JavaCache,
     ) -> JvmState {
-        let due = self.next_look_ns <= now_ns;
+        let due = self.next_inspection_ns <= now_ns;
         if let Some(attached) = &mut self.attached {
-            let asked = is_asked && now_ns + attached.refresh_ns >= self.next_look_ns + ASKED_REFRESH_NS;
-            if !due && !asked {
+            let is_early = has_unknown_code
+                && now_ns + attached.refresh_ns >= self.next_inspection_ns + UNKNOWN_CODE_REFRESH_NS;
+            if !due && !is_early {
                 return JvmState::Unchanged;
             }
             let factor = if attached.refresh_ns < SELDOM_NS { 2 } else { 4 };
             attached.refresh_ns = (attached.refresh_ns * factor).min(LAST_REFRESH_NS);
-            self.next_look_ns = now_ns + attached.refresh_ns;
+            self.next_inspection_ns = now_ns + attached.refresh_ns;
             return attached.refresh(process.pid);
         }
         if !due || self.none_in == Some(process.version) || !may_be_jvm(process) {
             return JvmState::Unchanged;
         }
-        self.looks += 1;
-        let interval = match self.looks {
-            ..MANY_LOOKS => ATTACH_INTERVAL_NS,
-            MANY_LOOKS..LAST_LOOKS => SLOW_INTERVAL_NS,
+        self.attempts += 1;
+        let interval = match self.attempts {
+            ..FAST_ATTEMPTS => ATTACH_INTERVAL_NS,
+            FAST_ATTEMPTS..LAST_ATTEMPT => SLOW_INTERVAL_NS,
             _ => SELDOM_NS,
         };
-        self.next_look_ns = now_ns + interval;
+        self.next_inspection_ns = now_ns + interval;
         match AttachedJvm::new(process.pid, cache) {
             Ok(attached) => {
-                self.next_look_ns = now_ns + attached.refresh_ns;
+                self.next_inspection_ns = now_ns + attached.refresh_ns;
                 self.attached = Some(Box::new(attached));
                 self.problem = None;
                 JvmState::Changed
             }
             Err(error) => {
-                tracing::debug!(pid = process.pid, %error, looks = self.looks, "no JVM can be read");
+                tracing::debug!(pid = process.pid, %error, attempts = self.attempts, "no JVM can be read");
                 if error.is_transient() {
                     return JvmState::Unchanged;
                 }
@@ -180,8 +180,8 @@ impl Java {
                 let is_none = matches!(error, HotspotError::NotHotspot(_)) && !process.is_jvm();
                 self.none_in = is_none.then_some(process.version);
                 // A program that has just begun may be about to load it.
-                let is_young = is_none && self.looks < YOUNG_LOOKS;
-                self.next_look_ns = now_ns + if is_young { SLOW_INTERVAL_NS } else { SELDOM_NS };
+                let is_young = is_none && self.attempts < YOUNG_ATTEMPTS;
+                self.next_inspection_ns = now_ns + if is_young { SLOW_INTERVAL_NS } else { SELDOM_NS };
                 let is_hotspot = !matches!(error, HotspotError::NotHotspot(_) | HotspotError::Mappings(_));
                 let is_news = self.problem.replace(error.reason()) != Some(error.reason());
                 if !is_news || !is_hotspot {
@@ -194,7 +194,7 @@ impl Java {
     }
 }
 
-/// Only processes that generate code can be JVMs.
+/// Returns whether the process generates code, as each JVM does.
 fn may_be_jvm(process: &Process) -> bool {
     process.mappings.iter().any(|mapping| mapping.backing == Backing::Anonymous)
 }
@@ -224,7 +224,7 @@ impl AttachedJvm {
             mapping,
             fact_reads,
             refresh_ns: FIRST_REFRESH_NS,
-            thread_looks: 0,
+            thread_refreshes: 0,
             names,
         })
     }
@@ -240,7 +240,7 @@ impl AttachedJvm {
         if jvm || stubs { JvmState::Changed } else { JvmState::Unchanged }
     }
 
-    /// Takes in stubs that are new. True if there are any.
+    /// Reads new stubs. Returns true if there are any.
     fn update_stubs(&mut self) -> Result<bool, HotspotError> {
         self.hotspot.refresh_stub_names();
         let blobs = self.hotspot.stub_blobs()?;
@@ -262,7 +262,7 @@ impl AttachedJvm {
         &self.mapping
     }
 
-    /// Another `Arc` once they have changed.
+    /// Returns the labels: another `Arc` once they have changed.
     pub(in crate::symbolize) fn facts(&self) -> &Arc<JvmLabels> {
         &self.facts
     }
@@ -273,7 +273,7 @@ impl AttachedJvm {
         }
         let (facts, is_final) = JvmLabels::read(&self.hotspot, pid);
         self.fact_reads = if is_final { 0 } else { self.fact_reads - 1 };
-        // A JVM that is gone tells nothing new.
+        // A JVM that has ended has nothing new.
         if facts.main_class.is_some() && facts != *self.facts {
             self.facts = Arc::new(facts);
         }
@@ -283,7 +283,7 @@ impl AttachedJvm {
         &self.stubs
     }
 
-    /// Returns how its objects look; `None` if it doesn't say.
+    /// Returns the layout of its objects; `None` if it doesn't export it.
     pub(in crate::symbolize) fn heap(&self) -> Option<(HeapLayout, LiveMemory)> {
         Some((self.hotspot.heap_layout()?, self.hotspot.memory))
     }
@@ -292,8 +292,7 @@ impl AttachedJvm {
         self.hotspot.memory
     }
 
-    /// The bytes around a pc, 32 before and behind it, for those who look into a stack that isn't
-    /// whole.
+    /// Returns the bytes around a pc, 32 before and after it, to debug a stack that isn't whole.
     pub(in crate::symbolize) fn code_around(&self, pc: u64) -> Option<String> {
         let bytes = self.hotspot.memory.read_bytes(Avma(pc.checked_sub(32)?), 64)?;
         Some(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
@@ -312,8 +311,8 @@ impl AttachedJvm {
         self.hotspot.resolve_as_of(cache, &requests, times)
     }
 
-    /// Whether the first of these frames, the interrupted one, is none: code of the second, on the
-    /// way to what that calls.
+    /// Returns whether the first of these frames, the interrupted one, is none: code of the second,
+    /// on the way to its callee.
     pub(in crate::symbolize) fn begins_on_the_way(
         &self,
         cache: &JavaCache,
@@ -338,13 +337,13 @@ impl AttachedJvm {
         }
     }
 
-    /// What a frame that has a name calls where it waits.
+    /// Returns the callee at the place where a named frame waits.
     pub(in crate::symbolize) fn called(&self, cache: &JavaCache, caller: &UserFrame) -> Callee {
         let caller = code_ref(caller, self.jvm().interpreter_start);
         caller.map_or(Callee::Anything, |caller| self.hotspot.called(cache, &caller))
     }
 
-    /// What HotSpot calls a stub.
+    /// Returns HotSpot's name of a stub.
     pub(in crate::symbolize) fn stub_name(&mut self, pc: Avma, name_at: u64) -> Arc<str> {
         if let Some(name) = self.hotspot.stub_name(&self.stubs, pc) {
             return name;
@@ -357,7 +356,7 @@ impl AttachedJvm {
     }
 }
 
-/// The mapping that Java frames lie in.
+/// Makes the mapping of Java frames.
 fn code_mapping(jvm: &Jvm) -> Mapping {
     Mapping {
         start: Avma(jvm.code_start),
@@ -368,7 +367,7 @@ fn code_mapping(jvm: &Jvm) -> Mapping {
     }
 }
 
-/// Where the interpreter's code is.
+/// Returns the range of the interpreter's code.
 fn interpreter(jvm: &Jvm) -> Range<Avma> {
     Avma(jvm.interpreter_start)..Avma(jvm.interpreter_end)
 }

@@ -1,4 +1,4 @@
-//! Names that are found out later than a sample is taken in.
+//! Frames that are named later than their sample is taken in.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::symbolize::frames::offset_frame;
 use crate::symbolize::native::mapped_files::Module;
 use crate::types::Avma;
 
-/// A native frame that waits for its name: with the file that was mapped when it was sampled,
-/// whatever is there by the time that it is named.
+/// A native frame that waits for its name, with the file that was mapped when it was sampled,
+/// whatever is mapped there later.
 #[derive(Debug)]
 pub(in crate::symbolize) struct DeferredFrame {
     pub(in crate::symbolize) key: ProcessKey,
@@ -23,7 +23,8 @@ pub(in crate::symbolize) struct DeferredFrame {
 }
 
 impl Symbolizer {
-    /// Names what had no name at the time: perf maps are written later than the code they name.
+    /// Replaces frames that had no name at the time: perf maps are written later than the code they
+    /// name.
     pub(in crate::symbolize) fn finalize_names(&mut self, key: ProcessKey, frames: &mut [Arc<Frame>]) {
         let Some(symbols) = self.processes.get_mut(&key) else {
             return;
@@ -41,7 +42,7 @@ impl Symbolizer {
                         offset_frame(frame)
                     }))
                 }
-                _ => symbols.jit.finished(frame),
+                _ => symbols.jit.resolved(frame),
             };
             if let Some(named) = named {
                 *frame = named;

@@ -1,7 +1,7 @@
 //! Names of native functions by file and address, shared by all processes.
 //!
-//! Symbol tables of large programs push each other out of the file cache. What was named once stays
-//! known here, so that a table is read again only for an address that no process has hit before.
+//! Symbol tables of large programs push each other out of the file cache. A resolved name stays
+//! cached here, so that a table is read again only for an address that no process has hit before.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -20,55 +20,55 @@ use crate::process::Process;
 use crate::profile::model::Line;
 use crate::types::{BuildId, Svma};
 
-/// Bytes that a line takes beside its text: itself, and the counts of its two texts.
+/// Bytes of a line beside its text: itself, and the counts of its two texts.
 const LINE_BYTES: usize = size_of::<Line>() + 4 * size_of::<usize>();
-/// How long a name stays that nobody asks for.
+/// Time after which an unused name is evicted.
 const IDLE: Duration = Duration::from_secs(20 * 60);
-/// Files that are held open at a time.
-const MAX_HELD: usize = 256;
+/// Maximum number of files that are kept open.
+const MAX_OPEN: usize = 256;
 
-/// What has a name in a file: the code at an address, or a function by its symbol.
+/// The key of a name in a file: the code at an address, or a function by its symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in crate::symbolize) enum FunctionNameKey {
     Address(Svma),
     Function(SymbolRef),
 }
 
-/// What is at an address, innermost first: one function, and what was inlined into it if that is
-/// asked for.
+/// Lines of an address, innermost first: one function, and those inlined into it if lines are
+/// enabled.
 pub(in crate::symbolize) type NativeLines = Arc<[Line]>;
 
-/// A file in a key. Numbers are given once: what was kept under the one that a file had before is
-/// found no more.
+/// Number of a file in keys. Each number is given once, so that entries under a file's earlier
+/// number are never found.
 type FileNumber = u64;
 
-/// A file that is held open.
+/// A file that is kept open.
 #[derive(Debug)]
-struct Held {
+struct KeptOpen {
     file: File,
-    /// Since [`FunctionNames::release`] was called last.
+    /// True if it was needed since the last [`FunctionNames::release`].
     is_wanted: bool,
 }
 
-/// The cache, and how names are found. `None` is remembered too: most addresses of stripped files
-/// have no name.
+/// The cache, and options of resolving. `None` is cached too: most addresses of stripped files have
+/// no name.
 #[derive(Debug)]
 pub(in crate::symbolize) struct FunctionNames {
     by_key: GenerationalCache<(FileNumber, FunctionNameKey), Option<NativeLines>>,
-    /// Short for keys of 200 bytes, which each address would have to hold and compare.
+    /// Short numbers for keys of 200 bytes, which each address would have to hold and compare.
     numbers: GenerationalCache<FileKey, FileNumber>,
     next_number: AtomicU64,
-    /// Files with functions that wait for their names. A container's are gone with its last
+    /// Open files with functions that wait for their names. A container's are gone with its last
     /// process.
-    held: Mutex<HashMap<FileKey, Held>>,
-    /// Inlined functions and lines are asked for.
+    kept_open: Mutex<HashMap<FileKey, KeptOpen>>,
+    /// True if inlined functions and lines are enabled.
     pub(in crate::symbolize) with_lines: bool,
-    /// Where debuginfod's files are kept.
+    /// Folder of debuginfod's files.
     pub(in crate::symbolize) downloads: Option<PathBuf>,
 }
 
 impl FunctionNames {
-    /// `bytes`: its limit.
+    /// Makes a cache. `bytes` is its limit.
     pub(in crate::symbolize) fn new(bytes: u64) -> Self {
         let weight = |lines: &Option<NativeLines>| {
             let lines = lines.as_deref().unwrap_or_default().iter();
@@ -78,30 +78,30 @@ impl FunctionNames {
             by_key: GenerationalCache::new(bytes - bytes / 16, IDLE, weight),
             numbers: GenerationalCache::new(bytes / 16, IDLE, |_| 0),
             next_number: AtomicU64::new(0),
-            held: Mutex::default(),
+            kept_open: Mutex::default(),
             with_lines: false,
             downloads: None,
         }
     }
 
-    /// Bytes held, and how many may be.
+    /// Returns the bytes in use, and their limit.
     pub(in crate::symbolize) fn size(&self) -> (u64, u64) {
         let (places, numbers) = (self.by_key.size(), self.numbers.size());
         (places.0 + numbers.0, places.1 + numbers.1)
     }
 
-    /// Forgets what nobody has asked for long. To be called now and then.
-    pub(in crate::symbolize) fn age(&self) {
+    /// Evicts entries that weren't used for long. To be called now and then.
+    pub(in crate::symbolize) fn evict_unused(&self) {
         self.by_key.turn_if_due();
         self.numbers.turn_if_due();
     }
 
-    /// Where debug files of what a process maps may be.
+    /// Returns the places of debug files for the mappings of a process.
     pub(in crate::symbolize) fn places(&self, process: &Process) -> DebugFileLocator {
         DebugFileLocator { process_root: Some(process.root()), host: true, downloads: self.downloads.clone() }
     }
 
-    /// What a file is called in keys.
+    /// Returns the number of a file in keys.
     pub(in crate::symbolize) fn number(&self, file: &FileKey) -> FileNumber {
         self.numbers.get(file).unwrap_or_else(|| {
             let number = self.next_number.fetch_add(1, Ordering::Relaxed);
@@ -110,8 +110,8 @@ impl FunctionNames {
         })
     }
 
-    /// What is known of a place in the file that has this [`Self::number`], found out by `find` the
-    /// first time. Errors aren't remembered.
+    /// Returns the name at a place in the file with this [`Self::number`], resolved by `find` the
+    /// first time. Errors aren't cached.
     pub(in crate::symbolize) fn get<E>(
         &self,
         key: (FileNumber, FunctionNameKey),
@@ -125,38 +125,39 @@ impl FunctionNames {
         Ok(found)
     }
 
-    /// Keeps a file open until [`Self::release`], if there is room for it.
-    pub(in crate::symbolize) fn hold(&self, key: FileKey, open: impl FnOnce() -> Option<File>) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(held) = held.get_mut(&key) {
-            held.is_wanted = true;
-        } else if held.len() < MAX_HELD
+    /// Keeps a file open until [`Self::release`], unless too many are.
+    pub(in crate::symbolize) fn keep_open(&self, key: FileKey, open: impl FnOnce() -> Option<File>) {
+        let mut kept_open = self.kept_open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kept_open) = kept_open.get_mut(&key) {
+            kept_open.is_wanted = true;
+        } else if kept_open.len() < MAX_OPEN
             && let Some(file) = open()
         {
-            held.insert(key, Held { file, is_wanted: true });
+            kept_open.insert(key, KeptOpen { file, is_wanted: true });
         }
     }
 
-    /// The file, if it is held.
-    pub(in crate::symbolize) fn held(&self, key: &FileKey) -> Option<File> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).get(key)?.file.try_clone().ok()
+    /// Returns the file, if it is kept open.
+    pub(in crate::symbolize) fn kept_open(&self, key: &FileKey) -> Option<File> {
+        self.kept_open.lock().unwrap_or_else(PoisonError::into_inner).get(key)?.file.try_clone().ok()
     }
 
-    /// What waited has its name. Files of which more waited since the last call stay open until the
-    /// next one: they are likely to be asked for again, by processes that have them mapped.
+    /// Closes files whose waiting functions have been named. Files that were needed since the last
+    /// call stay open until the next one: they are likely to be needed again, by processes that
+    /// have them mapped.
     pub(in crate::symbolize) fn release(&self) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.retain(|_, held| std::mem::take(&mut held.is_wanted));
+        let mut kept_open = self.kept_open.lock().unwrap_or_else(PoisonError::into_inner);
+        kept_open.retain(|_, kept_open| std::mem::take(&mut kept_open.is_wanted));
     }
 
-    /// Forgets what is known of files with this build id: they get other numbers.
-    pub(in crate::symbolize) fn forget(&self, id: BuildId) {
+    /// Invalidates names of files with this build id: they get other numbers.
+    pub(in crate::symbolize) fn invalidate(&self, id: BuildId) {
         self.numbers.retain(|file| file.build_id != Some(id));
     }
 }
 
-/// Puts together what symbols and DWARF say of one address. The function that has the code is
-/// called as its symbol is, which is what it would be called without DWARF.
+/// Combines symbol and DWARF of one address. The function that has the code gets its symbol's name,
+/// which is what it would have without DWARF.
 pub(in crate::symbolize) fn lines_of(symbol: Option<&str>, source: Vec<SourceLine>) -> Option<NativeLines> {
     let symbol = symbol.map(|raw| line_of(raw, None));
     let outermost = source.len().saturating_sub(1);
@@ -176,7 +177,7 @@ pub(in crate::symbolize) fn lines_of(symbol: Option<&str>, source: Vec<SourceLin
     (!lines.is_empty()).then(|| lines.into())
 }
 
-/// `name`: the demangled one, if it is known already.
+/// Makes a line. `name` is the demangled one, if it is known already.
 fn line_of(raw: &str, name: Option<Arc<str>>) -> Line {
     let system_name: Arc<str> = raw.into();
     let name = name.or_else(|| demangle(raw).map(Arc::from)).unwrap_or_else(|| Arc::clone(&system_name));
@@ -223,7 +224,7 @@ mod tests {
         let (first, second) = (names.number(&file(1)), names.number(&file(2)));
         assert_ne!(first, second);
         assert_eq!((names.number(&file(1)), names.number(&file(2))), (first, second));
-        names.forget(file(1).build_id.expect("20 bytes are an id"));
+        names.invalidate(file(1).build_id.expect("20 bytes are an id"));
         let anew = names.number(&file(1));
         assert!(anew != first && anew != second, "{anew}");
         assert_eq!(names.number(&file(2)), second);

@@ -1,4 +1,4 @@
-//! Mapped files of one process: which file it is, its symbols and rows.
+//! Mapped files of one process: identity, symbols and rows of each.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -25,7 +25,7 @@ use crate::symbolize::stack::fde_lookup::FdeLookup;
 use crate::symbolize::stack::load_budget::is_small;
 use crate::types::{Avma, BuildId, Svma};
 
-/// The mapped files of one process, by where they are mapped.
+/// The mapped files of one process, by their mappings.
 #[derive(Debug, Default)]
 pub(in crate::symbolize) struct Modules {
     by_start: HashMap<Avma, Arc<Module>>,
@@ -37,11 +37,11 @@ pub(in crate::symbolize) struct Module {
     code: Arc<MappedCode>,
     mapping: Arc<Mapping>,
     file: Result<Arc<KeyedHeader>, &'static str>,
-    /// Of names, once one was asked for.
+    /// Key of names, once one was needed.
     names_key: OnceLock<FileKey>,
-    /// See [`is_class_data`].
+    /// Result of [`is_class_data`].
     is_class_data: bool,
-    /// See [`is_replaced`].
+    /// Result of [`is_replaced`].
     is_replaced: bool,
 }
 
@@ -90,7 +90,7 @@ impl Module {
         Arc::clone(&self.mapping)
     }
 
-    /// The function at an address, and what was inlined there if that is asked for; `Ok(None)`
+    /// Returns the function at an address, and those inlined there if lines are enabled; `Ok(None)`
     /// where the file has none.
     pub(in crate::symbolize) fn name(
         &self,
@@ -132,7 +132,7 @@ impl Module {
         })
     }
 
-    /// The functions of the file, or why there are none to be had.
+    /// Returns the functions of the file, or why there are none.
     pub(in crate::symbolize) fn symbols(
         &self,
         process: &Process,
@@ -146,7 +146,8 @@ impl Module {
         symbols.map_err(|error| error.reason())
     }
 
-    /// Where the process is gone, that of those who have no debug file of their own.
+    /// Returns the key of the file's names. If the process has ended, it is the key for processes
+    /// without a debug file of their own.
     fn names_key(
         &self,
         process: &Process,
@@ -166,7 +167,7 @@ impl Module {
     }
 
     /// Opens the file once more; `None` if it can't be used, or isn't there any more: its path may
-    /// lead to another by now, which must not be taken for it.
+    /// lead to another by now, which must not be mistaken for it.
     pub(in crate::symbolize) fn reopen(
         &self,
         process: &Process,
@@ -175,8 +176,8 @@ impl Module {
     ) -> Option<File> {
         let key = &self.file.as_ref().ok()?.key;
         let opened = self.open_again(process, self.file.as_ref().ok()?, files, names).ok()?;
-        let known = files.identify(&opened, Path::new(&*self.code.path)).ok()?;
-        (known.key == *key).then_some(opened)
+        let header = files.identify(&opened, Path::new(&*self.code.path)).ok()?;
+        (header.key == *key).then_some(opened)
     }
 
     fn open_again(
@@ -186,19 +187,25 @@ impl Module {
         files: &FileCache,
         names: &FunctionNames,
     ) -> Result<File, OpenError> {
-        names.held(&file.key).map_or_else(|| open_again(process, &self.code, files, &file.key), Ok)
+        names.kept_open(&file.key).map_or_else(|| open_again(process, &self.code, files, &file.key), Ok)
     }
 
     /// Keeps the file open until its functions have their names.
-    pub(in crate::symbolize) fn hold(&self, process: &Process, files: &FileCache, names: &FunctionNames) {
+    pub(in crate::symbolize) fn keep_open(
+        &self,
+        process: &Process,
+        files: &FileCache,
+        names: &FunctionNames,
+    ) {
         let Ok(file) = &self.file else { return };
-        names.hold(file.key, || {
+        names.keep_open(file.key, || {
             let found = find_again(process, &self.code, files, &file.key).ok()?;
             has_key(&found, &self.code, files, &file.key).then(|| found.open().ok())?
         });
     }
 
-    /// `libfoo.so+0x1234`: the stated address where the file is known, else the offset in it.
+    /// Returns `libfoo.so+0x1234`: the stated address where the file is identified, else the offset
+    /// in it.
     pub(in crate::symbolize) fn offset_name(&self, address: Avma) -> String {
         let name = Path::new(&*self.code.path)
             .file_name()
@@ -208,15 +215,14 @@ impl Module {
         format!("{name}+{offset:#x}")
     }
 
-    /// Which file it is, and what an address has more than the file's own; `None` where that isn't
-    /// known.
+    /// Returns the file's key and bias; `None` where the file isn't identified.
     pub(in crate::symbolize) fn file_and_bias(&self) -> Option<(FileKey, u64)> {
         let file = self.file.as_ref().ok()?;
         let svma = self.svma(file, self.code.start)?;
         Some((file.key, self.code.start.0.wrapping_sub(svma.0)))
     }
 
-    /// Has the file's unwind rows read, for the kernel program. True if they will arrive.
+    /// Requests the file's unwind rows, for the kernel program. Returns true if they will arrive.
     pub(in crate::symbolize) fn request_rows(
         &self,
         process: &Process,
@@ -233,7 +239,7 @@ impl Module {
         Some(self.file.as_ref().ok()?.key)
     }
 
-    /// The file's unwind rows.
+    /// Returns the file's unwind rows.
     fn rows(
         &self,
         process: &Process,
@@ -248,12 +254,12 @@ impl Module {
         file.header.svma_of(self.code.file_offset(address))
     }
 
-    /// Whether it is a JVM's archive of classes: the code in it has no frame.
+    /// Returns whether it is a JVM's archive of classes: the code in it has no frame.
     pub(in crate::symbolize) fn is_class_data(&self) -> bool {
         self.is_class_data
     }
 
-    /// Whether its place is another file's by now.
+    /// Returns whether another file is mapped in its place by now.
     pub(in crate::symbolize) fn is_replaced(&self) -> bool {
         self.is_replaced
     }
@@ -279,10 +285,10 @@ impl Module {
     }
 }
 
-/// Where unwind rows are found: in the kernel's tables if those have them, else in the files.
+/// Sources of unwind rows: the kernel's tables if those have them, else the files.
 pub(in crate::symbolize) type Sources<'a> = (&'a FileCache, Option<&'a CodeTables>);
 
-/// The unwind rule of the code at an address.
+/// Returns the unwind rule of the code at an address.
 pub(in crate::symbolize) fn rule(
     process: &Process,
     modules: &mut Modules,
@@ -299,8 +305,8 @@ pub(in crate::symbolize) fn rule(
     }
 }
 
-/// Whether the unwind rows of the code at an address are being read, or can't be: another file is
-/// there by now.
+/// Returns whether the unwind rows of the code at an address are being read, or can't be: another
+/// file is there by now.
 pub(in crate::symbolize) fn is_missing(
     process: &Process,
     modules: &Modules,
@@ -311,8 +317,8 @@ pub(in crate::symbolize) fn is_missing(
     module.is_some_and(|module| module.is_replaced || module.key().is_some_and(|key| loader.is_loading(&key)))
 }
 
-/// The row of the code at an address, of a file whose rows are being read, where it can be had at
-/// once.
+/// Returns the row of the code at an address, for a file whose rows are being read, where a single
+/// lookup finds it.
 pub(in crate::symbolize) fn fde_row(
     process: &Process,
     modules: &Modules,
@@ -325,15 +331,19 @@ pub(in crate::symbolize) fn fde_row(
     fde_lookup.row(files, file.key, Path::new(&*module.code.path), open, module.svma(file, address)?)
 }
 
-/// Whether the unwind rows of the code at an address, which are being read, could as well be read
-/// here.
-pub(in crate::symbolize) fn is_soon_read(process: &Process, modules: &Modules, address: Avma) -> bool {
+/// Returns whether the unwind rows of the code at an address, which are being read, are few enough
+/// to be read here.
+pub(in crate::symbolize) fn is_small_enough_to_read(
+    process: &Process,
+    modules: &Modules,
+    address: Avma,
+) -> bool {
     let module = process.mappings.find(address).and_then(|code| modules.by_start.get(&code.start));
     let Some(module) = module.filter(|module| !module.is_replaced) else { return false };
     module.file.as_ref().is_ok_and(|file| is_small(&file.header))
 }
 
-/// The file that holds the code at an address, if Go's linker made it.
+/// Returns the file with the code at an address, if Go's linker made it.
 pub(in crate::symbolize) fn go_module<'a>(
     process: &Process,
     modules: &'a Modules,
@@ -345,7 +355,7 @@ pub(in crate::symbolize) fn go_module<'a>(
     is_go.then_some(module)
 }
 
-/// What archives of shared class data begin with (openjdk src/hotspot/share/include/cds.h,
+/// Magic numbers of archives of shared class data (openjdk src/hotspot/share/include/cds.h,
 /// `CDS_ARCHIVE_MAGIC`, `CDS_DYNAMIC_ARCHIVE_MAGIC`). Up to JDK 15 they hold code: jumps to where
 /// methods are entered, and to those of metadata's vtables (cpu/x86/sharedRuntime_x86.cpp
 /// `generate_trampoline`, metaspaceShared_x86_64.cpp).
@@ -358,36 +368,37 @@ fn is_class_data(file: &File) -> bool {
 
 fn identify(process: &Process, code: &MappedCode, files: &FileCache) -> Result<Arc<KeyedHeader>, LoadError> {
     let path = Path::new(&*code.path);
-    let known = files.identify_found(&find(process, code, |file| has_build_id(file, code, files))?, path)?;
-    let is_other = |wanted: BuildId| known.header.build_id != Some(wanted);
+    let header = files.identify_found(&find(process, code, |file| has_build_id(file, code, files))?, path)?;
+    let is_other = |wanted: BuildId| header.header.build_id != Some(wanted);
     if code.build_id.is_some_and(is_other) {
         return Err(LoadError::Changed { path: path.into() });
     }
-    Ok(known)
+    Ok(header)
 }
 
-/// Whether a file has the build id that the kernel saw when it was mapped. Without one any has.
+/// Returns whether a file has the build id that the kernel saw when it was mapped. Without one any
+/// file has.
 fn has_build_id(file: &FoundFile, code: &MappedCode, files: &FileCache) -> bool {
     code.build_id.is_none_or(|wanted| {
-        let known = files.identify_found(file, Path::new(&*code.path));
-        known.is_ok_and(|known| known.header.build_id == Some(wanted))
+        let header = files.identify_found(file, Path::new(&*code.path));
+        header.is_ok_and(|header| header.header.build_id == Some(wanted))
     })
 }
 
 fn has_key(file: &FoundFile, code: &MappedCode, files: &FileCache, key: &FileKey) -> bool {
-    files.identify_found(file, Path::new(&*code.path)).is_ok_and(|known| known.key == *key)
+    files.identify_found(file, Path::new(&*code.path)).is_ok_and(|header| header.key == *key)
 }
 
-/// Whether another file is mapped there by now: libraries come and go, and the event that tells of
+/// Returns whether another file is mapped there by now: libraries come and go, and the event of
 /// this one is on its way.
 fn is_replaced(process: &Process, code: &MappedCode, files: &FileCache) -> bool {
     code.backing == Backing::File
         && find_mapped(process, code).is_ok_and(|file| !has_build_id(&file, code, files))
 }
 
-/// Finds what is mapped: the mapping itself where that is allowed (also for a deleted file) and
-/// `is_it`, else the path in the process's own file system. A process that is gone leaves the path
-/// in ours, which is the same file if it has the build id that the kernel saw.
+/// Finds the mapped file: the mapping itself where that is allowed (also for a deleted file) and
+/// `is_it`, else the path in the process's own file system. If the process has ended, the path in
+/// ours is used, which is the same file if it has the build id that the kernel saw.
 fn find(
     process: &Process,
     code: &MappedCode,
@@ -408,13 +419,13 @@ fn find(
     }
 }
 
-/// Finds what is mapped at this very place now.
+/// Finds the file that is mapped at this very address now.
 fn find_mapped(process: &Process, code: &MappedCode) -> Result<FoundFile, OpenError> {
     find_regular(&procfs::map_file(process.pid, code.start, code.end))
 }
 
-/// As [`find`], for a file that has been identified, so that whatever another path leads to is
-/// recognized: its process may have ended since, and its root with it.
+/// Finds a file that has been identified, so that another file at the path is recognized: see
+/// [`find`]. Its process may have ended since, and its root with it.
 fn find_again(
     process: &Process,
     code: &MappedCode,
@@ -428,7 +439,7 @@ fn find_again(
     })
 }
 
-/// As [`find_again`], and opens it.
+/// Opens the file of [`find_again`].
 fn open_again(
     process: &Process,
     code: &MappedCode,
@@ -438,8 +449,8 @@ fn open_again(
     find_again(process, code, files, key)?.open()
 }
 
-/// The vdso, which is the same in every 64-bit process, as a file: one for all, so that it is known
-/// again.
+/// Returns the vdso, which is the same in every 64-bit process, as a file: one for all, so that it
+/// is identified as the same.
 fn vdso() -> io::Result<FoundFile> {
     static IMAGE: OnceLock<Result<File, io::ErrorKind>> = OnceLock::new();
     let image = IMAGE.get_or_init(|| vdso_file().map_err(|error| error.kind()));

@@ -1,4 +1,4 @@
-//! Names of native frames: found here when there is time for it, or left to a server.
+//! Names of native frames: resolved here in idle time, or left to a server.
 
 pub(super) mod deferred_frames;
 pub(super) mod function_names;
@@ -19,32 +19,32 @@ use crate::symbolize::native::mapped_files::Module;
 use crate::symbolize::{Symbolizer, file_cache};
 use crate::types::BuildId;
 
-/// Who names native frames of files with a build id.
+/// The place where native frames of files with a build id are named.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Symbolize {
-    /// We do.
+    /// The daemon names them.
     #[default]
     Local,
-    /// The server does, with the debug files that it gets from us or has.
+    /// The server names them, with the debug files that it gets from us or has.
     Server,
-    /// We do where we have a symbol, else the server.
+    /// The daemon names frames with a symbol, the server the others.
     Auto,
 }
 
-/// How native frames get their names.
+/// Options of naming native frames.
 #[derive(Clone, Debug, Default)]
 pub struct NativeOptions {
-    /// Inlined functions and lines, where DWARF tells them.
+    /// Adds inlined functions and lines from DWARF.
     pub lines: bool,
     pub symbolize: Symbolize,
-    /// Asked for debug files that the host hasn't.
+    /// Client that fetches debug files that the host lacks.
     pub debuginfod: Option<Arc<Debuginfod>>,
-    /// Told of the files that a server is to name.
+    /// Queue of files whose frames a server is to name.
     pub offers: Option<Arc<UploadQueue>>,
 }
 
 impl NativeOptions {
-    /// Whether a frame without a name stays so, because a server may know it.
+    /// Returns whether a frame without a name stays so, because a server may name it.
     pub(in crate::symbolize) fn is_for_server(&self, frame: &Frame) -> bool {
         let has_build_id = frame.mapping.as_ref().is_some_and(|mapping| mapping.build_id.is_some());
         self.symbolize != Symbolize::Local && frame.kind == FrameKind::Native && has_build_id
@@ -52,7 +52,7 @@ impl NativeOptions {
 }
 
 impl Symbolizer {
-    /// How native frames get their names: before anything is known of a file.
+    /// Sets the options of native frames, before any file is loaded.
     #[must_use]
     pub fn with_native(mut self, options: NativeOptions) -> Self {
         self.files = file_cache(self.files.limits(), options.lines);
@@ -63,22 +63,21 @@ impl Symbolizer {
     }
 
     /// Names native and kernel frames that are new. Reading the symbols of large files takes time
-    /// in which no Java frame would be named, and those can't wait: so this is done when there is
-    /// time for it.
+    /// in which no Java frame would be named, and those can't wait: so this is done in idle time.
     ///
     /// Frames of files whose debug file is on its way from a debuginfod server stay without a name.
     pub fn name_new<'a>(&mut self, find: impl Fn(ProcessKey) -> Option<&'a Process>) {
         self.name_unnamed(find, true);
     }
 
-    /// As [`Self::name_new`], before a profile is made: what is on its way comes too late for it.
+    /// Names all new frames before a profile is made: later debug files come too late for it.
     pub(in crate::symbolize) fn name_rest<'a>(&mut self, find: impl Fn(ProcessKey) -> Option<&'a Process>) {
         self.name_unnamed(find, false);
     }
 
     fn name_unnamed<'a>(&mut self, find: impl Fn(ProcessKey) -> Option<&'a Process>, may_wait: bool) {
         self.kernel.name_new();
-        self.forget_what_has_come();
+        self.invalidate_fetched();
         for unnamed in std::mem::take(&mut self.deferred) {
             let Some(process) = find(unnamed.key) else { continue };
             let Some(frame) = self.native_frame(process, &unnamed, may_wait) else {
@@ -97,7 +96,7 @@ impl Symbolizer {
         self.names.release();
     }
 
-    /// `None` if its name has to wait.
+    /// Returns the frame; `None` if its name has to wait.
     fn native_frame(
         &mut self,
         process: &Process,
@@ -109,7 +108,7 @@ impl Symbolizer {
         let id = mapping.build_id;
         let mut named = Err("left to the server");
         if id.is_none() || mode != Symbolize::Server {
-            if self.is_on_its_way(process, module, id) && may_wait {
+            if self.is_being_fetched(process, module, id) && may_wait {
                 return None;
             }
             named = match module.name(process, &self.files, &self.names, address) {
@@ -136,15 +135,15 @@ impl Symbolizer {
         })
     }
 
-    /// Whether a debug file is being fetched; asks for it if nobody has.
-    fn is_on_its_way(&self, process: &Process, module: &Module, id: Option<BuildId>) -> bool {
+    /// Returns whether a debug file is being fetched; requests it the first time.
+    fn is_being_fetched(&self, process: &Process, module: &Module, id: Option<BuildId>) -> bool {
         let (Some(server), Some(id)) = (&self.native.debuginfod, id) else { return false };
         let symbols = module.symbols(process, &self.files, &self.names);
         let is_stripped = symbols.is_ok_and(|symbols| !symbols.has_symtab());
         is_stripped && server.request(id) == FetchState::Pending
     }
 
-    /// Tells the uploader of a file, with its debug file if there is one here.
+    /// Offers a file to the uploader, with its debug file if there is one here.
     fn offer(&self, process: &Process, module: &Module, id: BuildId) {
         let Some(offers) = &self.native.offers else { return };
         offers.offer(id, || {
@@ -158,18 +157,19 @@ impl Symbolizer {
         });
     }
 
-    /// Debug files have come: what was named without them is named anew when it is sampled again.
-    fn forget_what_has_come(&mut self) {
+    /// Invalidates the names of files whose debug files have come: they are named anew when they
+    /// are sampled again.
+    fn invalidate_fetched(&mut self) {
         let Some(server) = &self.native.debuginfod else { return };
         let arrived = server.take_fetched();
         for id in &arrived {
-            self.files.forget(*id);
-            self.names.forget(*id);
+            self.files.invalidate(*id);
+            self.names.invalidate(*id);
         }
         if arrived.is_empty() {
             return;
         }
-        self.forget_stacks();
+        self.clear_stacks();
         let is_old = |frame: &Frame| {
             let id = frame.mapping.as_ref().and_then(|mapping| mapping.build_id);
             !frame.lines.is_empty() && id.is_some_and(|id| arrived.contains(&id))

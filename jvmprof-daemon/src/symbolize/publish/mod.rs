@@ -29,16 +29,16 @@ use row_loader::RowsLoader;
 /// The part of a process's state that the publisher owns.
 #[derive(Debug, Default)]
 pub(super) struct Publication {
-    /// The version of the mappings that was published; 0: they are to be published anew.
+    /// Version of the mappings that was published; 0 if they are to be published anew.
     version: u64,
-    /// The kernel programs leave its generated code to the daemon.
+    /// True if the kernel programs leave its generated code to the daemon.
     has_jit_rows: bool,
     /// Files whose rows are being read.
     pub(super) awaited: Vec<FileKey>,
 }
 
 impl Publication {
-    /// Has the process published at its next sample.
+    /// Schedules the process's publication at its next sample.
     pub(super) fn invalidate(&mut self) {
         self.version = 0;
     }
@@ -51,7 +51,7 @@ pub(super) struct Publisher {
     pub(super) loader: RowsLoader,
 }
 
-/// What publishing needs of the symbolizer's caches.
+/// The caches of the symbolizer that publishing needs.
 pub(super) struct PublishContext<'a> {
     pub(super) files: &'a FileCache,
     pub(super) jit: &'a JitShared,
@@ -59,8 +59,10 @@ pub(super) struct PublishContext<'a> {
 }
 
 impl Publisher {
+    /// Starts the publisher and its thread.
+    ///
     /// # Errors
-    /// The system has no thread left.
+    /// The thread can't be started.
     pub(super) fn start(tables: BpfMaps, files: Arc<FileCache>) -> io::Result<Self> {
         Ok(Self { tables: CodeTables::new(tables), loader: RowsLoader::start(files)? })
     }
@@ -74,7 +76,7 @@ impl Publisher {
         symbols.published.invalidate();
     }
 
-    /// Brings the kernel's tables up to what a process that was sampled has mapped.
+    /// Updates the kernel's tables to the mappings of a sampled process.
     pub(super) fn refresh(
         &mut self,
         process: &Process,
@@ -137,7 +139,7 @@ impl Publisher {
         let Some((file, bias)) = module.file_and_bias() else { return RegionCode::FramePointer };
         // Code without rows is mostly written by hand or by compilers that keep frame pointers,
         // such as Go's.
-        if !self.tables.knows(&RowsKey::File(file)) {
+        if !self.tables.holds_or_refuses(&RowsKey::File(file)) {
             if !module.request_rows(process, context.files, &mut self.loader) {
                 return RegionCode::Deferred;
             }
@@ -148,14 +150,14 @@ impl Publisher {
 
     fn trampolines_code(&mut self, mapping: &MappedCode, trampolines: &Trampolines) -> RegionCode {
         let key = RowsKey::Trampolines(trampolines.identity());
-        if !self.tables.knows(&key) {
+        if !self.tables.holds_or_refuses(&key) {
             self.tables.add_file(key, FileRows::new(|handle| trampolines.for_each(handle)));
         }
         RegionCode::File { file: key, bias: mapping.start.0 }
     }
 
-    /// Takes over rows that have been read: all that there are, or, with `until`, all that are
-    /// asked for, waiting for them until then.
+    /// Takes over rows that have been read: all that have arrived, or, with `until`, all that were
+    /// requested, waiting for them until then.
     fn take_loaded(&mut self, until: Option<Instant>) -> HashSet<FileKey> {
         let mut arrived = HashSet::new();
         loop {

@@ -1,8 +1,8 @@
-//! Unwind rows are read on a thread of their own.
+//! Thread that reads unwind rows.
 //!
-//! Those of a large library take a tenth of a second and more. Meanwhile the kernel program walks
-//! what it can, and the daemon names Java code while it is there; what needs the rows waits for
-//! them.
+//! Rows of a large library take a tenth of a second and more. Meanwhile the kernel program walks
+//! what it can, and the daemon names Java code while it is there; stacks that need the rows wait
+//! for them.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -19,7 +19,7 @@ use crate::native::open_file::OpenError;
 use crate::native::unwind_rows::UnwindRows;
 use crate::own_process::thread_priority;
 
-/// The thread, as it is seen from outside.
+/// Handle of the thread.
 #[derive(Debug)]
 pub(in crate::symbolize) struct RowsLoader {
     requests: Sender<Request>,
@@ -32,7 +32,7 @@ pub(in crate::symbolize) struct RowsLoader {
 /// A file's rows, none if it is malformed or has none; `None` if another try may succeed.
 type Rows = Option<FileRows>;
 
-/// When that try is made.
+/// Time until that try.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
@@ -40,16 +40,16 @@ struct Request {
     key: FileKey,
     path: Arc<Path>,
     file: File,
-    /// In bytes.
+    /// Size in bytes.
     size: u64,
 }
 
-/// What is wanted, in the order in which it is read: by turns the smallest file and the one that
-/// has waited longest. Most files take no time beside a few that take seconds, and neither holds
-/// the other up.
+/// Requests, in the order in which they are served: by turns the smallest file and the one that has
+/// waited longest. Most files take no time beside a few that take seconds, and neither delays the
+/// other.
 struct Queue {
     wanted: Receiver<Request>,
-    /// In the order of asking.
+    /// Requests in order of arrival.
     waiting: Vec<Request>,
     is_longests_turn: bool,
 }
@@ -59,7 +59,7 @@ impl Queue {
         Self { wanted, waiting: Vec::new(), is_longests_turn: false }
     }
 
-    /// Waits for one; `None` once nobody asks any more.
+    /// Waits for a request; `None` once the handle is dropped.
     fn next(&mut self) -> Option<Request> {
         self.waiting.extend(self.wanted.try_iter());
         if self.waiting.is_empty() {
@@ -73,15 +73,17 @@ impl Queue {
 }
 
 impl RowsLoader {
+    /// Starts the thread.
+    ///
     /// # Errors
-    /// The system has no thread left.
+    /// The thread can't be started.
     pub(in crate::symbolize) fn start(files: Arc<FileCache>) -> io::Result<Self> {
         let (requests, wanted) = channel::<Request>();
         let (ready, loaded) = channel();
         // It ends with the sender of requests.
         std::thread::Builder::new().name("rows".to_owned()).spawn(move || {
-            // A file is read once, for a tenth of a second; behind others it would take seconds on
-            // a busy host, in which stacks are cut.
+            // A file is read once, for a tenth of a second; with a lower priority it would take
+            // seconds on a busy host, in which stacks are cut.
             thread_priority::raise_priority();
             let mut queue = Queue::new(wanted);
             while let Some(Request { key, path, file, .. }) = queue.next() {
@@ -94,7 +96,7 @@ impl RowsLoader {
         Ok(Self { requests, loaded, loading: HashSet::new(), failed: HashMap::new() })
     }
 
-    /// Asks for a file's rows, once; `open` opens it. True if they will arrive.
+    /// Requests a file's rows, once; `open` opens it. Returns true if they will arrive.
     pub(in crate::symbolize) fn request(
         &mut self,
         key: FileKey,
@@ -118,24 +120,24 @@ impl RowsLoader {
         self.loading.insert(key)
     }
 
-    /// Whether a file's rows were asked for and aren't there yet.
+    /// Returns whether a file's rows were requested and aren't there yet.
     pub(in crate::symbolize) fn is_loading(&self, key: &FileKey) -> bool {
         self.loading.contains(key)
     }
 
-    /// Whether anything is asked for.
+    /// Returns whether any request is pending.
     pub(in crate::symbolize) fn is_busy(&self) -> bool {
         !self.loading.is_empty()
     }
 
-    /// Rows that have arrived.
+    /// Returns rows that have arrived.
     pub(in crate::symbolize) fn next(&mut self) -> Option<(FileKey, Rows)> {
         let loaded = self.loaded.try_recv().ok()?;
         self.note(&loaded);
         Some(loaded)
     }
 
-    /// As [`Self::next`], waiting for it until `end`; `None` too if nothing is asked for.
+    /// Waits until `end` for the rows of [`Self::next`]; `None` too if nothing is requested.
     pub(in crate::symbolize) fn wait(&mut self, end: Instant) -> Option<(FileKey, Rows)> {
         if self.loading.is_empty() {
             return None;

@@ -1,4 +1,4 @@
-//! Completing a stack: its walk goes on where the kernel program stopped, over the part of the
+//! Completion of a stack: its walk goes on where the kernel program stopped, over the part of the
 //! stack that it copied.
 
 use std::time::{Duration, Instant};
@@ -22,17 +22,17 @@ use crate::symbolize::publish::Publisher;
 use crate::symbolize::{Outcome, ProcessSymbols};
 use crate::types::Avma;
 
-/// Java frames that are walked here are those of the code that is there now. That it was there at
-/// the time of the sample is believed for so long; it takes a garbage collection to put other code
-/// in its place.
+/// Age of a sample up to which Java code is taken to be that of the sample's time: frames that are
+/// walked here use the code that is there now. It takes a garbage collection to put other code in
+/// its place.
 const MAX_DELAY_NS: u64 = 30_000_000;
 
-/// What completing the stacks of all processes needs and may cost.
+/// State and budgets of completing the stacks of all processes.
 #[derive(Debug)]
 pub(in crate::symbolize) struct Completer {
-    /// For reading whole files' rows while a stack is walked.
+    /// Budget of reading whole files' rows while a stack is walked.
     pub(in crate::symbolize) budget: TimeBudget,
-    /// Single rows of files that are being read elsewhere.
+    /// Single rows of files that are being read by the loader.
     pub(in crate::symbolize) fde_lookup: FdeLookup,
 }
 
@@ -47,7 +47,7 @@ impl Default for Completer {
 pub(in crate::symbolize) struct WalkedStack {
     pub(in crate::symbolize) frames: Vec<UserFrame>,
     pub(in crate::symbolize) outcome: Outcome,
-    /// From this frame on the stack was walked so long after the sample that other code may be
+    /// Index of the first frame that was walked so long after the sample that other code may be
     /// there by now.
     pub(in crate::symbolize) late_from: Option<usize>,
     /// Time that reading unwind rows took.
@@ -58,19 +58,20 @@ pub(in crate::symbolize) struct WalkedStack {
 pub(in crate::symbolize) struct StackWalk<'a> {
     pub(in crate::symbolize) files: &'a FileCache,
     pub(in crate::symbolize) names: &'a FunctionNames,
-    /// Unwind rows that it has yet to get aren't waited for here.
+    /// The publisher whose rows are used; rows that it has yet to load aren't waited for here.
     pub(in crate::symbolize) publisher: Option<&'a Publisher>,
     pub(in crate::symbolize) fde_lookup: &'a mut FdeLookup,
     pub(in crate::symbolize) counts: &'a mut SymbolCounts,
     pub(in crate::symbolize) process: &'a Process,
     pub(in crate::symbolize) now_ns: u64,
-    /// Unwind rows that are being read elsewhere are read here too, if that is soon done.
+    /// True if unwind rows that the loader is reading are read here too, if they are few.
     pub(in crate::symbolize) reads_rows: bool,
     pub(in crate::symbolize) late_from: Option<usize>,
     pub(in crate::symbolize) reading: Duration,
 }
 
-/// The frames of a sample that the kernel program walked, and whether their words are well-formed.
+/// Returns the frames of a sample that the kernel program walked, and whether their words are
+/// well-formed.
 pub(in crate::symbolize) fn kernel_walked_frames(sample: &StackSample) -> (Vec<UserFrame>, bool) {
     let mut words = sample.user();
     let mut stack = Vec::with_capacity(words.len());
@@ -97,10 +98,10 @@ impl StackWalk<'_> {
         sample: &StackSample,
     ) -> WalkedStack {
         let (mut frames, is_well_formed) = kernel_walked_frames(sample);
-        let believed = symbols.remapped.believed(&frames, sample.header.time_ns);
-        let outcome = match (believed, is_well_formed) {
-            (Some(believed), _) => {
-                frames.truncate(believed);
+        let trusted = symbols.remapped.trusted(&frames, sample.header.time_ns);
+        let outcome = match (trusted, is_well_formed) {
+            (Some(trusted), _) => {
+                frames.truncate(trusted);
                 Outcome::Truncated(REMAPPED)
             }
             (None, true) => self.finish(symbols, sample, &mut frames),
@@ -109,7 +110,7 @@ impl StackWalk<'_> {
         WalkedStack { frames, outcome, late_from: self.late_from, reading: self.reading }
     }
 
-    /// Walks on where the kernel program could not.
+    /// Continues the walk where the kernel program stopped.
     fn finish(
         &mut self,
         symbols: &mut ProcessSymbols,
@@ -155,7 +156,7 @@ impl StackWalk<'_> {
                 if let Some(row) = row {
                     return UnwindRule::Row(row);
                 }
-                if !(reads_rows && mapped_files::is_soon_read(process, modules, address)) {
+                if !(reads_rows && mapped_files::is_small_enough_to_read(process, modules, address)) {
                     is_missing = true;
                     return UnwindRule::Unknown;
                 }
@@ -202,7 +203,7 @@ impl StackWalk<'_> {
         }
     }
 
-    /// Whether the walk has reached what Go's stacks begin with: goroutines and the first thread
+    /// Returns whether the walk has reached the root of a Go stack: goroutines and the first thread
     /// have a zero return address (go src/runtime/asm_amd64.s, `goexit`, `rt0_go`), other threads
     /// none at all (sys_linux_amd64.s, `clone`). Programs of Go may hold C, too.
     fn is_go_root(&self, modules: &Modules, address: Avma, stop: Stop) -> bool {

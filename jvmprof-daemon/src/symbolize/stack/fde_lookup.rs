@@ -1,5 +1,5 @@
-//! Rows of files that are still being read elsewhere, found one by one: so that what needs a few of
-//! them needn't wait for all.
+//! Lookup of single rows of files that the loader is still reading, so that a stack that needs a
+//! few of them needn't wait for all.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,16 +17,17 @@ use crate::types::Svma;
 /// 2 to 5 MB.
 const MAX_BYTES: usize = 24 << 20;
 
-/// The files, as long as they are being read.
+/// Files that are being read.
 #[derive(Debug, Default)]
 pub(in crate::symbolize) struct FdeLookup {
-    /// `None`: nothing can be found in it like this, or there is no room for it.
+    /// Frame information of each file; `None`: it has no table for lookups, or the memory limit is
+    /// reached.
     files: HashMap<FileKey, Option<EhFrameHdrRows>>,
     bytes: usize,
 }
 
 impl FdeLookup {
-    /// The row for an address of a file. `open` opens the file.
+    /// Returns the row for an address of a file. `open` opens the file.
     pub(in crate::symbolize) fn row(
         &mut self,
         files: &FileCache,
@@ -44,7 +45,7 @@ impl FdeLookup {
         self.files.get(&key)?.as_ref()?.row(at)
     }
 
-    /// A file's rows have arrived, or won't.
+    /// Drops a file: its rows have arrived, or won't.
     pub(in crate::symbolize) fn remove(&mut self, key: &FileKey) {
         let found = self.files.remove(key).flatten();
         self.bytes -= found.map_or(0, |found| found.size_bytes());

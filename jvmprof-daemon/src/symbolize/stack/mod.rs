@@ -1,4 +1,4 @@
-//! The rest of a stack that the kernel program could not walk.
+//! Completion of stacks that the kernel program could not walk to their roots.
 
 pub(super) mod completer;
 pub(super) mod fde_lookup;

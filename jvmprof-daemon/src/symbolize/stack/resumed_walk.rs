@@ -1,4 +1,4 @@
-//! The rest of a stack: where the kernel program knew too little of the code, its walk is continued
+//! The rest of a stack: where the kernel program lacked data of the code, its walk is continued
 //! over the stack it copied, by the same steppers.
 
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use crate::sampler::StackSample;
 use crate::symbolize::java::AttachedJvm;
 use crate::types::Avma;
 
-/// Frames that are walked here, at most: what fits a copied stack.
+/// Maximum number of frames that are walked here: as many as fit a copied stack.
 const MAX_FRAMES: usize = 1024;
 
 /// Rules by address, since the same few return addresses end every stack.
@@ -40,17 +40,17 @@ impl RuleCache {
     }
 }
 
-/// Why a walk ended, and by which rule.
+/// The end of a walk: its reason, and the last rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::symbolize) struct End {
     pub(in crate::symbolize) stop: Stop,
     pub(in crate::symbolize) rule: UnwindRule,
-    /// Of the last frame.
+    /// Cursor of the last frame.
     pub(in crate::symbolize) cursor: Cursor,
 }
 
-/// Walks on from the last of `frames`, which is stepped again. `find` gives the rule of native
-/// code, `generated` that of other code than HotSpot's that was there at the time.
+/// Continues the walk from the last of `frames`, which is stepped again. `find` returns the rule of
+/// native code, `generated` that of other code than HotSpot's that was there at the time.
 pub(in crate::symbolize) fn finish(
     sample: &StackSample,
     java: Option<&AttachedJvm>,
@@ -117,7 +117,7 @@ pub(in crate::symbolize) fn finish(
     }
 }
 
-/// A frame's pc, and whether it is that of an instruction that was interrupted.
+/// Returns a frame's pc, and whether it is that of an instruction that was interrupted.
 pub(in crate::symbolize) fn place(frame: &UserFrame, java: Option<&AttachedJvm>) -> (u64, bool) {
     match *frame {
         UserFrame::Native { pc, exact }
@@ -133,22 +133,23 @@ fn contains(java: &AttachedJvm, address: Avma) -> bool {
     (java.jvm().code_start..java.jvm().code_end).contains(&address.0)
 }
 
-/// Up to JDK 15 methods of archived classes are entered by jumps in the archive, some to adapters,
-/// some to the interpreter. The latter come from an adapter, which has put arguments above the
-/// return address and the caller's stack pointer into r13 (openjdk jdk-11
-/// src/hotspot/share/oops/method.cpp, `Method::link_method`;
+/// Row at an entry of the interpreter. Up to JDK 15 methods of archived classes are entered by
+/// jumps in the archive, some to adapters, some to the interpreter. The latter come from an
+/// adapter, which has put arguments above the return address and the caller's stack pointer into
+/// r13 (openjdk jdk-11 src/hotspot/share/oops/method.cpp, `Method::link_method`;
 /// src/hotspot/cpu/x86/sharedRuntime_x86_64.cpp, `gen_c2i_adapter`).
 const AT_INTERPRETER_ENTRY: Row =
     Row { cfa: CfaRule::Register(Register::R13), rbp: RbpRule::Same, ra: RaRule::AtRsp(0), signal: false };
-/// `mov r10, imm64`.
+/// Opcode of `mov r10, imm64`.
 const MOV: [u8; 2] = [0x49, 0xba];
 const MOV_BYTES: usize = 10;
-/// `jmp r10`.
+/// Opcode of `jmp r10`.
 const JUMP: [u8; 3] = [0x41, 0xff, 0xe2];
-/// What is looked at: as many bytes as the `mov` has before the pc, and both instructions.
+/// Bytes of code that are read: as many as the `mov` has before the pc, and both instructions.
 const ARCHIVED_JUMP_BYTES: usize = 2 * MOV_BYTES + JUMP.len();
 
-/// Where a jump through `r10` leads that begins at the pc, or whose second instruction does.
+/// Returns the target of a jump through `r10` that begins at the pc, or whose second instruction
+/// does.
 fn archived_jump(code: &[u8; ARCHIVED_JUMP_BYTES]) -> Option<u64> {
     [MOV_BYTES, 0].into_iter().find_map(|at| {
         let immediate = code[at..].strip_prefix(&MOV)?.first_chunk()?;
@@ -156,9 +157,9 @@ fn archived_jump(code: &[u8; ARCHIVED_JUMP_BYTES]) -> Option<u64> {
     })
 }
 
-/// What was copied of the memory, and the live process for what wasn't.
+/// Memory of a sample: the copied stack, and the live process for the rest.
 struct Copied<'a> {
-    /// Where it begins, and its words.
+    /// Address of the copy, and its words.
     stack: (Avma, &'a [u64]),
     sample: &'a StackSample,
     registers: Option<&'a [u64; 16]>,
@@ -172,8 +173,8 @@ impl Copied<'_> {
         self.java.is_some_and(|java| java.memory().read_into(address, into))
     }
 
-    /// Whether the interrupted instruction is a jump of an archive of classes that leads to an
-    /// entry of the interpreter.
+    /// Returns whether the interrupted instruction is a jump of an archive of classes that leads to
+    /// an entry of the interpreter.
     fn is_archived_entry(&self, pc: Avma) -> bool {
         let Some(java) = self.java.filter(|_| self.registers.is_some()) else { return false };
         let mut code = [0; ARCHIVED_JUMP_BYTES];

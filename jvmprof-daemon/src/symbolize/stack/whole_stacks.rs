@@ -1,9 +1,9 @@
-//! WholeStackCache that were named before: most samples find a process where an earlier one did,
-//! and need no look at any frame.
+//! Stacks that were named before. Most samples find a process where an earlier one did, and no
+//! frame has to be resolved.
 //!
-//! A stack is kept by all that the kernel program said of it, and only if that alone tells its
-//! names for as long as the process maps the same code: it reached its root there, and each of its
-//! frames has a name that stays.
+//! A stack is cached by all words of the kernel program's sample, and only if they alone determine
+//! its names for as long as the process maps the same code: it reached its root there, and each of
+//! its frames has a name that stays.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher as _;
@@ -17,19 +17,19 @@ use crate::sampler::StackSample;
 use crate::symbolize::{Outcome, SymbolizedStack};
 use crate::types::FastHasher;
 
-/// Longer ones seldom come twice, and would push out many others.
+/// Maximum number of words. Longer stacks seldom come twice, and would push out many others.
 const MAX_WORDS: usize = 768;
-/// What a kept stack takes beside its words and frames: its slot in the map, and the heads of both
+/// Bytes of a cached stack beside its words and frames: its slot in the map, and the heads of both
 /// allocations.
 const STACK_BYTES: usize = 96;
 
-/// The stacks of one process.
+/// Cached stacks of one process.
 #[derive(Debug, Default)]
 pub(in crate::symbolize) struct WholeStackCache {
-    /// Of the process's mappings.
+    /// Version of the process's mappings.
     version: u64,
-    /// By the hash of their words: of those that have the same, the last one. A table that grows
-    /// looks at no words.
+    /// Stacks by the hash of their words: of those with the same hash, the last one. A growing
+    /// table hashes no words again.
     by_hash: HashMap<u64, Kept, FastHasher>,
     hasher: FastHasher,
     bytes: usize,
@@ -38,19 +38,19 @@ pub(in crate::symbolize) struct WholeStackCache {
 #[derive(Debug)]
 struct Kept {
     words: Box<[u64]>,
-    /// What the words alone don't tell: where the user's begin, and what they end at.
+    /// Facts beside the words: where the user's begin, and what they end at.
     head_words: u16,
     stop: Stop,
     frames: Arc<[Arc<Frame>]>,
 }
 
-/// Whether the kernel program walked a stack to its end, by itself.
+/// Returns whether the kernel program walked a stack to its end, by itself.
 fn is_walked(sample: &StackSample) -> bool {
     matches!(sample.stop, Stop::Root | Stop::KernelThread | Stop::NoMemory) && sample.tail().is_empty()
 }
 
 impl WholeStackCache {
-    /// The frames of a stack like this.
+    /// Returns the frames of an equal stack.
     pub(in crate::symbolize) fn find(&self, version: u64, sample: &StackSample) -> Option<SymbolizedStack> {
         if !is_walked(sample) || self.version != version {
             return None;
@@ -69,8 +69,8 @@ impl WholeStackCache {
         })
     }
 
-    /// Keeps a stack whose names stay. Returns how many bytes more are kept than before, which may
-    /// be fewer.
+    /// Caches a stack whose names stay. Returns by how many bytes the cache grew, which may be
+    /// negative.
     pub(in crate::symbolize) fn keep(
         &mut self,
         version: u64,
@@ -86,7 +86,7 @@ impl WholeStackCache {
             let (head_words, stop) = (sample.header.head_words, sample.stop);
             let words = sample.all_words();
             let kept = Kept { words: words.into(), head_words, stop, frames: Arc::clone(frames) };
-            // Mostly in place of one that only differs in what the words don't tell.
+            // Mostly in place of one that only differs in the facts beside the words.
             if let Some(old) = self.by_hash.insert(self.hasher.hash_one(words), kept) {
                 self.bytes -= STACK_BYTES + 8 * (old.words.len() + old.frames.len());
             }
@@ -94,8 +94,8 @@ impl WholeStackCache {
         self.bytes as isize - before as isize
     }
 
-    /// Forgets them. Returns how many bytes they took.
-    pub(in crate::symbolize) fn forget(&mut self) -> usize {
+    /// Drops all stacks. Returns how many bytes they took.
+    pub(in crate::symbolize) fn clear(&mut self) -> usize {
         std::mem::take(self).bytes
     }
 }
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(found(&stacks, 8, &sample), None);
         assert_eq!(stacks.keep(8, &sample, &frames(4)), -8, "those of other mappings are gone");
         assert_eq!((found(&stacks, 8, &sample), found(&stacks, 7, &sample)), (Some(4), None));
-        assert_eq!(stacks.forget() as isize, bytes - 8);
+        assert_eq!(stacks.clear() as isize, bytes - 8);
         assert_eq!(found(&stacks, 8, &sample), None);
     }
 
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_that_differs_in_what_its_words_do_not_tell_takes_the_others_place() {
+    fn a_stack_that_differs_beside_its_words_takes_the_others_place() {
         let mut stacks = WholeStackCache::default();
         let (first, second) = (
             StackSample::of_parts(&[1], &[2], &[], Stop::Root),
@@ -165,6 +165,6 @@ mod tests {
         let bytes = stacks.keep(1, &first, &frames(2));
         assert_eq!(stacks.keep(1, &second, &frames(2)), 0);
         assert_eq!((found(&stacks, 1, &first), found(&stacks, 1, &second)), (None, Some(2)));
-        assert_eq!(stacks.forget() as isize, bytes);
+        assert_eq!(stacks.clear() as isize, bytes);
     }
 }

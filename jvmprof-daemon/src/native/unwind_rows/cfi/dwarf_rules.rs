@@ -1,4 +1,4 @@
-//! From a row as DWARF has it to one that the unwinder can follow.
+//! Conversion of a row of DWARF to one that the unwinder can follow.
 //!
 //! Register numbers: System V ABI AMD64 supplement, figure 3.36.
 
@@ -9,7 +9,7 @@ use gimli::{
 use jvmprof_common::rows::{CfaRule, RaRule, RbpRule, Register, Row};
 use smallvec::SmallVec;
 
-/// Longest expression that is looked at; the longest of those that compilers and linkers write (the
+/// Longest expression that is parsed; the longest of those that compilers and linkers write (the
 /// PLT's) has nine operations.
 const MAX_OPERATIONS: usize = 10;
 
@@ -65,7 +65,7 @@ fn cfa(
         },
         gimli::CfaRule::Expression(expression) => cfa_expression(&read(expression)),
     };
-    // The caller's rsp is the CFA, unless the row says otherwise.
+    // The caller's rsp is the CFA, unless the row has another rule.
     let stack_is_cfa = match row.register(X86_64::RSP) {
         None | Some(RegisterRule::ValOffset(0)) => true,
         Some(RegisterRule::Expression(expression)) => match (address(&read(&expression)), rule) {
@@ -77,7 +77,7 @@ fn cfa(
     if stack_is_cfa { rule } else { CfaRule::Unsupported }
 }
 
-/// A general-purpose register by its number in instruction encodings.
+/// Returns a general-purpose register by its number in instruction encodings.
 pub(crate) fn general(register: gimli::Register) -> Option<Register> {
     // rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, then r8 to r15.
     const ENCODED: [u8; 16] = [0, 2, 1, 3, 6, 7, 5, 4, 8, 9, 10, 11, 12, 13, 14, 15];
@@ -126,7 +126,7 @@ fn cfa_expression(operations: &[Op]) -> CfaRule {
     }
 }
 
-/// The register and offset whose sum is the expression's value.
+/// Returns the register and offset whose sum is the expression's value.
 fn address(operations: &[Op]) -> Option<(gimli::Register, i32)> {
     match *operations {
         [Op::Register(register, offset)] => Some((register, offset)),

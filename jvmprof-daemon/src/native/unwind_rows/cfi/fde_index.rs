@@ -1,4 +1,4 @@
-//! Which entry of a section of call frame information describes an address.
+//! Index from addresses to the entries of a section of call frame information.
 
 use std::ops::Range;
 
@@ -16,7 +16,8 @@ pub(crate) const MAX_CIE: usize = 4 << 10;
 /// Bytes that are evaluated for all rows of a file, for each byte of its section: where functions
 /// have 20 bytes and their CIE 32, it is less than three.
 const WORK_PER_BYTE: usize = 4;
-/// And in all: a second or two. rustc's, the largest on a developer's machine, take 9 MB.
+/// Bytes that are evaluated for all rows in any case: a second or two. rustc's, the largest on a
+/// developer's machine, take 9 MB.
 const MAX_WORK: usize = 64 << 20;
 
 /// Functions sorted by address, 12 bytes each.
@@ -39,7 +40,7 @@ struct IndexedFunction {
 }
 
 impl FdeIndex {
-    /// The offset in the section of the entry for `pc`.
+    /// Returns the offset in the section of the entry for `pc`.
     pub(crate) fn find(&self, pc: Svma) -> Option<usize> {
         let at = u32::try_from(pc.0.checked_sub(self.base)?).ok()?;
         let index = self.functions.partition_point(|function| function.start <= at).checked_sub(1)?;
@@ -47,7 +48,7 @@ impl FdeIndex {
         (at - function.start < function.len).then_some(function.entry as usize)
     }
 
-    /// The last function that begins before `address`.
+    /// Returns the last function that begins before `address`.
     pub(crate) fn last_before(&self, address: Svma) -> Option<(Svma, Svma)> {
         let start = |function: &IndexedFunction| self.base + u64::from(function.start);
         let index = self.functions.partition_point(|function| start(function) < address.0).checked_sub(1)?;
@@ -55,7 +56,7 @@ impl FdeIndex {
         Some((Svma(start(function)), Svma(start(function) + u64::from(function.len))))
     }
 
-    /// Leaves out the functions that overlap one of `others`.
+    /// Removes the functions that overlap one of `others`.
     pub(crate) fn remove(&mut self, others: &Self) {
         let base = self.base;
         let range = |base: u64, function: &IndexedFunction| {
@@ -79,12 +80,14 @@ impl FdeIndex {
         self.malformed
     }
 
-    /// Functions that were left out because all that come before cost too much to evaluate.
+    /// Returns the number of functions that were left out because all that come before cost too
+    /// much to evaluate.
     pub(crate) fn over_budget(&self) -> u64 {
         self.over_budget
     }
 
-    /// Bytes of entries that are evaluated for all rows, each CIE once for each of its functions.
+    /// Returns the bytes of entries that are evaluated for all rows, each CIE once for each of its
+    /// functions.
     pub(crate) fn work(&self) -> usize {
         self.work
     }
@@ -93,12 +96,12 @@ impl FdeIndex {
         size_of_val(&*self.functions)
     }
 
-    /// Offsets of all entries in the section, in order of their functions' addresses.
+    /// Returns the offsets of all entries in the section, in order of their functions' addresses.
     pub(crate) fn entries(&self) -> impl Iterator<Item = usize> {
         self.functions.iter().map(|function| function.entry as usize)
     }
 
-    /// The first address of each function, and the offset of its entry in the section.
+    /// Returns the first address of each function, and the offset of its entry in the section.
     pub(crate) fn functions(&self) -> impl Iterator<Item = (Svma, usize)> {
         self.functions.iter().map(|it| (Svma(self.base + u64::from(it.start)), it.entry as usize))
     }
@@ -154,8 +157,8 @@ pub(crate) fn build<R: Reader<Offset = usize>, S: UnwindSection<R>>(
     FdeIndex { base, functions: functions.into(), malformed, over_budget, work }
 }
 
-/// Sorted, and neighbours as one: a file may state thousands, and each of its functions is looked
-/// for in them.
+/// Sorts ranges and merges neighbours: a file may state thousands, and each of its functions is
+/// searched in them.
 fn merged(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut sorted = ranges.to_vec();
     sorted.sort_unstable_by_key(|range| range.start);
@@ -174,9 +177,9 @@ fn is_in(merged: &[Range<u64>], address: u64) -> bool {
     index.checked_sub(1).is_some_and(|index| merged[index].contains(&address))
 }
 
-/// The offsets of a section's FDEs. Unlike gimli's own iterator it goes on behind a malformed
-/// entry, and behind an entry of length zero, which ends `.eh_frame` but also stands inside it
-/// where linkers put such sections together.
+/// Offsets of a section's FDEs. Unlike gimli's own iterator it goes on after a malformed entry, and
+/// after an entry of length zero, which ends `.eh_frame` but also stands inside it where linkers
+/// put such sections together.
 struct FdeOffsets<R> {
     section: R,
     position: usize,
@@ -218,8 +221,8 @@ impl<R: Reader<Offset = usize>> Iterator for FdeOffsets<R> {
     }
 }
 
-/// The CIEs parsed last. Functions share a few, by turns; keeping all would let a hostile file take
-/// much memory.
+/// The most recently parsed CIEs. Functions share a few, by turns; keeping all would let a hostile
+/// file take much memory.
 pub(crate) struct RecentCies<R: Reader> {
     cies: [Option<(usize, CommonInformationEntry<R>)>; 8],
     next: usize,

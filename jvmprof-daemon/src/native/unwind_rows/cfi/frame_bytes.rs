@@ -20,7 +20,7 @@ const MAX_EXPANDED: u64 = 16 << 20;
 /// code each in the order of addresses.
 const MAX_PAGES: usize = 32;
 
-/// See the module's documentation.
+/// Bytes of a section, in memory or in the file.
 #[derive(Debug)]
 pub(crate) enum FrameBytes {
     Memory(Box<[u8]>),
@@ -34,7 +34,7 @@ impl Default for FrameBytes {
 }
 
 impl FrameBytes {
-    /// The bytes of a section, which stay in the file if there are more than `max_in_memory`.
+    /// Loads the bytes of a section, which stay in the file if there are more than `max_in_memory`.
     ///
     /// # Errors
     /// [`ElfError`] where it can't be read or is too large.
@@ -60,7 +60,7 @@ impl FrameBytes {
         Ok(Self::Memory(file.read(section, MAX_SECTION)?.into()))
     }
 
-    /// At most `length` bytes from `at` on.
+    /// Returns at most `length` bytes from `at` on.
     pub(crate) fn get(&self, at: usize, length: usize) -> Cow<'_, [u8]> {
         match self {
             Self::Memory(bytes) => {
@@ -77,8 +77,10 @@ impl FrameBytes {
         }
     }
 
+    /// Returns whether all reads succeeded.
+    ///
     /// # Errors
-    /// The first read that failed: rows that were asked for since then may be missing.
+    /// The first read that failed: rows that were read since then may be missing.
     pub(crate) fn check(&self) -> Result<(), ElfError> {
         match self {
             Self::Memory(_) => Ok(()),
@@ -86,7 +88,7 @@ impl FrameBytes {
         }
     }
 
-    /// Bytes of memory that the section takes, or would take.
+    /// Returns the bytes of memory that the section takes, or would take.
     pub(crate) fn size_bytes(&self) -> usize {
         match self {
             Self::Memory(bytes) => bytes.len(),
@@ -95,16 +97,16 @@ impl FrameBytes {
     }
 }
 
-/// Bytes in memory.
+/// Reader of bytes in memory.
 pub(crate) type MemoryReader<'a> = EndianSlice<'a, LittleEndian>;
 
-/// Bytes in a file, of which one page is at hand.
+/// Reader of bytes in a file, of which one page is in memory.
 #[derive(Clone, Debug)]
 pub(crate) struct FileReader<'a> {
     pages: &'a Mutex<PagedReader<OwnedFile>>,
     page: Arc<[u8]>,
     page_start: usize,
-    /// From the section's begin.
+    /// Position from the section's start.
     at: usize,
     end: usize,
 }
@@ -115,7 +117,7 @@ impl<'a> FileReader<'a> {
         Self { pages, page: Arc::new([]), page_start: 0, at: 0, end }
     }
 
-    /// The bytes from here to the end of the page.
+    /// Returns the bytes from here to the end of the page.
     fn rest_of_page(&mut self) -> gimli::Result<&[u8]> {
         let end = gimli::Error::UnexpectedEof(self.offset_id());
         let is_inside = self.at >= self.page_start && self.at - self.page_start < self.page.len();

@@ -19,14 +19,14 @@ use crate::native::elf::{ElfError, ElfFile, Section};
 use crate::types::Svma;
 
 thread_local! {
-    /// The evaluation's state takes some 20 KB: it is kept for the next lookup.
+    /// State of the evaluation of a row. It takes some 20 KB, so it is kept for the next lookup.
     static CONTEXT: RefCell<UnwindContext<usize>> = RefCell::new(UnwindContext::new());
-    /// The same for rows of `.debug_frame` that are handed on between those of `.eh_frame`, while
+    /// State of the evaluation of rows of `.debug_frame` between those of `.eh_frame`, while
     /// [`CONTEXT`] is in use.
     static DEBUG_FRAME_CONTEXT: RefCell<UnwindContext<usize>> = RefCell::new(UnwindContext::new());
 }
 
-/// Which of the two similar formats a section has.
+/// The format of a section of call frame information.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum FrameSectionKind {
     #[default]
@@ -97,7 +97,7 @@ impl CallFrames {
         Ok(frames)
     }
 
-    /// An `.eh_frame` whose entries are found by another table than the index.
+    /// Makes an `.eh_frame` whose entries are found by another table than the index.
     pub(super) fn unindexed(bases: BaseAddresses, bytes: FrameBytes) -> Self {
         Self { bases, bytes, ..Self::default() }
     }
@@ -117,17 +117,18 @@ impl CallFrames {
         frames
     }
 
-    /// The row for code at `pc` in the entry of its function; `None` if that is malformed.
+    /// Returns the row for code at `pc` in the entry of its function; `None` if that is malformed.
     pub(super) fn evaluate(&self, entry: usize, pc: Svma) -> Option<Row> {
         with_section!(self, |section| evaluate(&section, &self.bases, entry.into(), pc))
     }
 
-    /// The row for code at `pc`; `None` where the section has none, or where it is malformed.
+    /// Returns the row for code at `pc`; `None` where the section has none, or where it is
+    /// malformed.
     pub(super) fn row(&self, pc: Svma) -> Option<Row> {
         self.evaluate(self.index.find(pc)?, pc)
     }
 
-    /// Hands on the rows of some entries, in order: first address, first one behind it, row.
+    /// Passes on the rows of some entries, in order: first address, first one after it, row.
     pub(super) fn each_row(
         &self,
         entries: impl Iterator<Item = usize>,
@@ -148,13 +149,13 @@ impl CallFrames {
         });
     }
 
-    /// The offset from the CFA at which a function saves a register, once it has.
+    /// Returns the offset from the CFA at which a function saves a register, once it has.
     pub(super) fn offset_of_saved(&self, function: Svma, register: gimli::Register) -> Option<i32> {
         let entry = self.index.find(function)?;
         with_section!(self, |section| offset_of_saved(&section, &self.bases, entry.into(), register))
     }
 
-    /// The length of an entry, without the field that says it, if it describes `pc` and isn't too
+    /// Returns the length of an entry, without the length field, if it describes `pc` and isn't too
     /// long to be indexed.
     pub(super) fn length_of_entry_for(&self, entry: usize, pc: Svma) -> Option<usize> {
         with_section!(self, |section| {
@@ -227,7 +228,7 @@ fn offset_of_saved<R: Reader<Offset = usize>, S: UnwindSection<R>>(
     })
 }
 
-/// The addresses that pointers in a section of call frame information count from.
+/// Returns the addresses that pointers in a section of call frame information count from.
 pub(super) fn bases_of<S: ByteSource>(file: &ElfFile<S>, section: &Section) -> BaseAddresses {
     let address = |name| file.sections().iter().find(|s| s.name == name).map(|s| s.address.0);
     let mut bases = BaseAddresses::default().set_eh_frame(section.address.0);
@@ -235,7 +236,7 @@ pub(super) fn bases_of<S: ByteSource>(file: &ElfFile<S>, section: &Section) -> B
     address(".got").map_or(bases.clone(), |got| bases.set_got(got))
 }
 
-/// The addresses of a file's code.
+/// Returns the addresses of a file's code.
 pub(super) fn code_of<S: ByteSource>(file: &ElfFile<S>) -> Vec<Range<u64>> {
     let code = file.header().segments.iter().filter(|segment| segment.executable);
     code.map(|s| s.address.0..s.address.0.saturating_add(s.memory_size)).collect()

@@ -1,4 +1,4 @@
-//! `.eh_frame` of files whose section headers were removed (`sstrip`): the program headers lead
+//! `.eh_frame` of files whose section headers were removed (`sstrip`). The program headers lead
 //! there by way of `.eh_frame_hdr`, the table by which a program finds its own (Linux Standard Base
 //! 5.0, core, 10.6.2).
 
@@ -10,14 +10,16 @@ use crate::native::byte_source::ByteSource;
 use crate::native::elf::{self, ElfError, ElfFile};
 use crate::types::Svma;
 
-/// Version, and how linkers encode the pointer, the number of functions and the table:
-/// `DW_EH_PE_pcrel | DW_EH_PE_sdata4`, `DW_EH_PE_udata4`, `DW_EH_PE_datarel | DW_EH_PE_sdata4`.
+/// Usual header: version, and the linkers' encodings of the pointer, the number of functions and
+/// the table: `DW_EH_PE_pcrel | DW_EH_PE_sdata4`, `DW_EH_PE_udata4`, `DW_EH_PE_datarel |
+/// DW_EH_PE_sdata4`.
 pub(crate) const USUAL: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
 
-/// The section's address and bytes, of a file that has no section headers; `None` if it hasn't any.
+/// Returns the section's address and bytes, for a file without section headers; `None` if it has
+/// none.
 ///
 /// # Errors
-/// What can't be read or is too large.
+/// It can't be read or is too large.
 pub(crate) fn eh_frame<S: ByteSource>(file: &ElfFile<S>) -> Result<Option<(Svma, Vec<u8>)>, ElfError> {
     if !file.sections().is_empty() {
         return Ok(None);
@@ -46,7 +48,7 @@ pub(crate) fn eh_frame<S: ByteSource>(file: &ElfFile<S>) -> Result<Option<(Svma,
     Ok(Some((Svma(begin), elf::read_bytes(file.source(), what, offset, size, MAX_SECTION)?)))
 }
 
-/// The addresses at which `.eh_frame` and its last entry begin.
+/// Returns the addresses at which `.eh_frame` and its last entry begin.
 fn begin_and_last(table: &[u8], address: u64) -> Option<(u64, u64)> {
     let rest = table.strip_prefix(&USUAL)?;
     let mut words = rest.as_chunks::<4>().0.iter().map(|bytes| i32::from_le_bytes(*bytes));

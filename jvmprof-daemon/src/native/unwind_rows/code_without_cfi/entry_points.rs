@@ -1,4 +1,4 @@
-//! Where programs and threads begin, in code without frame information: what has no caller.
+//! Entry points of programs and threads in code without frame information: frames without a caller.
 
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use jvmprof_common::rows::{RaRule, Row};
@@ -6,14 +6,14 @@ use jvmprof_common::rows::{RaRule, Row};
 use crate::native::unwind_rows::row_table::RowRange;
 use crate::types::Svma;
 
-/// Longest beginning that is looked at, in bytes: musl's `clone` has 26 from its system call to the
+/// Longest entry code that is decoded, in bytes: musl's `clone` has 26 from its system call to the
 /// end of the call, `_start` of glibc's dynamic linker has 61.
 pub(crate) const MAX_BEGIN: usize = 128;
 
-/// It has no caller.
+/// Row of a frame without a caller.
 const ROOT: Row = Row { ra: RaRule::Undefined, ..Row::AT_CALL };
 
-/// The code at a program's entry, up to where it leaves for good.
+/// Returns the row for the code at a program's entry, up to where it leaves for good.
 pub(crate) fn program_entry(code: &[u8], base: u64, entry: Svma) -> Option<RowRange> {
     let mut end = entry.0;
     // A function that is called from there may follow at once.
@@ -34,8 +34,8 @@ pub(crate) fn program_entry(code: &[u8], base: u64, entry: Svma) -> Option<RowRa
     (end > entry.0).then_some((entry.0, end, ROOT))
 }
 
-/// The rows where threads begin: a system call gives the child an empty stack, on which it clears
-/// `rbp` and calls its function.
+/// Returns the rows where threads begin: a system call gives the child an empty stack, on which it
+/// clears `rbp` and calls its function.
 pub(crate) fn thread_entries(code: &[u8], base: u64) -> Vec<RowRange> {
     let calls = code.windows(2).enumerate().filter(|(_, bytes)| *bytes == [0x0f, 0x05]);
     let mut found: Vec<RowRange> =
@@ -44,7 +44,7 @@ pub(crate) fn thread_entries(code: &[u8], base: u64) -> Vec<RowRange> {
     found
 }
 
-/// The beginning of the thread behind a system call, from where `rbp` is cleared.
+/// Returns the row for the start of a thread after a system call, from where `rbp` is cleared.
 fn thread(code: &[u8], base: u64, behind: u64) -> Option<RowRange> {
     let mut start = None;
     for instruction in decoder(code, base, behind)? {
@@ -86,7 +86,7 @@ mod tests {
 
     const BASE: u64 = 0x40_1000;
 
-    /// musl arch/x86_64/crt_arch.h, and the function that follows.
+    /// Code of musl arch/x86_64/crt_arch.h, and the function that follows.
     const MUSL_START: [u8; 24] = [
         0x48, 0x31, 0xed, // xor rbp, rbp
         0x48, 0x89, 0xe7, // mov rdi, rsp
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(program_entry(&code, BASE, Svma(BASE)), Some((BASE, BASE + 11, ROOT)));
     }
 
-    /// musl src/thread/x86_64/clone.s from the system call on.
+    /// Code of musl src/thread/x86_64/clone.s from the system call on.
     const MUSL_CLONE: [u8; 22] = [
         0x0f, 0x05, // syscall
         0x85, 0xc0, // test eax, eax

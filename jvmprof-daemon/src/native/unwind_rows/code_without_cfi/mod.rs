@@ -1,7 +1,7 @@
 //! Rows of code that has no call frame information: musl's, hand-written assembly, `_init`.
 //!
-//! Its frames are found by looking at the code itself. Who can do that lives elsewhere; here is
-//! found what there is to look at.
+//! Its rows are found by analysis of the code itself, which is injected as [`AnalyzeCode`]; this
+//! module finds the code to analyze.
 
 pub(super) mod entry_points;
 
@@ -17,19 +17,21 @@ use crate::native::elf::{ElfFile, Section};
 use crate::native::symbols::SymbolTable;
 use crate::types::Svma;
 
-/// Finds the rows of code: its bytes, their first address, and where functions begin, some of which
-/// may be wrong. In order: first address, first one behind it, row.
+/// Analysis that finds the rows of code from its bytes, their first address, and the starts of
+/// functions, some of which may be wrong. Rows are in order: first address, first one after it,
+/// row.
 pub type AnalyzeCode = fn(&[u8], Svma, &[Svma]) -> Vec<(u64, u64, Row)>;
 
-/// Less than this between functions is padding; a section of its own isn't.
+/// Least size of a hole that is analyzed. A smaller one between functions is padding; a section of
+/// its own isn't.
 const MIN_HOLE: u64 = 16;
-/// A file with more code than this without frame information is no C library, but a runtime with
-/// generated code, which keeps frame pointers: only where its threads begin is looked for.
+/// Limit of code without frame information. A file with more of it is no C library, but a runtime
+/// with generated code, which keeps frame pointers: only the starts of its threads are searched.
 const MAX_HOLES: u64 = 1 << 20;
-/// Bytes of code in which calls are looked for, in all sections together.
+/// Bytes of code that are searched for calls, in all sections together.
 const MAX_CODE: u64 = 64 << 20;
 
-/// The rows of all code that is outside `functions`, which are sorted.
+/// Returns the rows of all code that is outside `functions`, which are sorted.
 pub(super) fn table<S: ByteSource>(
     file: &ElfFile<S>,
     functions: impl Iterator<Item = (Svma, Svma)>,
@@ -71,7 +73,8 @@ pub(super) fn table<S: ByteSource>(
     table
 }
 
-/// The rows where the program and its threads begin, of a file with more code than is analyzed.
+/// Returns the rows where the program and its threads begin, for a file with more code than is
+/// analyzed.
 fn entry_rows<S: ByteSource>(
     file: &ElfFile<S>,
     sections: &[Section],
@@ -103,7 +106,7 @@ fn entry_rows<S: ByteSource>(
     table
 }
 
-/// Leaves one section for each address. Linkers write no others; where more share their bytes, each
+/// Keeps one section for each address. Linkers write no others; where more share their bytes, each
 /// would be read.
 fn drop_overlaps(sections: &mut Vec<Section>) {
     let mut end = 0;
@@ -116,7 +119,7 @@ fn drop_overlaps(sections: &mut Vec<Section>) {
     });
 }
 
-/// Those of the sections that together have no more than [`MAX_CODE`] bytes.
+/// Returns those of the sections that together have no more than [`MAX_CODE`] bytes.
 fn within_budget(mut sections: Vec<Section>) -> Vec<Section> {
     let mut left = MAX_CODE;
     sections.retain(|section| {
@@ -127,7 +130,8 @@ fn within_budget(mut sections: Vec<Section>) -> Vec<Section> {
     sections
 }
 
-/// Stretches of the sections, which are sorted, that no function with frame information covers.
+/// Returns the parts of the sections, which are sorted, that no function with frame information
+/// covers.
 fn holes(sections: &[Section], functions: impl Iterator<Item = (Svma, Svma)>) -> Vec<(u64, u64)> {
     let (mut holes, mut functions, mut covered_to) = (Vec::new(), functions.peekable(), 0);
     for section in sections {
@@ -147,7 +151,7 @@ fn holes(sections: &[Section], functions: impl Iterator<Item = (Svma, Svma)>) ->
     holes
 }
 
-/// The code from `start` to `end`, which lies in one section; `None` if that can't be read.
+/// Returns the code from `start` to `end`, which lies in one section; `None` if it can't be read.
 fn bytes_of<S: ByteSource>(start: u64, end: u64, file: &ElfFile<S>, sections: &[Section]) -> Option<Vec<u8>> {
     let section = sections.partition_point(|section| section.address.0 <= start).checked_sub(1)?;
     let section = sections.get(section)?;
@@ -158,9 +162,9 @@ fn is_padding(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| matches!(byte, 0 | 0x90 | 0xcc))
 }
 
-/// The addresses in holes to which code leads: by `call rel32`, or by taking an address, `lea r64,
-/// [rip + disp32]`, which is how functions that are never called directly are found. Tables of
-/// jumps lie elsewhere.
+/// Returns the addresses in holes that code refers to: by `call rel32`, or by taking an address,
+/// `lea r64, [rip + disp32]`, which finds functions that are never called directly. Jump tables lie
+/// elsewhere.
 fn calls_into<S: ByteSource>(
     holes: &[(u64, u64)],
     file: &ElfFile<S>,
@@ -186,15 +190,15 @@ fn calls_into<S: ByteSource>(
     entries
 }
 
-/// Bytes of code that are looked at at once.
+/// Bytes of code that are searched at once.
 const PIECE: u64 = 256 << 10;
 const CALL: u8 = 0xe8;
 const LEA: u8 = 0x8d;
-/// With prefix, ModRM byte and displacement.
+/// Bytes of a `lea` with prefix, ModRM byte and displacement.
 const LEA_BYTES: usize = 7;
 
-/// The target of a call or an address in this code whose opcode is at `at`. `base`: address of the
-/// first byte.
+/// Returns the target of a call or an address in this code whose opcode is at `at`. `base` is the
+/// address of the first byte.
 fn leads_to(code: &[u8], at: usize, base: u64) -> Option<u64> {
     let displacement = match code[at] {
         CALL => at + 1,
@@ -208,7 +212,7 @@ fn leads_to(code: &[u8], at: usize, base: u64) -> Option<u64> {
     Some(base.wrapping_add(displacement as u64 + 4).wrapping_add_signed(offset.into()))
 }
 
-/// Puts what is known in place of what was found.
+/// Replaces analyzed rows by known ones.
 fn with_exact(rows: Vec<RowRange>, exact: &[RowRange]) -> Vec<RowRange> {
     let mut all = Vec::with_capacity(rows.len() + exact.len());
     for (first, end, row) in rows {

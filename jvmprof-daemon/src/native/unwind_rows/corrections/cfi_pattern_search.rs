@@ -1,4 +1,5 @@
-//! Functions whose frame information has certain instructions: those whose code has to be decoded.
+//! Search for functions whose frame information has certain instructions: those whose code has to
+//! be decoded.
 
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use memchr::memmem;
@@ -8,15 +9,15 @@ use crate::native::elf::ElfFile;
 use crate::native::unwind_rows::cfi::CallFrames;
 use crate::types::Svma;
 
-/// Bytes of the longest function that is decoded, and the number of them in a file.
+/// Limits of decoding: bytes of the longest function, and number of functions in a file.
 const MAX_FUNCTION: u64 = 4 << 10;
 const MAX_FUNCTIONS: usize = 64;
 
-/// A function by its frame description entry (FDE): its first address, the first one behind it, and
+/// A function by its frame description entry (FDE): its first address, the first one after it, and
 /// the entry's offset in `.eh_frame`.
 pub(crate) type FdeRange = (Svma, Svma, usize);
 
-/// The functions with `cfa_instructions` in their entries.
+/// Returns the functions with `cfa_instructions` in their entries.
 pub(crate) fn functions_with<const N: usize>(
     frames: &CallFrames,
     cfa_instructions: [u8; N],
@@ -33,8 +34,8 @@ pub(crate) fn functions_with<const N: usize>(
     suspects.filter(|(start, end, _)| end.0.saturating_sub(start.0) <= MAX_FUNCTION)
 }
 
-/// The instructions of a function, in order of their addresses; none if it doesn't lie in one
-/// section of code.
+/// Decodes the instructions of a function, in order of their addresses; none if it doesn't lie in
+/// one section of code.
 pub(crate) fn instructions<S: ByteSource>(file: &ElfFile<S>, function: FdeRange) -> Vec<Instruction> {
     let (start, end, _) = function;
     let holds = |address: u64, size: u64| start.0 >= address && end.0 <= address.saturating_add(size);

@@ -1,9 +1,9 @@
-//! What stands behind the system call that begins a thread: the parent returns from there, the
+//! Rows for the code after the system call that begins a thread: the parent returns from there, the
 //! child has no caller.
 //!
 //! glibc ends its frame information right before that call (sysdeps/unix/sysv/linux/x86_64/clone.S,
-//! clone3.S), since nothing that it could say would be right for both. A program that makes threads
-//! all the time is mostly seen there.
+//! clone3.S), since no rule would be right for both. A program that creates threads all the time is
+//! mostly sampled there.
 
 use iced_x86::{FlowControl, Instruction, Mnemonic};
 use jvmprof_common::rows::{CfaRule, RaRule, Row};
@@ -16,15 +16,15 @@ use crate::native::unwind_rows::code_without_cfi::entry_points::clears_rbp;
 use crate::native::unwind_rows::row_table::RowRange;
 use crate::types::Svma;
 
-/// `DW_CFA_undefined`, `rip` (DWARF 5, 7.24): where the child begins.
+/// Encoding of `DW_CFA_undefined`, `rip` (DWARF 5, 7.24), where the child begins.
 const WITHOUT_CALLER: [u8; 2] = [0x07, 0x10];
-/// Most bytes between the system call and that.
+/// Most bytes between the system call and that encoding's address.
 const MAX_BETWEEN: u64 = 24;
 /// Bytes of `xor ebp, ebp`.
 const FIRST_BYTES: u64 = 2;
 
-/// The rows of such code, each from the system call to where the child begins, in order of their
-/// addresses.
+/// Returns the rows of such code, each from the system call to where the child begins, in order of
+/// their addresses.
 pub(crate) fn rows<S: ByteSource>(frames: &CallFrames, file: &ElfFile<S>) -> Vec<RowRange> {
     let begins = functions_with(frames, WITHOUT_CALLER).map(|(start, ..)| start);
     let found = begins.filter_map(|child| {

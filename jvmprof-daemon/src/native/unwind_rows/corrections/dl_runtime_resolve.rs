@@ -1,9 +1,9 @@
-//! Frames that are found by `rbx`, whose value above the interrupted frame only a callee's frame
-//! tells.
+//! Rows for frames that are found by `rbx`, whose value above the interrupted frame is only in a
+//! callee's frame.
 //!
 //! glibc's `_dl_runtime_resolve` realigns its stack and keeps the old stack pointer in `rbx`. A
-//! walk from frame to frame knows no `rbx`. But the function that it calls saves it at a place
-//! which is a constant away from the stack pointer at the call.
+//! walk from frame to frame has no `rbx`. But the function that it calls saves it at a constant
+//! distance from the stack pointer at the call.
 
 use gimli::X86_64;
 use iced_x86::Instruction;
@@ -16,12 +16,13 @@ use crate::native::elf::ElfFile;
 use crate::native::unwind_rows::cfi::CallFrames;
 use crate::types::Svma;
 
-/// `DW_CFA_def_cfa_register`, `rbx` (DWARF 5, 7.24).
+/// Encoding of `DW_CFA_def_cfa_register`, `rbx` (DWARF 5, 7.24).
 pub(crate) const BY_RBX: [u8; 2] = [0x0d, 0x03];
-/// Calls that are looked at in all of a file's functions: each is evaluated anew.
+/// Number of calls that are evaluated in all of a file's functions.
 const MAX_CALLS: usize = 256;
 
-/// Rows that hold at the last byte of a call, where they are looked up for its return address.
+/// Returns rows that hold at the last byte of a call, where they are looked up for its return
+/// address.
 pub(crate) fn rows_at_calls<S: ByteSource>(frames: &CallFrames, file: &ElfFile<S>) -> Vec<RowOverride> {
     let functions = functions_with(frames, BY_RBX);
     let code = functions.flat_map(|function| instructions(file, function));

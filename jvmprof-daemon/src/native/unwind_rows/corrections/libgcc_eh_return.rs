@@ -2,12 +2,12 @@
 //! libgcc.
 //!
 //! They end by `__builtin_eh_return` (gcc gcc/config/i386/i386.cc, `ix86_expand_epilogue`): the
-//! stack pointer becomes that of the frame which handles the exception, and its handler is jumped
-//! to. What their `.eh_frame` says isn't so from the moment on at which `uw_install_context_1`
-//! writes that frame's registers, its return address included, to where their own ones are saved.
-//! But two contexts on their stack still have both frames (gcc libgcc/unwind-dw2.c, `struct
+//! stack pointer is set to that of the frame which handles the exception, and its handler is jumped
+//! to. Their `.eh_frame` is wrong from the moment on at which `uw_install_context_1` writes that
+//! frame's registers, its return address included, to where their own ones are saved. But two
+//! contexts on their stack still have both frames (gcc libgcc/unwind-dw2.c, `struct
 //! _Unwind_Context`; unwind.inc): one is that of their own caller, the other that of the frame
-//! which goes on. While registers are being installed the stack is as it was, behind that it is as
+//! which goes on. While registers are being installed the stack is as it was; afterwards it is as
 //! it will be: the handler was interrupted at its first instruction.
 
 use std::collections::HashSet;
@@ -21,19 +21,20 @@ use crate::native::byte_source::ByteSource;
 use crate::native::elf::ElfFile;
 use crate::native::unwind_rows::cfi::CallFrames;
 
-/// `DW_CFA_def_cfa`, `rcx`, 8 (DWARF 5, 7.24).
+/// Encoding of `DW_CFA_def_cfa`, `rcx`, 8 (DWARF 5, 7.24).
 pub(crate) const BY_RCX: [u8; 3] = [0x0c, 0x02, 0x08];
-/// `rcx` points to the handler's address, which takes the place of a return address.
+/// Rule for the time when `rcx` points to the handler's address, which takes the place of a return
+/// address.
 const CFA_BY_RCX: CfaRule = CfaRule::RegisterPlus { register: rows::Register::RCX, add: 8 };
 /// The row that such a function's frame information has for all its code but its beginning and its
 /// end.
 const OWN_FRAME: Row =
     Row { cfa: CfaRule::Rbp(16), rbp: RbpRule::AtCfa(-16), ra: RaRule::AtCfa(-8), signal: false };
-/// Offsets in libgcc's `_Unwind_Context`, behind 18 registers.
+/// Offsets in libgcc's `_Unwind_Context`, after 18 registers.
 const CONTEXT_CFA: i64 = 0x90;
 const CONTEXT_RA: i64 = CONTEXT_CFA + 8;
 
-/// Rows in place of those that don't hold.
+/// Returns rows that replace the wrong ones.
 pub(crate) fn rows<S: ByteSource>(frames: &CallFrames, file: &ElfFile<S>) -> Vec<RowOverride> {
     let functions = functions_with(frames, BY_RCX);
     functions
@@ -73,16 +74,17 @@ fn overrides(rows: &FunctionRows, code: &[Instruction]) -> Vec<RowOverride> {
 
 /// The end of such a function.
 struct Epilogue {
-    /// The first instruction that finds the handler's address where `rcx` points to.
+    /// Index of the first instruction that finds the handler's address where `rcx` points to.
     begin: usize,
-    /// The handler's `rbp` is there from this one on.
+    /// Index of the first instruction that has the handler's `rbp`.
     has_rbp: usize,
-    /// This one sets `rsp`.
+    /// Index of the instruction that sets `rsp`.
     leaves: usize,
 }
 
 impl Epilogue {
-    /// Registers are restored before `rsp` is set, and the handler's address is stored before that.
+    /// Finds the epilogue before an instruction: registers are restored before `rsp` is set, and
+    /// the handler's address is stored before that.
     fn before(code: &[Instruction], leaves: usize) -> Option<Self> {
         let (mut begin, mut has_rbp, mut is_located, mut is_stored) = (None, None, false, false);
         for (at, it) in code.iter().enumerate().take(leaves).rev() {
@@ -105,7 +107,7 @@ impl Epilogue {
         None
     }
 
-    /// Returns true if no jump of the function leads behind the first of these instructions.
+    /// Returns true if no jump of the function leads past the first of these instructions.
     fn is_entered_at(&self, code: &[Instruction], first: usize) -> bool {
         let inside = code[first].next_ip()..=code[self.leaves].ip();
         !code.iter().filter_map(jump).any(|target| inside.contains(&target))
@@ -119,8 +121,8 @@ impl Epilogue {
             (begin..has_rbp.max(begin), handler(RbpRule::AtRbp(0))),
             (has_rbp.max(begin)..leaves, handler(RbpRule::Same)),
         ];
-        // Frame information says where the handler's address is; but nothing has called from before
-        // it.
+        // Frame information describes where the handler's address is; but nothing has called from
+        // before it.
         for it in &code[self.leaves..] {
             let row = rows.row(it.ip());
             overrides.extend(row.map(|row| (it.ip()..it.next_ip(), Row { signal: true, ..row })));
@@ -135,15 +137,15 @@ impl Epilogue {
 /// The call of `uw_install_context_1`.
 struct Installation {
     call: usize,
-    /// Distances from `rbp`: of the return address in the function's own context, of the CFA in the
-    /// handler's.
+    /// Distance from `rbp` to the return address in the function's own context; below it, to the
+    /// CFA in the handler's.
     own_ra: i32,
     handler_cfa: i32,
 }
 
 impl Installation {
-    /// Finds the call before the epilogue: what it has returned from goes on to the end without
-    /// jumps from or to elsewhere.
+    /// Finds the call before the epilogue: the code after it goes on to the end without jumps from
+    /// or to elsewhere.
     fn before(rows: &FunctionRows, code: &[Instruction], end: &Epilogue) -> Option<Self> {
         // `_Unwind_DebugHook (target->cfa, target->ra)` follows at once, an empty function for
         // debuggers.
@@ -184,8 +186,8 @@ impl Installation {
     }
 }
 
-/// The place of the context of the function's own caller, by the arguments of `uw_init_context_1
-/// (context, outer_cfa, outer_ra)`.
+/// Returns the position of the context of the function's own caller, by the arguments of
+/// `uw_init_context_1 (context, outer_cfa, outer_ra)`.
 fn own_context(code: &[Instruction]) -> Option<i64> {
     let mut factory = InstructionInfoFactory::new();
     let mut held = RegisterValues::default();
@@ -210,7 +212,7 @@ fn own_context(code: &[Instruction]) -> Option<i64> {
 enum Value {
     /// An address in the frame.
     Frame(i64),
-    /// The word that was there.
+    /// The word that was loaded from there.
     Loaded(i64),
 }
 
@@ -257,13 +259,13 @@ fn is_move(it: &Instruction, to: Register, from: Register) -> bool {
     it.mnemonic() == Mnemonic::Mov && (it.op0_register(), it.op1_register()) == (to, from)
 }
 
-/// `mov to, [rbp + at]`, of 8 bytes.
+/// Matches `mov to, [rbp + at]`, of 8 bytes.
 fn frame_load(it: &Instruction) -> Option<(Register, i64)> {
     let is_load = it.mnemonic() == Mnemonic::Mov && it.op1_kind() == OpKind::Memory;
     (is_load && it.op0_register().is_gpr64()).then_some((it.op0_register(), frame_offset(it)?))
 }
 
-/// `lea to, [rbp + at]`.
+/// Matches `lea to, [rbp + at]`.
 fn frame_address(it: &Instruction) -> Option<(Register, i64)> {
     (it.mnemonic() == Mnemonic::Lea).then_some((it.op0_register(), frame_offset(it)?))
 }
@@ -280,7 +282,7 @@ fn is_beside_rbp(it: &Instruction) -> bool {
     is_sum && it.memory_index_scale() == 1 && it.memory_displacement64() == 8
 }
 
-/// The target of a jump.
+/// Returns the target of a jump.
 fn jump(it: &Instruction) -> Option<u64> {
     let is_jump =
         matches!(it.flow_control(), FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch);

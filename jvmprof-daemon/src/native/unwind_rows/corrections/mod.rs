@@ -1,5 +1,5 @@
 //! Functions whose call frame information is wrong or missing where it matters, and the rows that
-//! their code gives instead.
+//! replace it.
 
 pub(super) mod cfi_pattern_search;
 pub(super) mod clone_return;

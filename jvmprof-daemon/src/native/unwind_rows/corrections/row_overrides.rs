@@ -1,4 +1,4 @@
-//! Rows that take the place of those that frame information has.
+//! Rows that replace those of frame information.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use jvmprof_common::rows::Row;
 
 use crate::types::Svma;
 
-/// The rows in order of their addresses; none overlaps another.
+/// Rows in order of their addresses; none overlaps another.
 #[derive(Debug, Default)]
 pub(crate) struct RowOverrides(Box<[RowOverride]>);
 
@@ -31,7 +31,7 @@ impl RowOverrides {
         range.contains(&pc.0).then_some(*row)
     }
 
-    /// Hands on `row`, which holds from `start` to `end`, with what takes its place.
+    /// Passes on `row`, which holds from `start` to `end`, with the overrides in its place.
     pub(crate) fn apply(&self, start: u64, end: u64, row: Row, handle: &mut dyn FnMut(u64, u64, Row)) {
         let mut at = start;
         for (range, other) in self.from(start).iter().take_while(|(range, _)| range.start < end) {
@@ -47,7 +47,7 @@ impl RowOverrides {
         }
     }
 
-    /// Those that end behind `at`.
+    /// Returns the overrides that end after `at`.
     fn from(&self, at: u64) -> &[RowOverride] {
         &self.0[self.0.partition_point(|(range, _)| range.end <= at)..]
     }
