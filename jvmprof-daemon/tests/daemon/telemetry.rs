@@ -127,7 +127,7 @@ fn a_daemon_exposes_what_is_documented_and_its_numbers_add_up() {
     let taken = of("jvmprof_samples_taken_total");
     assert!(taken > 50.0, "{taken} samples");
     let gone = ["ring_buffer_full", "unwinder_unavailable"]
-        .map(|reason| metrics[&format!("jvmprof_samples_lost_total{{reason=\"{reason}\"}}")]);
+        .map(|reason| metrics[&format!("jvmprof_samples_lost_total{{reason=\"{reason}\",event=\"cpu\"}}")]);
     let emitted = of("jvmprof_samples_emitted_total");
     // Per-CPU counters are read one after the other while samples are taken.
     assert!((taken - emitted - gone.iter().sum::<f64>()).abs() <= 8.0, "{metrics:?}");
@@ -139,7 +139,8 @@ fn a_daemon_exposes_what_is_documented_and_its_numbers_add_up() {
     assert!((became - handed_over).abs() < 0.5, "the sink's books are closed: {metrics:?}");
     let store = daemon.dir.path().join("store");
     assert!(
-        metrics[&format!("jvmprof_samples_delivered_total{{sink=\"{}\"}}", store.display())] > 0.0,
+        metrics[&format!("jvmprof_samples_delivered_total{{sink=\"{}\",event=\"cpu\"}}", store.display())]
+            > 0.0,
         "{metrics:?}"
     );
     assert!(of("process_cpu_seconds_total") > 0.0 && of("process_resident_memory_bytes") > 1e6);
@@ -239,7 +240,7 @@ fn with_a_ring_that_is_too_small_and_no_cpu_to_read_it_all_that_is_missing_is_co
     let loads: Vec<_> = (0..2 * cpus)
         .map(|_| Workload::start(Path::new("/usr/bin/nice"), &["-n", "-15", busy.to_str().unwrap()]))
         .collect();
-    let full = "jvmprof_samples_lost_total{reason=\"ring_buffer_full\"}";
+    let full = "jvmprof_samples_lost_total{reason=\"ring_buffer_full\",event=\"cpu\"}";
     daemon.until("losing", |daemon| {
         let (_, text) = daemon.get("/metrics").unwrap_or_default();
         let lost = text.lines().find_map(|line| line.strip_prefix(full)?.trim().parse::<f64>().ok());
@@ -313,7 +314,7 @@ fn samples_without_room_to_wait_are_told_of_by_metrics_and_profiles() {
     let large = format!("LARGE={}", "x".repeat(100_000));
     let command = [&large, program.to_str().unwrap(), "late", "600000", "10", "1"];
     let load = Workload::start(Path::new("/usr/bin/env"), &command);
-    let truncated = "jvmprof_stacks_total{outcome=\"no room to wait\"}";
+    let truncated = "jvmprof_stacks_total{outcome=\"no room to wait\",event=\"cpu\"}";
     daemon.until("full", |daemon| daemon.metrics().get(truncated).is_some_and(|stacks| *stacks > 100.0));
     let metrics = daemon.metrics();
     assert!(sum(&metrics, "jvmprof_samples_waiting_full_total") >= 100.0, "{metrics:?}");

@@ -24,6 +24,7 @@ pub use process_labels::labels_of;
 pub use crate::telemetry::TargetCounts;
 
 use crate::config::relabel::{relabel, retain_public};
+use crate::event_type::{EventType, SamplesByEvent};
 use crate::process::container::{ContainersError, ContainersOptions};
 use crate::process::{Process, ProcessKey};
 use crate::profile::aggregate::LabelDecision;
@@ -60,7 +61,7 @@ pub(super) struct Targets {
     names: ThreadNames,
     containers: ContainerLookup,
     kernel: KernelDrops,
-    dropped: u64,
+    dropped: SamplesByEvent,
     /// See [`TargetCounts::cut_labels`].
     cut_labels: u64,
 }
@@ -103,7 +104,7 @@ impl Targets {
             names: ThreadNames::default(),
             containers,
             kernel: KernelDrops::default(),
-            dropped: 0,
+            dropped: SamplesByEvent::NONE,
             cut_labels: 0,
         }
     }
@@ -154,6 +155,7 @@ impl Targets {
         jvm: Option<&Arc<JvmLabels>>,
         owner: Owner,
         start_ns: u64,
+        event: EventType,
     ) -> LabelDecision {
         let has_rules = |options: &LabelOptions| !options.rules.is_empty();
         let needs_meta = has_rules(&self.options) || self.earlier.values().any(has_rules);
@@ -167,18 +169,18 @@ impl Targets {
         }
         if target.is_dropped(&self.options, self.process_rules) {
             self.kernel.drop(process.pid, start_ns, Instant::now());
-            self.dropped += 1;
+            self.dropped += SamplesByEvent::of(event, 1);
             return LabelDecision::Dropped;
         }
         self.kernel.forget(process.pid);
-        self.decide(owner, 1)
+        self.decide(owner, SamplesByEvent::of(event, 1))
     }
 
     /// Whether rules drop all of a process's samples, as far as is known before anything of its
     /// code is read. A sample that just arrived is counted as dropped then.
     ///
     /// A JVM isn't judged yet, since what it runs is told by its memory.
-    pub(super) fn drops_unseen(&mut self, process: &Process, start_ns: u64) -> bool {
+    pub(super) fn drops_unseen(&mut self, process: &Process, start_ns: u64, event: EventType) -> bool {
         if self.process_rules == 0 || process.is_jvm() {
             return false;
         }
@@ -191,13 +193,18 @@ impl Targets {
             return false;
         }
         self.kernel.drop(process.pid, start_ns, Instant::now());
-        self.dropped += 1;
+        self.dropped += SamplesByEvent::of(event, 1);
         true
     }
 
     /// What becomes of samples that were held for their labels. `release`: they aren't held any
     /// longer.
-    pub(super) fn finalize_labels(&mut self, owner: Owner, samples: u64, release: bool) -> LabelDecision {
+    pub(super) fn finalize_labels(
+        &mut self,
+        owner: Owner,
+        samples: SamplesByEvent,
+        release: bool,
+    ) -> LabelDecision {
         // Kept while anything is held for it.
         let Some(target) = self.known.get_mut(&owner.process) else {
             let options = self.earlier.get(&owner.generation).unwrap_or(&self.options);
@@ -214,12 +221,12 @@ impl Targets {
         self.decide(owner, samples)
     }
 
-    fn decide(&mut self, owner: Owner, samples: u64) -> LabelDecision {
+    fn decide(&mut self, owner: Owner, samples: SamplesByEvent) -> LabelDecision {
         let Some(target) = self.known.get_mut(&owner.process) else { return LabelDecision::Awaited };
         let options = self.earlier.get(&owner.generation).unwrap_or(&self.options);
         match target.decide(owner, options, &self.names, &mut self.cut_labels) {
             Some(labels) => {
-                self.containers.count_unlabelled(&target.container, samples);
+                self.containers.count_unlabelled(&target.container, samples.total());
                 LabelDecision::Labels(labels)
             }
             None => {

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
 
-use crate::event_type::EventType;
+use crate::event_type::{EventType, SamplesByEvent};
 use crate::profile::aggregate::{Aggregator, LabelDecision, SampleWeight, SeriesLimit, Window};
 use crate::profile::model::{Batch, Frame};
 
@@ -213,7 +213,7 @@ impl<K: Copy + Eq + Hash> Windows<K> {
     pub(super) fn flush(
         &mut self,
         finish: impl FnMut(K, &mut [Arc<Frame>]),
-        labels: impl FnMut(K, u64) -> LabelDecision,
+        labels: impl FnMut(K, SamplesByEvent) -> LabelDecision,
         estimate: impl FnMut(K, SampleWeight) -> (u64, u64),
     ) -> Flushed {
         self.flush_at(Clocks::now(), finish, labels, estimate)
@@ -223,7 +223,7 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         &mut self,
         now: Clocks,
         mut finish: impl FnMut(K, &mut [Arc<Frame>]),
-        mut labels: impl FnMut(K, u64) -> LabelDecision,
+        mut labels: impl FnMut(K, SamplesByEvent) -> LabelDecision,
         mut estimate: impl FnMut(K, SampleWeight) -> (u64, u64),
     ) -> Flushed {
         let (cpu, end) = self.ending.take().unwrap_or((self.cpu, now));
@@ -236,11 +236,11 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         let window = |ProfileKey { event, period }| Window { event, start, duration, period };
         let (mut batch, mut late) = (window(cpu).batch(Vec::new()), Vec::new());
         for (&key, aggregator) in self.aggregators.iter_mut().filter(|(key, _)| !stays(**key)) {
-            let flushed = match key.event {
-                EventType::Cpu => aggregator.flush(window(key), &mut finish, &mut labels),
-                EventType::Allocation => {
-                    aggregator.flush_estimated(window(key), &mut finish, &mut labels, &mut estimate)
-                }
+            let labels = of_event(key.event, &mut labels);
+            let flushed = if key.event.is_estimated() {
+                aggregator.flush_estimated(window(key), &mut finish, labels, &mut estimate)
+            } else {
+                aggregator.flush(window(key), &mut finish, labels)
             };
             if key == cpu {
                 batch = flushed;
@@ -253,8 +253,13 @@ impl<K: Copy + Eq + Hash> Windows<K> {
     }
 
     /// See [`Aggregator::take_labelled`].
-    pub(super) fn take_labelled(&mut self, mut labels: impl FnMut(K, u64) -> LabelDecision) -> Vec<Batch> {
-        let late = self.aggregators.values_mut().flat_map(|it| it.take_labelled(&mut labels)).collect();
+    pub(super) fn take_labelled(
+        &mut self,
+        mut labels: impl FnMut(K, SamplesByEvent) -> LabelDecision,
+    ) -> Vec<Batch> {
+        let take =
+            |(key, it): (&ProfileKey, &mut Aggregator<K>)| it.take_labelled(of_event(key.event, &mut labels));
+        let late = self.aggregators.iter_mut().flat_map(take).collect();
         self.remove_empty();
         late
     }
@@ -269,6 +274,14 @@ impl<K: Copy + Eq + Hash> Windows<K> {
             !aggregator.is_empty()
         });
     }
+}
+
+/// What decides on samples of any event, for those of one.
+fn of_event<K>(
+    event: EventType,
+    labels: &mut impl FnMut(K, SamplesByEvent) -> LabelDecision,
+) -> impl FnMut(K, u64) -> LabelDecision {
+    move |owner, samples| labels(owner, SamplesByEvent::of(event, samples))
 }
 
 #[cfg(test)]
