@@ -1,10 +1,16 @@
 //! The events that samples are taken of: what a sample's count and value stand for, and under which
 //! names they are stored.
 
-use serde::Serialize;
+mod samples_by_event;
+
+use jvmprof_common::abi::Event;
+use serde::{Deserialize, Serialize};
+
+pub use samples_by_event::{AtomicSamplesByEvent, SamplesByEvent};
 
 /// A kind of event. Samples, profiles, windows and series are each of one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum EventType {
     /// CPU time: a tick of a CPU's clock.
     Cpu,
@@ -65,6 +71,39 @@ impl ShownUnit {
 }
 
 impl EventType {
+    /// All events. Their order is written to disk by the spool: new ones come last.
+    pub const ALL: [Self; Event::ALL.len()] = [Self::Cpu, Self::Allocation];
+
+    /// Returns the event's place in [`Self::ALL`].
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Returns the name that metrics, logs and the ledger have.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Allocation => "allocation",
+        }
+    }
+
+    /// Returns the event as the kernel programs count it.
+    pub const fn kernel_event(self) -> Event {
+        match self {
+            Self::Cpu => Event::Cpu,
+            Self::Allocation => Event::Allocation,
+        }
+    }
+
+    /// Returns true if a sample's numbers are estimates, which don't tell how many events were
+    /// sampled.
+    pub const fn is_estimated(self) -> bool {
+        match self {
+            Self::Cpu => false,
+            Self::Allocation => true,
+        }
+    }
+
     /// Returns what pictures of this event count.
     pub fn shown_unit(self) -> ShownUnit {
         match self {
@@ -102,3 +141,17 @@ const ALLOCATION: EventDescriptor = EventDescriptor {
     pushed_types: ALLOCATED,
     period_type: SPACE,
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_at_its_index_and_has_one_name() {
+        for (index, event) in EventType::ALL.into_iter().enumerate() {
+            assert_eq!((event.index(), event.kernel_event() as usize), (index, index));
+            let json = serde_json::to_string(&event).expect("JSON");
+            assert_eq!(json, format!("{:?}", event.as_str()));
+        }
+    }
+}

@@ -1,6 +1,7 @@
-/** Works for some milliseconds, sleeps for many: a JVM of which a host can have twenty. */
+/** Works and allocates for some milliseconds, sleeps for many: a JVM of which a host can have twenty. */
 public class Worker {
     static volatile long sink;
+    static volatile byte[] latest;
 
     static int hash(byte[] data) {
         int h = 7;
@@ -12,11 +13,17 @@ public class Worker {
         return n == 0 ? hash(data) : descend(n - 1, data) + 1;
     }
 
+    /** Half a MiB: as much as lies between two allocations that are sampled, by default. */
+    static void allocate() {
+        for (int i = 0; i < 512; i++) latest = new byte[1024];
+    }
+
     public static void main(String[] args) throws InterruptedException {
         byte[] data = new byte[10_000];
         while (true) {
             long until = System.nanoTime() + 2_000_000;
             while (System.nanoTime() < until) sink += descend(30, data);
+            allocate();
             Thread.sleep(100);
         }
     }

@@ -8,15 +8,16 @@ use super::Pipeline;
 use super::allocation::{AllocationCounts, AllocationProfiler};
 use super::labels::TargetCounts;
 use super::windows::ClockCounts;
+use crate::event_type::SamplesByEvent;
 use crate::process::process_table::ProcessTableCounts;
 use crate::sampler::SamplerCounts;
 use crate::symbolize::{CacheUsage, Outcome, SymbolCounts};
 
 /// Returns the number of samples that the kernel program took and that will be in no batch.
 /// `dropped` is that of samples dropped by rules after their arrival.
-pub(super) fn lost(sampler: &SamplerCounts, dropped: u64) -> u64 {
-    sampler.get(Counter::RingBufferFull)
-        + sampler.get(Counter::UnwinderUnavailable)
+pub(super) fn lost(sampler: &SamplerCounts, dropped: SamplesByEvent) -> SamplesByEvent {
+    sampler.by_event(Counter::RingBufferFull)
+        + sampler.by_event(Counter::UnwinderUnavailable)
         + sampler.shed
         + sampler.malformed
         + dropped
@@ -39,7 +40,7 @@ pub struct Counts {
     pub unlabelled_stacks: u64,
     /// Samples that arrived, by the outcome of their stack; also those that rules dropped
     /// afterwards.
-    pub outcomes: BTreeMap<Outcome, u64>,
+    pub outcomes: BTreeMap<Outcome, SamplesByEvent>,
     /// (nanoseconds, runs) of the kernel programs, where the kernel measures them.
     pub kernel_run_time: Option<(u64, u64)>,
     /// (nanoseconds, runs) of the uprobes of allocation, where the kernel measures them.
@@ -98,21 +99,26 @@ impl Pipeline {
 impl Counts {
     /// Returns the number of samples that arrived.
     pub fn samples(&self) -> u64 {
-        self.outcomes.values().sum()
+        self.outcomes.values().copied().sum::<SamplesByEvent>().total()
     }
 
     pub fn whole(&self) -> u64 {
-        self.outcomes.get(&Outcome::Whole).copied().unwrap_or(0)
+        self.outcomes.get(&Outcome::Whole).map_or(0, |samples| samples.total())
+    }
+
+    /// Samples that the kernel program took.
+    pub fn taken(&self) -> SamplesByEvent {
+        self.sampler.by_event(Counter::Taken)
     }
 
     /// Returns the number of samples that relabelling dropped, here or in the kernel.
     pub fn dropped(&self) -> u64 {
-        self.targets.dropped + self.sampler.get(Counter::Dropped)
+        self.targets.dropped.total() + self.sampler.get(Counter::Dropped)
     }
 
     /// Returns the number of samples that the kernel program took and that will be in no batch;
     /// each is counted by its reason in [`Self::losses`].
-    pub fn lost_before_delivery(&self) -> u64 {
+    pub fn lost_before_delivery(&self) -> SamplesByEvent {
         lost(&self.sampler, self.targets.dropped)
     }
 
@@ -131,8 +137,8 @@ impl Counts {
             ("unwinder_unavailable".to_owned(), sampler.get(Counter::UnwinderUnavailable)),
             ("kernel_stack_unreadable".to_owned(), sampler.get(Counter::KernelStackUnreadable)),
             ("filter_full".to_owned(), sampler.get(Counter::FilterFull)),
-            ("shed".to_owned(), sampler.shed),
-            ("malformed_records".to_owned(), sampler.malformed),
+            ("shed".to_owned(), sampler.shed.total()),
+            ("malformed_records".to_owned(), sampler.malformed.total()),
             ("process_events_lost".to_owned(), sampler.records_lost),
             ("malformed_process_events".to_owned(), sampler.malformed_records),
             ("late_events".to_owned(), sampler.late),
@@ -152,9 +158,9 @@ impl Counts {
         ]);
         losses.extend(self.allocation_losses());
         losses.extend(self.symbols.perf_maps.losses());
-        for (outcome, count) in &self.outcomes {
+        for (outcome, samples) in &self.outcomes {
             if let Outcome::Truncated(reason) = outcome {
-                losses.insert(format!("truncated: {reason}"), *count);
+                losses.insert(format!("truncated: {reason}"), samples.total());
             }
         }
         let by_reason = [
@@ -196,6 +202,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::event_type::EventType;
     use crate::export::delivery::Losses;
 
     const DOCUMENT: &str = include_str!("../../../docs/losses.md");
@@ -225,10 +232,11 @@ mod tests {
         counts.allocation.unseen_jvms.insert("REASON", 1);
         counts.allocation.failed_censuses.insert("REASON", 1);
         let mut counted: BTreeSet<String> = counts.all_losses().into_keys().collect();
-        counted.extend(Losses::default().iter().map(|(name, _)| name.to_owned()));
+        counted.extend(Losses::<u64>::default().iter().map(|(name, _)| name.to_owned()));
         assert_eq!(documented(), counted);
         // What is cut off has a table of its own.
-        counts.outcomes = BTreeMap::from([(Outcome::Truncated("stack unreadable"), 2)]);
+        let two = SamplesByEvent::of(EventType::Cpu, 1) + SamplesByEvent::of(EventType::Allocation, 1);
+        counts.outcomes = BTreeMap::from([(Outcome::Truncated("stack unreadable"), two)]);
         assert_eq!(counts.losses()["truncated: stack unreadable"], 2);
         assert!(DOCUMENT.contains("\n| stack unreadable |"));
     }

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 use jvmprof_common::abi::Counter;
 
 use crate::clock::monotonic_ns;
-use crate::event_type::EventType;
+use crate::event_type::{EventType, SamplesByEvent};
 use crate::own_process::thread_priority;
 use crate::process::procfs;
 use crate::process::{Process, ProcessKey, ProcessTable};
@@ -69,7 +69,7 @@ struct State {
     windows: Windows<Owner>,
     periods: SamplingPeriods,
     targets: Targets,
-    outcomes: BTreeMap<Outcome, u64>,
+    outcomes: BTreeMap<Outcome, SamplesByEvent>,
     first_sample: Option<Instant>,
     /// Time when a process was sampled for the first time.
     newest: Instant,
@@ -324,9 +324,9 @@ impl Pipeline {
 
     /// Returns the number of samples that the kernel program took, and how many of them will be in
     /// no batch: a part of [`Self::counts`] that costs little.
-    pub fn taken_and_lost(&self) -> (u64, u64) {
+    pub fn taken_and_lost(&self) -> (SamplesByEvent, SamplesByEvent) {
         let sampler = self.sampler.counts();
-        (sampler.get(Counter::Taken), lost(&sampler, self.state.targets.counts().dropped))
+        (sampler.by_event(Counter::Taken), lost(&sampler, self.state.targets.counts().dropped))
     }
 
     /// Returns whether the kernel's rings are being emptied.
@@ -335,7 +335,7 @@ impl Pipeline {
     }
 
     pub fn samples(&self) -> u64 {
-        self.state.outcomes.values().sum()
+        self.state.outcomes.values().copied().sum::<SamplesByEvent>().total()
     }
 
     /// Returns the time when the first sample had its names.
@@ -433,6 +433,7 @@ impl State {
         deadline: Deadline,
     ) -> Option<(ProcessKey, StackSample)> {
         let header = &sample.header;
+        let event = sample.event.event_type();
         let now = monotonic_ns();
         let mut cached = None;
         let process =
@@ -441,8 +442,8 @@ impl State {
                 cached.is_none().then(|| sample.addresses())
             });
         let is_new = !self.targets.contains(process.key);
-        if self.targets.drops_unseen(process, header.start_ns) {
-            *self.outcomes.entry(Outcome::Unwanted).or_default() += 1;
+        if self.targets.drops_unseen(process, header.start_ns, event) {
+            *self.outcomes.entry(Outcome::Unwanted).or_default() += SamplesByEvent::of(event, 1);
             return None;
         }
         if is_new {
@@ -453,10 +454,10 @@ impl State {
             return Some((process.key, sample));
         };
         let SymbolizedStack { stack, outcome } = completed.name();
-        *self.outcomes.entry(outcome).or_default() += 1;
+        *self.outcomes.entry(outcome).or_default() += SamplesByEvent::of(event, 1);
         let owner = self.targets.owner(process.key, &sample);
         let jvm = self.symbolizer.jvm_labels(process.key);
-        let labels = self.targets.evaluate_rules(process, jvm, owner, header.start_ns);
+        let labels = self.targets.evaluate_rules(process, jvm, owner, header.start_ns, event);
         let period_ns = self.periods.period_at(header.cpu, header.time_ns);
         if let Some(allocation) = &mut self.allocation
             && jvm.is_some()
@@ -474,7 +475,7 @@ impl State {
                 (stack, allocation.options().interval, weight)
             }
         };
-        let window = self.windows.aggregator(sample.event.event_type(), period);
+        let window = self.windows.aggregator(event, period);
         match labels {
             LabelDecision::Dropped => return None,
             LabelDecision::Awaited => window.add_unlabelled(owner, stack, weight),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::event_type::EventType;
+use crate::event_type::{EventType, SamplesByEvent};
 use crate::types::{Avma, BuildId, FileOffset};
 
 /// What kind of code a frame ran; decides its colour in flame graphs and its mapping in pprof.
@@ -189,5 +189,10 @@ impl Batch {
     /// Number of sampled events in all series.
     pub fn samples(&self) -> u64 {
         self.series.iter().map(Series::events).sum()
+    }
+
+    /// The same, as samples of the batch's event.
+    pub fn samples_by_event(&self) -> SamplesByEvent {
+        SamplesByEvent::of(self.event, self.samples())
     }
 }

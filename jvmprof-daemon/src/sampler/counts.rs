@@ -2,13 +2,15 @@
 
 use jvmprof_common::abi::{Counter, Event, Stop};
 
+use crate::event_type::SamplesByEvent;
+
 /// Counters of the kernel programs and of the way from there to here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SamplerCounts {
     /// Those of each event, in the order of [`Event::ALL`].
     pub events: [EventCounts; Event::ALL.len()],
-    /// Ring buffer records that weren't samples of this version.
-    pub malformed: u64,
+    /// Ring buffer records that weren't samples of this version, by the event that they say.
+    pub malformed: SamplesByEvent,
     /// Process records that were dropped since their ring, or the queue after it, was full.
     pub records_lost: u64,
     /// Process records that could not be parsed.
@@ -16,7 +18,7 @@ pub struct SamplerCounts {
     /// Events that arrived after later ones had been delivered.
     pub late: u64,
     /// Samples that were dropped since the queue was full.
-    pub shed: u64,
+    pub shed: SamplesByEvent,
 }
 
 /// Counters of one event's kernel programs.
@@ -38,6 +40,11 @@ impl SamplerCounts {
     /// Returns a counter of all events.
     pub fn get(&self, counter: Counter) -> u64 {
         self.events.iter().map(|counts| counts.get(counter)).sum()
+    }
+
+    /// Returns a counter of each event.
+    pub fn by_event(&self, counter: Counter) -> SamplesByEvent {
+        SamplesByEvent::from_fn(|event| self.of_event(event.kernel_event()).get(counter))
     }
 
     /// Returns the counters of one event.

@@ -22,6 +22,7 @@ use super::options::{SampleClock, SamplerOptions};
 use super::rings::epoll::RingEpoll;
 use super::sampling_period::FrequencyChange;
 use crate::clock::monotonic_ns;
+use crate::event_type::AtomicSamplesByEvent;
 use crate::own_process::thread_priority;
 
 /// Most memory of queued events, in bytes.
@@ -64,7 +65,7 @@ struct ReaderState {
     dropped: AtomicU64,
     is_dropping: AtomicBool,
     limits: QueueLimits,
-    shed: AtomicU64,
+    shed: AtomicSamplesByEvent,
     /// Time of the last read of the rings, in ns of `CLOCK_MONOTONIC`.
     polled_ns: AtomicU64,
     stop: AtomicBool,
@@ -93,7 +94,7 @@ impl BackgroundSampler {
             dropped: AtomicU64::new(0),
             is_dropping: AtomicBool::new(false),
             limits,
-            shed: AtomicU64::new(0),
+            shed: AtomicSamplesByEvent::default(),
             polled_ns: AtomicU64::new(monotonic_ns()),
             stop: AtomicBool::new(false),
             urgent: Notify::new(),
@@ -158,8 +159,8 @@ impl BackgroundSampler {
     /// Drops the queued events, and counts their samples as shed.
     pub fn shed_queued(&mut self) {
         while let Some(event) = self.take() {
-            if matches!(event.kind, KernelEventKind::Sample(_)) {
-                self.shared.shed.fetch_add(1, Ordering::Relaxed);
+            if let KernelEventKind::Sample(sample) = &event.kind {
+                self.shared.shed.add(sample.event.event_type(), 1);
             }
         }
     }
@@ -168,7 +169,7 @@ impl BackgroundSampler {
     pub fn counts(&self) -> SamplerCounts {
         let counts = self.shared.sampler().counts();
         SamplerCounts {
-            shed: self.shared.shed.load(Ordering::Relaxed),
+            shed: self.shared.shed.load(),
             records_lost: counts.records_lost + self.shared.dropped.load(Ordering::Relaxed),
             ..counts
         }
@@ -269,9 +270,9 @@ impl ReaderState {
 
     fn queue(&self, event: KernelEvent, batch: &mut Vec<KernelEvent>) {
         let bytes = bytes(&event);
-        if matches!(event.kind, KernelEventKind::Sample(_)) {
+        if let KernelEventKind::Sample(sample) = &event.kind {
             if self.queued_bytes.load(Ordering::Relaxed) + bytes > self.limits.samples {
-                self.shed.fetch_add(1, Ordering::Relaxed);
+                self.shed.add(sample.event.event_type(), 1);
                 return;
             }
             self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);

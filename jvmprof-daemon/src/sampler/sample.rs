@@ -51,7 +51,9 @@ impl RingRecord {
     /// Returns the errors of [`StackSample::parse`].
     pub(super) fn parse(record: &[u8]) -> Result<Self, MalformedSample> {
         if record.first_chunk::<8>().is_some_and(|magic| u64::from_le_bytes(*magic) == TLAB_MAGIC) {
-            return parse_tlab(record).map(Self::Tlab).ok_or(MalformedSample);
+            return parse_tlab(record)
+                .map(Self::Tlab)
+                .ok_or(MalformedSample { event: EventType::Allocation });
         }
         StackSample::parse(record).map(Self::Sample)
     }
@@ -74,7 +76,10 @@ fn parse_tlab(record: &[u8]) -> Option<TlabRecord> {
 
 /// Error of a ring buffer record that isn't a sample of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MalformedSample;
+pub struct MalformedSample {
+    /// What its flags say, as far as they are there: else CPU time.
+    pub event: EventType,
+}
 
 const HEADER_BYTES: usize = size_of::<SampleHeader>();
 
@@ -84,18 +89,21 @@ impl StackSample {
     /// # Errors
     /// Returns an error if the record is too short, of another version, or its lengths don't fit.
     pub fn parse(record: &[u8]) -> Result<Self, MalformedSample> {
-        let (head, rest) = record.split_at_checked(HEADER_BYTES).ok_or(MalformedSample)?;
-        let mut header = parse_header(head).ok_or(MalformedSample)?;
-        let stop = Stop::from_u8(header.stop).ok_or(MalformedSample)?;
+        let of_cpu = MalformedSample { event: EventType::Cpu };
+        let (head, rest) = record.split_at_checked(HEADER_BYTES).ok_or(of_cpu)?;
+        let mut header = parse_header(head).ok_or(of_cpu)?;
+        let is_allocation = header.flags & FLAG_ALLOCATION != 0;
+        let malformed = if is_allocation { MalformedSample { event: EventType::Allocation } } else { of_cpu };
+        let stop = Stop::from_u8(header.stop).ok_or(malformed)?;
         let words = usize::from(header.head_words)
             + usize::from(header.user_words)
             + usize::from(header.tail_words)
             + usize::from(header.far_words);
         if header.magic != SAMPLE_MAGIC || words > SAMPLE_WORDS || rest.len() < words * 8 {
-            return Err(MalformedSample);
+            return Err(malformed);
         }
         let mut words = rest[..words * 8].as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
-        let event = if header.flags & FLAG_ALLOCATION == 0 {
+        let event = if !is_allocation {
             SampledEvent::Cpu
         } else if usize::from(header.head_words) == ALLOCATION_WORDS {
             header.head_words = 0;
@@ -108,7 +116,7 @@ impl StackSample {
                 interval: next(),
             }))
         } else {
-            return Err(MalformedSample);
+            return Err(malformed);
         };
         Ok(Self { event, header, stop, words: words.collect() })
     }
@@ -314,10 +322,13 @@ mod tests {
     fn a_record_cut_short_or_of_another_version_is_refused() {
         let whole = record(1, 1, 1, &[1, 2, 3]);
         for length in 0..whole.len() {
-            assert_eq!(StackSample::parse(&whole[..length]), Err(MalformedSample), "{length} bytes");
+            let refused = StackSample::parse(&whole[..length]);
+            assert_eq!(refused, Err(MalformedSample { event: EventType::Cpu }), "{length} bytes");
         }
         let mut other = whole;
         other[7] = 0;
-        assert_eq!(StackSample::parse(&other), Err(MalformedSample));
+        assert_eq!(StackSample::parse(&other), Err(MalformedSample { event: EventType::Cpu }));
+        other[std::mem::offset_of!(SampleHeader, flags)] |= FLAG_ALLOCATION;
+        assert_eq!(StackSample::parse(&other), Err(MalformedSample { event: EventType::Allocation }));
     }
 }

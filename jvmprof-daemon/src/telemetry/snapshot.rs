@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::event_type::SamplesByEvent;
 use crate::export::delivery::DeliveryCounts;
 use crate::export::parca::debuginfo_upload::UploadCounts;
 use crate::native::debuginfod::DebuginfodCounts;
@@ -22,7 +23,7 @@ pub struct MetricsSnapshot {
     pub symbols: SymbolCounts,
     pub caches: Vec<CacheUsage>,
     /// Samples with names, by the outcome of their stack.
-    pub outcomes: BTreeMap<Outcome, u64>,
+    pub outcomes: BTreeMap<Outcome, SamplesByEvent>,
     /// Samples that wait for unwind rows now.
     pub waiting: u64,
     /// (nanoseconds, runs) of the kernel programs, where the kernel measures them.
@@ -59,7 +60,7 @@ pub struct TargetCounts {
     pub without_container_metadata: u64,
     /// Samples that arrived and that rules dropped. Those that the kernel didn't take any more
     /// aren't among them.
-    pub dropped: u64,
+    pub dropped: SamplesByEvent,
     /// How often the kernel could not be told of a dropped process, which was sampled on.
     pub kernel_drops_refused: u64,
     /// Samples whose thread is called `[other]`, since too many names of threads were there

@@ -10,7 +10,7 @@ use std::process::Child;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use crate::support::{Workload, compile, http_get, jvmprof, scratch, series, signal};
+use crate::support::{Workload, compile, compile_java, http_get, jdks, jvmprof, scratch, series, signal};
 use tempfile::TempDir;
 
 const BUSY: &str = r"
@@ -127,7 +127,7 @@ fn a_daemon_exposes_what_is_documented_and_its_numbers_add_up() {
     let taken = of("jvmprof_samples_taken_total");
     assert!(taken > 50.0, "{taken} samples");
     let gone = ["ring_buffer_full", "unwinder_unavailable"]
-        .map(|reason| metrics[&format!("jvmprof_samples_lost_total{{reason=\"{reason}\"}}")]);
+        .map(|reason| metrics[&format!("jvmprof_samples_lost_total{{reason=\"{reason}\",event=\"cpu\"}}")]);
     let emitted = of("jvmprof_samples_emitted_total");
     // Per-CPU counters are read one after the other while samples are taken.
     assert!((taken - emitted - gone.iter().sum::<f64>()).abs() <= 8.0, "{metrics:?}");
@@ -139,7 +139,8 @@ fn a_daemon_exposes_what_is_documented_and_its_numbers_add_up() {
     assert!((became - handed_over).abs() < 0.5, "the sink's books are closed: {metrics:?}");
     let store = daemon.dir.path().join("store");
     assert!(
-        metrics[&format!("jvmprof_samples_delivered_total{{sink=\"{}\"}}", store.display())] > 0.0,
+        metrics[&format!("jvmprof_samples_delivered_total{{sink=\"{}\",event=\"cpu\"}}", store.display())]
+            > 0.0,
         "{metrics:?}"
     );
     assert!(of("process_cpu_seconds_total") > 0.0 && of("process_resident_memory_bytes") > 1e6);
@@ -222,6 +223,79 @@ fn profiles_tell_both_frequencies(daemon: Daemon) {
 }
 
 /// Samples that the last window's line says were lost so.
+/// Allocates arrays without end.
+const ALLOCATING: &str = r"
+public class Allocating {
+    static volatile byte[] latest;
+    public static void main(String[] args) throws InterruptedException {
+        while (true) {
+            for (int i = 0; i < 1000; i++) latest = new byte[10_000];
+            Thread.sleep(20);
+        }
+    }
+}
+";
+
+#[test]
+fn each_event_has_an_account_of_its_own() {
+    use jvmprof_daemon::export::store::{Matcher, Store, TimeRange};
+    use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
+    let daemon = Daemon::start(&[], &["--alloc-enabled"], &[]);
+    let classes = compile_java(daemon.dir.path(), "Allocating", ALLOCATING);
+    let (_, home) = jdks().pop().unwrap();
+    let program = ["-Xmx64m", "-cp", classes.to_str().unwrap(), "Allocating"];
+    let jvm = Workload::start(&home.join("bin/java"), &program);
+    daemon.until_ready();
+    let of = |metrics: &BTreeMap<String, f64>, name: &str, event: &str| {
+        let event = format!("event=\"{event}\"");
+        let is_of = |series: &&String| series.split('{').next() == Some(name) && series.contains(&event);
+        metrics.keys().filter(is_of).map(|series| metrics[series]).sum::<f64>()
+    };
+    daemon.until("delivering allocations", |daemon| {
+        of(&daemon.metrics(), "jvmprof_samples_delivered_total", "allocation") > 50.0
+    });
+    let metrics = daemon.metrics();
+    for event in ["cpu", "allocation"] {
+        let of = |name: &str| of(&metrics, &format!("jvmprof_{name}"), event);
+        let (emitted, stacks) = (of("samples_emitted_total"), of("stacks_total"));
+        assert!(emitted <= of("samples_taken_total") + 8.0 && stacks <= emitted, "{event}: {metrics:?}");
+        let handed_over = of("samples_handed_over_total");
+        assert!(handed_over > 0.0 && handed_over <= stacks, "{event}: {metrics:?}");
+        let became = ["delivered_total", "undelivered_total", "spooled", "queued"];
+        let became: f64 = became.iter().map(|what| of(&format!("samples_{what}"))).sum();
+        assert!((became - handed_over).abs() < 0.5, "{event}: {metrics:?}");
+    }
+    drop(jvm);
+    let dir = Rc::clone(&daemon.dir);
+    let log = daemon.end();
+    let account = |event: &str, name: &str| -> u64 {
+        let event = format!("event=\"{event}\"");
+        let line = log.lines().rfind(|line| line.contains(": account ") && line.contains(&event));
+        let line = line.unwrap_or_else(|| panic!("no account of {event} in {log}"));
+        let value = line.split_whitespace().find_map(|word| word.strip_prefix(&format!("{name}=")));
+        value.unwrap_or_else(|| panic!("no {name} in {line}")).parse().unwrap()
+    };
+    let store = Store::open_for_reading(&dir.path().join("store")).unwrap();
+    let stored = |series: &str| store.profiles(TimeRange::ALL, &[Matcher::equal("__name__", series)]);
+    let allocations = stored("memory").into_iter().map(|profile| {
+        let pprof = decode(&store.read(&profile).unwrap(), DecodeLimits::default()).unwrap();
+        let comments = pprof.comment.iter().map(|index| &pprof.string_table[*index as usize]);
+        let events: Vec<_> = comments.filter_map(|text| text.strip_prefix("allocation events: ")).collect();
+        events[..].concat().parse::<u64>().expect("one comment tells the number of events")
+    });
+    let stored = [
+        ("cpu", stored("process_cpu").iter().map(|profile| profile.samples).sum::<u64>()),
+        ("allocation", allocations.sum()),
+    ];
+    for (event, stored) in stored {
+        let of = |name: &str| account(event, name);
+        assert_eq!(of("taken"), of("handed_over") + of("lost_before"), "{event}: {log}");
+        assert_eq!(of("handed_over"), of("delivered"), "{event}: {log}");
+        assert_eq!(stored, of("delivered"), "{event}: {log}");
+    }
+    assert!(!log.contains("nothing counts"), "{log}");
+}
+
 fn loss(log: &str, reason: &str) -> u64 {
     let window = log.lines().rfind(|line| line.contains("event_loop: window")).unwrap_or(log);
     let Some((_, number)) = window.split_once(&format!("\"{reason}\": ")) else { return 0 };
@@ -239,7 +313,7 @@ fn with_a_ring_that_is_too_small_and_no_cpu_to_read_it_all_that_is_missing_is_co
     let loads: Vec<_> = (0..2 * cpus)
         .map(|_| Workload::start(Path::new("/usr/bin/nice"), &["-n", "-15", busy.to_str().unwrap()]))
         .collect();
-    let full = "jvmprof_samples_lost_total{reason=\"ring_buffer_full\"}";
+    let full = "jvmprof_samples_lost_total{reason=\"ring_buffer_full\",event=\"cpu\"}";
     daemon.until("losing", |daemon| {
         let (_, text) = daemon.get("/metrics").unwrap_or_default();
         let lost = text.lines().find_map(|line| line.strip_prefix(full)?.trim().parse::<f64>().ok());
@@ -313,7 +387,7 @@ fn samples_without_room_to_wait_are_told_of_by_metrics_and_profiles() {
     let large = format!("LARGE={}", "x".repeat(100_000));
     let command = [&large, program.to_str().unwrap(), "late", "600000", "10", "1"];
     let load = Workload::start(Path::new("/usr/bin/env"), &command);
-    let truncated = "jvmprof_stacks_total{outcome=\"no room to wait\"}";
+    let truncated = "jvmprof_stacks_total{outcome=\"no room to wait\",event=\"cpu\"}";
     daemon.until("full", |daemon| daemon.metrics().get(truncated).is_some_and(|stacks| *stacks > 100.0));
     let metrics = daemon.metrics();
     assert!(sum(&metrics, "jvmprof_samples_waiting_full_total") >= 100.0, "{metrics:?}");

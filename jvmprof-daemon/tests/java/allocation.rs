@@ -113,8 +113,8 @@ fn the_class_can_be_a_label() {
     let (java, profile) = (home.join("bin/java"), dir.path().join("labels.pb.gz"));
     let path = |path: &Path| path.to_str().expect("a path in UTF-8").to_owned();
     let (java, output, classes) = (path(&java), path(&profile), path(&classes));
-    let options = ["-e", "alloc", "--alloc-class", "label", "-o", &output, "--", &java];
-    let summary = record_json(&[&options[..], &["-cp", &classes, "Boxing", "1", "20000"]].concat());
+    let options = ["-d", "6s", "-e", "alloc", "--alloc-class", "label", "-o", &output, "--", &java];
+    let summary = record_json(&[&options[..], &["-cp", &classes, "Boxing", "1", "-1"]].concat());
     assert!(row(&summary, "classes", "byte[]").is_some(), "{summary}");
     let pprof = |options: &[&str]| {
         let mut go = Command::new("go");
@@ -147,7 +147,8 @@ fn patched_bytes(pid: u32) -> usize {
     let mut memory = vec![0; (end - start) as usize];
     let file = fs::File::open(format!("/proc/{pid}/mem")).expect("we are root");
     std::os::unix::fs::FileExt::read_exact_at(&file, &mut memory, start).expect("code is readable");
-    let file = fs::read(words[5]).expect("libjvm is there");
+    let path = format!("/proc/{pid}/root{}", words[5]);
+    let file = fs::read(path).expect("libjvm is there");
     let code = &file[offset as usize..][..memory.len().min(file.len() - offset as usize)];
     memory.iter().zip(code).filter(|(memory, file)| memory != file).count()
 }
@@ -293,8 +294,11 @@ fn jvms_that_are_killed_leave_the_others_as_they_are() {
     let mut jvms: Vec<Workload> = (0..8).map(|at| start(&homes[at % homes.len()], &classes)).collect();
     let folded = dir.path().join("stacks.folded");
     let output = folded.to_str().expect("a path in UTF-8").to_owned();
+    let pids: Vec<String> = jvms.iter().map(|jvm| jvm.pid().to_string()).collect();
     let recorded = std::thread::spawn(move || {
-        record_json(&["-d", "12s", "-e", "alloc", "--alloc-max-events", "20", "-o", &output])
+        let mut args = vec!["-d", "12s", "-e", "alloc", "--alloc-max-events", "20", "-o", &output];
+        args.extend(pids.iter().flat_map(|pid| ["-p", pid]));
+        record_json(&args)
     });
     // Some are killed while all allocate without end.
     std::thread::sleep(Duration::from_secs(4));

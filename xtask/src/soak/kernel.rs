@@ -11,6 +11,9 @@ use anyhow::{Context as _, bail};
 use aya::maps::{Map, MapData, MapInfo, PerCpuArray};
 use jvmprof_common::abi::{Counter, CpuCounters, Event};
 
+use super::events::EVENTS;
+use super::ledger::SamplesByEvent;
+
 /// The name that the kernel programs give it.
 const MAP: &str = "COUNTERS";
 /// How long the daemon may take to load its programs.
@@ -34,14 +37,14 @@ impl KernelCounts {
         bail!("the daemon has loaded no kernel programs after {START:?}");
     }
 
-    /// Returns the number of samples of all events that were taken so far.
-    pub(super) fn taken(&self) -> anyhow::Result<u64> {
+    /// Returns the number of samples of each event that were taken so far.
+    pub(super) fn taken(&self) -> anyhow::Result<SamplesByEvent> {
         let of_cpus = self.0.get(&0, 0).context("reading the kernel program's counters")?;
         let of_event = |event: Event| {
             let index = event.first_counter() as usize + Counter::Taken as usize;
             of_cpus.iter().map(|counters| counters[index]).sum::<u64>()
         };
-        Ok(Event::ALL.into_iter().map(of_event).sum())
+        Ok(EVENTS.iter().map(|event| (event.name, of_event(event.kernel))).collect())
     }
 }
 

@@ -1,11 +1,14 @@
 //! `cargo xtask soak`: a busy host, a backend that is killed, a daemon that is killed and told to
 //! read its settings again, a disk that is full; in the end every sample that the kernel program
-//! took is in the backend once, or counted as lost.
+//! took is in the backend once, or counted as lost: of each event by itself.
 
 mod accounting;
+mod events;
 mod host;
 mod kernel;
+mod ledger;
 mod memory;
+mod stored;
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -20,10 +23,12 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use self::accounting::{Accounting, DaemonRun, LedgerEntry, SETTINGS_LABEL, StoredProfiles};
+use self::accounting::{Accounting, DaemonRun};
 use self::host::Host;
 use self::kernel::KernelCounts;
+use self::ledger::LedgerEntry;
 use self::memory::Memory;
+use self::stored::{SETTINGS_LABEL, StoredProfiles};
 use crate::{build, paths};
 
 /// From this length on the daemon's memory has to be flat: before, its caches fill.
@@ -118,8 +123,8 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<()> {
     if !stored.settings.contains(&labels_version(hangups)) {
         wrong.push("no sample has the last settings' label: the soak has not tested SIGHUP".to_owned());
     }
-    let spool_failed = runs.last().and_then(|run| run.recorded.total().losses.get("spool_failed").copied());
-    if spool_failed.unwrap_or(0) == 0 {
+    let spool_failed = runs.last().and_then(|run| run.recorded.total().losses.get("spool_failed").cloned());
+    if spool_failed.unwrap_or_default().total() == 0 {
         wrong.push("the full disk was never noticed: the soak has not tested it".to_owned());
     }
     if let Some((early, late)) = memory.quarters() {
@@ -242,7 +247,12 @@ impl Scene {
         let mut daemon = Command::new(&self.jvmprof);
         daemon.args(["daemon", "--remote-store-insecure", "--remote-store-address"]);
         daemon.arg(self.address.to_string()).args(["--push-interval", self.push_interval]);
-        daemon.arg("--spool-directory").arg(&self.disk.0).arg("--config").arg(self.settings());
+        daemon
+            .arg("--alloc-enabled")
+            .arg("--spool-directory")
+            .arg(&self.disk.0)
+            .arg("--config")
+            .arg(self.settings());
         let log = self.folder.join(format!("daemon-{}.log", self.runs.len() + 1));
         let process = Process::start(&mut daemon, &log)?;
         let counts =
@@ -283,7 +293,7 @@ impl Scene {
     /// Waits until the spool is empty, and ends everything in good order.
     fn end(mut self) -> anyhow::Result<(Vec<DaemonRun>, Memory)> {
         let began = Instant::now();
-        while LedgerEntry::read(&self.disk.0)?.run.spooled > 0 && began.elapsed() < DRAIN {
+        while LedgerEntry::read(&self.disk.0)?.run.spooled.total() > 0 && began.elapsed() < DRAIN {
             self.wait(Instant::now() + TICK)?;
         }
         self.end_daemon(Signal::SIGTERM)?;

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use jvmprof_common::abi::Counter;
 use tokio::time::sleep;
 
 use super::cpu_budget::CpuBudget;
@@ -20,6 +19,7 @@ use crate::app::debuginfod_client;
 use crate::app::pipeline_options::{daemon_memory, node_name, options};
 use crate::app::shutdown_signals::ShutdownSignals;
 use crate::config::Setting;
+use crate::event_type::SamplesByEvent;
 use crate::export::delivery::{Delivery, DeliveryCounts, SampleTotals};
 use crate::native::debuginfod::Debuginfod;
 use crate::own_process::{SelfUsage, allocator};
@@ -81,7 +81,7 @@ pub(super) async fn profile(
         replaced: BTreeMap::new(),
         reloaded: None,
         windows: 0,
-        handed_over: 0,
+        handed_over: SamplesByEvent::NONE,
     };
     let signal = daemon.run_until_signal(&mut shutdown, &mut reloads).await;
     daemon.end(signal).await;
@@ -111,7 +111,7 @@ struct DaemonLoop {
     /// Windows that have ended.
     windows: u64,
     /// Samples in all batches so far.
-    handed_over: u64,
+    handed_over: SamplesByEvent,
 }
 
 impl DaemonLoop {
@@ -255,11 +255,11 @@ impl DaemonLoop {
     fn deliver(&mut self, batches: impl IntoIterator<Item = Batch>) {
         for batch in batches {
             log_window(&mut self.pipeline, &batch);
-            self.handed_over += batch.samples();
+            self.handed_over += batch.samples_by_event();
             self.delivery.enqueue(batch);
         }
         for late in self.pipeline.take_labelled() {
-            self.handed_over += late.samples();
+            self.handed_over += late.samples_by_event();
             self.delivery.enqueue(late);
         }
         for (sink, counts) in self.delivery.counts() {
@@ -308,21 +308,20 @@ impl DaemonLoop {
             sinks::log(sink, counts, "sink closed");
         }
         let counts = self.pipeline.counts();
-        let sum = |of: fn(&DeliveryCounts) -> u64| sinks.values().map(of).sum::<u64>();
-        let (taken, lost_before) = (counts.sampler.get(Counter::Taken), counts.lost_before_delivery());
-        let accounted = self.handed_over + lost_before;
-        if taken != accounted {
-            tracing::error!(
-                taken,
-                handed_over = self.handed_over,
-                lost_before,
-                "samples are missing that nothing counts: report it"
-            );
-        }
+        let so_far = SampleTotals {
+            taken: counts.taken(),
+            lost_before: counts.lost_before_delivery(),
+            handed_over: self.handed_over,
+        };
+        sinks::log_account(so_far, &sinks);
+        let SampleTotals { taken, lost_before, handed_over } = so_far;
+        let sum = |of: fn(&DeliveryCounts) -> SamplesByEvent| {
+            sinks.values().map(of).sum::<SamplesByEvent>().total()
+        };
         tracing::info!(
-            taken,
-            lost_before,
-            handed_over = self.handed_over,
+            taken = taken.total(),
+            lost_before = lost_before.total(),
+            handed_over = handed_over.total(),
             samples = counts.samples(),
             delivered = sum(|counts| counts.delivered),
             lost = sum(|counts| counts.losses.total() - counts.losses.possibly_lost),
@@ -337,6 +336,7 @@ fn log_window(pipeline: &mut Pipeline, batch: &Batch) {
     let counts = pipeline.counts();
     let usage = SelfUsage::now();
     tracing::info!(
+        event = batch.event.as_str(),
         samples = batch.samples(),
         series = batch.series.len(),
         samples_total = counts.samples(),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::app::args::{CompressionArg, DaemonArgs, DeliveryArg, DeliveryArgs, RemoteStoreArgs};
 use crate::app::errors::UsageError;
 use crate::app::pipeline_options::daemon_memory;
+use crate::event_type::{EventType, SamplesByEvent};
 use crate::export::delivery::{Delivery, DeliveryCounts, DeliveryOptions, SampleTotals, SpoolPlan};
 use crate::export::parca::{ParcaClient, ParcaConfigError, ParcaOptions, SettingsFile, Token};
 use crate::export::store::{Store, StoreOptions};
@@ -139,30 +140,79 @@ pub(super) fn since_start(
     all
 }
 
-/// Logs the counts of a sink so far.
+/// Logs the counts of a sink so far, of each event that it was handed.
 pub(super) fn log(sink: &str, counts: &DeliveryCounts, message: &'static str) {
-    let losses: Vec<_> = counts.losses.iter().filter(|(_, samples)| *samples > 0).collect();
-    tracing::info!(
-        sink,
-        found = counts.found,
-        handed_over = counts.handed_over,
-        delivered = counts.delivered,
-        delivered_late = counts.delivered_late,
-        ?losses,
-        spooled = counts.spooled,
-        left_behind = counts.orphaned,
-        waiting = counts.waiting,
-        "{message}"
-    );
+    for event in events_of(counts.found + counts.handed_over) {
+        let counts = counts.of_event(event);
+        let losses: Vec<_> = counts.losses.iter().filter(|(_, samples)| *samples > 0).collect();
+        tracing::info!(
+            sink,
+            event = event.as_str(),
+            found = counts.found,
+            handed_over = counts.handed_over,
+            delivered = counts.delivered,
+            delivered_late = counts.delivered_late,
+            ?losses,
+            spooled = counts.spooled,
+            left_behind = counts.orphaned,
+            waiting = counts.waiting,
+            "{message}"
+        );
+    }
+}
+
+/// CPU time, and those other events of which there are samples.
+fn events_of(samples: SamplesByEvent) -> impl Iterator<Item = EventType> {
+    let has_some = |(event, samples): &(EventType, u64)| *event == EventType::Cpu || *samples > 0;
+    samples.iter().filter(has_some).map(|(event, _)| event)
+}
+
+/// Logs the account of a daemon that ends, of each event by itself, and what is missing in it.
+pub(super) fn log_account(so_far: SampleTotals, sinks: &BTreeMap<String, DeliveryCounts>) {
+    let sum = |of: fn(&DeliveryCounts) -> SamplesByEvent| sinks.values().map(of).sum::<SamplesByEvent>();
+    let delivered = sum(|counts| counts.delivered);
+    let possibly_lost = sum(|counts| counts.losses.possibly_lost);
+    let lost = sum(|counts| counts.losses.total()) - possibly_lost;
+    let spooled = sum(|counts| counts.spooled + counts.orphaned);
+    for event in events_of(so_far.taken + delivered + possibly_lost + lost + spooled) {
+        let [taken, lost_before, handed_over] =
+            [so_far.taken, so_far.lost_before, so_far.handed_over].map(|samples| samples.get(event));
+        let name = event.as_str();
+        if taken != handed_over + lost_before {
+            tracing::error!(
+                event = name,
+                taken,
+                handed_over,
+                lost_before,
+                "samples are missing that nothing counts: report it"
+            );
+        }
+        tracing::info!(
+            event = name,
+            taken,
+            lost_before,
+            handed_over,
+            delivered = delivered.get(event),
+            lost = lost.get(event),
+            possibly_lost = possibly_lost.get(event),
+            spooled = spooled.get(event),
+            "account"
+        );
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn cpu(samples: u64) -> SamplesByEvent {
+        SamplesByEvent::of(EventType::Cpu, samples)
+    }
+
     #[test]
     fn counts_of_a_sink_go_on_when_it_is_opened_anew() {
         let counts = |found, delivered, spooled| {
+            let [found, delivered, spooled] = [found, delivered, spooled].map(cpu);
             let handed_over = delivered + spooled - found;
             DeliveryCounts { found, handed_over, delivered, spooled, ..DeliveryCounts::default() }
         };
@@ -176,12 +226,24 @@ mod tests {
 
     #[test]
     fn what_a_replaced_spool_keeps_stays_in_the_books() {
-        let counts = DeliveryCounts { handed_over: 7, delivered: 5, spooled: 2, ..DeliveryCounts::default() };
+        let allocated = SamplesByEvent::of(EventType::Allocation, 4);
+        let counts = DeliveryCounts {
+            handed_over: cpu(7) + allocated,
+            delivered: cpu(5),
+            spooled: cpu(2) + allocated,
+            ..DeliveryCounts::default()
+        };
         let left = BTreeMap::from([("a".to_owned(), counts.with_orphaned_spool())]);
         // Another one, in which there was something already.
-        let found = DeliveryCounts { found: 9, handed_over: 1, spooled: 10, ..DeliveryCounts::default() };
+        let found = DeliveryCounts {
+            found: cpu(9),
+            handed_over: cpu(1),
+            spooled: cpu(10),
+            ..DeliveryCounts::default()
+        };
         let now = since_start(&left, vec![("a".to_owned(), found)]);
-        assert_eq!((now["a"].found, now["a"].spooled, now["a"].orphaned), (9, 10, 2));
+        let now_a = (now["a"].found, now["a"].spooled, now["a"].orphaned);
+        assert_eq!(now_a, (cpu(9), cpu(10), cpu(2) + allocated));
         assert_eq!(now["a"].unaccounted(), 0);
     }
 

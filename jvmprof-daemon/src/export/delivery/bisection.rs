@@ -5,6 +5,7 @@ use std::pin::Pin;
 
 use tonic::Code;
 
+use crate::event_type::SamplesByEvent;
 use crate::export::parca::{ParcaClient, PushOutcome, PushRequest};
 
 /// Requests that may be refused one after the other, none being taken, before the rest is believed
@@ -24,17 +25,17 @@ pub(super) struct FailurePolicy {
     pub(super) divide: bool,
 }
 
-/// The result of sending a request, in samples and requests.
+/// The result of sending a request, in samples of its event and requests.
 #[derive(Debug, Default)]
 pub(super) struct SendReport {
-    pub(super) delivered: u64,
-    pub(super) refused: u64,
+    pub(super) delivered: SamplesByEvent,
+    pub(super) refused: SamplesByEvent,
     /// Sent, and nobody knows; not to be sent again.
-    pub(super) possibly_lost: u64,
+    pub(super) possibly_lost: SamplesByEvent,
     /// To be sent again: when the server is back, or behind others.
     pub(super) to_retry: Vec<PushRequest>,
     /// The part of `to_retry` that may be stored already, in samples.
-    pub(super) possibly_twice: u64,
+    pub(super) possibly_twice: SamplesByEvent,
     /// The reason why something is to be sent again, or possibly lost.
     pub(super) problem: Option<String>,
     pub(super) requests: u64,
@@ -72,12 +73,12 @@ pub(super) async fn deliver(
         let problem = match outcome {
             PushOutcome::Stored => {
                 (refusals, failures) = (0, 0);
-                report.delivered += part.samples;
+                report.delivered += part.samples_by_event();
                 continue;
             }
             PushOutcome::Refused { divisible, .. } => {
                 refusals += 1;
-                let samples = part.samples;
+                let samples = part.samples_by_event();
                 let divided = divisible && refusals < MAX_REFUSALS;
                 match if divided { part.halves() } else { None } {
                     Some(halves) => {
@@ -90,12 +91,12 @@ pub(super) async fn deliver(
             }
             PushOutcome::PossiblyLost { code, message } if !policy.send_again => {
                 report.problem = Some(format!("{code:?}: {message}"));
-                report.possibly_lost += part.samples;
+                report.possibly_lost += part.samples_by_event();
                 is_over = true;
                 continue;
             }
             PushOutcome::PossiblyLost { code, message } => {
-                report.possibly_twice += part.samples;
+                report.possibly_twice += part.samples_by_event();
                 format!("{code:?}: {message}")
             }
             PushOutcome::NotStored { message } => message,
@@ -115,7 +116,7 @@ pub(super) async fn deliver(
 
 impl SendReport {
     /// Samples that are to be sent again.
-    pub(super) fn retry_samples(&self) -> u64 {
-        self.to_retry.iter().map(|request| request.samples).sum()
+    pub(super) fn retry_samples(&self) -> SamplesByEvent {
+        self.to_retry.iter().map(PushRequest::samples_by_event).sum()
     }
 }

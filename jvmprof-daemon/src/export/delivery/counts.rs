@@ -1,34 +1,39 @@
 //! Counts of the samples that were handed to a sink, by their fate.
 
+use std::ops::Add;
+
 use serde::{Deserialize, Serialize};
+
+use crate::event_type::{EventType, SamplesByEvent};
 
 /// Numbers of samples, unless said otherwise, of one sink.
 ///
-/// At any time `found + handed_over` is `delivered` + all losses + `spooled` + `orphaned` +
-/// `waiting`: see [`Self::unaccounted`].
+/// At any time and for each event by itself, `found + handed_over` is `delivered` + all losses +
+/// `spooled` + `orphaned` + `waiting`: see [`Self::unaccounted`]. `N`: of each event, or the numbers
+/// of one event or of all together, which [`Self::of_event`] and [`Self::of_all_events`] give.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct DeliveryCounts {
+#[serde(default, bound(deserialize = "N: Deserialize<'de> + Default"))]
+pub struct DeliveryCounts<N = SamplesByEvent> {
     /// In the spool when it was opened.
-    pub found: u64,
-    pub handed_over: u64,
+    pub found: N,
+    pub handed_over: N,
     /// The sink has said that it has them.
-    pub delivered: u64,
+    pub delivered: N,
     /// The part of them that came out of the spool.
-    pub delivered_late: u64,
-    pub losses: Losses,
+    pub delivered_late: N,
+    pub losses: Losses<N>,
     /// In the spool now.
-    pub spooled: u64,
+    pub spooled: N,
     /// In the folder of a spool that settings have replaced by another one: nobody sends them as
     /// long as it is so.
     #[serde(skip)]
-    pub orphaned: u64,
+    pub orphaned: N,
     /// In memory now, on the way to the sink.
-    pub waiting: u64,
+    pub waiting: N,
     /// The part of them in a request without an answer yet.
-    pub in_flight: u64,
+    pub in_flight: N,
     /// Sent again although nobody knows whether the first one was stored.
-    pub possibly_twice: u64,
+    pub possibly_twice: N,
     /// Bytes that the spool takes on disk now.
     pub spool_bytes: u64,
     /// Requests, answered or not.
@@ -43,35 +48,35 @@ pub struct DeliveryCounts {
 
 /// Samples that are lost, by the reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Losses {
+#[serde(default, bound(deserialize = "N: Deserialize<'de> + Default"))]
+pub struct Losses<N = SamplesByEvent> {
     /// The server doesn't want them, and never will.
-    pub refused: u64,
+    pub refused: N,
     /// They were sent, and nobody knows whether they were stored.
-    pub possibly_lost: u64,
+    pub possibly_lost: N,
     /// More waited in memory than there is room for.
-    pub queue_full: u64,
+    pub queue_full: N,
     /// There is no spool, and nobody took them before the daemon ended.
-    pub undelivered: u64,
+    pub undelivered: N,
     /// Newer ones needed their room in the spool.
-    pub spool_full: u64,
+    pub spool_full: N,
     /// They waited too long in the spool.
-    pub spool_expired: u64,
+    pub spool_expired: N,
     /// They could not be written to the spool: the disk is full or broken.
-    pub spool_failed: u64,
+    pub spool_failed: N,
     /// The bytes read from the spool are not those that were written.
-    pub spool_damaged: u64,
+    pub spool_damaged: N,
     /// They could not be encoded, or decoded when they came out of the spool.
-    pub unencodable: u64,
+    pub unencodable: N,
     /// The local store could not be written to.
-    pub store_failed: u64,
+    pub store_failed: N,
     /// They were in the memory of a daemon that was killed, as far as it had noted them down.
-    pub killed: u64,
+    pub killed: N,
 }
 
-impl Losses {
+impl<N: Copy> Losses<N> {
     /// Each reason's name, as metrics and logs have it, and its samples.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, N)> + use<N> {
         [
             ("refused", self.refused),
             ("possibly_lost", self.possibly_lost),
@@ -88,8 +93,26 @@ impl Losses {
         .into_iter()
     }
 
-    pub fn total(&self) -> u64 {
-        self.iter().map(|(_, samples)| samples).sum()
+    fn map<M>(&self, of: impl Fn(N) -> M) -> Losses<M> {
+        Losses {
+            refused: of(self.refused),
+            possibly_lost: of(self.possibly_lost),
+            queue_full: of(self.queue_full),
+            undelivered: of(self.undelivered),
+            spool_full: of(self.spool_full),
+            spool_expired: of(self.spool_expired),
+            spool_failed: of(self.spool_failed),
+            spool_damaged: of(self.spool_damaged),
+            unencodable: of(self.unencodable),
+            store_failed: of(self.store_failed),
+            killed: of(self.killed),
+        }
+    }
+}
+
+impl<N: Copy + Add<Output = N> + Default> Losses<N> {
+    pub fn total(&self) -> N {
+        self.iter().fold(N::default(), |sum, (_, samples)| sum + samples)
     }
 
     fn plus(&self, other: &Self) -> Self {
@@ -109,12 +132,49 @@ impl Losses {
     }
 }
 
-impl DeliveryCounts {
-    /// Returns the samples that are missing in the sums; anything but 0 is a bug.
-    pub fn unaccounted(&self) -> i128 {
+impl DeliveryCounts<u64> {
+    /// Returns how many samples the sums differ by; anything but 0 is a bug.
+    pub fn unaccounted(&self) -> u128 {
         let came = i128::from(self.found) + i128::from(self.handed_over);
         let went = [self.delivered, self.losses.total(), self.spooled, self.orphaned, self.waiting];
-        came - went.into_iter().map(i128::from).sum::<i128>()
+        (came - went.into_iter().map(i128::from).sum::<i128>()).unsigned_abs()
+    }
+}
+
+impl DeliveryCounts {
+    /// Returns how many samples the sums of each event differ by; anything but 0 is a bug.
+    pub fn unaccounted(&self) -> u128 {
+        EventType::ALL.into_iter().map(|event| self.of_event(event).unaccounted()).sum()
+    }
+
+    /// Returns the numbers of one event; those that aren't numbers of samples are the sink's.
+    pub fn of_event(&self, event: EventType) -> DeliveryCounts<u64> {
+        self.map(|samples| samples.get(event))
+    }
+
+    /// Returns the numbers of all events together.
+    pub fn of_all_events(&self) -> DeliveryCounts<u64> {
+        self.map(SamplesByEvent::total)
+    }
+
+    fn map<M>(&self, of: impl Fn(SamplesByEvent) -> M) -> DeliveryCounts<M> {
+        DeliveryCounts {
+            found: of(self.found),
+            handed_over: of(self.handed_over),
+            delivered: of(self.delivered),
+            delivered_late: of(self.delivered_late),
+            losses: self.losses.map(&of),
+            spooled: of(self.spooled),
+            orphaned: of(self.orphaned),
+            waiting: of(self.waiting),
+            in_flight: of(self.in_flight),
+            possibly_twice: of(self.possibly_twice),
+            spool_bytes: self.spool_bytes,
+            requests: self.requests,
+            sent_bytes: self.sent_bytes,
+            failed_requests: self.failed_requests,
+            divided_requests: self.divided_requests,
+        }
     }
 
     /// The counts of this sink and of the one that it has replaced: what it found in its spool is
@@ -128,14 +188,19 @@ impl DeliveryCounts {
     /// another one.
     #[must_use]
     pub fn with_orphaned_spool(&self) -> Self {
-        Self { orphaned: self.orphaned + self.spooled, spooled: 0, spool_bytes: 0, ..*self }
+        Self {
+            orphaned: self.orphaned + self.spooled,
+            spooled: SamplesByEvent::NONE,
+            spool_bytes: 0,
+            ..*self
+        }
     }
 
     /// The counts of this run, and those of the ones before it: what was found is part of what they
     /// had been handed.
     pub(super) fn with_earlier(&self, earlier: &Self) -> Self {
         Self {
-            found: 0,
+            found: SamplesByEvent::NONE,
             handed_over: earlier.handed_over + self.handed_over,
             delivered: earlier.delivered + self.delivered,
             delivered_late: earlier.delivered_late + self.delivered_late,

@@ -1,9 +1,13 @@
 //! A sink's counts on disk, so that the sums hold beyond the end of a daemon that was killed.
 //!
-//! The file holds two slots of 4 KiB, written in turn and each with a checksum: whenever the writer
+//! The file holds two slots of 8 KiB, written in turn and each with a checksum: whenever the writer
 //! dies, one is whole. It has its full length from the beginning, so that a full disk doesn't
 //! matter. It isn't synced: what was written outlives the process, and a power cut costs the last
 //! seconds.
+//!
+//! A slot is a checksum, a length, and an entry as JSON, with its version. Version 1 had slots of 4
+//! KiB and no counts by event: its numbers are read as samples of CPU time, which was all that was
+//! sampled by default.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
@@ -12,33 +16,40 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::counts::DeliveryCounts;
+use crate::event_type::SamplesByEvent;
 use crate::export::spool::{RecordId, SpoolError, SpoolRecovery};
 
 const NAME: &str = "ledger";
-const SLOT_BYTES: usize = 4096;
+/// The version of entries that are written; later ones aren't read.
+const VERSION: u32 = 2;
+const SLOT_BYTES: usize = 8192;
+/// Distance of slots in version 1: where an entry may begin.
+const OLD_SLOT_BYTES: usize = 4096;
 const FILE_MODE: u32 = 0o640;
 
 /// The counts of a sink at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LedgerEntry {
+    /// 0 in the first version, which didn't write it.
+    pub(super) version: u32,
     /// Grows with each entry.
     pub(super) sequence: u64,
     /// All runs before this one.
     pub earlier: DeliveryCounts,
     pub run: DeliveryCounts,
     /// Samples that the kernel program has taken since this daemon's start.
-    pub taken: u64,
+    pub taken: SamplesByEvent,
     /// The part of them that was lost before it could be handed over, and counted.
-    pub lost_before: u64,
+    pub lost_before: SamplesByEvent,
     /// The part of them that was handed over to sinks that settings have replaced by this one.
-    pub handed_over_before: u64,
+    pub handed_over_before: SamplesByEvent,
     /// The sink was closed in good order: nothing of it is in memory any more.
     pub is_closed: bool,
     /// Samples ever appended to the spool.
-    pub(super) appended: u64,
+    pub(super) appended: SamplesByEvent,
     /// The record of the spool that is being sent, and its samples.
-    pub(super) sending: Option<(RecordId, u64)>,
+    pub(super) sending: Option<(RecordId, SamplesByEvent)>,
 }
 
 /// The file.
@@ -47,6 +58,8 @@ pub(super) struct Ledger {
     path: PathBuf,
     file: File,
     sequence: u64,
+    /// Offset of the slot that isn't needed any more.
+    next: u64,
 }
 
 impl Ledger {
@@ -64,20 +77,26 @@ impl Ledger {
         let mut bytes = Vec::new();
         std::io::Read::read_to_end(&mut &file, &mut bytes).map_err(SpoolError::io("read", &path))?;
         let last = last_entry(&bytes);
+        if last.is_none() && bytes.iter().any(|byte| *byte != 0) {
+            tracing::error!(path = %path.display(), "the ledger holds no entry that this version can read: the sums begin anew");
+        }
         if bytes.len() < 2 * SLOT_BYTES {
             bytes.resize(2 * SLOT_BYTES, 0);
             file.write_all_at(&bytes, 0).map_err(SpoolError::io("write", &path))?;
         }
-        let sequence = last.map_or(0, |entry| entry.sequence);
-        Ok((Self { path, file, sequence }, last))
+        let sequence = last.map_or(0, |(_, entry)| entry.sequence);
+        // Both slots of version 1 lie in the first one.
+        let next = last.map_or(0, |(at, _)| if at < SLOT_BYTES { SLOT_BYTES as u64 } else { 0 });
+        Ok((Self { path, file, sequence, next }, last.map(|(_, entry)| entry)))
     }
 
     pub(super) fn write(&mut self, entry: &LedgerEntry) -> Result<(), SpoolError> {
         self.sequence += 1;
-        let slot = encode(&LedgerEntry { sequence: self.sequence, ..*entry })
+        let slot = encode(&LedgerEntry { version: VERSION, sequence: self.sequence, ..*entry })
             .map_err(|error| SpoolError::io("write", &self.path)(error.into()))?;
-        let at = (self.sequence % 2) * SLOT_BYTES as u64;
-        self.file.write_all_at(&slot, at).map_err(SpoolError::io("write", &self.path))
+        self.file.write_all_at(&slot, self.next).map_err(SpoolError::io("write", &self.path))?;
+        self.next = if self.next == 0 { SLOT_BYTES as u64 } else { 0 };
+        Ok(())
     }
 }
 
@@ -88,7 +107,7 @@ fn encode(entry: &LedgerEntry) -> serde_json::Result<Vec<u8>> {
     slot[0..4].copy_from_slice(&crc32fast::hash(&json).to_le_bytes());
     slot[4..8].copy_from_slice(&u32::try_from(json.len()).unwrap_or(u32::MAX).to_le_bytes());
     slot.extend(json);
-    // About 1.2 KB; 3.7 KB if every number had 20 digits.
+    // About 1.5 KB; 4.3 KB if every number had 20 digits.
     slot.resize(SLOT_BYTES, 0);
     Ok(slot)
 }
@@ -100,11 +119,14 @@ fn decode(slot: &[u8]) -> Option<LedgerEntry> {
     if json.is_empty() || crc32fast::hash(json) != u32::from_le_bytes(*crc) {
         return None;
     }
-    serde_json::from_slice(json).ok()
+    serde_json::from_slice(json).ok().filter(|entry: &LedgerEntry| entry.version <= VERSION)
 }
 
-fn last_entry(bytes: &[u8]) -> Option<LedgerEntry> {
-    bytes.chunks(SLOT_BYTES).filter_map(decode).max_by_key(|entry| entry.sequence)
+/// The last entry and its offset.
+fn last_entry(bytes: &[u8]) -> Option<(usize, LedgerEntry)> {
+    let slots = (0..bytes.len()).step_by(OLD_SLOT_BYTES);
+    let entries = slots.filter_map(|at| Some((at, decode(&bytes[at..])?)));
+    entries.max_by_key(|(_, entry)| entry.sequence)
 }
 
 /// The last entry of the ledger in a spool's folder, whoever writes to it.
@@ -112,7 +134,7 @@ fn last_entry(bytes: &[u8]) -> Option<LedgerEntry> {
 /// # Errors
 /// The file can't be read.
 pub fn read(dir: &Path) -> std::io::Result<Option<LedgerEntry>> {
-    Ok(last_entry(&std::fs::read(dir.join(NAME))?))
+    Ok(last_entry(&std::fs::read(dir.join(NAME))?).map(|(_, entry)| entry))
 }
 
 impl LedgerEntry {
@@ -127,14 +149,14 @@ impl LedgerEntry {
         // It was taken, and neither lost nor handed over: it was in that daemon's memory, unless
         // that has gone on without the sink, or had handed over everything.
         let gone = self.lost_before + self.handed_over_before + self.run.handed_over;
-        let before = if self.is_closed { 0 } else { self.taken.saturating_sub(gone) };
+        let before = if self.is_closed { SamplesByEvent::NONE } else { self.taken.saturating_sub(gone) };
         total.handed_over += before;
         let moved = found.appended.saturating_sub(self.appended).min(self.run.waiting);
         let waiting = self.run.waiting - moved;
         let in_flight = self.run.in_flight.min(waiting);
         total.losses.possibly_lost += in_flight;
         total.losses.killed += before + waiting - in_flight;
-        (total.waiting, total.in_flight) = (0, 0);
+        (total.waiting, total.in_flight) = (SamplesByEvent::NONE, SamplesByEvent::NONE);
 
         let mut expected = self.run.spooled + moved;
         if let (Some((_, samples)), Some(delivered)) = (self.sending, found.settled) {
@@ -158,21 +180,45 @@ impl LedgerEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event_type::EventType;
     use crate::export::delivery::counts::Losses;
+
+    const OLD: &[u8] = include_bytes!("../../../tests/fixtures/spool-version-1/ledger");
+
+    fn cpu(samples: u64) -> SamplesByEvent {
+        SamplesByEvent::of(EventType::Cpu, samples)
+    }
+
+    /// As many of CPU time, and twice as many allocations.
+    fn both(samples: u64) -> SamplesByEvent {
+        cpu(samples) + SamplesByEvent::of(EventType::Allocation, 2 * samples)
+    }
 
     fn entry() -> LedgerEntry {
         let run = DeliveryCounts {
-            found: 10,
-            handed_over: 100,
-            delivered: 50,
-            losses: Losses { refused: 5, ..Losses::default() },
-            spooled: 25,
-            waiting: 30,
-            in_flight: 12,
+            found: both(10),
+            handed_over: both(100),
+            delivered: both(50),
+            losses: Losses { refused: both(5), ..Losses::default() },
+            spooled: both(25),
+            waiting: both(30),
+            in_flight: both(12),
             ..DeliveryCounts::default()
         };
-        let earlier = DeliveryCounts { handed_over: 10, spooled: 10, ..DeliveryCounts::default() };
-        LedgerEntry { earlier, run, taken: 120, lost_before: 1, appended: 200, ..LedgerEntry::default() }
+        let earlier =
+            DeliveryCounts { handed_over: both(10), spooled: both(10), ..DeliveryCounts::default() };
+        LedgerEntry {
+            earlier,
+            run,
+            taken: both(120),
+            lost_before: both(1),
+            appended: both(200),
+            ..LedgerEntry::default()
+        }
+    }
+
+    fn taken(entry: Option<LedgerEntry>) -> Option<SamplesByEvent> {
+        entry.map(|entry| entry.taken)
     }
 
     #[test]
@@ -181,61 +227,118 @@ mod tests {
         let (mut ledger, none) = Ledger::open(dir.path()).expect("opens");
         assert_eq!(none, None);
         for taken in 1..=5 {
-            ledger.write(&LedgerEntry { taken, ..entry() }).expect("written");
+            ledger.write(&LedgerEntry { taken: both(taken), ..entry() }).expect("written");
         }
         drop(ledger);
         let whole = std::fs::read(dir.path().join(NAME)).expect("readable");
-        assert_eq!(read(dir.path()).expect("readable").map(|entry| entry.taken), Some(5));
+        assert_eq!(taken(read(dir.path()).expect("readable")), Some(both(5)));
         for at in 0..whole.len() {
             let mut damaged = whole.clone();
             damaged[at] ^= 0x10;
-            let last = last_entry(&damaged).expect("the other slot is whole");
-            assert!(matches!(last.taken, 4 | 5), "byte {at}: {last:?}");
+            let (_, last) = last_entry(&damaged).expect("the other slot is whole");
+            assert!(last.taken == both(4) || last.taken == both(5), "byte {at}: {last:?}");
         }
         // And the next daemon goes on behind it.
         let (mut ledger, last) = Ledger::open(dir.path()).expect("opens");
-        assert_eq!(last.map(|entry| entry.taken), Some(5));
-        ledger.write(&LedgerEntry { taken: 6, ..entry() }).expect("written");
-        assert_eq!(read(dir.path()).expect("readable").map(|entry| entry.taken), Some(6));
+        assert_eq!(taken(last), Some(both(5)));
+        ledger.write(&LedgerEntry { taken: both(6), ..entry() }).expect("written");
+        assert_eq!(taken(read(dir.path()).expect("readable")), Some(both(6)));
+        let both_slots = std::fs::read(dir.path().join(NAME)).expect("readable");
+        let other = if both_slots[..SLOT_BYTES] == whole[..SLOT_BYTES] { 0 } else { SLOT_BYTES };
+        let kept = decode(&both_slots[other..]).expect("the entry before is still there");
+        assert_eq!(kept.taken, both(5));
+    }
+
+    #[test]
+    fn the_first_version_is_read_as_cpu_time_and_kept_until_the_next_entry_is_there() {
+        let dir = tempfile::tempdir().expect("a folder");
+        std::fs::write(dir.path().join(NAME), OLD).expect("written");
+        let (mut ledger, last) = Ledger::open(dir.path()).expect("opens");
+        let last = last.expect("an entry");
+        assert_eq!(
+            (last.sequence, last.taken, last.lost_before, last.appended),
+            (21, cpu(30), cpu(2), cpu(20))
+        );
+        let total = last.total();
+        assert_eq!((total.handed_over, total.delivered, total.spooled), (cpu(24), cpu(3), cpu(20)));
+        assert_eq!((total.losses.refused, total.unaccounted()), (cpu(1), 0));
+        ledger.write(&LedgerEntry { taken: both(31), ..last }).expect("written");
+        let bytes = std::fs::read(dir.path().join(NAME)).expect("readable");
+        assert_eq!(bytes[..OLD.len()], *OLD, "whoever dies while writing has lost nothing");
+        for taken_then in 32..36 {
+            ledger.write(&LedgerEntry { taken: both(taken_then), ..last }).expect("written");
+            assert_eq!(taken(read(dir.path()).expect("readable")), Some(both(taken_then)));
+        }
+    }
+
+    #[test]
+    fn an_entry_of_a_later_version_is_not_taken_for_one_of_this() {
+        let slot = encode(&LedgerEntry { version: VERSION + 1, ..entry() }).expect("JSON");
+        assert_eq!(decode(&slot), None);
     }
 
     #[test]
     fn every_entry_fits_into_its_slot() {
-        let huge = serde_json::to_string(&entry()).expect("JSON");
+        let sending = Some((RecordId { segment: 1, index: 2 }, both(3)));
+        // A map for each number of samples, with each event in it.
+        let huge = serde_json::to_string(&LedgerEntry { sending, ..entry() }).expect("JSON");
+        let each = serde_json::to_string(&both(1)).expect("JSON").len();
+        let empty = huge.matches("{}").count() * each;
         let digits = huge.bytes().filter(u8::is_ascii_digit).count();
-        let numbers = huge.split(|c: char| !c.is_ascii_digit()).filter(|text| !text.is_empty()).count();
-        assert!(huge.len() - digits + numbers * 20 + 100 < SLOT_BYTES - 8, "{huge}");
+        let numbers = huge.split(|c: char| !c.is_ascii_digit()).filter(|text| !text.is_empty()).count()
+            + huge.matches("{}").count() * EventType::ALL.len();
+        assert!(huge.len() + empty - digits + numbers * 20 < SLOT_BYTES - 8, "{huge}");
     }
 
     #[test]
     fn what_a_killed_daemon_held_is_accounted_for() {
         assert_eq!((entry().run.unaccounted(), entry().total().unaccounted()), (0, 0));
-        let as_noted = SpoolRecovery { waiting: 25, appended: 200, ..SpoolRecovery::default() };
+        let as_noted = SpoolRecovery { waiting: both(25), appended: both(200), ..SpoolRecovery::default() };
         // 19 weren't handed over yet.
         let closed = entry().reconcile(&as_noted);
-        assert_eq!((closed.losses.killed, closed.losses.possibly_lost), (19 + 18, 12));
-        assert_eq!((closed.spooled, closed.unaccounted()), (25, 0));
+        assert_eq!((closed.losses.killed, closed.losses.possibly_lost), (both(19 + 18), both(12)));
+        assert_eq!((closed.spooled, closed.unaccounted()), (both(25), 0));
         // 10 of these had been handed over to the sink that was there before.
-        let closed = LedgerEntry { handed_over_before: 10, ..entry() }.reconcile(&as_noted);
-        assert_eq!((closed.losses.killed, closed.unaccounted()), (9 + 18, 0));
+        let closed = LedgerEntry { handed_over_before: both(10), ..entry() }.reconcile(&as_noted);
+        assert_eq!((closed.losses.killed, closed.unaccounted()), (both(9 + 18), 0));
         // The sink was closed, and the daemon went on.
         let closed = LedgerEntry { is_closed: true, ..entry() }.reconcile(&as_noted);
-        assert_eq!((closed.losses.killed, closed.unaccounted()), (18, 0));
+        assert_eq!((closed.losses.killed, closed.unaccounted()), (both(18), 0));
         // 30 had got into the spool since.
-        let closed = entry().reconcile(&SpoolRecovery { waiting: 55, appended: 230, ..as_noted });
-        assert_eq!((closed.losses.killed, closed.losses.possibly_lost, closed.spooled), (19, 0, 55));
-        assert_eq!(closed.unaccounted(), 0);
+        let moved = SpoolRecovery { waiting: both(55), appended: both(230), ..as_noted };
+        let closed = entry().reconcile(&moved);
+        assert_eq!((closed.losses.killed, closed.spooled), (both(19), both(55)));
+        assert_eq!((closed.losses.possibly_lost, closed.unaccounted()), (SamplesByEvent::NONE, 0));
         // A record was being sent, and isn't sent again.
-        let closed = entry().reconcile(&SpoolRecovery { waiting: 18, interrupted: 7, ..as_noted });
-        assert_eq!((closed.losses.possibly_lost, closed.losses.spool_damaged), (12 + 7, 0));
-        assert_eq!(closed.unaccounted(), 0);
+        let closed =
+            entry().reconcile(&SpoolRecovery { waiting: both(18), interrupted: both(7), ..as_noted });
+        assert_eq!(closed.losses.possibly_lost, both(12 + 7));
+        assert_eq!((closed.losses.spool_damaged, closed.unaccounted()), (SamplesByEvent::NONE, 0));
         // Its answer had come.
-        let sending = LedgerEntry { sending: Some((RecordId { segment: 1, index: 0 }, 7)), ..entry() };
-        let closed = sending.reconcile(&SpoolRecovery { waiting: 18, settled: Some(7), ..as_noted });
-        assert_eq!((closed.delivered, closed.losses.possibly_lost), (57, 12));
+        let sending = Some((RecordId { segment: 1, index: 0 }, both(7)));
+        let settled = SpoolRecovery { waiting: both(18), settled: Some(both(7)), ..as_noted };
+        let closed = LedgerEntry { sending, ..entry() }.reconcile(&settled);
+        assert_eq!((closed.delivered, closed.losses.possibly_lost), (both(57), both(12)));
         assert_eq!(closed.unaccounted(), 0);
         // Somebody removed the files.
         let closed = entry().reconcile(&SpoolRecovery::default());
-        assert_eq!((closed.losses.spool_damaged, closed.spooled, closed.unaccounted()), (25, 0, 0));
+        assert_eq!((closed.losses.spool_damaged, closed.unaccounted()), (both(25), 0));
+        assert!(closed.spooled.is_none());
+    }
+
+    #[test]
+    fn a_loss_of_one_event_is_not_made_up_by_another() {
+        // An allocation's record was being sent; of CPU time one record was appended since.
+        let allocated = |samples| SamplesByEvent::of(EventType::Allocation, samples);
+        let found = SpoolRecovery {
+            waiting: both(25) + cpu(30) - allocated(8),
+            interrupted: allocated(8),
+            appended: both(200) + cpu(30),
+            ..SpoolRecovery::default()
+        };
+        let closed = entry().reconcile(&found);
+        assert_eq!(closed.losses.possibly_lost, allocated(24 + 8));
+        assert_eq!(closed.losses.killed, both(19) + allocated(36));
+        assert_eq!((closed.spooled, closed.unaccounted()), (found.waiting, 0));
     }
 }

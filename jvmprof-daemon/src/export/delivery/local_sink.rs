@@ -15,7 +15,7 @@ pub(super) async fn append(
     mut batches: mpsc::Receiver<Arc<Batch>>,
 ) {
     while let Some(batch) = batches.recv().await {
-        let samples = batch.samples();
+        let (event, samples) = (batch.event, batch.samples_by_event());
         let store = Arc::clone(&store);
         let written = tokio::task::spawn_blocking(move || write(&store, &batch)).await;
         let written = written.unwrap_or_else(|error| Err(anyhow::Error::new(error)));
@@ -26,7 +26,8 @@ pub(super) async fn append(
             Err(error) => {
                 state.counts.losses.store_failed += samples;
                 drop(state);
-                tracing::error!(samples, error = format!("{error:#}"), "profiles can't be stored");
+                let (event, samples) = (event.as_str(), samples.get(event));
+                tracing::error!(event, samples, error = format!("{error:#}"), "profiles can't be stored");
             }
         }
     }

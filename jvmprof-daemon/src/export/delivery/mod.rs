@@ -9,6 +9,8 @@
 
 mod bisection;
 mod counts;
+#[cfg(test)]
+mod event_tests;
 mod ledger;
 mod local_sink;
 mod options;
@@ -18,7 +20,6 @@ mod sink_queue;
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -28,6 +29,7 @@ use tokio::time::Instant;
 use super::parca::ParcaClient;
 use super::spool::SpoolError;
 use super::store::Store;
+use crate::event_type::{AtomicSamplesByEvent, SamplesByEvent};
 use crate::profile::model::Batch;
 
 pub use counts::{DeliveryCounts, Losses};
@@ -44,7 +46,7 @@ const QUEUED_BATCHES: usize = 6;
 pub struct Delivery {
     sinks: Vec<Sink>,
     /// Samples that were handed over while there was no sink.
-    without_sink: AtomicU64,
+    without_sink: AtomicSamplesByEvent,
     before: SampleTotals,
 }
 
@@ -52,11 +54,11 @@ pub struct Delivery {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SampleTotals {
     /// That the kernel program has taken.
-    pub taken: u64,
+    pub taken: SamplesByEvent,
     /// The part of them that was lost before it could be handed over, and counted.
-    pub lost_before: u64,
+    pub lost_before: SamplesByEvent,
     /// The part of them that was handed over to other sinks.
-    pub handed_over: u64,
+    pub handed_over: SamplesByEvent,
 }
 
 /// The name under which samples are counted that had no sink.
@@ -108,13 +110,14 @@ impl Delivery {
     /// Hands a batch to every sink. Never waits: where there is no room the batch is lost and
     /// counted.
     pub fn enqueue(&self, batch: Batch) {
-        let samples = batch.samples();
-        if samples == 0 {
+        let (event, count) = (batch.event, batch.samples());
+        if count == 0 {
             return;
         }
+        let (name, samples) = (event.as_str(), SamplesByEvent::of(event, count));
         if self.sinks.is_empty() {
-            self.without_sink.fetch_add(samples, Ordering::Relaxed);
-            tracing::error!(samples, "there is no sink: a batch is lost");
+            self.without_sink.add(event, count);
+            tracing::error!(event = name, samples = count, "there is no sink: a batch is lost");
         }
         let batch = Arc::new(batch);
         for sink in &self.sinks {
@@ -130,7 +133,8 @@ impl Delivery {
                 });
                 tracing::error!(
                     sink = sink.sink_queue.name,
-                    samples,
+                    event = name,
+                    samples = count,
                     "the sink is too slow: a batch is lost"
                 );
             }
@@ -140,7 +144,7 @@ impl Delivery {
     /// Tells how many samples the kernel program has taken since the daemon's start, and how many
     /// of them are lost before they could be handed over. Noted down beside the counts of each sink
     /// that has a spool, soon.
-    pub fn record_taken(&mut self, taken: u64, lost_before: u64) {
+    pub fn record_taken(&mut self, taken: SamplesByEvent, lost_before: SamplesByEvent) {
         for sink in &mut self.sinks {
             if sink.sink_queue.record_taken(taken, lost_before) {
                 let sink_queue = Arc::clone(&sink.sink_queue);
@@ -163,10 +167,10 @@ impl Delivery {
     }
 
     fn without_sink(&self) -> Option<(String, DeliveryCounts)> {
-        let samples = self.without_sink.load(Ordering::Relaxed);
+        let samples = self.without_sink.load();
         let losses = Losses { undelivered: samples, ..Losses::default() };
         let counts = DeliveryCounts { handed_over: samples, losses, ..DeliveryCounts::default() };
-        (samples > 0).then(|| (NO_SINK.to_owned(), counts))
+        (!samples.is_none()).then(|| (NO_SINK.to_owned(), counts))
     }
 
     /// Ends: what waits is sent for at most so long, then it goes to the spools, which nobody holds

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use super::bisection::{self, FailurePolicy, SendReport};
 use super::options::DeliveryOptions;
 use super::sink_queue::{QueueState, SinkQueue, pause_after};
+use crate::event_type::SamplesByEvent;
 use crate::export::parca::{ParcaClient, PushOutcome, PushRequest, requests};
 use crate::export::spool::RecordInFlight;
 use crate::profile::model::Batch;
@@ -30,7 +31,7 @@ pub(super) async fn encode(
     mut batches: mpsc::Receiver<Arc<Batch>>,
 ) {
     while let Some(batch) = batches.recv().await {
-        let samples = batch.samples();
+        let (event, samples) = (batch.event, batch.samples_by_event());
         let made = tokio::task::spawn_blocking(move || requests(&batch, max_request_bytes)).await;
         match made.map_err(std::io::Error::other).and_then(|made| made) {
             Ok(requests) => sink_queue.enqueue(requests).await,
@@ -39,7 +40,8 @@ pub(super) async fn encode(
                 state.counts.waiting -= samples;
                 state.counts.losses.unencodable += samples;
                 drop(state);
-                tracing::error!(sink = sink_queue.name, samples, %error, "samples can't be encoded and are lost");
+                let (event, samples) = (event.as_str(), samples.get(event));
+                tracing::error!(sink = sink_queue.name, event, samples, %error, "samples can't be encoded and are lost");
             }
         }
         sink_queue.save_ledger().await;
@@ -53,7 +55,7 @@ pub(super) async fn send(sink_queue: Arc<SinkQueue>, client: ParcaClient) {
     let backoff = backoff(&sink_queue.options);
     let now = Instant::now();
     // What an earlier daemon left isn't put at stake for a server of which nothing is known yet.
-    let retry_at = (sink_queue.state().counts.spooled > 0).then_some(now);
+    let retry_at = (!sink_queue.state().counts.spooled.is_none()).then_some(now);
     let mut sender = Sender {
         sink_queue,
         client,
@@ -179,7 +181,7 @@ impl Sender {
     }
 
     async fn send(&mut self, request: PushRequest) {
-        let samples = request.samples;
+        let samples = request.samples_by_event();
         self.sink_queue.save_ledger().await;
         let report = self.attempt(request).await;
         {
@@ -210,13 +212,15 @@ impl Sender {
                 return;
             }
         };
-        let Some(mut request) = PushRequest::from_bytes(&taken.body, taken.created, taken.samples) else {
+        let RecordInFlight { created, event, samples, .. } = taken;
+        let Some(mut request) = PushRequest::from_bytes(&taken.body, created, event, samples) else {
             tracing::error!(
                 sink = self.sink_queue.name,
-                samples = taken.samples,
+                event = event.as_str(),
+                samples,
                 "a record of the spool makes no sense"
             );
-            let samples = taken.samples;
+            let samples = taken.samples_by_event();
             return self
                 .sink_queue
                 .record_result(taken, Some(0), move |counts| counts.losses.unencodable += samples)
@@ -246,7 +250,7 @@ impl Sender {
             counts.losses.possibly_lost += possibly_lost;
             counts.waiting += to_retry;
         };
-        self.sink_queue.record_result(taken, Some(delivered), count).await;
+        self.sink_queue.record_result(taken, Some(delivered.total()), count).await;
         // A part of it, behind the others: the next ones needn't wait for it.
         self.sink_queue.requeue(report.to_retry).await;
     }
@@ -271,10 +275,11 @@ impl Sender {
             counts.divided_requests += report.divided;
             counts.possibly_twice += report.possibly_twice;
         }
-        let is_request_failure = (self.probe_answered || tries > 0) && report.possibly_lost == 0;
+        let is_request_failure = (self.probe_answered || tries > 0) && report.possibly_lost.is_none();
         self.probe_answered = false;
-        self.delivered_since_failure |= report.delivered > 0;
-        if report.delivered > 0 {
+        let has_delivered = !report.delivered.is_none();
+        self.delivered_since_failure |= has_delivered;
+        if has_delivered {
             self.backoff = backoff(&self.sink_queue.options);
         }
         match report.problem.clone() {
@@ -296,16 +301,17 @@ impl Sender {
             let (samples, labels) = (request.samples, request.only_labels());
             tracing::error!(
                 sink = self.sink_queue.name,
+                event = request.event.as_str(),
                 samples,
                 labels,
                 problem,
                 "only this is never taken: it is refused"
             );
-            report.refused += samples;
+            report.refused += request.samples_by_event();
         }
         self.next_retry = Instant::now() + self.sink_queue.options.max_delay;
         self.sink_queue.state().is_down = false;
-        let samples = report.retry_samples();
+        let samples = report.retry_samples().total();
         tracing::warn!(
             sink = self.sink_queue.name,
             samples,
@@ -343,7 +349,7 @@ impl Sender {
         match outcome {
             // It has looked at the request: whatever it thinks of an empty one.
             PushOutcome::Stored | PushOutcome::Refused { .. } => {
-                let spooled = self.sink_queue.state().counts.spooled;
+                let spooled = self.sink_queue.state().counts.spooled.total();
                 tracing::info!(sink = self.sink_queue.name, spooled, "the server answers again");
                 (self.retry_at, self.probe_answered) = (None, true);
                 self.sink_queue.state().is_down = false;
@@ -358,17 +364,17 @@ impl Sender {
     /// Without a spool, what still waits when the daemon ends is lost, and counted.
     fn discard_outbox(&self) {
         let mut state = self.sink_queue.state();
-        let mut samples = 0;
+        let mut samples = SamplesByEvent::NONE;
         while let Some(request) = state.pop_front() {
-            samples += request.samples;
+            samples += request.samples_by_event();
         }
         state.counts.waiting -= samples;
         state.counts.losses.undelivered += samples;
         drop(state);
-        if samples > 0 {
+        if !samples.is_none() {
             tracing::error!(
                 sink = self.sink_queue.name,
-                samples,
+                samples = samples.total(),
                 "nobody took the last profiles: they are lost"
             );
         }
@@ -376,6 +382,6 @@ impl Sender {
 }
 
 fn in_flight(state: &mut QueueState, request: PushRequest) -> SenderAction {
-    state.counts.in_flight += request.samples;
+    state.counts.in_flight += request.samples_by_event();
     SenderAction::Send(request)
 }

@@ -12,6 +12,7 @@ use super::SampleTotals;
 use super::counts::DeliveryCounts;
 use super::ledger::{Ledger, LedgerEntry};
 use super::options::{DeliveryOptions, SpoolPlan};
+use crate::event_type::SamplesByEvent;
 use crate::export::parca::PushRequest;
 use crate::export::spool::{NewRecord, RecordId, RecordInFlight, Spool, SpoolError, SpoolOptions};
 
@@ -45,21 +46,21 @@ pub(super) struct QueueState {
     /// Bytes of both.
     waiting_bytes: usize,
     /// Samples of the spool's records that were tried.
-    retries_in_spool: u64,
+    retries_in_spool: SamplesByEvent,
     /// The server doesn't take anything at the moment.
     pub(super) is_down: bool,
     /// No more requests will come into the outbox.
     pub(super) is_complete: bool,
     pub(super) counts: DeliveryCounts,
     earlier: DeliveryCounts,
-    taken: u64,
-    lost_before: u64,
+    taken: SamplesByEvent,
+    lost_before: SamplesByEvent,
     /// Samples that this daemon had handed over when the sink was opened.
-    handed_over_before: u64,
+    handed_over_before: SamplesByEvent,
     /// Everything is sent or on disk.
     pub(super) is_closed: bool,
-    appended: u64,
-    sending: Option<(RecordId, u64)>,
+    appended: SamplesByEvent,
+    sending: Option<(RecordId, SamplesByEvent)>,
 }
 
 impl QueueState {
@@ -87,12 +88,12 @@ impl QueueState {
 
     /// Returns true if there is something that was tried, in memory or in the spool.
     pub(super) fn has_retries(&self) -> bool {
-        !self.retries.is_empty() || self.retries_in_spool > 0
+        !self.retries.is_empty() || !self.retries_in_spool.is_none()
     }
 
     /// Returns true if the spool has something that wasn't.
     pub(super) fn has_spooled(&self) -> bool {
-        self.counts.spooled > self.retries_in_spool
+        self.counts.spooled != self.retries_in_spool
     }
 
     /// Takes over the counts of the spool.
@@ -109,7 +110,6 @@ impl QueueState {
 
     fn entry(&self) -> LedgerEntry {
         LedgerEntry {
-            sequence: 0,
             earlier: self.earlier,
             run: self.counts,
             taken: self.taken,
@@ -118,6 +118,7 @@ impl QueueState {
             is_closed: self.is_closed,
             appended: self.appended,
             sending: self.sending,
+            ..LedgerEntry::default()
         }
     }
 }
@@ -176,7 +177,7 @@ impl SinkQueue {
 
     /// Records what the sampler has taken so far, for the ledger. Returns true if there is a
     /// ledger, and this is new.
-    pub(super) fn record_taken(&self, taken: u64, lost_before: u64) -> bool {
+    pub(super) fn record_taken(&self, taken: SamplesByEvent, lost_before: SamplesByEvent) -> bool {
         let mut state = self.state();
         let before = std::mem::replace(&mut state.taken, taken);
         state.lost_before = lost_before;
@@ -256,7 +257,7 @@ impl SinkQueue {
     }
 
     fn spool_one(&self, request: &PushRequest) {
-        let samples = request.samples;
+        let (event, samples) = (request.event.as_str(), request.samples_by_event());
         let Some(disk) = &self.disk else {
             let mut state = self.state();
             state.counts.waiting -= samples;
@@ -264,14 +265,16 @@ impl SinkQueue {
             drop(state);
             tracing::error!(
                 sink = self.name,
-                samples,
+                event,
+                samples = request.samples,
                 "too much waits for the server: the oldest samples are lost"
             );
             return;
         };
         let record = NewRecord {
             created: request.created,
-            samples,
+            event: request.event,
+            samples: request.samples,
             series: u32::try_from(request.series()).unwrap_or(u32::MAX),
             tries: request.tries,
             body: request.to_bytes(),
@@ -284,7 +287,8 @@ impl SinkQueue {
         if let Err(error) = kept {
             state.counts.losses.spool_failed += samples;
             drop(state);
-            tracing::error!(sink = self.name, samples, %error, "samples can't be spooled and are lost");
+            let samples = request.samples;
+            tracing::error!(sink = self.name, event, samples, %error, "samples can't be spooled and are lost");
         }
     }
 
@@ -302,8 +306,8 @@ impl SinkQueue {
                 let taken = if is_retry { spool.take_retry() } else { spool.take_next() };
                 let mut state = sink_queue.state();
                 state.refresh_counts(&spool);
-                state.sending =
-                    taken.as_ref().ok().and_then(Option::as_ref).map(|taken| (taken.id, taken.samples));
+                let sending = taken.as_ref().ok().and_then(Option::as_ref);
+                state.sending = sending.map(|taken| (taken.id, taken.samples_by_event()));
                 drop((state, spool));
                 sink_queue.write_ledger();
                 taken
@@ -383,9 +387,9 @@ fn open_spool(
     state.refresh_counts(&spool);
     let before = last.total();
     let after = &state.earlier.losses;
-    let (killed, possibly_lost) =
-        (after.killed - before.losses.killed, after.possibly_lost - before.losses.possibly_lost);
-    let damaged = after.spool_damaged - before.losses.spool_damaged;
+    let killed = (after.killed - before.losses.killed).total();
+    let possibly_lost = (after.possibly_lost - before.losses.possibly_lost).total();
+    let damaged = (after.spool_damaged - before.losses.spool_damaged).total();
     if killed + possibly_lost + damaged > 0 {
         tracing::error!(
             sink = name,
@@ -395,9 +399,9 @@ fn open_spool(
             "the daemon before this one did not end in good order: samples are lost"
         );
     }
-    if found.waiting > 0 || found.damaged_places > 0 {
-        let damaged_places = found.damaged_places;
-        tracing::info!(sink = name, samples = found.waiting, damaged_places, dir = %plan.dir.display(), "spool found");
+    if !found.waiting.is_none() || found.damaged_places > 0 {
+        let (samples, damaged_places) = (found.waiting.total(), found.damaged_places);
+        tracing::info!(sink = name, samples, damaged_places, dir = %plan.dir.display(), "spool found");
     }
     let disk = SinkSpool { spool: Mutex::new(spool), ledger: Mutex::new(ledger), plan: plan.clone() };
     lock(&disk.ledger).write(&state.entry())?;

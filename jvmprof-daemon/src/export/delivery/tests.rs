@@ -5,6 +5,7 @@ use std::path::Path;
 use tonic::Code;
 
 use super::*;
+use crate::event_type::EventType;
 use crate::export::parca::scripted_server::{ScriptedAnswer, ScriptedServer, serve};
 use crate::export::parca::{ParcaOptions, PushOutcome};
 use crate::export::store::{StoreOptions, TimeRange};
@@ -15,12 +16,12 @@ use crate::profile::testing::{batch, frame, series};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Series with the pids 1..=n, and as many samples each as its pid says.
-fn batch_of(pids: u64) -> Batch {
+pub(super) fn batch_of(pids: u64) -> Batch {
     let stack = |count| vec![(vec![frame(FrameKind::Native, "main")], count)];
     batch((1..=pids).map(|pid| series(&[("pid", &pid.to_string())], stack(pid))).collect())
 }
 
-fn options(spool: Option<&Path>) -> DeliveryOptions {
+pub(super) fn options(spool: Option<&Path>) -> DeliveryOptions {
     let plan = |dir: &Path| SpoolPlan {
         dir: dir.to_owned(),
         max_bytes: 1 << 20,
@@ -35,23 +36,27 @@ fn options(spool: Option<&Path>) -> DeliveryOptions {
     }
 }
 
-fn client(address: impl std::fmt::Display) -> ParcaClient {
+pub(super) fn client(address: impl std::fmt::Display) -> ParcaClient {
     let options = ParcaOptions::new(format!("http://{address}"));
     ParcaClient::new(ParcaOptions { request_timeout: Duration::from_millis(500), ..options }).expect("valid")
 }
 
-fn to(client: &ParcaClient, options: &DeliveryOptions) -> Delivery {
+pub(super) fn to(client: &ParcaClient, options: &DeliveryOptions) -> Delivery {
     let mut delivery = Delivery::default();
     delivery.add_remote(client.clone(), options.clone()).expect("the spool opens");
     delivery
 }
 
-/// Waits until the only sink's counts are as they should be.
-async fn until(delivery: &Delivery, reached: impl Fn(&DeliveryCounts) -> bool) -> DeliveryCounts {
+/// Waits until the only sink's counts of all events are as they should be.
+pub(super) async fn until(
+    delivery: &Delivery,
+    reached: impl Fn(&DeliveryCounts<u64>) -> bool,
+) -> DeliveryCounts<u64> {
     let started = Instant::now();
     loop {
         let counts = delivery.counts()[0].1;
         assert_eq!(counts.unaccounted(), 0, "{counts:?}");
+        let counts = counts.of_all_events();
         if reached(&counts) {
             return counts;
         }
@@ -60,14 +65,25 @@ async fn until(delivery: &Delivery, reached: impl Fn(&DeliveryCounts) -> bool) -
     }
 }
 
-async fn end(delivery: Delivery) -> DeliveryCounts {
+pub(super) async fn end(delivery: Delivery) -> DeliveryCounts {
     let counts = delivery.finish(Duration::from_secs(10)).await[0].1;
-    assert_eq!((counts.unaccounted(), counts.waiting), (0, 0), "{counts:?}");
+    assert_eq!((counts.unaccounted(), counts.waiting), (0, SamplesByEvent::NONE), "{counts:?}");
     counts
 }
 
+/// The sums of all runs, of all events.
+pub(super) fn noted(dir: &Path) -> DeliveryCounts<u64> {
+    let total = read_ledger(dir).expect("readable").expect("an entry").total();
+    assert_eq!(total.unaccounted(), 0, "{total:?}");
+    total.of_all_events()
+}
+
+pub(super) fn cpu(samples: u64) -> SamplesByEvent {
+    SamplesByEvent::of(EventType::Cpu, samples)
+}
+
 /// An address at which nobody listens.
-async fn dead_address() -> std::net::SocketAddr {
+pub(super) async fn dead_address() -> std::net::SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     listener.local_addr().expect("an address")
 }
@@ -106,7 +122,7 @@ async fn what_nobody_takes_waits_on_disk_and_is_sent_oldest_first_after_a_restar
         delivery.enqueue(batch_of(pids));
         until(&delivery, |counts| counts.waiting == 0).await;
     }
-    let counts = end(delivery).await;
+    let counts = end(delivery).await.of_all_events();
     assert_eq!((counts.spooled, counts.delivered, counts.losses.total()), (20, 0, 0));
 
     let scripted = ScriptedServer::default();
@@ -115,7 +131,7 @@ async fn what_nobody_takes_waits_on_disk_and_is_sent_oldest_first_after_a_restar
     assert_eq!((counts.found, counts.delivered, counts.delivered_late), (20, 20, 20));
     end(delivery).await;
     assert_eq!(pids(&scripted, 0), [1, 1, 2, 1, 2, 3, 1, 2, 3, 4]);
-    let total = read_ledger(dir.path()).expect("readable").expect("an entry").total();
+    let total = noted(dir.path());
     assert_eq!((total.handed_over, total.delivered, total.unaccounted()), (20, 20, 0));
 }
 
@@ -128,7 +144,7 @@ async fn fresh_batches_overtake_the_spool_whose_rate_is_bounded() {
         delivery.enqueue(batch_of(1));
         until(&delivery, |counts| counts.waiting == 0).await;
     }
-    assert_eq!(end(delivery).await.spooled, 3);
+    assert_eq!(end(delivery).await.spooled.total(), 3);
 
     // One record at once, the next after many minutes.
     options.spool.as_mut().expect("a plan").bytes_per_second = 1;
@@ -138,7 +154,7 @@ async fn fresh_batches_overtake_the_spool_whose_rate_is_bounded() {
     delivery.enqueue(batch_of(5));
     let counts = until(&delivery, |counts| counts.delivered == 16).await;
     assert_eq!((counts.delivered_late, counts.spooled), (1, 2));
-    assert_eq!(end(delivery).await.spooled, 2, "they wait for the next daemon");
+    assert_eq!(end(delivery).await.spooled.total(), 2, "they wait for the next daemon");
 }
 
 #[tokio::test]
@@ -153,12 +169,13 @@ async fn a_dead_sink_holds_up_no_other() {
     for _ in 0..20 {
         delivery.enqueue(batch_of(2));
         // A busy disk is no reason to lose what waits for it.
-        while delivery.counts()[1..].iter().any(|(_, counts)| counts.waiting > 0) {
+        while delivery.counts()[1..].iter().any(|(_, counts)| !counts.waiting.is_none()) {
             assert!(started.elapsed() < PATIENCE, "{:?}", delivery.counts());
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
-    let counts: Vec<_> = delivery.finish(PATIENCE).await.into_iter().map(|(_, counts)| counts).collect();
+    let counts: Vec<_> =
+        delivery.finish(PATIENCE).await.into_iter().map(|(_, counts)| counts.of_all_events()).collect();
     assert_eq!(counts.iter().map(|counts| counts.delivered).collect::<Vec<_>>(), [0, 60, 60]);
     assert_eq!((counts[0].spooled, counts[0].losses.total()), (60, 0));
     assert_eq!(store.series(TimeRange::ALL, &[]).iter().map(|series| series.samples).sum::<u64>(), 60);
@@ -235,7 +252,11 @@ async fn at_least_once_sends_again_what_may_be_stored() {
 }
 
 /// Hands over until a series that is never taken is refused.
-async fn refused_in_the_end(options: &DeliveryOptions, code: Code, text: &'static str) -> DeliveryCounts {
+async fn refused_in_the_end(
+    options: &DeliveryOptions,
+    code: Code,
+    text: &'static str,
+) -> DeliveryCounts<u64> {
     let scripted = ScriptedServer::default();
     *scripted.never.lock().expect("no test panicked") = Some(("9", code, text));
     let delivery = to(&client(serve(&scripted).await), options);
@@ -243,16 +264,16 @@ async fn refused_in_the_end(options: &DeliveryOptions, code: Code, text: &'stati
     let room = first.samples() + 2 * others.samples();
     delivery.enqueue(first);
     let started = Instant::now();
-    while delivery.counts()[0].1.losses.refused == 0 {
+    while delivery.counts()[0].1.losses.refused.is_none() {
         assert!(started.elapsed() < PATIENCE, "{:?}", delivery.counts());
         // The others are taken meanwhile, as fast as the machine lets them.
-        if delivery.counts()[0].1.waiting <= room {
+        if delivery.counts()[0].1.waiting.total() <= room {
             delivery.enqueue(others.clone());
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
-    end(delivery).await
+    end(delivery).await.of_all_events()
 }
 
 #[tokio::test]
@@ -299,7 +320,7 @@ async fn without_a_spool_memory_is_bounded_and_the_rest_counted() {
     }
     let counts = until(&delivery, |counts| counts.losses.queue_full > 0 && counts.handed_over == 150).await;
     assert!(counts.waiting > 0, "{counts:?}");
-    let counts = delivery.finish(Duration::from_millis(100)).await[0].1;
+    let counts = delivery.finish(Duration::from_millis(100)).await[0].1.of_all_events();
     assert_eq!((counts.delivered, counts.unaccounted(), counts.waiting), (0, 0, 0));
     assert!(counts.losses.undelivered > 0 && counts.losses.queue_full > 0, "{counts:?}");
 }
@@ -315,7 +336,7 @@ async fn the_end_of_the_daemon_spools_what_could_not_be_sent() {
     until(&delivery, |counts| counts.in_flight == 1 && counts.requests == 0 && scripted.requests() == 1)
         .await;
     delivery.enqueue(batch_of(2));
-    let counts = delivery.finish(Duration::from_millis(200)).await[0].1;
+    let counts = delivery.finish(Duration::from_millis(200)).await[0].1.of_all_events();
     // The first was sent and its answer not waited for; the second was never sent.
     assert_eq!((counts.losses.possibly_lost, counts.spooled, counts.unaccounted()), (1, 3, 0));
 }
@@ -333,7 +354,7 @@ async fn the_books_of_a_daemon_that_vanished_are_closed_by_the_next() {
     delivery.enqueue(batch_of(3));
     until(&delivery, |counts| counts.in_flight == 6 && scripted.requests() == 2).await;
     delivery.enqueue(batch_of(4));
-    delivery.record_taken(40, 1);
+    delivery.record_taken(cpu(40), cpu(1));
     // What a kill does: nothing runs any more. The noting comes after the encoding.
     tokio::time::sleep(Duration::from_millis(300)).await;
     for sink in &delivery.sinks {
@@ -343,7 +364,7 @@ async fn the_books_of_a_daemon_that_vanished_are_closed_by_the_next() {
     tokio::time::sleep(Duration::from_millis(50)).await;
 
     let delivery = to(&patient, &options);
-    let total = read_ledger(dir.path()).expect("readable").expect("an entry").total();
+    let total = noted(dir.path());
     // 40 taken: 1 lost before, 19 handed over, so 20 in the sampler's memory; 10 waited behind the
     // request of 6.
     assert_eq!((total.delivered, total.losses.possibly_lost, total.losses.killed), (3, 6, 30));
@@ -358,7 +379,7 @@ async fn what_is_still_being_encoded_at_the_end_is_spooled() {
     for _ in 0..3 {
         delivery.enqueue(batch_of(300));
     }
-    let counts = delivery.finish(Duration::ZERO).await[0].1;
+    let counts = delivery.finish(Duration::ZERO).await[0].1.of_all_events();
     let samples = counts.spooled + counts.losses.spool_full;
     assert_eq!((samples, counts.waiting, counts.unaccounted()), (3 * 45_150, 0, 0), "{counts:?}");
 }
@@ -371,31 +392,32 @@ async fn sinks_that_are_replaced_lose_nothing_in_the_books() {
     let mut delivery = to(&client, &options);
     delivery.enqueue(batch_of(4));
     // 90 are still in the sampler's memory.
-    delivery.record_taken(105, 5);
+    delivery.record_taken(cpu(105), cpu(5));
     let closed = end(delivery).await;
 
     // Settings were read again.
-    let so_far = SampleTotals { taken: 107, lost_before: 6, handed_over: 10 };
+    let so_far = SampleTotals { taken: cpu(107), lost_before: cpu(6), handed_over: cpu(10) };
     let mut delivery = Delivery::after(so_far);
     delivery.add_remote(client.clone(), options.clone()).expect("the lock is free again");
-    let noted = read_ledger(dir.path()).expect("readable").expect("an entry");
-    let noted = SampleTotals {
-        taken: noted.taken,
-        lost_before: noted.lost_before,
-        handed_over: noted.handed_over_before,
-    };
-    assert_eq!(noted, so_far, "a daemon that is killed now had done no less");
+    let entry = read_ledger(dir.path()).expect("readable").expect("an entry");
+    let LedgerEntry { taken, lost_before, handed_over_before: handed_over, .. } = entry;
+    assert_eq!(
+        SampleTotals { taken, lost_before, handed_over },
+        so_far,
+        "a daemon that is killed now had done no less"
+    );
     delivery.enqueue(batch_of(2));
-    delivery.record_taken(110, 5);
-    let counts = until(&delivery, |counts| counts.delivered == 3).await.after(&closed);
+    delivery.record_taken(cpu(110), cpu(5));
+    until(&delivery, |counts| counts.delivered == 3).await;
+    let counts = delivery.counts()[0].1.after(&closed).of_all_events();
     assert_eq!((counts.handed_over, counts.delivered, counts.unaccounted()), (13, 13, 0));
-    let total = read_ledger(dir.path()).expect("readable").expect("an entry").total();
+    let total = noted(dir.path());
     assert_eq!((total.losses.killed, total.unaccounted()), (0, 0), "{total:?}");
     end(delivery).await;
 
     // The next daemon.
     end(to(&client, &options)).await;
-    let total = read_ledger(dir.path()).expect("readable").expect("an entry").total();
+    let total = noted(dir.path());
     assert_eq!((total.delivered, total.losses.total(), total.unaccounted()), (13, 0, 0), "{total:?}");
 }
 
@@ -408,7 +430,7 @@ async fn what_a_replaced_sink_left_in_the_spool_is_counted_once() {
     let closed = end(delivery).await;
     let delivery = to(&client(dead_address().await), &options);
     delivery.enqueue(batch_of(2));
-    let counts = end(delivery).await.after(&closed);
+    let counts = end(delivery).await.after(&closed).of_all_events();
     assert_eq!((counts.found, counts.handed_over, counts.spooled, counts.unaccounted()), (0, 13, 13, 0));
 }
 
@@ -484,8 +506,8 @@ async fn what_is_handed_over_without_a_sink_is_counted() {
     assert_eq!(delivery.counts(), []);
     delivery.enqueue(batch_of(4));
     delivery.enqueue(batch_of(2));
-    let losses = Losses { undelivered: 13, ..Losses::default() };
-    let expected = DeliveryCounts { handed_over: 13, losses, ..DeliveryCounts::default() };
+    let losses = Losses { undelivered: cpu(13), ..Losses::default() };
+    let expected = DeliveryCounts { handed_over: cpu(13), losses, ..DeliveryCounts::default() };
     assert_eq!((expected.unaccounted(), delivery.counts()), (0, vec![(NO_SINK.to_owned(), expected)]));
     assert_eq!(delivery.finish(Duration::ZERO).await, [(NO_SINK.to_owned(), expected)]);
 }

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use prost::Message as _;
 
-use crate::event_type::EventType;
+use crate::event_type::{EventType, SamplesByEvent};
 use crate::export::store::NAME_LABEL;
 use crate::profile::gzip::Compressor;
 use crate::profile::model::{Batch, Series};
@@ -18,6 +18,8 @@ use crate::proto::profilestore::{Label, LabelSet, RawProfileSeries, RawSample, W
 pub struct PushRequest {
     /// The time of its last sample, about.
     pub created: SystemTime,
+    /// The event that its samples were taken of.
+    pub event: EventType,
     /// Number of samples.
     pub samples: u64,
     /// Number of times that it wasn't taken while others were: from 1 on it is by itself, rather
@@ -29,6 +31,11 @@ pub struct PushRequest {
 }
 
 impl PushRequest {
+    /// Its samples, as those of its event.
+    pub fn samples_by_event(&self) -> SamplesByEvent {
+        SamplesByEvent::of(self.event, self.samples)
+    }
+
     /// Number of series.
     pub fn series(&self) -> usize {
         self.message.series.len()
@@ -51,7 +58,8 @@ impl PushRequest {
         let message = WriteRawRequest { series, ..WriteRawRequest::default() };
         self.samples -= samples;
         self.tries = self.tries.min(1);
-        let second = Self { created: self.created, samples, tries: self.tries, counts, message };
+        let second =
+            Self { created: self.created, event: self.event, samples, tries: self.tries, counts, message };
         Some([self, second])
     }
 
@@ -65,13 +73,13 @@ impl PushRequest {
     }
 
     /// Decodes what [`Self::to_bytes`] returned, not tried yet; `None` if these bytes aren't that.
-    pub fn from_bytes(bytes: &[u8], created: SystemTime, samples: u64) -> Option<Self> {
+    pub fn from_bytes(bytes: &[u8], created: SystemTime, event: EventType, samples: u64) -> Option<Self> {
         let (series, rest) = bytes.split_first_chunk()?;
         let (counts, rest) = rest.split_at_checked((u32::from_le_bytes(*series) as usize).checked_mul(8)?)?;
         let counts: Vec<u64> = counts.as_chunks().0.iter().map(|count| u64::from_le_bytes(*count)).collect();
         let message = WriteRawRequest::decode(rest).ok()?;
         let is_whole = message.series.len() == counts.len() && counts.iter().sum::<u64>() == samples;
-        is_whole.then_some(Self { created, samples, tries: 0, counts, message })
+        is_whole.then_some(Self { created, event, samples, tries: 0, counts, message })
     }
 
     /// The labels of the series, if it is the only one: for the log.
@@ -106,7 +114,14 @@ pub fn requests(batch: &Batch, max_bytes: usize) -> io::Result<Vec<PushRequest>>
             }
             _ => {
                 let message = WriteRawRequest { series: vec![encoded], ..WriteRawRequest::default() };
-                requests.push(PushRequest { created, samples, tries: 0, counts: vec![samples], message });
+                requests.push(PushRequest {
+                    created,
+                    event: batch.event,
+                    samples,
+                    tries: 0,
+                    counts: vec![samples],
+                    message,
+                });
                 room = max_bytes.saturating_sub(bytes);
             }
         }
@@ -165,11 +180,14 @@ mod tests {
     fn a_request_survives_the_spool_and_damage_is_seen() {
         let request = request(3);
         let bytes = request.to_bytes();
-        let read = PushRequest::from_bytes(&bytes, request.created, 6).expect("whole");
+        let read = PushRequest::from_bytes(&bytes, request.created, EventType::Cpu, 6).expect("whole");
         assert_eq!((read.series(), read.samples, read.message), (3, 6, request.message.clone()));
-        assert!(PushRequest::from_bytes(&bytes, request.created, 7).is_none());
+        assert!(PushRequest::from_bytes(&bytes, request.created, EventType::Cpu, 7).is_none());
         for length in 0..30 {
-            assert!(PushRequest::from_bytes(&bytes[..length], request.created, 6).is_none(), "{length}");
+            assert!(
+                PushRequest::from_bytes(&bytes[..length], request.created, EventType::Cpu, 6).is_none(),
+                "{length}"
+            );
         }
     }
 }

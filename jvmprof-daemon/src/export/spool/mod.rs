@@ -37,6 +37,7 @@ use std::time::{Duration, SystemTime};
 pub use error::SpoolError;
 pub use recovery::SpoolRecovery;
 
+use crate::event_type::{EventType, SamplesByEvent};
 use record_age::{ClockReading, millis, saturating_millis};
 use segment::{PendingRecord, Segment};
 use segment_format::{HEAD_BYTES, HEADER_BYTES, Mark, SpoolRecordHeader};
@@ -57,6 +58,8 @@ pub struct SpoolOptions {
 pub struct NewRecord {
     /// The time of its samples, about.
     pub created: SystemTime,
+    /// The event that all samples were taken of.
+    pub event: EventType,
     pub samples: u64,
     pub series: u32,
     /// Number of times that it wasn't taken while others were. Not on disk: the next daemon begins
@@ -78,21 +81,29 @@ pub struct RecordId {
 pub struct RecordInFlight {
     pub id: RecordId,
     pub created: SystemTime,
+    pub event: EventType,
     pub samples: u64,
     pub series: u32,
     pub tries: u32,
     pub body: Vec<u8>,
 }
 
+impl RecordInFlight {
+    /// Its samples, as those of its event.
+    pub fn samples_by_event(&self) -> SamplesByEvent {
+        SamplesByEvent::of(self.event, self.samples)
+    }
+}
+
 /// Numbers of samples, since the spool was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpoolLosses {
     /// Left because the room was needed for newer ones.
-    pub full: u64,
+    pub full: SamplesByEvent,
     /// Left because they were too old.
-    pub expired: u64,
+    pub expired: SamplesByEvent,
     /// The bytes read are not those that were written.
-    pub damaged: u64,
+    pub damaged: SamplesByEvent,
 }
 
 /// An open spool.
@@ -106,9 +117,9 @@ pub struct Spool {
     active: Option<File>,
     losses: SpoolLosses,
     /// The record that is being sent, and its samples.
-    taken: Option<(RecordId, u64)>,
+    taken: Option<(RecordId, SamplesByEvent)>,
     /// Samples of records that wait or are being sent.
-    samples: u64,
+    samples: SamplesByEvent,
     _lock: File,
 }
 
@@ -119,19 +130,19 @@ impl Spool {
     }
 
     /// Samples of records that are not over.
-    pub fn samples(&self) -> u64 {
+    pub fn samples(&self) -> SamplesByEvent {
         self.samples
     }
 
     /// The part of them in records that were tried: nobody but [`Self::take_retry`] gives these.
-    pub fn retry_samples(&self) -> u64 {
+    pub fn retry_samples(&self) -> SamplesByEvent {
         let pending = self.segments.iter().flat_map(|segment| &segment.pending);
-        pending.filter(|record| record.tries > 0).map(|record| record.header.samples).sum()
+        pending.filter(|record| record.tries > 0).map(|record| record.header.samples_by_event()).sum()
     }
 
     /// Samples that were ever appended.
-    pub fn appended(&self) -> u64 {
-        self.segments.back().map_or(0, |segment| segment.samples_through)
+    pub fn appended(&self) -> SamplesByEvent {
+        self.segments.back().map_or(SamplesByEvent::NONE, |segment| segment.samples_through)
     }
 
     /// Returns the bytes that the files take.
@@ -145,7 +156,7 @@ impl Spool {
 
     /// Returns true if nothing is to be sent.
     pub fn is_empty(&self) -> bool {
-        self.samples == 0
+        self.samples.is_none()
     }
 
     /// Keeps a request until it is settled. It is on disk when this returns. The oldest make room.
@@ -165,6 +176,7 @@ impl Spool {
             index: segment.records,
             body_bytes: u32::try_from(new.body.len()).unwrap_or(u32::MAX),
             created_ms: millis(new.created),
+            event: new.event,
             samples: new.samples,
             samples_before: appended,
             series: new.series,
@@ -175,12 +187,12 @@ impl Spool {
         if let Err(error) = file.sync_data() {
             segment.bytes = before;
             segment.records -= 1;
-            segment.samples_through -= new.samples;
+            segment.samples_through -= header.samples_by_event();
             segment.pending.pop_back();
             segment.truncate(file);
             return Err(SpoolError::io("sync", &segment.path)(error));
         }
-        self.samples += new.samples;
+        self.samples += header.samples_by_event();
         Ok(())
     }
 
@@ -221,17 +233,18 @@ impl Spool {
             let Some(segment) = self.segment(number) else { return Ok(None) };
             let id = RecordId { segment: number, index: record.header.index };
             let Some(body) = segment.body(&record)? else {
-                tracing::error!(path = %segment.path.display(), samples = record.header.samples,
+                let (event, samples) = (record.header.event.as_str(), record.header.samples);
+                tracing::error!(path = %segment.path.display(), event, samples,
                     "a record of the spool is damaged and lost");
-                self.losses.damaged += record.header.samples;
+                self.losses.damaged += record.header.samples_by_event();
                 self.finish(id, Mark::Done { delivered: 0 });
                 continue;
             };
             segment.mark(id.index, Mark::Sending, !self.options.send_again)?;
-            let SpoolRecordHeader { created_ms, samples, series, .. } = record.header;
-            self.taken = Some((id, samples));
-            let created = SystemTime::UNIX_EPOCH + Duration::from_millis(created_ms);
-            return Ok(Some(RecordInFlight { id, created, samples, series, tries: record.tries, body }));
+            let SpoolRecordHeader { created_ms, event, samples, series, .. } = record.header;
+            self.taken = Some((id, record.header.samples_by_event()));
+            let (created, tries) = (SystemTime::UNIX_EPOCH + Duration::from_millis(created_ms), record.tries);
+            return Ok(Some(RecordInFlight { id, created, event, samples, series, tries, body }));
         }
     }
 
@@ -240,7 +253,7 @@ impl Spool {
     /// fate can be noted elsewhere before.
     pub fn complete(&mut self, id: RecordId, delivered: u64) {
         let gone = self.taken.take().filter(|_| self.segment(id.segment).is_none());
-        self.samples -= gone.map_or(0, |(_, samples)| samples);
+        self.samples -= gone.map_or(SamplesByEvent::NONE, |(_, samples)| samples);
         self.finish(id, Mark::Done { delivered: u32::try_from(delivered).unwrap_or(u32::MAX) });
     }
 
@@ -250,8 +263,8 @@ impl Spool {
         self.taken = None;
         let segment = self.segments.iter_mut().find(|segment| segment.number == taken.id.segment);
         let Some(segment) = segment else {
-            self.samples -= taken.samples;
-            self.losses.full += taken.samples;
+            self.samples -= taken.samples_by_event();
+            self.losses.full += taken.samples_by_event();
             return;
         };
         if let Some(record) = segment.pending.iter_mut().find(|record| record.header.index == taken.id.index)
@@ -275,9 +288,9 @@ impl Spool {
         if let Err(error) = segment.mark(id.index, mark, false) {
             tracing::warn!(%error, "after a crash a record of the spool would be taken for one that may be stored");
         }
-        let samples_of = |record: &PendingRecord| record.header.samples;
-        if let Some(at) = segment.pending.iter().position(|record| record.header.index == id.index) {
-            self.samples -= segment.pending.remove(at).as_ref().map_or(0, samples_of);
+        let at = segment.pending.iter().position(|record| record.header.index == id.index);
+        if let Some(record) = at.and_then(|at| segment.pending.remove(at)) {
+            self.samples -= record.header.samples_by_event();
         }
     }
 
@@ -292,16 +305,16 @@ impl Spool {
             let number = segment.number;
             let ids = segment.pending.iter().filter(is_old);
             expired.extend(ids.map(|record| {
-                (RecordId { segment: number, index: record.header.index }, record.header.samples)
+                (RecordId { segment: number, index: record.header.index }, record.header.samples_by_event())
             }));
         }
         expired.retain(|(id, _)| Some(*id) != taken);
-        let samples: u64 = expired.iter().map(|(_, samples)| samples).sum();
+        let samples: SamplesByEvent = expired.iter().map(|(_, samples)| *samples).sum();
         for (id, _) in expired {
             self.finish(id, Mark::Done { delivered: 0 });
         }
-        if samples > 0 {
-            tracing::error!(samples, dir = %self.dir.display(), "what waited too long in the spool is lost");
+        if !samples.is_none() {
+            tracing::error!(samples = samples.total(), dir = %self.dir.display(), "what waited too long in the spool is lost");
             self.losses.expired += samples;
         }
     }
@@ -331,12 +344,13 @@ impl Spool {
         let is_lost = |record: &&PendingRecord| {
             taken != Some(RecordId { segment: segment.number, index: record.header.index })
         };
-        let lost: u64 = segment.pending.iter().filter(is_lost).map(|record| record.header.samples).sum();
+        let lost = segment.pending.iter().filter(is_lost);
+        let lost: SamplesByEvent = lost.map(|record| record.header.samples_by_event()).sum();
         remove(&segment.path);
         self.samples -= lost;
         self.losses.full += lost;
-        if lost > 0 {
-            tracing::error!(samples = lost, dir = %self.dir.display(), "the spool is full: the oldest are lost");
+        if !lost.is_none() {
+            tracing::error!(samples = lost.total(), dir = %self.dir.display(), "the spool is full: the oldest are lost");
         }
     }
 

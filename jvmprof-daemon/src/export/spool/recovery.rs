@@ -8,6 +8,7 @@ use std::path::Path;
 use super::segment::{self, Segment};
 use super::segment_format::Mark;
 use super::{RecordId, Spool, SpoolError, SpoolLosses, SpoolOptions};
+use crate::event_type::SamplesByEvent;
 
 const LOCK: &str = "lock";
 const DIR_MODE: u32 = 0o750;
@@ -16,13 +17,13 @@ const DIR_MODE: u32 = 0o750;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpoolRecovery {
     /// To be sent.
-    pub waiting: u64,
+    pub waiting: SamplesByEvent,
     /// Samples of a record that was being sent when that daemon ended, and that isn't sent again.
-    pub interrupted: u64,
+    pub interrupted: SamplesByEvent,
     /// Samples that were delivered of the record that was asked for, if its fate is known.
-    pub settled: Option<u64>,
+    pub settled: Option<SamplesByEvent>,
     /// Ever appended, as far as the files tell.
-    pub appended: u64,
+    pub appended: SamplesByEvent,
     /// Places, not samples, where bytes were skipped that were no records: the last one of a crash,
     /// or damage.
     pub damaged_places: u64,
@@ -58,7 +59,7 @@ impl Spool {
                 .settled
                 .iter()
                 .find(|(index, _)| unresolved == Some(RecordId { segment: number, index: *index }));
-            found.settled = found.settled.or(settled.map(|(_, delivered)| u64::from(*delivered)));
+            found.settled = found.settled.or(settled.map(|(_, delivered)| *delivered));
             segment.samples_through = segment.samples_through.max(found.appended);
             found.appended = segment.samples_through;
             segments.push_back(segment);
@@ -70,21 +71,21 @@ impl Spool {
             active: None,
             losses: SpoolLosses::default(),
             taken: None,
-            samples: 0,
+            samples: SamplesByEvent::NONE,
             _lock: lock,
         };
         found.interrupted = spool.resolve_interrupted();
         let pending = spool.segments.iter().flat_map(|segment| &segment.pending);
-        spool.samples = pending.map(|record| record.header.samples).sum();
+        spool.samples = pending.map(|record| record.header.samples_by_event()).sum();
         found.waiting = spool.samples;
         spool.remove_finished();
         Ok((spool, found))
     }
 
     /// Records that were being sent are over, unless they may be sent again. Gives their samples.
-    fn resolve_interrupted(&mut self) -> u64 {
+    fn resolve_interrupted(&mut self) -> SamplesByEvent {
         let send_again = self.options.send_again;
-        let mut samples = 0;
+        let mut samples = SamplesByEvent::NONE;
         for segment in &mut self.segments {
             let mut kept = VecDeque::with_capacity(segment.pending.len());
             for mut record in std::mem::take(&mut segment.pending) {
@@ -97,7 +98,7 @@ impl Spool {
                 }
                 record.mark = mark;
                 if is_over {
-                    samples += record.header.samples;
+                    samples += record.header.samples_by_event();
                 } else {
                     kept.push_back(record);
                 }

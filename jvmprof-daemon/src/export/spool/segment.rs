@@ -12,6 +12,7 @@ use super::segment_format::{
     self, HEAD_BYTES, HEADER_BYTES, MARK_BYTES, MARKER, MAX_RECORDS, Mark, SpoolRecordHeader, decode_head,
     head,
 };
+use crate::event_type::SamplesByEvent;
 
 const SUFFIX: &str = ".spool";
 /// Profiles tell what a host runs: not for everyone on it.
@@ -43,7 +44,7 @@ pub(super) struct Segment {
     pub(super) records: u32,
     pub(super) pending: VecDeque<PendingRecord>,
     /// Samples of all records up to the end of this segment, since the spool was made.
-    pub(super) samples_through: u64,
+    pub(super) samples_through: SamplesByEvent,
 }
 
 pub(super) fn file_name(number: u64) -> String {
@@ -63,12 +64,16 @@ pub(super) struct SegmentScan {
     /// Number of times that bytes had to be skipped.
     pub(super) damaged_places: u64,
     /// Records that are over, and how many of their samples were delivered.
-    pub(super) settled: Vec<(u32, u32)>,
+    pub(super) settled: Vec<(u32, SamplesByEvent)>,
 }
 
 impl Segment {
     /// Makes the file. Its folder has to be synced by the caller.
-    pub(super) fn create(dir: &Path, number: u64, samples_before: u64) -> Result<(Self, File), SpoolError> {
+    pub(super) fn create(
+        dir: &Path,
+        number: u64,
+        samples_before: SamplesByEvent,
+    ) -> Result<(Self, File), SpoolError> {
         let path = dir.join(file_name(number));
         let file = OpenOptions::new()
             .read(true)
@@ -103,7 +108,7 @@ impl Segment {
         let mut found = SegmentScan::default();
         let samples_before = decode_head(&head[..read], number);
         found.damaged_places += u64::from(samples_before.is_none() || read < head.len());
-        let mut samples_through = samples_before.unwrap_or(0);
+        let mut samples_through = samples_before.unwrap_or_default();
         let mut segment = Self {
             number,
             path: path.to_owned(),
@@ -114,18 +119,21 @@ impl Segment {
         };
         let mut at = HEAD_BYTES;
         while at < length {
-            let Some((header, header_at)) = next_header(&file, at, length).map_err(error("read"))? else {
+            let Some((header, header_at, body_at)) = next_header(&file, at, length).map_err(error("read"))?
+            else {
                 found.damaged_places += 1;
                 break;
             };
             found.damaged_places += u64::from(header_at != at);
-            let body_at = header_at + HEADER_BYTES as u64;
             at = body_at + u64::from(header.body_bytes);
             segment.records = header.index + 1;
-            samples_through = header.samples_before + header.samples;
+            samples_through = header.samples_before + header.samples_by_event();
             let mark = mark_in(&head[..read], header.index);
             match mark {
-                Mark::Done { delivered } => found.settled.push((header.index, delivered)),
+                Mark::Done { delivered } => {
+                    let delivered = SamplesByEvent::of(header.event, delivered.into());
+                    found.settled.push((header.index, delivered));
+                }
                 Mark::Waiting | Mark::Sending => {
                     segment.pending.push_back(PendingRecord {
                         header,
@@ -163,7 +171,7 @@ impl Segment {
         }
         self.bytes = body_at + body.len() as u64;
         self.records += 1;
-        self.samples_through += header.samples;
+        self.samples_through += header.samples_by_event();
         let appended = Some(ClockReading::now());
         self.pending.push_back(PendingRecord { header, body_at, mark: Mark::Waiting, tries, appended });
         Ok(())
@@ -232,19 +240,18 @@ fn mark_in(head: &[u8], index: u32) -> Mark {
     bytes.map_or(Mark::Sending, Mark::decode)
 }
 
-/// The first header at or behind `at` whose record is there as a whole, and where it is.
-fn next_header(file: &File, at: u64, length: u64) -> io::Result<Option<(SpoolRecordHeader, u64)>> {
-    let fits = |header: &SpoolRecordHeader, at: u64| {
-        at + HEADER_BYTES as u64 + u64::from(header.body_bytes) <= length
-    };
+/// The first header at or behind `at` whose record is there as a whole, where it is, and where its
+/// body is.
+fn next_header(file: &File, at: u64, length: u64) -> io::Result<Option<(SpoolRecordHeader, u64, u64)>> {
     let mut bytes = [0; HEADER_BYTES];
     let mut from = at;
-    while from + HEADER_BYTES as u64 <= length {
-        if read_up_to(file, &mut bytes, from)? == HEADER_BYTES
-            && let Some(header) = SpoolRecordHeader::decode(&bytes)
-            && fits(&header, from)
-        {
-            return Ok(Some((header, from)));
+    while from < length {
+        let read = read_up_to(file, &mut bytes, from)?;
+        if let Some((header, header_bytes)) = SpoolRecordHeader::decode(&bytes[..read]) {
+            let body_at = from + header_bytes as u64;
+            if body_at + u64::from(header.body_bytes) <= length {
+                return Ok(Some((header, from, body_at)));
+            }
         }
         let Some(next) = next_marker(file, from + 1)? else { return Ok(None) };
         from = next;

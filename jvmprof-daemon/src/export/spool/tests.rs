@@ -12,12 +12,23 @@ fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").expect("a folder in memory")
 }
 
+fn cpu(samples: u64) -> SamplesByEvent {
+    SamplesByEvent::of(EventType::Cpu, samples)
+}
+
 fn options() -> SpoolOptions {
     SpoolOptions { max_bytes: 1 << 20, max_age: DAY, send_again: false }
 }
 
 fn record(samples: u64, body: &[u8]) -> NewRecord {
-    NewRecord { created: SystemTime::now(), samples, series: 1, tries: 0, body: body.to_vec() }
+    NewRecord {
+        created: SystemTime::now(),
+        event: EventType::Cpu,
+        samples,
+        series: 1,
+        tries: 0,
+        body: body.to_vec(),
+    }
 }
 
 fn open(dir: &Path) -> (Spool, SpoolRecovery) {
@@ -50,20 +61,23 @@ fn what_goes_in_comes_out_oldest_first_also_after_a_restart() {
     for samples in 1..=600 {
         spool.append(&record(samples, format!("body {samples}").as_bytes())).expect("room");
     }
-    assert_eq!((spool.samples(), spool.appended()), (180_300, 180_300));
+    assert_eq!((spool.samples(), spool.appended()), (cpu(180_300), cpu(180_300)));
     let first = spool.take_next().expect("readable").expect("a record");
     assert_eq!((first.samples, &first.body[..]), (1, &b"body 1"[..]));
     spool.complete(first.id, 1);
     drop(spool);
     let (mut spool, found) = open(dir.path());
-    assert_eq!(found, SpoolRecovery { waiting: 180_299, appended: 180_300, ..SpoolRecovery::default() });
+    assert_eq!(
+        found,
+        SpoolRecovery { waiting: cpu(180_299), appended: cpu(180_300), ..SpoolRecovery::default() }
+    );
     spool.append(&record(601, b"new")).expect("room");
     assert_eq!(drain(&mut spool), (2..=601).collect::<Vec<_>>());
     assert!(spool.is_empty());
     drop(spool);
     // The sum of what was ever there outlives the records.
     let (spool, found) = open(dir.path());
-    assert_eq!((found.waiting, found.appended), (0, 180_901));
+    assert_eq!((found.waiting, found.appended), (cpu(0), cpu(180_901)));
     assert!(spool.bytes() < 1 << 16, "{}", spool.bytes());
 }
 
@@ -105,7 +119,8 @@ fn a_flipped_bit_costs_the_record_that_it_hits_and_no_other() {
     drop(spool);
     let whole = fs::read(only_segment(dir.path())).expect("readable");
     let marks_end = Mark::offset(4) as usize;
-    for at in (0..marks_end).chain(HEAD_BYTES as usize..whole.len()) {
+    let sums = HEAD_BYTES as usize - 64..HEAD_BYTES as usize;
+    for at in (0..marks_end).chain(sums.start..whole.len()) {
         let mut flipped = whole.clone();
         flipped[at] ^= 1 << (at % 8);
         let dir = scratch();
@@ -114,13 +129,14 @@ fn a_flipped_bit_costs_the_record_that_it_hits_and_no_other() {
         let hit = match at {
             // The head's own fields are known from elsewhere.
             ..32 => 0,
+            _ if sums.contains(&at) => 0,
             // A damaged mark: nobody knows whether the record was sent.
             32..4096 => (at as u64 - 32) / 16 + 1,
             _ => ends.iter().filter(|end| **end <= at).count() as u64,
         };
         let expected: Vec<_> = (1..=4).filter(|samples| *samples != hit).collect();
         assert_eq!(drain(&mut spool), expected, "byte {at}");
-        let lost = found.interrupted + spool.losses().damaged;
+        let lost = (found.interrupted + spool.losses().damaged).total();
         // Whose header is hit is only known to be a damaged record.
         assert!(lost == hit || found.damaged_places == 1, "byte {at}: {found:?} {:?}", spool.losses());
     }
@@ -138,7 +154,7 @@ fn a_record_that_was_being_sent_is_sent_again_only_if_that_is_allowed() {
         drop(spool);
         let (mut spool, found) = Spool::open(dir.path(), options, Some(taken.id)).expect("opens");
         assert_eq!(found.settled, None);
-        assert_eq!(found.interrupted, if send_again { 0 } else { 5 });
+        assert_eq!(found.interrupted, cpu(if send_again { 0 } else { 5 }));
         assert_eq!(drain(&mut spool), if send_again { vec![5, 7] } else { vec![7] });
     }
 }
@@ -152,7 +168,7 @@ fn what_became_of_a_record_is_known_after_a_crash() {
     spool.complete(taken.id, 3);
     drop(spool);
     let (_, found) = Spool::open(dir.path(), options(), Some(taken.id)).expect("opens");
-    assert_eq!((found.settled, found.waiting, found.interrupted), (Some(3), 0, 0));
+    assert_eq!((found.settled, found.waiting, found.interrupted), (Some(cpu(3)), cpu(0), cpu(0)));
 }
 
 #[test]
@@ -165,7 +181,7 @@ fn a_record_that_is_put_back_is_the_first_again() {
     spool.requeue(&taken);
     drop(spool);
     let (mut spool, found) = open(dir.path());
-    assert_eq!(found.interrupted, 0);
+    assert!(found.interrupted.is_none());
     assert_eq!(drain(&mut spool), [1, 2]);
 }
 
@@ -179,7 +195,7 @@ fn a_record_that_was_tried_waits_behind_the_others() {
     let taken = spool.take_next().expect("readable").expect("a record");
     spool.requeue(&RecordInFlight { tries: 2, ..taken });
     spool.append(&NewRecord { tries: 1, ..record(4, b"") }).expect("room");
-    assert_eq!((spool.retry_samples(), spool.samples()), (1 + 4, 10));
+    assert_eq!((spool.retry_samples(), spool.samples()), (cpu(1 + 4), cpu(10)));
     assert_eq!(drain(&mut spool), [2, 3]);
     let least = spool.take_retry().expect("readable").expect("a record");
     assert_eq!((least.samples, least.tries), (4, 1));
@@ -187,7 +203,7 @@ fn a_record_that_was_tried_waits_behind_the_others() {
     drop(spool);
     // The next daemon begins anew.
     let (mut spool, _) = open(dir.path());
-    assert_eq!((spool.retry_samples(), drain(&mut spool)), (0, vec![1]));
+    assert_eq!((spool.retry_samples(), drain(&mut spool)), (cpu(0), vec![1]));
 }
 
 #[test]
@@ -199,7 +215,7 @@ fn the_oldest_make_room_and_are_counted() {
         spool.append(&record(samples, &[7; 5000])).expect("the oldest leave");
         assert!(spool.bytes() <= 100_000, "{}", spool.bytes());
     }
-    let full = spool.losses().full;
+    let full = spool.losses().full.total();
     let kept = drain(&mut spool);
     assert!(kept.len() > 10 && kept.ends_with(&[99, 100]), "{kept:?}");
     assert_eq!(full + kept.iter().sum::<u64>(), 5050);
@@ -224,7 +240,7 @@ fn a_record_whose_room_was_needed_while_it_was_sent_is_counted_once() {
             spool.requeue(&taken);
         }
         let rest = drain(&mut spool).len() as u64 + u64::from(is_stored);
-        assert_eq!((rest + spool.losses().full, spool.samples()), (21, 0));
+        assert_eq!((rest + spool.losses().full.total(), spool.samples()), (21, cpu(0)));
     }
 }
 
@@ -237,7 +253,7 @@ fn what_is_too_old_is_counted_and_a_clock_set_back_makes_nothing_old() {
         spool.append(&NewRecord { created, ..record(samples, b"") }).expect("room");
     }
     assert_eq!(drain(&mut spool), [2, 4]);
-    assert_eq!(spool.losses(), SpoolLosses { expired: 1, ..SpoolLosses::default() });
+    assert_eq!(spool.losses(), SpoolLosses { expired: cpu(1), ..SpoolLosses::default() });
 }
 
 #[test]
@@ -251,10 +267,73 @@ fn a_clock_that_is_set_while_records_wait_makes_none_of_them_old() {
     let at_boot = ClockReading { wall_ms: 1, ..now };
     segment.pending[0].appended = Some(at_boot);
     spool.expire(now);
-    assert_eq!(spool.samples(), 1);
+    assert_eq!(spool.samples(), cpu(1));
     let day = saturating_millis(DAY);
     spool.expire(ClockReading { boot_ms: now.boot_ms + day + 1, ..at_boot });
-    assert_eq!((spool.samples(), spool.losses().expired), (0, 1), "it has waited for a day");
+    assert_eq!((spool.samples(), spool.losses().expired), (cpu(0), cpu(1)), "it has waited for a day");
+}
+
+#[test]
+fn each_event_is_counted_by_itself_also_after_a_restart() {
+    let allocated = |samples| SamplesByEvent::of(EventType::Allocation, samples);
+    let dir = scratch();
+    let (mut spool, _) = open(dir.path());
+    let allocation = |samples| NewRecord { event: EventType::Allocation, ..record(samples, b"objects") };
+    for new in [record(1, b"ticks"), allocation(2), record(4, b"ticks"), allocation(8)] {
+        spool.append(&new).expect("room");
+    }
+    let first = spool.take_next().expect("readable").expect("a record");
+    spool.complete(first.id, 1);
+    let second = spool.take_next().expect("readable").expect("a record");
+    assert_eq!(second.samples_by_event(), allocated(2));
+    drop(spool);
+    // It was being sent.
+    let (mut spool, found) = open(dir.path());
+    assert_eq!((found.waiting, found.interrupted), (cpu(4) + allocated(8), allocated(2)));
+    assert_eq!((found.appended, spool.appended()), (cpu(5) + allocated(10), cpu(5) + allocated(10)));
+    assert_eq!(drain(&mut spool), [4, 8]);
+    drop(spool);
+    let (_, found) = open(dir.path());
+    assert_eq!(found, SpoolRecovery { appended: cpu(5) + allocated(10), ..SpoolRecovery::default() });
+}
+
+#[test]
+fn a_segment_of_the_first_version_is_read_and_followed_by_one_of_this() {
+    let dir = scratch();
+    let segment = include_bytes!("../../../tests/fixtures/spool-version-1/0000000000000001.spool");
+    fs::write(dir.path().join(segment::file_name(1)), segment).expect("written");
+    let options = SpoolOptions { max_age: 100_000 * DAY, ..options() };
+    let (mut spool, found) = Spool::open(dir.path(), options, None).expect("opens");
+    assert_eq!(found, SpoolRecovery { waiting: cpu(20), appended: cpu(20), ..SpoolRecovery::default() });
+    let allocation = NewRecord { event: EventType::Allocation, ..record(7, b"objects") };
+    spool.append(&allocation).expect("room");
+    assert!(only_segment(dir.path()).ends_with(segment::file_name(2)), "nothing is appended to the old one");
+    let first = spool.take_next().expect("readable").expect("a record");
+    spool.complete(first.id, first.samples);
+    let second = spool.take_next().expect("readable").expect("a record");
+    assert_eq!((first.samples_by_event(), second.samples_by_event()), (cpu(1), cpu(3)));
+    drop(spool);
+    let (mut spool, found) = Spool::open(dir.path(), options, Some(first.id)).expect("opens");
+    assert_eq!((found.interrupted, found.settled), (cpu(3), Some(cpu(1))), "marks are where they were");
+    assert_eq!(drain(&mut spool), [6, 10, 7]);
+    assert_eq!(spool.appended(), cpu(20) + SamplesByEvent::of(EventType::Allocation, 7));
+}
+
+#[test]
+fn the_last_segment_of_the_first_version_keeps_its_sum_when_it_is_emptied() {
+    let dir = scratch();
+    let segment = include_bytes!("../../../tests/fixtures/spool-version-1/0000000000000001.spool");
+    fs::write(dir.path().join(segment::file_name(1)), segment).expect("written");
+    let options = SpoolOptions { max_age: 100_000 * DAY, ..options() };
+    let (mut spool, _) = Spool::open(dir.path(), options, None).expect("opens");
+    assert_eq!(drain(&mut spool), [1, 3, 6, 10]);
+    drop(spool);
+    let (mut spool, found) = Spool::open(dir.path(), options, None).expect("opens");
+    assert_eq!(found, SpoolRecovery { appended: cpu(20), ..SpoolRecovery::default() });
+    spool.append(&record(5, b"new")).expect("room");
+    drop(spool);
+    let (mut spool, found) = Spool::open(dir.path(), options, None).expect("opens");
+    assert_eq!((found.appended, drain(&mut spool)), (cpu(25), vec![5]));
 }
 
 #[test]

@@ -13,7 +13,6 @@ use prost::Message as _;
 use super::*;
 use crate::clock::monotonic_ns;
 use crate::config::relabel::RelabelRule;
-use crate::event_type::EventType;
 use crate::export::parca::requests;
 use crate::process::{ProcessTable, procfs};
 use crate::profile::model::{Batch, Sample, Series};
@@ -93,7 +92,8 @@ fn a_process_can_choose_values_and_no_names_whatever_it_calls_itself() {
     let options = LabelOptions { rules, ..LabelOptions::plain("host".to_owned()) };
     let mut targets = Targets::new(options, ContainerLookup::default());
     let owner = Owner { process: process.key, thread_name: 0, tid: 0, cpu: 0, generation: 0 };
-    let LabelDecision::Labels(labels) = targets.evaluate_rules(process, None, owner, 1) else {
+    let LabelDecision::Labels(labels) = targets.evaluate_rules(process, None, owner, 1, EventType::Cpu)
+    else {
         panic!("nothing drops it")
     };
     assert_eq!((&*labels["node"], &*labels["meta_node"]), ("host", "host"));

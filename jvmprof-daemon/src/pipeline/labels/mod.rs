@@ -24,6 +24,7 @@ pub use process_labels::labels_of;
 pub use crate::telemetry::TargetCounts;
 
 use crate::config::relabel::{relabel, retain_public};
+use crate::event_type::{EventType, SamplesByEvent};
 use crate::process::container::{ContainersError, ContainersOptions};
 use crate::process::{Process, ProcessKey};
 use crate::profile::aggregate::LabelDecision;
@@ -60,7 +61,7 @@ pub(super) struct Targets {
     names: ThreadNames,
     containers: ContainerLookup,
     kernel: KernelDrops,
-    dropped: u64,
+    dropped: SamplesByEvent,
     /// Value of [`TargetCounts::cut_labels`].
     cut_labels: u64,
 }
@@ -105,7 +106,7 @@ impl Targets {
             names: ThreadNames::default(),
             containers,
             kernel: KernelDrops::default(),
-            dropped: 0,
+            dropped: SamplesByEvent::NONE,
             cut_labels: 0,
         }
     }
@@ -156,6 +157,7 @@ impl Targets {
         jvm: Option<&Arc<JvmLabels>>,
         owner: Owner,
         start_ns: u64,
+        event: EventType,
     ) -> LabelDecision {
         let has_rules = |options: &LabelOptions| !options.rules.is_empty();
         let needs_meta = has_rules(&self.options) || self.earlier.values().any(has_rules);
@@ -169,18 +171,18 @@ impl Targets {
         }
         if target.is_dropped(&self.options, self.process_rules) {
             self.kernel.drop(process.pid, start_ns, Instant::now());
-            self.dropped += 1;
+            self.dropped += SamplesByEvent::of(event, 1);
             return LabelDecision::Dropped;
         }
         self.kernel.remove(process.pid);
-        self.decide(owner, 1)
+        self.decide(owner, SamplesByEvent::of(event, 1))
     }
 
     /// Returns whether rules drop all of a process's samples, by its properties before its code is
     /// read. A sample that just arrived is counted as dropped then.
     ///
     /// The rules aren't evaluated for a JVM yet, since its main class is read from its memory.
-    pub(super) fn drops_unseen(&mut self, process: &Process, start_ns: u64) -> bool {
+    pub(super) fn drops_unseen(&mut self, process: &Process, start_ns: u64, event: EventType) -> bool {
         if self.process_rules == 0 || process.is_jvm() {
             return false;
         }
@@ -193,12 +195,17 @@ impl Targets {
             return false;
         }
         self.kernel.drop(process.pid, start_ns, Instant::now());
-        self.dropped += 1;
+        self.dropped += SamplesByEvent::of(event, 1);
         true
     }
 
     /// Decides on samples that waited for their labels. `release`: they don't wait any longer.
-    pub(super) fn finalize_labels(&mut self, owner: Owner, samples: u64, release: bool) -> LabelDecision {
+    pub(super) fn finalize_labels(
+        &mut self,
+        owner: Owner,
+        samples: SamplesByEvent,
+        release: bool,
+    ) -> LabelDecision {
         // Kept while anything is held for it.
         let Some(target) = self.known.get_mut(&owner.process) else {
             let options = self.earlier.get(&owner.generation).unwrap_or(&self.options);
@@ -215,12 +222,12 @@ impl Targets {
         self.decide(owner, samples)
     }
 
-    fn decide(&mut self, owner: Owner, samples: u64) -> LabelDecision {
+    fn decide(&mut self, owner: Owner, samples: SamplesByEvent) -> LabelDecision {
         let Some(target) = self.known.get_mut(&owner.process) else { return LabelDecision::Awaited };
         let options = self.earlier.get(&owner.generation).unwrap_or(&self.options);
         match target.decide(owner, options, &self.names, &mut self.cut_labels) {
             Some(labels) => {
-                self.containers.count_unlabelled(&target.container, samples);
+                self.containers.count_unlabelled(&target.container, samples.total());
                 LabelDecision::Labels(labels)
             }
             None => {

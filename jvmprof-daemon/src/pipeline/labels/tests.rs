@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime};
 use super::*;
 use crate::clock::monotonic_ns;
 use crate::config::relabel::RelabelRule;
-use crate::event_type::EventType;
 use crate::export::store::{Store, StoreOptions, TimeRange};
 use crate::process::{ProcessTable, procfs};
 use crate::profile::model::{Batch, Series};
@@ -17,6 +16,10 @@ fn table() -> ProcessTable {
     let facts = procfs::process_info(std::process::id()).expect("a process may read itself");
     table.insert_running(std::process::id(), &facts, monotonic_ns());
     table
+}
+
+fn allocated(samples: u64) -> SamplesByEvent {
+    SamplesByEvent::of(EventType::Allocation, samples)
 }
 
 fn targets(rules: &[&str], sample_labels: &[SampleLabel]) -> Targets {
@@ -38,7 +41,7 @@ fn owner(process: &Process) -> Owner {
 
 fn decision(targets: &mut Targets, process: &Process, jvm: Option<&Arc<JvmLabels>>) -> Option<LabelSet> {
     let owner = Owner { generation: targets.generation, ..owner(process) };
-    labels(targets.evaluate_rules(process, jvm, owner, 1))
+    labels(targets.evaluate_rules(process, jvm, owner, 1, EventType::Cpu))
 }
 
 fn labels(verdict: LabelDecision) -> Option<LabelSet> {
@@ -121,17 +124,20 @@ fn dropped_samples_are_counted_and_new_rules_decide_anew() {
     let drop = "{ source_labels = ['pid'], regex = '[0-9]+', action = 'drop' }";
     let mut targets = targets(&[drop], &[]);
     assert_eq!(decision(&mut targets, process, None), None);
-    assert_eq!(labels(targets.finalize_labels(owner(process), 3, false)), None);
-    assert_eq!(targets.counts().dropped, 4);
+    assert_eq!(labels(targets.finalize_labels(owner(process), allocated(3), false)), None);
+    assert_eq!(targets.counts().dropped, SamplesByEvent::of(EventType::Cpu, 1) + allocated(3));
     targets.set_options(options(&[], &[]));
     assert!(decision(&mut targets, process, None).is_some());
-    assert!(labels(targets.finalize_labels(Owner { generation: 1, ..owner(process) }, 3, false)).is_some());
+    assert!(
+        labels(targets.finalize_labels(Owner { generation: 1, ..owner(process) }, allocated(3), false))
+            .is_some()
+    );
     // A JVM that isn't one yet, for who wants JVMs only.
     targets.set_options(options(&["{ source_labels = ['runtime'], regex = 'jvm', action = 'keep' }"], &[]));
     assert_eq!(decision(&mut targets, process, None), None);
     let jvm = Arc::new(JvmLabels { version: "17".to_owned(), main_class: None });
     assert!(decision(&mut targets, process, Some(&jvm)).is_some());
-    assert_eq!(targets.counts().dropped, 5);
+    assert_eq!(targets.counts().dropped, SamplesByEvent::of(EventType::Cpu, 2) + allocated(3));
 }
 
 #[test]
@@ -140,16 +146,16 @@ fn a_process_is_dropped_unseen_unless_its_code_could_change_the_decision() {
     let process = table.get(std::process::id()).expect("it was added");
     let drop = "{ source_labels = ['comm'], regex = '.*', action = 'drop' }";
     let mut none = targets(&[], &[]);
-    assert!(!none.drops_unseen(process, 1), "without rules nothing is dropped");
+    assert!(!none.drops_unseen(process, 1, EventType::Cpu), "without rules nothing is dropped");
     let mut wanted = targets(&["{ source_labels = ['runtime'], regex = 'native', action = 'keep' }"], &[]);
-    assert!(!wanted.drops_unseen(process, 1));
+    assert!(!wanted.drops_unseen(process, 1, EventType::Cpu));
     let mut unwanted = targets(&[drop], &[]);
-    assert!(unwanted.drops_unseen(process, 1));
-    assert_eq!(unwanted.counts().dropped, 1);
+    assert!(unwanted.drops_unseen(process, 1, EventType::Cpu));
+    assert_eq!(unwanted.counts().dropped, SamplesByEvent::of(EventType::Cpu, 1));
     // Rules that read labels of single samples are evaluated for each of them.
     let by_thread = "{ source_labels = ['thread_name'], regex = '.*', action = 'drop' }";
     let mut by_thread = targets(&[by_thread], &[SampleLabel::ThreadName]);
-    assert!(!by_thread.drops_unseen(process, 1));
+    assert!(!by_thread.drops_unseen(process, 1, EventType::Cpu));
     let mut jvm = ProcessTable::default();
     jvm.exec(5_000_000, "java", 0);
     let code = crate::process::process_table::mapped_code(
@@ -162,7 +168,7 @@ fn a_process_is_dropped_unseen_unless_its_code_could_change_the_decision() {
     );
     jvm.insert_mapping(5_000_000, monotonic_ns(), code);
     let jvm = jvm.get(5_000_000).expect("it was told of");
-    assert!(jvm.is_jvm() && !unwanted.drops_unseen(jvm, 1));
+    assert!(jvm.is_jvm() && !unwanted.drops_unseen(jvm, 1, EventType::Cpu));
 }
 
 #[test]
@@ -179,9 +185,11 @@ fn waiting_samples_are_labelled_by_the_settings_of_their_own_time() {
     targets.set_options(LabelOptions::plain("renamed".to_owned()));
     // Sampled again meanwhile.
     let now = Owner { generation: 2, ..held };
-    let known = labels(targets.evaluate_rules(process, None, now, 1)).expect("kept");
+    let known = labels(targets.evaluate_rules(process, None, now, 1, EventType::Cpu)).expect("kept");
     assert_eq!((&*known["node"], known.get("job")), ("renamed", None));
-    let of = |targets: &mut Targets, owner| labels(targets.finalize_labels(owner, 1, false)).expect("kept");
+    let of = |targets: &mut Targets, owner| {
+        labels(targets.finalize_labels(owner, allocated(1), false)).expect("kept")
+    };
     let before = of(&mut targets, held);
     assert_eq!((&*before["node"], &*before["job"], &*before["cluster"]), ("host", "old", "prod"));
     assert_eq!(of(&mut targets, Owner { generation: 1, ..held })["job"], "new");
@@ -201,7 +209,7 @@ fn labels_of_samples_distinguish_threads() {
     let mut targets = targets(&[rule], &[SampleLabel::ThreadName, SampleLabel::Cpu]);
     let mut of = |name: &str, cpu| {
         let owner = Owner { thread_name: targets.names.number(name), cpu, ..owner(process) };
-        labels(targets.evaluate_rules(process, None, owner, 1))
+        labels(targets.evaluate_rules(process, None, owner, 1, EventType::Cpu))
     };
     let (first, second) = (of("exec-1", 0).expect("kept"), of("exec-22", 0).expect("kept"));
     assert_eq!((&*first["thread_name"], &*first["cpu"]), ("exec-N", "0"));
@@ -209,7 +217,7 @@ fn labels_of_samples_distinguish_threads() {
     assert_eq!(of("exec-3", 1).expect("kept")["cpu"], "1");
     assert_eq!(of("GC Thread#3", 0), None, "one thread's samples are dropped, the others' aren't");
     assert!(of("main", 0).is_some());
-    assert_eq!(targets.counts().dropped, 1);
+    assert_eq!(targets.counts().dropped, SamplesByEvent::of(EventType::Cpu, 1));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
 
-use crate::event_type::EventType;
+use crate::event_type::{EventType, SamplesByEvent};
 use crate::profile::aggregate::{Aggregator, LabelDecision, SampleWeight, SeriesLimit, Window};
 use crate::profile::model::{Batch, Frame};
 
@@ -215,7 +215,7 @@ impl<K: Copy + Eq + Hash> Windows<K> {
     pub(super) fn flush(
         &mut self,
         finish: impl FnMut(K, &mut [Arc<Frame>]),
-        labels: impl FnMut(K, u64) -> LabelDecision,
+        labels: impl FnMut(K, SamplesByEvent) -> LabelDecision,
         estimate: impl FnMut(K, SampleWeight) -> (u64, u64),
     ) -> Flushed {
         self.flush_at(Clocks::now(), finish, labels, estimate)
@@ -225,7 +225,7 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         &mut self,
         now: Clocks,
         mut finish: impl FnMut(K, &mut [Arc<Frame>]),
-        mut labels: impl FnMut(K, u64) -> LabelDecision,
+        mut labels: impl FnMut(K, SamplesByEvent) -> LabelDecision,
         mut estimate: impl FnMut(K, SampleWeight) -> (u64, u64),
     ) -> Flushed {
         let (cpu, end) = self.previous_period.take().unwrap_or((self.cpu, now));
@@ -238,11 +238,11 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         let window = |ProfileKey { event, period }| Window { event, start, duration, period };
         let (mut batch, mut other_batches) = (window(cpu).batch(Vec::new()), Vec::new());
         for (&key, aggregator) in self.aggregators.iter_mut().filter(|(key, _)| !stays(**key)) {
-            let flushed = match key.event {
-                EventType::Cpu => aggregator.flush(window(key), &mut finish, &mut labels),
-                EventType::Allocation => {
-                    aggregator.flush_estimated(window(key), &mut finish, &mut labels, &mut estimate)
-                }
+            let labels = of_event(key.event, &mut labels);
+            let flushed = if key.event.is_estimated() {
+                aggregator.flush_estimated(window(key), &mut finish, labels, &mut estimate)
+            } else {
+                aggregator.flush(window(key), &mut finish, labels)
             };
             if key == cpu {
                 batch = flushed;
@@ -255,8 +255,13 @@ impl<K: Copy + Eq + Hash> Windows<K> {
     }
 
     /// Returns batches of samples whose labels are there: see [`Aggregator::take_labelled`].
-    pub(super) fn take_labelled(&mut self, mut labels: impl FnMut(K, u64) -> LabelDecision) -> Vec<Batch> {
-        let labelled = self.aggregators.values_mut().flat_map(|it| it.take_labelled(&mut labels)).collect();
+    pub(super) fn take_labelled(
+        &mut self,
+        mut labels: impl FnMut(K, SamplesByEvent) -> LabelDecision,
+    ) -> Vec<Batch> {
+        let take =
+            |(key, it): (&ProfileKey, &mut Aggregator<K>)| it.take_labelled(of_event(key.event, &mut labels));
+        let labelled = self.aggregators.iter_mut().flat_map(take).collect();
         self.remove_empty();
         labelled
     }
@@ -271,6 +276,14 @@ impl<K: Copy + Eq + Hash> Windows<K> {
             !aggregator.is_empty()
         });
     }
+}
+
+/// Returns a function that decides on samples of one event by one that does of any.
+fn of_event<K>(
+    event: EventType,
+    labels: &mut impl FnMut(K, SamplesByEvent) -> LabelDecision,
+) -> impl FnMut(K, u64) -> LabelDecision {
+    move |owner, samples| labels(owner, SamplesByEvent::of(event, samples))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use prost::Message as _;
 use smallvec::SmallVec;
 
-use crate::event_type::{SampleNumber, SampleType};
+use crate::event_type::{EventType, SampleNumber, SampleType};
 use crate::profile::gzip;
 use crate::profile::model::{self, Batch, Frame, LabelSet, Series};
 use crate::proto::pprof::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
@@ -44,6 +44,7 @@ impl<'a> Pushed<'a> {
     pub fn of(&mut self, series: &'a Series) -> Profile {
         self.builder.begin(self.batch);
         self.builder.add(series, &[]);
+        self.builder.comment_events(self.batch.event, series.events());
         self.builder.finish(main_binary([series]))
     }
 }
@@ -79,6 +80,7 @@ pub fn for_file_of_events(batches: &[Batch]) -> Profile {
             sample.value.resize(all, 0);
         }
         before += types(batch).len();
+        builder.comment_events(batch.event, batch.samples());
     }
     builder.finish(main_binary(batches.iter().flat_map(|batch| &batch.series)))
 }
@@ -324,6 +326,15 @@ impl<'a> Builder<'a> {
             table.push(id.to_string());
             table.len() as i64 - 1
         })
+    }
+
+    /// Tells in a comment how many events were sampled, where the values don't.
+    fn comment_events(&mut self, event: EventType, events: u64) {
+        if event.is_estimated() {
+            let table = &mut self.profile.string_table;
+            table.push(format!("{} events: {events}", event.as_str()));
+            self.profile.comment.push(table.len() as i64 - 1);
+        }
     }
 
     /// Ends the profile.

@@ -23,11 +23,12 @@ use super::loader::{MAPPED, NEW_MAPPING, RING, load, mapped_function};
 use super::maps::{BpfMaps, MapSizes};
 use super::object::{map_error, program, program_error, take_map};
 use crate::clock::monotonic_ns;
+use crate::event_type::SamplesByEvent;
 use crate::sampler::counts::{EventCounts, SamplerCounts};
 use crate::sampler::error::SamplerError;
 use crate::sampler::event::{KernelEvent, KernelEventKind};
 use crate::sampler::options::{SampleClock, SamplerOptions};
-use crate::sampler::sample::RingRecord;
+use crate::sampler::sample::{MalformedSample, RingRecord};
 use crate::sampler::sampling_period::FrequencyChange;
 
 const SAMPLE: &str = "sample";
@@ -187,8 +188,8 @@ impl KernelPrograms {
 
     /// Calls `handle` with the samples in the ring buffer, and returns the number of malformed
     /// records.
-    pub(in crate::sampler) fn drain(&mut self, handle: &mut impl FnMut(KernelEvent)) -> u64 {
-        let mut malformed = 0;
+    pub(in crate::sampler) fn drain(&mut self, handle: &mut impl FnMut(KernelEvent)) -> SamplesByEvent {
+        let mut malformed = SamplesByEvent::NONE;
         while let Some(record) = self.ring.next() {
             match RingRecord::parse(&record) {
                 Ok(RingRecord::Sample(sample)) => handle(KernelEvent {
@@ -198,7 +199,7 @@ impl KernelPrograms {
                 Ok(RingRecord::Tlab(tlab)) => {
                     handle(KernelEvent { time_ns: tlab.time_ns, kind: KernelEventKind::Tlab(tlab) });
                 }
-                Err(_) => malformed += 1,
+                Err(MalformedSample { event }) => malformed += SamplesByEvent::of(event, 1),
             }
         }
         if let Some(logger) = &mut self.logger {

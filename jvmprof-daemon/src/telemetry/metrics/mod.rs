@@ -21,6 +21,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use super::snapshot::MetricsSnapshot;
+use crate::event_type::SamplesByEvent;
 
 /// Content type of the exposition (OpenMetrics 1.0).
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -117,8 +118,13 @@ impl MetricValues {
         self.0.push((vec![label.into()], value as f64));
     }
 
-    fn set_by_two(&mut self, first: &str, second: &str, value: u64) {
-        self.0.push((vec![first.to_owned(), second.to_owned()], value as f64));
+    /// Sets the numbers of all events. `labels`: the values of the labels before `event`, which is
+    /// the last one.
+    fn set_events(&mut self, labels: &[&str], samples: SamplesByEvent) {
+        for (event, samples) in samples.iter() {
+            let labels = labels.iter().copied().chain([event.as_str()]);
+            self.0.push((labels.map(str::to_owned).collect(), samples as f64));
+        }
     }
 
     fn set_all_by<'a>(&mut self, counts: impl IntoIterator<Item = (&'a &'static str, &'a u64)>) {

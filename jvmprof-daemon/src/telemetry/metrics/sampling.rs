@@ -7,26 +7,28 @@ use crate::symbolize::Outcome;
 
 pub(super) const METRICS: &[Metric] = &[
     Metric::counter("jvmprof_samples_taken", "Samples that the kernel program took", |snapshot, values| {
-        values.set(snapshot.sampler.get(Counter::Taken));
-    }),
+        values.set_events(&[], snapshot.sampler.by_event(Counter::Taken));
+    })
+    .by(&["event"]),
     Metric::counter(
         "jvmprof_samples_emitted",
         "Samples that the kernel program put into the ring buffer",
-        |snapshot, values| values.set(snapshot.sampler.get(Counter::Emitted)),
-    ),
+        |snapshot, values| values.set_events(&[], snapshot.sampler.by_event(Counter::Emitted)),
+    )
+    .by(&["event"]),
     Metric::counter(
         "jvmprof_samples_lost",
         "Samples that were lost before they had names",
         |snapshot, values| {
             let sampler = &snapshot.sampler;
             for counter in [Counter::RingBufferFull, Counter::UnwinderUnavailable] {
-                values.set_by(counter.as_str(), sampler.get(counter));
+                values.set_events(&[counter.as_str()], sampler.by_event(counter));
             }
-            values.set_by("shed", sampler.shed);
-            values.set_by("malformed_records", sampler.malformed);
+            values.set_events(&["shed"], sampler.shed);
+            values.set_events(&["malformed_records"], sampler.malformed);
         },
     )
-    .by(&["reason"]),
+    .by(&["reason", "event"]),
     Metric::counter(
         "jvmprof_ticks_passed_over",
         "Ticks of the clock at which no sample was to be taken",
@@ -41,16 +43,16 @@ pub(super) const METRICS: &[Metric] = &[
         "jvmprof_stacks",
         "Samples with names, by how whole their stack is: whole, or why it was truncated",
         |snapshot, values| {
-            let whole = snapshot.outcomes.get(&Outcome::Whole).copied().unwrap_or(0);
-            values.set_by("whole", whole);
-            for (outcome, count) in &snapshot.outcomes {
+            let whole = snapshot.outcomes.get(&Outcome::Whole).copied().unwrap_or_default();
+            values.set_events(&["whole"], whole);
+            for (outcome, samples) in &snapshot.outcomes {
                 if let Outcome::Truncated(reason) = outcome {
-                    values.set_by(*reason, *count);
+                    values.set_events(&[reason], *samples);
                 }
             }
         },
     )
-    .by(&["outcome"]),
+    .by(&["outcome", "event"]),
     Metric::counter(
         "jvmprof_kernel_walks",
         "Walks of user stacks in the kernel, by where they ended; the daemon goes on with those that aren't whole",

@@ -10,13 +10,13 @@ pub(super) const METRICS: &[Metric] = &[
         "jvmprof_samples_dropped",
         "Samples that rules dropped: by the daemon, before it named them (arrival) or behind that (daemon), or at once in the kernel, where they don't count as taken",
         |snapshot, values| {
-            let at_arrival = snapshot.outcomes.get(&Outcome::Unwanted).copied().unwrap_or(0);
-            values.set_by("arrival", at_arrival);
-            values.set_by("daemon", snapshot.targets.dropped.saturating_sub(at_arrival));
-            values.set_by("kernel", snapshot.sampler.get(Counter::Dropped));
+            let at_arrival = snapshot.outcomes.get(&Outcome::Unwanted).copied().unwrap_or_default();
+            values.set_events(&["arrival"], at_arrival);
+            values.set_events(&["daemon"], snapshot.targets.dropped.saturating_sub(at_arrival));
+            values.set_events(&["kernel"], snapshot.sampler.by_event(Counter::Dropped));
         },
     )
-    .by(&["where"]),
+    .by(&["where", "event"]),
     Metric::counter(
         "jvmprof_kernel_drops_refused",
         "Times that the kernel could not be told of a dropped process, which was sampled on",

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::export::delivery::DeliveryCounts;
+use crate::event_type::EventType;
+use crate::export::delivery::{DeliveryCounts, Losses};
 use crate::sampler::SamplerCounts;
 use crate::symbolize::Outcome;
 
@@ -29,16 +30,24 @@ fn exposed(snapshot: MetricsSnapshot) -> String {
 
 /// A snapshot in which each optional part is there.
 pub(super) fn full() -> MetricsSnapshot {
-    let delivery = DeliveryCounts { handed_over: 9, delivered: 7, ..DeliveryCounts::default() };
+    let cpu = |samples| SamplesByEvent::of(EventType::Cpu, samples);
+    let allocated = |samples| SamplesByEvent::of(EventType::Allocation, samples);
+    let losses = Losses { spool_full: allocated(2), ..Losses::default() };
+    let handed_over = cpu(7) + allocated(2);
+    let delivery = DeliveryCounts { handed_over, delivered: cpu(7), losses, ..DeliveryCounts::default() };
     let mut snapshot = MetricsSnapshot {
         sinks: vec![("http://parca:7070".to_owned(), delivery), ("/var/lib/jvmprof".to_owned(), delivery)],
         kernel_run_time: Some((1_500_000_000, 3)),
         uploads: Some(Default::default()),
         debuginfod: Some(Default::default()),
-        outcomes: [(Outcome::Whole, 5), (Outcome::Truncated("stack \"unreadable\"\n"), 2)].into(),
+        outcomes: [
+            (Outcome::Whole, cpu(5) + allocated(6)),
+            (Outcome::Truncated("stack \"unreadable\"\n"), cpu(2)),
+        ]
+        .into(),
         ..MetricsSnapshot::default()
     };
-    snapshot.sampler = SamplerCounts { shed: 4, ..SamplerCounts::default() };
+    snapshot.sampler = SamplerCounts { shed: cpu(4) + allocated(3), ..SamplerCounts::default() };
     snapshot
 }
 
@@ -65,10 +74,13 @@ fn the_exposition_has_a_family_for_each_metric() {
     assert_eq!(families, all().map(|metric| metric.name).collect::<BTreeSet<_>>());
     for line in [
         "jvmprof_kernel_program_seconds_total 1.5",
-        "jvmprof_samples_lost_total{reason=\"shed\"} 4.0",
-        "jvmprof_stacks_total{outcome=\"whole\"} 5.0",
-        "jvmprof_samples_delivered_total{sink=\"http://parca:7070\"} 7.0",
-        "jvmprof_samples_undelivered_total{sink=\"/var/lib/jvmprof\",reason=\"spool_full\"} 0.0",
+        "jvmprof_samples_taken_total{event=\"allocation\"} 0.0",
+        "jvmprof_samples_lost_total{reason=\"shed\",event=\"cpu\"} 4.0",
+        "jvmprof_samples_lost_total{reason=\"shed\",event=\"allocation\"} 3.0",
+        "jvmprof_stacks_total{outcome=\"whole\",event=\"allocation\"} 6.0",
+        "jvmprof_samples_delivered_total{sink=\"http://parca:7070\",event=\"cpu\"} 7.0",
+        "jvmprof_samples_undelivered_total{sink=\"/var/lib/jvmprof\",reason=\"spool_full\",event=\"cpu\"} 0.0",
+        "jvmprof_samples_undelivered_total{sink=\"/var/lib/jvmprof\",reason=\"spool_full\",event=\"allocation\"} 2.0",
     ] {
         assert!(text.contains(&format!("\n{line}\n")), "no {line} in {text}");
     }
@@ -78,7 +90,7 @@ fn the_exposition_has_a_family_for_each_metric() {
 #[test]
 fn no_value_can_forge_a_line() {
     let text = exposed(full());
-    assert!(text.contains(r#"{outcome="stack \"unreadable\"\n"} 2"#), "{text}");
+    assert!(text.contains(r#"{outcome="stack \"unreadable\"\n",event="cpu"} 2"#), "{text}");
 }
 
 #[test]

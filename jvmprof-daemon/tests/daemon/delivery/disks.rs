@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use jvmprof_daemon::event_type::EventType;
 use jvmprof_daemon::export::spool::{NewRecord, Spool, SpoolOptions};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
@@ -36,7 +37,8 @@ const SPOOL: SpoolOptions =
 
 fn record(samples: u64) -> NewRecord {
     let body = vec![samples as u8; 3000];
-    NewRecord { created: std::time::SystemTime::now(), samples, series: 1, tries: 0, body }
+    let (created, event) = (std::time::SystemTime::now(), EventType::Cpu);
+    NewRecord { created, event, samples, series: 1, tries: 0, body }
 }
 
 #[test]
@@ -53,7 +55,7 @@ fn a_full_disk_costs_what_does_not_fit_and_nothing_else() {
     spool.complete(first.id, first.samples);
     drop(spool);
     let (mut spool, found) = Spool::open(&dir, SPOOL, None).unwrap();
-    assert_eq!((found.waiting, found.damaged_places), ((2..=fits).sum(), 0));
+    assert_eq!((found.waiting.total(), found.damaged_places), ((2..=fits).sum(), 0));
     let mut sent = Vec::new();
     while let Some(taken) = spool.take_next().unwrap() {
         assert!(taken.body.iter().all(|byte| *byte == taken.samples as u8) && taken.body.len() == 3000);
@@ -62,7 +64,7 @@ fn a_full_disk_costs_what_does_not_fit_and_nothing_else() {
     }
     assert_eq!(sent, (2..=fits).collect::<Vec<_>>());
     spool.append(&record(7)).unwrap();
-    assert_eq!(spool.appended(), (1..=fits).sum::<u64>() + 7);
+    assert_eq!(spool.appended().total(), (1..=fits).sum::<u64>() + 7);
 }
 
 #[test]

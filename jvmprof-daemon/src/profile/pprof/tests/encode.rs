@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::profile::model::{Frame, FrameKind, Line};
+use crate::event_type::EventType;
+use crate::profile::model::{Batch, Frame, FrameKind, Line};
 use crate::profile::pprof::decode::{DecodeLimits, decode};
-use crate::profile::pprof::{for_file, for_push, to_bytes, total};
+use crate::profile::pprof::{for_file, for_file_of_events, for_push, to_bytes, total};
 use crate::profile::testing::{batch, frame, inlined, line, located, mapping, series};
 use crate::proto::pprof::Profile;
 
@@ -45,6 +46,28 @@ fn a_file_has_time_as_well_and_all_series_with_their_labels() {
     let labels = &profile.sample[1].label;
     let labels: Vec<_> = labels.iter().map(|l| (text(&profile, l.key), text(&profile, l.str))).collect();
     assert_eq!(labels, [("comm", "java"), ("pid", "2")]);
+}
+
+#[test]
+fn a_profile_of_estimates_tells_how_many_events_were_sampled() {
+    let main = frame(FrameKind::Native, "main");
+    let mut allocated = series(&[("pid", "1")], vec![(vec![Arc::clone(&main)], 7)]);
+    (allocated.samples[0].count, allocated.samples[0].value) = (1_000, 512_000);
+    let allocation = Batch { event: EventType::Allocation, ..batch(vec![allocated.clone(), allocated]) };
+    let comments = |profile: &Profile| -> Vec<String> {
+        profile.comment.iter().map(|index| text(profile, *index).to_owned()).collect()
+    };
+    let pushed = for_push(&allocation, &allocation.series[0]);
+    assert_eq!(
+        (pushed.sample[0].value[0], comments(&pushed)),
+        (1_000, vec!["allocation events: 7".to_owned()])
+    );
+    let cpu = batch(vec![series(&[("pid", "1")], vec![(vec![main], 3)])]);
+    assert_eq!(comments(&for_push(&cpu, &cpu.series[0])), [""; 0], "CPU time stands for itself");
+    let both = for_file_of_events(&[cpu, allocation]);
+    assert_eq!(comments(&both), ["allocation events: 14"]);
+    let decoded = decode(&to_bytes(&both).expect("encodable"), DecodeLimits::default()).expect("our own");
+    assert_eq!(comments(&decoded), ["allocation events: 14"]);
 }
 
 #[test]

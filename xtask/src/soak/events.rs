@@ -1,0 +1,20 @@
+//! The events that samples are taken of, under their names in the kernel, in the ledger and in the
+//! backend.
+
+use jvmprof_common::abi::Event;
+
+#[derive(Debug)]
+pub(super) struct SampledEvent {
+    /// In the ledger.
+    pub(super) name: &'static str,
+    pub(super) kernel: Event,
+    /// `__name__` of its series in the backend.
+    pub(super) series: &'static str,
+    /// Its values are estimates: the number of samples stands in a comment of each profile.
+    pub(super) is_estimated: bool,
+}
+
+pub(super) const EVENTS: [SampledEvent; Event::ALL.len()] = [
+    SampledEvent { name: "cpu", kernel: Event::Cpu, series: "process_cpu", is_estimated: false },
+    SampledEvent { name: "allocation", kernel: Event::Allocation, series: "memory", is_estimated: true },
+];
