@@ -53,6 +53,10 @@ pub(super) struct MatrixCell {
     pub(super) wrong_lines: u64,
     pub(super) wrong_edges: u64,
     pub(super) wrong_roots: u64,
+    /// Stacks of allocations whose youngest method can't allocate.
+    pub(super) wrong_allocations: u64,
+    /// True if the stacks are those of allocations: each counts once, whatever it stands for.
+    pub(super) is_of_allocations: bool,
     /// Stacks that differ from their expected chain.
     pub(super) wrong_chains: u64,
     /// Stacks that differ only in what is inlined at the running instruction.
@@ -88,7 +92,10 @@ impl MatrixCell {
     /// # Errors
     /// It can't be read.
     pub(super) fn check(&mut self, checker: &Checker, expected: &Expectations) -> anyhow::Result<()> {
-        let stacks = profile::read(&self.profile)?;
+        let mut stacks = profile::read(&self.profile)?;
+        if self.is_of_allocations {
+            stacks.iter_mut().for_each(|stack| stack.count = 1);
+        }
         self.check_stacks(&stacks, checker, expected);
         Ok(())
     }
@@ -98,7 +105,8 @@ impl MatrixCell {
             self.count(stack);
             self.check_stack(stack, checker, expected);
         }
-        let has_time_shares = Mode::named(&self.mode).is_none_or(Mode::has_time_shares);
+        let has_time_shares =
+            !self.is_of_allocations && Mode::named(&self.mode).is_none_or(Mode::has_time_shares);
         for share in expected.shares(stacks) {
             let is_wrong = !share.is_right && has_time_shares;
             self.wrong_shares += u64::from(is_wrong);
@@ -139,7 +147,10 @@ impl MatrixCell {
     }
 
     fn check_stack(&mut self, stack: &Stack, checker: &Checker, expected: &Expectations) {
-        let report = checker.check(stack);
+        let mut report = checker.check(stack);
+        if self.is_of_allocations {
+            report.findings.extend(checker.check_allocation(stack));
+        }
         self.frames += report.java_frames * stack.count;
         self.unchecked += report.unchecked * stack.count;
         self.lines_missing += report.lines_missing * stack.count;
@@ -152,6 +163,7 @@ impl MatrixCell {
                 Wrong::Line => (&mut self.wrong_lines, "wrong line"),
                 Wrong::Edge => (&mut self.wrong_edges, "wrong edge"),
                 Wrong::Root => (&mut self.wrong_roots, "wrong root"),
+                Wrong::Allocation => (&mut self.wrong_allocations, "wrong allocation"),
             };
             *count += stack.count;
             self.example(kind, || excerpt(stack, at.saturating_sub(AROUND), end_of_example(stack, at)));

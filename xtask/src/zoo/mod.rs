@@ -62,6 +62,9 @@ pub(crate) struct ZooArgs {
     /// instruction
     #[arg(long)]
     attach: bool,
+    /// Record allocations instead of CPU time
+    #[arg(long)]
+    allocations: bool,
     /// The program under test [default: built from this checkout]
     #[arg(long, value_name = "FILE")]
     jvmprof: Option<PathBuf>,
@@ -107,7 +110,12 @@ pub(crate) fn main(args: &ZooArgs) -> anyhow::Result<ExitCode> {
     }
     let plan = Plan { modes: modes_named(&args.mode)?, programs: programs_named(&args.program)? };
     let jvmprof = args.jvmprof.clone().map_or_else(build::release, Ok)?;
-    let recorder = Recorder { jvmprof: &jvmprof, frequency: args.frequency, attach: args.attach };
+    let recorder = Recorder {
+        jvmprof: &jvmprof,
+        frequency: args.frequency,
+        allocations: args.allocations,
+        attach: args.attach,
+    };
     let mut cells = Vec::new();
     eprintln!("{}", summary::header());
     for jdk in &jdks {
@@ -129,8 +137,11 @@ pub(crate) fn smoke(jdks: &[crate::setup::jdk::InstalledJdk], jvmprof: &Path) ->
     for jdk in jdks {
         let jdk = format!("{}={}", jdk.feature, jdk.home.display());
         let wanted: JdkRequest = jdk.parse().map_err(anyhow::Error::msg)?;
-        let recorder = Recorder { jvmprof, frequency: 499, attach: false };
-        zoo.visit(&wanted.ensure()?, &plan, recorder, 3.0, &mut cells)?;
+        let jdk = wanted.ensure()?;
+        let recorder = Recorder { jvmprof, frequency: 499, allocations: false, attach: false };
+        zoo.visit(&jdk, &plan, recorder, 3.0, &mut cells)?;
+        let plan = Plan { modes: modes_named(&modes[..1])?, programs: programs_named(&programs[2..])? };
+        zoo.visit(&jdk, &plan, Recorder { allocations: true, ..recorder }, 3.0, &mut cells)?;
     }
     summary::print(&cells);
     match cells.iter().filter(|cell| cell.is_wrong()).count() {
@@ -212,7 +223,11 @@ impl Zoo {
                     jdk_version: jdk.version.clone(),
                     mode: mode.name.to_owned(),
                     program: programs.clone(),
-                    least: (f64::from(recorder.frequency) * seconds * LEAST) as u64,
+                    least: match recorder.allocations {
+                        true => 1,
+                        false => (f64::from(recorder.frequency) * seconds * LEAST) as u64,
+                    },
+                    is_of_allocations: recorder.allocations,
                     profile: folder.join(format!("{}-{}-{programs}.pb.gz", jdk.feature, mode.name)),
                     ..MatrixCell::default()
                 };

@@ -23,11 +23,17 @@ struct RecordedLosses {
     losses: BTreeMap<String, u64>,
 }
 
+/// Options for the stacks of many allocations, without their classes.
+const ALLOCATIONS: [&str; 8] =
+    ["--event", "alloc", "--alloc-class", "off", "--alloc-interval", "16KiB", "--alloc-max-events", "10000"];
+
 /// Options of a recording.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recorder<'a> {
     pub(super) jvmprof: &'a Path,
     pub(super) frequency: u32,
+    /// True if allocations are recorded instead of CPU time.
+    pub(super) allocations: bool,
     /// True for a recording by the pid of a running program, false for one from the program's first
     /// instruction on.
     pub(super) attach: bool,
@@ -100,6 +106,9 @@ impl Recorder<'_> {
         record
             .args(["record", "--json", "--frequency", &self.frequency.to_string(), "--output"])
             .arg(profile);
+        if self.allocations {
+            record.args(ALLOCATIONS);
+        }
         record
     }
 }

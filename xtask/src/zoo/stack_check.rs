@@ -23,6 +23,8 @@ pub(super) enum Wrong {
     Edge,
     /// The root is no method with which a thread begins.
     Root,
+    /// No instruction of the line that allocates can allocate.
+    Allocation,
 }
 
 /// The result of the check of a frame or of a pair of frames.
@@ -115,6 +117,22 @@ impl Checker {
         report
     }
 
+    /// Checks that the youngest Java method of an allocation's stack can allocate where it stands:
+    /// by an instruction that makes an object, calls a method, loads a class or throws.
+    pub(super) fn check_allocation(&self, stack: &Stack) -> Option<Finding> {
+        let at = stack.frames.iter().position(|frame| !matches!(frame.code, Code::Stub(_)))?;
+        let frame = &stack.frames[at];
+        let method = frame.java()?;
+        let versions = self.classes.get(&method.class);
+        let mut methods = find(&versions, method).peekable();
+        methods.peek()?;
+        let can_allocate = methods.any(|found| {
+            let place = place(found, frame);
+            found.is_native || found.instructions_at(place).next().is_some()
+        });
+        (!can_allocate).then_some(Finding { wrong: Wrong::Allocation, at })
+    }
+
     fn frame(&self, frame: &Rc<Frame>) -> CheckResult {
         if let Some(known) = self.frames.borrow().get(frame) {
             return *known;
@@ -185,12 +203,7 @@ impl Checker {
             {
                 return true;
             }
-            let place = match caller.bci {
-                Some(bci) => Place::Bytecode(bci),
-                None if method.has_line(caller.line) => Place::Line(caller.line),
-                None => Place::Anywhere,
-            };
-            method.instructions_at(place).any(|instruction| {
+            method.instructions_at(place(method, caller)).any(|instruction| {
                 (!through_native && self.calls(from, instruction, to))
                     || jvm_upcalls::from_instruction(&self.classes, instruction, to)
             })
@@ -228,6 +241,15 @@ impl Checker {
                     || (named.starts_with('[') && selected == "java/lang/Object")
             }
         }
+    }
+}
+
+/// Returns the place of a frame in a method, as exactly as the frame has it.
+fn place(method: &Method, frame: &Frame) -> Place {
+    match frame.bci {
+        Some(bci) => Place::Bytecode(bci),
+        None if method.has_line(frame.line) => Place::Line(frame.line),
+        None => Place::Anywhere,
     }
 }
 
