@@ -4,7 +4,9 @@
 (function (jvmprof) {
   const { element, format } = jvmprof;
 
-  const data = JSON.parse(document.getElementById("profile").textContent);
+  const recorded = JSON.parse(document.getElementById("profile").textContent);
+  const [type] = recorded.types;
+  const data = { ...recorded, ...type, tree: recorded.trees[type.tree] };
   document.title = `${data.title} · jvmprof`;
 
   const sampled =

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use jvmprof_daemon::event_type::EventType;
 use jvmprof_daemon::profile::model::{Batch, Frame, FrameKind, Line, Sample, Series};
-use jvmprof_daemon::profile::record_html::write_html;
+use jvmprof_daemon::profile::record_html::{RecordingTitle, write_html};
 
 use crate::browser::Browser;
 use crate::data::{Numbers, Shape, window};
@@ -16,7 +16,9 @@ use crate::picture;
 
 fn write(batch: &Batch, path: &Path) -> String {
     let mut file = BufWriter::new(File::create(path).unwrap());
-    write_html(batch, "java -jar shop.jar (pid 4242)", &mut file).unwrap();
+    let title =
+        RecordingTitle { title: "java -jar shop.jar (pid 4242)".to_owned(), host: "worker-1".to_owned() };
+    write_html(std::slice::from_ref(batch), &title, &mut file).unwrap();
     format!("file://{}", path.display())
 }
 
