@@ -10,6 +10,7 @@
     ["f", "go to the flame graph"],
     ["← → ↑ ↓", "in the graph: move between frames"],
     ["Enter", "in the graph: zoom to the frame"],
+    ["Shift ← →", "in the collector's timeline: choose a part, which Enter shows"],
     ["i", "root on top or at the bottom"],
     ["r", "fold recursion"],
     ["j", "all frames, Java's, the application's"],

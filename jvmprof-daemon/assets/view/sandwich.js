@@ -89,19 +89,19 @@
       return this.flames;
     }
 
-    /// Draws what the tree has of the function; false if that is nothing.
-    draw(root, name, total, measure) {
+    /// Draws what the tree of the data has of the function.
+    draw(root, name, data, measure) {
       const trees = name ? jvmprof.sandwich(root, name) : null;
       this.node.hidden = !name;
-      if (!name) return true;
-      const share = trees ? `${measure.number(trees.callees.value)}, ${format.share(trees.callees.value, total)}` : "no samples here";
-      this.title.replaceChildren(element("b", {}, name), ` · ${share}`);
+      if (!name) return;
+      const share = trees ? `${measure.number(trees.callees.value)}, ${format.share(trees.callees.value, data.total)}` : "no samples here";
+      const pruned = jvmprof.prunedSamples(data) > 0 ? " · without what is pruned" : "";
+      this.title.replaceChildren(element("b", {}, name), ` · ${share}${pruned}`);
       for (const [which, flame] of Object.entries(this.graphs())) {
         flame.measure = measure;
         flame.scroller.hidden = !trees;
-        if (trees) flame.draw(trees[which], total);
+        if (trees) flame.draw(trees[which], data.total);
       }
-      return Boolean(trees);
     }
   }
 

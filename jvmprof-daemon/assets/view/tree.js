@@ -136,6 +136,12 @@
     }
   }
 
+  /// Samples that end in what was pruned.
+  jvmprof.prunedSamples = function ({ functions, nodes }) {
+    const kind = jvmprof.KINDS.indexOf("pruned");
+    return nodes.function.reduce((sum, fn, i) => sum + (functions.kind[fn] === kind ? nodes.total[i] : 0), 0);
+  };
+
   /// The source places of a node: `[{place, samples}]`, heaviest first.
   jvmprof.places = function (node) {
     const places = [];

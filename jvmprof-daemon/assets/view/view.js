@@ -25,12 +25,6 @@
     return false;
   }
 
-  /// Samples that end in what was pruned.
-  function prunedSamples({ functions, nodes }) {
-    const kind = jvmprof.KINDS.indexOf("pruned");
-    return nodes.function.reduce((sum, fn, i) => sum + (functions.kind[fn] === kind ? nodes.total[i] : 0), 0);
-  }
-
   class ProfileView {
     /// `state` is how it is looked at first (see state.js); `onState(changes)` hears what the user changed.
     /// `fetchSubtrees(hashes)` promises the tree of the stacks through these nodes, where that can be had.
@@ -219,7 +213,7 @@
       const { sandwich } = this.state;
       this.main.classList.toggle("has-sandwich", sandwich !== "");
       this.sandwichButton.setAttribute("aria-pressed", String(sandwich !== ""));
-      this.sandwich.draw(this.tree, sandwich, this.data.total, this.flame.measure);
+      this.sandwich.draw(this.tree, sandwich, this.data, this.flame.measure);
     }
 
     showFigures(data, measure) {
@@ -242,13 +236,14 @@
       const { data } = this;
       const { number } = this.flame.measure;
       const share = (samples) => format.share(samples, data.total);
-      const pruned = prunedSamples(data);
+      const pruned = jvmprof.prunedSamples(data);
       const texts = [text, jvmprof.framesNotice(this.state.frames, this.tree, share)];
       if (pruned > 0) {
+        const table = this.state.frames === "all" ? "The table counts all of them." : "The table counts what is drawn.";
         const way = this.fetchSubtrees ? " Zoom to a frame to see all below it." : "";
         texts.push(
           `Drawn are the heaviest ${format.count(data.nodes.parent.length)} frames; ${number(pruned)} (${share(pruned)}) ` +
-            `end in [pruned], which sums up lighter ones.${way} The table counts all of them.`,
+            `end in [pruned], which sums up lighter ones.${way} ${table}`,
         );
       }
       this.notice.replaceChildren(...texts.filter(Boolean).map((it) => element("p.notice", { role: "status" }, it)));
