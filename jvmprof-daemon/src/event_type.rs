@@ -38,6 +38,8 @@ pub enum SampleNumber {
 /// The names that backends know an event by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventDescriptor {
+    /// What `record -e` calls it.
+    pub name: &'static str,
     /// `__name__` of its series, a name that Parca's page knows.
     pub series: &'static str,
     /// What is written to files.
@@ -54,6 +56,8 @@ pub struct EventDescriptor {
 #[serde(rename_all = "snake_case")]
 pub enum ShownUnit {
     Samples,
+    /// Samples too, shown as the time that they stand for.
+    Nanoseconds,
     Objects,
     Bytes,
 }
@@ -112,6 +116,14 @@ impl EventType {
         }
     }
 
+    /// Returns the number of a sample that is in this unit.
+    pub fn shown_number(self) -> SampleNumber {
+        match self {
+            Self::Cpu => SampleNumber::Count,
+            Self::Allocation => SampleNumber::Value,
+        }
+    }
+
     /// The event's names.
     pub fn descriptor(self) -> &'static EventDescriptor {
         match self {
@@ -124,6 +136,7 @@ impl EventType {
 const SAMPLES: SampleType = SampleType { name: "samples", unit: "count", number: SampleNumber::Count };
 const CPU_TIME: SampleType = SampleType { name: "cpu", unit: "nanoseconds", number: SampleNumber::Value };
 const CPU: EventDescriptor = EventDescriptor {
+    name: "cpu",
     series: "process_cpu",
     sample_types: &[SAMPLES, CPU_TIME],
     pushed_types: &[SAMPLES],
@@ -136,6 +149,7 @@ const ALLOCATED: &[SampleType] = &[
     SampleType { name: "alloc_space", unit: "bytes", number: SampleNumber::Value },
 ];
 const ALLOCATION: EventDescriptor = EventDescriptor {
+    name: "alloc",
     series: "memory",
     sample_types: ALLOCATED,
     pushed_types: ALLOCATED,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::event_type::{EventType, SamplesByEvent};
+use crate::event_type::{EventType, SampleNumber, SamplesByEvent};
 use crate::types::{Avma, BuildId, FileOffset};
 
 /// What kind of code a frame ran; decides its colour in flame graphs and its mapping in pprof.
@@ -18,6 +18,8 @@ pub enum FrameKind {
     Jit,
     /// Java code, wherever its name came from.
     Java,
+    /// Code that HotSpot generated for itself: its stubs.
+    Stub,
     /// Not code: the class of an object.
     Class,
     /// Not code: `[truncated: reason]` and its like.
@@ -60,6 +62,14 @@ impl ExecutionMode {
             Self::Inlined => "_[i]",
             Self::Native => "_[n]",
         }
+    }
+
+    /// Splits a name as `--java-frame-types` writes it into the method's name and the mode. No
+    /// method's own name has brackets.
+    pub fn split_suffix(name: &str) -> (&str, Option<Self>) {
+        let all = [Self::Interpreted, Self::C1, Self::C2, Self::Inlined, Self::Native];
+        let found = all.into_iter().find_map(|mode| Some((name.strip_suffix(mode.suffix())?, mode)));
+        found.map_or((name, None), |(name, mode)| (name, Some(mode)))
     }
 }
 
@@ -142,6 +152,14 @@ pub struct Sample {
 }
 
 impl Sample {
+    /// Returns one of the sample's numbers.
+    pub fn number(&self, of: SampleNumber) -> u64 {
+        match of {
+            SampleNumber::Count => self.count,
+            SampleNumber::Value => self.value,
+        }
+    }
+
     /// A stack with events that stand for themselves alone.
     pub fn of_events(frames: Arc<[Arc<Frame>]>, events: u64, value: u64) -> Self {
         Self { frames, labels: SampleLabels::default(), events, count: events, value }
@@ -180,10 +198,7 @@ pub struct Batch {
 impl Batch {
     /// Returns what pictures show of a sample: samples of CPU time, bytes of allocation.
     pub fn shown(&self, sample: &Sample) -> u64 {
-        match self.event {
-            EventType::Cpu => sample.count,
-            EventType::Allocation => sample.value,
-        }
+        sample.number(self.event.shown_number())
     }
 
     /// Number of sampled events in all series.

@@ -16,21 +16,26 @@ macro_rules! asset {
 }
 
 /// Scripts of the view that both pages have, in the order in which they must run.
-pub const VIEW_SCRIPTS: [Asset; 7] = [
+pub const VIEW_SCRIPTS: [Asset; 12] = [
     asset!("d3.min.js", "vendor/d3.min.js"),
     asset!("d3-flamegraph.umd.min.js", "vendor/d3-flamegraph.umd.min.js"),
-    asset!("base.js", "base.js"),
-    asset!("tree.js", "tree.js"),
-    asset!("flame.js", "flame.js"),
-    asset!("table.js", "table.js"),
-    asset!("view.js", "view.js"),
+    asset!("base.js", "view/base.js"),
+    asset!("tree.js", "view/tree.js"),
+    asset!("frames.js", "view/frames.js"),
+    asset!("paths.js", "view/paths.js"),
+    asset!("state.js", "view/state.js"),
+    asset!("flame.js", "view/flame.js"),
+    asset!("sandwich.js", "view/sandwich.js"),
+    asset!("table.js", "view/table.js"),
+    asset!("help.js", "view/help.js"),
+    asset!("view.js", "view/view.js"),
 ];
 
-pub const STYLE: Asset = asset!("style.css", "style.css");
+pub const STYLE: Asset = asset!("style.css", "view/style.css");
 
-pub(super) const RECORD_SCRIPT: Asset = asset!("record.js", "record.js");
+pub(super) const RECORD_SCRIPT: Asset = asset!("record.js", "record/record.js");
 
-pub(super) const RECORD_PAGE: Asset = asset!("record.html", "record.html");
+pub(super) const RECORD_PAGE: Asset = asset!("record.html", "record/record.html");
 
 #[cfg(test)]
 mod tests {

@@ -5,6 +5,8 @@
 //! the page's Content-Security-Policy runs only scripts with the nonce of this very file and loads
 //! nothing.
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,7 +15,7 @@ use serde::Serialize;
 use super::call_tree::{CallTree, PAGE_NODES, TreeBuilder};
 use super::model::{Batch, LabelSet};
 use super::page_assets::{RECORD_PAGE, RECORD_SCRIPT, STYLE, VIEW_SCRIPTS};
-use crate::event_type::ShownUnit;
+use crate::event_type::{EventType, SampleNumber, ShownUnit};
 
 /// The reason why a flame graph couldn't be written.
 #[derive(Debug, thiserror::Error)]
@@ -24,31 +26,77 @@ pub enum HtmlError {
     Write(#[from] io::Error),
 }
 
-/// The data of the page: the tree and what is said beside it.
-#[derive(Debug, Serialize)]
-struct Recorded<'a> {
-    title: &'a str,
-    start_ms: u64,
-    duration_ns: u64,
-    period_ns: u64,
-    unit: ShownUnit,
-    tree: CallTree,
+/// What was recorded, and where. Any text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RecordingTitle {
+    /// The command, or the main classes or programs of the processes.
+    pub title: String,
+    /// The host; empty if `title` is the host.
+    pub host: String,
 }
 
-/// Writes the batch as a page with the given title, which may be any text.
+impl fmt::Display for RecordingTitle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.title)?;
+        if self.host.is_empty() { Ok(()) } else { write!(f, " on {}", self.host) }
+    }
+}
+
+/// The data of the page: trees and what is said beside them. The names in JSON are what the page's
+/// `record.js` reads.
+#[derive(Debug, Serialize)]
+struct Recorded<'a> {
+    #[serde(flatten)]
+    title: &'a RecordingTitle,
+    start_ms: u64,
+    duration_ns: u64,
+    types: Vec<RecordedType>,
+    trees: Vec<CallTree>,
+}
+
+/// What can be counted, and in which tree it is.
+#[derive(Debug, Serialize)]
+struct RecordedType {
+    /// pprof's name of it.
+    name: &'static str,
+    unit: ShownUnit,
+    /// What an event stands for.
+    period_ns: u64,
+    tree: usize,
+}
+
+/// Writes the batches, each of an event, as a page on which one chooses what is counted.
 ///
-/// Where the batch has several processes, each has a node above its stacks.
+/// Where several processes were recorded, each has a node above its stacks.
 ///
 /// # Errors
 /// Those of `out`.
-pub fn write_html(batch: &Batch, title: &str, out: &mut impl Write) -> Result<(), HtmlError> {
+pub fn write_html(batches: &[Batch], title: &RecordingTitle, out: &mut impl Write) -> Result<(), HtmlError> {
+    let (mut types, mut trees) = (Vec::new(), Vec::new());
+    let has_several = has_several_processes(batches);
+    for batch in batches {
+        let mut add = |name, unit, number: Option<SampleNumber>| {
+            trees.extend(number.map(|number| tree(batch, number, has_several)));
+            types.push(RecordedType { name, unit, period_ns: batch.period, tree: trees.len() - 1 });
+        };
+        match batch.event {
+            EventType::Cpu => {
+                add("samples", ShownUnit::Samples, Some(SampleNumber::Count));
+                add("cpu", ShownUnit::Nanoseconds, None);
+            }
+            EventType::Allocation => {
+                add("alloc_space", ShownUnit::Bytes, Some(SampleNumber::Value));
+                add("alloc_objects", ShownUnit::Objects, Some(SampleNumber::Count));
+            }
+        }
+    }
+    let first = batches.first();
     let recorded = Recorded {
         title,
-        start_ms: since_epoch_ms(batch.start),
-        duration_ns: u64::try_from(batch.duration.as_nanos()).unwrap_or(u64::MAX),
-        period_ns: batch.period,
-        unit: batch.event.shown_unit(),
-        tree: tree(batch),
+        start_ms: first.map_or(0, |batch| since_epoch_ms(batch.start)),
+        duration_ns: first.map_or(0, |batch| u64::try_from(batch.duration.as_nanos()).unwrap_or(u64::MAX)),
+        types,
+        trees,
     };
     let data = escape_for_script(&serde_json::to_string(&recorded)?);
     let nonce = format!("{:032x}", rand::random::<u128>());
@@ -56,22 +104,24 @@ pub fn write_html(batch: &Batch, title: &str, out: &mut impl Write) -> Result<()
     Ok(())
 }
 
-fn tree(batch: &Batch) -> CallTree {
-    let process = |labels: &LabelSet| {
-        let comm = labels.get("comm").or_else(|| labels.get("executable"));
-        let pid = labels.get("pid");
-        match (comm, pid) {
-            (Some(comm), Some(pid)) => Some(format!("{comm} ({pid})")),
-            (Some(name), None) | (None, Some(name)) => Some(name.clone()),
-            (None, None) => None,
-        }
-    };
-    let mut processes: Vec<_> = batch.series.iter().map(|series| process(&series.labels)).collect();
-    processes.sort_unstable();
-    processes.dedup();
-    let several = processes.len() > 1;
+/// Returns what a process is called above its stacks.
+fn process(labels: &LabelSet) -> Option<String> {
+    let comm = labels.get("comm").or_else(|| labels.get("executable"));
+    match (comm, labels.get("pid")) {
+        (Some(comm), Some(pid)) => Some(format!("{comm} ({pid})")),
+        (Some(name), None) | (None, Some(name)) => Some(name.clone()),
+        (None, None) => None,
+    }
+}
+
+fn has_several_processes(batches: &[Batch]) -> bool {
+    let series = batches.iter().flat_map(|batch| &batch.series);
+    series.map(|series| process(&series.labels)).collect::<BTreeSet<_>>().len() > 1
+}
+
+fn tree(batch: &Batch, number: SampleNumber, has_several: bool) -> CallTree {
     let mut builder = TreeBuilder::default();
-    builder.add_batch(batch, |labels| if several { process(labels) } else { None });
+    builder.add_batch(batch, number, |labels| if has_several { process(labels) } else { None });
     builder.finish(PAGE_NODES)
 }
 
@@ -134,7 +184,6 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::event_type::EventType;
     use crate::profile::model::{Frame, FrameKind, Line, Sample, Series};
 
     fn batch(names: &[&str], processes: &[(&str, &str)]) -> Batch {
@@ -159,8 +208,9 @@ mod tests {
     }
 
     fn page(batch: &Batch, title: &str) -> String {
+        let title = RecordingTitle { title: title.to_owned(), host: "worker-1".to_owned() };
         let mut out = Vec::new();
-        write_html(batch, title, &mut out).unwrap();
+        write_html(std::slice::from_ref(batch), &title, &mut out).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -188,7 +238,7 @@ mod tests {
         let data = data(&page);
         assert_eq!(data["title"], "</title></script><img src=x onerror=alert(1)>");
         for name in hostile {
-            assert!(data["tree"]["strings"].as_array().unwrap().contains(&name.into()), "{name}");
+            assert!(data["trees"][0]["strings"].as_array().unwrap().contains(&name.into()), "{name}");
         }
     }
 
@@ -207,7 +257,7 @@ mod tests {
     #[test]
     fn several_processes_have_a_node_each_and_one_has_none() {
         let has = |page: &str, name: &str| {
-            data(page)["tree"]["strings"].as_array().unwrap().contains(&Value::from(name))
+            data(page)["trees"][0]["strings"].as_array().unwrap().contains(&Value::from(name))
         };
         let two = page(&batch(&["main"], &[("java", "1"), ("java", "2")]), "t");
         assert!(has(&two, "java (1)") && has(&two, "java (2)"));
@@ -215,9 +265,32 @@ mod tests {
     }
 
     #[test]
+    fn a_page_of_two_events_has_what_each_counts() {
+        let cpu = batch(&["main"], &[("java", "1"), ("java", "1")]);
+        let mut allocation = batch(&["byte[]"], &[("java", "1")]);
+        allocation.event = EventType::Allocation;
+        let title = RecordingTitle { title: "java".to_owned(), host: String::new() };
+        let mut out = Vec::new();
+        write_html(&[cpu, allocation], &title, &mut out).unwrap();
+        let data = data(&String::from_utf8(out).unwrap());
+        let types: Vec<_> =
+            data["types"].as_array().unwrap().iter().map(|of| (&of["name"], &of["unit"])).collect();
+        let expected = [
+            ("samples", "samples"),
+            ("cpu", "nanoseconds"),
+            ("alloc_space", "bytes"),
+            ("alloc_objects", "objects"),
+        ];
+        let expected = expected.map(|(name, unit)| (Value::from(name), Value::from(unit)));
+        assert!(types.iter().copied().eq(expected.iter().map(|(name, unit)| (name, unit))), "{types:?}");
+        let total = |of: usize| &data["trees"][data["types"][of]["tree"].as_u64().unwrap() as usize]["total"];
+        assert_eq!([total(0), total(1), total(2), total(3)], [6, 6, 30_303_030, 3]);
+    }
+
+    #[test]
     fn an_empty_batch_is_a_page_too() {
         let data = data(&page(&batch(&[], &[]), "nothing"));
-        assert_eq!(data["tree"]["total"], 0);
+        assert_eq!(data["trees"][0]["total"], 0);
         assert_eq!(data["start_ms"], 1_700_000_000_000_u64);
     }
 }

@@ -81,7 +81,7 @@ pub(super) fn stub_frame(address: Avma, name_at: u64, java: &mut Java) -> Frame 
     let name: Arc<str> = name.map_or_else(|| "[JVM stub]".into(), |name| format!("[{name}]").into());
     let mapping = java_mapping(java.attached());
     let line = Line::named(name);
-    Frame { kind: FrameKind::Java, address: Some(address), mapping, lines: vec![line] }
+    Frame { kind: FrameKind::Stub, address: Some(address), mapping, lines: vec![line] }
 }
 
 pub(super) fn frame(

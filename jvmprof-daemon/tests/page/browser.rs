@@ -116,6 +116,15 @@ impl Browser {
 
     /// Presses a key with the focus where it is: a character or a name such as `Enter`.
     pub(crate) fn press(&mut self, key: &str) {
+        self.press_with(key, 0);
+    }
+
+    /// Presses a key together with Shift.
+    pub(crate) fn press_with_shift(&mut self, key: &str) {
+        self.press_with(key, 8);
+    }
+
+    fn press_with(&mut self, key: &str, modifiers: u32) {
         let code = match key {
             "Enter" => 13,
             "Escape" => 27,
@@ -125,7 +134,8 @@ impl Browser {
             "ArrowDown" => 40,
             _ => 0,
         };
-        let mut event = json!({"type": "keyDown", "key": key, "windowsVirtualKeyCode": code});
+        let mut event =
+            json!({"type": "keyDown", "key": key, "windowsVirtualKeyCode": code, "modifiers": modifiers});
         if code == 0 {
             event["text"] = key.into();
         }

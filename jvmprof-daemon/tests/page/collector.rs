@@ -7,11 +7,8 @@ use serde_json::Value;
 
 use crate::browser::Browser;
 use crate::data::{Numbers, Shape, window};
-use crate::picture;
 use crate::server::{Server, fill, millis, open, push};
-
-const DRAWN: &str = "document.querySelectorAll('g.frame').length > 50";
-const IDLE: &str = "!document.body.classList.contains('loading')";
+use crate::{DRAWN, IDLE, picture, visit};
 
 /// The number of samples that the page says it shows.
 const SHOWN: &str = "Number(document.querySelector('.figures b').textContent.replaceAll(',', ''))";
@@ -22,12 +19,6 @@ fn served(time: Duration, samples: usize) -> (tempfile::TempDir, Server, u64) {
     let total = fill(&store, time, Shape::Program, samples);
     let server = Server::start(store, ReadLimits::default());
     (folder, server, total)
-}
-
-fn visit(browser: &mut Browser, url: &str) {
-    browser.open(url);
-    browser.wait_for(DRAWN);
-    browser.wait_for(IDLE);
 }
 
 fn address(browser: &mut Browser) -> String {
@@ -200,7 +191,61 @@ fn errors_are_shown_with_a_way_on() {
     let to = millis(SystemTime::now());
     visit(&mut browser, &format!("{}/?from={}&to={to}", server.url, to - 60_000));
     assert_eq!(browser.evaluate("document.querySelector('.error')"), Value::Null);
+    browser.open(&format!("{}/?from=1&to={to}", server.url));
+    browser.wait_for("document.querySelector('.error')?.innerText.includes('longer than 400 days')");
+    assert_eq!(browser.evaluate("document.getElementById('timeline').checkVisibility()"), false);
+    visit(&mut browser, &format!("{}/?from={}&to={to}", server.url, to - 60_000));
     drop(server);
     browser.evaluate("jvmprof.page.load()");
     browser.wait_for("document.querySelector('.error')?.innerText.includes('Is it still running?')");
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn ranges_of_any_length_are_shown_and_wrong_parts_of_an_address_are_said() {
+    let (_folder, server, total) = served(Duration::from_secs(300), 40);
+    let mut browser = Browser::start(1280, 800);
+    visit(&mut browser, &format!("{}/?range=7d", server.url));
+    assert_eq!(browser.evaluate(SHOWN), total);
+    assert!(address(&mut browser).contains("range=7d"));
+    assert_eq!(browser.evaluate("jvmprof.page.timeline.to - jvmprof.page.timeline.from"), 7 * 86_400_000);
+    browser.wait_for(&format!("{}?.getAttribute('aria-pressed') === 'true'", button("Last 7 d")));
+    picture(&mut browser, "collector-week");
+    visit(&mut browser, &format!("{}/?range=7y&type=nothing", server.url));
+    let notice = browser.evaluate("document.getElementById('message').innerText");
+    assert!(notice.as_str().unwrap().contains("“range=7y”, “type=nothing”"), "{notice}");
+    browser.point(&button("1 h"), true);
+    browser.wait_for("document.getElementById('message').innerText === ''");
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn the_timeline_has_a_scale_and_is_chosen_from_by_keys() {
+    let (_folder, server, total) = served(Duration::from_secs(840), 60);
+    let mut browser = Browser::start(1280, 800);
+    visit(&mut browser, &server.url);
+    let texts = "[...document.querySelectorAll('.axis span')].map((tick) => tick.textContent).join(' ')";
+    let ticks = browser.evaluate(texts);
+    let round = |tick: &str| tick.len() == 5 && tick.as_bytes()[2] == b':';
+    assert!(ticks.as_str().unwrap().split(' ').all(round), "{ticks}");
+    browser.wait_for("document.querySelector('.scale').innerText.includes('CPUs')");
+    browser.evaluate("document.getElementById('timeline').focus()");
+    browser.press("ArrowLeft");
+    for _ in 0..40 {
+        browser.press("ArrowLeft");
+    }
+    for _ in 0..60 {
+        browser.press_with_shift("ArrowLeft");
+    }
+    picture(&mut browser, "collector-timeline-keys");
+    browser.press("Enter");
+    browser.wait_for("location.search.includes('from=')");
+    browser.wait_for(IDLE);
+    let part = browser.evaluate(SHOWN).as_u64().unwrap();
+    assert!((1..total).contains(&part), "{part} of {total}");
+    let seconds =
+        browser.evaluate("(jvmprof.page.state.to - jvmprof.page.state.from) / 1000").as_f64().unwrap();
+    assert!((seconds - 61.0 * 900.0 / 240.0).abs() < 1.0, "{seconds}: the bar and sixty before it");
+    assert_eq!(browser.complaints, [""; 0]);
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use jvmprof_daemon::event_type::EventType;
-use jvmprof_daemon::profile::model::{Batch, Frame, FrameKind, Line, Mapping, Sample, Series};
+use jvmprof_daemon::profile::model::{Batch, ExecutionMode, Frame, FrameKind, Line, Mapping, Sample, Series};
 use jvmprof_daemon::types::{Avma, BuildId, FileOffset};
 
 const START: [(&str, FrameKind); 7] = [
@@ -15,7 +15,7 @@ const START: [(&str, FrameKind); 7] = [
     ("thread_native_entry", FrameKind::Native),
     ("JavaThread::thread_main_inner", FrameKind::Native),
     ("JavaCalls::call_helper", FrameKind::Native),
-    ("call_stub", FrameKind::Jit),
+    ("[call_stub]", FrameKind::Stub),
     ("java.lang.Thread.run", FrameKind::Java),
 ];
 
@@ -69,7 +69,7 @@ const LEAVES: [(&str, FrameKind); 12] = [
     ("java.util.ArrayList.sort", FrameKind::Java),
     ("java.lang.StringLatin1.inflate", FrameKind::Java),
     ("jdk.internal.util.ArraysSupport.mismatch", FrameKind::Java),
-    ("jlong_disjoint_arraycopy", FrameKind::Jit),
+    ("[jlong_disjoint_arraycopy]", FrameKind::Stub),
     ("__memmove_avx_unaligned_erms", FrameKind::Native),
     ("G1ParScanThreadState::trim_queue_to_threshold", FrameKind::Native),
     ("tcp_sendmsg_locked", FrameKind::Kernel),
@@ -79,6 +79,9 @@ const LEAVES: [(&str, FrameKind); 12] = [
 ];
 
 const SYSCALL: [&str; 3] = ["entry_SYSCALL_64_after_hwframe", "do_syscall_64", "__x64_sys_sendto"];
+
+/// How a method ran, by its line.
+const MODES: [ExecutionMode; 3] = [ExecutionMode::C2, ExecutionMode::C1, ExecutionMode::Interpreted];
 
 /// A small generator of numbers, the same in every run.
 pub(crate) struct Numbers(u64);
@@ -120,7 +123,7 @@ impl Frames {
         let mappings = HashMap::from([
             (FrameKind::Kernel, mapping("[kernel.kallsyms]")),
             (FrameKind::Native, mapping("/usr/lib/jvm/java-25-openjdk-amd64/lib/server/libjvm.so")),
-            (FrameKind::Jit, mapping("[jit]")),
+            (FrameKind::Stub, mapping("jvm")),
             (FrameKind::Java, mapping("jvm")),
             (FrameKind::Marker, None),
         ]);
@@ -139,6 +142,7 @@ impl Frames {
                 lines: vec![Line {
                     file: (kind == FrameKind::Java).then(|| source(name).into()),
                     line,
+                    mode: (kind == FrameKind::Java).then(|| MODES[line as usize % MODES.len()]),
                     ..Line::named(name)
                 }],
             })

@@ -8,12 +8,28 @@
 mod browser;
 mod collector;
 mod data;
+mod events;
+mod frames;
 mod record;
 mod server;
+mod widths;
+mod zoom;
 
 use std::path::PathBuf;
 
 use browser::Browser;
+
+/// An expression that is true once the flame graph is there.
+const DRAWN: &str = "document.querySelectorAll('g.frame').length > 50";
+/// An expression that is true while nothing is being fetched.
+const IDLE: &str = "!document.body.matches('.loading, .fetching')";
+
+/// Opens a page that has a flame graph, and waits for it.
+fn visit(browser: &mut Browser, url: &str) {
+    browser.open(url);
+    browser.wait_for(DRAWN);
+    browser.wait_for(IDLE);
+}
 
 /// Takes a picture if asked to.
 fn picture(browser: &mut Browser, name: &str) {

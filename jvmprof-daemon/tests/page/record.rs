@@ -8,19 +8,24 @@ use std::time::{Duration, Instant, SystemTime};
 
 use jvmprof_daemon::event_type::EventType;
 use jvmprof_daemon::profile::model::{Batch, Frame, FrameKind, Line, Sample, Series};
-use jvmprof_daemon::profile::record_html::write_html;
+use jvmprof_daemon::profile::record_html::{RecordingTitle, write_html};
 
 use crate::browser::Browser;
 use crate::data::{Numbers, Shape, window};
-use crate::picture;
+use crate::{DRAWN, picture};
 
-fn write(batch: &Batch, path: &Path) -> String {
-    let mut file = BufWriter::new(File::create(path).unwrap());
-    write_html(batch, "java -jar shop.jar (pid 4242)", &mut file).unwrap();
-    format!("file://{}", path.display())
+pub(crate) fn write(batch: &Batch, path: &Path) -> String {
+    write_all(std::slice::from_ref(batch), path)
 }
 
-const DRAWN: &str = "document.querySelectorAll('g.frame').length > 50";
+/// Writes the page of these batches and returns its address.
+pub(crate) fn write_all(batches: &[Batch], path: &Path) -> String {
+    let mut file = BufWriter::new(File::create(path).unwrap());
+    let title =
+        RecordingTitle { title: "java -jar shop.jar (pid 4242)".to_owned(), host: "worker-1".to_owned() };
+    write_html(batches, &title, &mut file).unwrap();
+    format!("file://{}", path.display())
+}
 
 /// The frame with most samples whose function has this name.
 fn frame(name: &str) -> String {
@@ -79,7 +84,7 @@ fn a_recorded_file_is_drawn_searched_and_zoomed() {
     std::thread::sleep(Duration::from_millis(500));
     browser.wait_for("!document.querySelector('.tip').hidden");
     let tip = browser.evaluate("document.querySelector('.tip').innerText");
-    for part in [order, "Java · jvm", "OrderService.java:4", "Samples", "Self"] {
+    for part in [order, "Java · jvm", "OrderService.java:4", "Samples", "Self", "Ran"] {
         assert!(tip.as_str().unwrap().contains(part), "{part} in {tip}");
     }
     picture(&mut browser, "record-tooltip");
@@ -208,7 +213,8 @@ fn hostile_names_do_nothing() {
     browser.press("2");
     browser.wait_for("document.querySelectorAll('table.top tbody tr').length === 6");
     assert_eq!(browser.evaluate("document.images.length"), 0);
-    assert_eq!(browser.evaluate("document.title"), "java -jar shop.jar (pid 4242) · jvmprof");
+    let title = browser.evaluate("document.title");
+    assert!(title.as_str().unwrap().starts_with("java -jar shop.jar (pid 4242) · worker-1 · "), "{title}");
     picture(&mut browser, "record-hostile");
     assert_eq!(browser.complaints, [""; 0]);
 }

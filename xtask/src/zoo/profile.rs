@@ -169,6 +169,12 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Stack>> {
     Ok(stacks(&profile))
 }
 
+/// Returns the index of the bytecode in a line's column, which has it plus one in its lower 17
+/// bits.
+fn bytecode_index(column: i64) -> Option<u32> {
+    u32::try_from(column & 0x1_ffff).ok()?.checked_sub(1)
+}
+
 /// Returns the stacks of a profile; references that lead nowhere become unknown frames.
 pub(super) fn stacks(profile: &pprof::Profile) -> Vec<Stack> {
     let text = |index: i64| {
@@ -187,7 +193,7 @@ pub(super) fn stacks(profile: &pprof::Profile) -> Vec<Stack> {
             Rc::new(Frame {
                 code: classify(mapping, name(|f| f.name), name(|f| f.system_name)),
                 line: u32::try_from(line.line).unwrap_or(0),
-                bci: u32::try_from(line.column).ok().and_then(|column| column.checked_sub(1)),
+                bci: bytecode_index(line.column),
                 file: name(|f| f.filename).rsplit('/').next().unwrap_or_default().to_owned(),
                 is_inlined: index + 1 < location.line.len(),
                 is_jvm_code: mapping == JVM,

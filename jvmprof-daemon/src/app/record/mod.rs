@@ -4,10 +4,12 @@ mod allocation_summary;
 mod hottest_functions;
 mod output_files;
 pub mod paused_command;
+mod recording_title;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
@@ -20,7 +22,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::args::{EventArg, RecordArgs};
 use super::debuginfod_client;
-use super::pipeline_options::{node_name, options};
+use super::pipeline_options::options;
 use super::shutdown_signals::ShutdownSignals;
 use super::stdout::print_report;
 use crate::event_type::EventType;
@@ -30,6 +32,7 @@ use crate::profile::model::Batch;
 use allocation_summary::AllocationSummary;
 use hottest_functions::{TopRow, hottest_functions};
 use output_files::OutputFile;
+use recording_title::recording_title;
 
 /// Interval of polls for samples, and their longest duration before signals and time are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -64,8 +67,9 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
     for pid in &args.pids {
         check_process(*pid)?;
     }
-    let outputs: Vec<OutputFile> =
-        args.outputs.iter().map(|path| OutputFile::prepare(path)).collect::<Result<_, _>>()?;
+    let recorded = recorded_events(&args.events);
+    let outputs = args.outputs.iter().map(|path| OutputFile::prepare_each(path, &recorded));
+    let outputs: Vec<OutputFile> = outputs.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
     let mut shutdown = ShutdownSignals::new().context("cannot handle signals")?;
 
     let mut pids = args.pids.clone();
@@ -140,7 +144,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
     let flushed = pipeline.flush();
     let counts = pipeline.counts();
     let batches = recorded_batches(&args.events, flushed);
-    let title = title(&args);
+    let title = recording_title(&args.command, &args.pids, &batches);
     let mut written = Vec::new();
     // One output that can't be written loses nothing of the others.
     let mut failed = None;
@@ -169,6 +173,14 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
         Some(error) => Err(error.context("not everything was written")),
         None => Ok(()),
     }
+}
+
+fn recorded_events(events: &[EventArg]) -> BTreeSet<EventType> {
+    let event = |event: &EventArg| match event {
+        EventArg::Cpu => EventType::Cpu,
+        EventArg::Alloc => EventType::Allocation,
+    };
+    events.iter().map(event).collect()
 }
 
 /// Returns the profiles of the events that were asked for, in the order of [`EventArg`].
@@ -238,28 +250,12 @@ async fn end_command(child: &mut Child, args: &RecordArgs) -> Option<String> {
     Some(format!("{name} was told to end and still runs as process {pid}"))
 }
 
-fn title(args: &RecordArgs) -> String {
-    if !args.command.is_empty() {
-        return args.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
-    }
-    match args.pids.as_slice() {
-        [] => node_name(),
-        pids => {
-            let name = |pid: &u32| {
-                let comm = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("comm"));
-                comm.map_or_else(|_| pid.to_string(), |comm| format!("{} ({pid})", comm.trim()))
-            };
-            pids.iter().map(name).collect::<Vec<_>>().join(", ")
-        }
-    }
-}
-
 /// The summary at the end of a recording; the fields' names are an interface.
 #[derive(Debug, Serialize)]
 struct RecordingSummary {
     samples: u64,
     complete: u64,
-    losses: std::collections::BTreeMap<String, u64>,
+    losses: BTreeMap<String, u64>,
     kernel: KernelSummary,
     daemon: DaemonSummary,
     top: Vec<TopRow>,

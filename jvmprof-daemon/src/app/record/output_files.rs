@@ -1,5 +1,6 @@
 //! The files that `record` writes; the ending of a name selects the format.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -8,7 +9,9 @@ use anyhow::Context;
 use tempfile::NamedTempFile;
 
 use crate::app::errors::UsageError;
+use crate::event_type::EventType;
 use crate::profile::model::Batch;
+use crate::profile::record_html::RecordingTitle;
 use crate::profile::{flamegraph_svg, folded_stacks, pprof, record_html};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +27,8 @@ enum Format {
 pub(super) struct OutputFile {
     path: PathBuf,
     format: Format,
+    /// The event that it shows; `None`: all that are recorded.
+    event: Option<EventType>,
     /// In the same folder: a file under its own name is always whole.
     file: NamedTempFile,
 }
@@ -49,22 +54,41 @@ impl OutputFile {
         }
         let file = NamedTempFile::with_prefix_in(".jvmprof-", folder)
             .with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self { path: path.to_owned(), format, file })
+        Ok(Self { path: path.to_owned(), format, event: None, file })
     }
 
-    /// Writes the profiles and gives the file its name. A picture shows the first one.
+    /// Creates the temporary files of an output of these events: folded stacks and SVG have one of
+    /// each, named `x.cpu.svg` and `x.alloc.svg`.
+    ///
+    /// # Errors
+    /// Those of [`OutputFile::prepare`].
+    pub(super) fn prepare_each(path: &Path, events: &BTreeSet<EventType>) -> anyhow::Result<Vec<Self>> {
+        let has_one_event = matches!(Format::of(path), Some(Format::Folded | Format::Svg));
+        if !has_one_event || events.len() < 2 {
+            return Ok(vec![Self::prepare(path)?]);
+        }
+        let of_event = |&event: &EventType| {
+            Ok(Self { event: Some(event), ..Self::prepare(&path_of_event(path, event))? })
+        };
+        events.iter().map(of_event).collect()
+    }
+
+    /// Writes the profiles and gives the file its name.
     ///
     /// # Errors
     /// The disk is full, or the folder is gone.
-    pub(super) fn write(self, batches: &[Batch], title: &str) -> anyhow::Result<PathBuf> {
+    pub(super) fn write(self, batches: &[Batch], title: &RecordingTitle) -> anyhow::Result<PathBuf> {
         let context = || format!("cannot write {}", self.path.display());
-        let batch = &batches[0];
+        let is_shown = |batch: &&Batch| self.event.is_none_or(|event| batch.event == event);
+        let batch = batches.iter().find(is_shown).unwrap_or(&batches[0]);
         let mut out = BufWriter::new(self.file.as_file());
         match self.format {
             Format::Pprof => out.write_all(&pprof::to_bytes(&pprof::for_file_of_events(batches))?),
             Format::Folded => folded_stacks::write(batch, folded_stacks::Annotation::Kernel, &mut out),
-            Format::Svg => flamegraph_svg::write(batch, title, &mut out).map_err(std::io::Error::other),
-            Format::Html => record_html::write_html(batch, title, &mut out).map_err(std::io::Error::other),
+            Format::Svg => {
+                flamegraph_svg::write(batch, &title.to_string(), &mut out).map_err(std::io::Error::other)
+            }
+            Format::Html => record_html::write_html(batches, title, &mut out).map_err(std::io::Error::other),
         }
         .and_then(|()| out.flush())
         .with_context(context)?;
@@ -73,6 +97,12 @@ impl OutputFile {
         self.file.persist(&self.path).map_err(|error| error.error).with_context(context)?;
         Ok(self.path)
     }
+}
+
+/// Returns the name of the file for one of several events: `x.svg` becomes `x.alloc.svg`.
+fn path_of_event(path: &Path, event: EventType) -> PathBuf {
+    let ending = path.extension().unwrap_or_default().to_string_lossy();
+    path.with_extension(format!("{}.{ending}", event.descriptor().name))
 }
 
 /// Makes a file readable by all: temporary files are private, a profile is a file like any other.
@@ -101,6 +131,23 @@ mod tests {
         for unknown in ["x", "x.gz", "x.pb", "x.png", "/"] {
             assert_eq!(Format::of(Path::new(unknown)), None, "{unknown}");
         }
+    }
+
+    #[test]
+    fn pictures_of_several_events_are_a_file_each() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let both = BTreeSet::from([EventType::Cpu, EventType::Allocation]);
+        let names = |name: &str, events: &BTreeSet<EventType>| -> Vec<String> {
+            let files = OutputFile::prepare_each(&folder.path().join(name), events).expect("it is writable");
+            let name =
+                |file: &OutputFile| file.path.file_name().expect("a name").to_string_lossy().into_owned();
+            files.iter().map(name).collect()
+        };
+        assert_eq!(names("x.y.svg", &both), ["x.y.cpu.svg", "x.y.alloc.svg"]);
+        assert_eq!(names("x.folded", &both), ["x.cpu.folded", "x.alloc.folded"]);
+        assert_eq!(names("x.pb.gz", &both), ["x.pb.gz"]);
+        assert_eq!(names("x.html", &both), ["x.html"]);
+        assert_eq!(names("x.svg", &BTreeSet::from([EventType::Allocation])), ["x.svg"]);
     }
 
     #[test]

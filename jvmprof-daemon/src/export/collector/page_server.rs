@@ -26,7 +26,10 @@ use crate::profile::page_assets::{Asset, STYLE, VIEW_SCRIPTS};
 
 macro_rules! asset {
     ($name:literal) => {
-        Asset { name: $name, text: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/assets/", $name)) }
+        Asset {
+            name: $name,
+            text: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/assets/collector/", $name)),
+        }
     };
 }
 

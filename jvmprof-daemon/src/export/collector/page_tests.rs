@@ -11,6 +11,7 @@ use tower::ServiceExt as _;
 use super::ReadLimits;
 use super::page_server::{PageOptions, router};
 use crate::export::store::{NewProfile, Store, StoreOptions, UnixNanos, with_name};
+use crate::profile::call_tree::{NodeKind, PathHash};
 use crate::profile::model::FrameKind;
 use crate::profile::pprof;
 use crate::profile::pprof::decode::{DecodeLimits, decode};
@@ -145,7 +146,26 @@ async fn the_download_is_one_pprof_of_all_that_is_shown() {
     assert_eq!(status, StatusCode::OK);
     assert_eq!(headers["content-disposition"], "attachment; filename=\"jvmprof-1732195500.pb.gz\"");
     assert!(!headers.contains_key("content-encoding"), "the file is compressed, its transport isn't");
-    assert_eq!(pprof::total(&decode(&body, DecodeLimits::default()).unwrap()), 8);
+    let profile = decode(&body, DecodeLimits::default()).unwrap();
+    assert_eq!(pprof::total(&profile), 8);
+    let text = |index: i64| profile.string_table[index as usize].as_str();
+    let types: Vec<_> = profile.sample_type.iter().map(|of| (text(of.r#type), text(of.unit))).collect();
+    assert_eq!(types, [("samples", "count"), ("cpu", "nanoseconds")]);
+    let nanos: i64 = profile.sample.iter().map(|sample| sample.value[1]).sum();
+    assert_eq!(nanos, 8 * 10_000_000, "a sample stands for its period");
+}
+
+#[tokio::test]
+async fn the_stacks_through_a_node_are_returned_alone() {
+    let page = PageClient::new();
+    // Of `main of java` in a file that isn't known.
+    let main = PathHash::of_function(NodeKind::Native, "main of java", "", "");
+    let under = format!("&under={}", PathHash::ROOT.child(main));
+    let under = page.json(&format!("/api/flamegraph?{}", range(&under))).await;
+    assert_eq!((&under["tree"]["total"], &under["profiles"]), (&json!(8), &json!(3)));
+    let (status, error) = page.error(&format!("/api/flamegraph?{}", range("&under=main"))).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    assert!(error.contains("16 hexadecimal digits"), "{error}");
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ use crate::event_type::ShownUnit;
 use crate::export::store::{ProfileRef, SeriesInfo, Store};
 use crate::profile::call_tree::{CallTree, PAGE_NODES, TreeBuilder};
 use crate::profile::gzip;
+use crate::profile::pprof::add_cpu_time;
 use crate::profile::pprof::decode::{DecodeLimits, decode};
 use crate::profile::pprof::merge::{MergeLimits, Merger};
 use crate::proto::pprof::Profile;
@@ -90,7 +91,7 @@ impl ProfileReader {
         let series = query.selection.series(&self.store);
         let profiles = query.selection.profiles(&self.store);
         let groups = query.group.as_deref().map(|label| groups(&series, label));
-        let mut builder = TreeBuilder::default();
+        let mut builder = TreeBuilder::under(query.under.clone());
         let mut cpu_time = CpuTime::default();
         let (read, unreadable) = self.each(&profiles, |reference, bytes| {
             let profile = decoded(bytes)?;
@@ -115,7 +116,9 @@ impl ProfileReader {
         let mut merger = Merger::new(limits);
         let mut full = false;
         let (_, unreadable) = self.each(&profiles, |_, bytes| {
-            merger.add(&decoded(bytes)?).map_err(|error| {
+            let mut profile = decoded(bytes)?;
+            add_cpu_time(&mut profile);
+            merger.add(&profile).map_err(|error| {
                 full |= error.is_limit_of_the_whole();
                 error.to_string()
             })

@@ -7,6 +7,7 @@ use url::form_urlencoded;
 
 use crate::event_type::EventType;
 use crate::export::store::{Matcher, NAME_LABEL, ProfileRef, SeriesInfo, Store, TimeRange, UnixNanos};
+use crate::profile::call_tree::{InvalidPathHash, PathHash};
 use crate::profile::model::LabelSet;
 
 const NANOS_PER_MILLI: i64 = 1_000_000;
@@ -35,6 +36,8 @@ pub(super) enum SelectionError {
     NotAType(String),
     #[error("more than {MAX_CONDITIONS} conditions")]
     TooManyConditions,
+    #[error("parameter under: {0}")]
+    Path(#[from] InvalidPathHash),
 }
 
 /// The query of a request.
@@ -45,6 +48,8 @@ pub(super) struct Query {
     pub(super) group: Option<String>,
     /// The sample type that is counted; `None`: samples, or a profile's first one.
     pub(super) sample_type: Option<String>,
+    /// Nodes of the tree to whose stacks the answer is limited; none: all stacks.
+    pub(super) under: Vec<PathHash>,
 }
 
 /// A time range, and conditions that all must be fulfilled: at most one of each label and sign.
@@ -55,10 +60,11 @@ pub(super) struct Selection {
 }
 
 impl Query {
-    /// Parses `from=MS&to=MS&match=label=value&match=label!=value&group=label&type=series:type`;
-    /// values of one label are alternatives, and other parameters mean nothing.
+    /// Parses `from=MS&to=MS&match=label=value&match=label!=value&group=label&type=series:type&under=HASH`;
+    /// values of one label are alternatives, those of `under` too, and other parameters mean
+    /// nothing.
     pub(super) fn parse(query: &str) -> Result<Self, SelectionError> {
-        let (mut from, mut to, mut group) = (None, None, None);
+        let (mut from, mut to, mut group, mut under) = (None, None, None, Vec::new());
         let (mut matchers, mut conditions, mut sample_type) = (Vec::new(), 0, None);
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             match &*name {
@@ -70,6 +76,10 @@ impl Query {
                         value.split_once(':').ok_or_else(|| SelectionError::NotAType(value.to_string()))?;
                     matchers.push(Matcher::equal(NAME_LABEL, series));
                     sample_type = Some(of.to_owned());
+                }
+                "under" => {
+                    conditions += 1;
+                    under.push(value.parse()?);
                 }
                 "match" => {
                     conditions += 1;
@@ -89,7 +99,8 @@ impl Query {
         if Duration::from_nanos(end.0.abs_diff(start.0)) > MAX_RANGE {
             return Err(SelectionError::TooLong);
         }
-        Ok(Self { selection: Selection { range: TimeRange { start, end }, matchers }, group, sample_type })
+        let selection = Selection { range: TimeRange { start, end }, matchers };
+        Ok(Self { selection, group, sample_type, under })
     }
 }
 
@@ -217,5 +228,6 @@ mod tests {
             error(&format!("from=0&to=1{}", "&match=a=b".repeat(65))),
             SelectionError::TooManyConditions
         );
+        assert!(matches!(error("from=0&to=1&under=main"), SelectionError::Path(_)));
     }
 }

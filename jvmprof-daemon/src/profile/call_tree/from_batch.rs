@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{CallStep, NodeKind, TreeBuilder, unnamed_frame};
+use super::{CallStep, NodeKind, TreeBuilder, java_name, kind_of, unnamed_frame};
+use crate::event_type::SampleNumber;
 use crate::profile::model::{Batch, Frame, FrameKind, LabelSet};
 use crate::types::FastHasher;
 
@@ -15,6 +16,7 @@ impl From<FrameKind> for NodeKind {
             FrameKind::Native => Self::Native,
             FrameKind::Jit => Self::Jit,
             FrameKind::Java => Self::Java,
+            FrameKind::Stub => Self::Stub,
             FrameKind::Class => Self::Class,
             FrameKind::Marker => Self::Marker,
         }
@@ -22,9 +24,14 @@ impl From<FrameKind> for NodeKind {
 }
 
 impl TreeBuilder {
-    /// Counts every stack of the batch. Where `group` names a group for a series' labels, that is
+    /// Counts `number` of every stack of the batch. Where `group` names a group for a series' labels, that is
     /// the outermost node of its stacks.
-    pub fn add_batch(&mut self, batch: &Batch, group: impl Fn(&LabelSet) -> Option<String>) {
+    pub fn add_batch(
+        &mut self,
+        batch: &Batch,
+        number: SampleNumber,
+        group: impl Fn(&LabelSet) -> Option<String>,
+    ) {
         let mut frames = FrameSteps::default();
         let mut path = Vec::new();
         for series in &batch.series {
@@ -35,7 +42,7 @@ impl TreeBuilder {
                 for frame in sample.frames.iter().rev() {
                     frames.extend(self, &mut path, frame);
                 }
-                self.add(&path, batch.shown(sample));
+                self.add(&path, sample.number(number));
             }
         }
     }
@@ -50,11 +57,10 @@ impl TreeBuilder {
         let module = frame.mapping.as_deref().map_or("", |mapping| &*mapping.path);
         for line in frame.lines.iter().rev() {
             let file = line.file.as_deref().unwrap_or_default();
-            steps.push(CallStep {
-                function: self.function(kind, &line.name, file, module),
-                line: line.line,
-                mode: line.mode,
-            });
+            let kind = kind_of(kind, &line.name);
+            let (name, mode) = java_name(kind, &line.name, line.mode);
+            let function = self.function(kind, name, file, module);
+            steps.push(CallStep { function, line: line.line, mode });
         }
         if frame.lines.is_empty() {
             let name = unnamed_frame(module, frame.address.map(|address| address.0));

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::{CallStep, NodeKind, TreeBuilder, unnamed_frame};
+use super::{CallStep, NodeKind, TreeBuilder, java_name, kind_of, unnamed_frame};
+use crate::profile::pprof::line_column::JavaLineDetails;
 use crate::profile::pprof::{CheckedTables, InvalidProfile};
 use crate::proto::pprof::{Location, Profile};
 
@@ -16,11 +17,6 @@ fn kind_of_mapping(file: &str) -> NodeKind {
         "[kernel.kallsyms]" => NodeKind::Kernel,
         _ => NodeKind::Native,
     }
-}
-
-fn kind_of(mapping: NodeKind, function: &str) -> NodeKind {
-    let is_marker = function.starts_with("[truncated") || function.starts_with("[unknown");
-    if is_marker { NodeKind::Marker } else { mapping }
 }
 
 impl TreeBuilder {
@@ -68,8 +64,10 @@ impl TreeBuilder {
             let function = tables.function(line.function_id);
             let (name, file) = function
                 .map_or(("", ""), |function| (tables.text(function.name), tables.text(function.filename)));
-            let function = self.function(kind_of(mapped, name), name, file, module);
-            steps.push(CallStep { function, line: u32::try_from(line.line).unwrap_or(0), mode: None });
+            let kind = kind_of(mapped, name);
+            let (name, mode) = java_name(kind, name, JavaLineDetails::from_column(line.column).mode);
+            let function = self.function(kind, name, file, module);
+            steps.push(CallStep { function, line: u32::try_from(line.line).unwrap_or(0), mode });
         }
         if location.line.is_empty() {
             let name = unnamed_frame(module, Some(location.address));

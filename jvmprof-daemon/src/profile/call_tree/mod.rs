@@ -13,6 +13,7 @@
 mod from_batch;
 mod from_pprof;
 mod page_columns;
+mod path_hash;
 mod prune;
 
 use std::collections::{BTreeMap, HashMap};
@@ -25,6 +26,7 @@ use super::model::ExecutionMode;
 use crate::types::FastHasher;
 
 pub use page_columns::{CallTree, Pruned};
+pub use path_hash::{InvalidPathHash, PathHash};
 
 /// NodeColumns that a tree may have while it is built: about 50 MB.
 pub const MAX_BUILD_NODES: usize = 500_000;
@@ -57,6 +59,8 @@ pub enum NodeKind {
     Pruned = 7,
     /// Not code: the class of an object.
     Class = 8,
+    /// Code that HotSpot generated for itself.
+    Stub = 9,
 }
 
 impl Serialize for NodeKind {
@@ -126,6 +130,10 @@ pub struct TreeBuilder {
     functions: Vec<TreeFunction>,
     function_ids: HashMap<TreeFunction, u32, FastHasher>,
     samples: Vec<FunctionSamples>,
+    /// The hash of each function, as part of paths.
+    hashes: Vec<PathHash>,
+    /// Only stacks that pass through one of these nodes are counted; all if there are none.
+    under: Vec<PathHash>,
     nodes: Vec<CallNode>,
     children: HashMap<(u32, u32), u32, FastHasher>,
     truncated: BTreeMap<u32, u64>,
@@ -151,6 +159,8 @@ impl TreeBuilder {
             functions: Vec::new(),
             function_ids: HashMap::default(),
             samples: Vec::new(),
+            hashes: Vec::new(),
+            under: Vec::new(),
             nodes: Vec::new(),
             children: HashMap::default(),
             truncated: BTreeMap::new(),
@@ -170,6 +180,20 @@ impl TreeBuilder {
         });
         builder.pruned = builder.function(NodeKind::Pruned, "[pruned]", "", "").0;
         builder
+    }
+
+    /// Makes a builder that counts only stacks that pass through one of these nodes.
+    pub fn under(nodes: Vec<PathHash>) -> Self {
+        Self { under: nodes, ..Self::default() }
+    }
+
+    fn is_under(&self, path: &[CallStep]) -> bool {
+        let mut at = PathHash::ROOT;
+        self.under.is_empty()
+            || path.iter().any(|step| {
+                at = at.child(self.hashes[step.function.0 as usize]);
+                self.under.contains(&at)
+            })
     }
 
     fn intern(&mut self, text: &str) -> u32 {
@@ -199,6 +223,9 @@ impl TreeBuilder {
         let next = self.functions.len() as u32;
         let id = *self.function_ids.entry(function).or_insert(next);
         if id == next {
+            let [name, file, module] =
+                [function.name, function.file, function.module].map(|id| &*self.strings[id as usize]);
+            self.hashes.push(PathHash::of_function(kind, name, file, module));
             self.functions.push(function);
             self.samples.push(FunctionSamples::default());
         }
@@ -207,7 +234,7 @@ impl TreeBuilder {
 
     /// Counts a stack, `path` from the root to the leaf, that was seen `count` times.
     pub fn add(&mut self, path: &[CallStep], count: u64) {
-        if count == 0 {
+        if count == 0 || !self.is_under(path) {
             return;
         }
         if self.nodes.len() + path.len().min(MAX_DEPTH) > self.max_nodes {
@@ -290,6 +317,26 @@ fn count_line(lines: &mut SmallVec<[(u32, u64); 1]>, line: u32, count: u64) {
     } else if lines.len() < MAX_LINES {
         lines.push((line, count));
     }
+}
+
+/// Returns what kind of code a function is, by its mapping's kind and its name: in the mapping of
+/// a JVM's code, names in brackets are those of stubs.
+fn kind_of(mapped: NodeKind, name: &str) -> NodeKind {
+    match mapped {
+        _ if name.starts_with("[truncated") || name.starts_with("[unknown") => NodeKind::Marker,
+        NodeKind::Java if name.starts_with('[') => NodeKind::Stub,
+        mapped => mapped,
+    }
+}
+
+/// Returns the name and the execution mode of a Java method whose name may tell the mode: a method
+/// is one function, however it ran. Other functions have their name and no mode.
+fn java_name(kind: NodeKind, name: &str, mode: Option<ExecutionMode>) -> (&str, Option<ExecutionMode>) {
+    if kind != NodeKind::Java {
+        return (name, None);
+    }
+    let (name, told) = ExecutionMode::split_suffix(name);
+    (name, mode.or(told))
 }
 
 /// Returns true if the name is how the symbolizer tells a place that no symbol covers.

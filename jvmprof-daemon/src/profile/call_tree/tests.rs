@@ -1,10 +1,13 @@
+mod methods;
+mod subtrees;
+
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
 use super::*;
-use crate::event_type::EventType;
+use crate::event_type::{EventType, SampleNumber};
 use crate::profile::model::{Batch, Frame, FrameKind, LabelSet, Line, Mapping, Sample, SampleLabels, Series};
 use crate::types::{Avma, FileOffset};
 
@@ -236,7 +239,7 @@ fn inlined_calls_become_nodes_below_their_caller_and_lines_are_counted() {
         })
         .to_vec();
     let mut builder = TreeBuilder::default();
-    builder.add_batch(&batch(samples, &[]), |_| None);
+    builder.add_batch(&batch(samples, &[]), SampleNumber::Count, |_| None);
     let tree = builder.finish(PAGE_NODES);
     assert_eq!(folded(&tree)[3], ("start_thread;acme.Cart.total;acme.Cart.sum".to_owned(), 14));
     let json = serde_json::to_value(&tree).unwrap();
@@ -257,7 +260,7 @@ fn frames_without_symbol_are_one_node_by_file() {
     ];
     let samples = frames.map(|frame| Sample::of_events(vec![frame].into(), 1, 10_101_010)).to_vec();
     let mut builder = TreeBuilder::default();
-    builder.add_batch(&batch(samples, &[]), |_| None);
+    builder.add_batch(&batch(samples, &[]), SampleNumber::Count, |_| None);
     let tree = builder.finish(PAGE_NODES);
     assert_eq!(folded(&tree)[1..], [("libx.so (no symbol)".to_owned(), 4), ("libx.so+x".to_owned(), 1)]);
 }
@@ -287,7 +290,9 @@ fn truncated_stacks_are_counted_by_reason_below_a_group_too() {
         sample(Some(marker("[truncated: unreadable]")), 3),
     ];
     let mut builder = TreeBuilder::default();
-    builder.add_batch(&batch(samples, &[("comm", "java")]), |labels| labels.get("comm").cloned());
+    builder.add_batch(&batch(samples, &[("comm", "java")]), SampleNumber::Count, |labels| {
+        labels.get("comm").cloned()
+    });
     let tree = builder.finish(PAGE_NODES);
     assert_eq!(tree.truncated(), 5);
     assert_eq!(tree.total(), 19);
@@ -332,18 +337,19 @@ fn stacks_of_a_pprof_have_the_kinds_that_mappings_say() {
         ("", "/usr/lib/libz.so.1"),
         ("[truncated: depth]", ""),
         ("[unknown 0x12]", "jvm"),
+        ("[StubRoutines (1)]", "jvm"),
     ];
     let mut builder = TreeBuilder::default();
-    builder.add_pprof(&pprof(&functions, &[(&[2, 4, 6, 1, 3, 5], 7)]), None, None).unwrap();
+    builder.add_pprof(&pprof(&functions, &[(&[2, 4, 6, 7, 1, 3, 5], 7)]), None, None).unwrap();
     let tree = builder.finish(PAGE_NODES);
-    let path =
-        "[truncated: depth];Interpreter;acme.Cart.sum;[unknown 0x12];libz.so.1 (no symbol);do_syscall_64";
+    let path = "[truncated: depth];Interpreter;acme.Cart.sum;[StubRoutines (1)];[unknown 0x12];libz.so.1 (no symbol);do_syscall_64";
     assert_eq!(folded(&tree).last().unwrap(), &(path.to_owned(), 7), "the value of type samples counts");
     assert_eq!(tree.truncated(), 7);
     let mut kinds: Vec<_> = tree.top().map(|row| (row.name.to_owned(), row.kind)).collect();
     kinds.sort_unstable();
     let expected = [
         ("Interpreter", NodeKind::Jit),
+        ("[StubRoutines (1)]", NodeKind::Stub),
         ("[truncated: depth]", NodeKind::Marker),
         ("[unknown 0x12]", NodeKind::Marker),
         ("acme.Cart.sum", NodeKind::Java),

@@ -11,7 +11,8 @@ use std::time::{Duration, SystemTime};
 use prost::Message as _;
 use smallvec::SmallVec;
 
-use crate::event_type::{EventType, SampleNumber, SampleType};
+use super::line_column::JavaLineDetails;
+use crate::event_type::{EventType, SampleType};
 use crate::profile::gzip;
 use crate::profile::model::{self, Batch, Frame, LabelSet, Series};
 use crate::proto::pprof::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
@@ -106,11 +107,8 @@ fn main_binary<'a>(series: impl IntoIterator<Item = &'a Series>) -> Option<&'a s
     names.all(|name| name == first).then_some(first)
 }
 
-/// A place in the class file where the source's isn't known: pprof has no other field that tools
-/// don't take for part of the method's identity. Counted from 1 as columns are, since 0 stands for
-/// none.
 fn column(line: &model::Line) -> u32 {
-    line.bci.map_or(0, |bci| u32::from(bci) + 1)
+    JavaLineDetails { bci: line.bci, mode: line.mode }.to_column()
 }
 
 fn nanos(duration: Duration) -> i64 {
@@ -212,11 +210,7 @@ impl<'a> Builder<'a> {
         self.profile.sample.reserve(series.samples.len());
         for sample in &series.samples {
             let location_id = sample.frames.iter().map(|frame| self.location(frame)).collect();
-            let number = |of: &SampleType| match of.number {
-                SampleNumber::Count => sample.count,
-                SampleNumber::Value => sample.value,
-            };
-            let number = |of: &SampleType| i64::try_from(number(of)).unwrap_or(i64::MAX);
+            let number = |of: &SampleType| i64::try_from(sample.number(of.number)).unwrap_or(i64::MAX);
             let value = self.sample_types.iter().map(number).collect();
             let own = sample.labels.iter().map(|label| Label {
                 key: self.text(&label.name),

@@ -1,12 +1,15 @@
 //! pprof: profiles made from batches, read within limits, checked, and merged.
 
+mod cpu_time;
 pub mod decode;
 mod encode;
+pub mod line_column;
 pub mod merge;
 mod strings;
 mod tables;
 #[cfg(test)]
 mod tests;
 
+pub use cpu_time::add_cpu_time;
 pub use encode::{Pushed, for_file, for_file_of_events, for_push, to_bytes, total};
 pub use tables::{CheckedTables, InvalidProfile};

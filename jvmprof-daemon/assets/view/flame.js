@@ -17,6 +17,7 @@
   // [hue, saturation, lightness in light, lightness in dark]; names vary lightness and hue a little.
   const COLOURS = {
     java: [150, 46, 68, 36],
+    stub: [52, 62, 70, 36],
     class: [310, 40, 72, 38],
     jit: [190, 48, 68, 34],
     native: [218, 68, 77, 43],
@@ -46,7 +47,8 @@
   };
 
   class Flame {
-    /// `scroller` scrolls and holds the graph; `onFocus(node or null)` hears what is pointed at or zoomed to.
+    /// `scroller` scrolls and holds the graph; `onFocus(node or null)` hears what is pointed at, `onZoom(node or null)`
+    /// what the user zooms to.
     constructor(scroller, { onFocus, onZoom }) {
       this.scroller = scroller;
       this.onFocus = onFocus;
@@ -174,8 +176,16 @@
       this.zoomTo(d3.select(frame).datum());
     }
 
+    /// The user's zoom.
+    zoomTo(d) {
+      // What was pruned shows by itself below its caller.
+      const to = d.data.fn.kind === "pruned" && d.parent ? d.parent : d;
+      this.showZoomed(to, false);
+      this.onZoom(this.zoomed ? to.data : null);
+    }
+
     /// Gives the frame and what it calls all of the width; its callers stay above it, faded.
-    zoomTo(d, atOnce = false) {
+    showZoomed(d, atOnce) {
       this.hideTip();
       for (const { data } of this.root.descendants()) data.hide = data.fade = false;
       for (let at = d; at.parent; at = at.parent) {
@@ -188,7 +198,6 @@
       this.animate();
       if (this.cursor) this.setCursor(d);
       this.scrollTo(d);
-      this.onZoom(this.zoomed ? d.data : null);
     }
 
     /// The callers of a frame may be a thousand rows: brings the frame itself into view.
@@ -201,22 +210,13 @@
       }
     }
 
-    /// The names from the root to the zoomed frame, to find it again in newer data; null if nothing is zoomed.
-    zoomPath() {
-      return this.zoomed?.ancestors().map((d) => d.data.fn.name).reverse().slice(1) ?? null;
-    }
-
-    zoomToPath(path) {
-      let at = this.root;
-      for (const name of path) {
-        at = at.children?.find((child) => child.data.fn.name === name);
-        if (!at) return;
-      }
-      this.zoomTo(at, true);
+    /// Shows a node of the tree zoomed, without a word to anyone; the root if it isn't there.
+    zoomToNode(node) {
+      this.showZoomed(this.root.descendants().find((d) => d.data === node) ?? this.root, true);
     }
 
     resetZoom() {
-      if (!this.chart) return;
+      if (!this.chart || !this.root) return;
       this.zoomTo(this.root);
       this.scrollToRoot();
     }
@@ -228,6 +228,7 @@
     showTip(d, x, y) {
       this.tip.replaceChildren(...this.describe(d));
       this.tip.hidden = false;
+      this.hovered = d.data;
       if (x !== undefined) this.placeTip(x, y);
       this.onFocus(d.data);
     }
@@ -235,6 +236,7 @@
     hideTip() {
       if (this.tip.hidden) return;
       this.tip.hidden = true;
+      this.hovered = null;
       this.onFocus(null);
     }
 
@@ -295,6 +297,11 @@
       event.preventDefault();
       event.stopPropagation();
       if (to) this.setCursor(to);
+    }
+
+    /// The node that the cursor or else the mouse is on.
+    pointedAt() {
+      return this.cursor?.data ?? this.hovered;
     }
 
     escape() {

@@ -4,9 +4,15 @@
 (function (jvmprof) {
   const { element, format, icon } = jvmprof;
 
-  const DEFAULTS = { range: "15m", group: "", type: "", refresh: 0, matches: [] };
-  /// What profiles can count, by series and sample type; the first one is CPU time.
-  const TYPES = { "": "CPU time", "memory:alloc_space": "Allocated bytes", "memory:alloc_objects": "Allocated objects" };
+  const DEFAULTS = { range: "15m", group: "", type: "", refresh: 0, matches: [], wrong: [] };
+  /// What profiles can count, by series and sample type. CPU time is pushed as samples alone.
+  const TYPES = {
+    "": "Samples",
+    "process_cpu:cpu": "CPU time",
+    "memory:alloc_space": "Allocated bytes",
+    "memory:alloc_objects": "Allocated objects",
+  };
+  const CPU_TIME = "process_cpu:cpu";
   /// How long a page waits for an answer; the collector itself gives up earlier and says why.
   const PATIENCE = 90_000;
 
@@ -14,20 +20,22 @@
 
   function readAddress() {
     const query = new URLSearchParams(location.search);
-    const state = { ...DEFAULTS };
+    const state = { ...DEFAULTS, wrong: [] };
+    const wrong = (name) => state.wrong.push(`${name}=${query.get(name)}`);
     const [from, to] = [Number(query.get("from")), Number(query.get("to"))];
     if (from > 0 && to > from) Object.assign(state, { range: null, from, to });
-    else if (query.get("range") in jvmprof.PRESETS) state.range = query.get("range");
+    else if (query.has("from") || query.has("to")) wrong(query.has("from") ? "from" : "to");
+    else if (jvmprof.rangeLength(query.get("range") ?? DEFAULTS.range)) state.range = query.get("range") ?? DEFAULTS.range;
+    else wrong("range");
     state.group = query.get("group") ?? "";
-    if (query.get("type") in TYPES) state.type = query.get("type");
+    if (Object.hasOwn(TYPES, query.get("type") ?? "")) state.type = query.get("type") ?? "";
+    else wrong("type");
     state.refresh = [10, 30, 60].find((seconds) => seconds === Number(query.get("refresh"))) ?? 0;
     state.matches = query.getAll("match").flatMap((text) => {
       const [, label, not, value] = /^([^=!]+)(!?)=(.*)$/s.exec(text) ?? [];
       return label ? [{ label, value, not: not === "!" }] : [];
     });
-    const view = { search: query.get("q") ?? "", rootOnTop: query.get("root") !== "bottom", fold: query.get("fold") === "1" };
-    if (["flame", "both", "table"].includes(query.get("view"))) view.view = query.get("view");
-    return [state, view];
+    return [state, jvmprof.readViewState(query)];
   }
 
   function selectionQuery(state) {
@@ -35,7 +43,7 @@
     const query = new URLSearchParams({ from: String(Math.floor(from)), to: String(Math.ceil(to)) });
     for (const { label, value, not } of state.matches) query.append("match", `${label}${not ? "!" : ""}=${value}`);
     if (state.group) query.set("group", state.group);
-    if (state.type) query.set("type", state.type);
+    if (state.type && state.type !== CPU_TIME) query.set("type", state.type);
     return query;
   }
 
@@ -46,11 +54,9 @@
       query.delete("to");
       query.set("range", state.range);
     }
+    if (state.type) query.set("type", state.type);
     if (state.refresh) query.set("refresh", String(state.refresh));
-    if (view.search) query.set("q", view.search);
-    if (view.view) query.set("view", view.view);
-    if (view.rootOnTop === false) query.set("root", "bottom");
-    if (view.fold) query.set("fold", "1");
+    jvmprof.writeViewState(query, view);
     return `?${query}`;
   }
 
@@ -76,11 +82,10 @@
       this.message = document.getElementById("message");
       this.app = document.getElementById("app");
       this.time = new jvmprof.TimeControls(this.state, (changes) => this.change(changes));
-      this.types = element("select.tool", { "aria-label": "What is counted", onchange: () => this.change({ type: this.types.value }) });
+      this.types = element("select.tool.wide", { "aria-label": "What is counted", onchange: () => this.change({ type: this.types.value }) });
       for (const [type, name] of Object.entries(TYPES)) this.types.append(element("option", { value: type }, name));
       this.types.value = this.state.type;
-      this.types.hidden = true;
-      this.download = element("a.tool.wide", { title: "Download what is shown as one pprof file, for go tool pprof" }, icon("download"), "pprof");
+      this.download = element("a.tool.wide", { title: "Download what is shown as one pprof file, for go tool pprof" }, icon("download"), element("span.tool-text", {}, "pprof"));
       document
         .getElementById("header")
         .append(
@@ -103,6 +108,7 @@
           Object.assign(this.viewState, changes);
           this.writeAddress(false);
         },
+        fetchSubtrees: (hashes) => this.fetchSubtrees(hashes),
       });
       this.holder.hidden = true;
       addEventListener("popstate", () => this.goBack());
@@ -115,6 +121,7 @@
       if (changes.range) this.state = { ...this.state, from: undefined, to: undefined, range: changes.range };
       else if (changes.from) this.state = { ...this.state, ...changes, range: null, refresh: 0 };
       else this.state = { ...this.state, ...changes };
+      this.state.wrong = [];
       this.time.show(this.state);
       this.types.value = this.state.type;
       this.filters.show(this.state);
@@ -137,7 +144,7 @@
       this.time.show(state);
       this.types.value = state.type;
       this.filters.show(state);
-      this.view.setSearch(view.search);
+      this.view.applyState(view);
       this.load();
     }
 
@@ -156,6 +163,7 @@
       this.running?.abort();
       const running = (this.running = new AbortController());
       const query = selectionQuery(this.state);
+      this.query = query;
       this.refreshDownload();
       document.body.classList.add("loading");
       this.app.setAttribute("aria-busy", "true");
@@ -172,7 +180,8 @@
         // Timeline and labels cost little and help to choose less.
         const rest = ["/api/timeline", "/api/labels"].map((path) => ask(path, query, running.signal));
         const [timeline, labels] = await Promise.allSettled(rest);
-        if (timeline.value) this.timeline.show(timeline.value);
+        if (timeline.value) this.timeline.show(timeline.value, this.rate(0));
+        else this.timeline.clear();
         if (labels.value) this.filters.setLabels(labels.value);
       }
       if (this.running !== running) return;
@@ -181,12 +190,33 @@
       this.schedule();
     }
 
+    /// The tree of the stacks through these nodes, of the very time that is shown.
+    async fetchSubtrees(hashes) {
+      const query = new URLSearchParams(this.query);
+      for (const hash of hashes) query.append("under", hash);
+      return (await ask("/api/flamegraph", query, this.running.signal)).tree;
+    }
+
+    /// What the timeline's bars measure: `{name, of(samples, ms)}`.
+    rate(periodNs) {
+      if (this.state.type.startsWith("memory:")) return { name: "objects/s", of: (samples, ms) => (samples * 1000) / ms };
+      if (!periodNs) return { name: "samples/s", of: (samples, ms) => (samples * 1000) / ms };
+      return { name: "CPUs", of: (samples, ms) => (samples * periodNs) / (ms * 1e6) };
+    }
+
+    /// Parts of the address that mean nothing are said, and what is shown in their place.
+    showWrong() {
+      if (!this.state.wrong.length) return;
+      const parts = this.state.wrong.map((part) => `“${part}”`).join(", ");
+      const text = `The address has ${parts}, which means nothing here; shown is what the controls above say. A range is a number and s, m, h, d or w, such as 7d.`;
+      this.message.append(element("p.notice", {}, text));
+    }
+
     show(timeline, labels, flame) {
       this.message.replaceChildren();
-      this.timeline.show(timeline);
+      this.showWrong();
+      this.timeline.show(timeline, this.rate(flame.period_ns));
       this.filters.setLabels(labels);
-      const names = labels.find(({ name }) => name === "__name__")?.values ?? [];
-      this.types.hidden = !this.state.type && !names.some(({ value }) => value === "memory");
       this.filters.series.textContent = `${format.count(flame.series)} series · ${format.count(flame.profiles)} profiles`;
       if (flame.unreadable) {
         const text = `${format.count(flame.unreadable)} stored profiles couldn't be read and are missing here; the collector's log says why.`;
@@ -196,7 +226,7 @@
       this.holder.hidden = isEmpty;
       this.empty.hidden = !isEmpty;
       if (isEmpty) this.showEmpty(timeline.newest_ms);
-      else this.view.show(flame.tree, jvmprof.measure(flame.unit, flame.period_ns));
+      else this.view.show(flame.tree, jvmprof.measure(this.state.type === CPU_TIME ? "nanoseconds" : flame.unit, flame.period_ns));
     }
 
     showError(text) {

@@ -3,12 +3,13 @@
 
 (function (jvmprof) {
   /// By the number that stands for the kind in the data.
-  jvmprof.KINDS = ["root", "label", "kernel", "native", "jit", "java", "marker", "pruned", "class"];
+  jvmprof.KINDS = ["root", "label", "kernel", "native", "jit", "java", "marker", "pruned", "class", "stub"];
 
   jvmprof.KIND_NAMES = {
     java: "Java",
     class: "Class",
     jit: "JIT code",
+    stub: "JVM stub",
     native: "Native",
     kernel: "Kernel",
     marker: "Unknown or truncated",
@@ -39,45 +40,93 @@
     }));
   };
 
-  /// The root of the nodes, `{name, value, self, fn, lines, how, children}`. With `foldRecursion`, a function that calls
-  /// itself directly is one node with its caller.
-  jvmprof.buildTree = function (data, functions, foldRecursion) {
+  /// The nodes to draw, `{name, value, self, fn, lines, how, children, parent}`: the root, and for each node of the data
+  /// the one that it became. With `fold`, a function that calls itself directly is one node with its caller. `frames`
+  /// chooses frames, see `jvmprof.shownFrame`.
+  jvmprof.buildTree = function (data, functions, { fold = false, frames = "all" } = {}) {
     const { parent, function: functionOf, total, lines } = data.nodes;
     const how = data.nodes.how ?? [];
     const nodes = new Array(parent.length);
     const childOf = new Map();
-    for (let i = 0; i < parent.length; i++) {
-      const above = i === 0 ? null : nodes[parent[i]];
-      const fn = functions[functionOf[i]];
-      if (above && foldRecursion && above.fn === fn) {
+    const own = frames === "all" ? null : ownSamples(data);
+    const childWith = (above, fn) => {
+      if (!childOf.has(above)) childOf.set(above, new Map());
+      const children = childOf.get(above);
+      if (!children.has(fn)) {
+        const node = { name: fn.name, fn, value: 0, self: 0, lines: [], how: [], children: [], parent: above };
+        above.children.push(node);
+        children.set(fn, node);
+      }
+      return children.get(fn);
+    };
+    const root = functions[functionOf[0]];
+    nodes[0] = { name: root.name, fn: root, value: total[0], self: 0, lines: [], how: [], children: [], parent: null };
+    for (let i = 1; i < parent.length; i++) {
+      const above = nodes[parent[i]];
+      const fn = jvmprof.shownFrame(functions[functionOf[i]], above.fn, frames);
+      if (fn === null) {
         nodes[i] = above;
-        addLines(above.lines, lines[i]);
-        addLines(above.how, how[i] ?? []);
+        if (own[i] && jvmprof.isAboveCode(above.fn)) childWith(above, jvmprof.NO_JAVA_CALLER).value += own[i];
         continue;
       }
-      let node = foldRecursion && above ? childOf.get(above)?.get(fn) : undefined;
-      if (node) {
-        node.value += total[i];
-        addLines(node.lines, lines[i]);
-        addLines(node.how, how[i] ?? []);
-      } else {
-        node = { name: fn.name, fn, value: total[i], self: 0, lines: lines[i].slice(), children: [], parent: above };
-        node.how = (how[i] ?? []).slice();
-        if (above) above.children.push(node);
-        if (foldRecursion && above) {
-          if (!childOf.has(above)) childOf.set(above, new Map());
-          childOf.get(above).set(fn, node);
-        }
+      if (above.fn === fn && (fold || fn.isCollapsed)) nodes[i] = above;
+      else {
+        nodes[i] = childWith(above, fn);
+        nodes[i].value += total[i];
       }
-      nodes[i] = node;
+      if (fn.isCollapsed) continue;
+      addLines(nodes[i].lines, lines[i]);
+      addLines(nodes[i].how, how[i] ?? []);
     }
     for (const node of new Set(nodes)) {
-      node.self = node.value - node.children.reduce((sum, child) => sum + child.value, 0);
+      // What was spliced in is of the same time, but may have been counted a moment later.
+      node.children = node.children.filter((child) => child.value > 0);
+      node.self = Math.max(0, node.value - node.children.reduce((sum, child) => sum + child.value, 0));
       // Heaviest first, so that what matters is on the left; what was cut comes last.
       node.children.sort((a, b) => (a.fn.kind === "pruned") - (b.fn.kind === "pruned") || b.value - a.value);
     }
-    return nodes[0];
+    // They have no node of the data, and no children.
+    for (const children of childOf.values()) {
+      const rest = children.get(jvmprof.NO_JAVA_CALLER);
+      if (rest) rest.self = rest.value;
+    }
+    return { root: nodes[0], nodes };
   };
+
+  /// Samples that end in each node.
+  function ownSamples({ nodes: { parent, total } }) {
+    const own = total.slice();
+    for (let i = 1; i < parent.length; i++) own[parent[i]] -= total[i];
+    return own;
+  }
+
+  /// The table's rows of a tree, `{fn, self, total}`: recursion counts once.
+  jvmprof.functionRows = function (root) {
+    const rows = new Map();
+    const open = new Map();
+    const todo = [[root, true]];
+    while (todo.length) {
+      const [node, enters] = todo.pop();
+      const isCode = !["root", "label", "pruned"].includes(node.fn.kind);
+      if (!enters) {
+        open.set(node.fn, open.get(node.fn) - 1);
+        continue;
+      }
+      if (isCode) {
+        const row = rows.get(node.fn) ?? { fn: node.fn, name: node.fn.name, self: 0, total: 0 };
+        rows.set(node.fn, row);
+        row.self += node.self;
+        if (!open.get(node.fn)) row.total += node.value;
+        open.set(node.fn, (open.get(node.fn) ?? 0) + 1);
+        todo.push([node, false]);
+      }
+      for (const child of node.children) todo.push([child, true]);
+    }
+    return [...rows.values()];
+  };
+
+  /// Adds counts by number, `[number, samples, ...]`.
+  jvmprof.addCounts = addLines;
 
   function addLines(lines, more) {
     for (let i = 0; i < more.length; i += 2) {
@@ -86,6 +135,12 @@
       else lines[at + 1] += more[i + 1];
     }
   }
+
+  /// Samples that end in what was pruned.
+  jvmprof.prunedSamples = function ({ functions, nodes }) {
+    const kind = jvmprof.KINDS.indexOf("pruned");
+    return nodes.function.reduce((sum, fn, i) => sum + (functions.kind[fn] === kind ? nodes.total[i] : 0), 0);
+  };
 
   /// The source places of a node: `[{place, samples}]`, heaviest first.
   jvmprof.places = function (node) {

@@ -34,15 +34,18 @@
       this.refresh();
     }
 
-    draw(data, functions, total) {
+    /// Shows the functions of the data, all of them, or these rows.
+    draw(data, functions, total, rows = null) {
       this.total = total;
-      this.seen = data.top.seen;
-      this.rows = data.top.function.map((index, row) => ({
-        fn: functions[index],
-        name: functions[index].name,
-        self: data.top.self[row],
-        total: data.top.total[row],
-      }));
+      this.seen = rows?.length ?? data.top.seen;
+      this.rows =
+        rows ??
+        data.top.function.map((index, row) => ({
+          fn: functions[index],
+          name: functions[index].name,
+          self: data.top.self[row],
+          total: data.top.total[row],
+        }));
       this.refresh();
     }
 
@@ -98,13 +101,14 @@
 
     cell(samples) {
       const bar = element("span.bar");
+      // The track is as wide as the column: 100 % fills it.
       bar.style.width = `${this.total ? (100 * samples) / this.total : 0}%`;
       return element(
         "td.samples",
         {},
         element("span.number", {}, this.measure.number(samples)),
         element("span.percent", {}, format.share(samples, this.total)),
-        bar,
+        element("span.track", {}, bar),
       );
     }
   }

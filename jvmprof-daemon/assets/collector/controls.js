@@ -7,6 +7,9 @@
   const MINUTE = 60_000;
   jvmprof.PRESETS = { "5m": 5 * MINUTE, "15m": 15 * MINUTE, "1h": 60 * MINUTE, "6h": 360 * MINUTE, "24h": 1440 * MINUTE };
   const PRESET_NAMES = { "5m": "5 min", "15m": "15 min", "1h": "1 h", "6h": "6 h", "24h": "24 h" };
+  const UNITS = { s: 1000, m: MINUTE, h: 60 * MINUTE, d: 1440 * MINUTE, w: 7 * 1440 * MINUTE };
+  /// The longest range that the collector answers.
+  const LONGEST = 400 * UNITS.d;
   const REFRESH = [[0, "Off"], [10, "10 s"], [30, "30 s"], [60, "1 min"]];
 
   /// A button with a panel below it that closes by Escape and by clicks elsewhere. `fill(panel, close)` builds it.
@@ -45,6 +48,16 @@
     return holder;
   };
 
+  /// Milliseconds of a range such as `90s`, `15m` or `7d`; null for any other text.
+  jvmprof.rangeLength = function (text) {
+    const [, number, unit] = /^(\d{1,9})([smhdw])$/.exec(text) ?? [];
+    const length = Number(number) * UNITS[unit];
+    return length > 0 && length <= LONGEST ? length : null;
+  };
+
+  /// `7 d` for `7d`.
+  const spaced = (range) => PRESET_NAMES[range] ?? range.replace(/(?=\D)/, " ");
+
   /// What `<input type=datetime-local>` takes: local time without a zone.
   function localText(milliseconds) {
     const time = new Date(milliseconds);
@@ -63,7 +76,12 @@
           PRESET_NAMES[range],
         ),
       );
-      this.customName = element("span", {}, "Custom");
+      // Where there is no room for a button each.
+      this.presetSelect = element(
+        "select",
+        { "aria-label": "The last", onchange: () => this.presetSelect.value && onChange({ range: this.presetSelect.value }) },
+      );
+      this.customName = element("span.tool-text", {}, "Custom");
       this.custom = element("button.tool.wide", { type: "button", title: "Choose from when to when" }, icon("clock"), this.customName);
       this.refreshSelect = element(
         "select",
@@ -74,9 +92,10 @@
       this.node = element(
         "div.time",
         {},
-        element("div.segments", { role: "group", "aria-label": "Time range: the last" }, ...this.presets),
+        element("div.segments.presets", { role: "group", "aria-label": "Time range: the last" }, ...this.presets),
+        element("label.select.presets-narrow", {}, this.presetSelect),
         jvmprof.popover(this.custom, (panel, close) => this.fillCustom(panel, close)),
-        element("label.select", { title: "Look again by itself" }, "Refresh", this.refreshSelect),
+        element("label.select", { title: "Look again by itself" }, element("span.tool-text", {}, "Refresh"), this.refreshSelect),
         this.now,
       );
       this.show(state);
@@ -85,8 +104,16 @@
     show(state) {
       this.state = state;
       for (const button of this.presets) button.setAttribute("aria-pressed", String(button.dataset.range === state.range));
-      this.custom.setAttribute("aria-pressed", String(!state.range));
-      this.customName.textContent = state.range ? "Custom" : `${format.time(state.from)} – ${format.time(state.to)}`;
+      const isPreset = Boolean(state.range) && state.range in jvmprof.PRESETS;
+      const name = state.range ? `Last ${spaced(state.range)}` : `${format.time(state.from)} – ${format.time(state.to)}`;
+      this.custom.setAttribute("aria-pressed", String(!isPreset));
+      this.custom.title = isPreset ? "Choose from when to when" : `${name}: choose from when to when`;
+      this.customName.textContent = isPreset ? "Custom" : name;
+      this.presetSelect.replaceChildren(
+        ...Object.keys(jvmprof.PRESETS).map((range) => element("option", { value: range }, `Last ${spaced(range)}`)),
+        ...(isPreset ? [] : [element("option", { value: "" }, state.range ? name : "Custom")]),
+      );
+      this.presetSelect.value = isPreset ? state.range : "";
       this.refreshSelect.value = String(state.refresh);
       this.refreshSelect.disabled = !state.range;
     }
@@ -122,7 +149,7 @@
   jvmprof.bounds = function ({ range, from, to }) {
     if (!range) return [from, to];
     const now = Date.now();
-    return [now - jvmprof.PRESETS[range], now];
+    return [now - jvmprof.rangeLength(range), now];
   };
 
   jvmprof.TimeControls = TimeControls;

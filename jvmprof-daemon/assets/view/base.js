@@ -32,6 +32,7 @@ globalThis.jvmprof = {};
     refresh: "M13 8a5 5 0 1 1-1.5-3.5M13 2v3h-3",
     clock: "M8 14A6 6 0 1 0 8 2a6 6 0 0 0 0 12ZM8 5v3l2 1.5",
     plus: "M8 3v10M3 8h10",
+    sandwich: "M3 4h10M3 12h10M2 8h12",
     fold: "M3 4h10M3 12h10M8 6v4M6.5 8.5 8 10l1.5-1.5",
     whole: "M2 6V2h4M14 6V2h-4M2 10v4h4M14 10v4h-4",
     auto: "M8 14A6 6 0 1 0 8 2a6 6 0 0 0 0 12ZM8 2v12",
@@ -72,6 +73,14 @@ globalThis.jvmprof = {};
       return `${unit === 0 ? value : value.toFixed(value < 10 ? 2 : 1)} ${units[unit]}`;
     },
 
+    /// A number of any size in few characters: `0.25`, `12`, `3.4k`, `2M`.
+    short(value) {
+      for (const [size, name] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
+        if (value >= size) return `${Number((value / size).toPrecision(3))}${name}`;
+      }
+      return String(Number(value.toPrecision(2)));
+    },
+
     /// A duration in nanoseconds.
     duration(nanoseconds) {
       const seconds = nanoseconds / 1e9;
@@ -94,17 +103,21 @@ globalThis.jvmprof = {};
 
   const plural = (value, one) => (value === 1 ? one : `${one}s`);
 
-  /// How the numbers of a profile are shown: `{row, name(value), number(value), more(value)}` for
-  /// samples of CPU time (`periodNs` each), objects, or bytes.
+  /// How the numbers of a profile are shown: `{row, name(value), number(value), more(value), moreName}` for
+  /// samples of CPU time (`periodNs` each), that time, objects, or bytes.
   jvmprof.measure = function (unit, periodNs) {
     const { count, bytes, duration } = jvmprof.format;
     const nothing = () => "";
     if (unit === "bytes") return { row: "Bytes", name: () => "allocated", number: bytes, more: nothing };
+    if (unit === "nanoseconds") {
+      const samples = (value) => `${count(value)} ${plural(value, "sample")}`;
+      return { row: "CPU time", name: () => "of CPU time", number: (value) => duration(value * periodNs), more: samples, moreName: "" };
+    }
     if (unit === "objects") {
       return { row: "Objects", name: (value) => plural(value, "object"), number: count, more: nothing };
     }
     const more = (value) => duration(value * periodNs);
-    return { row: "Samples", name: (value) => plural(value, "sample"), number: count, more };
+    return { row: "Samples", name: (value) => plural(value, "sample"), number: count, more, moreName: "of CPU time" };
   };
 
   const THEMES = ["auto", "light", "dark"];

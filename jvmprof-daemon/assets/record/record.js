@@ -1,0 +1,120 @@
+// The page of one recorded file: the data stands in the page itself, what the user chose in the address behind the `#`.
+"use strict";
+
+(function (jvmprof) {
+  const { element, format } = jvmprof;
+
+  const data = JSON.parse(document.getElementById("profile").textContent);
+  const TYPE_NAMES = {
+    samples: "Samples",
+    cpu: "CPU time",
+    alloc_space: "Allocated bytes",
+    alloc_objects: "Allocated objects",
+  };
+
+  /// What is counted, the profile's own default, or what the address says.
+  function chosenType(name) {
+    return data.types.find((type) => type.name === name) ?? data.types[0];
+  }
+
+  function describe({ unit, period_ns: period }) {
+    if (unit === "bytes" || unit === "objects") return `allocation, a stack each ${format.bytes(period)}`;
+    return `${format.duration(period)} of CPU time a sample`;
+  }
+
+  class Page {
+    constructor() {
+      const query = this.query();
+      this.type = chosenType(query.get("type"));
+      this.viewState = jvmprof.readViewState(query);
+      const when = format.time(data.start_ms);
+      document.title = [data.title, data.host, when, "jvmprof"].filter(Boolean).join(" · ");
+      const subtitle = element("span.subtitle", {});
+      this.describe = () => {
+        const facts = [data.host, when, format.duration(data.duration_ns), describe(this.type)];
+        subtitle.textContent = facts.filter(Boolean).join(" · ");
+        subtitle.title = subtitle.textContent;
+      };
+      this.types = element("select.tool.wide", { "aria-label": "What is counted", onchange: () => this.choose(this.types.value) });
+      for (const { name } of data.types) this.types.append(element("option", { value: name }, TYPE_NAMES[name] ?? name));
+      this.types.value = this.type.name;
+      document
+        .getElementById("header")
+        .append(
+          element("span.brand", {}, "jvmprof"),
+          element("span.title", { title: data.title }, data.title),
+          subtitle,
+          element("span.spacer"),
+          this.types,
+          jvmprof.helpButton(),
+          jvmprof.theme.button(),
+        );
+      const app = document.getElementById("app");
+      this.holder = element("div.view");
+      this.empty = element("div.empty", { hidden: true });
+      app.append(this.holder, this.empty);
+      jvmprof.view = new jvmprof.ProfileView(this.holder, {
+        state: this.viewState,
+        onState: (changes) => {
+          Object.assign(this.viewState, changes);
+          this.writeAddress();
+        },
+      });
+      addEventListener("hashchange", () => this.goTo());
+      this.show();
+    }
+
+    query() {
+      return new URLSearchParams(location.hash.slice(1));
+    }
+
+    writeAddress() {
+      const query = new URLSearchParams();
+      if (this.type !== data.types[0]) query.set("type", this.type.name);
+      jvmprof.writeViewState(query, this.viewState);
+      const text = String(query);
+      // Where a browser keeps files from doing that, the page works without an address.
+      try {
+        history.replaceState(null, "", text ? `#${text}` : location.pathname + location.search);
+      } catch {
+        return;
+      }
+    }
+
+    /// The address was changed by hand.
+    goTo() {
+      const query = this.query();
+      this.viewState = jvmprof.readViewState(query);
+      this.type = chosenType(query.get("type"));
+      this.types.value = this.type.name;
+      jvmprof.view.applyState(this.viewState);
+      this.show();
+    }
+
+    choose(name) {
+      this.type = chosenType(name);
+      this.writeAddress();
+      this.show();
+    }
+
+    show() {
+      this.describe();
+      const tree = data.trees[this.type.tree];
+      const isEmpty = tree.total === 0;
+      this.holder.hidden = isEmpty;
+      this.empty.hidden = !isEmpty;
+      if (!isEmpty) jvmprof.view.show(tree, jvmprof.measure(this.type.unit, this.type.period_ns));
+      else this.showEmpty();
+    }
+
+    showEmpty() {
+      const isAllocation = this.type.unit === "bytes" || this.type.unit === "objects";
+      const reason = isAllocation
+        ? "No JVM allocated among the profiled processes while it was recorded, or none whose allocations can be seen: jvmprof doctor says which."
+        : "None of the profiled processes ran on a CPU while it was recorded. Record for longer, or while there is load.";
+      this.empty.replaceChildren(element("h2", {}, "No samples"), element("p", {}, reason));
+    }
+  }
+
+  jvmprof.page = new Page();
+})(globalThis.jvmprof);

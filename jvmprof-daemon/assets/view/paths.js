@@ -1,0 +1,132 @@
+// Short names of nodes: hashes of the functions from the root to them, as profile/call_tree/path_hash.rs makes them.
+// With them the page finds a zoomed frame again in newer data, and asks for what a tree of bounded size lost.
+"use strict";
+
+(function (jvmprof) {
+  const ROOT = [0x811c9dc5, 0x01234567];
+  const PRIME = 0x01000193;
+  const SPREAD = 0x9e3779b1;
+
+  const child = (parent, fn) => Math.imul(((parent << 5) | (parent >>> 27)) ^ fn, SPREAD) >>> 0;
+  const hex = (lane) => lane.toString(16).padStart(8, "0");
+
+  function functionHash(kind, ...texts) {
+    let [a, b] = ROOT;
+    const take = (unit) => {
+      a = Math.imul(a ^ unit, PRIME);
+      b = Math.imul(b ^ unit, PRIME);
+    };
+    take(kind);
+    const text = texts.join("\0");
+    for (let i = 0; i < text.length; i++) take(text.charCodeAt(i));
+    return [a >>> 0, b >>> 0];
+  }
+
+  /// The hashes of all nodes of a tree as the page gets it.
+  class PathHashes {
+    constructor(data) {
+      const { kind, name, file, module } = data.functions;
+      const text = (index) => data.strings[index];
+      const functions = kind.map((of, i) => functionHash(of, text(name[i]), text(file[i]), text(module[i])));
+      const { parent, function: functionOf } = data.nodes;
+      this.a = new Uint32Array(parent.length);
+      this.b = new Uint32Array(parent.length);
+      [this.a[0], this.b[0]] = ROOT;
+      for (let i = 1; i < parent.length; i++) {
+        const [a, b] = functions[functionOf[i]];
+        this.a[i] = child(this.a[parent[i]], a);
+        this.b[i] = child(this.b[parent[i]], b);
+      }
+    }
+
+    hex(index) {
+      return hex(this.a[index]) + hex(this.b[index]);
+    }
+
+    /// The index of the node with this hash; -1 if there is none.
+    indexOf(hash) {
+      const [a, b] = [parseInt(hash.slice(0, 8), 16), parseInt(hash.slice(8), 16)];
+      for (let i = 1; i < this.a.length; i++) if (this.a[i] === a && this.b[i] === b) return i;
+      return -1;
+    }
+  }
+
+  /// Appends the functions of `data` that aren't there yet; returns the new index of each one of `more`.
+  function addFunctions(data, more) {
+    const key = (of, i) => {
+      const { kind, name, file, module } = of.functions;
+      return [kind[i], of.strings[name[i]], of.strings[file[i]], of.strings[module[i]]].join("\0");
+    };
+    const known = new Map(data.functions.kind.map((_, i) => [key(data, i), i]));
+    const strings = new Map(data.strings.map((text, i) => [text, i]));
+    const string = (text) => {
+      if (!strings.has(text)) strings.set(text, data.strings.push(text) - 1);
+      return strings.get(text);
+    };
+    return more.functions.kind.map((kind, i) => {
+      const at = key(more, i);
+      if (!known.has(at)) {
+        known.set(at, data.functions.kind.push(kind) - 1);
+        for (const column of ["name", "file", "module"]) {
+          data.functions[column].push(string(more.strings[more.functions[column][i]]));
+        }
+      }
+      return known.get(at);
+    });
+  }
+
+  const COLUMNS = ["parent", "function", "total", "lines", "how"];
+
+  /// The tree with all below the nodes `targets` (hashes) replaced by what `more` has there: the tree of the stacks
+  /// through them. Callers of a target that the tree had pruned come back with it.
+  jvmprof.withSubtrees = function (tree, more, targets) {
+    const old = tree.nodes;
+    const data = {
+      ...tree,
+      strings: tree.strings.slice(),
+      functions: Object.fromEntries(Object.entries(tree.functions).map(([name, column]) => [name, column.slice()])),
+      nodes: Object.fromEntries(COLUMNS.map((name) => [name, []])),
+    };
+    const functionOf = addFunctions(data, more);
+    const hashes = new PathHashes(tree);
+    const moreHashes = new PathHashes(more);
+    const wanted = new Set(targets);
+    const PRUNED = jvmprof.KINDS.indexOf("pruned");
+    const isPruned = (index) => tree.functions.kind[old.function[index]] === PRUNED;
+    const place = new Int32Array(old.parent.length).fill(-1);
+    const placeOf = new Map();
+    const prunedBelow = new Map();
+    const append = (values) => {
+      COLUMNS.forEach((name, at) => data.nodes[name].push(values[at]));
+      return data.nodes.parent.length - 1;
+    };
+    const isBelow = new Uint8Array(old.parent.length);
+    for (let i = 0; i < old.parent.length; i++) {
+      const parent = old.parent[i];
+      const hash = hashes.hex(i);
+      // Of a target stays the node itself.
+      isBelow[i] = i > 0 && (isBelow[parent] || wanted.has(hashes.hex(parent))) ? 1 : 0;
+      if (isBelow[i]) continue;
+      place[i] = append([i === 0 ? 0 : place[parent], old.function[i], old.total[i], old.lines[i], old.how?.[i] ?? []]);
+      if (isPruned(i)) prunedBelow.set(place[parent], place[i]);
+      else placeOf.set(hash, place[i]);
+    }
+    const parts = more.nodes;
+    const moved = [0];
+    for (let i = 1; i < parts.parent.length; i++) {
+      const above = moved[parts.parent[i]];
+      const known = placeOf.get(moreHashes.hex(i));
+      if (known !== undefined) {
+        moved.push(known);
+        continue;
+      }
+      // It was among what is pruned below a node that stays.
+      const pruned = prunedBelow.get(above);
+      if (pruned !== undefined) data.nodes.total[pruned] = Math.max(0, data.nodes.total[pruned] - parts.total[i]);
+      moved.push(append([above, functionOf[parts.function[i]], parts.total[i], parts.lines[i], parts.how?.[i] ?? []]));
+    }
+    return data;
+  };
+
+  jvmprof.PathHashes = PathHashes;
+})(globalThis.jvmprof);

@@ -1,0 +1,109 @@
+// Callers and callees of one function, wherever it is called: two trees around it.
+"use strict";
+
+(function (jvmprof) {
+  const { element, format, icon } = jvmprof;
+
+  function childOf(node, fn) {
+    const children = (node.byFunction ??= new Map());
+    let child = children.get(fn);
+    if (!child) {
+      child = { name: fn.name, fn, value: 0, self: 0, lines: [], how: [], children: [], parent: node };
+      children.set(fn, child);
+      node.children.push(child);
+    }
+    return child;
+  }
+
+  function finish(root) {
+    const todo = [root];
+    while (todo.length) {
+      const node = todo.pop();
+      delete node.byFunction;
+      node.self = node.value - node.children.reduce((sum, child) => sum + child.value, 0);
+      node.children.sort((a, b) => b.value - a.value);
+      todo.push(...node.children);
+    }
+    return root;
+  }
+
+  /// The trees `{callers, callees}` of the function with this name; null if it isn't there. A call within another one of
+  /// the same function counts once, and is among the callees.
+  jvmprof.sandwich = function (root, name) {
+    let [callers, callees] = [null, null];
+    const todo = [root];
+    const below = [];
+    while (todo.length) {
+      const node = todo.pop();
+      if (node.name !== name || node.fn.kind === "root") {
+        todo.push(...node.children);
+        continue;
+      }
+      const top = () => ({ name, fn: node.fn, value: 0, self: 0, lines: [], how: [], children: [], parent: null });
+      callers ??= top();
+      callees ??= top();
+      callers.value += node.value;
+      let at = callers;
+      for (let caller = node.parent; caller && caller.fn.kind !== "root"; caller = caller.parent) {
+        at = childOf(at, caller.fn);
+        at.value += node.value;
+      }
+      below.push([node, callees]);
+    }
+    while (below.length) {
+      const [node, into] = below.pop();
+      into.value += node.value;
+      jvmprof.addCounts(into.lines, node.lines);
+      jvmprof.addCounts(into.how, node.how);
+      for (const child of node.children) below.push([child, childOf(into, child.fn)]);
+    }
+    return callers && { callers: finish(callers), callees: finish(callees) };
+  };
+
+  /// The pane with both trees: callers above, growing upwards, callees below.
+  class Sandwich {
+    constructor(onClose) {
+      this.title = element("span.sandwich-title");
+      const close = element("button.tool", { type: "button", title: "Back to the flame graph (s)", "aria-label": "Back to the flame graph", onclick: onClose }, icon("close"));
+      this.scrollers = { callers: element("div.scroller.sandwich-part"), callees: element("div.scroller.sandwich-part") };
+      this.flames = null;
+      this.node = element(
+        "div.sandwich",
+        { hidden: true },
+        element("div.sandwich-head", {}, this.title, close),
+        element("div.sandwich-name", {}, "Callers"),
+        this.scrollers.callers,
+        element("div.sandwich-name", {}, "Callees"),
+        this.scrollers.callees,
+      );
+    }
+
+    /// The two graphs, made when they are first needed.
+    graphs() {
+      if (!this.flames) {
+        const quiet = { onFocus: () => {}, onZoom: () => {} };
+        const { callers, callees } = this.scrollers;
+        this.flames = { callers: new jvmprof.Flame(callers, quiet), callees: new jvmprof.Flame(callees, quiet) };
+        this.flames.callers.rootOnTop = false;
+      }
+      return this.flames;
+    }
+
+    /// Draws what the tree of the data has of the function.
+    draw(root, name, data, measure) {
+      const trees = name ? jvmprof.sandwich(root, name) : null;
+      this.node.hidden = !name;
+      if (!name) return;
+      const share = trees ? `${measure.number(trees.callees.value)}, ${format.share(trees.callees.value, data.total)}` : "no samples here";
+      const pruned = jvmprof.prunedSamples(data) > 0 ? " · without what is pruned" : "";
+      this.title.replaceChildren(element("b", {}, name), ` · ${share}${pruned}`);
+      for (const [which, flame] of Object.entries(this.graphs())) {
+        flame.measure = measure;
+        flame.scroller.hidden = !trees;
+        if (trees) flame.draw(trees[which], data.total);
+      }
+    }
+  }
+
+  jvmprof.Sandwich = Sandwich;
+})(globalThis.jvmprof);

@@ -1,0 +1,386 @@
+// One profile on the page: figures, search, legend, flame graph and table. The recorded file and the collector share it.
+"use strict";
+
+(function (jvmprof) {
+  const { element, format, icon } = jvmprof;
+
+  const LEGEND = ["java", "class", "jit", "stub", "native", "kernel", "marker"];
+  /// Narrower than this, graph and table beside each other are both too small.
+  const ROOM_FOR_BOTH = 1400;
+
+  /// Frames that are drawn at most after subtrees were fetched, while nothing is zoomed.
+  const MOST_NODES = 60_000;
+  /// Nodes whose subtrees are asked for at once: as many as the collector takes.
+  const MOST_TARGETS = 60;
+
+  const NOT_THERE = "The frame that this address zooms to has no samples here.";
+
+  function hasPruned(node) {
+    const todo = [node];
+    while (todo.length) {
+      const at = todo.pop();
+      if (at.fn.kind === "pruned") return true;
+      todo.push(...at.children);
+    }
+    return false;
+  }
+
+  class ProfileView {
+    /// `state` is how it is looked at first (see state.js); `onState(changes)` hears what the user changed.
+    /// `fetchSubtrees(hashes)` promises the tree of the stacks through these nodes, where that can be had.
+    constructor(container, { state = {}, onState = () => {}, fetchSubtrees = null } = {}) {
+      this.onState = onState;
+      this.fetchSubtrees = fetchSubtrees;
+      this.state = { ...this.firstState(), ...state };
+      this.build(container);
+      this.flame = new jvmprof.Flame(this.flameScroller, {
+        onFocus: (node) => this.showStatus(node),
+        onZoom: (node) => this.zoom(node),
+      });
+      this.table = new jvmprof.TopTable(this.tableScroller, (fn) => this.chooseFunction(fn));
+      this.flame.rootOnTop = this.state.rootOnTop;
+      this.applySwitches();
+      document.addEventListener("keydown", (event) => this.key(event));
+    }
+
+    firstState() {
+      const view = innerWidth >= ROOM_FOR_BOTH ? "both" : "flame";
+      return { search: "", view, rootOnTop: true, fold: false, frames: "all", zoom: "", sandwich: "" };
+    }
+
+    build(container) {
+      this.figures = element("div.figures");
+      this.notice = element("div.notices");
+      this.searchBox = element("input", {
+        type: "search",
+        placeholder: "Search functions",
+        "aria-label": "Search functions",
+        spellcheck: "false",
+        autocomplete: "off",
+        title: 'Part of a name; "whole name"; /regular expression/; module:libc; file:Order.java; kind:kernel',
+      });
+      this.searchBox.value = this.state.search;
+      this.searchBox.addEventListener("input", () => this.searchSoon());
+      this.searchBox.addEventListener("keydown", (event) => this.searchKey(event));
+      this.matched = element("output.matched");
+      this.views = element("div.segments", { role: "group", "aria-label": "What to show" });
+      for (const [view, name] of [["flame", "Flame graph"], ["both", "Both"], ["table", "Table"]]) {
+        this.views.append(
+          element("button", { type: "button", "data-view": view, onclick: () => this.change({ view }) }, name),
+        );
+      }
+      this.resetButton = this.tool("whole", "Reset zoom", () => this.flame.resetZoom());
+      this.resetButton.disabled = true;
+      this.directionButton = this.tool("down", "", () => this.change({ rootOnTop: !this.state.rootOnTop }));
+      this.foldButton = this.tool("fold", "Fold recursion: a function that calls itself becomes one frame", () =>
+        this.change({ fold: !this.state.fold }),
+      );
+      this.framesSelect = element("select", { "aria-label": "Which frames", onchange: () => this.change({ frames: this.framesSelect.value }) });
+      for (const [frames, name] of Object.entries(jvmprof.FRAMES)) this.framesSelect.append(element("option", { value: frames }, name));
+      this.sandwichButton = this.tool("sandwich", "Callers and callees of the zoomed or chosen function (s)", () => this.toggleSandwich());
+      this.sandwich = new jvmprof.Sandwich(() => this.change({ sandwich: "" }));
+      this.flameScroller = element("div.scroller.flame-scroller");
+      this.tableScroller = element("div.scroller.table-scroller");
+      this.status = element("div.status", { "aria-live": "polite" });
+      this.main = element("div.panes", {}, this.tableScroller, this.flameScroller, this.sandwich.node);
+      container.append(
+        element(
+          "div.toolbar",
+          {},
+          element("label.search", {}, icon("search"), this.searchBox, this.matched),
+          this.views,
+          element("div.tools", {}, this.resetButton, this.directionButton, this.foldButton, this.sandwichButton),
+          element("label.select.frames", { title: "All frames; Java's only; or the application's, with calls within the JDK as one frame (j)" }, this.framesSelect),
+          this.figures,
+        ),
+        this.notice,
+        this.main,
+        element("footer", {}, this.legend(), this.status),
+      );
+      jvmprof.theme.listeners.push(() => this.legendNode.replaceWith(this.legend()));
+    }
+
+    tool(name, title, onclick) {
+      return element("button.tool", { type: "button", title, "aria-label": title, onclick }, icon(name));
+    }
+
+    legend() {
+      const entries = LEGEND.map((kind) => {
+        const swatch = element("span.swatch");
+        swatch.style.background = jvmprof.colour(kind);
+        const title = `Search kind:${kind}`;
+        const onclick = () => this.setSearch(`kind:${kind}`);
+        return element("button", { type: "button", title, onclick }, swatch, jvmprof.KIND_NAMES[kind]);
+      });
+      this.legendNode = element("div.legend", { "aria-label": "Colours" }, ...entries);
+      return this.legendNode;
+    }
+
+    /// Shows a tree as the collector and the recorded file have it.
+    show(data, measure) {
+      this.flame.measure = measure;
+      this.table.measure = measure;
+      this.whole = data;
+      this.asked = new Set();
+      this.showData(data);
+    }
+
+    showData(data) {
+      this.data = data;
+      this.functions = jvmprof.functions(data);
+      this.hashes = new jvmprof.PathHashes(data);
+      this.showFigures(data, this.flame.measure);
+      this.drawTree();
+    }
+
+    drawTree() {
+      const { fold, frames } = this.state;
+      const { root, nodes } = jvmprof.buildTree(this.data, this.functions, { fold, frames });
+      [this.tree, this.nodes] = [root, nodes];
+      this.flame.draw(root, this.data.total);
+      this.table.draw(this.data, this.functions, this.data.total, frames === "all" ? null : jvmprof.functionRows(root));
+      this.showNotices();
+      this.showZoom();
+      this.showSandwich();
+      this.search();
+    }
+
+    // Zoom. It is kept as the hash of a node of the data, which newer data, other frames and the address know, too.
+
+    /// The nodes of the data that a drawn node was made of, the topmost of each stack, heaviest first.
+    sources(node) {
+      const { parent, total } = this.data.nodes;
+      const sources = [];
+      for (let i = 1; i < this.nodes.length; i++) {
+        if (this.nodes[i] === node && (this.nodes[parent[i]] !== node || parent[i] === 0)) sources.push(i);
+      }
+      return sources.sort((a, b) => total[b] - total[a]);
+    }
+
+    zoom(node) {
+      const hashes = node ? this.sources(node).map((index) => this.hashes.hex(index)) : [];
+      this.change({ zoom: hashes[0] ?? "" });
+      if (node) this.fetchPruned(hashes, node);
+      else if (this.data.nodes.parent.length > MOST_NODES) this.showData(this.whole);
+    }
+
+    /// Shows the zoom that the state has, as far as it is known.
+    showZoom() {
+      const index = this.state.zoom ? this.hashes.indexOf(this.state.zoom) : -1;
+      const node = index > 0 && this.nodes[index] !== this.tree ? this.nodes[index] : null;
+      if (node) this.flame.zoomToNode(node);
+      this.showZoomed(node);
+      if (node) this.fetchPruned([this.state.zoom], node);
+      else if (this.state.zoom && index < 0) this.fetchPruned([this.state.zoom], null);
+      if (this.state.zoom && index < 0 && !this.fetchSubtrees) this.showNotices(NOT_THERE);
+    }
+
+    /// Fetches what is below these nodes, if something of it was pruned or they aren't known.
+    async fetchPruned(hashes, node) {
+      const targets = hashes.filter((hash) => !this.asked.has(hash)).slice(0, MOST_TARGETS);
+      if (!this.fetchSubtrees || !targets.length || (node && !hasPruned(node))) return;
+      targets.forEach((hash) => this.asked.add(hash));
+      const { whole } = this;
+      document.body.classList.add("fetching");
+      try {
+        const tree = await this.fetchSubtrees(targets);
+        if (this.whole !== whole || !tree) return;
+        if (tree.total > 0) this.showData(jvmprof.withSubtrees(this.data, tree, targets));
+        else this.showNotices(NOT_THERE);
+      } catch (error) {
+        if (this.whole === whole) this.showNotices(`What is below the frame couldn't be fetched: ${error.message}`);
+      } finally {
+        document.body.classList.remove("fetching");
+      }
+    }
+
+    showZoomed(node) {
+      this.resetButton.disabled = node === null;
+      this.zoomedNode = node;
+      this.showStatus(null);
+    }
+
+    // Callers and callees
+
+    toggleSandwich() {
+      const quoted = /^"(.+)"$/.exec(this.state.search)?.[1];
+      const name = this.state.sandwich ? "" : (this.flame.pointedAt()?.fn ?? this.zoomedNode?.fn)?.name ?? quoted;
+      if (name !== undefined && name !== this.tree?.name) this.change({ sandwich: name });
+      else this.status.textContent = "Zoom to a frame, point at one, or choose a function in the table: then its callers and callees are shown.";
+    }
+
+    showSandwich() {
+      const { sandwich } = this.state;
+      this.main.classList.toggle("has-sandwich", sandwich !== "");
+      this.sandwichButton.setAttribute("aria-pressed", String(sandwich !== ""));
+      this.sandwich.draw(this.tree, sandwich, this.data, this.flame.measure);
+    }
+
+    showFigures(data, measure) {
+      const cut = data.truncated.reduce((sum, [, samples]) => sum + samples, 0);
+      const figure = (number, name) => element("span.figure", {}, element("b", {}, number), ` ${name}`);
+      const whole = element(
+        "details.figure",
+        {},
+        element("summary", {}, element("b", {}, format.share(data.total - cut, data.total)), " whole stacks"),
+        element("div.popover", {}, ...this.truncatedRows(data, cut)),
+      );
+      this.figures.replaceChildren(
+        figure(measure.number(data.total), measure.name(data.total)),
+        ...(measure.more(data.total) ? [figure(measure.more(data.total), measure.moreName)] : []),
+        whole,
+      );
+    }
+
+    showNotices(text = null) {
+      const { data } = this;
+      const { number } = this.flame.measure;
+      const share = (samples) => format.share(samples, data.total);
+      const pruned = jvmprof.prunedSamples(data);
+      const texts = [text, jvmprof.framesNotice(this.state.frames, this.tree, share)];
+      if (pruned > 0) {
+        const table = this.state.frames === "all" ? "The table counts all of them." : "The table counts what is drawn.";
+        const way = this.fetchSubtrees ? " Zoom to a frame to see all below it." : "";
+        texts.push(
+          `Drawn are the heaviest ${format.count(data.nodes.parent.length)} frames; ${number(pruned)} (${share(pruned)}) ` +
+            `end in [pruned], which sums up lighter ones.${way} ${table}`,
+        );
+      }
+      this.notice.replaceChildren(...texts.filter(Boolean).map((it) => element("p.notice", { role: "status" }, it)));
+    }
+
+    truncatedRows(data, cut) {
+      const rows = element("dl");
+      const row = (name, count) => rows.append(element("dt", {}, name), element("dd", {}, this.flame.measure.number(count)));
+      row("Reached the thread's start", data.total - cut);
+      [...data.truncated].sort((a, b) => b[1] - a[1]).forEach(([name, samples]) => row(name, samples));
+      return [rows];
+    }
+
+    // Search
+
+    searchSoon() {
+      clearTimeout(this.searchTimer);
+      this.searchTimer = setTimeout(() => this.change({ search: this.searchBox.value }), 150);
+    }
+
+    searchKey(event) {
+      if (event.key === "Escape") {
+        event.stopPropagation();
+        if (this.searchBox.value) this.setSearch("");
+        else this.flame.holder.focus();
+      } else if (event.key === "Enter") {
+        clearTimeout(this.searchTimer);
+        this.change({ search: this.searchBox.value });
+      }
+    }
+
+    setSearch(text) {
+      this.searchBox.value = text;
+      this.change({ search: text });
+    }
+
+    chooseFunction(fn) {
+      const exact = `"${fn.name}"`;
+      this.setSearch(this.state.search === exact ? "" : exact);
+    }
+
+    search() {
+      const search = jvmprof.parseSearch(this.state.search);
+      this.searchBox.classList.toggle("wrong", Boolean(search?.error));
+      const valid = search && !search.error ? search : null;
+      this.flame.find(valid);
+      // A chosen row filters nothing: its neighbours in the table are what one looks at next.
+      this.table.find(this.state.search.startsWith('"') ? null : valid);
+      this.matched.textContent = search?.error ? "no valid expression" : "";
+      this.matched.title = search?.error ?? "";
+      if (!valid || !this.tree) return;
+      const samples = jvmprof.matchedSamples(this.tree, valid);
+      this.matched.textContent = `${format.share(samples, this.data.total)} matched`;
+      const { number, name } = this.flame.measure;
+      this.matched.title = `${number(samples)} of ${number(this.data.total)} ${name(this.data.total)}`;
+    }
+
+    // What the user switches
+
+    change(changes) {
+      const before = this.state;
+      this.state = { ...before, ...changes };
+      this.applySwitches();
+      if (this.data) {
+        if (before.fold !== this.state.fold || before.frames !== this.state.frames) this.drawTree();
+        else if (before.sandwich !== this.state.sandwich) this.showSandwich();
+        if (before.zoom !== this.state.zoom) this.showZoomed(this.flame.zoomed?.data ?? null);
+        if (before.rootOnTop !== this.state.rootOnTop) this.flame.setRootOnTop(this.state.rootOnTop);
+        if (before.search !== this.state.search) this.search();
+      }
+      this.onState(changes);
+    }
+
+    /// Looks at the profile as the address says, of which nobody need be told.
+    applyState(state) {
+      this.state = { ...this.firstState(), ...state };
+      this.searchBox.value = this.state.search;
+      this.flame.rootOnTop = this.state.rootOnTop;
+      this.applySwitches();
+      if (this.data) this.drawTree();
+    }
+
+    applySwitches() {
+      const { view, rootOnTop, fold, frames } = this.state;
+      this.framesSelect.value = frames;
+      this.main.dataset.view = view;
+      for (const button of this.views.children) {
+        button.setAttribute("aria-pressed", String(button.dataset.view === view));
+      }
+      const title = rootOnTop ? "Root on top (icicle); click for root at the bottom" : "Root at the bottom (flame); click for root on top";
+      this.directionButton.title = title;
+      this.directionButton.setAttribute("aria-label", title);
+      this.directionButton.replaceChildren(icon(rootOnTop ? "down" : "up"));
+      this.foldButton.setAttribute("aria-pressed", String(fold));
+    }
+
+    showStatus(node) {
+      const at = node ?? this.zoomedNode;
+      if (!at) {
+        this.status.textContent = "Click a frame to zoom · / search · Esc back · ? keys";
+        return;
+      }
+      const { fn, value } = at;
+      const { number, name } = this.flame.measure;
+      const text = [fn.name, fn.module, `${number(value)} ${name(value)}, ${format.share(value, this.data.total)}`];
+      this.status.textContent = (node ? "" : "Zoomed: ") + text.filter(Boolean).join(" · ");
+    }
+
+    escape() {
+      if (this.state.sandwich) this.change({ sandwich: "" });
+      else this.flame.resetZoom();
+    }
+
+    nextFrames() {
+      const all = Object.keys(jvmprof.FRAMES);
+      this.change({ frames: all[(all.indexOf(this.state.frames) + 1) % all.length] });
+    }
+
+    key(event) {
+      const typing = event.target.closest?.("input, select, textarea, dialog");
+      if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.key === "/") {
+        event.preventDefault();
+        this.searchBox.focus();
+        this.searchBox.select();
+      } else if (event.key === "Escape") this.escape();
+      else if (event.key === "i") this.change({ rootOnTop: !this.state.rootOnTop });
+      else if (event.key === "r") this.change({ fold: !this.state.fold });
+      else if (event.key === "j") this.nextFrames();
+      else if (event.key === "s") this.toggleSandwich();
+      else if (event.key === "1") this.change({ view: "flame" });
+      else if (event.key === "2") this.change({ view: "both" });
+      else if (event.key === "3") this.change({ view: "table" });
+      else if (event.key === "f") this.flame.holder.focus();
+      else if (event.key === "?") jvmprof.help();
+    }
+  }
+
+  jvmprof.ProfileView = ProfileView;
+})(globalThis.jvmprof);

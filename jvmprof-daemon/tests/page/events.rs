@@ -1,0 +1,69 @@
+//! A recording of CPU time and allocation.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use jvmprof_daemon::event_type::EventType;
+use jvmprof_daemon::profile::model::{Batch, Frame, FrameKind, Line, Sample, SampleLabels, Series};
+
+use crate::browser::Browser;
+use crate::data::{Numbers, Shape, window};
+use crate::record::write_all;
+use crate::{picture, visit};
+
+fn allocation(start: SystemTime) -> Batch {
+    let frame = |kind, name: &str| {
+        Arc::new(Frame { kind, address: None, mapping: None, lines: vec![Line::named(name)] })
+    };
+    let frames = [frame(FrameKind::Class, "byte[]"), frame(FrameKind::Java, "acme.Buffers.grow")];
+    let sample = Sample {
+        frames: frames.into(),
+        labels: SampleLabels::default(),
+        events: 3,
+        count: 40,
+        value: 1 << 20,
+    };
+    Batch {
+        event: EventType::Allocation,
+        start,
+        duration: Duration::from_secs(10),
+        period: 512 << 10,
+        series: vec![Series {
+            labels: [("pid".to_owned(), "4242".to_owned())].into(),
+            samples: vec![sample],
+        }],
+    }
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn what_is_counted_is_chosen_among_the_types_of_all_events() {
+    let folder = tempfile::tempdir().unwrap();
+    let now = SystemTime::now();
+    let cpu = window(now, Duration::from_secs(10), 2_000, Shape::Program, &mut Numbers::new(1));
+    let url = write_all(&[cpu, allocation(now)], &folder.path().join("x.html"));
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &url);
+    let figures = "document.querySelector('.figures').innerText";
+    browser.wait_for(&format!("{figures}.includes('2,185 samples')"));
+    let options = browser
+        .evaluate("[...document.querySelector('header select').options].map((it) => it.value).join(' ')");
+    assert_eq!(options, "samples cpu alloc_space alloc_objects");
+    let choose = |browser: &mut Browser, name: &str| {
+        browser.evaluate(&format!("(() => {{ const it = document.querySelector('header select'); it.value = '{name}'; it.dispatchEvent(new Event('change')) }})()"));
+    };
+    choose(&mut browser, "cpu");
+    browser.wait_for(&format!("{figures}.includes('22.1 s of CPU time')"));
+    choose(&mut browser, "alloc_space");
+    browser.wait_for(&format!("{figures}.includes('1.00 MiB allocated')"));
+    browser
+        .wait_for("jvmprof.view.flame.root.descendants().some((d) => d.data.name === 'acme.Buffers.grow')");
+    picture(&mut browser, "events-allocation");
+    choose(&mut browser, "alloc_objects");
+    browser.wait_for(&format!("{figures}.includes('40 objects')"));
+    let url = browser.evaluate("location.href");
+    browser.open("about:blank");
+    browser.open(url.as_str().unwrap());
+    browser.wait_for(&format!("{figures}.includes('40 objects')"));
+    assert_eq!(browser.complaints, [""; 0]);
+}

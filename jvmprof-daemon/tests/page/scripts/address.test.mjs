@@ -1,0 +1,42 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { load } from "./load.mjs";
+
+const jvmprof = load("vendor/d3.min.js", "view/frames.js", "view/state.js", "collector/controls.js", "collector/timeline.js");
+
+test("ranges of any length are understood, others are not", () => {
+  const day = 86_400_000;
+  assert.deepEqual(["7d", "90s", "2w", "36h", "400d"].map(jvmprof.rangeLength), [7 * day, 90_000, 14 * day, 1.5 * day, 400 * day]);
+  for (const wrong of ["", "7", "d", "7y", "-1d", "0m", "1.5h", "7d ", "401d", "constructor"]) {
+    assert.equal(jvmprof.rangeLength(wrong), null, wrong);
+  }
+});
+
+test("how a profile is looked at survives its address", () => {
+  const state = {
+    search: 'kind:java & "x"',
+    view: "both",
+    rootOnTop: false,
+    fold: true,
+    frames: "app",
+    zoom: "8249cb6c9e044f9f",
+    sandwich: "acme.Shop.price",
+  };
+  const query = new URLSearchParams();
+  jvmprof.writeViewState(query, state);
+  assert.deepEqual(jvmprof.readViewState(new URLSearchParams(String(query))), state);
+});
+
+test("an address without choices is empty, and wrong ones choose nothing", () => {
+  const query = new URLSearchParams();
+  jvmprof.writeViewState(query, jvmprof.readViewState(new URLSearchParams("frames=toString&zoom=main&view=x")));
+  assert.equal(String(query), "");
+});
+
+test("ticks of the timeline stand at round times", () => {
+  const noon = new Date(2025, 4, 6, 12, 0, 0).getTime();
+  const texts = (length, count) => jvmprof.timeTicks(noon + 61_234, noon + 61_234 + length, count).map(({ text }) => text);
+  assert.deepEqual(texts(15 * 60_000, 3), ["12:05", "12:10", "12:15"]);
+  assert.deepEqual(texts(60_000, 4), ["12:01:15", "12:01:30", "12:01:45", "12:02:00"]);
+  assert.deepEqual(texts(3 * 86_400_000, 3), ["May 7", "May 8", "May 9"]);
+});

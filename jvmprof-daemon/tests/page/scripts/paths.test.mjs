@@ -1,0 +1,51 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { load, paths, treeOf } from "./load.mjs";
+
+const jvmprof = load("view/tree.js", "view/frames.js", "view/paths.js");
+
+const built = (data) => jvmprof.buildTree(data, jvmprof.functions(data)).root;
+
+test("the hash of a path is the one that the collector computes", () => {
+  const data = treeOf([["java.lang.Thread.run;acme.Größe.total😀", 1]]);
+  // As in `profile/call_tree/path_hash.rs`.
+  data.functions.file[1] = data.strings.push("Thread.java") - 1;
+  data.functions.module[1] = data.functions.module[2] = data.strings.push("jvm") - 1;
+  const hashes = new jvmprof.PathHashes(data);
+  assert.equal(hashes.hex(2), "8249cb6c9e044f9f");
+  assert.equal(hashes.indexOf("8249cb6c9e044f9f"), 2);
+  assert.equal(hashes.indexOf("0000000000000000"), -1);
+});
+
+test("what was pruned below a node is replaced by what is there", () => {
+  const whole = treeOf([["main;a;x", 5], ["main;a;pruned:[pruned]", 4], ["main;b", 3]]);
+  const below = treeOf([["main;a;x", 5], ["main;a;y;z", 3], ["main;a;w", 1]]);
+  const target = new jvmprof.PathHashes(whole).hex(2);
+  const merged = jvmprof.withSubtrees(whole, below, [target]);
+  assert.deepEqual(paths(built(merged)), {
+    main: [12, 0],
+    "main;a": [9, 0],
+    "main;a;x": [5, 5],
+    "main;a;y": [3, 0],
+    "main;a;y;z": [3, 3],
+    "main;a;w": [1, 1],
+    "main;b": [3, 3],
+  });
+  merged.nodes.parent.forEach((parent, node) => assert.ok(parent < node || node === 0, "parents come first"));
+  assert.deepEqual(paths(built(whole))["main;a;[pruned]"], [4, 4], "the old data stays as it was");
+});
+
+test("a node that was pruned itself comes back with its callers", () => {
+  const whole = treeOf([["main;a", 5], ["main;pruned:[pruned]", 4]]);
+  const below = treeOf([["main;rare;deep;leaf", 3]]);
+  const target = new jvmprof.PathHashes(below).hex(3);
+  const merged = jvmprof.withSubtrees(whole, below, [target]);
+  assert.deepEqual(paths(built(merged)), {
+    main: [9, 0],
+    "main;a": [5, 5],
+    "main;[pruned]": [1, 1],
+    "main;rare": [3, 0],
+    "main;rare;deep": [3, 0],
+    "main;rare;deep;leaf": [3, 3],
+  });
+});

@@ -1,0 +1,115 @@
+//! Both pages in windows of a desktop, half of one, and a telephone.
+
+use std::time::{Duration, SystemTime};
+
+use jvmprof_daemon::export::collector::ReadLimits;
+
+use crate::browser::Browser;
+use crate::data::{Numbers, Shape, window};
+use crate::record::write;
+use crate::server::{Server, fill, open};
+use crate::{picture, visit};
+
+const WIDTHS: [u32; 3] = [1440, 800, 420];
+
+/// The controls that can't be clicked: cut at the side, covered, or outside what can be scrolled to.
+const UNREACHABLE: &str = r#"(() => {
+  const wrong = [];
+  for (const control of document.querySelectorAll('button, select, input, a, summary')) {
+    if (!control.checkVisibility() || control.disabled || control.closest('tr, .popover')) continue;
+    control.scrollIntoView({ block: 'center' });
+    const box = control.getBoundingClientRect();
+    const hit = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
+    const inside = box.left >= -0.5 && box.right <= innerWidth + 0.5;
+    if (!inside || !(hit && (control.contains(hit) || hit.contains(control)))) {
+      wrong.push(`${control.outerHTML.slice(0, 90)} at ${Math.round(box.left)} to ${Math.round(box.right)}`);
+    }
+  }
+  scrollTo(0, 0);
+  return wrong;
+})()"#;
+
+fn assert_all_is_reachable(browser: &mut Browser, width: u32, page: &str) {
+    let unreachable = browser.evaluate(UNREACHABLE);
+    assert_eq!(unreachable, serde_json::json!([]), "{page} at {width}");
+    let scrolled = browser.evaluate("document.documentElement.scrollWidth").as_u64().unwrap();
+    assert!(scrolled <= u64::from(width), "{page} at {width} is {scrolled} wide");
+}
+
+/// The rows that the head of the page takes.
+const HEAD_ROWS: &str = "new Set([...document.querySelectorAll('header > *')].filter((it) => it.checkVisibility() && \
+it.offsetWidth && it.offsetHeight).map((it) => { const b = it.getBoundingClientRect(); return Math.round((b.top + b.bottom) / 20) })).size";
+
+#[test]
+#[ignore = "needs Chromium"]
+fn the_collectors_controls_can_be_reached_at_every_width() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    fill(&store, Duration::from_secs(300), Shape::Program, 60);
+    let server = Server::start(store, ReadLimits::default());
+    let mut browser = Browser::start(1440, 900);
+    for width in WIDTHS {
+        browser.resize(width, 900);
+        for view in ["flame", "both", "table"] {
+            visit(&mut browser, &format!("{}/?view={view}&match=comm=java", server.url));
+            assert_all_is_reachable(&mut browser, width, view);
+            picture(&mut browser, &format!("widths-collector-{view}-{width}"));
+        }
+        // With a range of one's own, whose text is the longest.
+        visit(&mut browser, &format!("{}/?range=9d", server.url));
+        assert_all_is_reachable(&mut browser, width, "a range of one's own");
+        if width >= 800 {
+            assert_eq!(browser.evaluate(HEAD_ROWS), 1, "the head at {width}");
+        }
+    }
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn a_recorded_pages_controls_can_be_reached_at_every_width() {
+    let folder = tempfile::tempdir().unwrap();
+    let batch =
+        window(SystemTime::now(), Duration::from_secs(10), 3_000, Shape::Program, &mut Numbers::new(1));
+    let url = write(&batch, &folder.path().join("x.html"));
+    let mut browser = Browser::start(1440, 900);
+    for width in WIDTHS {
+        browser.resize(width, 900);
+        for view in ["flame", "both"] {
+            browser.open("about:blank");
+            visit(&mut browser, &format!("{url}#view={view}"));
+            assert_all_is_reachable(&mut browser, width, view);
+            picture(&mut browser, &format!("widths-record-{view}-{width}"));
+        }
+        if width >= 800 {
+            assert_eq!(browser.evaluate(HEAD_ROWS), 1, "the head at {width}");
+        }
+    }
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn bars_of_the_table_are_as_long_as_their_share() {
+    let folder = tempfile::tempdir().unwrap();
+    let batch =
+        window(SystemTime::now(), Duration::from_secs(10), 3_000, Shape::Program, &mut Numbers::new(1));
+    let url = write(&batch, &folder.path().join("x.html"));
+    let mut browser = Browser::start(1440, 900);
+    for width in WIDTHS {
+        browser.resize(width, 900);
+        browser.open("about:blank");
+        visit(&mut browser, &format!("{url}#view=table"));
+        let wrong = browser.evaluate(
+            r#"[...document.querySelectorAll('td.samples')].filter((cell) => {
+                const track = cell.querySelector('.track').getBoundingClientRect();
+                const bar = cell.querySelector('.bar').getBoundingClientRect();
+                const share = parseFloat(cell.querySelector('.percent').textContent.replace(/[<>]/, '')) / 100;
+                return Math.abs(bar.width / track.width - share) > 0.01;
+            }).length"#,
+        );
+        assert_eq!(wrong, 0, "at {width}");
+        let longest = "Math.max(...[...document.querySelectorAll('.bar')].map((bar) => bar.offsetWidth / bar.parentElement.offsetWidth))";
+        assert!(browser.evaluate(longest).as_f64().unwrap() > 0.9, "at {width}: one function has nearly all");
+    }
+}

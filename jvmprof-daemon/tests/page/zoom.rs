@@ -1,0 +1,115 @@
+//! Zoom: what it fetches, and that the address keeps it.
+
+use std::time::{Duration, SystemTime};
+
+use jvmprof_daemon::export::collector::ReadLimits;
+
+use crate::browser::Browser;
+use crate::data::{Numbers, Shape, window};
+use crate::record::write;
+use crate::server::{Server, fill, open};
+use crate::{DRAWN, IDLE, picture, visit};
+
+/// Samples below the zoomed frame that end in `[pruned]`.
+const PRUNED: &str = "(() => { let sum = 0; const todo = [jvmprof.view.zoomedNode]; while (todo.length) { \
+const node = todo.pop(); if (node.fn.kind === 'pruned') sum += node.value; todo.push(...node.children) } return sum })()";
+
+const ZOOMED: &str = "jvmprof.view.zoomedNode?.fn.name ?? ''";
+
+/// The node of the middle of a request, below which much was pruned.
+const INNER: &str =
+    "jvmprof.view.flame.root.descendants().find((d) => d.data.name.endsWith('OrderController.place'))";
+
+#[test]
+#[ignore = "needs Chromium"]
+fn zooming_fetches_what_was_pruned_and_the_address_keeps_the_zoom() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    fill(&store, Duration::from_secs(200), Shape::Program, 100);
+    let server = Server::start(store, ReadLimits { nodes: 1_000, ..ReadLimits::default() });
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &server.url);
+    browser.wait_for("document.querySelector('.notices').innerText.includes('Zoom to a frame')");
+    picture(&mut browser, "zoom-before");
+    browser.evaluate(&format!(
+        "jvmprof.view.flame.showZoomed({INNER}, true), jvmprof.view.zoomedNode = {INNER}.data, 0"
+    ));
+    let (before, samples) = (browser.evaluate(PRUNED), browser.evaluate("jvmprof.view.zoomedNode.value"));
+    assert!(before.as_u64().unwrap() > 100, "{before}");
+
+    browser.evaluate(&format!("jvmprof.view.flame.zoomTo({INNER})"));
+    browser.wait_for(IDLE);
+    let after = browser.evaluate(PRUNED);
+    assert!(after.as_u64() < before.as_u64(), "{before} were pruned, now {after}");
+    assert_eq!(browser.evaluate("jvmprof.view.zoomedNode.value"), samples);
+    assert_eq!(browser.evaluate("jvmprof.view.tree.value"), browser.evaluate("jvmprof.view.data.total"));
+    picture(&mut browser, "zoom-after");
+
+    // Below a lighter frame there is room for all.
+    let light = "jvmprof.view.flame.root.descendants().find((d) => d.data.fn.kind === 'java' && d.data.value < 40 && \
+                 d.data.children.some((child) => child.fn.kind === 'pruned'))";
+    let share = browser.evaluate(&format!("jvmprof.view.flame.zoomTo({light}), 0"));
+    browser.wait_for(IDLE);
+    assert_eq!((share, browser.evaluate(PRUNED)), (0.into(), 0.into()));
+
+    // A frame that only the fetched part has.
+    browser.evaluate(
+        "jvmprof.view.flame.zoomTo(jvmprof.view.flame.root.descendants().filter((d) => d.data.fn.kind === 'java' && \
+         new jvmprof.PathHashes(jvmprof.view.whole).indexOf(jvmprof.view.hashes.hex(jvmprof.view.sources(d.data)[0] ?? 0)) < 0)[0])",
+    );
+    browser.wait_for(IDLE);
+    let (name, samples) = (browser.evaluate(ZOOMED), browser.evaluate("jvmprof.view.zoomedNode.value"));
+    assert!(browser.evaluate("location.search").as_str().unwrap().contains("zoom="));
+    let url = browser.evaluate("location.href");
+    browser.open("about:blank");
+    browser.open(url.as_str().unwrap());
+    browser.wait_for(&format!("globalThis.jvmprof?.view?.zoomedNode?.fn.name === {name}"));
+    assert_eq!(browser.evaluate("jvmprof.view.zoomedNode.value"), samples);
+    browser.press("Escape");
+    browser.wait_for("!location.search.includes('zoom=')");
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn a_tooltip_of_the_collector_says_how_a_method_ran() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    fill(&store, Duration::from_secs(120), Shape::Program, 60);
+    let server = Server::start(store, ReadLimits::default());
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &server.url);
+    let tip = browser.evaluate(&format!(
+        "(jvmprof.view.flame.showTip({INNER}, 300, 300), document.querySelector('.tip').innerText)"
+    ));
+    let tip = tip.as_str().unwrap();
+    let row = tip.lines().skip_while(|line| !line.starts_with("Ran")).collect::<Vec<_>>().join(" ");
+    for mode in ["C2", "C1", "interpreted", "%"] {
+        assert!(row.contains(mode), "{mode} in {tip}");
+    }
+    picture(&mut browser, "zoom-tooltip");
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn a_recorded_page_keeps_what_was_chosen_in_its_address() {
+    let folder = tempfile::tempdir().unwrap();
+    let batch =
+        window(SystemTime::now(), Duration::from_secs(10), 2_000, Shape::Program, &mut Numbers::new(1));
+    let url = write(&batch, &folder.path().join("x.html"));
+    let mut browser = Browser::start(1440, 900);
+    browser.open(&url);
+    browser.wait_for(DRAWN);
+    assert_eq!(browser.evaluate("location.hash"), "");
+    browser.evaluate(&format!("jvmprof.view.flame.zoomTo({INNER})"));
+    for key in ["i", "r", "j", "3"] {
+        browser.press(key);
+    }
+    let (url, name) = (browser.evaluate("location.href"), browser.evaluate(ZOOMED));
+    browser.open("about:blank");
+    browser.open(url.as_str().unwrap());
+    browser.wait_for(&format!("globalThis.jvmprof?.view?.zoomedNode?.fn.name === {name}"));
+    let state = browser.evaluate("Object.values(jvmprof.view.state).slice(1, 5).join(' ')");
+    assert_eq!(state, "table false true java");
+    assert_eq!(browser.complaints, [""; 0]);
+}
