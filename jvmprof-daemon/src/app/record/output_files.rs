@@ -1,7 +1,7 @@
 //! The files that `record` writes; the ending of a name selects the format.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -47,8 +47,20 @@ impl OutputFile {
         if path.is_dir() {
             anyhow::bail!("cannot write {}: it is a folder", path.display());
         }
-        let file = NamedTempFile::with_prefix_in(".jvmprof-", folder)
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        let file = NamedTempFile::with_prefix_in(".jvmprof-", folder).map_err(|error| {
+            let (path, folder) = (path.display(), folder.display());
+            // Only the kind: the error itself names a temporary file.
+            anyhow::anyhow!(
+                "cannot write {path}: {}",
+                match error.kind() {
+                    ErrorKind::NotFound => format!("there is no folder {folder}"),
+                    ErrorKind::NotADirectory => format!("{folder} is no folder"),
+                    ErrorKind::PermissionDenied =>
+                        format!("no files may be made in {folder} (permission denied)"),
+                    kind => format!("no files can be made in {folder}: {kind}"),
+                }
+            )
+        })?;
         Ok(Self { path: path.to_owned(), format, file })
     }
 
@@ -72,6 +84,34 @@ impl OutputFile {
         readable_by_all(self.file.as_file()).with_context(context)?;
         self.file.persist(&self.path).map_err(|error| error.error).with_context(context)?;
         Ok(self.path)
+    }
+}
+
+/// The file of `--json=FILE`, known to be writable before the recording starts. It is written in
+/// place, so that it can be a pipe or a device.
+#[derive(Debug)]
+pub(super) struct SummaryFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl SummaryFile {
+    /// Creates the file.
+    ///
+    /// # Errors
+    /// It can't be written to.
+    pub(super) fn prepare(path: &Path) -> anyhow::Result<Self> {
+        let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    /// Writes the summary.
+    ///
+    /// # Errors
+    /// The disk is full.
+    pub(super) fn write(mut self, json: &str) -> anyhow::Result<()> {
+        let written = self.file.write_all(json.as_bytes());
+        written.with_context(|| format!("cannot write {}", self.path.display()))
     }
 }
 
@@ -107,7 +147,8 @@ mod tests {
     fn a_folder_that_is_not_there_is_named_before_anything_is_recorded() {
         let error =
             OutputFile::prepare(Path::new("/nowhere/at/all/x.svg")).expect_err("there is no such folder");
-        assert!(format!("{error:#}").starts_with("cannot write /nowhere/at/all/x.svg: "), "{error:#}");
+        let said = format!("{error:#}");
+        assert_eq!(said, "cannot write /nowhere/at/all/x.svg: there is no folder /nowhere/at/all");
         assert!(OutputFile::prepare(Path::new("x.png")).expect_err("unknown ending").is::<UsageError>());
     }
 }
