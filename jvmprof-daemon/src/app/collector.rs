@@ -23,7 +23,12 @@ pub(super) fn run(args: &CollectorArgs) -> anyhow::Result<()> {
 
 async fn collect(args: &CollectorArgs) -> anyhow::Result<()> {
     let options = StoreOptions { limit_bytes: args.limit_mib << 20 };
-    let store = Arc::new(Store::open(&args.dir, options)?);
+    let store = Arc::new(Store::open_shared(&args.dir, options).with_context(|| {
+        let dir = args.dir.display();
+        format!(
+            "cannot keep profiles in {dir} (--dir names another folder; `jvmprof ui {dir}` only shows them)"
+        )
+    })?);
     let listener =
         TcpListener::bind(args.listen).await.with_context(|| format!("cannot listen on {}", args.listen))?;
     let listen = listener.local_addr().context("cannot tell the address that is listened on")?;

@@ -1,4 +1,9 @@
-//! Errors that the commands end with, and how they are printed.
+//! Errors that the commands end with, how they are printed, and their exit codes.
+
+use std::io;
+use std::process::ExitCode;
+
+use crate::own_process::capabilities::{self, Capability};
 
 /// Exit code for a command line that can't be carried out as it is (`EX_USAGE` of sysexits.h).
 pub const EXIT_USAGE: u8 = 64;
@@ -7,6 +12,54 @@ pub const EXIT_USAGE: u8 = 64;
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct UsageError(pub(super) String);
+
+/// A command that `record` can't start.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot run {program}: {source}")]
+pub(super) struct CommandError {
+    pub(super) program: String,
+    pub(super) source: io::Error,
+}
+
+/// Shells' exit codes for a command that isn't there, or can't be run.
+const EXIT_NOT_FOUND: u8 = 127;
+const EXIT_NOT_EXECUTABLE: u8 = 126;
+
+/// Returns the exit code of an error.
+pub(super) fn exit_code(error: &anyhow::Error) -> ExitCode {
+    if error.is::<UsageError>() {
+        return EXIT_USAGE.into();
+    }
+    match error.downcast_ref::<CommandError>().map(|error| error.source.kind()) {
+        Some(io::ErrorKind::NotFound) => EXIT_NOT_FOUND.into(),
+        Some(_) => EXIT_NOT_EXECUTABLE.into(),
+        None => ExitCode::FAILURE,
+    }
+}
+
+/// Capabilities without which there is nothing to sample.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "profiling needs {}, which this process hasn't: {} (`jvmprof doctor` tells all that is missing)",
+    names(.missing),
+    capabilities::advice(&capabilities::missing(&capabilities::PROFILING))
+)]
+pub(super) struct MissingCapabilities {
+    missing: Vec<Capability>,
+}
+
+fn names(missing: &[Capability]) -> String {
+    missing.iter().map(|it| it.name).collect::<Vec<_>>().join(" and ")
+}
+
+/// Checks what the kernel would refuse with less to say.
+///
+/// # Errors
+/// Kernel programs can't be loaded, or attached to perf events of all processes.
+pub(super) fn check_capabilities() -> Result<(), MissingCapabilities> {
+    let missing = capabilities::missing(&[capabilities::BPF, capabilities::PERFMON]);
+    if missing.is_empty() { Ok(()) } else { Err(MissingCapabilities { missing }) }
+}
 
 /// Lines of an error with the verifier's log that are worth reading.
 const MAX_LINES: usize = 12;

@@ -8,11 +8,14 @@ use anyhow::Context;
 use serde::Serialize;
 
 use super::args::InspectArgs;
-use super::jvm_report::{CodeReport, JvmInspector, JvmProblem, JvmReport};
+use super::jvms::inspector::{CodeReport, JvmInspector, JvmProblem, JvmReport};
+use super::jvms::named::pids_of;
 use super::pipeline_options::node_name;
 use super::stdout::print_report;
 use crate::clock::monotonic_ns;
+use crate::own_process::capabilities::{SYS_PTRACE, advice};
 use crate::pipeline::labels::labels_of;
+use crate::process::procfs::{self, ProcfsError};
 use crate::process::{Process, ProcessTable};
 use crate::symbolize::{ModuleReport, NativePlace, SymbolMemory, Symbolizer};
 use crate::types::Avma;
@@ -27,6 +30,9 @@ struct ProcessReport {
     inner_pid: u32,
     uid: Option<u32>,
     executable: Option<PathBuf>,
+    /// The reason why its memory and mappings can't be seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hidden: Option<String>,
     /// Labels of its series.
     labels: BTreeMap<String, String>,
     perf_map_entries: u64,
@@ -50,10 +56,13 @@ struct AddressReport {
 
 /// Runs the subcommand.
 pub(super) fn run(args: &InspectArgs) -> anyhow::Result<()> {
-    let facts = crate::process::procfs::process_info(args.pid)?;
+    let [pid] = pids_of(std::slice::from_ref(&args.process))?[..] else {
+        anyhow::bail!("{} is no single process", args.process);
+    };
+    let facts = procfs::process_info(pid)?;
     // As if it had just been sampled: the report shows what the profiler knows.
     let mut table = ProcessTable::default();
-    let process = table.insert_running(args.pid, &facts, monotonic_ns());
+    let process = table.insert_running(pid, &facts, monotonic_ns());
     let report = ProcessReport::new(
         process,
         &mut Symbolizer::new(&SymbolMemory::of_files(FILE_CACHE_BYTES)),
@@ -72,7 +81,15 @@ impl ProcessReport {
         let modules = symbolizer.inspect(process, monotonic_ns());
         let mut inspector = JvmInspector::new(process.pid);
         let facts = inspector.as_ref().ok().map(|inspector| &inspector.facts);
-        let labels = labels_of(process, facts, &node_name());
+        let mut labels = labels_of(process, facts, &node_name());
+        let hidden = match procfs::mappings(process.pid) {
+            Err(ProcfsError::Denied { .. }) => Some(advice(&[SYS_PTRACE])),
+            _ => None,
+        };
+        if hidden.is_some() {
+            // What isn't seen isn't native for that.
+            labels.remove("runtime");
+        }
         let place = pc.map(|pc| {
             // Code of a JVM that can't be read is described by its mapping.
             let code = inspector.as_mut().ok().and_then(|inspector| inspector.explain(pc).ok().flatten());
@@ -88,6 +105,7 @@ impl ProcessReport {
             inner_pid: process.inner_pid(),
             uid: process.uid(),
             executable: process.executable(),
+            hidden,
             labels,
             perf_map_entries: symbolizer.counts().perf_maps.entries,
             jvm,
@@ -119,6 +137,10 @@ impl fmt::Display for ProcessReport {
         let executable =
             self.executable.as_ref().map_or_else(|| "?".to_owned(), |path| path.display().to_string());
         writeln!(f, "process {} ({executable})", self.pid)?;
+        if let Some(advice) = &self.hidden {
+            writeln!(f, "  its memory and mappings can't be seen, for lack of {}", SYS_PTRACE.name)?;
+            writeln!(f, "    do: {advice}")?;
+        }
         if self.inner_pid != self.pid {
             writeln!(f, "  pid in its namespace  {}", self.inner_pid)?;
         }
@@ -133,11 +155,14 @@ impl fmt::Display for ProcessReport {
         if let Some(jvm) = &self.jvm {
             write!(f, "{jvm}")?;
         }
-        if let Some(JvmProblem { text, .. }) = &self.jvm_problem {
+        if let Some(JvmProblem { text, .. }) = self.jvm_problem.as_ref().filter(|_| self.hidden.is_none()) {
             writeln!(f, "  no JVM can be read    {text}")?;
         }
         if let Some(place) = &self.place {
             write!(f, "{place}")?;
+        }
+        if self.hidden.is_some() {
+            return Ok(());
         }
         writeln!(f, "  executable mappings")?;
         self.mappings.iter().try_for_each(|module| writeln!(f, "    {module}"))

@@ -1,22 +1,24 @@
 //! The subcommands of `jvmprof`, one folder or file each, and the modules that they share.
 //!
 //! [`args`] is the command line, [`settings`] completes it by the environment and the file. The
-//! subcommands are `record`, `daemon`, `collector`, `doctor` and `inspect`; the other modules are
-//! used by several of them.
+//! subcommands are `record`, `daemon`, `collector`, `ui`, `doctor`, `ps` (in `jvms`) and
+//! `inspect`; the other modules are used by several of them.
 
 pub mod args;
 mod collector;
+mod completions;
 mod daemon;
 mod debuginfod_client;
 mod doctor;
 mod errors;
 mod inspect;
-mod jvm_report;
+mod jvms;
 mod pipeline_options;
 mod record;
 pub mod settings;
 mod shutdown_signals;
 mod stdout;
+mod ui;
 
 use std::process::ExitCode;
 
@@ -25,7 +27,7 @@ use tracing_subscriber::EnvFilter;
 use crate::own_process::allocator;
 use crate::telemetry::log::{self, LogRateLimit};
 use args::{Cli, Command};
-use errors::{UsageError, with_causes};
+use errors::{exit_code, with_causes};
 use settings::Invocation;
 
 pub use errors::EXIT_USAGE;
@@ -38,18 +40,19 @@ pub fn run(invocation: Invocation) -> ExitCode {
     let log = log_to_stderr(&cli);
     let done = match cli.command {
         Command::Record(args) => record::run(args),
-        Command::Daemon(args) => daemon::run(&args, &settings, log),
-        Command::Collector(args) => collector::run(&args),
-        Command::Doctor(args) => doctor::run(&args),
-        Command::Inspect(args) => inspect::run(&args),
+        Command::Daemon(args) => daemon::run(&args, &settings, log).map(|()| ExitCode::SUCCESS),
+        Command::Collector(args) => collector::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Ui(args) => ui::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Doctor(args) => doctor::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Ps(args) => jvms::ps::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Inspect(args) => inspect::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Completions(args) => completions::print(&args).map(|()| ExitCode::SUCCESS),
+        Command::ManPages(args) => completions::write_man_pages(&args).map(|()| ExitCode::SUCCESS),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("jvmprof: {}", with_causes(error.as_ref()));
-            if error.is::<UsageError>() { EXIT_USAGE.into() } else { ExitCode::FAILURE }
-        }
-    }
+    done.unwrap_or_else(|error| {
+        eprintln!("jvmprof: {}", with_causes(error.as_ref()));
+        exit_code(&error)
+    })
 }
 
 /// Starts logging at `--log-level` or `JVMPROF_LOG`: by default a daemon logs its work, a command
@@ -57,8 +60,8 @@ pub fn run(invocation: Invocation) -> ExitCode {
 fn log_to_stderr(cli: &Cli) -> LogRateLimit {
     let level = cli.log_level.as_deref();
     let default = match cli.command {
-        Command::Record(_) | Command::Doctor(_) | Command::Inspect(_) => "warn",
         Command::Daemon(_) | Command::Collector(_) => "info",
+        _ => "warn",
     };
     let filter = EnvFilter::new(level.unwrap_or(default));
     let limit = LogRateLimit::default();

@@ -80,11 +80,16 @@ impl ConfigFileReader<'_> {
             let name = format!("{prefix}{}", key.get_ref().replace('_', "-"));
             let at = key.span().start;
             match (self.options.iter().find(|option| option.name == name), value.get_ref()) {
+                (Some(option), DeValue::Table(inner)) if self.holds_keys(option, inner) => {
+                    let text =
+                        format!("{name:?} is a key and no table, and what follows are keys by themselves");
+                    self.refuse(at, format!("{text}: write them without a table, above the first one"));
+                }
                 (Some(option), _) => self.read_option(option, at, value),
                 (None, DeValue::Table(inner)) if self.is_group(&name) => {
                     self.read_table(&format!("{name}-"), inner);
                 }
-                _ => self.refuse_unknown(&name, at),
+                _ => self.refuse_unknown(prefix, &name, value.get_ref(), at),
             }
         }
     }
@@ -95,7 +100,31 @@ impl ConfigFileReader<'_> {
         rests.any(|rest| rest.starts_with('-'))
     }
 
-    fn refuse_unknown(&mut self, name: &str, at: usize) {
+    fn is_option(&self, name: &str) -> bool {
+        self.options.iter().any(|option| option.name == name)
+    }
+
+    /// Returns true if a table that is named like an option, and that isn't one of its values,
+    /// holds keys that are options themselves.
+    fn holds_keys(&self, option: &ConfigOption, table: &DeTable<'_>) -> bool {
+        let mut keys = table.keys().map(|key| key.get_ref().replace('_', "-"));
+        !option.is_list() && keys.any(|key| self.is_option(&key))
+    }
+
+    fn refuse_unknown(&mut self, prefix: &str, name: &str, value: &DeValue<'_>, at: usize) {
+        // A key by itself that stands below a table's heading.
+        let alone = name.strip_prefix(prefix).filter(|alone| !prefix.is_empty() && self.is_option(alone));
+        if let Some(alone) = alone {
+            let table = prefix.trim_end_matches('-');
+            let text = format!("unknown key {name:?}: {alone:?} stands below [{table}] and isn't part of it");
+            return self.refuse(at, format!("{text}: write it above the first table"));
+        }
+        let inner = value.as_table().into_iter().flat_map(DeTable::keys);
+        let mut inner = inner.map(|key| key.get_ref().replace('_', "-"));
+        if let Some(key) = inner.find(|key| self.is_option(key)) {
+            let text = format!("unknown table [{name}]: {key:?} is a key by itself");
+            return self.refuse(at, format!("{text}: write it without a table, above the first one"));
+        }
         let advice = match nearest(name, self.options.iter().map(|option| &*option.name)) {
             Some(nearest) => format!("did you mean {nearest:?}?"),
             None => "`jvmprof daemon --example-config` prints all keys".to_owned(),

@@ -59,6 +59,11 @@ impl ConfigSchema {
         Self { documented, parser, scope, options }
     }
 
+    /// Returns the command as help shows it, with the variables of its flags.
+    pub fn documented(&self) -> &Command {
+        &self.documented
+    }
+
     /// Returns the commented file with each key and its default.
     pub fn example(&self) -> String {
         example::example(&self.options)

@@ -106,6 +106,21 @@ fn problems(text: &str) -> Vec<String> {
 }
 
 #[test]
+fn a_key_below_the_wrong_table_is_told_where_it_belongs() {
+    assert_eq!(
+        problems("[store]\nfrequency = 5\n[way]\npush-interval = '1s'\n[times]\npush-interval = '1s'\n"),
+        [
+            "2:1: unknown key \"store-frequency\": \"frequency\" stands below [store] and isn't part of it: \
+             write it above the first table",
+            "3:2: \"way\" is a key and no table, and what follows are keys by themselves: \
+             write them without a table, above the first one",
+            "5:2: unknown table [times]: \"push-interval\" is a key by itself: \
+             write it without a table, above the first one",
+        ]
+    );
+}
+
+#[test]
 fn the_command_line_goes_before_the_environment_before_the_file() {
     let text = "frequency = 19\npush-interval = '3s'\nstore-address = 'file:1'\n";
     let variables = [("JVMPROF_FREQUENCY", "29"), ("JVMPROF_STORE_ADDRESS", "env:1")];

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use procfs::process::{MMPermissions, MMapPath, MemoryMaps, Process};
 use procfs::{FromBufRead, ProcError};
@@ -102,6 +103,16 @@ pub fn process_info(pid: u32) -> Result<ProcessInfo, ProcfsError> {
         cmdline: cmdline(pid),
         cgroup: Cgroup::read(pid).ok(),
     })
+}
+
+/// Returns the CPU time that a process has used, of all its threads.
+///
+/// # Errors
+/// Returns an error if it is gone or may not be read.
+pub fn cpu_time(pid: u32) -> Result<Duration, ProcfsError> {
+    let stat = open(pid)?.stat().map_err(|source| ProcfsError::new(pid, source))?;
+    let ticks = stat.utime.saturating_add(stat.stime);
+    Ok(Duration::from_millis(ticks.saturating_mul(1000) / procfs::ticks_per_second().max(1)))
 }
 
 /// Fields of `/proc/PID/status`, which has sixty lines: parsing all of them took longer than all

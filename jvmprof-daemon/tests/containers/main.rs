@@ -300,8 +300,9 @@ fn the_daemon_set_profiles_other_pods() {
         fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == "jvmprof")
     });
     let status = fs::read_to_string(format!("/proc/{}/status", pid.unwrap())).unwrap();
-    // DAC_READ_SEARCH, SYS_PTRACE, PERFMON, BPF; a filter of system calls; nothing to gain by exec.
-    for line in ["CapEff:\t000000c000080004", "CapBnd:\t000000c000080004", "Seccomp:\t2", "NoNewPrivs:\t1"] {
+    // DAC_READ_SEARCH, SYS_PTRACE, PERFMON, BPF, CHECKPOINT_RESTORE; a filter of system calls;
+    // nothing to gain by exec.
+    for line in ["CapEff:\t000001c000080004", "CapBnd:\t000001c000080004", "Seccomp:\t2", "NoNewPrivs:\t1"] {
         assert!(status.contains(line), "{line}: {status}");
     }
     let log = node.output(&own, "jvmprof");

@@ -154,3 +154,90 @@ fn doctor_and_inspect_tell_of_a_running_jvm() {
         .find(|it| it["path"].as_str().unwrap().ends_with("libjvm.so"));
     assert!(libjvm.unwrap()["symbols"].as_u64().unwrap() > 100, "{inspect}");
 }
+
+/// Runs the program as a user without rights, who may enter its folder.
+fn as_nobody(dir: &Path, args: &[&str]) -> std::process::Output {
+    let program = dir.join("jvmprof");
+    if !program.exists() {
+        fs::copy(env!("CARGO_BIN_EXE_jvmprof"), &program).unwrap();
+        crate::support::open_to_all(dir);
+    }
+    let mut setpriv = Command::new("setpriv");
+    setpriv.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]);
+    setpriv.arg(program).args(args).output().expect("the tests need setpriv")
+}
+
+#[test]
+fn who_may_not_look_is_told_so_instead_of_that_there_is_nothing() {
+    let dir = scratch();
+    let classes = compile_java(dir.path(), "Load", LOAD);
+    let (_, home) = jdks().into_iter().next_back().unwrap();
+    let load = start(&home, &classes, &[], "0");
+    let pid = load.pid().to_string();
+    let doctor = String::from_utf8_lossy(&as_nobody(dir.path(), &["doctor"]).stdout).into_owned();
+    assert!(!doctor.contains("no JVM runs"), "{doctor}");
+    assert!(
+        doctor.contains("processes can't be looked at, and may be JVMs, for lack of CAP_SYS_PTRACE"),
+        "{doctor}"
+    );
+    let java = doctor.lines().find_map(|line| line.trim().strip_prefix("called java: "));
+    assert!(java.is_some_and(|pids| pids.split(", ").any(|it| it == pid)), "{pid}: {doctor}");
+
+    let inspect = String::from_utf8_lossy(&as_nobody(dir.path(), &["inspect", &pid]).stdout).into_owned();
+    assert!(
+        inspect.contains("its memory and mappings can't be seen, for lack of CAP_SYS_PTRACE"),
+        "{inspect}"
+    );
+    assert!(!inspect.contains("native"), "{inspect}");
+    let output = as_nobody(dir.path(), &["inspect", &pid, "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["hidden"].as_str().is_some_and(|fix| fix.contains("setcap cap_sys_ptrace")), "{report}");
+    assert_eq!(report["labels"].get("runtime"), None, "{report}");
+
+    let output = as_nobody(dir.path(), &["ps", "--json"]);
+    let table: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(table["hidden"]["count"].as_u64() > Some(0), "{table}");
+}
+
+#[test]
+fn a_jvm_is_listed_and_found_by_its_main_class() {
+    let dir = scratch();
+    let source = LOAD.replace("class Load", "class FoundByName");
+    let classes = compile_java(dir.path(), "FoundByName", &source);
+    let (feature, home) = jdks().into_iter().next_back().unwrap();
+    let java = home.join("bin/java");
+    let args = ["-cp", classes.to_str().unwrap(), "FoundByName", "0"];
+    let load = Workload::start(&java, &args);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let line = loop {
+        let output = jvmprof().args(["ps", "--json"]).output().unwrap();
+        let table: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let jvms = table["jvms"].as_array().unwrap().iter();
+        let found =
+            jvms.filter(|jvm| jvm["main_class"] == "FoundByName").find(|jvm| jvm["pid"] == load.pid());
+        match found {
+            Some(jvm) if jvm["cpu_percent"].as_f64() > Some(1.0) => break jvm.clone(),
+            _ => assert!(Instant::now() < deadline, "{table}"),
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    };
+    assert!(line["version"].as_str().unwrap().starts_with(&feature.to_string()), "{line}");
+    let text = String::from_utf8(jvmprof().arg("ps").output().unwrap().stdout).unwrap();
+    assert!(text.contains("MAIN CLASS") && text.contains("FoundByName"), "{text}");
+
+    let summary = record_json(&["-p", "FoundByName", "-d", "1s"]);
+    assert!(summary["samples"].as_u64().unwrap() > 5, "{summary}");
+    let _second = Workload::start(&java, &args);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let output = jvmprof().args(["inspect", "FoundByName"]).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        if output.status.code() == Some(64) {
+            assert!(stderr.contains("2 processes are called \"FoundByName\": choose by pid"), "{stderr}");
+            assert!(stderr.contains(&load.pid().to_string()), "{stderr}");
+            break;
+        }
+        assert!(Instant::now() < deadline, "the second JVM isn't seen: {stderr}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}

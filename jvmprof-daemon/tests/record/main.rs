@@ -2,6 +2,8 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
 
 mod command_line;
+mod exit_codes;
+mod help;
 mod mapped_files;
 #[path = "../support/mod.rs"]
 mod support;

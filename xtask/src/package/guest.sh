@@ -28,10 +28,12 @@ bash -c 'while :; do read -r _ < /proc/loadavg; done' &
 
 check "installs" dpkg -i /packages/1.deb
 check "is started by the installation" test "$(state)" = active
+check "has a manual page" test -f /usr/share/man/man1/jvmprof-daemon.1.gz
+check "completes in bash" test -s /usr/share/bash-completion/completions/jvmprof
 check "is enabled" systemctl is-enabled --quiet jvmprof
 check "runs as nobody known" bash -c "! grep -Eq '^Uid:\s+0' /proc/$(pid)/status"
-check "has four capabilities" status_has 'CapEff:\s+000000c000080004'
-check "has no others to gain" status_has 'CapBnd:\s+000000c000080004'
+check "has five capabilities" status_has 'CapEff:\s+000001c000080004'
+check "has no others to gain" status_has 'CapBnd:\s+000001c000080004'
 check "gains no privileges" status_has 'NoNewPrivs:\s+1'
 check "has its system calls filtered" status_has 'Seccomp:\s+2'
 check "keeps profiles" until_true profiles

@@ -39,6 +39,7 @@ pub(crate) fn main(args: &PackageArgs) -> anyhow::Result<()> {
     let folder = paths::target().join("package");
     fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
     let program = program(&args.profile, args.program.as_deref())?;
+    generate(&program)?;
     let deb = deb(&folder, &args.profile, 1)?;
     let root = image_root(&folder, &program)?;
     println!("program: {}\npackage: {}\nimage's root: {}", program.display(), deb.display(), root.display());
@@ -76,6 +77,21 @@ fn build(profile: &str) -> anyhow::Result<()> {
     cargo.args(["build", "--locked", "--package", "jvmprof-daemon", "--bin", "jvmprof"]);
     cargo.args(["--profile", profile, "--target", TARGET]);
     run(cargo.env("RUSTFLAGS", "-C target-feature=+crt-static").current_dir(paths::workspace()))
+}
+
+/// Lets the program write its manual pages and the shells' completions, beside itself.
+fn generate(program: &Path) -> anyhow::Result<()> {
+    let folder = program.with_file_name("generated");
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("removing {}", folder.display()))?;
+    }
+    run(Command::new(program).arg("man-pages").arg(folder.join("man")))?;
+    for shell in ["bash", "zsh", "fish"] {
+        let script = output(Command::new(program).args(["completions", shell]))?;
+        let file = folder.join(shell);
+        fs::write(&file, script).with_context(|| format!("writing {}", file.display()))?;
+    }
+    Ok(())
 }
 
 /// Packs the program. `revision` is the last part of the package's version.

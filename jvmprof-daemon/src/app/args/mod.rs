@@ -1,51 +1,64 @@
 //! The command line: one type of arguments for each subcommand and for each subject.
 
-mod budget;
 mod collector;
-mod containers;
+mod completions;
 mod daemon;
-mod delivery;
 mod doctor;
 mod inspect;
-mod labels;
+mod ps;
 mod record;
-mod remote_store;
 mod sampling;
-mod telemetry;
-mod uploads;
+mod ui;
 mod values;
 
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-pub use budget::BudgetArgs;
 pub use collector::CollectorArgs;
-pub use containers::ContainerArgs;
-pub use daemon::{ConfigArgs, DaemonArgs};
-pub use delivery::{CompressionArg, DeliveryArg, DeliveryArgs};
+pub use completions::{CompletionsArgs, ManPagesArgs};
+pub use daemon::{
+    BudgetArgs, CompressionArg, ConfigArgs, ContainerArgs, DaemonArgs, DeliveryArg, DeliveryArgs, LabelArgs,
+    LocalStoreArgs, RemoteStoreArgs, SymbolizeArg, TelemetryArgs, UploadArgs,
+};
 pub use doctor::DoctorArgs;
 pub use inspect::InspectArgs;
-pub use labels::LabelArgs;
+pub use ps::PsArgs;
 pub use record::{EventArg, RecordArgs};
-pub use remote_store::RemoteStoreArgs;
 pub(super) use sampling::parse_url;
 pub use sampling::{AllocationArgs, ClassArg, NativeArgs, SamplingArgs};
-pub use telemetry::TelemetryArgs;
-pub use uploads::{SymbolizeArg, UploadArgs};
+pub use ui::UiArgs;
+pub use values::ProcessArg;
 
 use crate::telemetry::log::LogFormat;
 
+const EXAMPLES: &str = "\
+Examples:
+  jvmprof doctor                                    what this host allows, and its JVMs
+  jvmprof record -p 4711 -d 30s -o x.html           one process, as a page
+  jvmprof record -d 10s                             the whole host, a summary
+  jvmprof daemon                                    all the time, into /var/lib/jvmprof
+  jvmprof ui /var/lib/jvmprof                       look at that in a browser
+
+`jvmprof COMMAND -h` has a command's flags and examples.";
+
 /// Continuous profiler for hosts that run JVMs.
 #[derive(Debug, Parser)]
-#[command(name = "jvmprof", version, about, max_term_width = 100)]
+#[command(name = "jvmprof", version, about, max_term_width = 100, after_help = EXAMPLES)]
 pub struct Cli {
     /// What to log: error, warn, info, debug, trace, or filters such as
     /// `jvmprof_daemon::symbolize=debug`
-    #[arg(long, global = true, env = "JVMPROF_LOG", value_name = "FILTER", value_parser = parse_filter)]
+    #[arg(long, global = true, help_heading = "Logging", env = "JVMPROF_LOG", value_name = "FILTER", value_parser = parse_filter)]
     pub log_level: Option<String>,
 
     /// How to log
-    #[arg(long, global = true, env = "JVMPROF_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
+    #[arg(
+        long,
+        global = true,
+        help_heading = "Logging",
+        env = "JVMPROF_LOG_FORMAT",
+        default_value = "text",
+        value_name = "FORMAT"
+    )]
     pub log_format: LogFormat,
 
     #[command(subcommand)]
@@ -60,10 +73,19 @@ pub enum Command {
     Daemon(Box<DaemonArgs>),
     /// Receive profiles as Parca does, keep them in a folder, and show them in a browser
     Collector(CollectorArgs),
+    /// Show profiles in a browser: a store's, those of a pprof file or of a URL
+    Ui(UiArgs),
     /// Check what this host allows, advise where something is missing, and list the running JVMs
     Doctor(DoctorArgs),
+    /// List the running JVMs: pid, CPU, version, main class
+    Ps(PsArgs),
     /// Show what is known of one process
     Inspect(InspectArgs),
+    /// Print what a shell needs to complete this program's flags
+    Completions(CompletionsArgs),
+    /// Write the manual pages of all commands
+    #[command(hide = true)]
+    ManPages(ManPagesArgs),
 }
 
 fn parse_filter(text: &str) -> Result<String, String> {

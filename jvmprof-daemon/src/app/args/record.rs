@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::sampling::SamplingArgs;
-use super::values::{DAY, duration};
+use super::values::{DAY, ProcessArg, duration};
 
 /// An event that can be recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -18,19 +18,43 @@ pub enum EventArg {
     Alloc,
 }
 
+/// Reads an event; profilers have others, too.
+fn parse_event(text: &str) -> Result<EventArg, String> {
+    EventArg::from_str(text, false).map_err(|_| {
+        "must be cpu (CPU time), alloc (allocation in the heaps of JVMs), or both: cpu,alloc".to_owned()
+    })
+}
+
+/// What `--json` names where it names no file.
+const STDOUT: &str = "-";
+
+const EXAMPLES: &str = "\
+Examples:
+  jvmprof record -p 4711 -d 30s -o x.html                one process, as a page for a browser
+  jvmprof record -p MyService -d 30s -o x.pb.gz          a JVM by its main class, for pprof tools
+  jvmprof record -e cpu,alloc -p 4711 -d 30s -o x.pb.gz  and what it allocates, by class
+  jvmprof record -d 10s -o host.svg                      the whole host
+  jvmprof record -o build.folded -- make -j8             a command, from its first instruction
+
+Without -p and COMMAND the whole host is profiled. Needs root, or CAP_BPF, CAP_PERFMON,
+CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH: see `jvmprof doctor`.
+
+Exit code: that of COMMAND if it ended by itself (127: there is no such command, 126: it can't be
+run, 128 and the signal's number: a signal ended it); else 0 done, 1 failed, 64 the command line
+can't be carried out.";
+
 /// Arguments of `jvmprof record`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Without -p and COMMAND the whole host is profiled. Needs root, or CAP_BPF, CAP_PERFMON, \
-                        CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH: see `jvmprof doctor`."
-)]
+#[command(after_help = EXAMPLES)]
 pub struct RecordArgs {
-    /// Profile only this process (repeatable)
-    #[arg(short, long = "pid", value_name = "PID", conflicts_with = "command")]
-    pub pids: Vec<u32>,
+    /// Profile only this process: its pid, or the name of a program or of a JVM's main class
+    /// (repeatable)
+    #[arg(short, long = "pid", value_name = "PID|NAME", conflicts_with = "command")]
+    pub processes: Vec<ProcessArg>,
 
     /// What to record: `cpu`, `alloc` (allocation in the heaps of JVMs), or both: `cpu,alloc`
-    #[arg(short, long = "event", value_name = "EVENT", value_delimiter = ',', default_value = "cpu")]
+    #[arg(short, long = "event", value_name = "EVENT", value_delimiter = ',', default_value = "cpu",
+          value_parser = parse_event)]
     pub events: Vec<EventArg>,
 
     /// How long, such as 10s, 5m or 1500ms [default: until Ctrl-C, or until the command or
@@ -43,15 +67,28 @@ pub struct RecordArgs {
     #[arg(short, long = "output", value_name = "FILE")]
     pub outputs: Vec<PathBuf>,
 
-    /// Print the summary as one JSON object on stdout
-    #[arg(long)]
-    pub json: bool,
-
-    #[command(flatten)]
-    pub sampling: SamplingArgs,
+    /// Print the summary as one JSON object on stdout, or write it to a file, apart from what
+    /// COMMAND prints
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = STDOUT)]
+    pub json: Option<PathBuf>,
 
     /// Start this command and profile it and its children, from its first instruction to its end;
     /// it gets SIGTERM if the recording ends first
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+}
+
+impl RecordArgs {
+    /// The file for the summary as JSON, if it is to be one.
+    pub(in crate::app) fn json_file(&self) -> Option<&PathBuf> {
+        self.json.as_ref().filter(|path| path.as_os_str() != STDOUT)
+    }
+
+    /// Returns true if the summary is to be printed as JSON.
+    pub(in crate::app) fn prints_json(&self) -> bool {
+        self.json.is_some() && self.json_file().is_none()
+    }
 }

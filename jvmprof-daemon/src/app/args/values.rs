@@ -1,6 +1,8 @@
 //! Values that several flags take, and how they are read.
 
+use std::fmt;
 use std::ops::RangeInclusive;
+use std::str::FromStr;
 use std::time::Duration;
 
 pub(in crate::app) const DAY: Duration = Duration::from_hours(24);
@@ -12,7 +14,8 @@ pub(in crate::app) fn duration(
     move |text| {
         let duration = match text.parse::<u64>() {
             Ok(seconds) => Duration::from_secs(seconds),
-            Err(_) => humantime::parse_duration(text).map_err(|error| error.to_string())?,
+            Err(_) => humantime::parse_duration(text)
+                .map_err(|_| "must be a time, such as 10s, 1500ms, 5m or 1h 30m".to_owned())?,
         };
         if range.contains(&duration) {
             return Ok(duration);
@@ -36,6 +39,38 @@ pub(in crate::app) fn bytes(
             Some(bytes) if range.contains(&bytes) => Ok(bytes),
             Some(_) => Err(format!("must be {} at least and {} at most", range.start(), range.end())),
             None => Err("must be a number of bytes, such as 512KiB or 4MiB".to_owned()),
+        }
+    }
+}
+
+/// A process that is named on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProcessArg {
+    Pid(u32),
+    /// The name of a program or of a JVM's main class.
+    Name(String),
+}
+
+impl FromStr for ProcessArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(pid) = text.parse() {
+            return Ok(Self::Pid(pid));
+        }
+        let is_number = text.trim_start_matches(['-', '+']).bytes().all(|byte| byte.is_ascii_digit());
+        if is_number || text.trim().is_empty() {
+            return Err("must be a pid, a program's name or a JVM's main class".to_owned());
+        }
+        Ok(Self::Name(text.to_owned()))
+    }
+}
+
+impl fmt::Display for ProcessArg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pid(pid) => write!(f, "{pid}"),
+            Self::Name(name) => f.write_str(name),
         }
     }
 }

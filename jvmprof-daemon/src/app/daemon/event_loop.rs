@@ -90,7 +90,7 @@ pub(super) async fn profile(
 
 /// Returns the options for the labels of series.
 fn label_options(args: &DaemonArgs) -> LabelOptions {
-    args.labels.options(args.node.clone().unwrap_or_else(node_name))
+    args.labels.options(args.labels.node.clone().unwrap_or_else(node_name))
 }
 
 /// The state of the event loop.

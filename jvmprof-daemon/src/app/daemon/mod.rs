@@ -14,7 +14,7 @@ use std::io::Write;
 use anyhow::Context;
 
 use super::args::DaemonArgs;
-use super::errors::UsageError;
+use super::errors::{UsageError, check_capabilities};
 use crate::config::{Setting, SettingSource, Settings};
 use crate::own_process::thread_priority;
 use crate::telemetry::log::LogRateLimit;
@@ -36,6 +36,7 @@ pub(super) fn run(args: &DaemonArgs, settings: &Settings, log: LogRateLimit) -> 
         print(settings)?;
         return Ok(());
     }
+    check_capabilities()?;
     profile(args, &settings.by_name, log).map_err(|error| match error.downcast::<UsageError>() {
         Ok(UsageError(text)) => UsageError(settings.with_locations(&text)).into(),
         Err(other) => other,

@@ -10,7 +10,7 @@ use crate::app::pipeline_options::daemon_memory;
 use crate::event_type::{EventType, SamplesByEvent};
 use crate::export::delivery::{Delivery, DeliveryCounts, DeliveryOptions, SampleTotals, SpoolPlan};
 use crate::export::parca::{ParcaClient, ParcaConfigError, ParcaOptions, SettingsFile, Token};
-use crate::export::store::{Store, StoreOptions};
+use crate::export::store::{Store, StoreError, StoreOptions};
 
 /// The value of `--spool-directory` for none.
 const NO_SPOOL: &str = "none";
@@ -32,9 +32,18 @@ pub(super) fn open(args: &DaemonArgs, before: SampleTotals) -> anyhow::Result<De
             anyhow::anyhow!("cannot use the spool: {error} ({advice})")
         })?;
     }
-    if args.delivery.local_store || delivery.is_empty() {
-        let limits = StoreOptions { limit_bytes: args.local_store_limit_mib << 20 };
-        let store = Store::open(&args.local_store_directory, limits)?;
+    if args.local_store.local_store || delivery.is_empty() {
+        let limits = StoreOptions { limit_bytes: args.local_store.local_store_limit_mib << 20 };
+        let store = Store::open(&args.local_store.local_store_directory, limits).map_err(|error| {
+            let advice = match error {
+                StoreError::Locked { .. } => {
+                    "--local-store-directory names another folder; a `jvmprof collector` that takes profiles \
+                     there gets these too with --collector-address"
+                }
+                _ => "--local-store-directory names another folder",
+            };
+            anyhow::anyhow!("cannot use the local store: {error} ({advice})")
+        })?;
         delivery.add_local(Arc::new(store));
     }
     Ok(delivery)

@@ -1,85 +1,61 @@
 //! Checks of this process's capabilities.
 
-use procfs::process::Process;
-
 use super::{CheckStatus, HostCheck};
+use crate::own_process::capabilities::{
+    BPF, CHECKPOINT_RESTORE, Capability, DAC_READ_SEARCH, PERFMON, SYS_PTRACE, advice, effective,
+};
 
-/// A capability by its number in include/uapi/linux/capability.h.
+/// A capability, what it is for, and what it means where it is missing.
 struct RequiredCapability {
-    number: u32,
-    name: &'static str,
+    capability: Capability,
     purpose: &'static str,
     without: CheckStatus,
-    /// Another capability that does as well.
-    or: Option<u32>,
 }
-
-const CAP_SYS_ADMIN: u32 = 21;
 
 const REQUIRED: [RequiredCapability; 5] = [
     RequiredCapability {
-        number: 39,
-        name: "CAP_BPF",
+        capability: BPF,
         purpose: "loading the kernel programs",
         without: CheckStatus::Missing,
-        or: Some(CAP_SYS_ADMIN),
     },
     RequiredCapability {
-        number: 38,
-        name: "CAP_PERFMON",
+        capability: PERFMON,
         purpose: "perf events of all processes",
         without: CheckStatus::Missing,
-        or: Some(CAP_SYS_ADMIN),
     },
     RequiredCapability {
-        number: 19,
-        name: "CAP_SYS_PTRACE",
+        capability: SYS_PTRACE,
         purpose: "reading what other users' processes have mapped",
         without: CheckStatus::Degraded,
-        or: None,
     },
     RequiredCapability {
-        number: 2,
-        name: "CAP_DAC_READ_SEARCH",
+        capability: DAC_READ_SEARCH,
         purpose: "reading other users' programs and perf maps",
         without: CheckStatus::Degraded,
-        or: Some(1),
     },
     RequiredCapability {
-        number: 40,
-        name: "CAP_CHECKPOINT_RESTORE",
+        capability: CHECKPOINT_RESTORE,
         purpose: "symbols of programs whose file was deleted",
         without: CheckStatus::Degraded,
-        or: Some(CAP_SYS_ADMIN),
     },
 ];
 
 pub(super) fn checks() -> Vec<HostCheck> {
-    match Process::myself().and_then(|process| process.status()) {
-        Ok(status) => REQUIRED.iter().map(|required| check(required, status.capeff)).collect(),
-        Err(error) => {
-            let fix = "mount /proc";
-            vec![HostCheck::new(
-                "capabilities",
-                CheckStatus::Missing,
-                format!("/proc/self/status: {error}"),
-                fix,
-            )]
+    match effective() {
+        Some(effective) => REQUIRED.iter().map(|required| check(required, effective)).collect(),
+        None => {
+            let found = "/proc/self/status doesn't tell them".to_owned();
+            vec![HostCheck::new("capabilities", CheckStatus::Missing, found, "mount /proc")]
         }
     }
 }
 
 fn check(required: &RequiredCapability, effective: u64) -> HostCheck {
-    let has = |number: u32| effective >> number & 1 == 1;
-    if has(required.number) || required.or.is_some_and(has) {
-        return HostCheck::ok(required.name, required.purpose);
+    let RequiredCapability { capability, purpose, without } = required;
+    if capability.is_in(effective) {
+        return HostCheck::ok(capability.name, *purpose);
     }
-    let fix = format!(
-        "run as root, or `setcap {}+ep` the binary, or AmbientCapabilities={} in its systemd unit",
-        required.name.to_lowercase(),
-        required.name
-    );
-    HostCheck::new(required.name, required.without, format!("not there: no {}", required.purpose), fix)
+    HostCheck::new(capability.name, *without, format!("not there: no {purpose}"), advice(&[*capability]))
 }
 
 #[cfg(test)]
@@ -87,13 +63,39 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_deployed_has_each_capability_that_is_asked_for() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let read = |file: &str| std::fs::read_to_string(root.join(file)).expect("it is committed");
+        let unit = read("deploy/jvmprof.service");
+        for key in ["AmbientCapabilities=", "CapabilityBoundingSet="] {
+            let line = unit.lines().find_map(|line| line.strip_prefix(key)).expect("it is said");
+            let granted: Vec<&str> = line.split(' ').collect();
+            assert_eq!(granted, REQUIRED.map(|required| required.capability.name), "{key}");
+        }
+        for file in ["deploy/kubernetes/daemonset.yaml", "deploy/helm/jvmprof/templates/daemonset.yaml"] {
+            let manifest = read(file);
+            let is_added = |name: &str| manifest.lines().any(|line| line.trim() == format!("- {name}"));
+            for required in &REQUIRED {
+                let name = required.capability.name;
+                assert!(is_added(name.trim_start_matches("CAP_")), "{file} lacks {name}");
+            }
+        }
+        for required in &REQUIRED {
+            let row = format!("| `{}` |", required.capability.name);
+            assert!(read("docs/deploy.md").contains(&row), "docs/deploy.md lacks {row}");
+        }
+    }
+
+    #[test]
     fn each_capability_is_told_by_its_bit() {
         for required in &REQUIRED {
-            assert_eq!(check(required, 1 << required.number).status, CheckStatus::Ok, "{}", required.name);
+            let Capability { number, name, or } = required.capability;
+            for enough in [Some(number), or].into_iter().flatten() {
+                assert_eq!(check(required, 1 << enough).status, CheckStatus::Ok, "{name}");
+            }
             let without = check(required, 0);
             assert_eq!(without.status, required.without);
-            assert!(without.fix.is_some_and(|fix| fix.contains(required.name)));
+            assert!(without.fix.is_some_and(|fix| fix.contains(name)));
         }
-        assert_eq!(check(&REQUIRED[0], 1 << CAP_SYS_ADMIN).status, CheckStatus::Ok);
     }
 }

@@ -3,7 +3,6 @@
 
 mod capabilities;
 mod kernel_checks;
-mod running_jvms;
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -11,9 +10,10 @@ use std::io::IsTerminal;
 use serde::Serialize;
 
 use super::args::DoctorArgs;
+use super::jvms::hidden::HiddenProcesses;
+use super::jvms::running::{self, RunningJvm};
 use super::stdout::print_report;
 use crate::sampler::ebpf::verifier_report::{ProgramReport, load_each};
-use running_jvms::RunningJvm;
 
 /// Lines of the verifier's log that are shown.
 const LOG_LINES: usize = 40;
@@ -65,6 +65,9 @@ struct DoctorReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     programs: Option<Vec<ProgramReport>>,
     jvms: Vec<RunningJvm>,
+    /// What can't be seen of the host's processes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hidden: Option<HiddenProcesses>,
 }
 
 /// Runs the subcommand; the exit code tells whether profiling works.
@@ -75,7 +78,8 @@ pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let status = checks.iter().map(|check| check.status).max().unwrap_or(CheckStatus::Ok);
     let programs = args.programs.then(|| load_each(&kernel_checks::idle())).transpose()?;
     let refused = programs.iter().flatten().filter(|program| program.refused.is_some()).count();
-    let report = DoctorReport { status, checks, programs, jvms: running_jvms::find() };
+    let report =
+        DoctorReport { status, checks, programs, jvms: running::find(), hidden: HiddenProcesses::now() };
     if args.json {
         print_report(&(serde_json::to_string(&report)? + "\n"))?;
     } else {
@@ -108,12 +112,13 @@ impl fmt::Display for DoctorReport {
         if let Some(programs) = &self.programs {
             show_programs(programs, f)?;
         }
-        if self.jvms.is_empty() {
-            writeln!(f, "\nno running JVM was found")?;
-        } else {
-            writeln!(f, "\nrunning JVMs:")?;
+        match (&self.hidden, self.jvms.is_empty()) {
+            (None, true) => writeln!(f, "\nno JVM runs")?,
+            (Some(_), true) => writeln!(f, "\nno running JVM is to be seen:")?,
+            (_, false) => writeln!(f, "\nrunning JVMs:")?,
         }
-        self.jvms.iter().try_for_each(|jvm| write!(f, "{jvm}"))
+        self.jvms.iter().try_for_each(|jvm| write!(f, "{jvm}"))?;
+        self.hidden.iter().try_for_each(|hidden| write!(f, "{hidden}"))
     }
 }
 

@@ -5,23 +5,23 @@ mod hottest_functions;
 mod output_files;
 pub mod paused_command;
 mod recording_title;
+mod target_end;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::process::Child;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde::Serialize;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::args::{EventArg, RecordArgs};
 use super::debuginfod_client;
+use super::errors::{CommandError, check_capabilities};
+use super::jvms::named::pids_of;
 use super::pipeline_options::options;
 use super::shutdown_signals::ShutdownSignals;
 use super::stdout::print_report;
@@ -31,8 +31,9 @@ use crate::pipeline::{Counts, Flushed, Pipeline};
 use crate::profile::model::Batch;
 use allocation_summary::AllocationSummary;
 use hottest_functions::{TopRow, hottest_functions};
-use output_files::OutputFile;
+use output_files::{OutputFile, SummaryFile};
 use recording_title::recording_title;
+use target_end::{end_command, have_ended};
 
 /// Interval of polls for samples, and their longest duration before signals and time are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -44,11 +45,9 @@ const TOP_METHODS: usize = 10;
 const FINDING_FREQUENCY: u32 = 19;
 /// Longest time for the last samples to be processed and named.
 const LAST_SAMPLES_TIMEOUT: Duration = Duration::from_secs(60);
-/// Longest time for the command to end after SIGTERM.
-const COMMAND_GRACE: Duration = Duration::from_secs(5);
 
 /// Runs the subcommand.
-pub(super) fn run(args: RecordArgs) -> anyhow::Result<()> {
+pub(super) fn run(args: RecordArgs) -> anyhow::Result<ExitCode> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -63,16 +62,16 @@ enum EndReason {
     Target,
 }
 
-async fn record(args: RecordArgs) -> anyhow::Result<()> {
-    for pid in &args.pids {
-        check_process(*pid)?;
-    }
+async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
+    check_capabilities()?;
+    let targets = pids_of(&args.processes)?;
     let recorded = recorded_events(&args.events);
     let outputs = args.outputs.iter().map(|path| OutputFile::prepare_each(path, &recorded));
     let outputs: Vec<OutputFile> = outputs.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
+    let json = args.json_file().map(|path| SummaryFile::prepare(path)).transpose()?;
     let mut shutdown = ShutdownSignals::new().context("cannot handle signals")?;
 
-    let mut pids = args.pids.clone();
+    let mut pids = targets.clone();
     let mut paused = None;
     if !args.command.is_empty() {
         let started =
@@ -99,7 +98,9 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
         }
     };
     let mut child = match paused {
-        Some(paused) => Some(paused.resume().context("the command's process ended before it began")?),
+        Some(paused) => {
+            Some(paused.resume().map_err(|source| CommandError { program: program(&args), source })?)
+        }
         None => None,
     };
     let progress = RecordingProgress::new(args.duration);
@@ -121,7 +122,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
         progress.show(began.elapsed(), pipeline.samples());
         if Instant::now() >= next_target_check {
             next_target_check = Instant::now() + TARGET_CHECK_INTERVAL;
-            if target_ended(child.as_mut(), &args.pids) {
+            if have_ended(child.as_mut(), &targets) {
                 break EndReason::Target;
             }
         }
@@ -131,20 +132,20 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
     };
     progress.finish();
     pipeline.stop(LAST_SAMPLES_TIMEOUT);
-    let command_failure = match &mut child {
-        Some(child) => end_command(child, &args).await,
+    let command = match &mut child {
+        Some(child) => Some(end_command(child, &ended).await),
         None => None,
     };
     match ended {
         EndReason::Signal(signal) => tracing::info!(signal, "stopped"),
-        EndReason::Target if !args.pids.is_empty() => eprintln!("jvmprof: the recorded processes have ended"),
+        EndReason::Target if !targets.is_empty() => eprintln!("jvmprof: the recorded processes have ended"),
         EndReason::Target | EndReason::Time => {}
     }
     debuginfod_client::wait_for_debug_files(&native, &mut pipeline).await;
     let flushed = pipeline.flush();
     let counts = pipeline.counts();
     let batches = recorded_batches(&args.events, flushed);
-    let title = recording_title(&args.command, &args.pids, &batches);
+    let title = recording_title(&args.command, &targets, &batches);
     let mut written = Vec::new();
     // One output that can't be written loses nothing of the others.
     let mut failed = None;
@@ -158,20 +159,24 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
         }
     }
     let summary = RecordingSummary::new(&batches, &counts, &pipeline, written, startup_cpu);
-    if args.json {
-        print_report(&(serde_json::to_string(&summary)? + "\n"))?;
+    let text = serde_json::to_string(&summary)? + "\n";
+    if let Some(json) = json {
+        failed = json.write(&text).inspect_err(|error| eprintln!("jvmprof: {error:#}")).err().or(failed);
+    }
+    if args.prints_json() {
+        print_report(&text)?;
     } else {
         summary.print();
     }
     if let Some(error) = pipeline.kernel_error() {
         eprintln!("jvmprof: kernel frames have no names: {error}");
     }
-    if let Some(failure) = command_failure {
+    if let Some(failure) = command.as_ref().and_then(|end| end.failure(&program(&args))) {
         eprintln!("jvmprof: {failure}");
     }
     match failed {
         Some(error) => Err(error.context("not everything was written")),
-        None => Ok(()),
+        None => Ok(command.map_or(ExitCode::SUCCESS, |end| end.exit_code())),
     }
 }
 
@@ -181,6 +186,11 @@ fn recorded_events(events: &[EventArg]) -> BTreeSet<EventType> {
         EventArg::Alloc => EventType::Allocation,
     };
     events.iter().map(event).collect()
+}
+
+/// Returns the command's first word.
+fn program(args: &RecordArgs) -> String {
+    args.command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 /// Returns the profiles of the events that were asked for, in the order of [`EventArg`].
@@ -198,56 +208,6 @@ fn recorded_batches(events: &[EventArg], flushed: Flushed) -> Vec<Batch> {
         batches.push(allocation);
     }
     batches
-}
-
-/// Checks that a process exists and isn't a thread of another one.
-fn check_process(pid: u32) -> anyhow::Result<()> {
-    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else {
-        bail!("there is no process {pid}");
-    };
-    let tgid = status.lines().find_map(|line| line.strip_prefix("Tgid:")).map(str::trim);
-    match tgid.and_then(|tgid| tgid.parse::<u32>().ok()) {
-        Some(tgid) if tgid != pid => {
-            bail!("{pid} is a thread of process {tgid}: record that one with -p {tgid}")
-        }
-        _ => Ok(()),
-    }
-}
-
-fn target_ended(child: Option<&mut Child>, pids: &[u32]) -> bool {
-    match child {
-        Some(child) => !matches!(child.try_wait(), Ok(None)),
-        None => !pids.is_empty() && pids.iter().all(|pid| !is_running(*pid)),
-    }
-}
-
-/// Returns true if a process exists and isn't a zombie.
-fn is_running(pid: u32) -> bool {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
-        return false;
-    };
-    // The name before the state may hold anything, also parentheses.
-    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
-    !matches!(state, Some('Z' | 'X'))
-}
-
-/// Ends the command if it still runs. Returns a message if it failed by itself or doesn't end.
-async fn end_command(child: &mut Child, args: &RecordArgs) -> Option<String> {
-    let name = args.command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    if let Ok(Some(status)) = child.try_wait() {
-        return (!status.success()).then(|| format!("{name} ended with {status}"));
-    }
-    let pid = Pid::from_raw(i32::try_from(child.id()).ok()?);
-    // It may end in this moment; then there is nothing to do.
-    let _ = kill(pid, Signal::SIGTERM);
-    let deadline = Instant::now() + COMMAND_GRACE;
-    while Instant::now() < deadline {
-        if !matches!(child.try_wait(), Ok(None)) {
-            return None;
-        }
-        tokio::time::sleep(POLL_INTERVAL).await;
-    }
-    Some(format!("{name} was told to end and still runs as process {pid}"))
 }
 
 /// The summary at the end of a recording; the fields' names are an interface.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -52,8 +52,20 @@ impl OutputFile {
         if path.is_dir() {
             anyhow::bail!("cannot write {}: it is a folder", path.display());
         }
-        let file = NamedTempFile::with_prefix_in(".jvmprof-", folder)
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        let file = NamedTempFile::with_prefix_in(".jvmprof-", folder).map_err(|error| {
+            let (path, folder) = (path.display(), folder.display());
+            // Only the kind: the error itself names a temporary file.
+            anyhow::anyhow!(
+                "cannot write {path}: {}",
+                match error.kind() {
+                    ErrorKind::NotFound => format!("there is no folder {folder}"),
+                    ErrorKind::NotADirectory => format!("{folder} is no folder"),
+                    ErrorKind::PermissionDenied =>
+                        format!("no files may be made in {folder} (permission denied)"),
+                    kind => format!("no files can be made in {folder}: {kind}"),
+                }
+            )
+        })?;
         Ok(Self { path: path.to_owned(), format, event: None, file })
     }
 
@@ -105,6 +117,34 @@ fn path_of_event(path: &Path, event: EventType) -> PathBuf {
     path.with_extension(format!("{}.{ending}", event.descriptor().name))
 }
 
+/// The file of `--json=FILE`, known to be writable before the recording starts. It is written in
+/// place, so that it can be a pipe or a device.
+#[derive(Debug)]
+pub(super) struct SummaryFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl SummaryFile {
+    /// Creates the file.
+    ///
+    /// # Errors
+    /// It can't be written to.
+    pub(super) fn prepare(path: &Path) -> anyhow::Result<Self> {
+        let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    /// Writes the summary.
+    ///
+    /// # Errors
+    /// The disk is full.
+    pub(super) fn write(mut self, json: &str) -> anyhow::Result<()> {
+        let written = self.file.write_all(json.as_bytes());
+        written.with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}
+
 /// Makes a file readable by all: temporary files are private, a profile is a file like any other.
 fn readable_by_all(file: &File) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
@@ -154,7 +194,8 @@ mod tests {
     fn a_folder_that_is_not_there_is_named_before_anything_is_recorded() {
         let error =
             OutputFile::prepare(Path::new("/nowhere/at/all/x.svg")).expect_err("there is no such folder");
-        assert!(format!("{error:#}").starts_with("cannot write /nowhere/at/all/x.svg: "), "{error:#}");
+        let said = format!("{error:#}");
+        assert_eq!(said, "cannot write /nowhere/at/all/x.svg: there is no folder /nowhere/at/all");
         assert!(OutputFile::prepare(Path::new("x.png")).expect_err("unknown ending").is::<UsageError>());
     }
 }

@@ -57,6 +57,10 @@ impl From<WriteError> for Status {
                 Self::resource_exhausted(error.to_string())
             }
             WriteError::Store(StoreError::TooLarge { .. }) => Self::invalid_argument(failure.to_string()),
+            // Nothing is wrong with the profiles: whoever pushed them keeps them.
+            WriteError::Store(StoreError::WrittenByOther { .. } | StoreError::ReadOnly { .. }) => {
+                Self::permission_denied(failure.to_string())
+            }
             WriteError::Store(error) => Self::unknown(error.to_string()),
         }
     }

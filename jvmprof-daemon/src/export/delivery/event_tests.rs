@@ -104,3 +104,32 @@ async fn what_a_daemon_of_the_first_version_left_is_delivered_as_cpu_time() {
     assert_eq!(total.delivered, cpu(3 + 20) + allocated(1));
     assert_eq!((total.losses.refused, total.losses.killed), (cpu(1), cpu(8)));
 }
+
+#[tokio::test]
+async fn what_a_replaced_sink_left_in_the_spool_is_counted_once() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let options = options(Some(dir.path()));
+    let delivery = to(&patient(dead_address().await), &options);
+    delivery.enqueue(batch_of(4));
+    delivery.enqueue(allocations_of(1));
+    let closed = end(delivery).await;
+    let delivery = to(&patient(dead_address().await), &options);
+    delivery.enqueue(batch_of(2));
+    let counts = end(delivery).await.after(&closed);
+    let all = cpu(13) + allocated(1);
+    assert_eq!((counts.handed_over, counts.spooled, counts.unaccounted()), (all, all, 0));
+    assert!(counts.found.is_none(), "{counts:?}");
+}
+
+#[tokio::test]
+async fn what_is_handed_over_without_a_sink_is_counted() {
+    let delivery = Delivery::default();
+    assert_eq!(delivery.counts(), []);
+    delivery.enqueue(batch_of(4));
+    delivery.enqueue(allocations_of(2));
+    let handed_over = cpu(10) + allocated(3);
+    let losses = Losses { undelivered: handed_over, ..Losses::default() };
+    let expected = DeliveryCounts { handed_over, losses, ..DeliveryCounts::default() };
+    assert_eq!((expected.unaccounted(), delivery.counts()), (0, vec![(NO_SINK.to_owned(), expected)]));
+    assert_eq!(delivery.finish(Duration::ZERO).await, [(NO_SINK.to_owned(), expected)]);
+}

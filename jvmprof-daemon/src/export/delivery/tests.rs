@@ -421,19 +421,6 @@ async fn sinks_that_are_replaced_lose_nothing_in_the_books() {
     assert_eq!((total.delivered, total.losses.total(), total.unaccounted()), (13, 0, 0), "{total:?}");
 }
 
-#[tokio::test]
-async fn what_a_replaced_sink_left_in_the_spool_is_counted_once() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let options = options(Some(dir.path()));
-    let delivery = to(&client(dead_address().await), &options);
-    delivery.enqueue(batch_of(4));
-    let closed = end(delivery).await;
-    let delivery = to(&client(dead_address().await), &options);
-    delivery.enqueue(batch_of(2));
-    let counts = end(delivery).await.after(&closed).of_all_events();
-    assert_eq!((counts.found, counts.handed_over, counts.spooled, counts.unaccounted()), (0, 13, 13, 0));
-}
-
 /// The table of `docs/delivery.md`: code, example of a message, what is done.
 fn documented() -> Vec<(Code, String, String)> {
     let text = include_str!("../../../../docs/delivery.md");
@@ -498,16 +485,4 @@ async fn a_compressed_request_arrives_over_ipv6() {
         Some(&b"gzip"[..])
     );
     assert_eq!(seen[0].1.series.len(), 2);
-}
-
-#[tokio::test]
-async fn what_is_handed_over_without_a_sink_is_counted() {
-    let delivery = Delivery::default();
-    assert_eq!(delivery.counts(), []);
-    delivery.enqueue(batch_of(4));
-    delivery.enqueue(batch_of(2));
-    let losses = Losses { undelivered: cpu(13), ..Losses::default() };
-    let expected = DeliveryCounts { handed_over: cpu(13), losses, ..DeliveryCounts::default() };
-    assert_eq!((expected.unaccounted(), delivery.counts()), (0, vec![(NO_SINK.to_owned(), expected)]));
-    assert_eq!(delivery.finish(Duration::ZERO).await, [(NO_SINK.to_owned(), expected)]);
 }

@@ -132,6 +132,13 @@ fn url(options: &ParcaOptions) -> Result<Url, ParcaConfigError> {
     if is_plain && has_port { Ok(url) } else { Err(wrong()) }
 }
 
+/// The URL of a server that is reached without TLS, directly.
+pub(super) fn plain_url(options: &ParcaOptions) -> Result<Option<Url>, ParcaConfigError> {
+    let url = url(options)?;
+    let is_direct = url.scheme() == "http" && proxy::for_url(&url)?.is_none();
+    Ok(is_direct.then_some(url))
+}
+
 /// A connection that is made when it is needed: directly, or through the proxy that the environment
 /// names.
 pub(super) fn channel(options: &ParcaOptions) -> Result<Channel, ParcaConfigError> {

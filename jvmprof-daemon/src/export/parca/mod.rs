@@ -14,6 +14,7 @@ mod push_request;
 pub(in crate::export) mod scripted_server;
 #[cfg(test)]
 mod tests;
+mod tls_mismatch;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +23,7 @@ use tonic::Code;
 use tonic::codec::CompressionEncoding;
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
+use url::Url;
 
 use crate::proto::profilestore::WriteRawRequest;
 use crate::proto::profilestore::profile_store_service_client::ProfileStoreServiceClient;
@@ -30,6 +32,7 @@ pub use config_error::{ParcaConfigError, SettingsFile};
 pub use endpoint::{ParcaOptions, Token, check_header};
 pub use push_outcome::PushOutcome;
 pub use push_request::{PushRequest, requests};
+use tls_mismatch::TlsMismatch;
 
 /// A connection to one backend, made when it is first needed and again when it broke. Cheap to
 /// clone.
@@ -39,6 +42,8 @@ pub struct ParcaClient {
     options: Arc<ParcaOptions>,
     /// The fixed ones; the token is added for each request, because its file may change.
     headers: MetadataMap,
+    /// Of a server that is reached without TLS and without a proxy.
+    plain_url: Option<Url>,
 }
 
 impl ParcaClient {
@@ -50,7 +55,8 @@ impl ParcaClient {
         let channel = endpoint::channel(&options)?;
         let headers = endpoint::headers(&options)?;
         endpoint::token(&options)?;
-        Ok(Self { channel, options: Arc::new(options), headers })
+        let plain_url = endpoint::plain_url(&options)?;
+        Ok(Self { channel, options: Arc::new(options), headers, plain_url })
     }
 
     /// Returns the address of the backend.
@@ -95,7 +101,14 @@ impl ParcaClient {
     /// Sends a request without series: whether it is answered tells whether there is somebody, and
     /// nothing is at stake.
     pub async fn probe(&self) -> PushOutcome {
-        self.attempt(WriteRawRequest::default()).await
+        let outcome = self.attempt(WriteRawRequest::default()).await;
+        let is_broken = matches!(outcome, PushOutcome::PossiblyLost { .. } | PushOutcome::NotStored { .. });
+        match &self.plain_url {
+            Some(url) if is_broken && tls_mismatch::speaks_tls(url).await => {
+                PushOutcome::NotStored { message: TlsMismatch::OnlyTheServer.to_string() }
+            }
+            _ => outcome,
+        }
     }
 
     async fn attempt(&self, message: WriteRawRequest) -> PushOutcome {

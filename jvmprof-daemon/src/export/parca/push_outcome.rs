@@ -4,6 +4,8 @@ use std::error::Error;
 
 use tonic::{Code, ConnectError, Status};
 
+use super::tls_mismatch;
+
 /// The outcome of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PushOutcome {
@@ -85,8 +87,12 @@ impl PushOutcome {
     }
 }
 
-/// The whole chain of causes: `transport error` alone helps nobody.
-fn describe(status: &Status) -> String {
+/// What a failure means if it is clear, else the whole chain of causes: `transport error` alone
+/// helps nobody.
+pub(super) fn describe(status: &Status) -> String {
+    if let Some(mismatch) = status.source().and_then(tls_mismatch::of_cause) {
+        return mismatch.to_string();
+    }
     let mut text = status.message().to_owned();
     let mut cause = status.source();
     while let Some(error) = cause {

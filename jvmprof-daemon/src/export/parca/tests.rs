@@ -134,6 +134,33 @@ async fn a_large_batch_is_sent_in_parts() {
     assert_eq!(pids, 100);
 }
 
+/// A server with a certificate that nobody knows.
+fn tls_identity() -> Identity {
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    Identity::from_pem(made.cert.pem(), made.signing_key.serialize_pem())
+}
+
+#[tokio::test]
+async fn who_speaks_tls_alone_is_told_what_to_write() {
+    let plain = ScriptedServer::default();
+    let address = serve(&plain).await;
+    let client_of = |address: String| ParcaClient::new(ParcaOptions::new(address)).unwrap();
+    let PushOutcome::NotStored { message } = client_of(address.to_string()).probe().await else {
+        panic!("a server without TLS stored something");
+    };
+    assert!(message.contains("the server doesn't speak TLS: write the address as http://"), "{message}");
+    assert!(message.contains("--remote-store-insecure"), "{message}");
+
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let service = ProfileStoreServiceServer::new(ScriptedServer::default());
+    let mut server = Server::builder().tls_config(ServerTlsConfig::new().identity(tls_identity())).unwrap();
+    tokio::spawn(server.add_service(service).serve_with_incoming(TcpListenerStream::new(listener)));
+    let outcome = client_of(format!("http://localhost:{port}")).probe().await;
+    let PushOutcome::NotStored { message } = outcome else { panic!("{outcome:?}") };
+    assert!(message.contains("the server speaks TLS only: write the address as https://"), "{message}");
+}
+
 #[tokio::test]
 async fn token_and_headers_go_with_every_request_over_tls_that_trusts_the_given_ca() {
     let mut ca_params = rcgen::CertificateParams::new(vec![]).unwrap();

@@ -90,9 +90,9 @@ impl SpoolRecordHeader {
         if bytes.get(..3)? != MARKER {
             return None;
         }
-        let (length, max_records) = match bytes.get(3)? {
-            &VERSION => (HEADER_BYTES, MAX_RECORDS),
-            &OLD_VERSION => (OLD_HEADER_BYTES, OLD_MAX_RECORDS),
+        let (length, max_records) = match *bytes.get(3)? {
+            VERSION => (HEADER_BYTES, MAX_RECORDS),
+            OLD_VERSION => (OLD_HEADER_BYTES, OLD_MAX_RECORDS),
             _ => return None,
         };
         let bytes = bytes.get(..length)?;

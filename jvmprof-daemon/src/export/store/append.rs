@@ -60,12 +60,10 @@ impl Store {
     /// # Errors
     /// See [`StoreError`]; nothing was stored.
     pub fn append(&self, profiles: &[NewProfile]) -> Result<(), StoreError> {
-        if self.lock.is_none() {
-            return Err(StoreError::ReadOnly { dir: self.dir.clone() });
-        }
-        self.check(profiles)?;
         // One writer at a time, without keeping readers of the index waiting for the disk.
-        let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        self.become_writer(&mut writer)?;
+        self.check(profiles)?;
         let (plans, new_series) = self.plan(profiles);
         let written = self.write_files(profiles, &plans, &new_series).inspect_err(|_| {
             for fingerprint in new_series.keys() {
@@ -195,13 +193,8 @@ impl Store {
         }
     }
 
-    /// Removes the oldest profiles until the files fit the limit.
-    pub(super) fn enforce_limit(&self) {
-        let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        self.remove_over_limit();
-    }
-
-    fn remove_over_limit(&self) {
+    /// Removes the oldest profiles until the files fit the limit. For the writer alone.
+    pub(super) fn remove_over_limit(&self) {
         let (mut profiles, mut bytes) = (0_u64, 0_u64);
         while let Some(oldest) = self.oldest_over_limit() {
             self.remove(&oldest);

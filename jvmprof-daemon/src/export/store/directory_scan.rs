@@ -1,107 +1,60 @@
-//! Opening a store: the lock, and the index from the names of the files.
+//! The index of a store from the names of its files.
 
-use std::fs::{self, DirEntry, File, OpenOptions, TryLockError};
+use std::fs::{self, DirEntry, File};
 use std::io::{ErrorKind, Read as _};
 use std::path::Path;
-use std::sync::Mutex;
 
 use super::index::StoreIndex;
-use super::{Store, StoreCounters, StoreError, StoreOptions, StoreState, file_names, staged_files};
+use super::{StoreCounters, StoreError, StoreState, file_names, staged_files};
 use crate::profile::model::LabelSet;
 
 /// Far more than any label set; a larger file isn't one.
 const MAX_LABELS_BYTES: u64 = 1 << 20;
 
-impl Store {
-    /// Opens the directory for writing, and creates it if it isn't there.
-    ///
-    /// # Errors
-    /// Another process writes to it, or it can't be created or listed.
-    pub fn open(dir: &Path, options: StoreOptions) -> Result<Self, StoreError> {
-        staged_files::create_dir(&file_names::series_root(dir))?;
-        let lock = lock(dir)?;
-        let (index, counters) = scan(dir, Leftovers::Remove)?;
-        let state = Mutex::new(StoreState { index, counters });
-        let store = Self { dir: dir.to_owned(), options, lock: Some(lock), writer: Mutex::new(()), state };
-        store.enforce_limit();
-        Ok(store)
-    }
-
-    /// Opens the directory for reading, whoever writes to it. [`Store::refresh`] sees what has been
-    /// written since.
-    ///
-    /// # Errors
-    /// The directory isn't there or can't be listed.
-    pub fn open_for_reading(dir: &Path) -> Result<Self, StoreError> {
-        let (index, counters) = scan(dir, Leftovers::Leave)?;
-        let state = Mutex::new(StoreState { index, counters });
-        Ok(Self {
-            dir: dir.to_owned(),
-            options: StoreOptions::default(),
-            lock: None,
-            writer: Mutex::new(()),
-            state,
-        })
-    }
-
-    /// Reads the directory again, for readers. A writer knows what it wrote: nothing happens.
-    ///
-    /// # Errors
-    /// The directory can't be listed.
-    pub fn refresh(&self) -> Result<(), StoreError> {
-        if self.lock.is_none() {
-            let (index, counters) = scan(&self.dir, Leftovers::Leave)?;
-            *self.state() = StoreState { index, counters };
-        }
-        Ok(())
-    }
-}
-
-/// The lock goes with the process, however that ends.
-fn lock(dir: &Path) -> Result<File, StoreError> {
-    let path = dir.join(file_names::LOCK);
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path)
-        .map_err(StoreError::io("create", &path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(StoreError::Locked { dir: dir.to_owned() }),
-        Err(TryLockError::Error(source)) => Err(StoreError::Io { call: "lock", path, source }),
-    }
-}
-
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Leftovers {
+pub(super) enum Leftovers {
     Remove,
     /// They may be the work in progress of another process.
     Leave,
+}
+
+/// Whether strangers are reported: a directory that is followed is read again and again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Strangers {
+    Report,
+    Ignore,
 }
 
 struct DirectoryScan {
     index: StoreIndex,
     counters: StoreCounters,
     leftovers: Leftovers,
+    strangers: Strangers,
 }
 
-fn scan(dir: &Path, leftovers: Leftovers) -> Result<(StoreIndex, StoreCounters), StoreError> {
+/// Reads the directory.
+///
+/// # Errors
+/// It can't be listed.
+pub(super) fn scan(dir: &Path, leftovers: Leftovers, strangers: Strangers) -> Result<StoreState, StoreError> {
     let root = file_names::series_root(dir);
-    let mut scan =
-        DirectoryScan { index: StoreIndex::default(), counters: StoreCounters::default(), leftovers };
+    let (index, counters) = (StoreIndex::default(), StoreCounters::default());
+    let mut scan = DirectoryScan { index, counters, leftovers, strangers };
     for entry in fs::read_dir(&root).map_err(StoreError::io("list", &root))? {
         let entry = entry.map_err(StoreError::io("list", &root))?;
         scan.series(&entry);
     }
     let DirectoryScan { index, counters, .. } = scan;
-    tracing::debug!(dir = %dir.display(), used_bytes = index.used_bytes(), ?counters, "store opened");
-    Ok((index, counters))
+    tracing::debug!(dir = %dir.display(), used_bytes = index.used_bytes(), ?counters, "store read");
+    Ok(StoreState { index, counters })
 }
 
 impl DirectoryScan {
     fn skip(&mut self, path: &Path, reason: &dyn std::fmt::Display) {
         self.counters.skipped += 1;
+        if self.strangers == Strangers::Ignore {
+            return;
+        }
         tracing::warn!(path = %path.display(), %reason, "left alone in the store");
     }
 
@@ -118,6 +71,8 @@ impl DirectoryScan {
         };
         let listing = match fs::read_dir(&path) {
             Ok(listing) => listing,
+            // Removed by the writer while we, a reader, listed the series.
+            Err(error) if error.kind() == ErrorKind::NotFound => return,
             Err(error) => return self.skip(&path, &error),
         };
         self.index.add_series(fingerprint, labels, label_bytes);
@@ -172,8 +127,10 @@ impl DirectoryScan {
 
     /// A folder without labels: a crash before they had their name, or not ours.
     fn unlabelled(&mut self, path: &Path) {
-        let Ok(listing) = fs::read_dir(path) else {
-            return self.skip(path, &"not a folder that can be listed");
+        let listing = match fs::read_dir(path) {
+            Ok(listing) => listing,
+            Err(error) if error.kind() == ErrorKind::NotFound => return,
+            Err(_) => return self.skip(path, &"not a folder that can be listed"),
         };
         for file in listing.flatten() {
             let file = file.path();

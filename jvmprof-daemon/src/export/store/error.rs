@@ -17,6 +17,14 @@ pub enum StoreError {
     Locked { dir: PathBuf },
     #[error("{} was opened for reading only", dir.display())]
     ReadOnly { dir: PathBuf },
+    #[error(
+        "another process, such as `jvmprof daemon`, writes to {}: its profiles are shown here and no others are \
+         taken; a collector with another --dir takes them",
+        dir.display()
+    )]
+    WrittenByOther { dir: PathBuf },
+    #[error("{} holds no profiles: it has no folder `series`", dir.display())]
+    NoStore { dir: PathBuf },
     #[error("a profile without the label __name__ can't be stored")]
     NoName,
     #[error("a profile of {bytes} bytes can't be stored: the limit of the store is {limit} bytes")]

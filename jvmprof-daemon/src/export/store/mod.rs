@@ -11,6 +11,7 @@
 //!
 //! The methods do blocking I/O: call them from `spawn_blocking`.
 
+mod access;
 mod append;
 mod directory_scan;
 mod error;
@@ -69,11 +70,12 @@ pub struct StoreCounters {
 pub struct Store {
     dir: PathBuf,
     options: StoreOptions,
-    /// Held while the store is open for writing; `None` for a reader.
-    lock: Option<std::fs::File>,
+    access: access::Access,
     /// Held while files are written or removed; taken before `state`, which is never held during
-    /// I/O.
-    writer: Mutex<()>,
+    /// I/O. The file is the directory's lock, which only its one writer has.
+    writer: Mutex<Option<std::fs::File>>,
+    /// `None`: the directory is read again only by [`Store::refresh`].
+    following: Option<access::Following>,
     state: Mutex<StoreState>,
 }
 

@@ -10,6 +10,7 @@ use super::{Store, StoreError, file_names};
 impl Store {
     /// Returns the series that match and have profiles in the range, sorted by label set.
     pub fn series(&self, range: TimeRange, matchers: &[Matcher]) -> Vec<SeriesInfo> {
+        self.refresh_if_stale();
         let state = self.state();
         let mut found: Vec<SeriesInfo> =
             matching(state.index.series(), matchers).filter_map(|series| info(series, range)).collect();
@@ -19,6 +20,7 @@ impl Store {
 
     /// Returns the profiles of the matching series in the range, oldest first.
     pub fn profiles(&self, range: TimeRange, matchers: &[Matcher]) -> Vec<ProfileRef> {
+        self.refresh_if_stale();
         let state = self.state();
         let mut found: Vec<ProfileRef> = matching(state.index.series(), matchers)
             .flat_map(|series| {

@@ -209,6 +209,39 @@ fn only_one_writes_to_a_directory_and_others_may_read() {
 }
 
 #[test]
+fn a_shared_directory_is_followed_while_another_writes_and_written_when_nobody_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let shared = Store::open_shared(dir.path(), StoreOptions::default()).unwrap();
+    // Whoever shares it keeps no writer away.
+    let writer = open(dir.path());
+    writer.append(&[new(&[("pid", "1")], 5, 100)]).unwrap();
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    while starts(&shared) != [5] {
+        assert!(std::time::Instant::now() < deadline, "the profile isn't seen");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let refused = shared.append(&[new(&[("pid", "2")], 6, 100)]).unwrap_err();
+    assert!(matches!(refused, StoreError::WrittenByOther { .. }), "{refused}");
+    writer.append(&[new(&[("pid", "1")], 7, 100)]).unwrap();
+    drop(writer);
+
+    shared.append(&[new(&[("pid", "2")], 6, 100)]).unwrap();
+    assert_eq!(starts(&shared), [5, 6, 7]);
+    let second = Store::open(dir.path(), StoreOptions::default()).unwrap_err();
+    assert!(matches!(second, StoreError::Locked { .. }));
+    drop(shared);
+    assert_eq!(starts(&open(dir.path())), [5, 6, 7]);
+}
+
+#[test]
+fn a_folder_without_profiles_is_told_from_one_that_is_not_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = |path: &Path| Store::open_for_reading(path).unwrap_err().to_string();
+    assert!(error(dir.path()).contains("holds no profiles"));
+    assert!(error(&dir.path().join("no")).contains("No such file"));
+}
+
+#[test]
 fn the_oldest_profiles_go_when_the_limit_is_reached_and_their_folders_with_them() {
     let dir = tempfile::tempdir().unwrap();
     // A block for the labels and one for the profile, three times.

@@ -3,6 +3,7 @@
 
 mod disks;
 mod proxy;
+mod shared_folder;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -195,18 +196,4 @@ fn a_second_daemon_on_the_same_spool_is_refused_by_name() {
     let stderr = String::from_utf8_lossy(&second.stderr);
     let folder = only_folder(&spool);
     assert!(stderr.contains(folder.to_str().unwrap()) && stderr.contains("another daemon"), "{stderr}");
-}
-
-#[test]
-fn a_second_writer_of_a_folder_is_refused_by_name() {
-    let dir = scratch();
-    let store = dir.path().join("store");
-    let (mut first, _) = collector(&store);
-    let second =
-        jvmprof().args(["collector", "--listen", "127.0.0.1:0", "--dir"]).arg(&store).output().unwrap();
-    signal(first.id(), "TERM");
-    first.wait().unwrap();
-    assert_eq!(second.status.code(), Some(1));
-    let stderr = String::from_utf8_lossy(&second.stderr);
-    assert!(stderr.contains(store.to_str().unwrap()), "{stderr}");
 }

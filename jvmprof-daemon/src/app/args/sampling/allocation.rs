@@ -6,6 +6,7 @@ use crate::app::args::values::bytes;
 
 /// How allocation is profiled.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Profiles of allocation")]
 pub struct AllocationArgs {
     /// Mean distance of the allocations whose stacks are taken, in bytes that one thread allocates
     #[arg(long, default_value = "512KiB", value_name = "BYTES", value_parser = bytes(1024..=1 << 40))]
@@ -13,16 +14,16 @@ pub struct AllocationArgs {
 
     /// Allocations a second of one JVM whose stacks are taken, at most, and of all JVMs four times as
     /// many: beyond, their distance grows
-    #[arg(long, default_value_t = 250, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, hide_short_help = true, default_value_t = 250, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub alloc_max_events: u32,
 
     /// CPU time for counting objects in buffers that threads have given up, which makes shares of
     /// classes exact, in percent of one core; 0: they are estimated
-    #[arg(long, default_value_t = 2.0, value_name = "PERCENT", value_parser = percent)]
+    #[arg(long, hide_short_help = true, default_value_t = 2.0, value_name = "PERCENT", value_parser = percent)]
     pub alloc_census_cpu: f64,
 
     /// Where the object's class stands
-    #[arg(long, default_value = "leaf", value_name = "PLACE")]
+    #[arg(long, hide_short_help = true, default_value = "leaf", value_name = "PLACE")]
     pub alloc_class: ClassArg,
 }
 

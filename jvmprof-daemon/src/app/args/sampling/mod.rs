@@ -11,6 +11,7 @@ pub(in crate::app) use native_symbols::parse_url;
 
 /// Flags for sampling, the same for `record` and `daemon`.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
     /// Samples per second and CPU
     #[arg(short = 'F', long, default_value_t = 99, value_name = "HZ",
@@ -18,12 +19,12 @@ pub struct SamplingArgs {
     pub frequency: u32,
 
     /// Memory for symbols of files, in MiB
-    #[arg(long, default_value_t = 24, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=4096))]
+    #[arg(long, hide_short_help = true, default_value_t = 24, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub symbol_cache_mib: u64,
 
     /// Size of the ring buffer between kernel and daemon, in KiB (rounded up to a power of two)
     /// [default: 512 a CPU]
-    #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u32).range(4..=1_048_576))]
+    #[arg(long, hide_short_help = true, value_name = "KIB", value_parser = clap::value_parser!(u32).range(4..=1_048_576))]
     pub ring_buffer_kib: Option<u32>,
 
     // No doc comment: its brackets would be links.
@@ -34,13 +35,13 @@ pub struct SamplingArgs {
     )]
     pub java_frame_types: bool,
 
+    /// Log what the kernel programs do (at level debug)
+    #[arg(long, hide_short_help = true)]
+    pub kernel_log: bool,
+
     #[command(flatten)]
     pub allocation: AllocationArgs,
 
     #[command(flatten)]
     pub native: NativeArgs,
-
-    /// Log what the kernel programs do (at level debug)
-    #[arg(long)]
-    pub kernel_log: bool,
 }

@@ -7,6 +7,7 @@ use url::Url;
 
 /// How native frames get their names: the same for `record` and `daemon`.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Symbols and lines of native code")]
 pub struct NativeArgs {
     /// Show inlined functions and lines of native code where debug information is installed; takes
     /// memory, up to 512 MiB more
@@ -19,11 +20,11 @@ pub struct NativeArgs {
     pub debuginfod_url: Vec<Url>,
 
     /// Where fetched debug files are kept
-    #[arg(long, default_value = "/var/cache/jvmprof/debuginfod", value_name = "DIR")]
+    #[arg(long, hide_short_help = true, default_value = "/var/cache/jvmprof/debuginfod", value_name = "DIR")]
     pub debuginfod_cache: PathBuf,
 
     /// Disk space for them; the oldest leave first
-    #[arg(long, default_value_t = 2048, value_name = "MIB", value_parser = clap::value_parser!(u64).range(2..=1 << 30))]
+    #[arg(long, hide_short_help = true, default_value_t = 2048, value_name = "MIB", value_parser = clap::value_parser!(u64).range(2..=1 << 30))]
     pub debuginfod_cache_mib: u64,
 }
 

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use tonic::{Code, Status};
 
+use crate::export::parca::push_outcome::describe;
 use crate::native::upload::extract_debug_info::ExtractError;
 
 /// The reason why a file wasn't uploaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UploadError {
-    #[error("{step}: {} ({:?})", status.message(), status.code())]
+    #[error("{step}: {} ({:?})", describe(status), status.code())]
     Status { step: &'static str, status: Box<Status> },
     #[error("{step}: no answer in {limit:?}")]
     TimedOut { step: &'static str, limit: Duration },

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::values::{DAY, duration};
+use crate::app::args::values::{DAY, duration};
 
 /// What to do with a request of which nobody knows whether it was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -27,17 +27,14 @@ pub enum CompressionArg {
 
 /// How profiles are delivered.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Delivery and what waits")]
 pub struct DeliveryArgs {
     /// A `jvmprof collector` to push to as well, in plaintext; it gets neither token nor headers
     #[arg(long, value_name = "HOST:PORT")]
     pub collector_address: Option<String>,
 
-    /// Keep profiles in the local store too if they are pushed
-    #[arg(long)]
-    pub local_store: bool,
-
     /// What to do with a request of which nobody knows whether it was stored
-    #[arg(long, default_value = "at-most-once", value_name = "POLICY")]
+    #[arg(long, hide_short_help = true, default_value = "at-most-once", value_name = "POLICY")]
     pub delivery: DeliveryArg,
 
     /// Where profiles wait that can't be pushed now, a folder for each backend in it; `none`: they
@@ -46,20 +43,20 @@ pub struct DeliveryArgs {
     pub spool_directory: PathBuf,
 
     /// Disk space for them, for each backend; the oldest leave first
-    #[arg(long, default_value_t = 512, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    #[arg(long, hide_short_help = true, default_value_t = 512, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
     pub spool_limit_mib: u64,
 
     /// Profiles that wait longer are not pushed any more
-    #[arg(long, default_value = "24h", value_name = "TIME",
+    #[arg(long, hide_short_help = true, default_value = "24h", value_name = "TIME",
           value_parser = duration(Duration::from_secs(1)..=3650 * DAY))]
     pub spool_max_age: Duration,
 
     /// How fast waiting profiles are pushed when the backend is back, beside fresh ones, in KiB a
     /// second
-    #[arg(long, default_value_t = 2048, value_name = "KIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    #[arg(long, hide_short_help = true, default_value_t = 2048, value_name = "KIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
     pub spool_rate_kib: u64,
 
     /// Compression of requests
-    #[arg(long, default_value = "none", value_name = "HOW")]
+    #[arg(long, hide_short_help = true, default_value = "none", value_name = "HOW")]
     pub remote_store_compression: CompressionArg,
 }

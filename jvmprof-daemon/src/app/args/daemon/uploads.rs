@@ -16,20 +16,21 @@ pub enum SymbolizeArg {
 
 /// What is left to the backend, and what may be uploaded to it.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Symbols for the backend")]
 pub struct UploadArgs {
     /// Who names native frames
-    #[arg(long, default_value = "local", value_name = "WHO")]
+    #[arg(long, hide_short_help = true, default_value = "local", value_name = "WHO")]
     pub symbolize: SymbolizeArg,
 
     /// Never upload symbols of files whose path matches, such as '/opt/secret/**' (repeatable)
-    #[arg(long, value_name = "GLOB")]
+    #[arg(long, hide_short_help = true, value_name = "GLOB")]
     pub upload_exclude: Vec<Glob>,
 
     /// Bandwidth for uploads, in MiB a second
-    #[arg(long, default_value_t = 16, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    #[arg(long, hide_short_help = true, default_value_t = 16, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     pub upload_bandwidth_mib: u64,
 
     /// Files that are uploaded at the same time
-    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, hide_short_help = true, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub upload_parallel: u16,
 }

@@ -5,34 +5,35 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::values::{DAY, duration};
+use crate::app::args::values::{DAY, duration};
 use crate::process::container::ContainersOptions;
 
 /// How containers get their names.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Names of containers")]
 pub struct ContainerArgs {
     /// Socket of the container runtime to ask for pods, CRI or Docker (repeatable) [default: those
     /// that are found at the usual places]
-    #[arg(long, value_name = "SOCKET", value_parser = absolute)]
+    #[arg(long, hide_short_help = true, value_name = "SOCKET", value_parser = absolute)]
     pub container_runtime: Vec<PathBuf>,
 
     /// Ask no container runtime: containers are labelled with their id alone
-    #[arg(long, conflicts_with = "container_runtime")]
+    #[arg(long, hide_short_help = true, conflicts_with = "container_runtime")]
     pub no_container_runtime: bool,
 
     /// How long samples wait for what a runtime knows of their container
-    #[arg(long, default_value = "30s", value_name = "TIME",
+    #[arg(long, hide_short_help = true, default_value = "30s", value_name = "TIME",
           value_parser = duration(Duration::from_secs(1)..=DAY))]
     pub container_wait: Duration,
 
     /// Label of pods that becomes a label `pod_label_NAME`; a * at its end stands for any rest
     /// (repeatable)
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, hide_short_help = true, value_name = "NAME")]
     pub pod_label: Vec<String>,
 
     /// Annotation of pods that becomes a label `pod_annotation_NAME`; a * at its end stands for any
     /// rest (repeatable)
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, hide_short_help = true, value_name = "NAME")]
     pub pod_annotation: Vec<String>,
 }
 

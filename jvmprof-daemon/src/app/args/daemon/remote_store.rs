@@ -8,9 +8,12 @@ use crate::export::parca::check_header;
 
 /// How to reach the backend. The names are those of parca-agent.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Remote store")]
 pub struct RemoteStoreArgs {
-    /// The backend: http://host:port, https://host:port, or host:port, which means TLS (repeatable:
-    /// each of them gets everything, the token and the headers too)
+    /// The backend: http://host:port, https://host:port, or host:port, which means TLS (repeatable)
+    ///
+    /// A stock Parca and `jvmprof collector` speak no TLS: http://host:port. Of several backends
+    /// each gets everything, the token and the headers too.
     #[arg(long, value_name = "ADDRESS")]
     pub remote_store_address: Vec<String>,
 
@@ -19,7 +22,7 @@ pub struct RemoteStoreArgs {
     pub remote_store_insecure: bool,
 
     /// Token for the authorization header
-    #[arg(long, hide_env_values = true, value_name = "TOKEN")]
+    #[arg(long, hide_short_help = true, hide_env_values = true, value_name = "TOKEN")]
     pub remote_store_bearer_token: Option<String>,
 
     /// File with that token; read anew for each request
@@ -27,7 +30,7 @@ pub struct RemoteStoreArgs {
     pub remote_store_bearer_token_file: Option<PathBuf>,
 
     /// Header for each request, NAME=VALUE (repeatable)
-    #[arg(long, hide_env_values = true, value_name = "NAME=VALUE", value_parser = parse_header)]
+    #[arg(long, hide_short_help = true, hide_env_values = true, value_name = "NAME=VALUE", value_parser = parse_header)]
     pub remote_store_grpc_headers: Vec<(String, String)>,
 
     /// PEM file with the certificate authorities to trust instead of the system's
@@ -35,11 +38,11 @@ pub struct RemoteStoreArgs {
     pub remote_store_ca_file: Option<PathBuf>,
 
     /// PEM file with this daemon's certificate
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, hide_short_help = true, value_name = "FILE")]
     pub remote_store_client_cert: Option<PathBuf>,
 
     /// PEM file with its key
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, hide_short_help = true, value_name = "FILE")]
     pub remote_store_client_key: Option<PathBuf>,
 }
 

@@ -4,6 +4,7 @@ use clap::Args;
 
 /// Limits of what the daemon costs.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "What the daemon may cost")]
 pub struct BudgetArgs {
     /// CPU that the daemon and its kernel program may take over half a minute, in percent of one
     /// core (100 is a whole one, whatever the host has); beyond it the frequency falls, and rises

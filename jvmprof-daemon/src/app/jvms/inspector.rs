@@ -26,19 +26,19 @@ const CODE_FLAGS: [&str; 7] = [
 
 /// An attached JVM, with its stubs' unwind rows.
 #[derive(Debug)]
-pub(super) struct JvmInspector {
+pub(in crate::app) struct JvmInspector {
     hotspot: Hotspot<LiveMemory>,
     rows: StubRows,
     blobs: Vec<CodeBlobDesc>,
-    pub(super) facts: JvmLabels,
+    pub(in crate::app) facts: JvmLabels,
 }
 
 /// The reason why a JVM can't be read.
 #[derive(Debug, Serialize)]
-pub(super) struct JvmProblem {
+pub(in crate::app) struct JvmProblem {
     /// A short word: [`HotspotError::reason`].
-    pub(super) reason: &'static str,
-    pub(super) text: String,
+    pub(in crate::app) reason: &'static str,
+    pub(in crate::app) text: String,
 }
 
 impl From<HotspotError> for JvmProblem {
@@ -49,7 +49,7 @@ impl From<HotspotError> for JvmProblem {
 
 /// The state of a JVM.
 #[derive(Debug, Serialize)]
-pub(super) struct JvmReport {
+pub(in crate::app) struct JvmReport {
     version: String,
     /// As the JVM words it.
     vm_release: String,
@@ -83,7 +83,7 @@ struct HeapReport {
 
 /// The code at an address of the code cache.
 #[derive(Debug, Serialize)]
-pub(super) struct CodeReport {
+pub(in crate::app) struct CodeReport {
     /// As HotSpot calls it.
     blob: String,
     start: u64,
@@ -116,7 +116,7 @@ impl JvmInspector {
     ///
     /// # Errors
     /// There is none, or it can't be read.
-    pub(super) fn new(pid: u32) -> Result<Self, HotspotError> {
+    pub(in crate::app) fn new(pid: u32) -> Result<Self, HotspotError> {
         let mut hotspot = Hotspot::attach(&images(pid)?, LiveMemory::new(pid))?;
         hotspot.locate_stub_names(pid, &JavaCache::default());
         let blobs = hotspot.blobs()?;
@@ -128,20 +128,20 @@ impl JvmInspector {
         Ok(Self { hotspot, rows, blobs, facts })
     }
 
-    pub(super) fn image_start(&self) -> Avma {
+    pub(in crate::app) fn image_start(&self) -> Avma {
         self.hotspot.image().0
     }
 
-    pub(super) fn version(&self) -> &JvmVersion {
+    pub(in crate::app) fn version(&self) -> &JvmVersion {
         self.hotspot.version()
     }
 
-    pub(super) fn names_compiled_code(&self) -> bool {
+    pub(in crate::app) fn names_compiled_code(&self) -> bool {
         self.hotspot.names_compiled_code()
     }
 
     /// Returns the share of the stubs' code that has unwind rows, in percent.
-    pub(super) fn stub_share(&self) -> f64 {
+    pub(in crate::app) fn stub_share(&self) -> f64 {
         let coverage = self.rows.coverage();
         percent(coverage.covered_bytes, coverage.code_bytes)
     }
@@ -150,7 +150,7 @@ impl JvmInspector {
     ///
     /// # Errors
     /// The code cache can't be read.
-    pub(super) fn report(&mut self) -> Result<JvmReport, HotspotError> {
+    pub(in crate::app) fn report(&mut self) -> Result<JvmReport, HotspotError> {
         let mut threads = BTreeMap::new();
         for thread in self.hotspot.threads() {
             *threads.entry(thread.state).or_default() += 1;
@@ -188,7 +188,7 @@ impl JvmInspector {
     ///
     /// # Errors
     /// The code cache can't be read.
-    pub(super) fn explain(&mut self, pc: Avma) -> Result<Option<CodeReport>, HotspotError> {
+    pub(in crate::app) fn explain(&mut self, pc: Avma) -> Result<Option<CodeReport>, HotspotError> {
         let Some(CodeAtPc { blob, codelet, compiled }) = self.hotspot.explain(pc)? else {
             return Ok(None);
         };

@@ -4,16 +4,18 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::app::jvm_report::{JvmInspector, JvmProblem};
-use crate::hotspot::HotspotError;
+use crate::app::jvms::inspector::{JvmInspector, JvmProblem};
 use crate::hotspot::java_heap::find_allocation_functions;
-use crate::process::procfs;
+use crate::hotspot::{Hotspot, HotspotError, LiveMemory, images};
+use crate::own_process::capabilities::{SYS_PTRACE, advice};
+use crate::process::procfs::{self, ProcessInfo};
 use crate::process::{Backing, MappedCode, Mappings, executable_mappings::is_hotspot};
+use crate::symbolize::JvmLabels;
 use crate::types::Avma;
 
 /// A running JVM.
 #[derive(Debug, Serialize)]
-pub(super) struct RunningJvm {
+pub(in crate::app) struct RunningJvm {
     pid: u32,
     /// Its program, as it sees it.
     executable: String,
@@ -33,26 +35,67 @@ pub(super) struct RunningJvm {
     problem: Option<JvmProblem>,
 }
 
+/// A JVM in a few words.
+#[derive(Debug)]
+pub(super) struct BriefJvm {
+    pub(super) pid: u32,
+    /// Its program, as it sees it.
+    pub(super) executable: String,
+    /// `None`: it can't be read.
+    pub(super) labels: Option<JvmLabels>,
+}
+
+/// Returns all JVMs with what is quickly read of them.
+pub(super) fn brief() -> Vec<BriefJvm> {
+    procfs::pids().into_iter().filter_map(brief_of).collect()
+}
+
+fn brief_of(pid: u32) -> Option<BriefJvm> {
+    let mappings = procfs::mappings(pid).ok()?;
+    let has_libjvm = mappings.iter().any(|mapping| is_hotspot(mapping));
+    if !has_libjvm && !generates_code(&mappings) {
+        return None;
+    }
+    let attached =
+        images(pid).map_err(HotspotError::from).and_then(|it| Hotspot::attach(&it, LiveMemory::new(pid)));
+    if !has_libjvm && attached.is_err() {
+        return None;
+    }
+    let executable = executable(&procfs::process_info(pid).ok()?);
+    Some(BriefJvm { pid, executable, labels: attached.ok().map(|hotspot| JvmLabels::read(&hotspot, pid).0) })
+}
+
+/// Returns a process's main class, if it is a JVM that can be read.
+pub(in crate::app) fn main_class_of(pid: u32) -> Option<String> {
+    brief_of(pid)?.labels?.main_class
+}
+
+/// Code of no file: some runtime's, perhaps a JVM's.
+fn generates_code(mappings: &Mappings) -> bool {
+    mappings.iter().any(|mapping| mapping.backing == Backing::Anonymous)
+}
+
+fn executable(facts: &ProcessInfo) -> String {
+    facts.executable.as_ref().map_or_else(|| facts.comm.clone(), |path| path.display().to_string())
+}
+
 /// Returns all JVMs: found by what they export, and by a mapped `libjvm.so` where that can't be
 /// read.
-pub(super) fn find() -> Vec<RunningJvm> {
+pub(in crate::app) fn find() -> Vec<RunningJvm> {
     procfs::pids().into_iter().filter_map(|pid| RunningJvm::of(pid, &procfs::mappings(pid).ok()?)).collect()
 }
 
 impl RunningJvm {
     fn of(pid: u32, mappings: &Mappings) -> Option<Self> {
         let libjvm = mappings.iter().find(|mapping| is_hotspot(mapping));
-        let generates_code = mappings.iter().any(|mapping| mapping.backing == Backing::Anonymous);
-        if libjvm.is_none() && !generates_code {
+        if libjvm.is_none() && !generates_code(mappings) {
             return None;
         }
         let read = JvmInspector::new(pid);
         if libjvm.is_none() && matches!(read, Err(HotspotError::NotHotspot(_))) {
             return None;
         }
-        let facts = procfs::process_info(pid).ok()?;
-        let executable =
-            facts.executable.map_or_else(|| facts.comm.clone(), |path| path.display().to_string());
+        let executable = executable(&procfs::process_info(pid).ok()?);
         let path = libjvm.map(|mapping| mapping.path.to_string());
         let mut jvm = Self {
             pid,
@@ -100,6 +143,9 @@ impl fmt::Display for RunningJvm {
         if let Some(JvmProblem { reason, text }) = &self.problem {
             writeln!(f, "    can't be read ({reason}): {text}")?;
             return match *reason {
+                "read" | "denied" if !SYS_PTRACE.is_effective() => {
+                    writeln!(f, "      do: {}", advice(&[SYS_PTRACE]))
+                }
                 "not_ready" => writeln!(f, "      it is starting: the daemon looks again"),
                 _ => writeln!(
                     f,

@@ -7,7 +7,12 @@ use crate::pipeline::labels::{LabelOptions, SampleLabel};
 
 /// How series are labelled.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Labels")]
 pub struct LabelArgs {
+    /// The `node` label [default: the host's name]
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+
     /// Label of all series (repeatable)
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_label)]
     pub external_labels: Vec<(String, String)>,
@@ -24,7 +29,7 @@ pub struct LabelArgs {
 
     /// Series of a window, at most; the samples of further ones go into one series labelled
     /// overflow="true"
-    #[arg(long, default_value_t = 4096, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, hide_short_help = true, default_value_t = 4096, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub max_series: u32,
 }
 

@@ -1,0 +1,125 @@
+//! Processes that this one may not look at, and the right that would let it.
+
+use std::fmt;
+use std::fs;
+
+use serde::Serialize;
+
+use crate::own_process::capabilities::{SYS_PTRACE, advice};
+use crate::process::procfs::{self, ProcfsError};
+
+/// Pids that a message lists.
+const MAX_LISTED: usize = 20;
+
+/// What can't be seen on this host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(in crate::app) struct HiddenProcesses {
+    /// Processes whose memory and mappings may not be read.
+    count: usize,
+    /// Those of them that are called `java`.
+    called_java: Vec<u32>,
+    /// `/proc` shows other users' processes to nobody.
+    proc_hides: bool,
+    /// What to do.
+    fix: String,
+}
+
+impl HiddenProcesses {
+    /// Returns what is hidden of these processes and their names; `None`: nothing is.
+    fn of(denied: &[(u32, String)], proc_hides: bool) -> Option<Self> {
+        if denied.is_empty() && !proc_hides {
+            return None;
+        }
+        let java = denied.iter().filter(|(_, comm)| comm == "java").map(|(pid, _)| *pid);
+        Some(Self {
+            count: denied.len(),
+            called_java: java.collect(),
+            proc_hides,
+            fix: advice(&[SYS_PTRACE]),
+        })
+    }
+
+    /// Returns what this process can't see now.
+    pub(in crate::app) fn now() -> Option<Self> {
+        let denied = procfs::pids().into_iter().filter(|pid| !is_kernel_thread(*pid)).filter_map(|pid| {
+            let is_denied = matches!(procfs::mappings(pid), Err(ProcfsError::Denied { .. }));
+            is_denied.then(|| (pid, comm(pid)))
+        });
+        Self::of(&denied.collect::<Vec<_>>(), !SYS_PTRACE.is_effective() && proc_hides())
+    }
+}
+
+fn comm(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
+}
+
+/// Kernel threads have no arguments, and no memory to look at.
+fn is_kernel_thread(pid: u32) -> bool {
+    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.is_empty())
+}
+
+/// Returns true if `/proc` is mounted with `hidepid`, by its line in the table of mounts.
+fn proc_hides() -> bool {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    hides(&mounts)
+}
+
+fn hides(mounts: &str) -> bool {
+    let of_proc = mounts.lines().filter(|line| line.split(' ').nth(1) == Some("/proc"));
+    let options = of_proc.filter_map(|line| line.split(' ').nth(3)).flat_map(|options| options.split(','));
+    let mut hide = options.filter_map(|option| option.strip_prefix("hidepid="));
+    hide.any(|value| !matches!(value, "0" | "off" | "1" | "noaccess"))
+}
+
+impl fmt::Display for HiddenProcesses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.count > 0 {
+            writeln!(
+                f,
+                "  {} processes can't be looked at, and may be JVMs, for lack of {}",
+                self.count, SYS_PTRACE.name
+            )?;
+        }
+        if !self.called_java.is_empty() {
+            let pids = self.called_java.iter().take(MAX_LISTED).map(u32::to_string).collect::<Vec<_>>();
+            let more = if self.called_java.len() > MAX_LISTED { ", ..." } else { "" };
+            writeln!(f, "    called java: {}{more}", pids.join(", "))?;
+        }
+        if self.proc_hides {
+            writeln!(f, "  /proc is mounted with hidepid: other users' processes don't even show")?;
+        }
+        writeln!(f, "    do: {}", self.fix)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_hidden_is_counted_and_told_with_what_to_do() {
+        assert_eq!(HiddenProcesses::of(&[], false), None);
+        let denied = [(7, "java".to_owned()), (8, "sshd".to_owned())];
+        let said = HiddenProcesses::of(&denied, false).map(|it| it.to_string()).unwrap_or_default();
+        for part in
+            ["2 processes can't be looked at", "CAP_SYS_PTRACE", "called java: 7\n", "do: run as root"]
+        {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        let said = HiddenProcesses::of(&[], true).map(|it| it.to_string()).unwrap_or_default();
+        assert!(said.contains("hidepid") && !said.contains("processes can't be looked at"), "{said}");
+    }
+
+    #[test]
+    fn the_mounts_tell_whether_proc_hides_processes() {
+        assert!(hides("proc /proc proc rw,nosuid,hidepid=invisible 0 0\n"));
+        assert!(hides("proc /proc proc rw,hidepid=2,gid=4 0 0\n"));
+        for open in [
+            "proc /proc proc rw 0 0\n",
+            "proc /proc proc rw,hidepid=noaccess 0 0\n",
+            "x /mnt/proc proc hidepid=2 0 0\n",
+        ] {
+            assert!(!hides(open), "{open}");
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Opening a store: who writes to the directory, who only reads it, and who follows what another
+//! process writes.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::directory_scan::{Leftovers, Strangers, scan};
+use super::{Store, StoreError, StoreOptions, StoreState, file_names, staged_files};
+
+/// The shortest time after which a directory that is followed is read again.
+const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
+/// A large directory takes long to read: at most one part in so many of the time goes there.
+const FOLLOW_SHARE: u32 = 10;
+/// Whoever only asks whether there is a writer holds the lock for a moment.
+const LOCK_TIME: Duration = Duration::from_millis(300);
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
+/// What a store may do with its directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Nobody else writes.
+    Write,
+    /// Nothing is written.
+    Read,
+    /// The first profile that is added makes it the writer, if no other process is.
+    WriteWhenNeeded,
+}
+
+/// When the directory was last read.
+#[derive(Debug)]
+pub(super) struct Following(Mutex<LastRead>);
+
+#[derive(Debug)]
+struct LastRead {
+    ended: Instant,
+    took: Duration,
+}
+
+impl LastRead {
+    fn is_stale(&self) -> bool {
+        self.ended.elapsed() >= FOLLOW_INTERVAL.max(self.took * FOLLOW_SHARE)
+    }
+}
+
+impl Store {
+    /// Opens the directory for writing, and creates it if it isn't there.
+    ///
+    /// # Errors
+    /// Another process writes to it, or it can't be created or listed.
+    pub fn open(dir: &Path, options: StoreOptions) -> Result<Self, StoreError> {
+        staged_files::create_dir(&file_names::series_root(dir))?;
+        let lock = lock(dir)?;
+        let state = scan(dir, Leftovers::Remove, Strangers::Report)?;
+        let store = Self::new(dir, options, Access::Write, state);
+        *store.writer.lock().unwrap_or_else(PoisonError::into_inner) = Some(lock);
+        store.remove_over_limit();
+        Ok(store)
+    }
+
+    /// Opens the directory for reading, whoever writes to it. [`Store::refresh`] sees what has been
+    /// written since.
+    ///
+    /// # Errors
+    /// The directory isn't there, isn't a store's, or can't be listed.
+    pub fn open_for_reading(dir: &Path) -> Result<Self, StoreError> {
+        let state = scan(dir, Leftovers::Leave, Strangers::Report).map_err(|error| match error {
+            StoreError::Io { source, .. } if source.kind() == ErrorKind::NotFound && dir.is_dir() => {
+                StoreError::NoStore { dir: dir.to_owned() }
+            }
+            other => other,
+        })?;
+        Ok(Self::new(dir, StoreOptions::default(), Access::Read, state))
+    }
+
+    /// Opens a directory that another process may write to, now or later, and creates it if it
+    /// isn't there. What others write is seen as by [`Store::following`]. The first profile that is
+    /// added makes this store the writer, if there is no other.
+    ///
+    /// # Errors
+    /// The directory can't be created, written to or listed.
+    pub fn open_shared(dir: &Path, options: StoreOptions) -> Result<Self, StoreError> {
+        staged_files::create_dir(&file_names::series_root(dir))?;
+        match try_lock(dir) {
+            // A daemon that starts later finds the directory unlocked.
+            Ok(lock) => drop(lock),
+            Err(StoreError::Locked { .. }) => {
+                let dir = dir.display();
+                tracing::info!(%dir, "another process writes there: its profiles are shown, no others are taken");
+            }
+            Err(error) => return Err(error),
+        }
+        let state = scan(dir, Leftovers::Leave, Strangers::Report)?;
+        Ok(Self::new(dir, options, Access::WriteWhenNeeded, state).following())
+    }
+
+    fn new(dir: &Path, options: StoreOptions, access: Access, state: StoreState) -> Self {
+        let (writer, state) = (Mutex::new(None), Mutex::new(state));
+        Self { dir: dir.to_owned(), options, access, writer, following: None, state }
+    }
+
+    /// Makes the store's queries see what other processes have written a moment ago.
+    #[must_use]
+    pub fn following(self) -> Self {
+        let last_read = LastRead { ended: Instant::now(), took: Duration::ZERO };
+        Self { following: Some(Following(Mutex::new(last_read))), ..self }
+    }
+
+    /// Reads the directory again, for readers. A writer knows what it wrote: nothing happens.
+    ///
+    /// # Errors
+    /// The directory can't be listed.
+    pub fn refresh(&self) -> Result<(), StoreError> {
+        self.read_again(&self.writer.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn read_again(&self, writer: &Option<File>) -> Result<(), StoreError> {
+        if writer.is_none() {
+            let read = scan(&self.dir, Leftovers::Leave, Strangers::Ignore)?;
+            self.state().index = read.index;
+        }
+        Ok(())
+    }
+
+    /// Reads a directory that is followed again, unless that was done a moment ago or is being
+    /// done.
+    pub(super) fn refresh_if_stale(&self) {
+        let Some(Following(last_read)) = &self.following else { return };
+        let Ok(mut last_read) = last_read.try_lock() else { return };
+        // Who is about to write doesn't keep readers waiting.
+        let Ok(writer) = self.writer.try_lock() else { return };
+        if !last_read.is_stale() {
+            return;
+        }
+        let began = Instant::now();
+        if let Err(error) = self.read_again(&writer) {
+            tracing::warn!(dir = %self.dir.display(), %error, "what others have stored can't be seen");
+        }
+        *last_read = LastRead { ended: Instant::now(), took: began.elapsed() };
+    }
+
+    /// Makes the store the directory's writer, if it isn't and may.
+    ///
+    /// # Errors
+    /// Another process is, or the store is for reading only.
+    pub(super) fn become_writer(&self, writer: &mut Option<File>) -> Result<(), StoreError> {
+        if writer.is_some() {
+            return Ok(());
+        }
+        let dir = || self.dir.clone();
+        if self.access != Access::WriteWhenNeeded {
+            return Err(StoreError::ReadOnly { dir: dir() });
+        }
+        let lock = lock(&self.dir).map_err(|error| match error {
+            StoreError::Locked { .. } => StoreError::WrittenByOther { dir: dir() },
+            other => other,
+        })?;
+        let read = scan(&self.dir, Leftovers::Remove, Strangers::Ignore)?;
+        self.state().index = read.index;
+        *writer = Some(lock);
+        self.remove_over_limit();
+        tracing::info!(dir = %self.dir.display(), "profiles are stored here from now on");
+        Ok(())
+    }
+}
+
+/// Takes the lock, which goes with the process, however that ends.
+fn lock(dir: &Path) -> Result<File, StoreError> {
+    let deadline = Instant::now() + LOCK_TIME;
+    loop {
+        match try_lock(dir) {
+            Err(StoreError::Locked { .. }) if Instant::now() < deadline => thread::sleep(LOCK_PAUSE),
+            result => return result,
+        }
+    }
+}
+
+fn try_lock(dir: &Path) -> Result<File, StoreError> {
+    let path = dir.join(file_names::LOCK);
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .map_err(StoreError::io("create", &path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(StoreError::Locked { dir: dir.to_owned() }),
+        Err(TryLockError::Error(source)) => Err(StoreError::Io { call: "lock", path, source }),
+    }
+}

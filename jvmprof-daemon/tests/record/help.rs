@@ -1,0 +1,91 @@
+//! What the program says of itself: help, completions, manual pages. Needs no rights.
+
+use std::fs;
+use std::process::Command;
+
+use crate::support::{jvmprof, scratch};
+
+fn text_of(args: &[&str]) -> String {
+    let output = jvmprof().args(args).output().unwrap();
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn options_of_all_commands_stand_apart_from_a_commands_own() {
+    for command in ["record", "daemon", "collector", "ui", "doctor", "ps", "inspect"] {
+        for flag in ["-h", "--help"] {
+            let help = text_of(&[command, flag]);
+            let (own, rest) = help.split_once("\nLogging:\n").unwrap_or_else(|| panic!("{command}: {help}"));
+            assert!(!own.contains("--log-"), "{command}: {own}");
+            let (logging, examples) =
+                rest.split_once("\nExamples:\n").unwrap_or_else(|| panic!("{command}: {help}"));
+            assert!(
+                logging.contains("--log-level") && logging.contains("--log-format"),
+                "{command}: {logging}"
+            );
+            assert!(examples.contains(&format!("jvmprof {command}")), "{command}: {examples}");
+        }
+    }
+}
+
+#[test]
+fn the_daemons_flags_are_grouped_and_the_short_help_is_short() {
+    let (short, long) = (text_of(&["daemon", "-h"]), text_of(&["daemon", "--help"]));
+    let flags = |help: &str| help.lines().filter(|line| line.trim_start().starts_with("--")).count();
+    assert!(flags(&short) * 2 < flags(&long), "{} of {}", flags(&short), flags(&long));
+    let headings: Vec<&str> =
+        long.lines().filter(|line| line.ends_with(':') && !line.starts_with([' ', '-'])).collect();
+    assert_eq!(
+        headings,
+        [
+            "Options:",
+            "Settings:",
+            "Remote store:",
+            "Local store:",
+            "Delivery and what waits:",
+            "Symbols for the backend:",
+            "Labels:",
+            "Names of containers:",
+            "Metrics and health:",
+            "What the daemon may cost:",
+            "Sampling:",
+            "Profiles of allocation:",
+            "Symbols and lines of native code:",
+            "Logging:",
+            "Examples:",
+        ]
+    );
+    let (options, _) = long.split_once("\nSettings:").unwrap();
+    assert!(!options.contains("--remote") && options.contains("--help"), "{options}");
+}
+
+#[test]
+fn bash_completes_what_its_script_says() {
+    let dir = scratch();
+    let script = dir.path().join("jvmprof");
+    fs::write(&script, text_of(&["completions", "bash"])).unwrap();
+    let ask = "source $1; COMP_WORDS=(jvmprof record --out); COMP_CWORD=2; _jvmprof jvmprof --out record; \
+               echo ${COMPREPLY[@]}";
+    let output = Command::new("bash").args(["-c", ask, "ask"]).arg(&script).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "--output", "{output:?}");
+    for (shell, begin) in [("zsh", "#compdef jvmprof"), ("fish", "# Print an optspec")] {
+        assert!(text_of(&["completions", shell]).starts_with(begin), "{shell}");
+    }
+}
+
+#[test]
+fn each_command_has_a_manual_page() {
+    let dir = scratch();
+    text_of(&["man-pages", dir.path().to_str().unwrap()]);
+    for (page, says) in [
+        ("jvmprof.1", "jvmprof"),
+        ("jvmprof-daemon.1", "JVMPROF_PUSH_INTERVAL"),
+        ("jvmprof-daemon.1", "Files that are uploaded at the same time"),
+        ("jvmprof-record.1", "127"),
+    ] {
+        let text =
+            fs::read_to_string(dir.path().join(page)).unwrap_or_else(|error| panic!("{page}: {error}"));
+        assert!(text.contains(".TH") && text.contains(says), "{page}: {text}");
+    }
+}
