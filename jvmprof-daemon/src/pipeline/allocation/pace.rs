@@ -87,7 +87,7 @@ impl Pace {
     /// last adjustment.
     pub(super) fn divide(&mut self, kept: impl Iterator<Item = u32>, options: &AllocationOptions) {
         let most = self.most_kept(options);
-        let is_busy = |kept: &u32| u64::from(*kept) * 4 > most;
+        let is_busy = |kept: &u32| u64::from(*kept) * 4 >= most;
         self.busy_jvms = kept.filter(is_busy).count() as u32;
     }
 
