@@ -28,8 +28,9 @@
     return collapsed.get(text);
   }
 
-  /// Whether a frame is above all code of a thread.
-  jvmprof.isAboveCode = (fn) => fn.kind === "root" || fn.kind === "label" || fn.kind === "marker";
+  /// Whether a frame is above all code of a thread. A Java frame without a name isn't.
+  jvmprof.isAboveCode = (fn) =>
+    fn.kind === "root" || fn.kind === "label" || (fn.kind === "marker" && fn.name.startsWith("[truncated"));
 
   /// What is shown for a function that is called by `above`, as it is shown; null for nothing.
   jvmprof.shownFrame = function (fn, above, frames) {
@@ -44,8 +45,14 @@
   /// What the page says of a choice of frames.
   jvmprof.framesNotice = function (frames, root, share) {
     if (frames === "all") return null;
-    const rest = root.children.find((child) => child.fn === jvmprof.NO_JAVA_CALLER);
-    const none = rest ? ` ${share(rest.value)} of the samples have none.` : "";
+    let rest = 0;
+    const todo = [root];
+    while (todo.length) {
+      const node = todo.pop();
+      if (node.fn === jvmprof.NO_JAVA_CALLER) rest += node.value;
+      else if (jvmprof.isAboveCode(node.fn)) todo.push(...node.children);
+    }
+    const none = rest ? ` ${share(rest)} of the samples have none.` : "";
     const jdk = frames === "app" ? " Calls within the JDK are one frame, named by its first package." : "";
     return `Time of kernel, native and JVM stub frames is counted to the nearest Java caller.${none}${jdk}`;
   };

@@ -403,20 +403,25 @@ fn the_clock_and_uprobes_do_not_mix_their_stacks() {
             let options = ["-F", "4999", "--alloc-max-events", "100000", "--alloc-interval", "4KiB", "-e"];
             let summary = record_json(&[&options[..], &[events, "-o", output], &command[..]].concat());
             // Of several events, each has a file of its own.
-            let written = if events == "alloc" { "stacks.folded" } else { "stacks.cpu.folded" };
-            let text = fs::read_to_string(dir.path().join(written)).expect("it is written");
-            let mut own = 0;
-            for line in text.lines() {
-                let (stack, count) = line.rsplit_once(' ').expect("a count");
-                own += u64::from(stack.contains("Chains$"));
-                // What isn't whole is no chain from its root on.
-                let is_whole = !stack.contains("[truncated") && !stack.contains("[unknown");
-                assert!(
-                    !is_whole || is_chain(stack, events == "alloc"),
-                    "JDK {feature} {events}: {count} times {stack}"
-                );
+            let of_each: &[(&str, bool)] = match events {
+                "alloc" => &[("stacks.folded", true)],
+                _ => &[("stacks.cpu.folded", false), ("stacks.alloc.folded", true)],
+            };
+            for (name, is_allocation) in of_each {
+                let text = fs::read_to_string(dir.path().join(name)).expect("it is written");
+                let mut own = 0;
+                for line in text.lines() {
+                    let (stack, count) = line.rsplit_once(' ').expect("a count");
+                    own += u64::from(stack.contains("Chains$"));
+                    // What isn't whole is no chain from its root on.
+                    let is_whole = !stack.contains("[truncated") && !stack.contains("[unknown");
+                    assert!(
+                        !is_whole || is_chain(stack, *is_allocation),
+                        "JDK {feature} {name}: {count} times {stack}"
+                    );
+                }
+                assert!(own > 0, "JDK {feature} {name}: {summary}");
             }
-            assert!(own > 0, "JDK {feature} {events}: {summary}");
             let allocation = &summary["allocation"];
             assert!(allocation["events"].as_u64() > Some(1000), "JDK {feature}: {allocation}");
         }

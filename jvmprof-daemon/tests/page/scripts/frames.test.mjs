@@ -66,6 +66,21 @@ test("groups and truncated stacks keep their nodes", () => {
   ]);
 });
 
+test("the share without a Java caller is that of all groups, and unnamed Java frames are callers", () => {
+  const root = build(
+    [
+      ["label:a;native:clone3", 1],
+      ["label:b;marker:[truncated: depth];native:work", 2],
+      ["label:b;native:clone3;marker:[unknown Java: moved];native:memcpy", 4],
+      ["label:b;acme.Shop.serve", 13],
+    ],
+    { frames: "java" },
+  );
+  assert.match(jvmprof.framesNotice("java", root, (samples) => `<${samples}>`), /<3> of the samples have none/);
+  assert.deepEqual(paths(root)["b;[unknown Java: moved]"], [4, 4]);
+  assert.equal(jvmprof.framesNotice("all", root, String), null);
+});
+
 test("recursion is folded, also where frames between were left out", () => {
   const stacks = [["acme.Tree.walk;native:JNI_call;acme.Tree.walk;acme.Leaf.visit", 3]];
   assert.deepEqual(paths(build(stacks, { frames: "java", fold: true })), {
