@@ -1,4 +1,5 @@
 // Loads and unloads two libraries by turns, at the same addresses: `swap SECONDS`. Prints how often they shared one.
+#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,8 +18,11 @@ static void *run(const char *library, unsigned long (*in)(Work *)) {
     }
     void *work = dlsym(loaded, "work");
     in((Work *)work);
+    Dl_info info = {0};
+    dladdr(work, &info);
+    void *base = info.dli_fbase;
     dlclose(loaded);
-    return work;
+    return base;
 }
 
 int main(int argc, char **argv) {
