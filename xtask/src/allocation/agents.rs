@@ -1,5 +1,6 @@
-//! Profilers inside the JVM, in the same run: Java Flight Recorder, and async-profiler from Maven
-//! Central. Both sample what the same events and the same objects show.
+//! Profilers inside the JVM, each in the same run as jvmprof: Java Flight Recorder, and
+//! async-profiler from Maven Central. They aren't run together: beside JFR async-profiler sees the
+//! JVM's start only.
 
 use std::ffi::OsString;
 use std::fs;
@@ -21,20 +22,19 @@ const MAVEN_COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1
 const JFR_EVENTS: &str =
     "jdk.ObjectAllocationSample,jdk.ObjectAllocationInNewTLAB,jdk.ObjectAllocationOutsideTLAB";
 
-/// The agents of one run, and where they write.
-#[derive(Debug)]
-pub(super) struct Agents {
-    library: PathBuf,
-    flight_recording: PathBuf,
-    collapsed: PathBuf,
+/// A profiler inside the JVM, and the file that it writes.
+#[derive(Clone, Debug)]
+pub(super) enum Agent {
+    FlightRecorder { recording: PathBuf },
+    AsyncProfiler { library: PathBuf, collapsed: PathBuf },
 }
 
-impl Agents {
-    /// Gets async-profiler, if it isn't there.
+impl Agent {
+    /// Returns both. Gets async-profiler, if it isn't there.
     ///
     /// # Errors
     /// Maven isn't installed, or its repository isn't reached.
-    pub(super) fn ensure(folder: &Path) -> anyhow::Result<Self> {
+    pub(super) fn ensure_all(folder: &Path) -> anyhow::Result<[Self; 2]> {
         let cache = paths::target().join("async-profiler");
         let library = cache.join(LIBRARY);
         if !library.is_file() {
@@ -47,40 +47,55 @@ impl Agents {
             let archive = cache.join("async-profiler.jar");
             run(Command::new("unzip").args(["-q", "-o"]).arg(archive).arg(LIBRARY).arg("-d").arg(&cache))?;
         }
-        let (flight_recording, collapsed) = (folder.join("run.jfr"), folder.join("agent.collapsed"));
-        for earlier in [&flight_recording, &collapsed] {
-            let _ = fs::remove_file(earlier);
+        let (recording, collapsed) = (folder.join("run.jfr"), folder.join("agent.collapsed"));
+        Ok([Self::FlightRecorder { recording }, Self::AsyncProfiler { library, collapsed }])
+    }
+
+    pub(super) const fn name(&self) -> &'static str {
+        match self {
+            Self::FlightRecorder { .. } => "JFR",
+            Self::AsyncProfiler { .. } => "async-profiler",
         }
-        Ok(Self { library, flight_recording, collapsed })
     }
 
-    /// Returns the options of a JVM that runs with them.
-    pub(super) fn options(&self) -> [OsString; 2] {
-        let jfr =
-            format!("-XX:StartFlightRecording=filename={},settings=profile", self.flight_recording.display());
-        let agent = format!(
-            "-agentpath:{}=start,event=alloc,alloc=512k,total,collapsed,file={}",
-            self.library.display(),
-            self.collapsed.display()
-        );
-        [jfr.into(), agent.into()]
+    /// Returns the option of a JVM that runs with it, after removing what an earlier run has written.
+    pub(super) fn option(&self) -> OsString {
+        let (Self::FlightRecorder { recording: file } | Self::AsyncProfiler { collapsed: file, .. }) = self;
+        let _ = fs::remove_file(file);
+        let file = file.display();
+        match self {
+            Self::FlightRecorder { .. } => {
+                format!("-XX:StartFlightRecording=filename={file},settings=profile").into()
+            }
+            Self::AsyncProfiler { library, .. } => {
+                let options = "start,event=alloc,alloc=512k,total,collapsed";
+                format!("-agentpath:{}={options},file={file}", library.display()).into()
+            }
+        }
     }
 
-    /// Reads what they have written.
+    /// Reads what it has written.
     ///
     /// # Errors
-    /// One of them has written nothing, or what can't be understood.
-    pub(super) fn read(&self, jdk: &Jdk) -> anyhow::Result<[(&'static str, Recorded); 2]> {
-        let text = fs::read_to_string(&self.collapsed)
-            .with_context(|| format!("reading {}", self.collapsed.display()))?;
-        let mut agent = Recorded::default();
-        agent.add_folded(&text)?;
-        let mut jfr = Command::new(jdk.home.join("bin/jfr"));
-        jfr.args(["print", "--json", "--stack-depth", "64", "--events", JFR_EVENTS]);
-        let json = output(jfr.arg(&self.flight_recording))?;
+    /// It has written nothing, or what can't be understood.
+    pub(super) fn read(&self, jdk: &Jdk) -> anyhow::Result<Recorded> {
+        let text = match self {
+            Self::FlightRecorder { recording } => {
+                let mut jfr = Command::new(jdk.home.join("bin/jfr"));
+                jfr.args(["print", "--json", "--stack-depth", "64", "--events", JFR_EVENTS]);
+                let json = output(jfr.arg(recording))?;
+                folded(&serde_json::from_str(&json).context("reading JFR's events")?)?
+            }
+            Self::AsyncProfiler { collapsed, .. } => {
+                let text = fs::read_to_string(collapsed);
+                let text = text.with_context(|| format!("reading {}", collapsed.display()))?;
+                // Objects that got a new buffer, and those outside.
+                text.replace("_[i] ", " ").replace("_[k] ", " ")
+            }
+        };
         let mut recorded = Recorded::default();
-        recorded.add_folded(&folded(&serde_json::from_str(&json).context("reading JFR's events")?)?)?;
-        Ok([("async-profiler", agent), ("JFR", recorded)])
+        recorded.add_folded(&text)?;
+        Ok(recorded)
     }
 }
 

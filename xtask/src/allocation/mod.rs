@@ -14,7 +14,7 @@ use anyhow::{Context as _, bail};
 use crate::run::{run, shown};
 use crate::zoo::{Jdk, JdkRequest};
 use crate::{build, paths};
-use agents::Agents;
+use agents::Agent;
 use oracle::{Allocated, HeaderBytes};
 use recorded::Recorded;
 
@@ -43,7 +43,8 @@ pub(crate) struct Args {
     /// How long each program runs
     #[arg(long, default_value_t = 20.0, value_name = "SECONDS")]
     seconds: f64,
-    /// Run Java Flight Recorder and async-profiler in the same JVM, and print their errors, too
+    /// Run each twice, with Java Flight Recorder and with async-profiler in the JVM, and print their
+    /// errors, too
     #[arg(long)]
     agents: bool,
     /// The program under test [default: built from this checkout]
@@ -82,7 +83,13 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
             // Epsilon frees nothing: its heap is full after some seconds.
             let seconds = if options.contains("Epsilon") { args.seconds.min(4.0) } else { args.seconds };
             let run = Run { jvmprof: &jvmprof, jdk: &jdk, options, threads: args.threads, seconds };
-            wrong += usize::from(!run.compare(args.agents)?);
+            let agents = match args.agents {
+                true => Agent::ensure_all(&folder()?)?.map(Some).to_vec(),
+                false => vec![None],
+            };
+            for agent in agents {
+                wrong += usize::from(!run.compare(agent.as_ref())?);
+            }
         }
     }
     Ok(if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -99,7 +106,7 @@ pub(crate) fn smoke(jdks: &[crate::setup::jdk::InstalledJdk], jvmprof: &Path) ->
         let jdk = request.parse::<JdkRequest>().map_err(anyhow::Error::msg)?.ensure()?;
         for options in ["-XX:+UseG1GC", "-XX:+UseParallelGC"] {
             let run = Run { jvmprof, jdk: &jdk, options, threads: 2, seconds: 10.0 };
-            if !run.compare(false)? {
+            if !run.compare(None)? {
                 wrong.push(format!("JDK {} {options}", jdk.feature));
             }
         }
@@ -122,15 +129,12 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// Records the oracle; prints what is found, and returns true if it is what was allocated.
-    fn compare(self, with_agents: bool) -> anyhow::Result<bool> {
+    fn compare(self, agent: Option<&Agent>) -> anyhow::Result<bool> {
         let Self { jvmprof, jdk, options, .. } = self;
-        let folder = paths::target().join("allocation");
-        std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
-        let agents = if with_agents { Some(Agents::ensure(&folder)?) } else { None };
-        let folded = folder.join(format!("{}.folded", jdk.feature));
+        let folded = folder()?.join(format!("{}.folded", jdk.feature));
         let mut command = Command::new(jvmprof);
         command.args(["record", "--json", "-e", "alloc", "-o"]).arg(&folded).arg("--");
-        command.args(jdk.words(&self.java_args(agents.as_ref())?));
+        command.args(jdk.words(&self.java_args(agent)?));
         let line = shown(&command);
         let output = command.stdin(Stdio::null()).output().with_context(|| format!("starting `{line}`"))?;
         let text = String::from_utf8_lossy(&output.stdout);
@@ -146,21 +150,20 @@ impl Run<'_> {
         let allocated = Allocated::parse(&text)?;
         let recorded = Recorded::read(&folded, text.lines().last().unwrap_or_default())?;
         let is_true = report(jdk, options, &allocated, &recorded);
-        if let Some(agents) = agents {
-            let others = agents.read(jdk)?;
-            report_errors(&allocated, &[("jvmprof", &recorded)], &others);
+        if let Some(agent) = agent {
+            report_errors(&allocated, &[("jvmprof", &recorded), (agent.name(), &agent.read(jdk)?)]);
         }
         Ok(is_true)
     }
 
-    fn java_args(self, agents: Option<&Agents>) -> anyhow::Result<Vec<OsString>> {
+    fn java_args(self, agent: Option<&Agent>) -> anyhow::Result<Vec<OsString>> {
         let Self { jdk, options, threads, seconds, .. } = self;
         let header = HeaderBytes::of(jdk.feature, &flags(jdk, options)?);
         let mut args: Vec<OsString> = options.split_whitespace().map(OsString::from).collect();
         if !options.contains("-Xmx") {
             args.push("-Xmx1g".into());
         }
-        args.extend(agents.into_iter().flat_map(Agents::options));
+        args.extend(agent.map(Agent::option));
         args.extend(header.properties().map(OsString::from));
         args.extend(["-cp".into(), compiled()?.into(), "Allocations".into()]);
         args.extend([threads.to_string(), seconds.to_string()].map(OsString::from));
@@ -168,10 +171,15 @@ impl Run<'_> {
     }
 }
 
+/// Returns the folder of what is recorded.
+fn folder() -> anyhow::Result<PathBuf> {
+    let folder = paths::target().join("allocation");
+    std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    Ok(folder)
+}
+
 /// Prints the errors of shares by class, of several profilers side by side.
-fn report_errors(allocated: &Allocated, own: &[(&str, &Recorded)], others: &[(&'static str, Recorded)]) {
-    let all: Vec<(&str, &Recorded)> =
-        own.iter().copied().chain(others.iter().map(|(name, recorded)| (*name, recorded))).collect();
+fn report_errors(allocated: &Allocated, all: &[(&str, &Recorded)]) {
     let names: String = all.iter().map(|(name, _)| format!(" {name:>16}")).collect();
     println!("  {:44} {:>8}{names}", "errors of shares", "share");
     let own: u64 = allocated.kinds.iter().map(|kind| kind.bytes).sum();

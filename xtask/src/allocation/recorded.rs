@@ -9,6 +9,8 @@ use serde::Deserialize;
 
 /// The class of the oracle whose methods are its paths.
 const WORKER: &str = "Allocations$Worker.";
+/// How the JVM names the class of a lambda, before a number.
+const LAMBDA: &str = "$$Lambda";
 
 /// A recording: bytes by class and path.
 #[derive(Debug, Default)]
@@ -69,7 +71,11 @@ impl Recorded {
     fn add(&mut self, stack: &str, bytes: u64) {
         let mut frames = stack.rsplit(';');
         // A lambda's class is named by the class whose method makes it.
-        let class = frames.next().unwrap_or_default().replace("Allocations$Worker$$", "Allocations$$");
+        let mut class = frames.next().unwrap_or_default().replace("Allocations$Worker$$", "Allocations$$");
+        // What other profilers add to it is another number in each run.
+        if let Some(at) = class.find(LAMBDA) {
+            class.truncate(at + LAMBDA.len());
+        }
         let path = frames.find_map(|frame| frame.strip_prefix(WORKER)).unwrap_or_default();
         // Whose class no stack is known of is of no path.
         *self.by_path.entry((class, path.to_owned())).or_default() += bytes;
