@@ -55,8 +55,8 @@ impl Window {
 pub struct NamedStack {
     /// Leaf first; ends in a marker if the stack isn't whole.
     pub frames: Arc<[Arc<Frame>]>,
-    /// Labels of the sample itself. Those of equal samples should be clones of the same value: others
-    /// are counted apart.
+    /// Labels of the sample itself. Those of equal samples should be clones of the same value:
+    /// others are counted apart.
     pub labels: SampleLabels,
     /// Some of its frames may still get names, before its window's profile is made.
     pub pending: bool,

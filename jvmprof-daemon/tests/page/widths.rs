@@ -12,7 +12,8 @@ use crate::{picture, visit};
 
 const WIDTHS: [u32; 3] = [1440, 800, 420];
 
-/// The controls that can't be clicked: cut at the side, covered, or outside what can be scrolled to.
+/// The controls that can't be clicked: cut at the side, covered, or outside what can be scrolled
+/// to.
 const UNREACHABLE: &str = r#"(() => {
   const wrong = [];
   for (const control of document.querySelectorAll('button, select, input, a, summary')) {

@@ -58,7 +58,8 @@ impl Agent {
         }
     }
 
-    /// Returns the option of a JVM that runs with it, after removing what an earlier run has written.
+    /// Returns the option of a JVM that runs with it, after removing what an earlier run has
+    /// written.
     pub(super) fn option(&self) -> OsString {
         let (Self::FlightRecorder { recording: file } | Self::AsyncProfiler { collapsed: file, .. }) = self;
         let _ = fs::remove_file(file);

@@ -43,8 +43,8 @@ pub(crate) struct Args {
     /// How long each program runs
     #[arg(long, default_value_t = 20.0, value_name = "SECONDS")]
     seconds: f64,
-    /// Run each twice, with Java Flight Recorder and with async-profiler in the JVM, and print their
-    /// errors, too
+    /// Run each twice, with Java Flight Recorder and with async-profiler in the JVM, and print
+    /// their errors, too
     #[arg(long)]
     agents: bool,
     /// The program under test [default: built from this checkout]

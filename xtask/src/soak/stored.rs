@@ -11,7 +11,7 @@ use prost::Message;
 
 use super::events::{EVENTS, SampledEvent};
 
-/// The label that tells under which settings a sample was taken.
+/// The label with the settings under which a sample was taken.
 pub(super) const SETTINGS_LABEL: &str = "settings";
 /// The label that tells what a series is of.
 const NAME_LABEL: &str = "__name__";

@@ -1,4 +1,4 @@
-//! Processes that this one may not look at, and the right that would let it.
+//! Processes that this one may not inspect, and the right that would let it.
 
 use std::fmt;
 use std::fs;

@@ -9,8 +9,9 @@ use crate::event_type::{EventType, SamplesByEvent};
 /// Numbers of samples, unless said otherwise, of one sink.
 ///
 /// At any time and for each event by itself, `found + handed_over` is `delivered` + all losses +
-/// `spooled` + `orphaned` + `waiting`: see [`Self::unaccounted`]. `N`: of each event, or the numbers
-/// of one event or of all together, which [`Self::of_event`] and [`Self::of_all_events`] give.
+/// `spooled` + `orphaned` + `waiting`: see [`Self::unaccounted`]. `N`: of each event, or the
+/// numbers of one event or of all together, which [`Self::of_event`] and [`Self::of_all_events`]
+/// give.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, bound(deserialize = "N: Deserialize<'de> + Default"))]
 pub struct DeliveryCounts<N = SamplesByEvent> {

@@ -75,7 +75,7 @@ async fn greet(url: &Url) -> io::Result<u8> {
     stream.read_u8().await
 }
 
-/// Returns the mismatch that an error and its causes tell of.
+/// Returns the mismatch that an error and its causes show.
 pub(super) fn of_cause(error: &(dyn Error + 'static)) -> Option<TlsMismatch> {
     let mut next = Some(error);
     while let Some(error) = next {

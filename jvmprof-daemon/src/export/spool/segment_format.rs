@@ -32,7 +32,7 @@ const MAGIC: [u8; 8] = *b"JVMPSPL\x02";
 const OLD_MAGIC: [u8; 8] = *b"JVMPSPL\x01";
 const MARKS_AT: u64 = 32;
 pub(super) const MARK_BYTES: usize = 16;
-/// The bytes at which a record may begin again after damage; the next one tells its version.
+/// The bytes at which a record may begin again after damage; the next one is its version.
 pub(super) const MARKER: [u8; 3] = *b"\xf7RE";
 const VERSION: u8 = 2;
 /// The last letter of the marker of version 1.

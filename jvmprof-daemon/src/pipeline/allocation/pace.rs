@@ -47,8 +47,8 @@ impl Pace {
     }
 
     /// Returns the distance of kept events of a JVM that is new.
-    pub(super) const fn first_interval(&self) -> u64 {
-        self.least_interval * FIRST_TIMES
+    pub(super) fn first_interval(&self) -> u64 {
+        (self.least_interval * FIRST_TIMES).min(MOST).max(self.least_interval)
     }
 
     /// The mean distance of censuses; 0: there are none.

@@ -24,8 +24,8 @@ impl From<FrameKind> for NodeKind {
 }
 
 impl TreeBuilder {
-    /// Counts `number` of every stack of the batch. Where `group` names a group for a series' labels, that is
-    /// the outermost node of its stacks.
+    /// Counts `number` of every stack of the batch. Where `group` names a group for a series'
+    /// labels, that is the outermost node of its stacks.
     pub fn add_batch(
         &mut self,
         batch: &Batch,

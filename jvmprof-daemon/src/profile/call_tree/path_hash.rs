@@ -1,8 +1,8 @@
 //! A short name of a node: a hash of the functions from the root to it.
 //!
-//! The page computes the same (`assets/view/paths.js`), keeps the hash of the frame that it zoomed to in
-//! its address, and asks with it for what a tree of bounded size has no room for. Names of two nodes
-//! are equal by chance once in 2^64: that would show stacks of both.
+//! The page computes the same (`assets/view/paths.js`), keeps the hash of the frame that it zoomed
+//! to in its address, and asks with it for what a tree of bounded size has no room for. Names of
+//! two nodes are equal by chance once in 2^64: that would show stacks of both.
 
 use std::fmt;
 use std::str::FromStr;

@@ -12,8 +12,8 @@ pub struct AllocationArgs {
     #[arg(long, default_value = "512KiB", value_name = "BYTES", value_parser = bytes(1024..=1 << 40))]
     pub alloc_interval: u64,
 
-    /// Allocations a second of one JVM whose stacks are taken, at most, and of all JVMs four times as
-    /// many: beyond, their distance grows
+    /// Allocations a second of one JVM whose stacks are taken, at most, and of all JVMs four times
+    /// as many: beyond, their distance grows
     #[arg(long, hide_short_help = true, default_value_t = 250, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub alloc_max_events: u32,
 
