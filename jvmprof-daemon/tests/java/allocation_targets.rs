@@ -255,6 +255,69 @@ fn rules_choose_the_jvms_whose_allocations_are_seen() {
     assert!(!store.profiles(TimeRange::ALL, &cpu).is_empty(), "its CPU time is wanted");
 }
 
+/// Runs the rest of the command line with a JDK that lies in an overlay, as an image's layer does.
+const IN_OVERLAY: &str = r#"
+mount -t tmpfs none "$DIR" && mkdir "$DIR/upper" "$DIR/work" "$DIR/jdk"
+mount -t overlay -o "lowerdir=$JDK,upperdir=$DIR/upper,workdir=$DIR/work" none "$DIR/jdk"
+[ -z "$COPIED" ] || { cp "$DIR/jdk/lib/server/libjvm.so" "$DIR/new" && mv "$DIR/new" "$DIR/jdk/lib/server/libjvm.so"; }
+exec "$DIR/jdk/bin/java" "$@"
+"#;
+
+#[test]
+fn jvms_of_containers_are_seen_whether_they_share_a_libjvm_or_not() {
+    let _alone = alone();
+    let dir = scratch();
+    let classes = compile_java(dir.path(), "Boxing", BOXING);
+    let classes = classes.to_str().expect("a path in UTF-8");
+    let mut containers = Vec::new();
+    for (_, home) in jdks() {
+        let home = home.canonicalize().expect("it is there");
+        // Two of one layer, and one that has written a libjvm of its own.
+        for copied in ["", "", "yes"] {
+            let folder = dir.path().join(format!("container{}", containers.len()));
+            fs::create_dir(&folder).expect("the folder is writable");
+            let variables = [
+                format!("DIR={}", folder.display()),
+                format!("JDK={}", home.display()),
+                format!("COPIED={copied}"),
+            ];
+            let command =
+                ["unshare", "--mount", "--pid", "--kill-child", "--fork", "sh", "-ec", IN_OVERLAY, "sh"];
+            let java = ["-Xmx64m", "-cp", classes, "Boxing", "1", "-1"];
+            let variables = variables.iter().map(String::as_str);
+            let arguments: Vec<&str> = variables.chain(command).chain(java).collect();
+            containers.push(Workload::start(Path::new("/usr/bin/env"), &arguments));
+        }
+    }
+    let jvm_of = |container: &Workload| {
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", container.pid()));
+        let child = children.ok()?.split_whitespace().next()?.parse::<u32>().ok()?;
+        let maps = fs::read_to_string(format!("/proc/{child}/maps")).ok()?;
+        maps.contains("libjvm.so").then_some(child)
+    };
+    wait_until("all are JVMs", || containers.iter().all(|it| jvm_of(it).is_some()));
+    let mut pids: Vec<u32> = containers.iter().filter_map(jvm_of).collect();
+    let mut daemon = Daemon::start("");
+    wait_until("all have profiles", || pids.iter().all(|pid| total(&daemon.allocated(*pid)) > 0));
+    // Every third one ends: the others go on.
+    for index in [3, 0] {
+        drop(containers.remove(index));
+        pids.remove(index);
+    }
+    let before: Vec<i64> = pids.iter().map(|pid| total(&daemon.allocated(*pid))).collect();
+    wait_until("the others go on", || {
+        pids.iter().zip(&before).all(|(pid, before)| total(&daemon.allocated(*pid)) > *before)
+    });
+    daemon.stop();
+    wait_until("no breakpoint is left", || pids.iter().all(|pid| patched_bytes(*pid) == 0));
+    for pid in pids {
+        let allocated = daemon.allocated(pid);
+        let arrays =
+            allocated.iter().filter(|(class, _)| class == "byte[]").map(|(_, bytes)| bytes).sum::<i64>();
+        assert!(arrays * 100 > total(&allocated) * 90, "{allocated:?}");
+    }
+}
+
 /// Overwrites what the JVM says of its own structures.
 const LIAR: &str = r#"
 #define _GNU_SOURCE
