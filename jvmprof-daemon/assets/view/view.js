@@ -138,11 +138,23 @@
       const { root, nodes } = jvmprof.buildTree(this.data, this.functions, { fold, frames });
       [this.tree, this.nodes] = [root, nodes];
       this.flame.draw(root, this.data.total);
-      this.table.draw(this.data, this.functions, this.data.total, frames === "all" ? null : jvmprof.functionRows(root));
+      this.drawTable();
       this.showNotices();
       this.showZoom();
       this.showSandwich();
       this.search();
+    }
+
+    drawTable() {
+      const { data } = this;
+      const counted = jvmprof.tableRows(data, this.functions);
+      if (this.state.frames === "all") {
+        const hasAttributed = counted.some(({ fn }) => fn.kind === "java");
+        this.table.draw(counted, { total: data.total, seen: data.top.seen, hasAttributed });
+      } else {
+        const rows = jvmprof.withLines(jvmprof.functionRows(this.tree), counted);
+        this.table.draw(rows, { total: data.total, seen: rows.length, hasAttributed: false });
+      }
     }
 
     // Zoom. It is kept as the hash of a node of the data, which newer data, other frames and the address know, too.

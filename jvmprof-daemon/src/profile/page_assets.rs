@@ -16,13 +16,14 @@ macro_rules! asset {
 }
 
 /// Scripts of the view that both pages have, in the order in which they must run.
-pub const VIEW_SCRIPTS: [Asset; 12] = [
+pub const VIEW_SCRIPTS: [Asset; 13] = [
     asset!("d3.min.js", "vendor/d3.min.js"),
     asset!("d3-flamegraph.umd.min.js", "vendor/d3-flamegraph.umd.min.js"),
     asset!("base.js", "view/base.js"),
-    asset!("tree.js", "view/tree.js"),
-    asset!("frames.js", "view/frames.js"),
-    asset!("paths.js", "view/paths.js"),
+    asset!("tree.js", "tree/tree.js"),
+    asset!("frames.js", "tree/frames.js"),
+    asset!("paths.js", "tree/paths.js"),
+    asset!("rows.js", "tree/rows.js"),
     asset!("state.js", "view/state.js"),
     asset!("flame.js", "view/flame.js"),
     asset!("sandwich.js", "view/sandwich.js"),

@@ -12,6 +12,7 @@ mod events;
 mod frames;
 mod record;
 mod server;
+mod table;
 mod widths;
 mod zoom;
 

@@ -10,7 +10,7 @@ use crate::record::write;
 use crate::server::{Server, fill, open};
 use crate::{picture, visit};
 
-const WIDTHS: [u32; 3] = [1440, 800, 420];
+pub(crate) const WIDTHS: [u32; 3] = [1440, 800, 420];
 
 /// The controls that can't be clicked: cut at the side, covered, or outside what can be scrolled
 /// to.

@@ -299,7 +299,8 @@ impl RecordingSummary {
             eprintln!("    self   total");
         }
         for row in &self.top {
-            eprintln!("{:>6.2} % {:>6.2} %  {}", percent(row.own), percent(row.total), row.name);
+            let line = row.line_text().map_or_else(String::new, |line| format!("  {line}"));
+            eprintln!("{:>6.2} % {:>6.2} %  {}{line}", percent(row.own), percent(row.total), row.name);
         }
         if let Some(allocation) = &self.allocation {
             allocation.print();

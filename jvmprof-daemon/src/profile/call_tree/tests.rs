@@ -1,3 +1,4 @@
+mod functions;
 mod methods;
 mod subtrees;
 

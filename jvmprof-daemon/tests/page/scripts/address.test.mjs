@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { load } from "./load.mjs";
 
-const jvmprof = load("vendor/d3.min.js", "view/frames.js", "view/state.js", "collector/controls.js", "collector/timeline.js");
+const jvmprof = load("vendor/d3.min.js", "tree/frames.js", "view/state.js", "collector/controls.js", "collector/timeline.js");
 
 test("ranges of any length are understood, others are not", () => {
   const day = 86_400_000;

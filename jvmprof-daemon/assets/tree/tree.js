@@ -100,31 +100,6 @@
     return own;
   }
 
-  /// The table's rows of a tree, `{fn, self, total}`: recursion counts once.
-  jvmprof.functionRows = function (root) {
-    const rows = new Map();
-    const open = new Map();
-    const todo = [[root, true]];
-    while (todo.length) {
-      const [node, enters] = todo.pop();
-      const isCode = !["root", "label", "pruned"].includes(node.fn.kind);
-      if (!enters) {
-        open.set(node.fn, open.get(node.fn) - 1);
-        continue;
-      }
-      if (isCode) {
-        const row = rows.get(node.fn) ?? { fn: node.fn, name: node.fn.name, self: 0, total: 0 };
-        rows.set(node.fn, row);
-        row.self += node.self;
-        if (!open.get(node.fn)) row.total += node.value;
-        open.set(node.fn, (open.get(node.fn) ?? 0) + 1);
-        todo.push([node, false]);
-      }
-      for (const child of node.children) todo.push([child, true]);
-    }
-    return [...rows.values()];
-  };
-
   /// Adds counts by number, `[number, samples, ...]`.
   jvmprof.addCounts = addLines;
 
@@ -195,6 +170,13 @@
       else for (const child of node.children) todo.push(child);
     }
     return samples;
+  };
+
+  /// A name in two parts, of which the first may be cut: the package, and the class and method.
+  jvmprof.nameParts = function ({ name, kind }) {
+    const at = kind === "java" ? name.split("(")[0].lastIndexOf(".") : -1;
+    const start = at > 0 ? name.lastIndexOf(".", at - 1) + 1 : 0;
+    return [name.slice(0, start), name.slice(start)];
   };
 
   /// A name that fits: `OrderService.total` or `total` where `com.acme.shop.OrderService.total` has no room.
