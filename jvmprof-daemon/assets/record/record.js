@@ -17,7 +17,8 @@
     return data.types.find((type) => type.name === name) ?? data.types[0];
   }
 
-  function describe({ unit, period_ns: period }) {
+  function describe({ unit, period_ns: period, sides }) {
+    if (sides) return "compared";
     if (unit === "bytes" || unit === "objects") return `allocation, a stack each ${format.bytes(period)}`;
     return `${format.duration(period)} of CPU time a sample`;
   }
@@ -55,9 +56,9 @@
       app.append(this.holder, this.empty);
       jvmprof.view = new jvmprof.ProfileView(this.holder, {
         state: this.viewState,
-        onState: (changes) => {
+        onState: (changes, asNewEntry) => {
           Object.assign(this.viewState, changes);
-          this.writeAddress();
+          this.writeAddress(asNewEntry);
         },
       });
       addEventListener("hashchange", () => this.goTo());
@@ -68,14 +69,17 @@
       return new URLSearchParams(location.hash.slice(1));
     }
 
-    writeAddress() {
+    /// What was taken out of the profile can be gone back from.
+    writeAddress(asNewEntry = false) {
       const query = new URLSearchParams();
       if (this.type !== data.types[0]) query.set("type", this.type.name);
       jvmprof.writeViewState(query, this.viewState);
       const text = String(query);
       // Where a browser keeps files from doing that, the page works without an address.
       try {
-        history.replaceState(null, "", text ? `#${text}` : location.pathname + location.search);
+        const to = text ? `#${text}` : location.pathname + location.search;
+        if (asNewEntry) history.pushState(null, "", to);
+        else history.replaceState(null, "", to);
       } catch {
         return;
       }
@@ -100,10 +104,11 @@
     show() {
       this.describe();
       const tree = data.trees[this.type.tree];
-      const isEmpty = tree.total === 0;
+      const isEmpty = tree.total + (tree.base ?? 0) === 0;
       this.holder.hidden = isEmpty;
       this.empty.hidden = !isEmpty;
-      if (!isEmpty) jvmprof.view.show(tree, jvmprof.measure(this.type.unit, this.type.period_ns));
+      const { sides, unit } = this.type;
+      if (!isEmpty) jvmprof.view.show(tree, jvmprof.measure(unit, this.type.period_ns), { sides, unit });
       else this.showEmpty();
     }
 

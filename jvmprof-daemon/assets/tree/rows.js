@@ -5,8 +5,6 @@
 (function (jvmprof) {
   const NUMBERS = ["self", "attributed", "total"];
 
-  const isCode = (fn) => !["root", "label", "pruned"].includes(fn.kind);
-
   /// `{self, attributed, total}` of three numbers from `at` on.
   const counts = (numbers, at) => Object.fromEntries(NUMBERS.map((name, i) => [name, numbers[at + i]]));
 
@@ -35,26 +33,33 @@
     }));
   };
 
-  /// The same of a tree as it is drawn: recursion counts once. Its frames are what is shown, so that a function's own
-  /// samples have those of what isn't.
+  /// What the time of the kernel, the JVM and native code below it is attributed to.
+  const takesCallees = (fn) => fn.kind === "java" || fn.kind === "jit" || (fn.kind === "marker" && !jvmprof.isAboveCode(fn));
+
+  /// The same of a tree as it is drawn: recursion counts once.
   jvmprof.functionRows = function (root) {
     const rows = new Map();
     const open = new Map();
-    const todo = [[root, true]];
+    const rowOf = (fn) => {
+      if (!rows.has(fn)) rows.set(fn, newRow(fn, root.sides !== undefined));
+      return rows.get(fn);
+    };
+    const todo = [[root, true, null]];
     while (todo.length) {
-      const [node, enters] = todo.pop();
+      const [node, enters, near] = todo.pop();
       if (!enters) {
         open.set(node.fn, open.get(node.fn) - 1);
         continue;
       }
-      if (isCode(node.fn)) {
-        const row = rows.get(node.fn) ?? newRow(node.fn, root.sides !== undefined);
-        rows.set(node.fn, row);
-        count(row, node, !open.get(node.fn));
+      const nearest = takesCallees(node.fn) ? node.fn : near;
+      if (jvmprof.isCode(node.fn)) {
+        count(rowOf(node.fn), node, "self", "own");
+        count(rowOf(nearest ?? node.fn), node, "attributed", "own");
+        if (!open.get(node.fn)) count(rowOf(node.fn), node, "total", "all");
         open.set(node.fn, (open.get(node.fn) ?? 0) + 1);
-        todo.push([node, false]);
+        todo.push([node, false, null]);
       }
-      for (const child of node.children) todo.push([child, true]);
+      for (const child of node.children) todo.push([child, true, nearest]);
     }
     return [...rows.values()];
   };
@@ -64,30 +69,27 @@
     return { fn, name: fn.name, self: 0, attributed: 0, total: 0, lines: [], how: [], base };
   }
 
-  function count(row, node, isOutermost) {
-    const [own, all] = node.sides ? [node.ownSides[1], node.sides[1]] : [node.self, node.value];
-    row.self += own;
-    row.attributed += own;
-    if (row.base) {
-      row.base.self += node.ownSides[0];
-      row.base.attributed += node.ownSides[0];
-    }
-    if (!isOutermost) return;
-    row.total += all;
-    if (row.base) row.base.total += node.sides[0];
+  function count(row, node, name, which) {
+    const sides = which === "own" ? (node.ownSides ?? [0, node.self]) : (node.sides ?? [0, node.value]);
+    row[name] += sides[1];
+    if (row.base) row.base[name] += sides[0];
   }
 
-  /// Gives rows of a drawn tree the lines and ways of running that the whole data has of these functions.
-  jvmprof.withLines = function (rows, whole) {
+  /// Gives rows of a drawn tree the lines and ways of running that the whole data has of these functions; only to those
+  /// with all of their samples, if it `isPart`.
+  jvmprof.withLines = function (rows, whole, isPart) {
     const known = new Map(whole.map((row) => [row.fn, row]));
     for (const row of rows) {
-      const { lines, how } = known.get(row.fn) ?? row;
+      const all = known.get(row.fn);
+      if (!all || (isPart && (all.attributed !== row.attributed || all.total !== row.total))) continue;
       // The frames that aren't shown are in the row's own samples.
-      row.lines = lines.map((line) => ({ ...line, self: line.attributed }));
-      row.how = how;
+      row.lines = all.lines.map((line) => (row.self === row.attributed ? withOwn(line) : line));
+      row.how = all.how;
     }
     return rows;
   };
+
+  const withOwn = (line) => ({ ...line, self: line.attributed, base: line.base && { ...line.base, self: line.base.attributed } });
 
   /// The place of a line: `Order.java:57`.
   jvmprof.placeOf = (fn, line) => `${fn.file || fn.name}:${line}`;

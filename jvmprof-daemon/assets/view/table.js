@@ -21,6 +21,8 @@
       this.search = null;
       this.rows = [];
       this.open = new Set();
+      this.comparison = null;
+      this.colours = new jvmprof.Colours();
       this.body = element("tbody");
       this.headers = { name: this.header("name", "Function", "The name") };
       for (const [column, [title, what]] of Object.entries(COLUMNS)) this.headers[column] = this.header(column, title, what);
@@ -72,10 +74,15 @@
       }
       this.sorted = this.rows.filter((row) => !this.search || this.search.matches(row.fn));
       this.sorted.sort((a, b) => {
-        const by = column === "name" ? a.name.localeCompare(b.name) : a[column] - b[column];
+        const by = column === "name" ? a.name.localeCompare(b.name) : this.weight(a, column) - this.weight(b, column);
         return order * by || b.self - a.self || b.total - a.total || a.name.localeCompare(b.name);
       });
       this.show(ROWS_AT_ONCE);
+    }
+
+    /// What a row is sorted by.
+    weight(row, column) {
+      return this.comparison ? this.comparison.change([row.base[column], row[column]]) : row[column];
     }
 
     show(count) {
@@ -105,7 +112,9 @@
     row(row, isOpen) {
       const { fn } = row;
       const swatch = element("span.swatch", { title: jvmprof.KIND_NAMES[fn.kind] });
-      swatch.style.background = jvmprof.colour(fn.kind);
+      swatch.style.background = this.comparison
+        ? jvmprof.changeColour(this.comparison, [row.base.total, row.total])
+        : this.colours.of(fn, row.how, false, false);
       const hottest = jvmprof.hottestLine(row);
       const where = [hottest ? `${hottest.place} ${format.share(hottest.share, 1)}` : fn.file, fn.module].filter(Boolean).join(" · ");
       const name = element(
@@ -114,7 +123,7 @@
         element("span.function-name", {}, ...jvmprof.nameParts(fn).map((part) => element("span", {}, part))),
         where ? element("span.where", {}, where) : null,
       );
-      return element("tr", {}, element("td.name", {}, this.opener(row, isOpen), swatch, name), ...this.columns().map((column) => this.cell(row[column])));
+      return element("tr", {}, element("td.name", {}, this.opener(row, isOpen), swatch, name), ...this.columns().map((column) => this.cell(row, column)));
     }
 
     /// The button that opens a row; room for one where there is nothing to open.
@@ -139,7 +148,7 @@
           "tr.detail",
           {},
           element("td.line", {}, jvmprof.placeOf(row.fn, line.line), " ", element("b", {}, format.share(line[by], row[by]))),
-          ...this.columns().map((column) => this.cell(line[column])),
+          ...this.columns().map((column) => this.cell(line, column)),
         ),
       );
       const hows = jvmprof.rowHows(row);
@@ -150,7 +159,9 @@
     }
 
 
-    cell(samples) {
+    cell(row, column) {
+      const samples = row[column];
+      if (this.comparison) return this.changeCell([row.base?.[column] ?? 0, samples]);
       const bar = element("span.bar");
       // The track is as wide as the column: 100 % fills it.
       bar.style.width = `${this.total ? (100 * samples) / this.total : 0}%`;
@@ -160,6 +171,19 @@
         element("span.number", {}, this.measure.number(samples)),
         element("span.percent", {}, format.share(samples, this.total)),
         element("span.track", {}, bar),
+      );
+    }
+
+    /// How much a number changed, and from what to what; faint where that may be chance.
+    changeCell(sides) {
+      const { comparison } = this;
+      const isNoise = comparison.isNoise(sides);
+      const more = comparison.change(sides) > 0;
+      return element(
+        `td.samples.change${isNoise ? ".noise" : more ? ".more-than" : ".less-than"}`,
+        { title: `${comparison.beforeAfter(sides)}; ${comparison.verdict(sides)}` },
+        element("span.number", {}, comparison.changeText(sides)),
+        element("span.percent", {}, comparison.text(comparison.values(sides)[1])),
       );
     }
   }

@@ -16,18 +16,23 @@ macro_rules! asset {
 }
 
 /// Scripts of the view that both pages have, in the order in which they must run.
-pub const VIEW_SCRIPTS: [Asset; 13] = [
+pub const VIEW_SCRIPTS: [Asset; 18] = [
     asset!("d3.min.js", "vendor/d3.min.js"),
     asset!("d3-flamegraph.umd.min.js", "vendor/d3-flamegraph.umd.min.js"),
     asset!("base.js", "view/base.js"),
     asset!("tree.js", "tree/tree.js"),
     asset!("frames.js", "tree/frames.js"),
     asset!("paths.js", "tree/paths.js"),
+    asset!("edits.js", "tree/edits.js"),
     asset!("rows.js", "tree/rows.js"),
+    asset!("compare.js", "tree/compare.js"),
+    asset!("colour.js", "view/colour.js"),
     asset!("state.js", "view/state.js"),
     asset!("flame.js", "view/flame.js"),
     asset!("sandwich.js", "view/sandwich.js"),
     asset!("table.js", "view/table.js"),
+    asset!("menu.js", "view/menu.js"),
+    asset!("edit_chips.js", "view/edit_chips.js"),
     asset!("help.js", "view/help.js"),
     asset!("view.js", "view/view.js"),
 ];

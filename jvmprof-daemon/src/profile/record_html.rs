@@ -13,6 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use super::call_tree::{CallTree, PAGE_NODES, TreeBuilder};
+use super::comparison::ComparedSide;
 use super::model::{Batch, LabelSet};
 use super::page_assets::{RECORD_PAGE, RECORD_SCRIPT, STYLE, VIEW_SCRIPTS};
 use crate::event_type::{EventType, SampleNumber, ShownUnit};
@@ -45,24 +46,27 @@ impl fmt::Display for RecordingTitle {
 /// The data of the page: trees and what is said beside them. The names in JSON are what the page's
 /// `record.js` reads.
 #[derive(Debug, Serialize)]
-struct Recorded<'a> {
+pub(super) struct Recorded<'a> {
     #[serde(flatten)]
-    title: &'a RecordingTitle,
-    start_ms: u64,
-    duration_ns: u64,
-    types: Vec<RecordedType>,
-    trees: Vec<CallTree>,
+    pub(super) title: &'a RecordingTitle,
+    pub(super) start_ms: u64,
+    pub(super) duration_ns: u64,
+    pub(super) types: Vec<RecordedType>,
+    pub(super) trees: Vec<CallTree>,
 }
 
 /// What can be counted, and in which tree it is.
 #[derive(Debug, Serialize)]
-struct RecordedType {
+pub(super) struct RecordedType {
     /// pprof's name of it.
-    name: &'static str,
-    unit: ShownUnit,
+    pub(super) name: String,
+    pub(super) unit: ShownUnit,
     /// What an event stands for.
-    period_ns: u64,
-    tree: usize,
+    pub(super) period_ns: u64,
+    pub(super) tree: usize,
+    /// What the numbers of the base and of the tree are compared by, if there is a base.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) sides: Option<[ComparedSide; 2]>,
 }
 
 /// Writes the batches, each of an event, as a page on which one chooses what is counted.
@@ -75,9 +79,10 @@ pub fn write_html(batches: &[Batch], title: &RecordingTitle, out: &mut impl Writ
     let (mut types, mut trees) = (Vec::new(), Vec::new());
     let has_several = has_several_processes(batches);
     for batch in batches {
-        let mut add = |name, unit, number: Option<SampleNumber>| {
+        let mut add = |name: &str, unit, number: Option<SampleNumber>| {
             trees.extend(number.map(|number| tree(batch, number, has_several)));
-            types.push(RecordedType { name, unit, period_ns: batch.period, tree: trees.len() - 1 });
+            let (name, tree) = (name.to_owned(), trees.len() - 1);
+            types.push(RecordedType { name, unit, period_ns: batch.period, tree, sides: None });
         };
         match batch.event {
             EventType::Cpu => {
@@ -98,7 +103,12 @@ pub fn write_html(batches: &[Batch], title: &RecordingTitle, out: &mut impl Writ
         types,
         trees,
     };
-    let data = escape_for_script(&serde_json::to_string(&recorded)?);
+    write_page(&recorded, out)
+}
+
+/// Writes the page of this data.
+pub(super) fn write_page(recorded: &Recorded<'_>, out: &mut impl Write) -> Result<(), HtmlError> {
+    let data = escape_for_script(&serde_json::to_string(recorded)?);
     let nonce = format!("{:032x}", rand::random::<u128>());
     fill(&nonce, &data, out)?;
     Ok(())
@@ -106,7 +116,8 @@ pub fn write_html(batches: &[Batch], title: &RecordingTitle, out: &mut impl Writ
 
 /// Returns what a process is called above its stacks.
 fn process(labels: &LabelSet) -> Option<String> {
-    let comm = labels.get("comm").or_else(|| labels.get("executable"));
+    let comm = labels.get("jvm_main_class").filter(|class| !class.is_empty()).or_else(|| labels.get("comm"));
+    let comm = comm.or_else(|| labels.get("executable"));
     match (comm, labels.get("pid")) {
         (Some(comm), Some(pid)) => Some(format!("{comm} ({pid})")),
         (Some(name), None) | (None, Some(name)) => Some(name.clone()),

@@ -7,9 +7,11 @@
 
 mod browser;
 mod collector;
+mod compare;
 mod data;
 mod events;
 mod frames;
+mod menu;
 mod record;
 mod server;
 mod table;

@@ -27,7 +27,7 @@ use super::model::ExecutionMode;
 use crate::types::FastHasher;
 
 use function_samples::FunctionSamples;
-pub use page_columns::{CallTree, Pruned};
+pub use page_columns::{CallTree, ComparedFunction, Pruned};
 pub use path_hash::{InvalidPathHash, PathHash};
 
 /// NodeColumns that a tree may have while it is built: about 50 MB.

@@ -98,6 +98,32 @@ pub struct Pruned {
     pub samples: u64,
 }
 
+/// A function of the table, beside the base.
+#[derive(Clone, Copy, Debug)]
+pub struct ComparedFunction<'a> {
+    pub name: &'a str,
+    /// Samples of its own, with those of the kernel, the JVM and native code on its behalf: in the
+    /// base, and in the tree.
+    pub attributed: [u64; 2],
+}
+
+impl CallTree {
+    /// Returns the number of samples in all stacks, of the base and of the tree.
+    pub fn totals(&self) -> [u64; 2] {
+        [self.base.unwrap_or(0), self.total]
+    }
+
+    /// Returns the functions of the table.
+    pub fn compared_functions(&self) -> impl Iterator<Item = ComparedFunction<'_>> {
+        let base = self.top.base.iter().flat_map(|base| base.attributed.iter().copied());
+        let base = base.chain(std::iter::repeat(0));
+        self.top.function.iter().zip(base).zip(&self.top.attributed).map(|((&function, base), &main)| {
+            let name = &self.strings[self.functions.name[function as usize] as usize];
+            ComparedFunction { name, attributed: [base, main] }
+        })
+    }
+}
+
 impl TreeBuilder {
     /// The tree with its heaviest nodes, at most `max_nodes` (at least 2: the root and what was
     /// cut).

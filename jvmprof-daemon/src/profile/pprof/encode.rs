@@ -12,6 +12,7 @@ use prost::Message as _;
 use smallvec::SmallVec;
 
 use super::line_column::JavaLineDetails;
+use super::sampled_events::events_comment;
 use crate::event_type::{EventType, SampleType};
 use crate::profile::gzip;
 use crate::profile::model::{self, Batch, Frame, LabelSet, Series};
@@ -326,7 +327,7 @@ impl<'a> Builder<'a> {
     fn comment_events(&mut self, event: EventType, events: u64) {
         if event.is_estimated() {
             let table = &mut self.profile.string_table;
-            table.push(format!("{} events: {events}", event.as_str()));
+            table.push(events_comment(event, events));
             self.profile.comment.push(table.len() as i64 - 1);
         }
     }

@@ -5,6 +5,7 @@ pub mod decode;
 mod encode;
 pub mod line_column;
 pub mod merge;
+mod sampled_events;
 mod strings;
 mod tables;
 #[cfg(test)]
@@ -12,4 +13,5 @@ mod tests;
 
 pub use cpu_time::add_cpu_time;
 pub use encode::{Pushed, for_file, for_file_of_events, for_push, to_bytes, total};
+pub use sampled_events::sampled_events;
 pub use tables::{CheckedTables, InvalidProfile};
