@@ -4,7 +4,7 @@
 (function (jvmprof) {
   const { element, format } = jvmprof;
 
-  const data = JSON.parse(document.getElementById("profile").textContent);
+  let data;
   const TYPE_NAMES = {
     samples: "Samples",
     cpu: "CPU time",
@@ -23,8 +23,15 @@
     return `${format.duration(period)} of CPU time a sample`;
   }
 
+  /// The data: gzipped JSON in base64.
+  async function unpack(text) {
+    const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
+  }
+
   class Page {
     constructor() {
+      this.times = data.times.map((of) => (of.nodes.length ? new jvmprof.SampleTimes(of) : null));
       const query = this.query();
       this.type = chosenType(query.get("type"));
       this.viewState = jvmprof.readViewState(query);
@@ -108,7 +115,13 @@
       this.holder.hidden = isEmpty;
       this.empty.hidden = !isEmpty;
       const { sides, unit } = this.type;
-      if (!isEmpty) jvmprof.view.show(tree, jvmprof.measure(unit, this.type.period_ns), { sides, unit });
+      if (!isEmpty) jvmprof.view.show(tree, jvmprof.measure(unit, this.type.period_ns), {
+          sides,
+          unit,
+          times: this.times[this.type.tree] ?? null,
+          durationMs: data.duration_ns / 1e6,
+          periodNs: this.type.period_ns,
+        });
       else this.showEmpty();
     }
 
@@ -121,5 +134,14 @@
     }
   }
 
-  jvmprof.page = new Page();
+  unpack(document.getElementById("profile").textContent).then(
+    (unpacked) => {
+      data = unpacked;
+      jvmprof.page = new Page();
+    },
+    (error) => {
+      const text = `This page's data can't be read: ${error.message}. Browsers can since 2023.`;
+      document.getElementById("app").append(element("p.error", { role: "alert" }, text));
+    },
+  );
 })(globalThis.jvmprof);

@@ -34,7 +34,7 @@
   };
 
   /// What the time of the kernel, the JVM and native code below it is attributed to.
-  const takesCallees = (fn) => fn.kind === "java" || fn.kind === "jit" || (fn.kind === "marker" && !jvmprof.isAboveCode(fn));
+  const takesCallees = (jvmprof.takesCallees = (fn) => fn.kind === "java" || fn.kind === "jit" || (fn.kind === "marker" && !jvmprof.isAboveCode(fn)));
 
   /// The same of a tree as it is drawn: recursion counts once.
   jvmprof.functionRows = function (root) {

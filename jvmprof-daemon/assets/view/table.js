@@ -148,7 +148,7 @@
           "tr.detail",
           {},
           element("td.line", {}, jvmprof.placeOf(row.fn, line.line), " ", element("b", {}, format.share(line[by], row[by]))),
-          ...this.columns().map((column) => this.cell(line, column)),
+          ...this.columns().map((column) => this.cell(line, !this.hasAttributed && column === "self" ? "attributed" : column)),
         ),
       );
       const hows = jvmprof.rowHows(row);
@@ -161,6 +161,7 @@
 
     cell(row, column) {
       const samples = row[column];
+      if (samples === null) return element("td.samples", {});
       if (this.comparison) return this.changeCell([row.base?.[column] ?? 0, samples]);
       const bar = element("span.bar");
       // The track is as wide as the column: 100 % fills it.

@@ -84,7 +84,8 @@
       this.framesSelect = this.select("Which frames", jvmprof.FRAMES, (frames) => this.change({ frames }));
       this.colourSelect = this.select("What colours mean", jvmprof.COLOURINGS, (colour) => this.change({ colour }));
       this.bySelect = this.select("What is compared", jvmprof.NORMALISATIONS, (by) => this.change({ by }));
-      this.edits = new jvmprof.EditChips((edits) => this.change({ edits }));
+      this.edits = new jvmprof.EditChips((edits) => this.change({ edits }), () => this.change({ part: null }));
+      this.heatmap = new jvmprof.Heatmap((part) => this.change({ part }));
       this.sandwichButton = this.tool("sandwich", "Callers and callees of the zoomed or chosen function (s)", () => this.toggleSandwich());
       this.sandwich = new jvmprof.Sandwich(() => this.change({ sandwich: "" }));
       this.flameScroller = element("div.scroller.flame-scroller");
@@ -104,6 +105,7 @@
           element("label.select", { title: "Shares of all samples, or time per time (n)" }, this.bySelect),
           this.figures,
         ),
+        this.heatmap.node,
         this.edits.node,
         this.notice,
         this.main,
@@ -138,11 +140,11 @@
     }
 
     /// Shows a tree as the collector and the recorded file have it. `sides`: what its two sides are compared by, if there
-    /// are two; `unit`: of their numbers.
-    show(data, measure, { sides = null, unit = "samples" } = {}) {
+    /// are two; `unit`: of their numbers; `times`: when samples were taken, in a recording of `durationMs`.
+    show(data, measure, { sides = null, unit = "samples", times = null, durationMs = 0, periodNs = 0 } = {}) {
       this.flame.measure = measure;
       this.table.measure = measure;
-      Object.assign(this, { sides, unit });
+      Object.assign(this, { sides, unit, times, durationMs, periodNs });
       this.applySwitches();
       this.whole = data;
       this.asked = new Set();
@@ -162,14 +164,17 @@
       const comparison = this.sides && new jvmprof.Comparison(this.sides, by, this.unit);
       for (const part of [this, this.flame, this.table]) part.comparison = comparison;
       this.colours.by = colour;
-      this.shown = jvmprof.editedData(this.data, this.functions, edits);
+      const part = this.times ? this.state.part : null;
+      const inPart = part ? this.times.part(this.data, this.functions, part) : this.data;
+      this.shown = jvmprof.editedData(inPart, this.functions, edits);
       const options = { fold, frames, comparison, isMerged: jvmprof.isMerged(edits) };
       const { root, nodes } = jvmprof.buildTree(this.shown, this.functions, options);
       [this.tree, this.nodes] = [root, nodes];
-      this.edits.show(edits);
+      this.edits.show(edits, part);
+      this.heatmap.show(this.times, { duration: this.durationMs, periodNs: this.periodNs, part });
       this.showFigures(this.shown, this.flame.measure);
       this.flame.draw(root, root.value);
-      this.drawTable(edits.length > 0);
+      this.drawTable(edits.length > 0 || part !== null);
       this.showLegend();
       this.showNotices();
       this.showZoom();
@@ -182,9 +187,16 @@
       const counted = jvmprof.tableRows(data, this.functions);
       const hasJava = counted.some(({ fn }) => fn.kind === "java");
       const isWhole = this.state.frames === "all" && !isPart;
-      const rows = isWhole ? counted : jvmprof.withLines(jvmprof.functionRows(this.tree), counted, isPart);
+      const rows = isWhole ? counted : this.rowsOfTree(counted, isPart);
       const seen = isWhole ? data.top.seen : rows.length;
       this.table.draw(rows, { total: this.shown.total, seen, hasAttributed: hasJava && this.state.frames === "all" });
+    }
+
+    rowsOfTree(counted, isPart) {
+      const rows = jvmprof.functionRows(this.tree);
+      const { lineCounts } = this.shown;
+      if (lineCounts && !this.state.edits.length) return jvmprof.withPartLines(rows, lineCounts);
+      return jvmprof.withLines(rows, counted, isPart);
     }
 
     /// The menu of a frame.

@@ -109,15 +109,18 @@ pub fn write_diff_html(
         }
         trees.push(columns);
     }
-    write_page(&Recorded { title, start_ms, duration_ns, types, trees }, out)
+    write_page(&Recorded { title, start_ms, duration_ns, types, trees, times: Vec::new() }, out)
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::event_type::EventType;
     use crate::profile::model::FrameKind;
     use crate::profile::pprof::for_file;
+    use crate::profile::record_html::data;
     use crate::profile::testing::{batch, frame, series};
 
     fn profile(count: u64, event: EventType) -> Profile {
@@ -141,7 +144,12 @@ mod tests {
         let title = RecordingTitle { title: "a and b".to_owned(), host: String::new() };
         write_diff_html(compared, &title, 0, &mut out).unwrap();
         let page = String::from_utf8(out).unwrap();
-        assert!(page.contains(r#""name":"cpu","unit":"nanoseconds""#) && page.contains(r#""base":[7,7,7]"#));
+        let data = data(&page);
+        assert_eq!(
+            (&data["types"][1]["name"], &data["types"][1]["unit"]),
+            (&json!("cpu"), &json!("nanoseconds"))
+        );
+        assert_eq!(data["trees"][0]["nodes"]["base"], json!([7, 7, 7]));
     }
 
     #[test]

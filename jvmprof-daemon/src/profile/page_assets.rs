@@ -16,7 +16,7 @@ macro_rules! asset {
 }
 
 /// Scripts of the view that both pages have, in the order in which they must run.
-pub const VIEW_SCRIPTS: [Asset; 18] = [
+pub const VIEW_SCRIPTS: [Asset; 20] = [
     asset!("d3.min.js", "vendor/d3.min.js"),
     asset!("d3-flamegraph.umd.min.js", "vendor/d3-flamegraph.umd.min.js"),
     asset!("base.js", "view/base.js"),
@@ -26,7 +26,9 @@ pub const VIEW_SCRIPTS: [Asset; 18] = [
     asset!("edits.js", "tree/edits.js"),
     asset!("rows.js", "tree/rows.js"),
     asset!("compare.js", "tree/compare.js"),
+    asset!("times.js", "tree/times.js"),
     asset!("colour.js", "view/colour.js"),
+    asset!("heatmap.js", "view/heatmap.js"),
     asset!("state.js", "view/state.js"),
     asset!("flame.js", "view/flame.js"),
     asset!("sandwich.js", "view/sandwich.js"),

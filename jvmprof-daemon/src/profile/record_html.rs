@@ -1,19 +1,20 @@
 //! `record -o x.html`: one file with everything in it, that any browser opens without a network.
 //!
-//! Names come from the profiled processes and may be hostile. They are data in a JSON element,
-//! which can't be left because every `<` in it is escaped; the scripts make text nodes of them; and
-//! the page's Content-Security-Policy runs only scripts with the nonce of this very file and loads
-//! nothing.
+//! Names come from the profiled processes and may be hostile. They are gzipped data in base64, which
+//! can't leave its element; the scripts make text nodes of them; and the page's
+//! Content-Security-Policy runs only scripts with the nonce of this very file and loads nothing.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use base64::Engine as _;
 use serde::Serialize;
 
-use super::call_tree::{CallTree, PAGE_NODES, TreeBuilder};
+use super::call_tree::{CallTree, PAGE_NODES, SampleTimes, TreeBuilder};
 use super::comparison::ComparedSide;
+use super::gzip;
 use super::model::{Batch, LabelSet};
 use super::page_assets::{RECORD_PAGE, RECORD_SCRIPT, STYLE, VIEW_SCRIPTS};
 use crate::event_type::{EventType, SampleNumber, ShownUnit};
@@ -53,6 +54,8 @@ pub(super) struct Recorded<'a> {
     pub(super) duration_ns: u64,
     pub(super) types: Vec<RecordedType>,
     pub(super) trees: Vec<CallTree>,
+    /// When the samples of each tree were taken; empty if that isn't known.
+    pub(super) times: Vec<SampleTimes>,
 }
 
 /// What can be counted, and in which tree it is.
@@ -76,11 +79,15 @@ pub(super) struct RecordedType {
 /// # Errors
 /// Those of `out`.
 pub fn write_html(batches: &[Batch], title: &RecordingTitle, out: &mut impl Write) -> Result<(), HtmlError> {
-    let (mut types, mut trees) = (Vec::new(), Vec::new());
+    let (mut types, mut trees, mut times) = (Vec::new(), Vec::new(), Vec::new());
     let has_several = has_several_processes(batches);
     for batch in batches {
         let mut add = |name: &str, unit, number: Option<SampleNumber>| {
-            trees.extend(number.map(|number| tree(batch, number, has_several)));
+            if let Some(number) = number {
+                let (tree, times_of_tree) = tree(batch, number, has_several);
+                trees.push(tree);
+                times.push(times_of_tree);
+            }
             let (name, tree) = (name.to_owned(), trees.len() - 1);
             types.push(RecordedType { name, unit, period_ns: batch.period, tree, sides: None });
         };
@@ -102,13 +109,15 @@ pub fn write_html(batches: &[Batch], title: &RecordingTitle, out: &mut impl Writ
         duration_ns: first.map_or(0, |batch| u64::try_from(batch.duration.as_nanos()).unwrap_or(u64::MAX)),
         types,
         trees,
+        times,
     };
     write_page(&recorded, out)
 }
 
 /// Writes the page of this data.
 pub(super) fn write_page(recorded: &Recorded<'_>, out: &mut impl Write) -> Result<(), HtmlError> {
-    let data = escape_for_script(&serde_json::to_string(recorded)?);
+    let packed = gzip::compress(&serde_json::to_vec(recorded)?)?;
+    let data = base64::engine::general_purpose::STANDARD.encode(packed);
     let nonce = format!("{:032x}", rand::random::<u128>());
     fill(&nonce, &data, out)?;
     Ok(())
@@ -130,10 +139,12 @@ fn has_several_processes(batches: &[Batch]) -> bool {
     series.map(|series| process(&series.labels)).collect::<BTreeSet<_>>().len() > 1
 }
 
-fn tree(batch: &Batch, number: SampleNumber, has_several: bool) -> CallTree {
+fn tree(batch: &Batch, number: SampleNumber, has_several: bool) -> (CallTree, SampleTimes) {
     let mut builder = TreeBuilder::default();
-    builder.add_batch(batch, number, |labels| if has_several { process(labels) } else { None });
-    builder.finish(PAGE_NODES)
+    let group = |labels: &LabelSet| if has_several { process(labels) } else { None };
+    builder.add_batch(batch, number, group);
+    let times = builder.sample_times(batch, group, PAGE_NODES);
+    (builder.finish(PAGE_NODES), times)
 }
 
 fn since_epoch_ms(time: SystemTime) -> u64 {
@@ -141,24 +152,7 @@ fn since_epoch_ms(time: SystemTime) -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// JSON that can stand in a script element: `</script>` and `<!--` end or change it wherever they
-/// stand. All four characters occur in JSON only inside strings, where an escape means the same.
-fn escape_for_script(json: &str) -> String {
-    let mut escaped = String::with_capacity(json.len() + json.len() / 16);
-    for character in json.chars() {
-        match character {
-            '<' => escaped.push_str("\\u003c"),
-            '>' => escaped.push_str("\\u003e"),
-            '&' => escaped.push_str("\\u0026"),
-            '\u{2028}' => escaped.push_str("\\u2028"),
-            '\u{2029}' => escaped.push_str("\\u2029"),
-            _ => escaped.push(character),
-        }
-    }
-    escaped
-}
-
-/// Fills the template in one pass, so that a placeholder inside the data stays what it is.
+/// Fills the template in one pass.
 fn fill(nonce: &str, data: &str, out: &mut impl Write) -> io::Result<()> {
     let mut rest = RECORD_PAGE.text;
     while let Some((before, placeholder, after)) = next_placeholder(rest) {
@@ -185,6 +179,16 @@ fn write_scripts(nonce: &str, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "<script nonce=\"{nonce}\">\n{}\n</script>", script.text)?;
     }
     Ok(())
+}
+
+/// The data of a page.
+#[cfg(test)]
+pub(super) fn data(page: &str) -> serde_json::Value {
+    let (_, rest) = page.split_once("id=\"profile\"").expect("the page has data");
+    let (_, rest) = rest.split_once('>').expect("the element begins");
+    let (packed, _) = rest.split_once("</script>").expect("the element ends");
+    let packed = base64::engine::general_purpose::STANDARD.decode(packed).expect("it is base64");
+    serde_json::from_slice(&gzip::decompress(&packed, 1 << 28).expect("it is gzip")).expect("it is JSON")
 }
 
 #[cfg(test)]
@@ -223,13 +227,6 @@ mod tests {
         let mut out = Vec::new();
         write_html(std::slice::from_ref(batch), &title, &mut out).unwrap();
         String::from_utf8(out).unwrap()
-    }
-
-    fn data(page: &str) -> Value {
-        let (_, rest) = page.split_once("id=\"profile\"").unwrap();
-        let (_, rest) = rest.split_once('>').unwrap();
-        let (json, _) = rest.split_once("</script>").unwrap();
-        serde_json::from_str(json).unwrap()
     }
 
     #[test]

@@ -22,6 +22,7 @@ fn allocation(start: SystemTime) -> Batch {
         events: 3,
         count: 40,
         value: 1 << 20,
+        times: Vec::new(),
     };
     Batch {
         event: EventType::Allocation,

@@ -15,6 +15,7 @@ mod menu;
 mod record;
 mod server;
 mod table;
+mod times;
 mod widths;
 mod zoom;
 

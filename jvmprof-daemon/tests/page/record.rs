@@ -80,6 +80,7 @@ fn a_recorded_file_is_drawn_searched_and_zoomed() {
     browser.press("Escape");
     browser.wait_for(&format!("Math.abs(({}).getBoundingClientRect().width - {before}) < 2", frame(order)));
 
+    browser.point("document.querySelector('.brand')", false);
     browser.point(&format!("({}).querySelector('rect')", frame(order)), false);
     std::thread::sleep(Duration::from_millis(500));
     browser.wait_for("!document.querySelector('.tip').hidden");

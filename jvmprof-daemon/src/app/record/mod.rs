@@ -97,6 +97,9 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
             ));
         }
     };
+    if outputs.iter().any(OutputFile::shows_times) {
+        pipeline.keep_times();
+    }
     let mut child = match paused {
         Some(paused) => {
             Some(paused.resume().map_err(|source| CommandError { program: program(&args), source })?)

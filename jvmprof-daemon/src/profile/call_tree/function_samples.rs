@@ -100,7 +100,7 @@ impl TreeBuilder {
 
     /// Returns true if a function is what the time of the kernel, the JVM and native code below it
     /// is attributed to. A Java method without a name is.
-    fn takes_callees(&self, step: &CallStep) -> bool {
+    pub(super) fn takes_callees(&self, step: &CallStep) -> bool {
         let function = self.functions[step.function.0 as usize];
         match function.kind {
             NodeKind::Java | NodeKind::Jit => true,

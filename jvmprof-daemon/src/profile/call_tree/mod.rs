@@ -16,6 +16,7 @@ mod function_samples;
 mod page_columns;
 mod path_hash;
 mod prune;
+mod sample_times;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use crate::types::FastHasher;
 use function_samples::FunctionSamples;
 pub use page_columns::{CallTree, ComparedFunction, Pruned};
 pub use path_hash::{InvalidPathHash, PathHash};
+pub use sample_times::SampleTimes;
 
 /// NodeColumns that a tree may have while it is built: about 50 MB.
 pub const MAX_BUILD_NODES: usize = 500_000;

@@ -128,7 +128,7 @@ impl TreeBuilder {
     /// The tree with its heaviest nodes, at most `max_nodes` (at least 2: the root and what was
     /// cut).
     pub fn finish(mut self, max_nodes: usize) -> CallTree {
-        self.prune(max_nodes.max(2));
+        self.cut(max_nodes);
         let mut writer = ColumnWriter::new(&self);
         let top = self.top(&mut writer);
         let mut nodes = NodeColumns::default();
@@ -151,6 +151,11 @@ impl TreeBuilder {
         let CallNode { total, base, .. } = self.nodes[ROOT as usize];
         let base = self.has_base.then_some(base);
         CallTree { strings, functions, nodes, top, total, base, truncated, pruned }
+    }
+
+    /// Cuts the tree to `max_nodes` as [`Self::finish`] does.
+    pub(super) fn cut(&mut self, max_nodes: usize) {
+        self.prune(max_nodes.max(2));
     }
 
     fn top(&self, writer: &mut ColumnWriter<'_>) -> FunctionTable {
