@@ -23,12 +23,6 @@
     return `${format.duration(period)} of CPU time a sample`;
   }
 
-  /// The data: gzipped JSON in base64.
-  async function unpack(text) {
-    const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
-    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
-  }
-
   class Page {
     constructor() {
       this.times = data.times.map((of) => (of.nodes.length ? new jvmprof.SampleTimes(of) : null));
@@ -134,14 +128,8 @@
     }
   }
 
-  unpack(document.getElementById("profile").textContent).then(
-    (unpacked) => {
-      data = unpacked;
-      jvmprof.page = new Page();
-    },
-    (error) => {
-      const text = `This page's data can't be read: ${error.message}. Browsers can since 2023.`;
-      document.getElementById("app").append(element("p.error", { role: "alert" }, text));
-    },
-  );
+  globalThis.unpackElement("profile").then((text) => {
+    data = JSON.parse(text);
+    jvmprof.page = new Page();
+  });
 })(globalThis.jvmprof);

@@ -43,6 +43,8 @@ pub const STYLE: Asset = asset!("style.css", "view/style.css");
 
 pub(super) const RECORD_SCRIPT: Asset = asset!("record.js", "record/record.js");
 
+pub(super) const RECORD_LOADER: Asset = asset!("loader.js", "record/loader.js");
+
 pub(super) const RECORD_PAGE: Asset = asset!("record.html", "record/record.html");
 
 #[cfg(test)]
@@ -51,7 +53,7 @@ mod tests {
 
     #[test]
     fn no_script_can_end_the_element_it_is_put_in() {
-        for asset in VIEW_SCRIPTS.into_iter().chain([RECORD_SCRIPT]) {
+        for asset in VIEW_SCRIPTS.into_iter().chain([RECORD_SCRIPT, RECORD_LOADER]) {
             let text = asset.text.to_ascii_lowercase();
             assert!(!text.contains("</script") && !text.contains("<!--"), "{}", asset.name);
         }
@@ -60,7 +62,7 @@ mod tests {
 
     #[test]
     fn nothing_is_loaded_from_elsewhere() {
-        let ours = VIEW_SCRIPTS[2..].iter().chain([&STYLE, &RECORD_SCRIPT, &RECORD_PAGE]);
+        let ours = VIEW_SCRIPTS[2..].iter().chain([&STYLE, &RECORD_SCRIPT, &RECORD_LOADER, &RECORD_PAGE]);
         for asset in ours {
             let text = asset.text.replace("http://www.w3.org/2000/svg", "");
             assert!(!text.contains("http://") && !text.contains("https://"), "{}", asset.name);

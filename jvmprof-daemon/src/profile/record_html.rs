@@ -16,7 +16,7 @@ use super::call_tree::{CallTree, PAGE_NODES, SampleTimes, TreeBuilder};
 use super::comparison::ComparedSide;
 use super::gzip;
 use super::model::{Batch, LabelSet};
-use super::page_assets::{RECORD_PAGE, RECORD_SCRIPT, STYLE, VIEW_SCRIPTS};
+use super::page_assets::{RECORD_LOADER, RECORD_PAGE, RECORD_SCRIPT, STYLE, VIEW_SCRIPTS};
 use crate::event_type::{EventType, SampleNumber, ShownUnit};
 
 /// The reason why a flame graph couldn't be written.
@@ -116,8 +116,7 @@ pub fn write_html(batches: &[Batch], title: &RecordingTitle, out: &mut impl Writ
 
 /// Writes the page of this data.
 pub(super) fn write_page(recorded: &Recorded<'_>, out: &mut impl Write) -> Result<(), HtmlError> {
-    let packed = gzip::compress(&serde_json::to_vec(recorded)?)?;
-    let data = base64::engine::general_purpose::STANDARD.encode(packed);
+    let data = packed(&serde_json::to_vec(recorded)?)?;
     let nonce = format!("{:032x}", rand::random::<u128>());
     fill(&nonce, &data, out)?;
     Ok(())
@@ -161,7 +160,8 @@ fn fill(nonce: &str, data: &str, out: &mut impl Write) -> io::Result<()> {
             "nonce" => out.write_all(nonce.as_bytes())?,
             "style" => out.write_all(STYLE.text.as_bytes())?,
             "data" => out.write_all(data.as_bytes())?,
-            _ => write_scripts(nonce, out)?,
+            "loader" => out.write_all(RECORD_LOADER.text.as_bytes())?,
+            _ => out.write_all(packed(scripts().as_bytes())?.as_bytes())?,
         }
         rest = after;
     }
@@ -174,11 +174,15 @@ fn next_placeholder(text: &str) -> Option<(&str, &str, &str)> {
     Some((before, placeholder, after))
 }
 
-fn write_scripts(nonce: &str, out: &mut impl Write) -> io::Result<()> {
-    for script in VIEW_SCRIPTS.iter().chain([&RECORD_SCRIPT]) {
-        writeln!(out, "<script nonce=\"{nonce}\">\n{}\n</script>", script.text)?;
-    }
-    Ok(())
+/// All scripts as one.
+fn scripts() -> String {
+    let scripts = VIEW_SCRIPTS.iter().chain([&RECORD_SCRIPT]);
+    scripts.map(|script| script.text).collect::<Vec<_>>().join("\n;\n")
+}
+
+/// Gzip in base64, which the page's loader unpacks.
+fn packed(bytes: &[u8]) -> io::Result<String> {
+    Ok(base64::engine::general_purpose::STANDARD.encode(gzip::compress_well(bytes)?))
 }
 
 /// The data of a page.
@@ -239,9 +243,8 @@ mod tests {
             "]]>",
         ];
         let page = page(&batch(&hostile, &[("java", "1")]), "</title></script><img src=x onerror=alert(1)>");
-        let scripts = VIEW_SCRIPTS.len() + 1;
-        assert_eq!(page.matches("<script").count(), scripts + 1, "the scripts and the data");
-        assert_eq!(page.matches("</script").count(), scripts + 1);
+        assert_eq!(page.matches("<script").count(), 3, "the data, the scripts, the loader");
+        assert_eq!(page.matches("</script").count(), 3);
         assert!(!page.contains("<img") && !page.contains("<!--"));
         let data = data(&page);
         assert_eq!(data["title"], "</title></script><img src=x onerror=alert(1)>");

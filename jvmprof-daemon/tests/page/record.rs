@@ -51,7 +51,7 @@ fn a_recorded_file_is_drawn_searched_and_zoomed() {
     let batch =
         window(SystemTime::now(), Duration::from_secs(10), 20_000, Shape::Program, &mut Numbers::new(1));
     let url = write(&batch, &folder.path().join("x.html"));
-    let mut browser = Browser::start(1280, 800);
+    let mut browser = Browser::start(1280, 1100);
     browser.open(&url);
     browser.wait_for(DRAWN);
     let figures = browser.evaluate("document.querySelector('.figures').innerText");
