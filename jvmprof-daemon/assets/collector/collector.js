@@ -118,7 +118,7 @@
       document
         .getElementById("header")
         .append(
-          element("span.brand", {}, "jvmprof"),
+          element("h1.brand", {}, "jvmprof"),
           this.time.node,
           this.types,
           this.compare.node,

@@ -43,7 +43,7 @@
       document
         .getElementById("header")
         .append(
-          element("span.brand", {}, "jvmprof"),
+          element("h1.brand", {}, "jvmprof"),
           element("span.title", { title: data.title }, data.title),
           subtitle,
           element("span.spacer"),

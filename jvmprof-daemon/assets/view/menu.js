@@ -62,7 +62,7 @@
       event.stopPropagation();
       if (event.key !== "Enter" && event.key !== " ") event.preventDefault();
     });
-    document.body.append(menu);
+    document.querySelector("main").append(menu);
     const { offsetWidth, offsetHeight } = menu;
     menu.style.left = `${Math.max(4, Math.min(x, innerWidth - offsetWidth - 4))}px`;
     menu.style.top = `${Math.max(4, Math.min(y, innerHeight - offsetHeight - 4))}px`;

@@ -19,14 +19,15 @@ fn axe() -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// What is wrong on the page as it is now.
-fn assert_accessible(browser: &mut Browser, axe: &str, what: &str) {
+/// Appends what is wrong with the page as it is now.
+fn check(browser: &mut Browser, axe: &str, what: &str, wrong: &mut Vec<String>) {
     browser.evaluate(&format!("if (!globalThis.axe) {{ {axe} }} 0"));
     let violations = browser.evaluate(
         "axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) => violations.map((it) => \
          `${it.id}: ${it.nodes.slice(0, 4).map((node) => `${node.html.slice(0, 120)} (${node.any.map((any) => any.message).join()})`).join(' | ')}`))",
     );
-    assert_eq!(violations, serde_json::json!([]), "{what}");
+    let violations = violations.as_array().unwrap();
+    wrong.extend(violations.iter().map(|violation| format!("{what}: {violation}")));
 }
 
 #[test]
@@ -35,7 +36,7 @@ fn axe_finds_nothing_wrong_with_a_recorded_page() {
     let folder = tempfile::tempdir().unwrap();
     let batch = window(SystemTime::now(), Duration::from_secs(10), 400, Shape::Program, &mut Numbers::new(1));
     let url = write(&batch, &folder.path().join("x.html"));
-    let (axe, mut browser) = (axe(), Browser::start(1440, 900));
+    let (axe, mut browser, mut wrong) = (axe(), Browser::start(1440, 900), Vec::new());
     for scheme in ["light", "dark"] {
         browser.prefer(scheme);
         for view in [
@@ -47,19 +48,20 @@ fn axe_finds_nothing_wrong_with_a_recorded_page() {
         ] {
             browser.open("about:blank");
             visit(&mut browser, &format!("{url}#{view}"));
-            assert_accessible(&mut browser, &axe, &format!("{view} in {scheme}"));
+            check(&mut browser, &axe, &format!("{view} in {scheme}"), &mut wrong);
         }
         browser.open("about:blank");
         visit(&mut browser, &format!("{url}#view=both"));
         browser.evaluate("document.querySelector('button.opener').click()");
-        assert_accessible(&mut browser, &axe, &format!("an open row in {scheme}"));
+        check(&mut browser, &axe, &format!("an open row in {scheme}"), &mut wrong);
         browser.evaluate("jvmprof.view.menu(jvmprof.view.tree.children[0].children[0], 300, 300)");
-        assert_accessible(&mut browser, &axe, &format!("a frame's menu in {scheme}"));
+        check(&mut browser, &axe, &format!("a frame's menu in {scheme}"), &mut wrong);
         browser.press("Escape");
         browser.press("?");
         browser.wait_for("document.querySelector('dialog').open");
-        assert_accessible(&mut browser, &axe, &format!("the help in {scheme}"));
+        check(&mut browser, &axe, &format!("the help in {scheme}"), &mut wrong);
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_eq!(browser.complaints, [""; 0]);
 }
 
@@ -70,23 +72,24 @@ fn axe_finds_nothing_wrong_with_the_collectors_page() {
     let store = open(folder.path());
     fill(&store, Duration::from_secs(300), Shape::Program, 20);
     let server = Server::start(store, ReadLimits::default());
-    let (axe, mut browser) = (axe(), Browser::start(1440, 900));
+    let (axe, mut browser, mut wrong) = (axe(), Browser::start(1440, 900), Vec::new());
     for scheme in ["light", "dark"] {
         browser.prefer(scheme);
         for view in ["", "?view=both&match=comm=java", "?base=before&view=both&match=comm=java&range=2m"] {
             visit(&mut browser, &format!("{}/{view}", server.url));
-            assert_accessible(&mut browser, &axe, &format!("{view} in {scheme}"));
+            check(&mut browser, &axe, &format!("{view} in {scheme}"), &mut wrong);
         }
         for button in ["Compare", "Add filter", "Custom"] {
             visit(&mut browser, &server.url);
             browser.evaluate(&format!(
                 "[...document.querySelectorAll('button')].find((b) => b.innerText.trim() === '{button}').click()"
             ));
-            assert_accessible(&mut browser, &axe, &format!("{button} in {scheme}"));
+            check(&mut browser, &axe, &format!("{button} in {scheme}"), &mut wrong);
         }
         browser.open(&format!("{}/?range=7x&match=comm=nobody", server.url));
         browser.wait_for("!document.querySelector('.empty').hidden");
-        assert_accessible(&mut browser, &axe, &format!("nothing to show in {scheme}"));
+        check(&mut browser, &axe, &format!("nothing to show in {scheme}"), &mut wrong);
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_eq!(browser.complaints, [""; 0]);
 }
