@@ -95,12 +95,6 @@ pub fn to_bytes(profile: &Profile) -> io::Result<Vec<u8>> {
     gzip::compress(&profile.encode_to_vec())
 }
 
-/// Sum of the first value of all samples; for our own profiles the number of samples.
-pub fn total(profile: &Profile) -> u64 {
-    let first = profile.sample.iter().filter_map(|sample| sample.value.first());
-    first.fold(0, |sum, value| sum.saturating_add(u64::try_from(*value).unwrap_or(0)))
-}
-
 /// The main binary, if all series that name one name the same.
 fn main_binary<'a>(series: impl IntoIterator<Item = &'a Series>) -> Option<&'a str> {
     let mut names = series.into_iter().filter_map(|series| series.labels.get(EXECUTABLE_LABEL));

@@ -1,8 +1,13 @@
 //! The number of events that a profile's numbers were made of.
 
-use super::total;
 use crate::event_type::EventType;
 use crate::proto::pprof::Profile;
+
+/// Sum of the first value of all samples; for our own profiles the number of samples.
+pub fn total(profile: &Profile) -> u64 {
+    let first = profile.sample.iter().filter_map(|sample| sample.value.first());
+    first.fold(0, |sum, value| sum.saturating_add(u64::try_from(*value).unwrap_or(0)))
+}
 
 /// The comment of a profile whose values don't tell how many events were sampled.
 pub(super) fn events_comment(event: EventType, events: u64) -> String {

@@ -7,9 +7,9 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use super::args::DiffArgs;
-use super::errors::UsageError;
-use super::stdout::print_report;
+use crate::app::args::DiffArgs;
+use crate::app::errors::UsageError;
+use crate::app::stdout::print_report;
 use crate::profile::comparison::{
     ChangedFunction, Comparison, Normalisation, SIGNIFICANT_Z, changed_functions,
 };
@@ -19,7 +19,7 @@ use crate::profile::record_html::RecordingTitle;
 use crate::proto::pprof::Profile;
 
 /// Runs the subcommand.
-pub(super) fn run(args: &DiffArgs) -> anyhow::Result<()> {
+pub(in crate::app) fn run(args: &DiffArgs) -> anyhow::Result<()> {
     if let Some(output) = args.output.as_ref().filter(|path| path.extension().is_none_or(|it| it != "html")) {
         let text = format!("{}: the page's name must end in .html", output.display());
         return Err(UsageError(text).into());
