@@ -119,7 +119,7 @@ impl Pipeline {
                 memory.window_stacks,
             ),
             periods: SamplingPeriods::new(options.sampler.frequency),
-            targets: Targets::start(options.labels.clone(), options.containers.clone())?,
+            targets: Targets::start(options.labels.clone(), options.events(), options.containers.clone())?,
             outcomes: BTreeMap::new(),
             first_sample: None,
             newest: Instant::now(),
@@ -136,7 +136,9 @@ impl Pipeline {
                 state.targets.use_table(table);
             }
             let maps = tables.take_allocation();
-            state.allocation = maps.map(|maps| AllocationProfiler::new(options.allocation, maps));
+            let debuginfod = &options.native.debuginfod;
+            state.allocation =
+                maps.map(|maps| AllocationProfiler::new(options.allocation, maps, debuginfod.clone()));
             filled = state.symbolizer.fill(tables);
             state.discover(options.sampler.pids.as_deref());
         };
@@ -211,6 +213,9 @@ impl Pipeline {
     /// then are shed.
     pub fn stop(&mut self, patience: Duration) {
         let end = Instant::now() + patience;
+        if let Some(allocation) = &mut self.state.allocation {
+            allocation.end_events();
+        }
         self.sampler.stop();
         while Instant::now() < end
             && let Some(event) = self.sampler.take()
@@ -268,7 +273,7 @@ impl Pipeline {
         if let Some(allocation) = &mut allocation {
             let window = state.windows.aggregator(EventType::Allocation, allocation.options().interval);
             for (key, stack, weight) in allocation.end_window() {
-                let owner = targets.owner_of(key);
+                let owner = targets.owner_of(key, EventType::Allocation);
                 window.add_unlabelled(owner, stack, weight);
             }
         }
@@ -290,7 +295,8 @@ impl Pipeline {
         let live: HashSet<ProcessKey> = state.table.iter().map(|process| process.key).collect();
         end.retain(|key| live.contains(&key));
         if let Some(allocation) = allocation {
-            allocation.begin_window(|key| live.contains(&key));
+            let is_wanted = |key| live.contains(&key) && targets.is_wanted(key, EventType::Allocation);
+            allocation.begin_window(is_wanted);
         }
         state.targets.retain(&live, &state.windows.unlabelled_owners().collect());
         flushed
@@ -465,12 +471,12 @@ impl State {
         *self.outcomes.entry(outcome).or_default() += SamplesByEvent::of(event, 1);
         let owner = self.targets.owner(process.key, &sample);
         let jvm = self.symbolizer.jvm_labels(process.key);
-        let labels = self.targets.evaluate_rules(process, jvm, owner, header.start_ns, event);
+        let labels = self.targets.evaluate_rules(process, jvm, owner, header.start_ns);
         let period_ns = self.periods.period_at(header.cpu, header.time_ns);
         if let Some(allocation) = &mut self.allocation
             && jvm.is_some()
-            && !matches!(labels, LabelDecision::Dropped)
             && !allocation.knows(process.key)
+            && self.targets.is_wanted(process.key, EventType::Allocation)
         {
             let heap = self.symbolizer.java_heap(process.key);
             allocation.follow(process, header.start_ns, heap);

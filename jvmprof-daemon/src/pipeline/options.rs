@@ -5,6 +5,7 @@ use std::io;
 use super::allocation::AllocationOptions;
 use super::labels::LabelOptions;
 use super::memory_limits::MemoryLimits;
+use crate::event_type::EventType;
 use crate::process::container::{ContainersError, ContainersOptions};
 use crate::sampler::{SamplerError, SamplerOptions};
 use crate::symbolize::NativeOptions;
@@ -25,6 +26,14 @@ pub struct PipelineOptions {
     pub containers: Option<ContainersOptions>,
     /// Options of allocation profiles, if [`SamplerOptions::allocation`] enables them.
     pub allocation: AllocationOptions,
+}
+
+impl PipelineOptions {
+    /// Returns the events that samples are taken of.
+    pub(super) fn events(&self) -> Vec<EventType> {
+        let allocation = self.sampler.allocation.then_some(EventType::Allocation);
+        [Some(EventType::Cpu), allocation].into_iter().flatten().collect()
+    }
 }
 
 /// A failure to start the pipeline.
