@@ -97,6 +97,9 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
             ));
         }
     };
+    if outputs.iter().any(OutputFile::shows_times) {
+        pipeline.keep_times();
+    }
     let mut child = match paused {
         Some(paused) => {
             Some(paused.resume().map_err(|source| CommandError { program: program(&args), source })?)
@@ -299,7 +302,8 @@ impl RecordingSummary {
             eprintln!("    self   total");
         }
         for row in &self.top {
-            eprintln!("{:>6.2} % {:>6.2} %  {}", percent(row.own), percent(row.total), row.name);
+            let line = row.line_text().map_or_else(String::new, |line| format!("  {line}"));
+            eprintln!("{:>6.2} % {:>6.2} %  {}{line}", percent(row.own), percent(row.total), row.name);
         }
         if let Some(allocation) = &self.allocation {
             allocation.print();
