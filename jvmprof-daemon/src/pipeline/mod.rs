@@ -80,9 +80,9 @@ struct State {
     tried: Instant,
     /// True if samples don't wait for labels any more.
     release: bool,
-    /// The profiler of allocation; `None` where that is off.
     /// True if samples of CPU time keep their time.
     keeps_times: bool,
+    /// The profiler of allocation; `None` where that is off.
     allocation: Option<AllocationProfiler>,
 }
 
