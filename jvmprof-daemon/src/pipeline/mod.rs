@@ -80,8 +80,6 @@ struct State {
     tried: Instant,
     /// True if samples don't wait for labels any more.
     release: bool,
-    /// True if samples of CPU time keep their time.
-    keeps_times: bool,
     /// The profiler of allocation; `None` where that is off.
     allocation: Option<AllocationProfiler>,
 }
@@ -128,7 +126,6 @@ impl Pipeline {
             tried: Instant::now(),
             release: false,
             allocation: None,
-            keeps_times: false,
         };
         let mut filled = Ok(());
         let prepare = |mut tables: BpfMaps| {
@@ -158,7 +155,7 @@ impl Pipeline {
 
     /// Keeps the time of each sample of CPU time from now on, for as many as there is memory.
     pub fn keep_times(&mut self) {
-        self.state.keeps_times = true;
+        self.state.windows.keep_times();
     }
 
     pub fn clock(&self) -> SampleClock {
@@ -489,10 +486,7 @@ impl State {
                 (stack, allocation.options().interval, weight)
             }
         };
-        let time = (self.keeps_times && event == EventType::Cpu)
-            .then(|| self.windows.millis_since_start(header.time_ns));
-        let window = self.windows.aggregator(event, period);
-        window.set_time(time);
+        let window = self.windows.aggregator_at(event, period, header.time_ns);
         match labels {
             LabelDecision::Dropped => return None,
             LabelDecision::Awaited => window.add_unlabelled(owner, stack, weight),

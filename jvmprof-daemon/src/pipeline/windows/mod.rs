@@ -106,6 +106,8 @@ pub(super) struct Windows<K> {
     /// clocks at its end.
     previous_period: Option<(ProfileKey, Clocks)>,
     counts: ClockCounts,
+    /// True if events of CPU time keep their time.
+    keeps_times: bool,
 }
 
 impl<K: Copy + Eq + Hash> Windows<K> {
@@ -124,6 +126,7 @@ impl<K: Copy + Eq + Hash> Windows<K> {
             last_read: now,
             previous_period: None,
             counts: ClockCounts::default(),
+            keeps_times: false,
         }
     }
 
@@ -140,10 +143,24 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         self.aggregators.entry(ProfileKey { event, period }).or_insert_with(new)
     }
 
-    /// Returns the milliseconds from the window's start to a time of `CLOCK_MONOTONIC`.
-    pub(super) fn millis_since_start(&self, time_ns: u64) -> u32 {
+    /// The same for an event at this time of `CLOCK_MONOTONIC`, which is kept if it is to be.
+    pub(super) fn aggregator_at(
+        &mut self,
+        event: EventType,
+        period: u64,
+        time_ns: u64,
+    ) -> &mut Aggregator<K> {
         let since = Duration::from_nanos(time_ns).saturating_sub(self.began.monotonic);
-        u32::try_from(since.as_millis()).unwrap_or(u32::MAX)
+        let is_kept = self.keeps_times && event == EventType::Cpu;
+        let time = is_kept.then(|| u32::try_from(since.as_millis()).unwrap_or(u32::MAX));
+        let aggregator = self.aggregator(event, period);
+        aggregator.set_time(time);
+        aggregator
+    }
+
+    /// Keeps the time of each event of CPU time from now on.
+    pub(super) fn keep_times(&mut self) {
+        self.keeps_times = true;
     }
 
     /// Sets another limit of series.

@@ -169,3 +169,22 @@ fn the_limit_of_series_holds_for_each_period_and_is_counted_over_all() {
     assert_eq!(flushed.other_batches.len(), 1);
     assert_eq!(windows.over_limit(), 5, "also when the window has ended");
 }
+
+#[test]
+fn times_of_events_are_kept_since_the_windows_start_if_they_are_to_be() {
+    let mut windows = windows(at(100, 100, 1000));
+    // One stack, whose samples are counted together.
+    let (stack, labels) = (stack(), labels("known"));
+    let add = |windows: &mut Windows<u32>, millis: u64| {
+        let window = windows.aggregator_at(EventType::Cpu, HZ_100, millis * 1_000_000);
+        window.add(&labels, 1, stack.clone(), HZ_100);
+    };
+    add(&mut windows, 100_500);
+    windows.keep_times();
+    for millis in [99_000, 100_007, 101_500] {
+        add(&mut windows, millis);
+    }
+    let flushed = flush(&mut windows, at(110, 110, 1010));
+    let sample = &flushed.batch.series[0].samples[0];
+    assert_eq!((sample.events, &*sample.times), (4, &[0, 7, 1_500][..]));
+}
