@@ -15,6 +15,8 @@ mod event_tests;
 mod ledger;
 mod local_sink;
 mod options;
+#[cfg(test)]
+mod pyroscope_tests;
 mod remote_sink;
 mod sink_queue;
 #[cfg(test)]

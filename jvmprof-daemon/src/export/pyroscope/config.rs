@@ -135,7 +135,10 @@ impl HttpClient {
         })
     }
 
-    pub(super) async fn request(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, HttpError> {
+    pub(super) async fn request(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, HttpError> {
         match self {
             Self::Direct(client) => client.request(request).await,
             Self::Tunnel(client) => client.request(request).await,
@@ -197,9 +200,7 @@ pub(super) fn tenant(options: &PyroscopeOptions) -> Result<Option<HeaderValue>, 
 }
 
 /// The `authorization` header as of now.
-pub(super) fn authorization(
-    options: &PyroscopeOptions,
-) -> Result<Option<HeaderValue>, PyroscopeConfigError> {
+pub(super) fn authorization(options: &PyroscopeOptions) -> Result<Option<HeaderValue>, PyroscopeConfigError> {
     let read = |path: &PathBuf| {
         fs::read_to_string(path)
             .map(|text| text.trim().to_owned())
@@ -216,8 +217,8 @@ pub(super) fn authorization(
             (path, format!("Basic {}", BASE64_STANDARD.encode(text)))
         }
     };
-    let mut value = HeaderValue::from_str(&text)
-        .map_err(|_| PyroscopeConfigError::Credentials { path: path.clone() })?;
+    let mut value =
+        HeaderValue::from_str(&text).map_err(|_| PyroscopeConfigError::Credentials { path: path.clone() })?;
     value.set_sensitive(true);
     Ok(Some(value))
 }

@@ -7,6 +7,8 @@ mod answer;
 mod config;
 mod requests;
 #[cfg(test)]
+pub(in crate::export) mod scripted_server;
+#[cfg(test)]
 mod tests;
 
 use std::error::Error;
@@ -148,8 +150,7 @@ impl PyroscopeClient {
 fn message_of(request: &PushRequest) -> PushMessage {
     let label =
         |label: &profilestore::Label| LabelPair { name: label.name.clone(), value: label.value.clone() };
-    let sample =
-        |sample: &profilestore::RawSample| RawSample { raw_profile: sample.raw_profile.clone() };
+    let sample = |sample: &profilestore::RawSample| RawSample { raw_profile: sample.raw_profile.clone() };
     let series = request.all_series().iter().map(|series| RawProfileSeries {
         labels: series.labels.iter().flat_map(|set| &set.labels).map(label).collect(),
         samples: series.samples.iter().map(sample).collect(),

@@ -96,9 +96,9 @@ fn labels(event: EventType, of: &ModelLabels) -> Vec<(String, String)> {
         (NAME_LABEL.to_owned(), event.descriptor().series.to_owned()),
         (SERVICE_LABEL.to_owned(), service.unwrap_or_else(|| UNKNOWN_SERVICE.to_owned())),
     ];
-    let others = of.iter().filter(|(name, value)| {
-        !value.is_empty() && ![NAME_LABEL, SERVICE_LABEL].contains(&name.as_str())
-    });
+    let others = of
+        .iter()
+        .filter(|(name, value)| !value.is_empty() && ![NAME_LABEL, SERVICE_LABEL].contains(&name.as_str()));
     let others = others.map(|(name, value)| (name.clone(), value.clone()));
     own.into_iter().chain(others).take(MAX_LABELS).collect()
 }
