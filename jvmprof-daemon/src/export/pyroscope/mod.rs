@@ -43,7 +43,7 @@ const MAX_ANSWER_BYTES: usize = 64 << 10;
 /// clone.
 #[derive(Clone, Debug)]
 pub struct PyroscopeClient {
-    http: HttpClient,
+    http: Arc<HttpClient>,
     options: Arc<PyroscopeOptions>,
     url: Arc<str>,
     tenant: Option<HeaderValue>,
@@ -59,7 +59,7 @@ impl PyroscopeClient {
         let tenant = config::tenant(&options)?;
         config::authorization(&options)?;
         let url = format!("{}{PROCEDURE}", options.backend()?).into();
-        Ok(Self { http, options: Arc::new(options), url, tenant })
+        Ok(Self { http: Arc::new(http), options: Arc::new(options), url, tenant })
     }
 
     /// Returns the address of the backend.

@@ -21,15 +21,15 @@ use crate::proto::pyroscope::PushRequest as PushMessage;
 /// A server that gives these answers, one after the other, and then takes everything.
 #[derive(Clone, Default)]
 pub(in crate::export) struct ScriptedPyroscope {
-    /// Status and body; `None` takes it.
-    pub(in crate::export) steps: Arc<Mutex<VecDeque<Option<(u16, String)>>>>,
+    /// Status and body.
+    steps: Arc<Mutex<VecDeque<(u16, String)>>>,
     /// What was taken.
     pub(in crate::export) taken: Arc<Mutex<Vec<(HeaderMap, PushMessage)>>>,
 }
 
 impl ScriptedPyroscope {
     pub(in crate::export) fn new(steps: &[(u16, &str)]) -> Self {
-        let steps = steps.iter().map(|(status, body)| Some((*status, (*body).to_owned()))).collect();
+        let steps = steps.iter().map(|(status, body)| (*status, (*body).to_owned())).collect();
         Self { steps: Arc::new(Mutex::new(steps)), ..Self::default() }
     }
 
@@ -59,13 +59,13 @@ async fn push(
     headers: HeaderMap,
     body: Bytes,
 ) -> axum::response::Response {
-    assert_eq!(headers.get("content-type").map(|value| value.as_bytes()), Some(&b"application/proto"[..]));
+    assert_eq!(headers["content-type"], "application/proto");
     let message = PushMessage::decode(body).expect("protobuf");
     if message.series.is_empty() {
         let body = r#"{"code":"invalid_argument","message":"no profiles received"}"#;
         return (StatusCode::BAD_REQUEST, body).into_response();
     }
-    let step = server.steps.lock().expect("no test panicked").pop_front().flatten();
+    let step = server.steps.lock().expect("no test panicked").pop_front();
     match step {
         Some((status, body)) => (StatusCode::from_u16(status).expect("a status"), body).into_response(),
         None => {

@@ -17,6 +17,7 @@ use prost::Message as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 
+use super::proxy::{Keys, Nginx, TOKEN};
 use super::{BUSY, collector, daemon_with, field, free_address, stored};
 use crate::support::{Workload, compile, scratch, signal};
 
@@ -156,4 +157,33 @@ fn a_tenant_that_is_not_let_in_costs_no_sample() {
     server.shutdown_background();
     assert_eq!(received.samples(), missed + field(&log, "samples"), "{log}");
     assert_eq!(received.samples(), field(&log, "delivered"), "{log}");
+}
+
+#[test]
+fn nginx_with_tls_a_clients_certificate_and_a_token_lets_profiles_through() {
+    let dir = scratch();
+    let _load = Workload::start(&compile(dir.path(), "busy", BUSY, &["-O1", "-fno-omit-frame-pointer"]), &[]);
+    let (received, address, keys) = (Received::default(), free_address(), Keys::make());
+    let server = serve(&received, &address);
+    let nginx = Nginx::start_with(&keys, &format!("proxy_pass http://{address};"));
+    let token = dir.path().join("token").display().to_string();
+    std::fs::write(&token, TOKEN).unwrap();
+    let url = format!("https://localhost:{}", nginx.port);
+    let files = [keys.path("ca.pem"), keys.path("client.pem"), keys.path("client.key")];
+    let mut args = vec!["--pyroscope-address", &url, "--pyroscope-tenant", "shop"];
+    args.extend(["--pyroscope-ca-file", &files[0], "--pyroscope-client-cert", &files[1]]);
+    args.extend(["--pyroscope-client-key", &files[2]]);
+    let spool = dir.path().join("spool");
+    // nginx answers 401 by itself, and nothing is lost.
+    let (log, success) = daemon_with(&spool, &args, Duration::from_secs(3));
+    assert!(success, "{log}");
+    let missed = field(&log, "samples");
+    assert_eq!((field(&log, "spooled"), field(&log, "lost")), (missed, 0), "{log}");
+    args.extend(["--pyroscope-bearer-token-file", &token]);
+    let (log, success) = daemon_with(&spool, &args, Duration::from_secs(5));
+    assert!(success, "{log}");
+    server.shutdown_background();
+    let samples = missed + field(&log, "samples");
+    assert!(missed > 0 && samples > 100, "{log}");
+    assert_eq!((received.samples(), field(&log, "delivered")), (samples, samples), "{log}");
 }
