@@ -13,6 +13,7 @@ const FILES: &[&str] = &[
     "parca/profilestore/v1alpha1/profilestore.proto",
     "parca/debuginfo/v1alpha1/debuginfo.proto",
     "kubernetes/cri/runtime.proto",
+    "pyroscope/push/push.proto",
 ];
 
 fn workspace() -> PathBuf {
@@ -38,6 +39,7 @@ pub(crate) fn generate(out: &Path) -> anyhow::Result<()> {
         // Profiles are passed on as they came: no copy out of the request's buffer.
         .bytes(".parca.profilestore.v1alpha1")
         .bytes(".parca.debuginfo.v1alpha1")
+        .bytes(".push.v1")
         .out_dir(out)
         .compile_fds(descriptors)
         .with_context(|| format!("writing generated code to {}", out.display()))

@@ -11,5 +11,6 @@ pub mod collector;
 pub mod delivery;
 pub mod listener;
 pub mod parca;
+pub mod pyroscope;
 pub mod spool;
 pub mod store;

@@ -26,3 +26,9 @@ pub mod debuginfo {
 pub mod cri {
     include!("generated/runtime.v1.rs");
 }
+
+/// Pyroscope's push: `proto/pyroscope/push/push.proto`.
+#[allow(clippy::all, clippy::pedantic, missing_debug_implementations, unreachable_pub)]
+pub mod pyroscope {
+    include!("generated/push.v1.rs");
+}

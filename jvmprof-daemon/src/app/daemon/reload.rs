@@ -15,12 +15,26 @@ use crate::config::{ConfigError, Setting};
 /// Settings for the labels of series.
 const LABELS: &[&str] = &["external-labels", "sample-labels", "relabel-configs", "max-series", "node"];
 /// Settings for the sinks. A name that ends in `-` stands for all that begin like this.
-const SINKS: &[&str] =
-    &["remote-store-", "collector-address", "local-store", "local-store-", "delivery", "spool-"];
+const SINKS: &[&str] = &[
+    "remote-store-",
+    "pyroscope-",
+    "collector-address",
+    "local-store",
+    "local-store-",
+    "delivery",
+    "spool-",
+];
 /// Further settings that may change while the daemon runs.
 const WINDOWS: &[&str] = &["push-interval", "frequency", "max-cpu"];
 /// Settings that name files which are read once: new contents are a new setting.
-const FILES: &[&str] = &["remote-store-ca-file", "remote-store-client-cert", "remote-store-client-key"];
+const FILES: &[&str] = &[
+    "remote-store-ca-file",
+    "remote-store-client-cert",
+    "remote-store-client-key",
+    "pyroscope-ca-file",
+    "pyroscope-client-cert",
+    "pyroscope-client-key",
+];
 
 /// Waits for SIGHUP and compares what it reads with the settings in force.
 #[derive(Debug)]

@@ -5,8 +5,9 @@ use std::pin::Pin;
 
 use tonic::Code;
 
+use super::backend::Backend;
 use crate::event_type::SamplesByEvent;
-use crate::export::parca::{ParcaClient, PushOutcome, PushRequest};
+use crate::export::parca::{PushOutcome, PushRequest};
 
 /// Requests that may be refused one after the other, none being taken, before the rest is believed
 /// to be refused as well: a server that wants nothing is not asked for each series.
@@ -30,6 +31,8 @@ pub(super) struct FailurePolicy {
 pub(super) struct SendReport {
     pub(super) delivered: SamplesByEvent,
     pub(super) refused: SamplesByEvent,
+    /// Not sent, because the server takes none that are so old.
+    pub(super) too_old: SamplesByEvent,
     /// Sent, and nobody knows; not to be sent again.
     pub(super) possibly_lost: SamplesByEvent,
     /// To be sent again: when the server is back, or behind others.
@@ -47,7 +50,7 @@ pub(super) struct SendReport {
 /// Sends a request, in parts if the server doesn't want it as a whole. `deadline`: resolves when
 /// answers aren't waited for any more.
 pub(super) async fn deliver(
-    client: &ParcaClient,
+    backend: &Backend,
     request: PushRequest,
     policy: FailurePolicy,
     mut deadline: Pin<&mut impl Future<Output = ()>>,
@@ -61,7 +64,7 @@ pub(super) async fn deliver(
             continue;
         }
         let outcome = tokio::select! {
-            outcome = client.send(&part) => outcome,
+            outcome = backend.send(&part) => outcome,
             () = &mut deadline => PushOutcome::PossiblyLost {
                 code: Code::DeadlineExceeded,
                 message: "the daemon ended before there was an answer".to_owned(),

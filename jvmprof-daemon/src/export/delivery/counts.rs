@@ -55,6 +55,8 @@ pub struct Losses<N = SamplesByEvent> {
     pub refused: N,
     /// They were sent, and nobody knows whether they were stored.
     pub possibly_lost: N,
+    /// They are older than the server takes them.
+    pub too_old: N,
     /// More waited in memory than there is room for.
     pub queue_full: N,
     /// There is no spool, and nobody took them before the daemon ended.
@@ -81,6 +83,7 @@ impl<N: Copy> Losses<N> {
         [
             ("refused", self.refused),
             ("possibly_lost", self.possibly_lost),
+            ("too_old", self.too_old),
             ("queue_full", self.queue_full),
             ("undelivered", self.undelivered),
             ("spool_full", self.spool_full),
@@ -98,6 +101,7 @@ impl<N: Copy> Losses<N> {
         Losses {
             refused: of(self.refused),
             possibly_lost: of(self.possibly_lost),
+            too_old: of(self.too_old),
             queue_full: of(self.queue_full),
             undelivered: of(self.undelivered),
             spool_full: of(self.spool_full),
@@ -120,6 +124,7 @@ impl<N: Copy + Add<Output = N> + Default> Losses<N> {
         Self {
             refused: self.refused + other.refused,
             possibly_lost: self.possibly_lost + other.possibly_lost,
+            too_old: self.too_old + other.too_old,
             queue_full: self.queue_full + other.queue_full,
             undelivered: self.undelivered + other.undelivered,
             spool_full: self.spool_full + other.spool_full,

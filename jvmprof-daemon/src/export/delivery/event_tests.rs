@@ -5,8 +5,8 @@ use tonic::Code;
 use super::tests::{batch_of, cpu, dead_address, end, noted, options, to, until};
 use super::*;
 use crate::event_type::EventType;
-use crate::export::parca::ParcaOptions;
 use crate::export::parca::scripted_server::{ScriptedAnswer, ScriptedServer, serve};
+use crate::export::parca::{ParcaClient, ParcaOptions};
 
 fn allocated(samples: u64) -> SamplesByEvent {
     SamplesByEvent::of(EventType::Allocation, samples)

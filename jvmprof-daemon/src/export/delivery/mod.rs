@@ -7,6 +7,7 @@
 //! `ledger` keeps on disk so that the sums hold beyond the end of a daemon that was killed. A
 //! `local_sink` writes to the store.
 
+mod backend;
 mod bisection;
 mod counts;
 #[cfg(test)]
@@ -14,6 +15,8 @@ mod event_tests;
 mod ledger;
 mod local_sink;
 mod options;
+#[cfg(test)]
+mod pyroscope_tests;
 mod remote_sink;
 mod sink_queue;
 #[cfg(test)]
@@ -26,12 +29,12 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::parca::ParcaClient;
 use super::spool::SpoolError;
 use super::store::Store;
 use crate::event_type::{AtomicSamplesByEvent, SamplesByEvent};
 use crate::profile::model::Batch;
 
+pub use backend::Backend;
 pub use counts::{DeliveryCounts, Losses};
 pub use ledger::{LedgerEntry, read as read_ledger};
 pub use options::{DeliveryOptions, SpoolPlan};
@@ -79,16 +82,21 @@ impl Delivery {
         Self { before, ..Self::default() }
     }
 
-    /// Adds Parca, or a backend that speaks as it does. What an earlier daemon left in its spool is
+    /// Adds a backend. What an earlier daemon left in its spool is
     /// on its way from now on.
     ///
     /// # Errors
     /// The spool can't be used.
-    pub fn add_remote(&mut self, client: ParcaClient, options: DeliveryOptions) -> Result<(), SpoolError> {
-        let sink_queue = Arc::new(SinkQueue::open(client.address().to_owned(), options, self.before)?);
+    pub fn add_remote(
+        &mut self,
+        backend: impl Into<Backend>,
+        options: DeliveryOptions,
+    ) -> Result<(), SpoolError> {
+        let backend = backend.into();
+        let sink_queue = Arc::new(SinkQueue::open(backend.address().to_owned(), options, self.before)?);
         let (queue, batches) = mpsc::channel(QUEUED_BATCHES);
-        let encode = remote_sink::encode(Arc::clone(&sink_queue), client.max_request_bytes(), batches);
-        let send = remote_sink::send(Arc::clone(&sink_queue), client);
+        let encode = remote_sink::encode(Arc::clone(&sink_queue), backend.clone(), batches);
+        let send = remote_sink::send(Arc::clone(&sink_queue), backend);
         let tasks = vec![tokio::spawn(encode), tokio::spawn(send)];
         self.sinks.push(Sink { sink_queue, queue, tasks, ledger_writes: Vec::new() });
         Ok(())

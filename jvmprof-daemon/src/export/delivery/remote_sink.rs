@@ -10,29 +10,31 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::backend::Backend;
 use super::bisection::{self, FailurePolicy, SendReport};
 use super::options::DeliveryOptions;
 use super::sink_queue::{QueueState, SinkQueue, pause_after};
 use crate::event_type::SamplesByEvent;
-use crate::export::parca::{ParcaClient, PushOutcome, PushRequest, requests};
+use crate::export::parca::{PushOutcome, PushRequest};
 use crate::export::spool::RecordInFlight;
 use crate::profile::model::Batch;
 
 /// Encodes batches, one after the other, until no more come.
 pub(super) async fn encode(
     sink_queue: Arc<SinkQueue>,
-    max_request_bytes: usize,
+    backend: Backend,
     mut batches: mpsc::Receiver<Arc<Batch>>,
 ) {
     while let Some(batch) = batches.recv().await {
         let (event, samples) = (batch.event, batch.samples_by_event());
-        let made = tokio::task::spawn_blocking(move || requests(&batch, max_request_bytes)).await;
+        let backend = backend.clone();
+        let made = tokio::task::spawn_blocking(move || backend.encode(&batch)).await;
         match made.map_err(std::io::Error::other).and_then(|made| made) {
             Ok(requests) => sink_queue.enqueue(requests).await,
             Err(error) => {
@@ -51,14 +53,14 @@ pub(super) async fn encode(
 }
 
 /// Sends until no more comes, and at the end puts the rest into the spool.
-pub(super) async fn send(sink_queue: Arc<SinkQueue>, client: ParcaClient) {
+pub(super) async fn send(sink_queue: Arc<SinkQueue>, backend: Backend) {
     let backoff = backoff(&sink_queue.options);
     let now = Instant::now();
     // What an earlier daemon left isn't put at stake for a server of which nothing is known yet.
     let retry_at = (!sink_queue.state().counts.spooled.is_none()).then_some(now);
     let mut sender = Sender {
         sink_queue,
-        client,
+        backend,
         backoff,
         next_spooled: now,
         next_retry: now,
@@ -72,7 +74,7 @@ pub(super) async fn send(sink_queue: Arc<SinkQueue>, client: ParcaClient) {
 #[derive(Debug)]
 struct Sender {
     sink_queue: Arc<SinkQueue>,
-    client: ParcaClient,
+    backend: Backend,
     backoff: ExponentialBackoff,
     /// The time from which the spool may be sent.
     next_spooled: Instant,
@@ -191,6 +193,7 @@ impl Sender {
             counts.waiting -= samples - report.retry_samples();
             counts.delivered += report.delivered;
             counts.losses.refused += report.refused;
+            counts.losses.too_old += report.too_old;
             counts.losses.possibly_lost += report.possibly_lost;
         }
         if !report.to_retry.is_empty() {
@@ -227,10 +230,11 @@ impl Sender {
                 .await;
         };
         request.tries = taken.tries;
-        if let Some(disk) = &self.sink_queue.disk {
-            self.next_spooled = Instant::now() + pause_after(request.bytes(), &disk.plan);
-        }
+        let (begun, bytes) = (Instant::now(), request.bytes());
         let report = self.attempt(request).await;
+        if let (Some(disk), true) = (&self.sink_queue.disk, report.requests > 0) {
+            self.next_spooled = begun + pause_after(bytes, &disk.plan);
+        }
         match &report.to_retry[..] {
             [whole] if whole.samples == taken.samples => {
                 taken.tries = whole.tries;
@@ -242,11 +246,12 @@ impl Sender {
 
     async fn record_result(&self, taken: RecordInFlight, report: SendReport) {
         let to_retry = report.retry_samples();
-        let SendReport { delivered, refused, possibly_lost, .. } = report;
+        let SendReport { delivered, refused, too_old, possibly_lost, .. } = report;
         let count = move |counts: &mut super::DeliveryCounts| {
             counts.delivered += delivered;
             counts.delivered_late += delivered;
             counts.losses.refused += refused;
+            counts.losses.too_old += too_old;
             counts.losses.possibly_lost += possibly_lost;
             counts.waiting += to_retry;
         };
@@ -257,6 +262,9 @@ impl Sender {
 
     /// Sends a request, and finds out whether it is the server's fault or its own if it fails.
     async fn attempt(&mut self, request: PushRequest) -> SendReport {
+        if self.is_too_old(&request) {
+            return SendReport { too_old: request.samples_by_event(), ..SendReport::default() };
+        }
         let tries = request.tries;
         let policy = FailurePolicy {
             send_again: self.sink_queue.options.send_again,
@@ -264,7 +272,7 @@ impl Sender {
         };
         let mut report = {
             let deadline = pin!(self.sink_queue.deadline());
-            bisection::deliver(&self.client, request, policy, deadline).await
+            bisection::deliver(&self.backend, request, policy, deadline).await
         };
         {
             let mut state = self.sink_queue.state();
@@ -287,6 +295,23 @@ impl Sender {
             problem => self.update_backoff(problem),
         }
         report
+    }
+
+    /// Returns true if the server wouldn't take a request any more; that is logged.
+    fn is_too_old(&self, request: &PushRequest) -> bool {
+        let Some(max_age) = self.backend.max_age() else { return false };
+        // The server compares with its own clock, and knows nothing of one that was set.
+        let is_too_old = SystemTime::now().duration_since(request.created).is_ok_and(|age| age > max_age);
+        if is_too_old {
+            tracing::error!(
+                sink = self.sink_queue.name,
+                event = request.event.as_str(),
+                samples = request.samples,
+                ?max_age,
+                "the server takes no profiles that are so old: they are lost"
+            );
+        }
+        is_too_old
     }
 
     /// The server answers, and doesn't take this: it is sent again after the others, which needn't
@@ -343,7 +368,7 @@ impl Sender {
     /// Returns true if the server is back, without a sample at stake.
     async fn probe(&mut self) {
         let outcome = tokio::select! {
-            outcome = self.client.probe() => outcome,
+            outcome = self.backend.probe() => outcome,
             () = self.sink_queue.deadline() => return,
         };
         match outcome {

@@ -7,7 +7,7 @@ use tonic::Code;
 use super::*;
 use crate::event_type::EventType;
 use crate::export::parca::scripted_server::{ScriptedAnswer, ScriptedServer, serve};
-use crate::export::parca::{ParcaOptions, PushOutcome};
+use crate::export::parca::{ParcaClient, ParcaOptions, PushOutcome};
 use crate::export::store::{StoreOptions, TimeRange};
 use crate::profile::model::FrameKind;
 use crate::profile::testing::{batch, frame, series};

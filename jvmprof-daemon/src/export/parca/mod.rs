@@ -7,8 +7,8 @@
 mod config_error;
 pub mod debuginfo_upload;
 mod endpoint;
-mod proxy;
-mod push_outcome;
+pub(in crate::export) mod proxy;
+pub(in crate::export) mod push_outcome;
 mod push_request;
 #[cfg(test)]
 pub(in crate::export) mod scripted_server;

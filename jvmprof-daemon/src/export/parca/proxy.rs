@@ -16,13 +16,13 @@ use super::config_error::ParcaConfigError;
 
 /// A proxy to tunnel through.
 #[derive(Clone, Debug)]
-pub(super) struct Proxy {
+pub(in crate::export) struct Proxy {
     uri: Uri,
     auth: Option<HeaderValue>,
 }
 
 /// The proxy for this address, if it needs one.
-pub(super) fn for_url(url: &Url) -> Result<Option<Proxy>, ParcaConfigError> {
+pub(in crate::export) fn for_url(url: &Url) -> Result<Option<Proxy>, ParcaConfigError> {
     select_proxy(&Matcher::from_env(), url)
 }
 
@@ -37,7 +37,7 @@ fn select_proxy(matcher: &Matcher, url: &Url) -> Result<Option<Proxy>, ParcaConf
 }
 
 impl Proxy {
-    pub(super) fn tunnel<C>(self, connector: C) -> Tunnel<C> {
+    pub(in crate::export) fn tunnel<C>(self, connector: C) -> Tunnel<C> {
         let tunnel = Tunnel::new(self.uri, connector);
         match self.auth {
             Some(auth) => tunnel.with_auth(auth),

@@ -49,7 +49,7 @@ impl PushOutcome {
 
     /// Returns the outcome that a server's answer, or a proxy's, means. `docs/delivery.md` has it
     /// as a table.
-    fn of_answer(status: &Status) -> Self {
+    pub(in crate::export) fn of_answer(status: &Status) -> Self {
         let refused = |divisible| Self::Refused { code: status.code(), message: describe(status), divisible };
         match status.code() {
             // Before anything is stored, Parca looks at all series.
@@ -105,7 +105,8 @@ pub(super) fn describe(status: &Status) -> String {
     text
 }
 
-fn was_never_processed(cause: &(dyn Error + 'static)) -> bool {
+/// Returns true if an error or one of its causes says that the request was never on the wire.
+pub(in crate::export) fn was_never_processed(cause: &(dyn Error + 'static)) -> bool {
     let mut next = Some(cause);
     while let Some(error) = next {
         // The connection was gone before the request was on it.

@@ -31,6 +31,17 @@ pub struct PushRequest {
 }
 
 impl PushRequest {
+    /// A request of a single series.
+    pub fn of_one(created: SystemTime, event: EventType, samples: u64, series: RawProfileSeries) -> Self {
+        let message = WriteRawRequest { series: vec![series], ..WriteRawRequest::default() };
+        Self { created, event, samples, tries: 0, counts: vec![samples], message }
+    }
+
+    /// The series in it.
+    pub fn all_series(&self) -> &[RawProfileSeries] {
+        &self.message.series
+    }
+
     /// Its samples, as those of its event.
     pub fn samples_by_event(&self) -> SamplesByEvent {
         SamplesByEvent::of(self.event, self.samples)
@@ -113,15 +124,7 @@ pub fn requests(batch: &Batch, max_bytes: usize) -> io::Result<Vec<PushRequest>>
                 room -= bytes;
             }
             _ => {
-                let message = WriteRawRequest { series: vec![encoded], ..WriteRawRequest::default() };
-                requests.push(PushRequest {
-                    created,
-                    event: batch.event,
-                    samples,
-                    tries: 0,
-                    counts: vec![samples],
-                    message,
-                });
+                requests.push(PushRequest::of_one(created, batch.event, samples, encoded));
                 room = max_bytes.saturating_sub(bytes);
             }
         }

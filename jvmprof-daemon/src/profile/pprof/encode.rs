@@ -42,6 +42,12 @@ impl<'a> Pushed<'a> {
         Self { batch, builder: Builder::new(batch.event.descriptor().pushed_types) }
     }
 
+    /// The same with the types that are written to files, of CPU time `cpu/nanoseconds` too: for a
+    /// backend that shows what it was sent and computes nothing.
+    pub fn with_all_types(batch: &'a Batch) -> Self {
+        Self { batch, builder: Builder::new(batch.event.descriptor().sample_types) }
+    }
+
     /// The profile of a series of the batch.
     pub fn of(&mut self, series: &'a Series) -> Profile {
         self.builder.begin(self.batch);

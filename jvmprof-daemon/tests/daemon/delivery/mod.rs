@@ -3,6 +3,7 @@
 
 mod disks;
 mod proxy;
+mod pyroscope;
 mod shared_folder;
 
 use std::fs;

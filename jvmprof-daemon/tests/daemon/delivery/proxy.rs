@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use super::{BUSY, collector, field, free_address, stored};
 use crate::support::{Workload, compile, jvmprof, scratch, signal};
 
-const TOKEN: &str = "s3cret";
+pub(super) const TOKEN: &str = "s3cret";
 
 /// Is killed when it is dropped.
 struct Killed(Child);
@@ -32,10 +32,10 @@ impl Drop for Killed {
 }
 
 /// PEM files of a certificate authority, a server and a client.
-struct Keys(TempDir);
+pub(super) struct Keys(TempDir);
 
 impl Keys {
-    fn make() -> Self {
+    pub(super) fn make() -> Self {
         let dir = scratch();
         let mut ca = rcgen::CertificateParams::new(vec![]).unwrap();
         // A name of its own: whose issuer has the same name is taken for self-signed.
@@ -54,20 +54,26 @@ impl Keys {
         Self(dir)
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(super) fn path(&self, name: &str) -> String {
         self.0.path().join(name).display().to_string()
     }
 }
 
 /// nginx in front of a backend: takes who has the client's certificate and the token.
-struct Nginx {
+pub(super) struct Nginx {
     _process: Killed,
-    port: u16,
+    pub(super) port: u16,
     _dir: TempDir,
 }
 
 impl Nginx {
     fn start(keys: &Keys, backend: &str) -> Self {
+        let project = r#"if ($http_projectid != "42") { return 403; }"#;
+        Self::start_with(keys, &format!("{project} grpc_pass grpc://{backend};"))
+    }
+
+    /// `pass`: what happens to those with the token.
+    pub(super) fn start_with(keys: &Keys, pass: &str) -> Self {
         let dir = scratch();
         let port = free_address().rsplit_once(':').unwrap().1.parse().unwrap();
         let at = dir.path().display();
@@ -84,8 +90,7 @@ impl Nginx {
                     ssl_client_certificate {ca}; ssl_verify_client on;
                     location / {{
                         if ($http_authorization != "Bearer {TOKEN}") {{ return 401; }}
-                        if ($http_projectid != "42") {{ return 403; }}
-                        grpc_pass grpc://{backend};
+                        {pass}
                     }}
                 }}
             }}"#,

@@ -5,6 +5,7 @@ mod budget;
 mod containers;
 mod delivery;
 mod labels;
+mod pyroscope;
 mod remote_store;
 mod telemetry;
 mod uploads;
@@ -21,6 +22,7 @@ pub use budget::BudgetArgs;
 pub use containers::ContainerArgs;
 pub use delivery::{CompressionArg, DeliveryArg, DeliveryArgs};
 pub use labels::LabelArgs;
+pub use pyroscope::PyroscopeArgs;
 pub use remote_store::RemoteStoreArgs;
 pub use telemetry::TelemetryArgs;
 pub use uploads::{SymbolizeArg, UploadArgs};
@@ -33,6 +35,7 @@ Examples:
   jvmprof daemon                                              keep profiles in /var/lib/jvmprof
   jvmprof daemon --remote-store-address http://parca:7070     push to a Parca without TLS
   jvmprof daemon --remote-store-address parca.example:443     push over TLS
+  jvmprof daemon --pyroscope-address http://pyroscope:4040    push to a Pyroscope without TLS
   jvmprof daemon --config /etc/jvmprof/jvmprof.toml           the same flags as keys of a file
   jvmprof daemon --example-config                             that file, with all keys and defaults
 
@@ -87,6 +90,9 @@ pub struct DaemonArgs {
 
     #[command(flatten)]
     pub remote: RemoteStoreArgs,
+
+    #[command(flatten)]
+    pub pyroscope: PyroscopeArgs,
 
     #[command(flatten)]
     pub local_store: LocalStoreArgs,

@@ -1,0 +1,72 @@
+//! The backends that profiles are pushed to, each by its own protocol.
+//!
+//! All take [`PushRequest`]s, one form for memory and spool, and answer with a [`PushOutcome`].
+
+use std::io;
+use std::time::Duration;
+
+use crate::export::parca::{self, ParcaClient, PushOutcome, PushRequest};
+use crate::export::pyroscope::{self, PyroscopeClient};
+use crate::profile::model::Batch;
+
+/// A client of a backend. Cheap to clone.
+#[derive(Clone, Debug)]
+pub enum Backend {
+    /// Parca, or one that speaks as it does.
+    Parca(ParcaClient),
+    Pyroscope(PyroscopeClient),
+}
+
+impl From<ParcaClient> for Backend {
+    fn from(client: ParcaClient) -> Self {
+        Self::Parca(client)
+    }
+}
+
+impl From<PyroscopeClient> for Backend {
+    fn from(client: PyroscopeClient) -> Self {
+        Self::Pyroscope(client)
+    }
+}
+
+impl Backend {
+    /// Returns the address as the settings have it.
+    pub fn address(&self) -> &str {
+        match self {
+            Self::Parca(client) => client.address(),
+            Self::Pyroscope(client) => client.address(),
+        }
+    }
+
+    /// Returns the age from which on the backend takes no profile; `None` if it takes any.
+    pub(super) fn max_age(&self) -> Option<Duration> {
+        match self {
+            Self::Parca(_) => None,
+            Self::Pyroscope(client) => Some(client.max_age()),
+        }
+    }
+
+    /// Encodes a batch as requests within the backend's limits.
+    pub(super) fn encode(&self, batch: &Batch) -> io::Result<Vec<PushRequest>> {
+        match self {
+            Self::Parca(client) => parca::requests(batch, client.max_request_bytes()),
+            Self::Pyroscope(_) => pyroscope::requests(batch),
+        }
+    }
+
+    /// Sends one request, once.
+    pub(super) async fn send(&self, request: &PushRequest) -> PushOutcome {
+        match self {
+            Self::Parca(client) => client.send(request).await,
+            Self::Pyroscope(client) => client.send(request).await,
+        }
+    }
+
+    /// Sends a request with nothing in it.
+    pub(super) async fn probe(&self) -> PushOutcome {
+        match self {
+            Self::Parca(client) => client.probe().await,
+            Self::Pyroscope(client) => client.probe().await,
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The outcome of a request as an answer of HTTP tells it: Pyroscope's own (Connect's errors, JSON)
+//! or a proxy's. `docs/delivery.md` has it as a table.
+
+use hyper::StatusCode;
+use serde::Deserialize;
+use tonic::{Code, Status};
+
+use crate::export::parca::PushOutcome;
+
+/// Longest part of a body that a message shows.
+const SHOWN_CHARACTERS: usize = 300;
+
+/// An error of the Connect protocol.
+#[derive(Debug, Deserialize)]
+struct ConnectFailure {
+    code: String,
+    #[serde(default)]
+    message: String,
+}
+
+/// Returns the outcome that an answer means.
+pub(super) fn outcome(status: StatusCode, body: &[u8]) -> PushOutcome {
+    if status.is_success() {
+        return PushOutcome::Stored;
+    }
+    let failure = serde_json::from_slice::<ConnectFailure>(body).ok();
+    let own = failure.and_then(|failure| Some((code_of(&failure.code)?, failure.message)));
+    match own {
+        // The codes are those of gRPC, and mean the same.
+        Some((code, message)) => PushOutcome::of_answer(&Status::new(code, message)),
+        None => of_proxy(status, body),
+    }
+}
+
+/// Somebody who isn't Pyroscope, or a part of it that comes before the service.
+fn of_proxy(status: StatusCode, body: &[u8]) -> PushOutcome {
+    let text: String = String::from_utf8_lossy(body).trim().chars().take(SHOWN_CHARACTERS).collect();
+    let message = format!("HTTP {status}: {text}");
+    let possibly_lost = |code| PushOutcome::PossiblyLost { code, message: message.clone() };
+    let refused = |code| PushOutcome::Refused { code, message: message.clone(), divisible: true };
+    match status.as_u16() {
+        400 | 422 => refused(Code::InvalidArgument),
+        413 => refused(Code::ResourceExhausted),
+        408 | 504 => possibly_lost(Code::DeadlineExceeded),
+        499 => possibly_lost(Code::Cancelled),
+        // It was sent elsewhere, isn't let in, has to wait, or met nobody: somebody will put it right.
+        300..=498 | 501 | 503 => PushOutcome::NotStored { message },
+        _ => possibly_lost(Code::Unknown),
+    }
+}
+
+/// The code of an error's name, which is gRPC's in small letters.
+fn code_of(name: &str) -> Option<Code> {
+    Some(match name {
+        "canceled" => Code::Cancelled,
+        "unknown" => Code::Unknown,
+        "invalid_argument" => Code::InvalidArgument,
+        "deadline_exceeded" => Code::DeadlineExceeded,
+        "not_found" => Code::NotFound,
+        "already_exists" => Code::AlreadyExists,
+        "permission_denied" => Code::PermissionDenied,
+        "resource_exhausted" => Code::ResourceExhausted,
+        "failed_precondition" => Code::FailedPrecondition,
+        "aborted" => Code::Aborted,
+        "out_of_range" => Code::OutOfRange,
+        "unimplemented" => Code::Unimplemented,
+        "internal" => Code::Internal,
+        "unavailable" => Code::Unavailable,
+        "data_loss" => Code::DataLoss,
+        "unauthenticated" => Code::Unauthenticated,
+        _ => return None,
+    })
+}

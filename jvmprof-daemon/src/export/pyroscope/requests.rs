@@ -1,0 +1,187 @@
+//! A batch as requests that Pyroscope takes: within its limits, with the labels that it lives by.
+//!
+//! A request has one series and one profile. Some of its versions store the series of a request one
+//! by one and answer with an error if one of them was refused: of a single one that is no question.
+
+use std::collections::HashMap;
+use std::io;
+use std::time::Duration;
+
+use prost::Message as _;
+
+use crate::event_type::EventType;
+use crate::export::parca::PushRequest;
+use crate::export::store::NAME_LABEL;
+use crate::profile::gzip::Compressor;
+use crate::profile::model::{Batch, LabelSet as ModelLabels, Sample, Series};
+use crate::profile::pprof::Pushed;
+use crate::proto::pprof::Profile;
+use crate::proto::profilestore::{Label, LabelSet, RawProfileSeries, RawSample};
+
+/// The label by which Pyroscope's page finds a series.
+const SERVICE_LABEL: &str = "service_name";
+/// Labels that name a service if no rule does, the best first.
+const SERVICE_SOURCES: &[&str] = &["jvm_main_class", "systemd_unit", "comm"];
+/// What Pyroscope itself calls a series without one.
+const UNKNOWN_SERVICE: &str = "unknown_service";
+
+/// Limits of Pyroscope, by default (`max_label_names_per_series`, `max_profile_size_bytes`,
+/// `max_profile_stacktrace_samples`).
+const MAX_LABELS: usize = 30;
+const MAX_PROFILE_BYTES: usize = 4 << 20;
+const MAX_PROFILE_SAMPLES: usize = 16_000;
+
+/// Profiles of one series with the same time may count once: the second is moved by as much.
+const TIME_STEP: Duration = Duration::from_millis(1);
+
+/// Encodes a batch, each series in a request of its own; in several if Pyroscope would refuse it.
+/// Series without samples are left out.
+///
+/// # Errors
+/// None that writing to memory could have.
+pub fn requests(batch: &Batch) -> io::Result<Vec<PushRequest>> {
+    let created = batch.start + batch.duration;
+    let (mut profiles, mut compressor) = (Pushed::with_all_types(batch), Compressor::default());
+    // Series may have become the same one, where labels were left out.
+    let mut profiles_of: HashMap<Vec<(String, String)>, i64> = HashMap::new();
+    let mut requests = Vec::new();
+    for series in batch.series.iter().filter(|series| !series.samples.is_empty()) {
+        let labels = labels(batch.event, &series.labels);
+        let mut parts = Vec::new();
+        let whole = profiles.of(series);
+        if is_within_limits(&whole) {
+            parts.push((whole, series.events()));
+        } else {
+            divide(batch, &series.samples, &mut parts);
+        }
+        for (mut profile, samples) in parts {
+            let steps = profiles_of.entry(labels.clone()).or_default();
+            profile.time_nanos += *steps * i64::try_from(TIME_STEP.as_nanos()).unwrap_or_default();
+            *steps += 1;
+            let raw_profile = compressor.compress(&profile.encode_to_vec())?.into();
+            let label = |(name, value): &(String, String)| Label { name: name.clone(), value: value.clone() };
+            let encoded = RawProfileSeries {
+                labels: Some(LabelSet { labels: labels.iter().map(label).collect() }),
+                samples: vec![RawSample { raw_profile, executable_info: Vec::new() }],
+            };
+            requests.push(PushRequest::of_one(created, batch.event, samples, encoded));
+        }
+    }
+    Ok(requests)
+}
+
+fn is_within_limits(profile: &Profile) -> bool {
+    profile.sample.len() <= MAX_PROFILE_SAMPLES && profile.encoded_len() <= MAX_PROFILE_BYTES
+}
+
+/// Halves samples until each part is a profile within the limits.
+fn divide(batch: &Batch, samples: &[Sample], parts: &mut Vec<(Profile, u64)>) {
+    let (first, second) = samples.split_at(samples.len() / 2);
+    for half in [first, second].into_iter().filter(|half| !half.is_empty()) {
+        let series = Series { labels: ModelLabels::new(), samples: half.to_vec() };
+        let profile = Pushed::with_all_types(batch).of(&series);
+        if half.len() == 1 || is_within_limits(&profile) {
+            parts.push((profile, series.events()));
+        } else {
+            divide(batch, half, parts);
+        }
+    }
+}
+
+/// The labels of a series: its event, its service, and as many others as Pyroscope takes, by name.
+fn labels(event: EventType, of: &ModelLabels) -> Vec<(String, String)> {
+    let value = |name: &str| of.get(name).filter(|value| !value.is_empty()).cloned();
+    let service = std::iter::once(&SERVICE_LABEL).chain(SERVICE_SOURCES).find_map(|name| value(name));
+    let own = [
+        (NAME_LABEL.to_owned(), event.descriptor().series.to_owned()),
+        (SERVICE_LABEL.to_owned(), service.unwrap_or_else(|| UNKNOWN_SERVICE.to_owned())),
+    ];
+    let others = of
+        .iter()
+        .filter(|(name, value)| !value.is_empty() && ![NAME_LABEL, SERVICE_LABEL].contains(&name.as_str()));
+    let others = others.map(|(name, value)| (name.clone(), value.clone()));
+    own.into_iter().chain(others).take(MAX_LABELS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::model::FrameKind;
+    use crate::profile::pprof::decode::{DecodeLimits, decode};
+    use crate::profile::testing::{batch, frame, series};
+
+    fn label_of(event: EventType, of: &[(&str, &str)], name: &str) -> Option<String> {
+        let labels = labels(event, &crate::profile::testing::labels(of));
+        labels.into_iter().find(|(it, _)| it == name).map(|(_, value)| value)
+    }
+
+    fn profile_of(request: &PushRequest) -> Profile {
+        let raw = &request.all_series()[0].samples[0].raw_profile;
+        decode(raw, DecodeLimits::default()).expect("pprof")
+    }
+
+    #[test]
+    fn a_service_is_what_the_rules_say_else_the_best_name_that_is_known() {
+        let all =
+            [("service_name", "shop"), ("jvm_main_class", "a.Main"), ("systemd_unit", "u"), ("comm", "c")];
+        for (first, expected) in [(0, "shop"), (1, "a.Main"), (2, "u"), (3, "c"), (4, "unknown_service")] {
+            let name = label_of(EventType::Cpu, &all[first..], "service_name");
+            assert_eq!(name.as_deref(), Some(expected));
+        }
+        assert_eq!(label_of(EventType::Cpu, &all, "__name__").as_deref(), Some("process_cpu"));
+        assert_eq!(label_of(EventType::Allocation, &all, "__name__").as_deref(), Some("memory"));
+        assert_eq!(label_of(EventType::Cpu, &all, "comm").as_deref(), Some("c"));
+    }
+
+    #[test]
+    fn series_that_too_many_labels_told_apart_stay_two_profiles() {
+        let names: Vec<_> = (0..40).map(|number| format!("label_{number:02}")).collect();
+        let with = |last: &str| {
+            let mut labels: Vec<_> = names.iter().map(|name| (name.as_str(), "x")).collect();
+            labels.push(("z", last));
+            series(&labels, vec![(vec![frame(FrameKind::Native, "main")], 2)])
+        };
+        let requests = requests(&batch(vec![with("1"), with("2")])).expect("encodable");
+        let [first, second] = &requests[..] else { panic!("{} requests", requests.len()) };
+        let labels = first.all_series()[0].labels.as_ref().expect("labels");
+        assert_eq!(labels.labels.len(), MAX_LABELS);
+        assert_eq!(first.all_series()[0].labels, second.all_series()[0].labels);
+        assert_eq!(profile_of(second).time_nanos - profile_of(first).time_nanos, 1_000_000);
+    }
+
+    #[test]
+    fn profiles_beyond_a_limit_are_divided_and_nothing_is_missing() {
+        let named = |name: String, count| (vec![frame(FrameKind::Native, &name)], count);
+        let many = (0..40_000).map(|number| named(format!("f{number}"), 2)).collect();
+        let long = (0..9).map(|number| named(format!("{number}").repeat(1 << 20), 3)).collect();
+        for (samples, expected) in [(many, 80_000), (long, 27)] {
+            let requests = requests(&batch(vec![series(&[("comm", "x")], samples)])).expect("encodable");
+            assert!(requests.len() > 2);
+            assert_eq!(requests.iter().map(|request| request.samples).sum::<u64>(), expected);
+            let profiles: Vec<_> = requests.iter().map(profile_of).collect();
+            assert!(profiles.iter().all(is_within_limits));
+            let first_value = |profile: &Profile| profile.sample.iter().map(|it| it.value[0]).sum::<i64>();
+            assert_eq!(profiles.iter().map(first_value).sum::<i64>(), expected as i64);
+            let mut times: Vec<_> = profiles.iter().map(|profile| profile.time_nanos).collect();
+            times.dedup();
+            assert_eq!(times.len(), profiles.len(), "each has a time of its own");
+        }
+    }
+
+    #[test]
+    fn profiles_have_the_types_that_the_page_knows() {
+        let samples = vec![(vec![frame(FrameKind::Native, "main")], 3)];
+        let mut batch = batch(vec![series(&[("comm", "x")], samples)]);
+        for (event, expected) in [
+            (EventType::Cpu, ["samples", "count", "cpu", "nanoseconds"]),
+            (EventType::Allocation, ["alloc_objects", "count", "alloc_space", "bytes"]),
+        ] {
+            batch.event = event;
+            let profile = profile_of(&requests(&batch).expect("encodable")[0]);
+            let text = |index: i64| profile.string_table[index as usize].as_str();
+            let types: Vec<_> =
+                profile.sample_type.iter().flat_map(|it| [text(it.r#type), text(it.unit)]).collect();
+            assert_eq!(types, expected);
+        }
+    }
+}

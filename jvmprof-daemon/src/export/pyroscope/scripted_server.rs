@@ -1,0 +1,76 @@
+//! A Pyroscope that follows a script, for the tests of its clients.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::IntoResponse as _;
+use axum::routing::post;
+use prost::Message as _;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use crate::profile::pprof::decode::{DecodeLimits, decode};
+use crate::profile::pprof::total;
+use crate::proto::pyroscope::PushRequest as PushMessage;
+
+/// A server that gives these answers, one after the other, and then takes everything.
+#[derive(Clone, Default)]
+pub(in crate::export) struct ScriptedPyroscope {
+    /// Status and body.
+    steps: Arc<Mutex<VecDeque<(u16, String)>>>,
+    /// What was taken.
+    pub(in crate::export) taken: Arc<Mutex<Vec<(HeaderMap, PushMessage)>>>,
+}
+
+impl ScriptedPyroscope {
+    pub(in crate::export) fn new(steps: &[(u16, &str)]) -> Self {
+        let steps = steps.iter().map(|(status, body)| (*status, (*body).to_owned())).collect();
+        Self { steps: Arc::new(Mutex::new(steps)), ..Self::default() }
+    }
+
+    /// The samples of all profiles that were taken.
+    pub(in crate::export) fn samples(&self) -> u64 {
+        let taken = self.taken.lock().expect("no test panicked");
+        let raw = taken.iter().flat_map(|(_, message)| &message.series).flat_map(|series| &series.samples);
+        raw.map(|raw| total(&decode(&raw.raw_profile, DecodeLimits::default()).expect("pprof"))).sum()
+    }
+
+    pub(in crate::export) async fn serve(&self) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        drop(self.serve_on(listener));
+        address
+    }
+
+    /// Serves until the task is aborted.
+    pub(in crate::export) fn serve_on(&self, listener: TcpListener) -> JoinHandle<()> {
+        let router = Router::new().route("/push.v1.PusherService/Push", post(push)).with_state(self.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await.expect("it serves") })
+    }
+}
+
+async fn push(
+    State(server): State<ScriptedPyroscope>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> axum::response::Response {
+    assert_eq!(headers["content-type"], "application/proto");
+    let message = PushMessage::decode(body).expect("protobuf");
+    if message.series.is_empty() {
+        let body = r#"{"code":"invalid_argument","message":"no profiles received"}"#;
+        return (StatusCode::BAD_REQUEST, body).into_response();
+    }
+    let step = server.steps.lock().expect("no test panicked").pop_front();
+    match step {
+        Some((status, body)) => (StatusCode::from_u16(status).expect("a status"), body).into_response(),
+        None => {
+            server.taken.lock().expect("no test panicked").push((headers, message));
+            ([("content-type", "application/proto")], Bytes::new()).into_response()
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! A Pyroscope in this process, beside a collector: killed, back again, and of another mind.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::post;
+use jvmprof_daemon::export::delivery::read_ledger;
+use jvmprof_daemon::profile::pprof;
+use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
+use jvmprof_daemon::proto::pyroscope::PushRequest;
+use prost::Message as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
+
+use super::proxy::{Keys, Nginx, TOKEN};
+use super::{BUSY, collector, daemon_with, field, free_address, stored};
+use crate::support::{Workload, compile, scratch, signal};
+
+/// What the server got and took.
+#[derive(Clone, Default)]
+struct Received(Arc<Mutex<Vec<PushRequest>>>);
+
+impl Received {
+    fn samples(&self) -> u64 {
+        let taken = self.0.lock().unwrap();
+        let raw = taken.iter().flat_map(|request| &request.series).flat_map(|series| &series.samples);
+        raw.map(|raw| pprof::total(&decode(&raw.raw_profile, DecodeLimits::default()).unwrap())).sum()
+    }
+
+    /// The values of a label of all series.
+    fn values(&self, name: &str) -> Vec<String> {
+        let taken = self.0.lock().unwrap();
+        let labels = taken.iter().flat_map(|request| &request.series).flat_map(|series| &series.labels);
+        labels.filter(|label| label.name == name).map(|label| label.value.clone()).collect()
+    }
+}
+
+async fn push(State(received): State<Received>, headers: HeaderMap, body: Bytes) -> (StatusCode, String) {
+    let message = PushRequest::decode(body).unwrap();
+    if headers.get("x-scope-orgid").is_none_or(|tenant| tenant != "shop") {
+        return (StatusCode::UNAUTHORIZED, r#"{"code":"unauthenticated","message":"no org id"}"#.into());
+    }
+    if message.series.is_empty() {
+        let text = r#"{"code":"invalid_argument","message":"no profiles received"}"#;
+        return (StatusCode::BAD_REQUEST, text.into());
+    }
+    received.0.lock().unwrap().push(message);
+    (StatusCode::OK, String::new())
+}
+
+/// Serves until the runtime is shut down, which closes all connections.
+fn serve(received: &Received, address: &str) -> Runtime {
+    let address: SocketAddr = address.parse().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let router = Router::new().route("/push.v1.PusherService/Push", post(push)).with_state(received.clone());
+    runtime.spawn(async move {
+        axum::serve(TcpListener::bind(address).await.unwrap(), router).await.unwrap();
+    });
+    let started = Instant::now();
+    while runtime.block_on(TcpStream::connect(address)).is_err() {
+        assert!(started.elapsed() < Duration::from_secs(30), "nobody listens at {address}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    runtime
+}
+
+#[test]
+fn pyroscope_and_a_collector_both_get_every_sample() {
+    let dir = scratch();
+    let _load = Workload::start(&compile(dir.path(), "busy", BUSY, &["-O1", "-fno-omit-frame-pointer"]), &[]);
+    let (mut collector, collector_address) = collector(&dir.path().join("store"));
+    let (received, address) = (Received::default(), free_address());
+    let server = serve(&received, &address);
+    let url = format!("http://{address}");
+    let args = [
+        "--pyroscope-address",
+        &url,
+        "--pyroscope-tenant",
+        "shop",
+        "--remote-store-address",
+        &collector_address,
+    ];
+    let (log, success) = daemon_with(&dir.path().join("spool"), &args, Duration::from_secs(5));
+    assert!(success, "{log}");
+    signal(collector.id(), "TERM");
+    assert!(collector.wait().unwrap().success());
+    server.shutdown_background();
+    let samples = field(&log, "samples");
+    assert!(samples > 100, "{log}");
+    assert_eq!((received.samples(), stored(&dir.path().join("store"))), (samples, samples), "{log}");
+    assert_eq!((field(&log, "delivered"), field(&log, "lost")), (2 * samples, 0), "{log}");
+    assert!(received.values("service_name").iter().any(|service| service == "busy"));
+    assert!(received.values("__name__").iter().all(|name| name == "process_cpu"));
+}
+
+#[test]
+fn a_pyroscope_that_is_killed_and_comes_back_has_what_the_ledger_says() {
+    let dir = scratch();
+    let _load = Workload::start(&compile(dir.path(), "busy", BUSY, &["-O1", "-fno-omit-frame-pointer"]), &[]);
+    let (received, address) = (Received::default(), free_address());
+    let first = serve(&received, &address);
+    let killer = std::thread::spawn({
+        let (received, address) = (received.clone(), address.clone());
+        move || {
+            let started = Instant::now();
+            while received.samples() == 0 {
+                assert!(started.elapsed() < Duration::from_secs(120), "nothing arrives");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            first.shutdown_background();
+            std::thread::sleep(Duration::from_secs(4));
+            serve(&received, &address)
+        }
+    });
+    let spool = dir.path().join("spool");
+    let url = format!("http://{address}");
+    let args = ["--pyroscope-address", &url, "--pyroscope-tenant", "shop", "--push-interval", "500ms"];
+    let (log, success) = daemon_with(&spool, &args, Duration::from_secs(12));
+    assert!(success, "{log}");
+    let server = killer.join().unwrap();
+    // What still waits is sent by the next daemon.
+    let (log, success) = daemon_with(&spool, &args, Duration::from_secs(8));
+    assert!(success, "{log}");
+    server.shutdown_background();
+    let total = read_ledger(&super::only_folder(&spool)).unwrap().unwrap().total().of_all_events();
+    assert_eq!((total.unaccounted(), total.spooled, total.waiting), (0, 0, 0), "{total:?}");
+    assert!(total.delivered > 100 && total.delivered_late > 0, "{total:?}");
+    // A request that was under way at the kill may have been taken.
+    let possible = total.delivered..=total.delivered + total.losses.possibly_lost;
+    assert!(possible.contains(&received.samples()), "{} of {total:?}", received.samples());
+    assert_eq!(total.losses.total(), total.losses.possibly_lost, "{total:?}");
+}
+
+#[test]
+fn a_tenant_that_is_not_let_in_costs_no_sample() {
+    let dir = scratch();
+    let _load = Workload::start(&compile(dir.path(), "busy", BUSY, &["-O1", "-fno-omit-frame-pointer"]), &[]);
+    let (received, address) = (Received::default(), free_address());
+    let server = serve(&received, &address);
+    let url = format!("http://{address}");
+    let spool = dir.path().join("spool");
+    let (log, success) = daemon_with(&spool, &["--pyroscope-address", &url], Duration::from_secs(4));
+    assert!(success, "{log}");
+    let missed = field(&log, "samples");
+    assert!(missed > 50, "{log}");
+    assert_eq!((field(&log, "spooled"), field(&log, "lost"), received.samples()), (missed, 0, 0), "{log}");
+    assert!(log.contains("no org id"), "{log}");
+    // Somebody puts it right.
+    let args = ["--pyroscope-address", &url, "--pyroscope-tenant", "shop"];
+    let (log, success) = daemon_with(&spool, &args, Duration::from_secs(5));
+    assert!(success, "{log}");
+    server.shutdown_background();
+    assert_eq!(received.samples(), missed + field(&log, "samples"), "{log}");
+    assert_eq!(received.samples(), field(&log, "delivered"), "{log}");
+}
+
+#[test]
+fn nginx_with_tls_a_clients_certificate_and_a_token_lets_profiles_through() {
+    let dir = scratch();
+    let _load = Workload::start(&compile(dir.path(), "busy", BUSY, &["-O1", "-fno-omit-frame-pointer"]), &[]);
+    let (received, address, keys) = (Received::default(), free_address(), Keys::make());
+    let server = serve(&received, &address);
+    let nginx = Nginx::start_with(&keys, &format!("proxy_pass http://{address};"));
+    let token = dir.path().join("token").display().to_string();
+    std::fs::write(&token, TOKEN).unwrap();
+    let url = format!("https://localhost:{}", nginx.port);
+    let files = [keys.path("ca.pem"), keys.path("client.pem"), keys.path("client.key")];
+    let mut args = vec!["--pyroscope-address", &url, "--pyroscope-tenant", "shop"];
+    args.extend(["--pyroscope-ca-file", &files[0], "--pyroscope-client-cert", &files[1]]);
+    args.extend(["--pyroscope-client-key", &files[2]]);
+    let spool = dir.path().join("spool");
+    // nginx answers 401 by itself, and nothing is lost.
+    let (log, success) = daemon_with(&spool, &args, Duration::from_secs(3));
+    assert!(success, "{log}");
+    let missed = field(&log, "samples");
+    assert_eq!((field(&log, "spooled"), field(&log, "lost")), (missed, 0), "{log}");
+    args.extend(["--pyroscope-bearer-token-file", &token]);
+    let (log, success) = daemon_with(&spool, &args, Duration::from_secs(5));
+    assert!(success, "{log}");
+    server.shutdown_background();
+    let samples = missed + field(&log, "samples");
+    assert!(missed > 0 && samples > 100, "{log}");
+    assert_eq!((received.samples(), field(&log, "delivered")), (samples, samples), "{log}");
+}
