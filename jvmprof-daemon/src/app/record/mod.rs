@@ -19,9 +19,9 @@ use serde::Serialize;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::args::{EventArg, RecordArgs};
-use super::debuginfod_client;
 use super::errors::{CommandError, check_capabilities};
 use super::jvms::named::pids_of;
+use super::native_options;
 use super::pipeline_options::options;
 use super::shutdown_signals::ShutdownSignals;
 use super::stdout::print_report;
@@ -79,7 +79,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
         pids.push(started.child.id());
         paused = Some(started);
     }
-    let native = debuginfod_client::options(&args.sampling.native)?;
+    let native = native_options::options(&args.sampling.native)?;
     let filter = (!pids.is_empty()).then(|| pids.clone());
     let is_recorded = |event| args.events.contains(&event);
     let mut pipeline_options = options(&args.sampling, filter, native.clone(), is_recorded(EventArg::Alloc));
@@ -144,7 +144,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
         EndReason::Target if !targets.is_empty() => eprintln!("jvmprof: the recorded processes have ended"),
         EndReason::Target | EndReason::Time => {}
     }
-    debuginfod_client::wait_for_debug_files(&native, &mut pipeline).await;
+    native_options::wait_for_debug_files(&native, &mut pipeline).await;
     let flushed = pipeline.flush();
     let counts = pipeline.counts();
     let batches = recorded_batches(&args.events, flushed);
