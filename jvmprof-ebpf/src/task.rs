@@ -24,6 +24,21 @@ impl Task {
         self.read::<u64>(globals::task_mm()).unwrap_or(0) != 0
     }
 
+    /// Returns the thread's id.
+    #[inline(always)]
+    pub fn tid(self) -> Option<u32> {
+        self.read(globals::task_pid())
+    }
+
+    /// Returns what the thread has waited on run queues, ns; 0 where the kernel doesn't say.
+    #[inline(always)]
+    pub fn run_delay(self) -> u64 {
+        match globals::task_run_delay() {
+            0 => 0,
+            offset => self.read(offset).unwrap_or(0),
+        }
+    }
+
     #[inline(always)]
     pub fn tgid(self) -> Option<u32> {
         self.read(globals::task_tgid())

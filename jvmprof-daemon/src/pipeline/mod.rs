@@ -22,6 +22,7 @@ pub mod allocation;
 mod counts;
 pub mod labels;
 pub mod memory_limits;
+pub mod off_cpu;
 mod options;
 mod pending_samples;
 mod process_events;
@@ -49,6 +50,7 @@ pub use counts::Counts;
 use counts::lost;
 use labels::{LabelOptions, Owner, Targets};
 use memory_limits::MemoryLimits;
+use off_cpu::OffCpuProfiler;
 pub use options::{PipelineError, PipelineOptions};
 use pending_samples::PendingSamples;
 use windows::Windows;
@@ -82,6 +84,8 @@ struct State {
     release: bool,
     /// The profiler of allocation; `None` where that is off.
     allocation: Option<AllocationProfiler>,
+    /// The profiler of waits; `None` where that is off.
+    off_cpu: Option<OffCpuProfiler>,
 }
 
 /// Longest interval between two reads of the rings. A sample whose code or memory must be read
@@ -126,20 +130,30 @@ impl Pipeline {
             tried: Instant::now(),
             release: false,
             allocation: None,
+            off_cpu: None,
         };
-        let mut filled = Ok(());
+        let (mut filled, mut refused) = (Ok(()), None);
         let prepare = |mut tables: BpfMaps| {
             if let Some(table) = tables.take_dropped_processes() {
                 state.targets.use_table(table);
             }
             let maps = tables.take_allocation();
             state.allocation = maps.map(|maps| AllocationProfiler::new(options.allocation, maps));
+            let waits = tables.take_off_cpu();
+            let waits = waits.map(|maps| OffCpuProfiler::start(options.off_cpu, maps));
+            match waits.transpose() {
+                Ok(off_cpu) => state.off_cpu = off_cpu,
+                Err(error) => refused = Some(error),
+            }
             filled = state.symbolizer.fill(tables);
             state.discover(options.sampler.pids.as_deref());
         };
         let limits = QueueLimits { samples: memory.queued_samples, events: memory.queued_events };
         let sampler = BackgroundSampler::start(&options.sampler, RING_INTERVAL, limits, prepare)?;
         filled.map_err(PipelineError::RowLoader)?;
+        if let Some(error) = refused {
+            return Err(error.into());
+        }
         thread_priority::raise_priority();
         state.windows.begin();
         Ok(Self { sampler, state, memory: *memory })
@@ -175,6 +189,9 @@ impl Pipeline {
         self.state.take_rows(None);
         if let Some(allocation) = &mut self.state.allocation {
             allocation.maintain(&self.sampler);
+        }
+        if let Some(off_cpu) = &mut self.state.off_cpu {
+            off_cpu.maintain();
         }
         let mut has_happened = false;
         while let Some(event) = self.sampler.take() {
@@ -267,15 +284,23 @@ impl Pipeline {
         let mut flushed = state.windows.flush(
             |owner, frames| end.finalize_names(owner.process, frames),
             |owner, samples| targets.finalize_labels(owner, samples, state.release),
-            |owner, weight| match &mut allocation {
-                Some(allocation) => allocation.estimate(owner.process, weight),
-                None => (weight.count, weight.value),
+            |event, owner, weight| match (event, &mut allocation) {
+                (EventType::Allocation, Some(allocation)) => allocation.estimate(owner.process, weight),
+                (EventType::OffCpu, _) => off_cpu::estimate(weight),
+                _ => (weight.count, weight.value),
             },
         );
         if let Some(allocation) = &allocation {
             let batches =
                 flushed.other_batches.iter_mut().filter(|batch| batch.event == EventType::Allocation);
             batches.for_each(|batch| batch.period = allocation.interval());
+        }
+        if let Some(off_cpu) = &mut state.off_cpu {
+            let batches = flushed.other_batches.iter_mut().filter(|batch| batch.event == EventType::OffCpu);
+            for batch in batches {
+                batch.period = off_cpu.interval();
+                off_cpu.finish(batch);
+            }
         }
         drop(by_key);
         state.table.remove_exited();
@@ -303,7 +328,12 @@ impl Pipeline {
         let state = &mut self.state;
         let release = state.release || state.windows.unlabelled_stacks() > MAX_UNLABELLED_STACKS;
         let targets = &mut state.targets;
-        state.windows.take_labelled(|owner, samples| targets.finalize_labels(owner, samples, release))
+        let mut labelled =
+            state.windows.take_labelled(|owner, samples| targets.finalize_labels(owner, samples, release));
+        if let Some(off_cpu) = &mut state.off_cpu {
+            labelled.iter_mut().for_each(|batch| off_cpu.finish(batch));
+        }
+        labelled
     }
 
     /// Sets other labels of series. To be called after [`Self::flush_all`], so that no window mixes
@@ -467,6 +497,7 @@ impl State {
             let heap = self.symbolizer.java_heap(process.key);
             allocation.follow(process, header.start_ns, heap);
         }
+        let mut second = None;
         let (stack, period, weight) = match &sample.event {
             SampledEvent::Cpu => (stack, period_ns, SampleWeight::from(period_ns)),
             SampledEvent::Allocation(record) => {
@@ -474,12 +505,20 @@ impl State {
                 let (stack, weight) = allocation.weigh(process.key, record, stack);
                 (stack, allocation.options().interval, weight)
             }
+            SampledEvent::OffCpu(record) => {
+                let Some(off_cpu) = &mut self.off_cpu else { return None };
+                let ((stack, weight), runnable) = off_cpu.weigh(record, stack);
+                second = runnable;
+                (stack, off_cpu.options().interval, weight)
+            }
         };
         let window = self.windows.aggregator(event, period);
-        match labels {
-            LabelDecision::Dropped => return None,
-            LabelDecision::Awaited => window.add_unlabelled(owner, stack, weight),
-            LabelDecision::Labels(labels) => window.add(&labels, owner, stack, weight),
+        for (stack, weight) in std::iter::once((stack, weight)).chain(second) {
+            match &labels {
+                LabelDecision::Dropped => return None,
+                LabelDecision::Awaited => window.add_unlabelled(owner, stack, weight),
+                LabelDecision::Labels(labels) => window.add(labels, owner, stack, weight),
+            }
         }
         self.first_sample.get_or_insert_with(Instant::now);
         None

@@ -5,6 +5,7 @@ use std::io;
 use super::allocation::AllocationOptions;
 use super::labels::LabelOptions;
 use super::memory_limits::MemoryLimits;
+use super::off_cpu::OffCpuOptions;
 use crate::process::container::{ContainersError, ContainersOptions};
 use crate::sampler::{SamplerError, SamplerOptions};
 use crate::symbolize::NativeOptions;
@@ -25,6 +26,8 @@ pub struct PipelineOptions {
     pub containers: Option<ContainersOptions>,
     /// Options of allocation profiles, if [`SamplerOptions::allocation`] enables them.
     pub allocation: AllocationOptions,
+    /// Options of profiles of waits, if [`SamplerOptions::off_cpu`] enables them.
+    pub off_cpu: OffCpuOptions,
 }
 
 /// A failure to start the pipeline.

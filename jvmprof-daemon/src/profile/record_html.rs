@@ -77,7 +77,9 @@ pub fn write_html(batches: &[Batch], title: &RecordingTitle, out: &mut impl Writ
     for batch in batches {
         let mut add = |name, unit, number: Option<SampleNumber>| {
             trees.extend(number.map(|number| tree(batch, number, has_several)));
-            types.push(RecordedType { name, unit, period_ns: batch.period, tree: trees.len() - 1 });
+            // Each counted number stands for so many nanoseconds.
+            let period_ns = if batch.event == EventType::OffCpu { 1 } else { batch.period };
+            types.push(RecordedType { name, unit, period_ns, tree: trees.len() - 1 });
         };
         match batch.event {
             EventType::Cpu => {
@@ -88,6 +90,7 @@ pub fn write_html(batches: &[Batch], title: &RecordingTitle, out: &mut impl Writ
                 add("alloc_space", ShownUnit::Bytes, Some(SampleNumber::Value));
                 add("alloc_objects", ShownUnit::Objects, Some(SampleNumber::Count));
             }
+            EventType::OffCpu => add("off_cpu", ShownUnit::Nanoseconds, Some(SampleNumber::Value)),
         }
     }
     let first = batches.first();

@@ -1,10 +1,11 @@
 //! One sample of a thread's stack, as the kernel program writes it into the ring buffer.
 
 use jvmprof_common::abi::{
-    FLAG_ALLOCATION, FLAG_KERNEL_MODE, SAMPLE_MAGIC, SAMPLE_WORDS, SampleHeader, Stop,
+    FLAG_ALLOCATION, FLAG_KERNEL_MODE, FLAG_OFF_CPU, SAMPLE_MAGIC, SAMPLE_WORDS, SampleHeader, Stop,
 };
 use jvmprof_common::allocation::{ALLOCATION_WORDS, AllocationRecord, TLAB_MAGIC, TlabRecord};
 use jvmprof_common::frame::UserFrame;
+use jvmprof_common::off_cpu::{WAIT_WORDS, WaitRecord};
 
 use crate::event_type::EventType;
 use crate::types::Avma;
@@ -26,6 +27,8 @@ pub enum SampledEvent {
     Cpu,
     /// An allocation in a JVM's heap.
     Allocation(Box<AllocationRecord>),
+    /// A wait off the CPU that has ended.
+    OffCpu(Box<WaitRecord>),
 }
 
 impl SampledEvent {
@@ -33,6 +36,7 @@ impl SampledEvent {
         match self {
             Self::Cpu => EventType::Cpu,
             Self::Allocation(_) => EventType::Allocation,
+            Self::OffCpu(_) => EventType::OffCpu,
         }
     }
 }
@@ -92,8 +96,8 @@ impl StackSample {
         let of_cpu = MalformedSample { event: EventType::Cpu };
         let (head, rest) = record.split_at_checked(HEADER_BYTES).ok_or(of_cpu)?;
         let mut header = parse_header(head).ok_or(of_cpu)?;
-        let is_allocation = header.flags & FLAG_ALLOCATION != 0;
-        let malformed = if is_allocation { MalformedSample { event: EventType::Allocation } } else { of_cpu };
+        let event = event_of(header.flags);
+        let malformed = MalformedSample { event };
         let stop = Stop::from_u8(header.stop).ok_or(malformed)?;
         let words = usize::from(header.head_words)
             + usize::from(header.user_words)
@@ -103,20 +107,31 @@ impl StackSample {
             return Err(malformed);
         }
         let mut words = rest[..words * 8].as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
-        let event = if !is_allocation {
-            SampledEvent::Cpu
-        } else if usize::from(header.head_words) == ALLOCATION_WORDS {
-            header.head_words = 0;
-            let mut next = || words.next().unwrap_or_default();
-            SampledEvent::Allocation(Box::new(AllocationRecord {
-                klass: next(),
-                object_bytes: next(),
-                tlab_bytes: next(),
-                weighed_bytes: next(),
-                interval: next(),
-            }))
-        } else {
-            return Err(malformed);
+        let head = usize::from(header.head_words);
+        let mut next = || words.next().unwrap_or_default();
+        let event = match event {
+            EventType::Cpu => SampledEvent::Cpu,
+            EventType::Allocation if head == ALLOCATION_WORDS => {
+                header.head_words = 0;
+                SampledEvent::Allocation(Box::new(AllocationRecord {
+                    klass: next(),
+                    object_bytes: next(),
+                    tlab_bytes: next(),
+                    weighed_bytes: next(),
+                    interval: next(),
+                }))
+            }
+            EventType::OffCpu if head >= WAIT_WORDS => {
+                header.head_words -= WAIT_WORDS as u16;
+                SampledEvent::OffCpu(Box::new(WaitRecord {
+                    waited_ns: next(),
+                    queued_ns: next(),
+                    interval: next(),
+                    state: next(),
+                    system_call: next(),
+                }))
+            }
+            EventType::Allocation | EventType::OffCpu => return Err(malformed),
         };
         Ok(Self { event, header, stop, words: words.collect() })
     }
@@ -188,6 +203,17 @@ impl StackSample {
         let magic = SAMPLE_MAGIC.to_le_bytes();
         let record: Vec<u8> = magic.into_iter().chain(std::iter::repeat(0)).take(HEADER_BYTES).collect();
         Self::parse(&record).expect("a record of this version")
+    }
+}
+
+/// Returns the event that a sample's flags say.
+const fn event_of(flags: u8) -> EventType {
+    if flags & FLAG_OFF_CPU != 0 {
+        EventType::OffCpu
+    } else if flags & FLAG_ALLOCATION != 0 {
+        EventType::Allocation
+    } else {
+        EventType::Cpu
     }
 }
 

@@ -4,4 +4,5 @@
 pub mod allocation;
 pub mod kernel_names;
 pub mod mapping_events;
+pub mod off_cpu;
 pub mod sample;

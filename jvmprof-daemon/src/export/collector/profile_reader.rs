@@ -105,7 +105,9 @@ impl ProfileReader {
         let tree = builder.finish(self.limits.nodes);
         let series = series.len();
         let unit = ShownUnit::of_sample_type(query.sample_type.as_deref());
-        Ok(FlameGraph { tree, period_ns: cpu_time.period_ns(), unit, profiles: read, unreadable, series })
+        // Its numbers are nanoseconds already.
+        let period_ns = if unit == ShownUnit::Nanoseconds { 1 } else { cpu_time.period_ns() };
+        Ok(FlameGraph { tree, period_ns, unit, profiles: read, unreadable, series })
     }
 
     /// # Errors

@@ -2,11 +2,13 @@
 
 mod allocation;
 mod native_symbols;
+mod off_cpu;
 
 use clap::Args;
 
 pub use allocation::{AllocationArgs, ClassArg};
 pub use native_symbols::NativeArgs;
+pub use off_cpu::OffCpuArgs;
 pub(in crate::app) use native_symbols::parse_url;
 
 /// Flags for sampling, the same for `record` and `daemon`.
@@ -41,6 +43,9 @@ pub struct SamplingArgs {
 
     #[command(flatten)]
     pub allocation: AllocationArgs,
+
+    #[command(flatten)]
+    pub off_cpu: OffCpuArgs,
 
     #[command(flatten)]
     pub native: NativeArgs,
