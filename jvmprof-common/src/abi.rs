@@ -312,6 +312,8 @@ pub mod globals {
     pub const TASK_FSBASE: &str = "TASK_FSBASE";
     /// `u32`: offset of `task_struct.pid`.
     pub const TASK_PID: &str = "TASK_PID";
+    /// `u32`: offset of `task_struct.stack`.
+    pub const TASK_STACK: &str = "TASK_STACK";
     /// `u32`: offset of `task_struct.sched_info.run_delay`; 0: this kernel has none.
     pub const TASK_RUN_DELAY: &str = "TASK_RUN_DELAY";
     /// `u32`: offset of `task_struct.comm`.

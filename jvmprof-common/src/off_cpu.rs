@@ -78,6 +78,33 @@ pub struct WaitRecord {
     pub system_call: u64,
 }
 
+/// A thread that still waits, as it is looked at: the arguments and results of the program
+/// `look_at_waiting`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitingThread {
+    /// The thread to look at.
+    pub tid: u32,
+    /// 1: what follows is of it, and it waits.
+    pub is_waiting: u32,
+    /// [`FollowedThread::since_ns`] of the wait.
+    pub since_ns: u64,
+    /// `task_struct.start_boottime` of its process, ns.
+    pub process_start_ns: u64,
+    pub pid: u32,
+    pub state: u32,
+    pub comm: [u8; 16],
+    /// The base of `fs`.
+    pub thread_pointer: u64,
+    /// The user's registers as the kernel saved them: `struct pt_regs` of x86-64.
+    pub registers: [u64; 21],
+}
+
+/// Array of one [`WaitingThread`].
+pub const WAITING: &str = "WAITING";
+/// Raw tracepoint program that is run by hand: it looks at the thread that [`WAITING`] names.
+pub const LOOK_PROGRAM: &str = "look_at_waiting";
+
 /// Words of a [`WaitRecord`].
 pub const WAIT_WORDS: usize = size_of::<WaitRecord>() / 8;
 

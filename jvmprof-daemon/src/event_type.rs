@@ -163,10 +163,8 @@ const ALLOCATION: EventDescriptor = EventDescriptor {
     period_type: SPACE,
 };
 
-const WAITED: &[SampleType] = &[
-    SampleType { name: "waits", unit: "count", number: SampleNumber::Count },
-    OFF_CPU_TIME,
-];
+const WAITED: &[SampleType] =
+    &[SampleType { name: "waits", unit: "count", number: SampleNumber::Count }, OFF_CPU_TIME];
 const OFF_CPU_TIME: SampleType =
     SampleType { name: "off_cpu", unit: "nanoseconds", number: SampleNumber::Value };
 const OFF_CPU: EventDescriptor = EventDescriptor {

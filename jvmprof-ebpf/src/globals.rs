@@ -23,6 +23,7 @@ global!(TASK_TGID, task_tgid);
 global!(TASK_MM, task_mm);
 global!(TASK_FSBASE, task_fsbase);
 global!(TASK_PID, task_pid);
+global!(TASK_STACK, task_stack);
 global!(TASK_RUN_DELAY, task_run_delay);
 global!(TASK_COMM, task_comm);
 global!(VMA_START, vma_start);

@@ -30,6 +30,12 @@ impl Task {
         self.read(globals::task_pid())
     }
 
+    /// Returns the lowest address of the thread's kernel stack.
+    #[inline(always)]
+    pub fn kernel_stack(self) -> Option<u64> {
+        self.read(globals::task_stack())
+    }
+
     /// Returns what the thread has waited on run queues, ns; 0 where the kernel doesn't say.
     #[inline(always)]
     pub fn run_delay(self) -> u64 {

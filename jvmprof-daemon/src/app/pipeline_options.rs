@@ -54,6 +54,7 @@ fn off_cpu_options(args: &OffCpuArgs) -> OffCpuOptions {
         least_ns: nanoseconds(args.offcpu_min),
         interval: nanoseconds(args.offcpu_interval),
         max_events: args.offcpu_max_events,
+        idle: args.offcpu_idle.clone(),
     }
 }
 

@@ -140,7 +140,7 @@ impl Pipeline {
             let maps = tables.take_allocation();
             state.allocation = maps.map(|maps| AllocationProfiler::new(options.allocation, maps));
             let waits = tables.take_off_cpu();
-            let waits = waits.map(|maps| OffCpuProfiler::start(options.off_cpu, maps));
+            let waits = waits.map(|maps| OffCpuProfiler::start(options.off_cpu.clone(), maps));
             match waits.transpose() {
                 Ok(off_cpu) => state.off_cpu = off_cpu,
                 Err(error) => refused = Some(error),

@@ -36,7 +36,7 @@ static OFF_CPU_SETTINGS: Array<OffCpuSettings> = Array::with_max_entries(1, 0);
 static WAIT_TOTALS: PerCpuArray<WaitTotals> = PerCpuArray::with_max_entries(1, 0);
 /// The daemon sets the sizes of these.
 #[map]
-static FOLLOWED_THREADS: HashMap<u32, FollowedThread> = HashMap::with_max_entries(1, 0);
+pub static FOLLOWED_THREADS: HashMap<u32, FollowedThread> = HashMap::with_max_entries(1, 0);
 #[map]
 static TOLD_PARTS: HashMap<u32, ToldPart> = HashMap::with_max_entries(1, 0);
 /// What `wait_begin` leaves for the program after the switch.

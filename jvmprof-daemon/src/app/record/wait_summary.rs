@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use crate::pipeline::off_cpu::{OffCpuCounts, wait_of};
+use crate::pipeline::off_cpu::{OffCpuCounts, is_idle, wait_of};
 use crate::profile::model::{Batch, Sample};
 
 /// Rows of each table.
@@ -15,6 +15,9 @@ pub(super) struct WaitSummary {
     /// Waits that the profile stands for, and their time.
     waits: u64,
     waited_ns: u64,
+    /// Those of them in which threads had nothing to do, which the tables leave out.
+    idle_waits: u64,
+    idle_ns: u64,
     /// Waits whose stacks were taken, and the mean distance of their points at the end.
     events: u64,
     interval_ns: u64,
@@ -42,9 +45,15 @@ impl WaitSummary {
     pub(super) fn new(batch: &Batch, counts: &OffCpuCounts) -> Self {
         let (mut causes, mut methods) = (Rows::default(), Rows::default());
         let (mut waits, mut waited_ns) = (0, 0);
+        let (mut idle_waits, mut idle_ns) = (0, 0);
         for sample in batch.series.iter().flat_map(|series| &series.samples) {
             waits += sample.count;
             waited_ns += sample.value;
+            if is_idle(sample) {
+                idle_waits += sample.count;
+                idle_ns += sample.value;
+                continue;
+            }
             causes.add(wait_of(sample).unwrap_or_default(), sample);
             let lines = sample.frames.iter().flat_map(|frame| &frame.lines);
             if let Some(line) = lines.into_iter().find(|line| line.mode.is_some()) {
@@ -55,6 +64,8 @@ impl WaitSummary {
         Self {
             waits,
             waited_ns,
+            idle_waits,
+            idle_ns,
             events: batch.samples(),
             interval_ns: batch.period,
             ended_waits: counts.waits,
@@ -77,9 +88,15 @@ impl WaitSummary {
             seconds(self.short_ns),
             self.short_waits
         );
-        let percent = |part: u64| {
-            if self.waited_ns == 0 { 0.0 } else { part as f64 * 100.0 / self.waited_ns as f64 }
-        };
+        if self.idle_ns > 0 {
+            eprintln!(
+                "  not shown: {} of threads that had nothing to do, in {} waits (label idle=true)",
+                seconds(self.idle_ns),
+                self.idle_waits
+            );
+        }
+        let shown = self.waited_ns - self.idle_ns;
+        let percent = |part: u64| if shown == 0 { 0.0 } else { part as f64 * 100.0 / shown as f64 };
         for rows in [&self.causes, &self.methods] {
             if !rows.is_empty() {
                 eprintln!("  waited       waits");

@@ -95,10 +95,7 @@ pub(super) enum Evidence {
 }
 
 /// Returns the cause of a wait. `frames`: leaf first, without those of the scheduler.
-pub(super) fn cause_of<'a>(
-    evidence: Evidence,
-    frames: impl Iterator<Item = &'a Frame> + Clone,
-) -> Cause {
+pub(super) fn cause_of<'a>(evidence: Evidence, frames: impl Iterator<Item = &'a Frame> + Clone) -> Cause {
     let system_call = match evidence {
         Evidence::Runnable => return Cause::Runnable,
         Evidence::SystemCall(number) => Some(number),

@@ -3,7 +3,9 @@
 //! | file | what |
 //! |---|---|
 //! | `causes` | the cause of a wait, by the rules of `cause_rules` |
+//! | `idle` | which waits are idle, by the rules of `idle_rules.toml` and of users |
 //! | `pace` | how often waits are kept |
+//! | `thread_kinds` | the kind of a JVM's thread |
 //! | `wait_frames` | stacks and labels that tell the cause |
 //!
 //! A wait's cause is told when its window ends: only then the functions of its stack have their
@@ -11,7 +13,9 @@
 
 mod cause_rules;
 mod causes;
+mod idle;
 mod pace;
+mod thread_kinds;
 mod wait_frames;
 
 use std::time::Instant;
@@ -23,12 +27,14 @@ use crate::profile::model::Batch;
 use crate::sampler::{OffCpuMaps, SamplerError};
 pub use causes::Cause;
 use causes::Evidence;
+pub use idle::IdleRule;
+use idle::IdleRules;
 use pace::Pace;
-pub use wait_frames::{WAIT_LABEL, wait_of};
 use wait_frames::WaitFrames;
+pub use wait_frames::{is_idle, wait_of};
 
 /// What is wanted of waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OffCpuOptions {
     /// Shorter waits aren't profiled, ns.
     pub least_ns: u64,
@@ -36,11 +42,13 @@ pub struct OffCpuOptions {
     pub interval: u64,
     /// Kept waits a second: beyond, the distance grows.
     pub max_events: u32,
+    /// Rules of users for idle waits.
+    pub idle: Vec<IdleRule>,
 }
 
 impl Default for OffCpuOptions {
     fn default() -> Self {
-        Self { least_ns: 1_000_000, interval: 10_000_000, max_events: 1000 }
+        Self { least_ns: 1_000_000, interval: 10_000_000, max_events: 1000, idle: Vec::new() }
     }
 }
 
@@ -66,6 +74,7 @@ pub(super) struct OffCpuProfiler {
     maps: OffCpuMaps,
     pace: Pace,
     frames: WaitFrames,
+    idle: IdleRules,
 }
 
 /// Counts are kept in parts of one, so that rounding makes no difference.
@@ -78,7 +87,8 @@ impl OffCpuProfiler {
     /// The kernel refused the settings.
     pub(super) fn start(options: OffCpuOptions, maps: OffCpuMaps) -> Result<Self, SamplerError> {
         let pace = Pace::new(&options);
-        let mut profiler = Self { options, maps, pace, frames: WaitFrames::default() };
+        let idle = IdleRules::with(&options.idle);
+        let mut profiler = Self { options, maps, pace, frames: WaitFrames::default(), idle };
         profiler.set_interval(profiler.pace.interval())?;
         Ok(profiler)
     }
@@ -134,7 +144,7 @@ impl OffCpuProfiler {
 
     /// Tells the causes of a window's waits.
     pub(super) fn finish(&mut self, batch: &mut Batch) {
-        self.frames.finish(batch);
+        self.frames.finish(batch, &self.idle);
     }
 
     pub(super) fn counts(&self, run_time: Option<(u64, u64)>) -> OffCpuCounts {

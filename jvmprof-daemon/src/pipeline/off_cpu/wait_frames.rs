@@ -4,12 +4,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::causes::{Cause, Evidence, cause_of};
+use super::idle::IdleRules;
+use super::thread_kinds::kind_of;
 use crate::event_type::EventType;
 use crate::profile::aggregate::NamedStack;
 use crate::profile::model::{Batch, Frame, FrameKind, Line, Sample, SampleLabel, SampleLabels};
 
 /// The label of a sample with its [`Cause`].
-pub const WAIT_LABEL: &str = "wait";
+pub(super) const WAIT_LABEL: &str = "wait";
+/// The label of a wait in which the thread had nothing to do: `true`.
+pub(super) const IDLE_LABEL: &str = "idle";
+/// The label with the kind of its thread.
+pub(super) const THREAD_KIND_LABEL: &str = "thread_kind";
 /// The label that keeps the evidence until the window ends.
 const EVIDENCE_LABEL: &str = "__wait_evidence";
 
@@ -30,7 +36,8 @@ const SCHEDULER_FRAMES: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct WaitFrames {
     evidence: HashMap<Evidence, SampleLabels>,
-    causes: HashMap<Cause, (Arc<Frame>, SampleLabels)>,
+    leaves: HashMap<Cause, Arc<Frame>>,
+    labels: HashMap<(Cause, Option<&'static str>, bool), SampleLabels>,
 }
 
 impl WaitFrames {
@@ -48,28 +55,30 @@ impl WaitFrames {
     }
 
     /// Tells the causes of the waits whose evidence was kept.
-    pub(super) fn finish(&mut self, batch: &mut Batch) {
+    pub(super) fn finish(&mut self, batch: &mut Batch, rules: &IdleRules) {
         if batch.event != EventType::OffCpu {
             return;
         }
         for sample in batch.series.iter_mut().flat_map(|series| &mut series.samples) {
-            self.finish_sample(sample);
+            self.finish_sample(sample, rules);
         }
     }
 
-    fn finish_sample(&mut self, sample: &mut Sample) {
+    fn finish_sample(&mut self, sample: &mut Sample, rules: &IdleRules) {
         let evidence = sample.labels.iter().find(|label| &*label.name == EVIDENCE_LABEL);
         let Some(evidence) = evidence.map(|label| parse(&label.value)) else { return };
         let frames = without_scheduler(&sample.frames);
         let cause = cause_of(evidence, frames.iter().map(|frame| &**frame));
-        let (leaf, labels) = self.causes.entry(cause).or_insert_with(|| {
-            let leaf = Frame {
-                kind: FrameKind::Marker,
-                address: None,
-                mapping: None,
-                lines: vec![Line::named(format!("[wait: {}]", cause.as_str()))],
-            };
-            (Arc::new(leaf), SampleLabels::new([label(WAIT_LABEL, cause.as_str())]))
+        let leaf = self.leaves.entry(cause).or_insert_with(|| {
+            let lines = vec![Line::named(format!("[wait: {}]", cause.as_str()))];
+            Arc::new(Frame { kind: FrameKind::Marker, address: None, mapping: None, lines })
+        });
+        let (kind, is_idle) = (kind_of(frames), rules.is_idle(cause, frames));
+        let labels = self.labels.entry((cause, kind, is_idle)).or_insert_with(|| {
+            let idle = is_idle.then(|| label(IDLE_LABEL, "true"));
+            let kind = kind.map(|kind| label(THREAD_KIND_LABEL, kind));
+            let labels = [label(WAIT_LABEL, cause.as_str())].into_iter().chain(kind).chain(idle);
+            SampleLabels::new(labels.collect::<Vec<_>>())
         });
         sample.frames = std::iter::once(&*leaf).chain(frames).cloned().collect();
         sample.labels = labels.clone();
@@ -87,16 +96,20 @@ fn label(name: &str, value: &str) -> SampleLabel {
     SampleLabel { name: name.into(), value: value.into() }
 }
 
-/// Returns the value of a sample's label.
+/// Returns the cause of a sample's waits.
 pub fn wait_of(sample: &Sample) -> Option<&str> {
     sample.labels.iter().find(|label| &*label.name == WAIT_LABEL).map(|label| &*label.value)
+}
+
+/// Returns true if the threads of a sample had nothing to do.
+pub fn is_idle(sample: &Sample) -> bool {
+    sample.labels.iter().any(|label| &*label.name == IDLE_LABEL)
 }
 
 /// Returns the frames without those by which the thread left its CPU.
 fn without_scheduler(frames: &[Arc<Frame>]) -> &[Arc<Frame>] {
     let is_scheduler = |frame: &Arc<Frame>| {
-        frame.kind == FrameKind::Kernel
-            && frame.lines.iter().any(|line| SCHEDULER.contains(&&*line.name))
+        frame.kind == FrameKind::Kernel && frame.lines.iter().any(|line| SCHEDULER.contains(&&*line.name))
     };
     let last = frames.iter().take(SCHEDULER_FRAMES).rposition(is_scheduler);
     last.map_or(frames, |last| &frames[last + 1..])
@@ -134,10 +147,10 @@ mod tests {
             waits(Evidence::SystemCall(202), &["bpf_prog", "__schedule", "schedule", "futex_do_wait", "f"]);
         let mut frames = WaitFrames::default();
         for _ in 0..2 {
-            frames.finish(&mut batch);
+            frames.finish(&mut batch, &IdleRules::with(&[]));
             assert_eq!(names(&batch), ["[wait: futex]", "futex_do_wait", "f"]);
             let labels: Vec<_> = batch.series[0].samples[0].labels.iter().collect();
-            assert_eq!(labels.len(), 1);
+            assert_eq!((labels.len(), &*labels[1].value), (2, "native"));
             assert_eq!(wait_of(&batch.series[0].samples[0]), Some("futex"));
         }
     }
@@ -150,7 +163,7 @@ mod tests {
             (Evidence::SystemCall(7), "[wait: poll]"),
         ] {
             let mut batch = waits(evidence, &["f"]);
-            WaitFrames::default().finish(&mut batch);
+            WaitFrames::default().finish(&mut batch, &IdleRules::with(&[]));
             assert_eq!(names(&batch), [expected, "f"]);
         }
     }

@@ -38,6 +38,7 @@ pub(super) fn load(
     let run_delay = sched_info.and_then(|at| Ok(at + btf.offset_of("sched_info", "run_delay")?));
     // Without it waits on run queues are a part of what came before.
     let task_run_delay = run_delay.unwrap_or(0);
+    let task_stack = btf.offset_of("task_struct", "stack")?;
     let task_comm = btf.offset_of("task_struct", "comm")?;
     let task_fsbase = btf.offset_of("task_struct", "thread")? + btf.offset_of("thread_struct", "fsbase")?;
     let vma_start = btf.offset_of("vm_area_struct", "vm_start")?;
@@ -68,6 +69,7 @@ pub(super) fn load(
         .override_global(globals::TASK_MM, &task_mm, true)
         .override_global(globals::TASK_FSBASE, &task_fsbase, true)
         .override_global(globals::TASK_PID, &task_pid, true)
+        .override_global(globals::TASK_STACK, &task_stack, true)
         .override_global(globals::TASK_RUN_DELAY, &task_run_delay, true)
         .override_global(globals::TASK_COMM, &task_comm, true)
         .override_global(globals::VMA_START, &vma_start, true)

@@ -12,8 +12,8 @@ use jvmprof_common::tables::{
 use super::allocation_maps::AllocationMaps;
 use super::dropped_processes::DroppedProcesses;
 use super::kernel_symbols::KernelSymbolizer;
-use super::off_cpu_maps::OffCpuMaps;
 use super::object::{PodValue, impl_pod, map_error, take_map};
+use super::off_cpu_maps::OffCpuMaps;
 use crate::sampler::error::SamplerError;
 
 /// Sizes of the maps, in entries. All but `processes` take their memory when the programs are

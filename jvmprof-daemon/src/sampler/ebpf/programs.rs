@@ -21,9 +21,9 @@ use super::allocation_probes::{AllocationFunctions, AllocationProbes, AttachedPr
 use super::btf::Btf;
 use super::loader::{MAPPED, NEW_MAPPING, RING, load, mapped_function};
 use super::maps::{BpfMaps, MapSizes};
+use super::object::{map_error, program, program_error, take_map};
 use super::off_cpu_maps::OffCpuMaps;
 use super::off_cpu_programs::OffCpuPrograms;
-use super::object::{map_error, program, program_error, take_map};
 use crate::clock::monotonic_ns;
 use crate::event_type::SamplesByEvent;
 use crate::sampler::counts::{EventCounts, SamplerCounts};

@@ -8,8 +8,8 @@ use clap::Args;
 
 pub use allocation::{AllocationArgs, ClassArg};
 pub use native_symbols::NativeArgs;
-pub use off_cpu::OffCpuArgs;
 pub(in crate::app) use native_symbols::parse_url;
+pub use off_cpu::OffCpuArgs;
 
 /// Flags for sampling, the same for `record` and `daemon`.
 #[derive(Clone, Debug, Args)]

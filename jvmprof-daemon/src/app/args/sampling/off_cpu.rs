@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::app::args::values::duration;
+use crate::pipeline::off_cpu::IdleRule;
 
 const LONGEST: Duration = Duration::from_mins(15);
 
@@ -26,4 +27,9 @@ pub struct OffCpuArgs {
     /// Waits a second whose stacks are taken, at most: beyond, their distance grows
     #[arg(long, hide_short_help = true, default_value_t = 1000, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub offcpu_max_events: u32,
+
+    /// Rule for waits of threads that have nothing to do, a TOML table, beside those that are built
+    /// in (repeatable): { frames = ["com.acme.Pool.take"], wait = ["park"] }
+    #[arg(long, hide_short_help = true, value_name = "RULE")]
+    pub offcpu_idle: Vec<IdleRule>,
 }
