@@ -60,7 +60,7 @@ impl Pipeline {
     /// Returns all counters since the start.
     pub fn counts(&mut self) -> Counts {
         Counts {
-            sampler: self.sampler.counts(),
+            sampler: self.sampler_counts(),
             table: self.state.table.counts(),
             symbols: self.state.symbolizer.counts(),
             targets: self.state.targets.counts(),

@@ -26,6 +26,7 @@ pub mod off_cpu;
 mod options;
 mod pending_samples;
 mod process_events;
+mod row_waits;
 mod windows;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -36,7 +37,6 @@ use jvmprof_common::abi::Counter;
 use crate::clock::monotonic_ns;
 use crate::event_type::{EventType, SamplesByEvent};
 use crate::own_process::thread_priority;
-use crate::process::procfs;
 use crate::process::{Process, ProcessKey, ProcessTable};
 use crate::profile::aggregate::{LabelDecision, SampleWeight};
 use crate::profile::model::Batch;
@@ -100,8 +100,6 @@ const NAMING_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum number of different stacks of past windows that wait for labels; further ones are
 /// delivered as they are.
 const MAX_UNLABELLED_STACKS: usize = 65_536;
-/// Longest time that the begin of a recording waits for unwind rows.
-const ROWS_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Pipeline {
     /// Starts sampling.
@@ -220,6 +218,7 @@ impl Pipeline {
     /// then are shed.
     pub fn stop(&mut self, patience: Duration) {
         let end = Instant::now() + patience;
+        self.state.look_at_waiting();
         self.sampler.stop();
         while Instant::now() < end
             && let Some(event) = self.sampler.take()
@@ -260,6 +259,9 @@ impl Pipeline {
     /// Returns the window's profile; the next window begins.
     pub fn flush(&mut self) -> Flushed {
         let state = &mut self.state;
+        if !state.release {
+            state.look_at_waiting();
+        }
         // Nothing is known any more of a process that has ended, once the window has.
         let ended = state
             .table
@@ -349,13 +351,16 @@ impl Pipeline {
     }
 
     pub fn sampler_counts(&self) -> SamplerCounts {
-        self.sampler.counts()
+        let mut counts = self.sampler.counts();
+        let looks = self.state.off_cpu.as_ref().map_or(0, OffCpuProfiler::looks);
+        counts.add_taken(EventType::OffCpu.kernel_event(), looks);
+        counts
     }
 
     /// Returns the number of samples that the kernel program took, and how many of them will be in
     /// no batch: a part of [`Self::counts`] that costs little.
     pub fn taken_and_lost(&self) -> (SamplesByEvent, SamplesByEvent) {
-        let sampler = self.sampler.counts();
+        let sampler = self.sampler_counts();
         (sampler.by_event(Counter::Taken), lost(&sampler, self.state.targets.counts().dropped))
     }
 
@@ -380,64 +385,6 @@ impl Pipeline {
 }
 
 impl State {
-    /// Publishes the chosen processes that run already, before they are sampled. Others are
-    /// published when they are sampled, since most of a host's processes never are.
-    fn discover(&mut self, pids: Option<&[u32]>) {
-        for &pid in pids.unwrap_or_default() {
-            // A process that ends in this moment isn't sampled.
-            let Ok(facts) = procfs::process_info(pid) else { continue };
-            let now = monotonic_ns();
-            let process = self.table.insert_running(pid, &facts, now);
-            self.symbolizer.refresh(process, now, true);
-        }
-        self.take_rows(Some(Instant::now() + ROWS_TIMEOUT));
-    }
-
-    /// Takes over unwind rows that have been read, and completes the samples that waited for them.
-    /// Waits until then for those that are being read.
-    fn take_rows(&mut self, until: Option<Instant>) {
-        if !self.symbolizer.is_loading() {
-            return;
-        }
-        let by_key: HashMap<ProcessKey, &Process> =
-            self.table.iter().map(|process| (process.key, process)).collect();
-        if self.symbolizer.take_rows(|key| by_key.get(&key).copied(), until) {
-            self.resolve_ready();
-        }
-    }
-
-    /// Completes pending samples whose data is there.
-    fn resolve_ready(&mut self) {
-        let now = monotonic_ns();
-        let mut until: HashMap<ProcessKey, u64> = HashMap::new();
-        for key in self.pending.keys() {
-            until.entry(key).or_insert_with(|| self.symbolizer.walkable_until(key, now));
-        }
-        self.resolve_waiting(|key, sample| {
-            until.get(&key).is_some_and(|until| sample.header.time_ns <= *until)
-        });
-        self.tried = Instant::now();
-    }
-
-    /// Completes samples that wait for unwind rows of their runtimes, by the records written so
-    /// far.
-    fn finish_dumps(&mut self) {
-        let now = monotonic_ns();
-        let keys: HashSet<ProcessKey> = self.pending.keys().collect();
-        for process in self.table.iter().filter(|process| keys.contains(&process.key)) {
-            self.symbolizer.finish_dump(process, now);
-        }
-        let ready: HashSet<_> = keys.into_iter().filter(|key| !self.symbolizer.awaits_rows(*key)).collect();
-        self.resolve_waiting(|key, _| ready.contains(&key));
-    }
-
-    /// Completes the chosen samples, which wait no longer.
-    fn resolve_waiting(&mut self, is_chosen: impl FnMut(ProcessKey, &StackSample) -> bool) {
-        for sample in self.pending.take(is_chosen) {
-            self.process_sample(sample, Deadline::Ready);
-        }
-    }
-
     fn name_new(&mut self) {
         let by_key: HashMap<ProcessKey, &Process> =
             self.table.iter().map(|process| (process.key, process)).collect();
@@ -452,6 +399,14 @@ impl State {
             for sample in self.pending.push(key, sample) {
                 self.process_sample(sample, Deadline::OverCapacity);
             }
+        }
+    }
+
+    /// Takes samples of threads that wait and don't come back.
+    fn look_at_waiting(&mut self) {
+        let samples = self.off_cpu.as_mut().map(OffCpuProfiler::look_at_waiting);
+        for sample in samples.into_iter().flatten() {
+            self.sample(sample);
         }
     }
 

@@ -45,7 +45,7 @@ fn look(waiting: &mut WaitingThread) -> Option<()> {
     // SAFETY: no arguments; the helper returns the current task.
     let own = Task(unsafe { bpf_get_current_task() });
     // SAFETY: both helpers take and return pointers that the kernel checks.
-    let own_registers = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as u64;
+    let own_registers = number_of(waiting, unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as u64);
     let offset = own_registers.wrapping_sub(own.kernel_stack()?);
     let registers = task.kernel_stack()?.wrapping_add(offset) as *const [u64; 21];
     // SAFETY: the helper reads any kernel address without faulting and reports failure.
@@ -53,4 +53,16 @@ fn look(waiting: &mut WaitingThread) -> Option<()> {
     // The structure may be another thread's by now, and the thread may have gone on.
     let is_same = task.tid() == Some(waiting.tid) && task.start() == Some(thread.start_ns);
     (is_same && since != 0 && thread.since_ns == since).then_some(())
+}
+
+/// Returns the address that a pointer has: the verifier lets nobody calculate with pointers of its
+/// own, but with what was written and read again.
+#[inline(always)]
+fn number_of(waiting: &mut WaitingThread, pointer: u64) -> u64 {
+    let place = &raw mut waiting.registers[0];
+    // SAFETY: the place is there, and nobody else uses it meanwhile.
+    unsafe {
+        place.write_volatile(pointer);
+        place.read_volatile()
+    }
 }

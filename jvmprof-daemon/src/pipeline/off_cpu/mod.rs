@@ -5,6 +5,7 @@
 //! | `causes` | the cause of a wait, by the rules of `cause_rules` |
 //! | `idle` | which waits are idle, by the rules of `idle_rules.toml` and of users |
 //! | `pace` | how often waits are kept |
+//! | `still_waiting` | waits that go on when a window ends |
 //! | `thread_kinds` | the kind of a JVM's thread |
 //! | `wait_frames` | stacks and labels that tell the cause |
 //!
@@ -15,6 +16,7 @@ mod cause_rules;
 mod causes;
 mod idle;
 mod pace;
+mod still_waiting;
 mod thread_kinds;
 mod wait_frames;
 
@@ -22,14 +24,16 @@ use std::time::Instant;
 
 use jvmprof_common::off_cpu::{OffCpuSettings, WaitRecord, WaitTotals, is_runnable};
 
+use crate::clock::monotonic_ns;
 use crate::profile::aggregate::{NamedStack, SampleWeight};
 use crate::profile::model::Batch;
-use crate::sampler::{OffCpuMaps, SamplerError};
+use crate::sampler::{OffCpuMaps, SamplerError, StackSample};
 pub use causes::Cause;
 use causes::Evidence;
 pub use idle::IdleRule;
 use idle::IdleRules;
 use pace::Pace;
+use still_waiting::StillWaiting;
 use wait_frames::WaitFrames;
 pub use wait_frames::{is_idle, wait_of};
 
@@ -75,6 +79,9 @@ pub(super) struct OffCpuProfiler {
     pace: Pace,
     frames: WaitFrames,
     idle: IdleRules,
+    still_waiting: StillWaiting,
+    /// Samples that were taken of threads that waited on.
+    looks: u64,
 }
 
 /// Counts are kept in parts of one, so that rounding makes no difference.
@@ -88,7 +95,15 @@ impl OffCpuProfiler {
     pub(super) fn start(options: OffCpuOptions, maps: OffCpuMaps) -> Result<Self, SamplerError> {
         let pace = Pace::new(&options);
         let idle = IdleRules::with(&options.idle);
-        let mut profiler = Self { options, maps, pace, frames: WaitFrames::default(), idle };
+        let mut profiler = Self {
+            options,
+            maps,
+            pace,
+            frames: WaitFrames::default(),
+            idle,
+            still_waiting: StillWaiting::default(),
+            looks: 0,
+        };
         profiler.set_interval(profiler.pace.interval())?;
         Ok(profiler)
     }
@@ -115,6 +130,20 @@ impl OffCpuProfiler {
         }
     }
 
+    /// Returns samples of the threads that have waited for long, and wait on.
+    pub(super) fn look_at_waiting(&mut self) -> Vec<StackSample> {
+        let is_chosen = |part_ns: u64, interval: u64| rand::random::<f64>() < probability(part_ns, interval);
+        let samples =
+            self.still_waiting.look(&mut self.maps, self.pace.interval(), monotonic_ns(), is_chosen);
+        self.looks += samples.len() as u64;
+        samples
+    }
+
+    /// Returns how many samples [`Self::look_at_waiting`] has taken.
+    pub(super) const fn looks(&self) -> u64 {
+        self.looks
+    }
+
     /// Returns the stacks of a wait with what they count for: one of the time in which the thread
     /// waited, and, if that was long enough, one of the time in which it could run and didn't.
     pub(super) fn weigh(
@@ -124,8 +153,7 @@ impl OffCpuProfiler {
     ) -> ((NamedStack, SampleWeight), Option<(NamedStack, SampleWeight)>) {
         self.pace.count();
         let waited = record.waited_ns.max(1);
-        // The probability that no point lies in it is exp(-waited / interval).
-        let weight = -1.0 / f64::exp_m1(-(waited as f64) / record.interval.max(1) as f64);
+        let weight = 1.0 / probability(waited, record.interval);
         let value = |part: u64| (part as f64 * weight) as u64;
         let count = (weight * COUNT_PARTS) as u64;
         let queued = record.queued_ns.min(waited);
@@ -151,6 +179,12 @@ impl OffCpuProfiler {
         let WaitTotals { waits, waited_ns, short_waits, short_ns, unfollowed_switches } = self.maps.totals();
         OffCpuCounts { waits, waited_ns, short_waits, short_ns, unfollowed_switches, run_time }
     }
+}
+
+/// Returns the probability that a point lies in a wait: that there is none is
+/// exp(-waited / interval).
+fn probability(waited_ns: u64, interval: u64) -> f64 {
+    -f64::exp_m1(-(waited_ns as f64) / interval.max(1) as f64)
 }
 
 /// Returns the count and value that waits stand for.

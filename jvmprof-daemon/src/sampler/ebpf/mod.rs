@@ -12,3 +12,4 @@ pub(super) mod off_cpu_maps;
 mod off_cpu_programs;
 pub(super) mod programs;
 pub mod verifier_report;
+mod waiting_threads;

@@ -1,9 +1,10 @@
 //! The BPF maps of waits off the CPU: what is wanted, the threads that are followed, and totals.
 
 use aya::maps::{Array, HashMap, MapData, PerCpuArray};
-use jvmprof_common::off_cpu::{FollowedThread, OffCpuSettings, ToldPart, WaitTotals};
+use jvmprof_common::off_cpu::{FollowedThread, OffCpuSettings, ToldPart, WaitTotals, WaitingThread};
 
 use super::object::{PodValue, impl_pod, map_error, take_map};
+use super::waiting_threads::WaitingThreads;
 use crate::sampler::error::SamplerError;
 
 const SETTINGS: &str = "OFF_CPU_SETTINGS";
@@ -29,6 +30,8 @@ pub struct OffCpuMaps {
     totals: PerCpuArray<MapData, PodValue<WaitTotals>>,
     threads: HashMap<MapData, u32, PodValue<FollowedThread>>,
     told: HashMap<MapData, u32, PodValue<ToldPart>>,
+    /// `None`: the kernel refused the program.
+    waiting: Option<WaitingThreads>,
 }
 
 impl std::fmt::Debug for OffCpuMaps {
@@ -44,6 +47,9 @@ impl OffCpuMaps {
             totals: take_map(ebpf, TOTALS)?,
             threads: take_map(ebpf, THREADS)?,
             told: take_map(ebpf, TOLD)?,
+            waiting: WaitingThreads::of(ebpf)
+                .inspect_err(|error| tracing::warn!(%error, "waits are told when they end only"))
+                .ok(),
         })
     }
 
@@ -76,6 +82,12 @@ impl OffCpuMaps {
 
     pub fn thread(&self, tid: u32) -> Option<FollowedThread> {
         self.threads.get(&tid, 0).ok().map(|thread| thread.0)
+    }
+
+    /// Looks at a thread that is followed; `None` if it doesn't wait, or can't be looked at.
+    pub fn look(&mut self, tid: u32) -> Option<WaitingThread> {
+        let looked = self.waiting.as_mut()?.look(tid);
+        looked.inspect_err(|error| tracing::debug!(tid, %error, "no look at a thread")).ok()?
     }
 
     /// Marks a part of a wait that goes on as told; returns false if that isn't possible.

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader};
 
 use aya::Ebpf;
 use aya::maps::{MapData, ProgramArray};
+use aya::programs::raw_trace_point::RawTracePointLinkId;
 use aya::programs::{KProbe, ProgramError, ProgramFd, RawTracePoint};
 
 use super::btf::Btf;
@@ -35,6 +36,8 @@ pub(super) struct OffCpuPrograms {
     _targets: ProgramArray<MapData>,
     /// The program at the end of a wait.
     end: &'static str,
+    /// At the switch, while they are attached.
+    switch: Option<RawTracePointLinkId>,
 }
 
 impl OffCpuPrograms {
@@ -44,15 +47,15 @@ impl OffCpuPrograms {
         if btf.has_tracepoint(SWITCHED) {
             load_tracepoint(ebpf, WAIT_END)?;
             let targets = load_targets(ebpf, PROGRAMS, TAIL_CALLED, load_tracepoint)?;
-            return Ok(Self { _targets: targets, end: WAIT_END });
+            return Ok(Self { _targets: targets, end: WAIT_END, switch: None });
         }
         load_kprobe(ebpf, WAIT_END_PROBE)?;
         let targets = load_targets(ebpf, PROBE_PROGRAMS, TAIL_CALLED_PROBES, load_kprobe)?;
-        Ok(Self { _targets: targets, end: WAIT_END_PROBE })
+        Ok(Self { _targets: targets, end: WAIT_END_PROBE, switch: None })
     }
 
     /// Attaches them: what takes a wait that is kept before what keeps it.
-    pub(super) fn attach(&self, ebpf: &mut Ebpf) -> Result<(), SamplerError> {
+    pub(super) fn attach(&mut self, ebpf: &mut Ebpf) -> Result<(), SamplerError> {
         if self.end == WAIT_END {
             attach_tracepoint(ebpf, WAIT_END, SWITCHED)?;
         } else {
@@ -60,7 +63,18 @@ impl OffCpuPrograms {
             let end: &mut KProbe = program(ebpf, WAIT_END_PROBE)?;
             end.attach(function, 0).map_err(program_error(WAIT_END_PROBE))?;
         }
-        attach_tracepoint(ebpf, WAIT_BEGIN, SWITCH)
+        self.switch = Some(attach_tracepoint(ebpf, WAIT_BEGIN, SWITCH)?);
+        Ok(())
+    }
+
+    /// Ends keeping waits.
+    pub(super) fn detach(&mut self, ebpf: &mut Ebpf) {
+        let Some(link) = self.switch.take() else { return };
+        let detached = program::<&mut RawTracePoint>(ebpf, WAIT_BEGIN)
+            .and_then(|program| program.detach(link).map_err(program_error(WAIT_BEGIN)));
+        if let Err(error) = detached {
+            tracing::warn!(%error, "the switch's program can't be detached");
+        }
     }
 
     /// Returns run time in nanoseconds, stacks included, and number of switches.
@@ -106,10 +120,9 @@ fn attach_tracepoint(
     ebpf: &mut Ebpf,
     name: &'static str,
     tracepoint: &'static str,
-) -> Result<(), SamplerError> {
+) -> Result<RawTracePointLinkId, SamplerError> {
     let loaded: &mut RawTracePoint = program(ebpf, name)?;
-    loaded.attach(tracepoint).map_err(program_error(name))?;
-    Ok(())
+    loaded.attach(tracepoint).map_err(program_error(name))
 }
 
 /// Returns the name of the function that each thread runs after a switch: compilers add to it.

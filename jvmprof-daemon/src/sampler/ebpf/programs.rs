@@ -140,7 +140,7 @@ impl KernelPrograms {
         };
         let prepared = prepare(tables)?;
         programs.attach_all(cpus)?;
-        if let Some(off_cpu) = &programs.off_cpu {
+        if let Some(off_cpu) = &mut programs.off_cpu {
             off_cpu.attach(&mut programs.ebpf)?;
         }
         Ok((programs, prepared))
@@ -188,6 +188,9 @@ impl KernelPrograms {
     }
 
     pub(in crate::sampler) fn detach(&mut self) {
+        if let Some(off_cpu) = &mut self.off_cpu {
+            off_cpu.detach(&mut self.ebpf);
+        }
         for (_, link) in std::mem::take(&mut self.links) {
             self.detach_link(link);
         }
