@@ -312,6 +312,16 @@ pub mod globals {
     pub const TASK_FSBASE: &str = "TASK_FSBASE";
     /// `u32`: offset of `task_struct.pid`.
     pub const TASK_PID: &str = "TASK_PID";
+    /// `u32`: offset of `task_struct.on_cpu`.
+    pub const TASK_ON_CPU: &str = "TASK_ON_CPU";
+    /// `u32`: offset of `task_struct.__state`.
+    pub const TASK_STATE: &str = "TASK_STATE";
+    /// `u32`: offset of `task_struct.signal`.
+    pub const TASK_SIGNAL: &str = "TASK_SIGNAL";
+    /// `u32`: offset of `task_struct.thread_node`.
+    pub const TASK_THREAD_NODE: &str = "TASK_THREAD_NODE";
+    /// `u32`: offset of `signal_struct.thread_head`.
+    pub const SIGNAL_THREAD_HEAD: &str = "SIGNAL_THREAD_HEAD";
     /// `u32`: offset of `task_struct.stack`.
     pub const TASK_STACK: &str = "TASK_STACK";
     /// `u32`: offset of `task_struct.sched_info.run_delay`; 0: this kernel has none.

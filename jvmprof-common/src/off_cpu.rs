@@ -105,6 +105,13 @@ pub const WAITING: &str = "WAITING";
 /// Raw tracepoint program that is run by hand: it looks at the thread that [`WAITING`] names.
 pub const LOOK_PROGRAM: &str = "look_at_waiting";
 
+/// Raw tracepoint program that is run by hand: it begins to follow the threads that the process of
+/// [`WaitingThread::tid`] has and that have waited since [`WaitingThread::since_ns`], which is
+/// [`WaitingThread::process_start_ns`] by `CLOCK_BOOTTIME`.
+pub const ADOPT_PROGRAM: &str = "adopt_waiting";
+/// Threads of one process that it looks at, at most.
+pub const MAX_ADOPTED: u32 = 1024;
+
 /// Words of a [`WaitRecord`].
 pub const WAIT_WORDS: usize = size_of::<WaitRecord>() / 8;
 

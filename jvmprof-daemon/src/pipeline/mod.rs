@@ -154,6 +154,9 @@ impl Pipeline {
         }
         thread_priority::raise_priority();
         state.windows.begin();
+        if let Some(off_cpu) = &mut state.off_cpu {
+            off_cpu.begin();
+        }
         Ok(Self { sampler, state, memory: *memory })
     }
 

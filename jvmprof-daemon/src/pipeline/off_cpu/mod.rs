@@ -33,7 +33,7 @@ use causes::Evidence;
 pub use idle::IdleRule;
 use idle::IdleRules;
 use pace::Pace;
-use still_waiting::StillWaiting;
+use still_waiting::{Began, StillWaiting};
 use wait_frames::WaitFrames;
 pub use wait_frames::{is_idle, wait_of};
 
@@ -82,6 +82,7 @@ pub(super) struct OffCpuProfiler {
     still_waiting: StillWaiting,
     /// Samples that were taken of threads that waited on.
     looks: u64,
+    began: Began,
 }
 
 /// Counts are kept in parts of one, so that rounding makes no difference.
@@ -103,6 +104,7 @@ impl OffCpuProfiler {
             idle,
             still_waiting: StillWaiting::default(),
             looks: 0,
+            began: Began::now(),
         };
         profiler.set_interval(profiler.pace.interval())?;
         Ok(profiler)
@@ -121,6 +123,11 @@ impl OffCpuProfiler {
         self.maps.set(OffCpuSettings { least_ns: self.options.least_ns, interval })
     }
 
+    /// Switches are seen from now on.
+    pub(super) fn begin(&mut self) {
+        self.began = Began::now();
+    }
+
     /// Adjusts how much is kept. To be called some times a second.
     pub(super) fn maintain(&mut self) {
         if let Some(interval) = self.pace.adjust(Instant::now())
@@ -133,8 +140,8 @@ impl OffCpuProfiler {
     /// Returns samples of the threads that have waited for long, and wait on.
     pub(super) fn look_at_waiting(&mut self) -> Vec<StackSample> {
         let is_chosen = |part_ns: u64, interval: u64| rand::random::<f64>() < probability(part_ns, interval);
-        let samples =
-            self.still_waiting.look(&mut self.maps, self.pace.interval(), monotonic_ns(), is_chosen);
+        let (interval, now) = (self.pace.interval(), monotonic_ns());
+        let samples = self.still_waiting.look(&mut self.maps, interval, self.began, now, is_chosen);
         self.looks += samples.len() as u64;
         samples
     }

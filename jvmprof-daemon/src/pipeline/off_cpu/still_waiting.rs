@@ -4,11 +4,14 @@
 //! The thread isn't the current one anywhere: its registers are those that the kernel saved, its
 //! stack is read from outside, and believed only if the same wait goes on afterwards.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use jvmprof_common::abi::{MAX_TAIL_WORDS, RED_ZONE_WORDS};
 use jvmprof_common::off_cpu::{FollowedThread, ToldPart, WaitRecord, WaitingThread};
+use nix::time::{ClockId, clock_gettime};
 
+use crate::clock::monotonic_ns;
 use crate::hotspot::{LiveMemory, ProcessMemory};
 use crate::sampler::{OffCpuMaps, StackSample};
 use crate::types::Avma;
@@ -19,22 +22,41 @@ const LEAST_NS: u64 = 100_000_000;
 const MOST_LOOKS: u64 = 200;
 const PAGE: u64 = 4096;
 
+/// The time when switches were seen first, by two clocks: the second is that of threads' starts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Began {
+    monotonic_ns: u64,
+    boot_ns: u64,
+}
+
+impl Began {
+    pub(super) fn now() -> Self {
+        let boot = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default();
+        Self { monotonic_ns: monotonic_ns(), boot_ns: boot.as_nanos() as u64 }
+    }
+}
+
 /// The parts that were told of waits that go on.
 #[derive(Debug, Default)]
 pub(super) struct StillWaiting {
     told: HashMap<u32, ToldPart>,
+    /// Processes all of whose threads are followed.
+    adopted: HashSet<u32>,
 }
 
 impl StillWaiting {
     /// Returns samples of threads that wait, and remembers until when each was told. `is_chosen`
     /// decides by chance if a part of a wait is kept, by its nanoseconds and the mean distance.
+    /// `began`: since when switches are seen.
     pub(super) fn look(
         &mut self,
         maps: &mut OffCpuMaps,
         interval: u64,
+        began: Began,
         now_ns: u64,
         is_chosen: impl Fn(u64, u64) -> bool,
     ) -> Vec<StackSample> {
+        self.adopt(maps, began);
         let waits = |(_, thread): &(u32, FollowedThread)| {
             thread.since_ns != 0 && now_ns.saturating_sub(thread.since_ns) >= LEAST_NS
         };
@@ -72,6 +94,18 @@ impl StillWaiting {
             }
         }
         samples
+    }
+
+    /// Begins to follow the threads that haven't been switched since the begin, of processes of
+    /// which another one has.
+    fn adopt(&mut self, maps: &mut OffCpuMaps, began: Began) {
+        let by_pid: HashMap<u32, u32> = maps.threads().map(|(tid, thread)| (thread.pid, tid)).collect();
+        self.adopted.retain(|pid| by_pid.contains_key(pid));
+        for (pid, tid) in by_pid {
+            if self.adopted.insert(pid) {
+                maps.adopt(tid, began.monotonic_ns, began.boot_ns);
+            }
+        }
     }
 }
 

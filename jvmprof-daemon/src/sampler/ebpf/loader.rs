@@ -38,6 +38,11 @@ pub(super) fn load(
     let run_delay = sched_info.and_then(|at| Ok(at + btf.offset_of("sched_info", "run_delay")?));
     // Without it waits on run queues are a part of what came before.
     let task_run_delay = run_delay.unwrap_or(0);
+    let task_on_cpu = btf.offset_of("task_struct", "on_cpu")?;
+    let task_state = btf.offset_of("task_struct", "__state")?;
+    let task_signal = btf.offset_of("task_struct", "signal")?;
+    let task_thread_node = btf.offset_of("task_struct", "thread_node")?;
+    let signal_thread_head = btf.offset_of("signal_struct", "thread_head")?;
     let task_stack = btf.offset_of("task_struct", "stack")?;
     let task_comm = btf.offset_of("task_struct", "comm")?;
     let task_fsbase = btf.offset_of("task_struct", "thread")? + btf.offset_of("thread_struct", "fsbase")?;
@@ -69,6 +74,11 @@ pub(super) fn load(
         .override_global(globals::TASK_MM, &task_mm, true)
         .override_global(globals::TASK_FSBASE, &task_fsbase, true)
         .override_global(globals::TASK_PID, &task_pid, true)
+        .override_global(globals::TASK_ON_CPU, &task_on_cpu, true)
+        .override_global(globals::TASK_STATE, &task_state, true)
+        .override_global(globals::TASK_SIGNAL, &task_signal, true)
+        .override_global(globals::TASK_THREAD_NODE, &task_thread_node, true)
+        .override_global(globals::SIGNAL_THREAD_HEAD, &signal_thread_head, true)
         .override_global(globals::TASK_STACK, &task_stack, true)
         .override_global(globals::TASK_RUN_DELAY, &task_run_delay, true)
         .override_global(globals::TASK_COMM, &task_comm, true)

@@ -90,6 +90,15 @@ impl OffCpuMaps {
         looked.inspect_err(|error| tracing::debug!(tid, %error, "no look at a thread")).ok()?
     }
 
+    /// Begins to follow the threads of a followed one's process that weren't switched since
+    /// `since_ns`, and are older: `since_boot_ns` is the same by their clock.
+    pub fn adopt(&mut self, tid: u32, since_ns: u64, since_boot_ns: u64) {
+        let adopted = self.waiting.as_mut().map(|waiting| waiting.adopt(tid, since_ns, since_boot_ns));
+        if let Some(Err(error)) = adopted {
+            tracing::debug!(tid, %error, "threads that wait for long aren't seen");
+        }
+    }
+
     /// Marks a part of a wait that goes on as told; returns false if that isn't possible.
     pub fn set_told(&mut self, tid: u32, part: ToldPart) -> bool {
         self.told.insert(tid, PodValue(part), 0).is_ok()
