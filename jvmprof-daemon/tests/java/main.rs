@@ -8,3 +8,4 @@ mod inspect;
 mod stacks;
 #[path = "../support/mod.rs"]
 mod support;
+mod waits;
