@@ -130,6 +130,9 @@ impl OffCpuProfiler {
 
     /// Adjusts how much is kept. To be called some times a second.
     pub(super) fn maintain(&mut self) {
+        if self.began.is_recent() {
+            self.still_waiting.adopt(&mut self.maps, self.began);
+        }
         if let Some(interval) = self.pace.adjust(Instant::now())
             && let Err(error) = self.set_interval(interval)
         {

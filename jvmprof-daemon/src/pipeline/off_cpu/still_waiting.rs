@@ -34,7 +34,16 @@ impl Began {
         let boot = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default();
         Self { monotonic_ns: monotonic_ns(), boot_ns: boot.as_nanos() as u64 }
     }
+
+    /// Returns true for some seconds.
+    pub(super) fn is_recent(self) -> bool {
+        Duration::from_nanos(monotonic_ns().saturating_sub(self.monotonic_ns)) < FINDING
+    }
 }
+
+/// Time after the begin in which threads that wait are looked for often: what a thread waited before
+/// it was found isn't known once it goes on.
+const FINDING: Duration = Duration::from_secs(5);
 
 /// The parts that were told of waits that go on.
 #[derive(Debug, Default)]
@@ -98,7 +107,7 @@ impl StillWaiting {
 
     /// Begins to follow the threads that haven't been switched since the begin, of processes of
     /// which another one has.
-    fn adopt(&mut self, maps: &mut OffCpuMaps, began: Began) {
+    pub(super) fn adopt(&mut self, maps: &mut OffCpuMaps, began: Began) {
         let by_pid: HashMap<u32, u32> = maps.threads().map(|(tid, thread)| (thread.pid, tid)).collect();
         self.adopted.retain(|pid| by_pid.contains_key(pid));
         for (pid, tid) in by_pid {
