@@ -99,9 +99,10 @@ fn waited(folded: &str, method: &str) -> BTreeMap<String, f64> {
     sums
 }
 
-/// Nanoseconds of stacks that have a method without a name.
-fn unnamed(folded: &str) -> f64 {
-    let lines = folded.lines().filter(|line| line.contains(";[unknown Java"));
+/// Nanoseconds of stacks with this cause that have a method without a name.
+fn unnamed(folded: &str, cause: &str) -> f64 {
+    let leaf = format!(";[wait: {cause}] ");
+    let lines = folded.lines().filter(|line| line.contains(";[unknown Java") && line.contains(&leaf));
     lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
 }
 
@@ -130,13 +131,14 @@ fn sums_by_cause_are_what_the_program_measures() {
             println!(
                 "JDK {feature} {method}: {ratio:.4} of {:.0} ms, {of_causes:?}; unnamed {:.0} ms",
                 measured[method] / 1e6,
-                unnamed(&folded) / 1e6
+                unnamed(&folded, cause) / 1e6
             );
-            // What the calls themselves compute is in none of the waits.
-            // A stack whose method was gone when it was to be named may be of any method.
-            let unnamed = if cause == "runnable" { 0.0 } else { unnamed(&folded) / measured[method] };
+            // What the calls themselves compute is in none of the waits; a thread may be preempted
+            // outside of what it measures; a stack whose method was gone when it was to be named
+            // may be of any method.
+            let unnamed = if cause == "runnable" { 0.0 } else { unnamed(&folded, cause) / measured[method] };
             assert!(
-                ratio < 1.01 && ratio + unnamed > 0.95,
+                ratio < 1.05 && ratio + unnamed > 0.95,
                 "JDK {feature} {method}: {ratio} {unnamed} {of_causes:?}"
             );
             // A thread that is woken waits for a CPU.

@@ -68,7 +68,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Profile processes, a command or the whole host into a file
-    Record(RecordArgs),
+    Record(Box<RecordArgs>),
     /// Profile the host and push to a Parca-compatible backend, or into a folder
     Daemon(Box<DaemonArgs>),
     /// Receive profiles as Parca does, keep them in a folder, and show them in a browser
@@ -101,7 +101,7 @@ mod tests {
 
     fn record(line: &str) -> Result<RecordArgs, clap::Error> {
         match Cli::try_parse_from(line.split(' '))?.command {
-            Command::Record(args) => Ok(args),
+            Command::Record(args) => Ok(*args),
             other => panic!("{other:?} is no record"),
         }
     }

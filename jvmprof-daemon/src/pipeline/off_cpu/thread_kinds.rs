@@ -42,7 +42,7 @@ const KINDS: &[(&str, &[&str])] = &[
 pub(super) fn kind_of(frames: &[Arc<Frame>]) -> Option<&'static str> {
     let names = || frames.iter().flat_map(|frame| &frame.lines).map(|line| &*line.name);
     let has = |known: &&str| names().any(|name| name.split('(').next() == Some(*known));
-    if let Some((kind, _)) = KINDS.iter().find(|(_, functions)| functions.iter().any(|it| has(&it))) {
+    if let Some((kind, _)) = KINDS.iter().find(|(_, functions)| functions.iter().any(has)) {
         return Some(kind);
     }
     let is_java = |frame: &Arc<Frame>| frame.lines.iter().any(|line| line.mode.is_some());
