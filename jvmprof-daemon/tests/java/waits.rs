@@ -54,7 +54,7 @@ public class Oracle {
         List<Thread> threads = new ArrayList<>();
         run("holds", () -> { synchronized (monitor) { Thread.sleep(15); } Thread.sleep(1); return 0; });
         run("writes", () -> { Thread.sleep(7); out.write(1); return 0; });
-        threads.add(run("enters", Oracle::enters));
+        threads.add(run("enters", () -> { long waited = enters(); Thread.sleep(1); return waited; }));
         threads.add(run("sleeps", Oracle::sleeps));
         threads.add(run("parks", Oracle::parks));
         threads.add(run("waits", Oracle::waits));

@@ -180,7 +180,8 @@ fn evaluate_doctor(found: &Value) -> (String, anyhow::Result<()>) {
 fn evaluate_java(mode: &JvmRecording, java: &Java) -> (String, anyhow::Result<()>) {
     let number = |key: &str| java.summary[key].as_u64().unwrap_or(0);
     let (samples, whole) = (number("samples"), number("complete"));
-    let chained = count_chained(&java.folded);
+    // What waits weigh is nanoseconds.
+    let chained = if mode.recording == Recording::Waits { 0 } else { count_chained(&java.folded) };
     let percent = |part: u64| part as f64 * 100.0 / samples.max(1) as f64;
     let text = format!(
         "  {samples} samples, {:.1} % whole, {:.1} % with the chain, losses: {}\n",

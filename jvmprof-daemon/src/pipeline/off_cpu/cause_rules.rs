@@ -4,7 +4,7 @@
 //! runtime/synchronizer.cpp, prims/unsafe.cpp, prims/jvm.cpp, runtime/safepoint.cpp, gc/), JDK 8 to
 //! 27. System calls: Linux arch/x86/entry/syscalls/syscall_64.tbl.
 
-use super::causes::{Cause, CodeKind};
+use super::cause::{Cause, CodeKind};
 
 /// A function by which a wait's cause is known: the nearest one to the leaf decides.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde::de::Error as _;
 
-use super::causes::Cause;
+use super::cause::Cause;
 use crate::profile::model::Frame;
 
 const DEFAULTS: &str = include_str!("idle_rules.toml");

@@ -12,6 +12,7 @@
 //! A wait's cause is told when its window ends: only then the functions of its stack have their
 //! names. `docs/offcpu.md` tells why the sums are right.
 
+mod cause;
 mod cause_rules;
 mod causes;
 mod idle;
@@ -28,7 +29,7 @@ use crate::clock::monotonic_ns;
 use crate::profile::aggregate::{NamedStack, SampleWeight};
 use crate::profile::model::Batch;
 use crate::sampler::{OffCpuMaps, SamplerError, StackSample};
-pub use causes::Cause;
+pub use cause::Cause;
 use causes::Evidence;
 pub use idle::IdleRule;
 use idle::IdleRules;

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::causes::{Cause, Evidence, cause_of};
+use super::cause::Cause;
+use super::causes::{Evidence, cause_of};
 use super::idle::IdleRules;
 use super::thread_kinds::kind_of;
 use crate::event_type::EventType;
