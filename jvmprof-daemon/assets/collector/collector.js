@@ -4,7 +4,7 @@
 (function (jvmprof) {
   const { element, format, icon } = jvmprof;
 
-  const DEFAULTS = { range: "15m", group: "", type: "", refresh: 0, matches: [], wrong: [] };
+  const DEFAULTS = { range: "15m", group: "auto", type: "", refresh: 0, matches: [], base: null, baseMatches: null, wrong: [] };
   /// What profiles can count, by series and sample type. CPU time is pushed as samples alone.
   const TYPES = {
     "": "Samples",
@@ -18,6 +18,15 @@
 
   // The address
 
+  function conditions(texts) {
+    return texts.flatMap((text) => {
+      const [, label, not, value] = /^([^=!]+)(!?)=(.*)$/s.exec(text) ?? [];
+      return label ? [{ label, value, not: not === "!" }] : [];
+    });
+  }
+
+  const conditionText = ({ label, value, not }) => `${label}${not ? "!" : ""}=${value}`;
+
   function readAddress() {
     const query = new URLSearchParams(location.search);
     const state = { ...DEFAULTS, wrong: [] };
@@ -27,23 +36,37 @@
     else if (query.has("from") || query.has("to")) wrong(query.has("from") ? "from" : "to");
     else if (jvmprof.rangeLength(query.get("range") ?? DEFAULTS.range)) state.range = query.get("range") ?? DEFAULTS.range;
     else wrong("range");
-    state.group = query.get("group") ?? "";
+    state.group = query.get("group") ?? DEFAULTS.group;
     if (Object.hasOwn(TYPES, query.get("type") ?? "")) state.type = query.get("type") ?? "";
     else wrong("type");
     state.refresh = [10, 30, 60].find((seconds) => seconds === Number(query.get("refresh"))) ?? 0;
-    state.matches = query.getAll("match").flatMap((text) => {
-      const [, label, not, value] = /^([^=!]+)(!?)=(.*)$/s.exec(text) ?? [];
-      return label ? [{ label, value, not: not === "!" }] : [];
-    });
+    state.matches = conditions(query.getAll("match"));
+    state.base = jvmprof.parseBase(query.get("base"));
+    if (query.has("base") && !state.base) wrong("base");
+    state.baseMatches = query.has("base_match") ? conditions(query.getAll("base_match").filter(Boolean)) : null;
     return [state, jvmprof.readViewState(query)];
   }
 
   function selectionQuery(state) {
     const [from, to] = jvmprof.bounds(state);
     const query = new URLSearchParams({ from: String(Math.floor(from)), to: String(Math.ceil(to)) });
-    for (const { label, value, not } of state.matches) query.append("match", `${label}${not ? "!" : ""}=${value}`);
+    for (const match of state.matches) query.append("match", conditionText(match));
     if (state.group) query.set("group", state.group);
     if (state.type && state.type !== CPU_TIME) query.set("type", state.type);
+    return query;
+  }
+
+  /// The query of the time and labels that are compared with.
+  function baseQuery(state) {
+    const [from, to] = jvmprof.baseBounds(state.base, jvmprof.bounds(state));
+    return selectionQuery({ ...state, range: null, from, to, matches: state.baseMatches ?? state.matches });
+  }
+
+  /// The query of both.
+  function comparedQuery(state) {
+    const query = selectionQuery(state);
+    if (!state.base) return query;
+    for (const [name, value] of baseQuery(state)) if (["from", "to", "match"].includes(name)) query.append(`base_${name}`, value);
     return query;
   }
 
@@ -54,7 +77,12 @@
       query.delete("to");
       query.set("range", state.range);
     }
+    query.delete("group");
+    if (state.group !== DEFAULTS.group) query.set("group", state.group);
     if (state.type) query.set("type", state.type);
+    if (state.base) query.set("base", jvmprof.baseText(state.base));
+    // Without any condition, the base has none; without the parameter, those of the other side.
+    if (state.base && state.baseMatches) for (const text of state.baseMatches.length ? state.baseMatches.map(conditionText) : [""]) query.append("base_match", text);
     if (state.refresh) query.set("refresh", String(state.refresh));
     jvmprof.writeViewState(query, view);
     return `?${query}`;
@@ -85,13 +113,15 @@
       this.types = element("select.tool.wide", { "aria-label": "What is counted", onchange: () => this.change({ type: this.types.value }) });
       for (const [type, name] of Object.entries(TYPES)) this.types.append(element("option", { value: type }, name));
       this.types.value = this.state.type;
+      this.compare = new jvmprof.CompareControls(document.getElementById("base"), this.state, (changes) => this.change(changes));
       this.download = element("a.tool.wide", { title: "Download what is shown as one pprof file, for go tool pprof" }, icon("download"), element("span.tool-text", {}, "pprof"));
       document
         .getElementById("header")
         .append(
-          element("span.brand", {}, "jvmprof"),
+          element("h1.brand", {}, "jvmprof"),
           this.time.node,
           this.types,
+          this.compare.node,
           element("span.spacer"),
           this.download,
           jvmprof.helpButton(),
@@ -104,9 +134,9 @@
       this.app.append(this.holder, this.empty);
       this.view = jvmprof.view = new jvmprof.ProfileView(this.holder, {
         state: this.viewState,
-        onState: (changes) => {
+        onState: (changes, asNewEntry) => {
           Object.assign(this.viewState, changes);
-          this.writeAddress(false);
+          this.writeAddress(asNewEntry);
         },
         fetchSubtrees: (hashes) => this.fetchSubtrees(hashes),
       });
@@ -125,6 +155,7 @@
       this.time.show(this.state);
       this.types.value = this.state.type;
       this.filters.show(this.state);
+      this.compare.show(this.state);
       this.writeAddress(Object.keys(changes).length > 0);
       this.load();
     }
@@ -144,6 +175,7 @@
       this.time.show(state);
       this.types.value = state.type;
       this.filters.show(state);
+      this.compare.show(state);
       this.view.applyState(view);
       this.load();
     }
@@ -163,16 +195,18 @@
       this.running?.abort();
       const running = (this.running = new AbortController());
       const query = selectionQuery(this.state);
-      this.query = query;
+      this.query = comparedQuery(this.state);
       this.refreshDownload();
       document.body.classList.add("loading");
       this.app.setAttribute("aria-busy", "true");
       try {
-        const [timeline, labels, flame] = await Promise.all([
+        const [timeline, labels, flame, baseLabels] = await Promise.all([
           ask("/api/timeline", query, running.signal),
           ask("/api/labels", query, running.signal),
-          ask("/api/flamegraph", query, running.signal),
+          ask("/api/flamegraph", this.query, running.signal),
+          this.state.base ? ask("/api/labels", baseQuery(this.state), running.signal) : [],
         ]);
+        this.compare.filters.setLabels(baseLabels);
         this.show(timeline, labels, flame);
       } catch (error) {
         if (running.signal.aborted) return;
@@ -222,11 +256,14 @@
         const text = `${format.count(flame.unreadable)} stored profiles couldn't be read and are missing here; the collector's log says why.`;
         this.message.append(element("p.notice", {}, text));
       }
-      const isEmpty = flame.tree.total === 0;
+      const isEmpty = flame.tree.total + (flame.tree.base ?? 0) === 0;
       this.holder.hidden = isEmpty;
       this.empty.hidden = !isEmpty;
       if (isEmpty) this.showEmpty(timeline.newest_ms);
-      else this.view.show(flame.tree, jvmprof.measure(this.state.type === CPU_TIME ? "nanoseconds" : flame.unit, flame.period_ns));
+      else {
+        const measure = jvmprof.measure(this.state.type === CPU_TIME ? "nanoseconds" : flame.unit, flame.period_ns);
+        this.view.show(flame.tree, measure, { sides: flame.sides, unit: flame.unit });
+      }
     }
 
     showError(text) {

@@ -119,31 +119,35 @@
     }
 
     fillCustom(panel, close) {
-      const [from, to] = jvmprof.bounds(this.state);
-      const field = (value) => element("input", { type: "datetime-local", step: "1", value: localText(value), required: true });
-      const [start, end] = [field(from), field(to)];
-      const wrong = element("p.wrong");
-      const form = element(
-        "form.custom",
-        {},
-        element("label", {}, "From", start),
-        element("label", {}, "To", end),
-        wrong,
-        element("button.button", {}, "Apply"),
-      );
-      form.addEventListener("submit", (event) => {
-        event.preventDefault();
-        const chosen = { from: new Date(start.value).getTime(), to: new Date(end.value).getTime() };
-        if (!(chosen.from < chosen.to)) {
-          wrong.textContent = "The end must be later than the start.";
-          return;
-        }
+      const choose = (chosen) => {
         close();
         this.onChange(chosen);
-      });
-      panel.append(form);
+      };
+      panel.append(jvmprof.rangeForm(jvmprof.bounds(this.state), choose));
     }
   }
+
+  /// A form for a range of one's own; `onChoose({from, to})` hears it.
+  jvmprof.rangeForm = function ([from, to], onChoose) {
+    const field = (value) => element("input", { type: "datetime-local", step: "1", value: localText(value), required: true });
+    const [start, end] = [field(from), field(to)];
+    const wrong = element("p.wrong", { role: "alert" });
+    const form = element(
+      "form.custom",
+      {},
+      element("label", {}, "From", start),
+      element("label", {}, "To", end),
+      wrong,
+      element("button.button", {}, "Apply"),
+    );
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      const chosen = { from: new Date(start.value).getTime(), to: new Date(end.value).getTime() };
+      if (chosen.from < chosen.to) onChoose(chosen);
+      else wrong.textContent = "The end must be later than the start.";
+    });
+    return form;
+  };
 
   /// From and to in milliseconds: a preset ends now.
   jvmprof.bounds = function ({ range, from, to }) {

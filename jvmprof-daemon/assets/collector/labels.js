@@ -6,23 +6,27 @@
 
   const SHOWN = 100;
 
+  /// What isn't a label: by main class or else command where there are several, or not at all.
+  jvmprof.GROUPS = { auto: "program", "": "nothing" };
+
   class LabelFilters {
     /// `onChange({matches})` or `onChange({group})`; a match is `{label, value, not}`.
-    constructor(container, state, onChange) {
+    constructor(container, state, onChange, { name = "Labels", hasGroups = true } = {}) {
       this.onChange = onChange;
       this.labels = [];
       this.chips = element("div.chips", { role: "list", "aria-label": "Label filters" });
       const add = element("button.chip.add", { type: "button" }, icon("plus"), "Add filter");
-      this.groupSelect = element("select", { onchange: () => onChange({ group: this.groupSelect.value }) });
+      this.groupSelect = element("select", { "aria-label": "Group by", onchange: () => onChange({ group: this.groupSelect.value }) });
       this.series = element("span.series");
       container.append(
-        element("span.filters-name", {}, "Labels"),
+        element("span.filters-name", {}, name),
         this.chips,
         jvmprof.popover(add, (panel) => this.fillLabels(panel)),
-        element("span.spacer"),
-        this.series,
-        element("label.select", { title: "A node for each value of the label, below the root" }, "Group by", this.groupSelect),
       );
+      if (hasGroups) {
+        const groups = element("label.select", { title: "A node for each value of the label, below the root" }, "Group by", this.groupSelect);
+        container.append(element("span.spacer"), this.series, groups);
+      }
       this.show(state);
     }
 
@@ -47,9 +51,10 @@
 
     showGroups() {
       const names = this.labels.map(({ name }) => name).filter((name) => name !== "__name__");
-      if (this.state.group && !names.includes(this.state.group)) names.unshift(this.state.group);
+      if (!Object.hasOwn(jvmprof.GROUPS, this.state.group) && !names.includes(this.state.group)) names.unshift(this.state.group);
       const options = names.map((name) => element("option", { value: name }, name));
-      this.groupSelect.replaceChildren(element("option", { value: "" }, "nothing"), ...options);
+      const fixed = Object.entries(jvmprof.GROUPS).map(([value, name]) => element("option", { value }, name));
+      this.groupSelect.replaceChildren(...fixed, ...options);
       this.groupSelect.value = this.state.group;
     }
 

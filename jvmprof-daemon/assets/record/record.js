@@ -4,7 +4,7 @@
 (function (jvmprof) {
   const { element, format } = jvmprof;
 
-  const data = JSON.parse(document.getElementById("profile").textContent);
+  let data;
   const TYPE_NAMES = {
     samples: "Samples",
     cpu: "CPU time",
@@ -17,13 +17,15 @@
     return data.types.find((type) => type.name === name) ?? data.types[0];
   }
 
-  function describe({ unit, period_ns: period }) {
+  function describe({ unit, period_ns: period, sides }) {
+    if (sides) return "compared";
     if (unit === "bytes" || unit === "objects") return `allocation, a stack each ${format.bytes(period)}`;
     return `${format.duration(period)} of CPU time a sample`;
   }
 
   class Page {
     constructor() {
+      this.times = data.times.map((of) => (of.nodes.length ? new jvmprof.SampleTimes(of) : null));
       const query = this.query();
       this.type = chosenType(query.get("type"));
       this.viewState = jvmprof.readViewState(query);
@@ -41,7 +43,7 @@
       document
         .getElementById("header")
         .append(
-          element("span.brand", {}, "jvmprof"),
+          element("h1.brand", {}, "jvmprof"),
           element("span.title", { title: data.title }, data.title),
           subtitle,
           element("span.spacer"),
@@ -55,9 +57,9 @@
       app.append(this.holder, this.empty);
       jvmprof.view = new jvmprof.ProfileView(this.holder, {
         state: this.viewState,
-        onState: (changes) => {
+        onState: (changes, asNewEntry) => {
           Object.assign(this.viewState, changes);
-          this.writeAddress();
+          this.writeAddress(asNewEntry);
         },
       });
       addEventListener("hashchange", () => this.goTo());
@@ -68,14 +70,17 @@
       return new URLSearchParams(location.hash.slice(1));
     }
 
-    writeAddress() {
+    /// What was taken out of the profile can be gone back from.
+    writeAddress(asNewEntry = false) {
       const query = new URLSearchParams();
       if (this.type !== data.types[0]) query.set("type", this.type.name);
       jvmprof.writeViewState(query, this.viewState);
       const text = String(query);
       // Where a browser keeps files from doing that, the page works without an address.
       try {
-        history.replaceState(null, "", text ? `#${text}` : location.pathname + location.search);
+        const to = text ? `#${text}` : location.pathname + location.search;
+        if (asNewEntry) history.pushState(null, "", to);
+        else history.replaceState(null, "", to);
       } catch {
         return;
       }
@@ -100,10 +105,17 @@
     show() {
       this.describe();
       const tree = data.trees[this.type.tree];
-      const isEmpty = tree.total === 0;
+      const isEmpty = tree.total + (tree.base ?? 0) === 0;
       this.holder.hidden = isEmpty;
       this.empty.hidden = !isEmpty;
-      if (!isEmpty) jvmprof.view.show(tree, jvmprof.measure(this.type.unit, this.type.period_ns));
+      const { sides, unit } = this.type;
+      if (!isEmpty) jvmprof.view.show(tree, jvmprof.measure(unit, this.type.period_ns), {
+          sides,
+          unit,
+          times: this.times[this.type.tree] ?? null,
+          durationMs: data.duration_ns / 1e6,
+          periodNs: this.type.period_ns,
+        });
       else this.showEmpty();
     }
 
@@ -116,5 +128,8 @@
     }
   }
 
-  jvmprof.page = new Page();
+  globalThis.unpackElement("profile").then((text) => {
+    data = JSON.parse(text);
+    jvmprof.page = new Page();
+  });
 })(globalThis.jvmprof);

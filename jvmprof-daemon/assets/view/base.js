@@ -34,6 +34,7 @@ globalThis.jvmprof = {};
     plus: "M8 3v10M3 8h10",
     sandwich: "M3 4h10M3 12h10M2 8h12",
     fold: "M3 4h10M3 12h10M8 6v4M6.5 8.5 8 10l1.5-1.5",
+    compare: "M5 2v12M5 14l-3-3M5 14l3-3M11 14V2M11 2 8 5M11 2l3 3",
     whole: "M2 6V2h4M14 6V2h-4M2 10v4h4M14 10v4h-4",
     auto: "M8 14A6 6 0 1 0 8 2a6 6 0 0 0 0 12ZM8 2v12",
     light: "M8 11a3 3 0 1 0 0-6 3 3 0 0 0 0 6ZM8 1v1.5M8 13.5V15M1 8h1.5M13.5 8H15M3 3l1 1M12 12l1 1M13 3l-1 1M4 12l-1 1",

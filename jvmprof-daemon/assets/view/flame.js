@@ -1,4 +1,4 @@
-// The flame graph: d3-flame-graph with our colours, names that fit, tooltips and keys.
+// The flame graph: d3-flame-graph with our colours (colour.js), names that fit, tooltips and keys.
 //
 // The library walks the tree by recursion when it zooms and searches, which exhausts the stack of the browser at a few
 // thousand frames. So both are done here, on the marks that the library draws by: `hide`, `fade` and `highlight`.
@@ -14,49 +14,22 @@
   /// Boxes narrower than this aren't drawn, so that a big profile costs no more than the screen has pixels.
   const NARROWEST = 0.6;
 
-  // [hue, saturation, lightness in light, lightness in dark]; names vary lightness and hue a little.
-  const COLOURS = {
-    java: [150, 46, 68, 36],
-    stub: [52, 62, 70, 36],
-    class: [310, 40, 72, 38],
-    jit: [190, 48, 68, 34],
-    native: [218, 68, 77, 43],
-    kernel: [25, 82, 71, 40],
-    marker: [338, 68, 76, 42],
-    label: [230, 14, 80, 33],
-    root: [230, 10, 85, 29],
-    pruned: [230, 4, 78, 36],
-  };
   const FOUND = "#c21fb4";
-
-  function hash(text) {
-    let value = 2166136261;
-    for (let i = 0; i < text.length; i++) value = Math.imul(value ^ text.charCodeAt(i), 16777619);
-    return (value >>> 8) / 0x1000000;
-  }
-
-  /// The colour of a function, or of a kind in the legend.
-  jvmprof.colour = function (kind, name, muted) {
-    const dark = jvmprof.theme.isDark();
-    const [hue, saturation, light, darkLightness] = COLOURS[kind];
-    const shade = name ? hash(name) : 0.5;
-    const aside = muted ? (dark ? -9 : 9) : 0;
-    const lightness = (dark ? darkLightness : light) + (shade - 0.5) * (dark ? 9 : 11) + aside;
-    const grey = muted ? 0.22 : dark ? 0.8 : 1;
-    return `hsl(${(hue + (shade - 0.5) * 12).toFixed(0)} ${(saturation * grey).toFixed(0)}% ${lightness.toFixed(1)}%)`;
-  };
 
   class Flame {
     /// `scroller` scrolls and holds the graph; `onFocus(node or null)` hears what is pointed at, `onZoom(node or null)`
-    /// what the user zooms to.
-    constructor(scroller, { onFocus, onZoom }) {
+    /// what the user zooms to, `onMenu(node, x, y)` whose menu the user asks for.
+    constructor(scroller, { onFocus, onZoom, onMenu = () => {} }) {
       this.scroller = scroller;
       this.onFocus = onFocus;
       this.onZoom = onZoom;
+      this.onMenu = onMenu;
+      this.comparison = null;
+      this.colours = new jvmprof.Colours();
       this.holder = element("div.flame", {
         tabindex: "0",
         role: "application",
-        "aria-label": "Flame graph. Arrow keys move between frames, Enter zooms, Escape zooms out.",
+        "aria-label": "Flame graph. Arrow keys move between frames, Enter zooms, m opens a frame's menu, Escape zooms out.",
       });
       this.tip = element("div.tip", { role: "tooltip", hidden: true });
       scroller.append(this.holder);
@@ -65,8 +38,10 @@
       this.search = null;
       this.holder.addEventListener("keydown", (event) => this.key(event));
       this.holder.addEventListener("click", (event) => this.click(event), { capture: true });
+      this.holder.addEventListener("contextmenu", (event) => this.menu(event));
       this.holder.addEventListener("mousemove", (event) => this.placeTip(event.clientX, event.clientY));
-      this.holder.addEventListener("blur", () => this.setCursor(null));
+      // A frame's menu gives the focus back.
+      this.holder.addEventListener("blur", () => document.querySelector(".frame-menu") || this.setCursor(null));
       scroller.addEventListener("scroll", () => this.hideTip(), { passive: true });
       new ResizeObserver(() => this.resize()).observe(scroller);
       jvmprof.theme.listeners.push(() => this.chart && this.redraw());
@@ -111,8 +86,10 @@
 
     fill(d) {
       if (d.highlight) return FOUND;
-      const { kind, name } = d.data.fn;
-      return jvmprof.colour(kind, name, this.search !== null);
+      const muted = this.search !== null;
+      const { fn, how, sides } = d.data;
+      if (this.comparison && sides) return jvmprof.changeColour(this.comparison, sides, muted);
+      return this.colours.of(fn, how, muted);
     }
 
     animate() {
@@ -174,6 +151,15 @@
       if (!frame) return;
       event.stopPropagation();
       this.zoomTo(d3.select(frame).datum());
+    }
+
+    /// The menu of the frame below the mouse; the browser's own elsewhere.
+    menu(event) {
+      const frame = event.target.closest?.("g.frame");
+      if (!frame) return;
+      event.preventDefault();
+      this.hideTip();
+      this.onMenu(d3.select(frame).datum().data, event.clientX, event.clientY);
     }
 
     /// The user's zoom.
@@ -252,14 +238,15 @@
     describe(d) {
       const { fn, value, self } = d.data;
       const swatch = element("span.swatch");
-      swatch.style.background = jvmprof.colour(fn.kind);
+      swatch.style.background = this.colours.of(fn, d.data.how, false, false);
       const kind = element("div.tip-kind", {}, swatch, jvmprof.KIND_NAMES[fn.kind], fn.module ? ` · ${fn.module}` : "");
       const rows = element("dl");
       const row = (name, ...what) => rows.append(element("dt", {}, name), element("dd", {}, ...what));
       const { number, more, row: unit } = this.measure;
       const samples = (count) => `${number(count)} (${format.share(count, this.total)})`;
-      row(unit, samples(value), more(value) && ` · ${more(value)}`);
-      if (fn.kind !== "root" && fn.kind !== "label" && fn.kind !== "pruned") row("Self", samples(self));
+      if (this.comparison && d.data.sides) this.describeChange(d.data, row);
+      else row(unit, samples(value), more(value) && ` · ${more(value)}`);
+      if (jvmprof.isCode(fn) && !this.comparison) row("Self", samples(self));
       if (this.zoomed && this.zoomed !== d && d.depth > this.zoomed.depth) {
         row("Of the zoomed", format.share(value, this.zoomed.data.value));
       }
@@ -277,6 +264,13 @@
       return [element("div.tip-name", {}, fn.name), kind, rows];
     }
 
+    describeChange({ sides, ownSides }, row) {
+      const { comparison } = this;
+      row("Change", `${comparison.changeText(sides)} (${comparison.beforeAfter(sides)})`);
+      row("", comparison.verdict(sides));
+      if (ownSides) row("Self", `${comparison.changeText(ownSides)} (${comparison.beforeAfter(ownSides)})`);
+    }
+
     // Keys. The cursor is a node that is framed; siblings too narrow to be drawn are passed over.
 
     key(event) {
@@ -292,11 +286,17 @@
         const siblings = (at.parent?.children ?? []).filter(drawn);
         to = siblings[siblings.indexOf(at) + (event.key === "ArrowRight" ? 1 : -1)];
       } else if (event.key === "Enter" || event.key === " ") this.zoomTo(at);
+      else if (event.key === "m" || event.key === "ContextMenu") this.keyMenu(at);
       else if (event.key === "Escape" && (this.cursor || this.zoomed)) this.escape();
       else return;
       event.preventDefault();
       event.stopPropagation();
       if (to) this.setCursor(to);
+    }
+
+    keyMenu(d) {
+      const box = this.holder.getBoundingClientRect();
+      this.onMenu(d.data, box.left + d.x0 * this.width() + 8, box.top + this.rowTop(d) + ROW);
     }
 
     /// The node that the cursor or else the mouse is on.

@@ -11,16 +11,21 @@
     ["← → ↑ ↓", "in the graph: move between frames"],
     ["Enter", "in the graph: zoom to the frame"],
     ["Shift ← →", "in the collector's timeline: choose a part, which Enter shows"],
+    ["m", "in the graph: the frame's menu, as by the right mouse button"],
+    ["u", "undo the last focus, hide or merge"],
     ["i", "root on top or at the bottom"],
     ["r", "fold recursion"],
     ["j", "all frames, Java's, the application's"],
     ["s", "callers and callees of a function"],
+    ["c", "colour by kind, by package, by how methods ran"],
+    ["n", "compared: by share or by time"],
     ["1 2 3", "flame graph, both, table"],
   ];
   const SEARCHES = [
     ["total", "part of a name, any case"],
     ['"acme.Order.total"', "the whole name"],
     ["/Order|Cart/", "a regular expression"],
+    ["package:com.acme", "methods of a package and those below it"],
     ["module:libc", "where the code is from; also file: and kind:"],
   ];
 

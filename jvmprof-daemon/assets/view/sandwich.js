@@ -15,6 +15,13 @@
     return child;
   }
 
+  function count(into, node) {
+    into.value += node.value;
+    if (!node.sides) return;
+    into.sides ??= [0, 0];
+    node.sides.forEach((samples, side) => (into.sides[side] += samples));
+  }
+
   function finish(root) {
     const todo = [root];
     while (todo.length) {
@@ -42,17 +49,17 @@
       const top = () => ({ name, fn: node.fn, value: 0, self: 0, lines: [], how: [], children: [], parent: null });
       callers ??= top();
       callees ??= top();
-      callers.value += node.value;
+      count(callers, node);
       let at = callers;
       for (let caller = node.parent; caller && caller.fn.kind !== "root"; caller = caller.parent) {
         at = childOf(at, caller.fn);
-        at.value += node.value;
+        count(at, node);
       }
       below.push([node, callees]);
     }
     while (below.length) {
       const [node, into] = below.pop();
-      into.value += node.value;
+      count(into, node);
       jvmprof.addCounts(into.lines, node.lines);
       jvmprof.addCounts(into.how, node.how);
       for (const child of node.children) below.push([child, childOf(into, child.fn)]);
@@ -90,18 +97,23 @@
     }
 
     /// Draws what the tree of the data has of the function.
-    draw(root, name, data, measure) {
+    draw(root, name, data, { measure, comparison, colours }) {
       const trees = name ? jvmprof.sandwich(root, name) : null;
       this.node.hidden = !name;
       if (!name) return;
-      const share = trees ? `${measure.number(trees.callees.value)}, ${format.share(trees.callees.value, data.total)}` : "no samples here";
+      const share = trees ? this.share(trees.callees, root, measure, comparison) : "no samples here";
       const pruned = jvmprof.prunedSamples(data) > 0 ? " · without what is pruned" : "";
       this.title.replaceChildren(element("b", {}, name), ` · ${share}${pruned}`);
       for (const [which, flame] of Object.entries(this.graphs())) {
-        flame.measure = measure;
+        Object.assign(flame, { measure, comparison, colours });
         flame.scroller.hidden = !trees;
-        if (trees) flame.draw(trees[which], data.total);
+        if (trees) flame.draw(trees[which], root.value);
       }
+    }
+
+    share({ value, sides }, root, measure, comparison) {
+      if (comparison) return comparison.beforeAfter(sides);
+      return `${measure.number(value)}, ${format.share(value, root.value)}`;
     }
   }
 

@@ -4,6 +4,15 @@
 (function (jvmprof) {
   const VIEWS = ["flame", "both", "table"];
 
+  /// Edits have a bit each in a number (see edits.js).
+  const MOST_EDITS = 30;
+
+  /// A part of a recording, `[from, to]` in milliseconds since its start; null for the whole.
+  function readPart(text) {
+    const [, from, to] = /^(\d{1,12})-(\d{1,12})$/.exec(text ?? "") ?? [];
+    return Number(from) < Number(to) ? [Number(from), Number(to)] : null;
+  }
+
   jvmprof.readViewState = function (query) {
     const zoom = query.get("zoom") ?? "";
     const frames = query.get("frames");
@@ -14,6 +23,10 @@
       frames: Object.hasOwn(jvmprof.FRAMES, frames ?? "") ? frames : "all",
       zoom: /^[0-9a-f]{16}$/.test(zoom) ? zoom : "",
       sandwich: query.get("sandwich") ?? "",
+      colour: Object.hasOwn(jvmprof.COLOURINGS, query.get("colour") ?? "") ? query.get("colour") : "kind",
+      by: query.get("by") === "time" ? "time" : "share",
+      edits: query.getAll("edit").filter((text) => jvmprof.parseEdit(text)).slice(0, MOST_EDITS),
+      part: readPart(query.get("part")),
     };
     if (VIEWS.includes(query.get("view"))) state.view = query.get("view");
     return state;
@@ -27,5 +40,9 @@
     if (state.frames && state.frames !== "all") query.set("frames", state.frames);
     if (state.zoom) query.set("zoom", state.zoom);
     if (state.sandwich) query.set("sandwich", state.sandwich);
+    if (state.colour && state.colour !== "kind") query.set("colour", state.colour);
+    if (state.by === "time") query.set("by", "time");
+    for (const edit of state.edits ?? []) query.append("edit", edit);
+    if (state.part) query.set("part", state.part.join("-"));
   };
 })(globalThis.jvmprof);

@@ -1,10 +1,17 @@
-// The table of functions: own samples and samples with callees, sortable, each row a search.
+// The table of functions, sortable: own samples, those with the JVM and the kernel, samples with callees. A row's name
+// searches it, and it opens to its lines and to how it ran.
 "use strict";
 
 (function (jvmprof) {
   const { element, format } = jvmprof;
 
   const ROWS_AT_ONCE = 200;
+
+  const COLUMNS = {
+    self: ["Self", "Samples with the function as the leaf"],
+    attributed: ["+ JVM, kernel", "Self, with what the kernel, the JVM and native code did for it: their time goes to the nearest Java caller"],
+    total: ["Total", "Samples with the function anywhere on the stack"],
+  };
 
   class TopTable {
     /// `onChoose(fn)` hears which function was clicked.
@@ -13,18 +20,20 @@
       this.sort = { column: "self", descending: true };
       this.search = null;
       this.rows = [];
+      this.open = new Set();
+      this.comparison = null;
+      this.colours = new jvmprof.Colours();
       this.body = element("tbody");
-      this.headers = { name: this.header("name", "Function"), self: this.header("self", "Self"), total: this.header("total", "Total") };
+      this.headers = { name: this.header("name", "Function", "The name") };
+      for (const [column, [title, what]] of Object.entries(COLUMNS)) this.headers[column] = this.header(column, title, what);
       this.more = element("button.more", { type: "button", onclick: () => this.show(this.shown + 4 * ROWS_AT_ONCE) });
-      scroller.append(
-        element("table.top", {}, element("thead", {}, element("tr", {}, ...Object.values(this.headers))), this.body),
-        this.more,
-      );
+      this.table = element("table.top", {}, element("thead", {}, element("tr", {}, ...Object.values(this.headers))), this.body);
+      scroller.append(this.table, this.more);
       jvmprof.theme.listeners.push(() => this.show(this.shown ?? ROWS_AT_ONCE));
     }
 
-    header(column, title) {
-      const button = element("button", { type: "button", onclick: () => this.sortBy(column) }, title);
+    header(column, title, what) {
+      const button = element("button", { type: "button", title: `${what}. Click to sort`, onclick: () => this.sortBy(column) }, title);
       return element(`th.${column}`, { scope: "col" }, button);
     }
 
@@ -34,19 +43,22 @@
       this.refresh();
     }
 
-    /// Shows the functions of the data, all of them, or these rows.
-    draw(data, functions, total, rows = null) {
+    /// Shows these rows; `seen`: functions there are, listed or not. `hasAttributed`: own samples don't have those of the
+    /// JVM and the kernel already.
+    draw(rows, { total, seen, hasAttributed }) {
       this.total = total;
-      this.seen = rows?.length ?? data.top.seen;
-      this.rows =
-        rows ??
-        data.top.function.map((index, row) => ({
-          fn: functions[index],
-          name: functions[index].name,
-          self: data.top.self[row],
-          total: data.top.total[row],
-        }));
+      this.seen = seen;
+      this.rows = rows;
+      this.hasAttributed = hasAttributed;
+      this.headers.attributed.hidden = !hasAttributed;
+      if (!hasAttributed && this.sort.column === "attributed") this.sort.column = "self";
+      const open = new Set([...this.open].map((fn) => fn.name));
+      this.open = new Set(rows.filter(({ name }) => open.has(name)).map(({ fn }) => fn));
       this.refresh();
+    }
+
+    columns() {
+      return Object.keys(COLUMNS).filter((column) => column !== "attributed" || this.hasAttributed);
     }
 
     find(search) {
@@ -62,19 +74,24 @@
       }
       this.sorted = this.rows.filter((row) => !this.search || this.search.matches(row.fn));
       this.sorted.sort((a, b) => {
-        const by = column === "name" ? a.name.localeCompare(b.name) : a[column] - b[column];
+        const by = column === "name" ? a.name.localeCompare(b.name) : this.weight(a, column) - this.weight(b, column);
         return order * by || b.self - a.self || b.total - a.total || a.name.localeCompare(b.name);
       });
       this.show(ROWS_AT_ONCE);
     }
 
+    /// What a row is sorted by.
+    weight(row, column) {
+      return this.comparison ? this.comparison.change([row.base[column], row[column]]) : row[column];
+    }
+
     show(count) {
       this.shown = count;
       if (!this.sorted) return;
-      this.body.replaceChildren(...this.sorted.slice(0, count).map((row) => this.row(row)));
+      this.body.replaceChildren(...this.sorted.slice(0, count).flatMap((row) => this.rowsOf(row)));
       if (!this.sorted.length) {
         const text = this.search ? "No function of the table matches the search." : "No samples.";
-        this.body.append(element("tr", {}, element("td.none", { colspan: "3" }, text)));
+        this.body.append(element("tr", {}, element("td.none", { colspan: String(1 + this.columns().length) }, text)));
       }
       const left = this.sorted.length - count;
       const cut = this.seen - this.rows.length;
@@ -86,20 +103,66 @@
           : `${format.count(cut)} lighter functions aren't listed`;
     }
 
-    row({ fn, self, total }) {
+    /// A function's row, and those of its lines if it is open.
+    rowsOf(row) {
+      const isOpen = this.open.has(row.fn);
+      return [this.row(row, isOpen), ...(isOpen ? this.details(row) : [])];
+    }
+
+    row(row, isOpen) {
+      const { fn } = row;
       const swatch = element("span.swatch", { title: jvmprof.KIND_NAMES[fn.kind] });
-      swatch.style.background = jvmprof.colour(fn.kind);
-      const where = [fn.file, fn.module].filter(Boolean).join(" · ");
+      swatch.style.background = this.comparison
+        ? jvmprof.changeColour(this.comparison, [row.base.total, row.total])
+        : this.colours.of(fn, row.how, false, false);
+      const hottest = jvmprof.hottestLine(row);
+      const where = [hottest ? `${hottest.place} ${format.share(hottest.share, 1)}` : fn.file, fn.module].filter(Boolean).join(" · ");
       const name = element(
         "button.function",
         { type: "button", title: `${fn.name}\n${where}\nClick to search`, onclick: () => this.onChoose(fn) },
-        element("span.function-name", {}, fn.name),
+        element("span.function-name", {}, ...jvmprof.nameParts(fn).map((part) => element("span", {}, part))),
         where ? element("span.where", {}, where) : null,
       );
-      return element("tr", {}, element("td.name", {}, swatch, name), this.cell(self), this.cell(total));
+      return element("tr", {}, element("td.name", {}, this.opener(row, isOpen), swatch, name), ...this.columns().map((column) => this.cell(row, column)));
     }
 
-    cell(samples) {
+    /// The button that opens a row; room for one where there is nothing to open.
+    opener(row, isOpen) {
+      if (!row.lines.length && !row.how.length) return element("span.opener");
+      const label = `Lines of ${row.fn.name}`;
+      return element("button.opener", { type: "button", "aria-expanded": String(isOpen), "aria-label": label, title: "Lines, and how it ran", onclick: () => this.toggle(row) }, isOpen ? "▾" : "▸");
+    }
+
+    toggle(row) {
+      if (!this.open.delete(row.fn)) this.open.add(row.fn);
+      this.show(this.shown);
+      const at = this.sorted.indexOf(row);
+      [...this.body.querySelectorAll("tr:not(.detail)")][at]?.querySelector("button.opener")?.focus();
+    }
+
+    details(row) {
+      // Shares are of the function's own work; of a mere caller, of its calls.
+      const by = row.attributed > 0 ? "attributed" : "total";
+      const lines = row.lines.map((line) =>
+        element(
+          "tr.detail",
+          {},
+          element("td.line", {}, jvmprof.placeOf(row.fn, line.line), " ", element("b", {}, format.share(line[by], row[by]))),
+          ...this.columns().map((column) => this.cell(line, !this.hasAttributed && column === "self" ? "attributed" : column)),
+        ),
+      );
+      const hows = jvmprof.rowHows(row);
+      const all = hows.reduce((sum, { samples }) => sum + samples, 0);
+      const text = hows.map(({ name, samples }) => `${name} ${format.share(samples, all)}`).join(", ");
+      if (text) lines.push(element("tr.detail", {}, element("td.line", { colspan: String(1 + this.columns().length) }, `Ran: ${text}`)));
+      return lines;
+    }
+
+
+    cell(row, column) {
+      const samples = row[column];
+      if (samples === null) return element("td.samples", {});
+      if (this.comparison) return this.changeCell([row.base?.[column] ?? 0, samples]);
       const bar = element("span.bar");
       // The track is as wide as the column: 100 % fills it.
       bar.style.width = `${this.total ? (100 * samples) / this.total : 0}%`;
@@ -109,6 +172,19 @@
         element("span.number", {}, this.measure.number(samples)),
         element("span.percent", {}, format.share(samples, this.total)),
         element("span.track", {}, bar),
+      );
+    }
+
+    /// How much a number changed, and from what to what; faint where that may be chance.
+    changeCell(sides) {
+      const { comparison } = this;
+      const isNoise = comparison.isNoise(sides);
+      const more = comparison.change(sides) > 0;
+      return element(
+        `td.samples.change${isNoise ? ".noise" : more ? ".more-than" : ".less-than"}`,
+        { title: `${comparison.beforeAfter(sides)}; ${comparison.verdict(sides)}` },
+        element("span.number", {}, comparison.changeText(sides)),
+        element("span.percent", {}, comparison.text(comparison.values(sides)[1])),
       );
     }
   }

@@ -4,7 +4,6 @@
 (function (jvmprof) {
   const { element, format, icon } = jvmprof;
 
-  const LEGEND = ["java", "class", "jit", "stub", "native", "kernel", "marker"];
   /// Narrower than this, graph and table beside each other are both too small.
   const ROOM_FOR_BOTH = 1400;
 
@@ -12,6 +11,9 @@
   const MOST_NODES = 60_000;
   /// Nodes whose subtrees are asked for at once: as many as the collector takes.
   const MOST_TARGETS = 60;
+
+  /// What of the state makes another tree.
+  const DRAWN_BY = ["fold", "frames", "edits", "part", "by"];
 
   const NOT_THERE = "The frame that this address zooms to has no samples here.";
 
@@ -36,8 +38,11 @@
       this.flame = new jvmprof.Flame(this.flameScroller, {
         onFocus: (node) => this.showStatus(node),
         onZoom: (node) => this.zoom(node),
+        onMenu: (node, x, y) => this.menu(node, x, y),
       });
       this.table = new jvmprof.TopTable(this.tableScroller, (fn) => this.chooseFunction(fn));
+      this.colours = this.table.colours = this.flame.colours;
+      this.comparison = null;
       this.flame.rootOnTop = this.state.rootOnTop;
       this.applySwitches();
       document.addEventListener("keydown", (event) => this.key(event));
@@ -45,7 +50,8 @@
 
     firstState() {
       const view = innerWidth >= ROOM_FOR_BOTH ? "both" : "flame";
-      return { search: "", view, rootOnTop: true, fold: false, frames: "all", zoom: "", sandwich: "" };
+      const chosen = { colour: "kind", by: "share", edits: [], part: null };
+      return { search: "", view, rootOnTop: true, fold: false, frames: "all", zoom: "", sandwich: "", ...chosen };
     }
 
     build(container) {
@@ -75,12 +81,16 @@
       this.foldButton = this.tool("fold", "Fold recursion: a function that calls itself becomes one frame", () =>
         this.change({ fold: !this.state.fold }),
       );
-      this.framesSelect = element("select", { "aria-label": "Which frames", onchange: () => this.change({ frames: this.framesSelect.value }) });
-      for (const [frames, name] of Object.entries(jvmprof.FRAMES)) this.framesSelect.append(element("option", { value: frames }, name));
+      this.framesSelect = this.select("Which frames", jvmprof.FRAMES, (frames) => this.change({ frames }));
+      this.colourSelect = this.select("What colours mean", jvmprof.COLOURINGS, (colour) => this.change({ colour }));
+      this.bySelect = this.select("What is compared", jvmprof.NORMALISATIONS, (by) => this.change({ by }));
+      this.edits = new jvmprof.EditChips((edits) => this.change({ edits }), () => this.change({ part: null }));
+      this.heatmap = new jvmprof.Heatmap((part) => this.change({ part }));
       this.sandwichButton = this.tool("sandwich", "Callers and callees of the zoomed or chosen function (s)", () => this.toggleSandwich());
       this.sandwich = new jvmprof.Sandwich(() => this.change({ sandwich: "" }));
       this.flameScroller = element("div.scroller.flame-scroller");
       this.tableScroller = element("div.scroller.table-scroller");
+      this.legend = element("div.legend", { role: "group", "aria-label": "Colours" });
       this.status = element("div.status", { "aria-live": "polite" });
       this.main = element("div.panes", {}, this.tableScroller, this.flameScroller, this.sandwich.node);
       container.append(
@@ -91,35 +101,51 @@
           this.views,
           element("div.tools", {}, this.resetButton, this.directionButton, this.foldButton, this.sandwichButton),
           element("label.select.frames", { title: "All frames; Java's only; or the application's, with calls within the JDK as one frame (j)" }, this.framesSelect),
+          element("label.select", { title: "What the colours of frames mean (c)" }, this.colourSelect),
+          element("label.select", { title: "Shares of all samples, or time per time (n)" }, this.bySelect),
           this.figures,
         ),
+        this.heatmap.node,
+        this.edits.node,
         this.notice,
         this.main,
-        element("footer", {}, this.legend(), this.status),
+        element("footer", {}, this.legend, this.status),
       );
-      jvmprof.theme.listeners.push(() => this.legendNode.replaceWith(this.legend()));
+      jvmprof.theme.listeners.push(() => this.showLegend());
+    }
+
+    select(label, options, onChange) {
+      const select = element("select", { "aria-label": label, onchange: () => onChange(select.value) });
+      for (const [value, name] of Object.entries(options)) select.append(element("option", { value }, name));
+      return select;
     }
 
     tool(name, title, onclick) {
       return element("button.tool", { type: "button", title, "aria-label": title, onclick }, icon(name));
     }
 
-    legend() {
-      const entries = LEGEND.map((kind) => {
-        const swatch = element("span.swatch");
-        swatch.style.background = jvmprof.colour(kind);
-        const title = `Search kind:${kind}`;
-        const onclick = () => this.setSearch(`kind:${kind}`);
-        return element("button", { type: "button", title, onclick }, swatch, jvmprof.KIND_NAMES[kind]);
-      });
-      this.legendNode = element("div.legend", { "aria-label": "Colours" }, ...entries);
-      return this.legendNode;
+    showLegend() {
+      const change = (relative) => jvmprof.legendChange(relative);
+      const entries = this.comparison
+        ? [["more", 1], ["less", -1], ["may be chance", 0]].map(([name, relative]) => ({ name, colour: change(relative) }))
+        : this.colours.legend(this.table.rows);
+      this.legend.replaceChildren(
+        ...entries.map(({ colour, name, search }) => {
+          const swatch = element("span.swatch");
+          swatch.style.background = colour;
+          if (!search) return element("span.legend-entry", {}, swatch, name);
+          return element("button", { type: "button", title: `Search ${search}`, onclick: () => this.setSearch(search) }, swatch, name);
+        }),
+      );
     }
 
-    /// Shows a tree as the collector and the recorded file have it.
-    show(data, measure) {
+    /// Shows a tree as the collector and the recorded file have it. `sides`: what its two sides are compared by, if there
+    /// are two; `unit`: of their numbers; `times`: when samples were taken, in a recording of `durationMs`.
+    show(data, measure, { sides = null, unit = "samples", times = null, durationMs = 0, periodNs = 0 } = {}) {
       this.flame.measure = measure;
       this.table.measure = measure;
+      Object.assign(this, { sides, unit, times, durationMs, periodNs });
+      this.applySwitches();
       this.whole = data;
       this.asked = new Set();
       this.showData(data);
@@ -129,20 +155,75 @@
       this.data = data;
       this.functions = jvmprof.functions(data);
       this.hashes = new jvmprof.PathHashes(data);
-      this.showFigures(data, this.flame.measure);
       this.drawTree();
     }
 
     drawTree() {
-      const { fold, frames } = this.state;
-      const { root, nodes } = jvmprof.buildTree(this.data, this.functions, { fold, frames });
+      const { fold, frames, colour, by } = this.state;
+      const edits = this.state.edits.map(jvmprof.parseEdit).filter(Boolean);
+      const comparison = this.sides && new jvmprof.Comparison(this.sides, by, this.unit);
+      for (const part of [this, this.flame, this.table]) part.comparison = comparison;
+      this.colours.by = colour;
+      const part = this.times ? this.state.part : null;
+      const inPart = part ? this.times.part(this.data, this.functions, part) : this.data;
+      this.shown = jvmprof.editedData(inPart, this.functions, edits);
+      const options = { fold, frames, comparison, isMerged: jvmprof.isMerged(edits) };
+      const { root, nodes } = jvmprof.buildTree(this.shown, this.functions, options);
       [this.tree, this.nodes] = [root, nodes];
-      this.flame.draw(root, this.data.total);
-      this.table.draw(this.data, this.functions, this.data.total, frames === "all" ? null : jvmprof.functionRows(root));
+      this.edits.show(edits, part);
+      this.heatmap.show(this.times, { duration: this.durationMs, periodNs: this.periodNs, part });
+      this.showFigures(this.shown, this.flame.measure);
+      this.flame.draw(root, root.value);
+      this.drawTable(edits.length > 0 || part !== null);
+      this.showLegend();
       this.showNotices();
       this.showZoom();
       this.showSandwich();
       this.search();
+    }
+
+    drawTable(isPart) {
+      const { data } = this;
+      const counted = jvmprof.tableRows(data, this.functions);
+      const hasJava = counted.some(({ fn }) => fn.kind === "java");
+      const isWhole = this.state.frames === "all" && !isPart;
+      const rows = isWhole ? counted : this.rowsOfTree(counted, isPart);
+      const seen = isWhole ? data.top.seen : rows.length;
+      this.table.draw(rows, { total: this.shown.total, seen, hasAttributed: hasJava && this.state.frames === "all" });
+    }
+
+    rowsOfTree(counted, isPart) {
+      const rows = jvmprof.functionRows(this.tree);
+      const { lineCounts } = this.shown;
+      if (lineCounts && !this.state.edits.length) return jvmprof.withPartLines(rows, lineCounts);
+      return jvmprof.withLines(rows, counted, isPart);
+    }
+
+    /// The menu of a frame.
+    menu(node, x, y) {
+      jvmprof.showMenu(node, x, y, {
+        zoom: (to) => {
+          this.flame.zoomToNode(to);
+          this.zoom(to.parent ? to : null);
+        },
+        edit: (text) => this.change({ edits: [...this.state.edits.filter((it) => it !== text), text] }),
+        search: (text) => this.setSearch(text),
+        sandwich: (name) => this.change({ sandwich: name }),
+        copy: (text) => this.copy(text),
+      });
+    }
+
+    async copy(text) {
+      try {
+        await navigator.clipboard.writeText(text);
+        this.status.textContent = "Copied.";
+      } catch {
+        this.status.textContent = `The browser doesn't let this page copy: ${text}`;
+      }
+    }
+
+    undo() {
+      if (this.state.edits.length) this.change({ edits: this.state.edits.slice(0, -1) });
     }
 
     // Zoom. It is kept as the hash of a node of the data, which newer data, other frames and the address know, too.
@@ -213,10 +294,11 @@
       const { sandwich } = this.state;
       this.main.classList.toggle("has-sandwich", sandwich !== "");
       this.sandwichButton.setAttribute("aria-pressed", String(sandwich !== ""));
-      this.sandwich.draw(this.tree, sandwich, this.data, this.flame.measure);
+      this.sandwich.draw(this.tree, sandwich, this.data, this.flame);
     }
 
     showFigures(data, measure) {
+      if (this.comparison) return this.showSides(data, measure);
       const cut = data.truncated.reduce((sum, [, samples]) => sum + samples, 0);
       const figure = (number, name) => element("span.figure", {}, element("b", {}, number), ` ${name}`);
       const whole = element(
@@ -228,16 +310,22 @@
       this.figures.replaceChildren(
         figure(measure.number(data.total), measure.name(data.total)),
         ...(measure.more(data.total) ? [figure(measure.more(data.total), measure.moreName)] : []),
-        whole,
+        ...(this.shown.total === this.data.total ? [whole] : []),
       );
     }
 
+    showSides(data, measure) {
+      const counts = [data.base ?? 0, data.total];
+      const figure = (name, side) => element("span.figure", {}, `${name} `, element("b", {}, measure.number(counts[side])), ` ${measure.name(counts[side])}`);
+      this.figures.replaceChildren(figure("before", 0), figure("after", 1));
+    }
+
     showNotices(text = null) {
-      const { data } = this;
+      const { shown: data } = this;
       const { number } = this.flame.measure;
-      const share = (samples) => format.share(samples, data.total);
+      const share = (samples) => format.share(samples, this.tree.value);
       const pruned = jvmprof.prunedSamples(data);
-      const texts = [text, jvmprof.framesNotice(this.state.frames, this.tree, share)];
+      const texts = [text, this.comparison?.notice(), jvmprof.framesNotice(this.state.frames, this.tree, share)];
       if (pruned > 0) {
         const table = this.state.frames === "all" ? "The table counts all of them." : "The table counts what is drawn.";
         const way = this.fetchSubtrees ? " Zoom to a frame to see all below it." : "";
@@ -296,9 +384,10 @@
       this.matched.title = search?.error ?? "";
       if (!valid || !this.tree) return;
       const samples = jvmprof.matchedSamples(this.tree, valid);
-      this.matched.textContent = `${format.share(samples, this.data.total)} matched`;
+      const total = this.tree.value;
+      this.matched.textContent = `${format.share(samples, total)} matched`;
       const { number, name } = this.flame.measure;
-      this.matched.title = `${number(samples)} of ${number(this.data.total)} ${name(this.data.total)}`;
+      if (!this.comparison) this.matched.title = `${number(samples)} of ${number(total)} ${name(total)}`;
     }
 
     // What the user switches
@@ -308,13 +397,22 @@
       this.state = { ...before, ...changes };
       this.applySwitches();
       if (this.data) {
-        if (before.fold !== this.state.fold || before.frames !== this.state.frames) this.drawTree();
+        if (DRAWN_BY.some((name) => before[name] !== this.state[name])) this.drawTree();
         else if (before.sandwich !== this.state.sandwich) this.showSandwich();
         if (before.zoom !== this.state.zoom) this.showZoomed(this.flame.zoomed?.data ?? null);
         if (before.rootOnTop !== this.state.rootOnTop) this.flame.setRootOnTop(this.state.rootOnTop);
         if (before.search !== this.state.search) this.search();
+        if (before.colour !== this.state.colour) this.recolour();
       }
-      this.onState(changes);
+      this.onState(changes, "edits" in changes || "part" in changes);
+    }
+
+    recolour() {
+      this.colours.by = this.state.colour;
+      this.flame.redraw();
+      this.table.refresh();
+      this.showSandwich();
+      this.showLegend();
     }
 
     /// Looks at the profile as the address says, of which nobody need be told.
@@ -327,8 +425,12 @@
     }
 
     applySwitches() {
-      const { view, rootOnTop, fold, frames } = this.state;
+      const { view, rootOnTop, fold, frames, colour, by } = this.state;
       this.framesSelect.value = frames;
+      this.colourSelect.value = colour;
+      this.bySelect.value = by;
+      this.colourSelect.parentElement.hidden = Boolean(this.sides);
+      this.bySelect.parentElement.hidden = !this.sides;
       this.main.dataset.view = view;
       for (const button of this.views.children) {
         button.setAttribute("aria-pressed", String(button.dataset.view === view));
@@ -346,9 +448,10 @@
         this.status.textContent = "Click a frame to zoom · / search · Esc back · ? keys";
         return;
       }
-      const { fn, value } = at;
+      const { fn, value, sides } = at;
       const { number, name } = this.flame.measure;
-      const text = [fn.name, fn.module, `${number(value)} ${name(value)}, ${format.share(value, this.data.total)}`];
+      const what = this.comparison ? this.comparison.beforeAfter(sides) : `${number(value)} ${name(value)}, ${format.share(value, this.tree.value)}`;
+      const text = [fn.name, fn.module, what];
       this.status.textContent = (node ? "" : "Zoomed: ") + text.filter(Boolean).join(" · ");
     }
 
@@ -357,13 +460,14 @@
       else this.flame.resetZoom();
     }
 
-    nextFrames() {
-      const all = Object.keys(jvmprof.FRAMES);
-      this.change({ frames: all[(all.indexOf(this.state.frames) + 1) % all.length] });
+    /// Chooses the next one of the choices of a part of the state.
+    next(name, choices) {
+      const all = Object.keys(choices);
+      this.change({ [name]: all[(all.indexOf(this.state[name]) + 1) % all.length] });
     }
 
     key(event) {
-      const typing = event.target.closest?.("input, select, textarea, dialog");
+      const typing = event.target.closest?.("input, select, textarea, dialog, .frame-menu");
       if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
       if (event.key === "/") {
         event.preventDefault();
@@ -372,7 +476,10 @@
       } else if (event.key === "Escape") this.escape();
       else if (event.key === "i") this.change({ rootOnTop: !this.state.rootOnTop });
       else if (event.key === "r") this.change({ fold: !this.state.fold });
-      else if (event.key === "j") this.nextFrames();
+      else if (event.key === "j") this.next("frames", jvmprof.FRAMES);
+      else if (event.key === "c" && !this.sides) this.next("colour", jvmprof.COLOURINGS);
+      else if (event.key === "n" && this.sides) this.next("by", jvmprof.NORMALISATIONS);
+      else if (event.key === "u") this.undo();
       else if (event.key === "s") this.toggleSandwich();
       else if (event.key === "1") this.change({ view: "flame" });
       else if (event.key === "2") this.change({ view: "both" });

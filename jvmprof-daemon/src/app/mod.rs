@@ -1,18 +1,18 @@
 //! The subcommands of `jvmprof`, one folder or file each, and the modules that they share.
 //!
 //! [`args`] is the command line, [`settings`] completes it by the environment and the file. The
-//! subcommands are `record`, `daemon`, `collector`, `ui`, `doctor`, `ps` (in `jvms`) and
-//! `inspect`; the other modules are used by several of them.
+//! subcommands are `record`, `daemon`, `collector`, `ui` and in its folder `diff`, `doctor`, `ps` (in
+//! `jvms`) and `inspect`; the other modules are used by several of them.
 
 pub mod args;
 mod collector;
 mod completions;
 mod daemon;
-mod debuginfod_client;
 mod doctor;
 mod errors;
 mod inspect;
 mod jvms;
+mod native_options;
 mod pipeline_options;
 mod record;
 pub mod settings;
@@ -42,6 +42,7 @@ pub fn run(invocation: Invocation) -> ExitCode {
         Command::Record(args) => record::run(*args),
         Command::Daemon(args) => daemon::run(&args, &settings, log).map(|()| ExitCode::SUCCESS),
         Command::Collector(args) => collector::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Diff(args) => ui::diff::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Ui(args) => ui::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Doctor(args) => doctor::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Ps(args) => jvms::ps::run(&args).map(|()| ExitCode::SUCCESS),

@@ -14,6 +14,7 @@ mod eviction;
 mod free_extents;
 mod packed_rows;
 mod row_readback;
+mod rows_on_disk;
 #[cfg(test)]
 mod tests;
 
@@ -33,6 +34,7 @@ use crate::sampler::{BpfMaps, MapSizes, SamplerError};
 use free_extents::Extents;
 pub use packed_rows::FileRows;
 use packed_rows::{PackedRows, RuleTable};
+pub use rows_on_disk::{RowsOnDisk, RowsOnDiskError};
 
 /// The time for which the kernel program may still read entries that were replaced: far longer than
 /// a walk takes.

@@ -11,7 +11,7 @@ use crate::types::FastHasher;
 
 /// Maximum number of different rules of one file: eight such files fill the kernel's table. rustc's
 /// library has 700.
-const MAX_FILE_RULES: usize = 2048;
+pub(super) const MAX_FILE_RULES: usize = 2048;
 
 /// Allocation of the kernel's table of rules, with the number of tables that use each. Number 0 is
 /// no rule.
@@ -81,8 +81,8 @@ impl RuleTable {
 
 /// The different rules of one file, numbered from 1 on.
 #[derive(Debug, Default)]
-struct OwnRules {
-    list: Vec<PackedRule>,
+pub(super) struct OwnRules {
+    pub(super) list: Vec<PackedRule>,
     numbers: HashMap<PackedRule, u16, FastHasher>,
     are_too_many: bool,
 }
@@ -108,7 +108,7 @@ impl OwnRules {
 #[derive(Debug, Default)]
 pub struct FileRows {
     pub(super) rows: PackedRows,
-    rules: OwnRules,
+    pub(super) rules: OwnRules,
     refused: u64,
 }
 
@@ -129,6 +129,18 @@ impl FileRows {
         file.rows.finish();
         file.rules.numbers = HashMap::default();
         file
+    }
+
+    /// Returns rows that were packed before, with their rules and the index of each page's first
+    /// row.
+    pub(super) fn from_parts(
+        first_page: u64,
+        pages: Vec<u32>,
+        rows: Vec<u32>,
+        rules: Vec<PackedRule>,
+    ) -> Self {
+        let rows = PackedRows { first_page, pages, rows, ..PackedRows::default() };
+        Self { rows, rules: OwnRules { list: rules, ..OwnRules::default() }, refused: 0 }
     }
 
     /// Sets the number of rows, or functions with theirs, that were left out before.

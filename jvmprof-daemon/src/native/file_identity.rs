@@ -1,13 +1,15 @@
 //! Keys of files' data in caches.
 
+use std::fmt;
 use std::fs::File;
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::hash::{Hash, Hasher};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
 use object::elf;
 use object::pod::{bytes_of, bytes_of_slice};
+use siphasher::sip::SipHasher13;
 
 use crate::native::byte_source::ByteSource;
 use crate::native::elf::{ElfError, ElfFile, Section, read_bytes, read_raw};
@@ -90,11 +92,50 @@ impl FileKey {
 /// may write one in a container that claims to be the host's libc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ContentId {
-    /// A hash of all that names and rows depend on, and lines if they are enabled, with a key that
-    /// each process draws anew.
+    /// A hash of all that names and rows depend on, and lines if they are enabled, by the
+    /// [`HashKey`] in force.
     Hash(u64),
     /// The file's own identity, where it has no section headers, or too many bytes.
     Of(FileIdentity),
+}
+
+/// The secret key of hashes of contents: who doesn't know it can't make a file with the hash of
+/// another one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct HashKey([u8; 16]);
+
+static KEY: OnceLock<HashKey> = OnceLock::new();
+
+impl HashKey {
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    pub fn to_bytes(self) -> [u8; 16] {
+        self.0
+    }
+
+    /// Draws a key.
+    pub fn random() -> Self {
+        Self(rand::random())
+    }
+
+    /// Has hashes made by this key, unless some were made by another one already. Returns the key
+    /// that is in force.
+    pub fn put_in_force(self) -> Self {
+        *KEY.get_or_init(|| self)
+    }
+
+    /// Returns a hasher by this key.
+    pub fn hasher(self) -> SipHasher13 {
+        SipHasher13::new_with_key(&self.0)
+    }
+}
+
+impl fmt::Debug for HashKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HashKey")
+    }
 }
 
 impl ContentId {
@@ -105,7 +146,6 @@ impl ContentId {
 
 /// Hashes a file; `None` if it has no section headers, or too many bytes.
 fn hash<S: ByteSource>(file: &ElfFile<S>, with_lines: bool) -> Result<Option<u64>, ElfError> {
-    static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     let headers = read_raw(file.source())?;
     let kept: Vec<&Section> =
         file.sections().iter().filter(|it| is_hashed(it) || with_lines && is_dwarf(it)).collect();
@@ -113,7 +153,7 @@ fn hash<S: ByteSource>(file: &ElfFile<S>, with_lines: bool) -> Result<Option<u64
     if headers.sections.is_empty() || bytes > MAX_BYTES {
         return Ok(None);
     }
-    let mut hasher = KEY.build_hasher();
+    let mut hasher = KEY.get_or_init(HashKey::random).hasher();
     for part in
         [bytes_of(&headers.file), bytes_of_slice(&headers.programs), bytes_of_slice(&headers.sections)]
     {

@@ -82,6 +82,8 @@ struct State {
     tried: Instant,
     /// True if samples don't wait for labels any more.
     release: bool,
+    /// True if samples of CPU time keep their time.
+    keeps_times: bool,
     /// The profiler of allocation; `None` where that is off.
     allocation: Option<AllocationProfiler>,
     /// The profiler of waits; `None` where that is off.
@@ -119,7 +121,7 @@ impl Pipeline {
                 memory.window_stacks,
             ),
             periods: SamplingPeriods::new(options.sampler.frequency),
-            targets: Targets::start(options.labels.clone(), options.containers.clone())?,
+            targets: Targets::start(options.labels.clone(), options.events(), options.containers.clone())?,
             outcomes: BTreeMap::new(),
             first_sample: None,
             newest: Instant::now(),
@@ -129,6 +131,7 @@ impl Pipeline {
             release: false,
             allocation: None,
             off_cpu: None,
+            keeps_times: false,
         };
         let (mut filled, mut refused) = (Ok(()), None);
         let prepare = |mut tables: BpfMaps| {
@@ -136,7 +139,9 @@ impl Pipeline {
                 state.targets.use_table(table);
             }
             let maps = tables.take_allocation();
-            state.allocation = maps.map(|maps| AllocationProfiler::new(options.allocation, maps));
+            let debuginfod = &options.native.debuginfod;
+            state.allocation =
+                maps.map(|maps| AllocationProfiler::new(options.allocation, maps, debuginfod.clone()));
             let waits = tables.take_off_cpu();
             let waits = waits.map(|maps| OffCpuProfiler::start(options.off_cpu.clone(), maps));
             match waits.transpose() {
@@ -164,6 +169,11 @@ impl Pipeline {
     /// be gone soon.
     pub async fn urgent(&self) {
         self.sampler.urgent().await;
+    }
+
+    /// Keeps the time of each sample of CPU time from now on, for as many as there is memory.
+    pub fn keep_times(&mut self) {
+        self.state.keeps_times = true;
     }
 
     pub fn clock(&self) -> SampleClock {
@@ -222,6 +232,9 @@ impl Pipeline {
     pub fn stop(&mut self, patience: Duration) {
         let end = Instant::now() + patience;
         self.state.look_at_waiting();
+        if let Some(allocation) = &mut self.state.allocation {
+            allocation.end_events();
+        }
         self.sampler.stop();
         while Instant::now() < end
             && let Some(event) = self.sampler.take()
@@ -282,7 +295,7 @@ impl Pipeline {
         if let Some(allocation) = &mut allocation {
             let window = state.windows.aggregator(EventType::Allocation, allocation.options().interval);
             for (key, stack, weight) in allocation.end_window() {
-                let owner = targets.owner_of(key);
+                let owner = targets.owner_of(key, EventType::Allocation);
                 window.add_unlabelled(owner, stack, weight);
             }
         }
@@ -312,7 +325,8 @@ impl Pipeline {
         let live: HashSet<ProcessKey> = state.table.iter().map(|process| process.key).collect();
         end.retain(|key| live.contains(&key));
         if let Some(allocation) = allocation {
-            allocation.begin_window(|key| live.contains(&key));
+            let is_wanted = |key| live.contains(&key) && targets.is_wanted(key, EventType::Allocation);
+            allocation.begin_window(is_wanted);
         }
         state.targets.retain(&live, &state.windows.unlabelled_owners().collect());
         flushed
@@ -445,12 +459,12 @@ impl State {
         *self.outcomes.entry(outcome).or_default() += SamplesByEvent::of(event, 1);
         let owner = self.targets.owner(process.key, &sample);
         let jvm = self.symbolizer.jvm_labels(process.key);
-        let labels = self.targets.evaluate_rules(process, jvm, owner, header.start_ns, event);
+        let labels = self.targets.evaluate_rules(process, jvm, owner, header.start_ns);
         let period_ns = self.periods.period_at(header.cpu, header.time_ns);
         if let Some(allocation) = &mut self.allocation
             && jvm.is_some()
-            && !matches!(labels, LabelDecision::Dropped)
             && !allocation.knows(process.key)
+            && self.targets.is_wanted(process.key, EventType::Allocation)
         {
             let heap = self.symbolizer.java_heap(process.key);
             allocation.follow(process, header.start_ns, heap);
@@ -470,7 +484,10 @@ impl State {
                 (stack, off_cpu.options().interval, weight)
             }
         };
+        let time = (self.keeps_times && event == EventType::Cpu)
+            .then(|| self.windows.millis_since_start(header.time_ns));
         let window = self.windows.aggregator(event, period);
+        window.set_time(time);
         for (stack, weight) in std::iter::once((stack, weight)).chain(second) {
             match &labels {
                 LabelDecision::Dropped => return None,

@@ -30,6 +30,27 @@ pub struct Aggregator<K> {
     limit: Option<SeriesLimit>,
     over_limit: u64,
     budget: StackBudget,
+    times: EventTimes,
+}
+
+/// Times of events that are kept in a window, at most: 8 MiB of them.
+const MAX_TIMES: usize = 2 << 20;
+
+/// The time of the events that are counted now, if it is to be kept.
+#[derive(Debug, Default)]
+struct EventTimes {
+    now_ms: Option<u32>,
+    kept: usize,
+}
+
+impl EventTimes {
+    /// Keeps the time, if there is room for it.
+    fn push(&mut self, times: &mut Vec<u32>) {
+        if let Some(now) = self.now_ms.filter(|_| self.kept < MAX_TIMES) {
+            times.push(now);
+            self.kept += 1;
+        }
+    }
 }
 
 /// The event, time and period of a window's samples.
@@ -129,6 +150,8 @@ struct StackCount<K> {
     weight: SampleWeight,
     owner: K,
     pending: bool,
+    /// See [`Sample::times`].
+    times: Vec<u32>,
 }
 
 impl<K> StackCount<K> {
@@ -194,6 +217,7 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
             limit,
             over_limit: 0,
             budget: StackBudget::new(MAX_STACK_BYTES),
+            times: EventTimes::default(),
         }
     }
 
@@ -220,6 +244,12 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
         self.over_limit
     }
 
+    /// Sets the time of the events that are counted from now on, in milliseconds since the window's
+    /// start: it is kept with their stack.
+    pub fn set_time(&mut self, now_ms: Option<u32>) {
+        self.times.now_ms = now_ms;
+    }
+
     /// Counts an event with its stack.
     pub fn add(
         &mut self,
@@ -234,7 +264,8 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
             None => self.insert_series(labels),
         };
         self.over_limit += u64::from(is_over_limit);
-        count(&mut self.series[series].1, &mut self.budget, owner, stack, weight.into());
+        let (stacks, times) = (&mut self.series[series].1, &mut self.times);
+        count(stacks, &mut self.budget, times, owner, stack, weight.into());
     }
 
     /// Returns the index of the series that these labels' samples go to, and true if that is the
@@ -258,7 +289,8 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
 
     /// Counts an event with its stack, whose labels aren't known yet.
     pub fn add_unlabelled(&mut self, owner: K, stack: NamedStack, weight: impl Into<SampleWeight>) {
-        count(self.unlabelled.entry(owner).or_default(), &mut self.budget, owner, stack, weight.into());
+        let (stacks, times) = (self.unlabelled.entry(owner).or_default(), &mut self.times);
+        count(stacks, &mut self.budget, times, owner, stack, weight.into());
     }
 
     /// Returns the number of samples since the start whose stacks exceeded the budget.
@@ -331,6 +363,7 @@ impl<K: Copy + Eq + Hash> Aggregator<K> {
             self.over_limit += extend_series(&mut by_labels, self.limit.as_ref(), &labels, samples);
         }
         self.budget.clear();
+        self.times.kept = 0;
         if !unlabelled.is_empty() {
             self.ended_windows.push(EndedWindow { window, unlabelled, limit: self.limit.clone() });
         }
@@ -385,6 +418,7 @@ fn extend_series(
 fn count<K>(
     stacks: &mut Stacks<K>,
     budget: &mut StackBudget,
+    times: &mut EventTimes,
     owner: K,
     stack: NamedStack,
     weight: SampleWeight,
@@ -393,6 +427,7 @@ fn count<K>(
     let key = StackKey::new(frames, labels, weight.stratum);
     if let Some(counted) = stacks.get_mut(&key) {
         counted.add(weight);
+        times.push(&mut counted.times);
         return;
     }
     let fits = budget.allocate(key.frames.len(), size_of::<(StackKey, StackCount<K>)>());
@@ -403,7 +438,9 @@ fn count<K>(
         (StackKey::new(marker, SampleLabels::default(), weight.stratum), false)
     };
     let none = SampleWeight { stratum: weight.stratum, events: 0, count: 0, value: 0 };
-    stacks.entry(key).or_insert(StackCount { weight: none, owner, pending }).add(weight);
+    let counted = stacks.entry(key).or_insert(StackCount { weight: none, owner, pending, times: Vec::new() });
+    counted.add(weight);
+    times.push(&mut counted.times);
 }
 
 fn into_samples<K: Copy>(
@@ -416,7 +453,7 @@ fn into_samples<K: Copy>(
             finish(counted.owner, Arc::make_mut(&mut frames));
         }
         let (count, value) = estimate(counted.owner, counted.weight);
-        Sample { frames, labels, events: counted.weight.events, count, value }
+        Sample { frames, labels, events: counted.weight.events, count, value, times: counted.times }
     };
     stacks.into_iter().map(&mut finish).collect()
 }

@@ -52,6 +52,14 @@ impl Compressor {
     }
 }
 
+/// Compresses one file as well as gzip can, for what is written once.
+///
+/// # Errors
+/// None that writing to memory could have.
+pub fn compress_well(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    Compressor(Compress::new_gzip(Compression::best(), 15)).compress(bytes)
+}
+
 /// Compresses one file.
 ///
 /// # Errors
@@ -84,6 +92,8 @@ mod tests {
         let packed = compress(&text).unwrap();
         assert!(is_gzip(&packed) && packed.len() < 1_000);
         assert_eq!(decompress(&packed, text.len()).unwrap(), text);
+        let well = compress_well(&text).unwrap();
+        assert!(well.len() <= packed.len() && decompress(&well, text.len()).unwrap() == text);
         assert!(matches!(decompress(&packed, text.len() - 1), Err(GzipError::TooLarge { limit: 99_999 })));
     }
 

@@ -149,6 +149,8 @@ pub struct Sample {
     /// The sum of their values, in the unit of the batch's event: nanoseconds of CPU time, bytes of
     /// objects.
     pub value: u64,
+    /// When the events were, in milliseconds since the batch's start; empty where that isn't kept.
+    pub times: Vec<u32>,
 }
 
 impl Sample {
@@ -162,7 +164,8 @@ impl Sample {
 
     /// A stack with events that stand for themselves alone.
     pub fn of_events(frames: Arc<[Arc<Frame>]>, events: u64, value: u64) -> Self {
-        Self { frames, labels: SampleLabels::default(), events, count: events, value }
+        let labels = SampleLabels::default();
+        Self { frames, labels, events, count: events, value, times: Vec::new() }
     }
 }
 

@@ -16,17 +16,25 @@ macro_rules! asset {
 }
 
 /// Scripts of the view that both pages have, in the order in which they must run.
-pub const VIEW_SCRIPTS: [Asset; 12] = [
+pub const VIEW_SCRIPTS: [Asset; 20] = [
     asset!("d3.min.js", "vendor/d3.min.js"),
     asset!("d3-flamegraph.umd.min.js", "vendor/d3-flamegraph.umd.min.js"),
     asset!("base.js", "view/base.js"),
-    asset!("tree.js", "view/tree.js"),
-    asset!("frames.js", "view/frames.js"),
-    asset!("paths.js", "view/paths.js"),
+    asset!("tree.js", "tree/tree.js"),
+    asset!("frames.js", "tree/frames.js"),
+    asset!("paths.js", "tree/paths.js"),
+    asset!("edits.js", "tree/edits.js"),
+    asset!("rows.js", "tree/rows.js"),
+    asset!("compare.js", "tree/compare.js"),
+    asset!("times.js", "tree/times.js"),
+    asset!("colour.js", "view/colour.js"),
+    asset!("heatmap.js", "view/heatmap.js"),
     asset!("state.js", "view/state.js"),
     asset!("flame.js", "view/flame.js"),
     asset!("sandwich.js", "view/sandwich.js"),
     asset!("table.js", "view/table.js"),
+    asset!("menu.js", "view/menu.js"),
+    asset!("edit_chips.js", "view/edit_chips.js"),
     asset!("help.js", "view/help.js"),
     asset!("view.js", "view/view.js"),
 ];
@@ -34,6 +42,8 @@ pub const VIEW_SCRIPTS: [Asset; 12] = [
 pub const STYLE: Asset = asset!("style.css", "view/style.css");
 
 pub(super) const RECORD_SCRIPT: Asset = asset!("record.js", "record/record.js");
+
+pub(super) const RECORD_LOADER: Asset = asset!("loader.js", "record/loader.js");
 
 pub(super) const RECORD_PAGE: Asset = asset!("record.html", "record/record.html");
 
@@ -43,7 +53,7 @@ mod tests {
 
     #[test]
     fn no_script_can_end_the_element_it_is_put_in() {
-        for asset in VIEW_SCRIPTS.into_iter().chain([RECORD_SCRIPT]) {
+        for asset in VIEW_SCRIPTS.into_iter().chain([RECORD_SCRIPT, RECORD_LOADER]) {
             let text = asset.text.to_ascii_lowercase();
             assert!(!text.contains("</script") && !text.contains("<!--"), "{}", asset.name);
         }
@@ -52,7 +62,7 @@ mod tests {
 
     #[test]
     fn nothing_is_loaded_from_elsewhere() {
-        let ours = VIEW_SCRIPTS[2..].iter().chain([&STYLE, &RECORD_SCRIPT, &RECORD_PAGE]);
+        let ours = VIEW_SCRIPTS[2..].iter().chain([&STYLE, &RECORD_SCRIPT, &RECORD_LOADER, &RECORD_PAGE]);
         for asset in ours {
             let text = asset.text.replace("http://www.w3.org/2000/svg", "");
             assert!(!text.contains("http://") && !text.contains("https://"), "{}", asset.name);

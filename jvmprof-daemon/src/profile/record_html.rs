@@ -1,20 +1,22 @@
 //! `record -o x.html`: one file with everything in it, that any browser opens without a network.
 //!
-//! Names come from the profiled processes and may be hostile. They are data in a JSON element,
-//! which can't be left because every `<` in it is escaped; the scripts make text nodes of them; and
-//! the page's Content-Security-Policy runs only scripts with the nonce of this very file and loads
-//! nothing.
+//! Names come from the profiled processes and may be hostile. They are gzipped data in base64, which
+//! can't leave its element; the scripts make text nodes of them; and the page's
+//! Content-Security-Policy runs only scripts with the nonce of this very file and loads nothing.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use base64::Engine as _;
 use serde::Serialize;
 
-use super::call_tree::{CallTree, PAGE_NODES, TreeBuilder};
+use super::call_tree::{CallTree, PAGE_NODES, SampleTimes, TreeBuilder};
+use super::comparison::ComparedSide;
+use super::gzip;
 use super::model::{Batch, LabelSet};
-use super::page_assets::{RECORD_PAGE, RECORD_SCRIPT, STYLE, VIEW_SCRIPTS};
+use super::page_assets::{RECORD_LOADER, RECORD_PAGE, RECORD_SCRIPT, STYLE, VIEW_SCRIPTS};
 use crate::event_type::{EventType, SampleNumber, ShownUnit};
 
 /// The reason why a flame graph couldn't be written.
@@ -45,24 +47,29 @@ impl fmt::Display for RecordingTitle {
 /// The data of the page: trees and what is said beside them. The names in JSON are what the page's
 /// `record.js` reads.
 #[derive(Debug, Serialize)]
-struct Recorded<'a> {
+pub(super) struct Recorded<'a> {
     #[serde(flatten)]
-    title: &'a RecordingTitle,
-    start_ms: u64,
-    duration_ns: u64,
-    types: Vec<RecordedType>,
-    trees: Vec<CallTree>,
+    pub(super) title: &'a RecordingTitle,
+    pub(super) start_ms: u64,
+    pub(super) duration_ns: u64,
+    pub(super) types: Vec<RecordedType>,
+    pub(super) trees: Vec<CallTree>,
+    /// When the samples of each tree were taken; empty if that isn't known.
+    pub(super) times: Vec<SampleTimes>,
 }
 
 /// What can be counted, and in which tree it is.
 #[derive(Debug, Serialize)]
-struct RecordedType {
+pub(super) struct RecordedType {
     /// pprof's name of it.
-    name: &'static str,
-    unit: ShownUnit,
+    pub(super) name: String,
+    pub(super) unit: ShownUnit,
     /// What an event stands for.
-    period_ns: u64,
-    tree: usize,
+    pub(super) period_ns: u64,
+    pub(super) tree: usize,
+    /// What the numbers of the base and of the tree are compared by, if there is a base.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) sides: Option<[ComparedSide; 2]>,
 }
 
 /// Writes the batches, each of an event, as a page on which one chooses what is counted.
@@ -72,14 +79,19 @@ struct RecordedType {
 /// # Errors
 /// Those of `out`.
 pub fn write_html(batches: &[Batch], title: &RecordingTitle, out: &mut impl Write) -> Result<(), HtmlError> {
-    let (mut types, mut trees) = (Vec::new(), Vec::new());
+    let (mut types, mut trees, mut times) = (Vec::new(), Vec::new(), Vec::new());
     let has_several = has_several_processes(batches);
     for batch in batches {
-        let mut add = |name, unit, number: Option<SampleNumber>| {
-            trees.extend(number.map(|number| tree(batch, number, has_several)));
+        let mut add = |name: &str, unit, number: Option<SampleNumber>| {
+            if let Some(number) = number {
+                let (tree, times_of_tree) = tree(batch, number, has_several);
+                trees.push(tree);
+                times.push(times_of_tree);
+            }
+            let (name, tree) = (name.to_owned(), trees.len() - 1);
             // Each counted number stands for so many nanoseconds.
             let period_ns = if batch.event == EventType::OffCpu { 1 } else { batch.period };
-            types.push(RecordedType { name, unit, period_ns, tree: trees.len() - 1 });
+            types.push(RecordedType { name, unit, period_ns, tree, sides: None });
         };
         match batch.event {
             EventType::Cpu => {
@@ -100,8 +112,14 @@ pub fn write_html(batches: &[Batch], title: &RecordingTitle, out: &mut impl Writ
         duration_ns: first.map_or(0, |batch| u64::try_from(batch.duration.as_nanos()).unwrap_or(u64::MAX)),
         types,
         trees,
+        times,
     };
-    let data = escape_for_script(&serde_json::to_string(&recorded)?);
+    write_page(&recorded, out)
+}
+
+/// Writes the page of this data.
+pub(super) fn write_page(recorded: &Recorded<'_>, out: &mut impl Write) -> Result<(), HtmlError> {
+    let data = packed(&serde_json::to_vec(recorded)?)?;
     let nonce = format!("{:032x}", rand::random::<u128>());
     fill(&nonce, &data, out)?;
     Ok(())
@@ -109,7 +127,8 @@ pub fn write_html(batches: &[Batch], title: &RecordingTitle, out: &mut impl Writ
 
 /// Returns what a process is called above its stacks.
 fn process(labels: &LabelSet) -> Option<String> {
-    let comm = labels.get("comm").or_else(|| labels.get("executable"));
+    let comm = labels.get("jvm_main_class").filter(|class| !class.is_empty()).or_else(|| labels.get("comm"));
+    let comm = comm.or_else(|| labels.get("executable"));
     match (comm, labels.get("pid")) {
         (Some(comm), Some(pid)) => Some(format!("{comm} ({pid})")),
         (Some(name), None) | (None, Some(name)) => Some(name.clone()),
@@ -122,10 +141,12 @@ fn has_several_processes(batches: &[Batch]) -> bool {
     series.map(|series| process(&series.labels)).collect::<BTreeSet<_>>().len() > 1
 }
 
-fn tree(batch: &Batch, number: SampleNumber, has_several: bool) -> CallTree {
+fn tree(batch: &Batch, number: SampleNumber, has_several: bool) -> (CallTree, SampleTimes) {
     let mut builder = TreeBuilder::default();
-    builder.add_batch(batch, number, |labels| if has_several { process(labels) } else { None });
-    builder.finish(PAGE_NODES)
+    let group = |labels: &LabelSet| if has_several { process(labels) } else { None };
+    builder.add_batch(batch, number, group);
+    let times = builder.sample_times(batch, group, PAGE_NODES);
+    (builder.finish(PAGE_NODES), times)
 }
 
 fn since_epoch_ms(time: SystemTime) -> u64 {
@@ -133,24 +154,7 @@ fn since_epoch_ms(time: SystemTime) -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// JSON that can stand in a script element: `</script>` and `<!--` end or change it wherever they
-/// stand. All four characters occur in JSON only inside strings, where an escape means the same.
-fn escape_for_script(json: &str) -> String {
-    let mut escaped = String::with_capacity(json.len() + json.len() / 16);
-    for character in json.chars() {
-        match character {
-            '<' => escaped.push_str("\\u003c"),
-            '>' => escaped.push_str("\\u003e"),
-            '&' => escaped.push_str("\\u0026"),
-            '\u{2028}' => escaped.push_str("\\u2028"),
-            '\u{2029}' => escaped.push_str("\\u2029"),
-            _ => escaped.push(character),
-        }
-    }
-    escaped
-}
-
-/// Fills the template in one pass, so that a placeholder inside the data stays what it is.
+/// Fills the template in one pass.
 fn fill(nonce: &str, data: &str, out: &mut impl Write) -> io::Result<()> {
     let mut rest = RECORD_PAGE.text;
     while let Some((before, placeholder, after)) = next_placeholder(rest) {
@@ -159,7 +163,8 @@ fn fill(nonce: &str, data: &str, out: &mut impl Write) -> io::Result<()> {
             "nonce" => out.write_all(nonce.as_bytes())?,
             "style" => out.write_all(STYLE.text.as_bytes())?,
             "data" => out.write_all(data.as_bytes())?,
-            _ => write_scripts(nonce, out)?,
+            "loader" => out.write_all(RECORD_LOADER.text.as_bytes())?,
+            _ => out.write_all(packed(scripts().as_bytes())?.as_bytes())?,
         }
         rest = after;
     }
@@ -172,11 +177,25 @@ fn next_placeholder(text: &str) -> Option<(&str, &str, &str)> {
     Some((before, placeholder, after))
 }
 
-fn write_scripts(nonce: &str, out: &mut impl Write) -> io::Result<()> {
-    for script in VIEW_SCRIPTS.iter().chain([&RECORD_SCRIPT]) {
-        writeln!(out, "<script nonce=\"{nonce}\">\n{}\n</script>", script.text)?;
-    }
-    Ok(())
+/// All scripts as one.
+fn scripts() -> String {
+    let scripts = VIEW_SCRIPTS.iter().chain([&RECORD_SCRIPT]);
+    scripts.map(|script| script.text).collect::<Vec<_>>().join("\n;\n")
+}
+
+/// Gzip in base64, which the page's loader unpacks.
+fn packed(bytes: &[u8]) -> io::Result<String> {
+    Ok(base64::engine::general_purpose::STANDARD.encode(gzip::compress_well(bytes)?))
+}
+
+/// The data of a page.
+#[cfg(test)]
+pub(super) fn data(page: &str) -> serde_json::Value {
+    let (_, rest) = page.split_once("id=\"profile\"").expect("the page has data");
+    let (_, rest) = rest.split_once('>').expect("the element begins");
+    let (packed, _) = rest.split_once("</script>").expect("the element ends");
+    let packed = base64::engine::general_purpose::STANDARD.decode(packed).expect("it is base64");
+    serde_json::from_slice(&gzip::decompress(&packed, 1 << 28).expect("it is gzip")).expect("it is JSON")
 }
 
 #[cfg(test)]
@@ -217,13 +236,6 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    fn data(page: &str) -> Value {
-        let (_, rest) = page.split_once("id=\"profile\"").unwrap();
-        let (_, rest) = rest.split_once('>').unwrap();
-        let (json, _) = rest.split_once("</script>").unwrap();
-        serde_json::from_str(json).unwrap()
-    }
-
     #[test]
     fn hostile_names_stay_data() {
         let hostile = [
@@ -234,9 +246,8 @@ mod tests {
             "]]>",
         ];
         let page = page(&batch(&hostile, &[("java", "1")]), "</title></script><img src=x onerror=alert(1)>");
-        let scripts = VIEW_SCRIPTS.len() + 1;
-        assert_eq!(page.matches("<script").count(), scripts + 1, "the scripts and the data");
-        assert_eq!(page.matches("</script").count(), scripts + 1);
+        assert_eq!(page.matches("<script").count(), 3, "the data, the scripts, the loader");
+        assert_eq!(page.matches("</script").count(), 3);
         assert!(!page.contains("<img") && !page.contains("<!--"));
         let data = data(&page);
         assert_eq!(data["title"], "</title></script><img src=x onerror=alert(1)>");

@@ -46,6 +46,7 @@ pub(crate) fn series(names: &[(&str, &str)], samples: Vec<(Vec<Arc<Frame>>, u64)
     let samples = samples
         .into_iter()
         .map(|(frames, count)| Sample {
+            times: Vec::new(),
             frames: frames.into(),
             labels: SampleLabels::default(),
             events: count,

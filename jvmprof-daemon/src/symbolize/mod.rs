@@ -176,7 +176,8 @@ impl Symbolizer {
     /// A thread can't be started.
     pub fn fill(&mut self, mut tables: BpfMaps) -> io::Result<()> {
         self.kernel.set_symbolizer(tables.take_kernel_symbolizer());
-        self.publisher = Some(Publisher::start(tables, Arc::clone(&self.files))?);
+        self.publisher =
+            Some(Publisher::start(tables, Arc::clone(&self.files), self.native.rows_on_disk.clone())?);
         Ok(())
     }
 

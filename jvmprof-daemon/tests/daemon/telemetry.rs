@@ -222,7 +222,6 @@ fn profiles_tell_both_frequencies(daemon: Daemon) {
     assert!(ended.contains(&format!(" taken={taken} ")), "none is lost by the change: {log}");
 }
 
-/// Samples that the last window's line says were lost so.
 /// Allocates arrays without end.
 const ALLOCATING: &str = r"
 public class Allocating {
@@ -265,9 +264,10 @@ fn each_event_has_an_account_of_its_own() {
         let became: f64 = became.iter().map(|what| of(&format!("samples_{what}"))).sum();
         assert!((became - handed_over).abs() < 0.5, "{event}: {metrics:?}");
     }
-    drop(jvm);
     let dir = Rc::clone(&daemon.dir);
+    // The JVM allocates while the uprobes are taken away.
     let log = daemon.end();
+    drop(jvm);
     let account = |event: &str, name: &str| -> u64 {
         let event = format!("event=\"{event}\"");
         let line = log.lines().rfind(|line| line.contains(": account ") && line.contains(&event));
@@ -300,6 +300,7 @@ fn each_event_has_an_account_of_its_own() {
     assert!(!log.contains("nothing counts"), "{log}");
 }
 
+/// Samples that the last window's line says were lost so.
 fn loss(log: &str, reason: &str) -> u64 {
     let window = log.lines().rfind(|line| line.contains("event_loop: window")).unwrap_or(log);
     let Some((_, number)) = window.split_once(&format!("\"{reason}\": ")) else { return 0 };

@@ -13,7 +13,7 @@ use crate::support::{Workload, compile_java, jdks, jvmprof, record_json, scratch
 
 /// Boxes a number with each call, which C2 takes away; then allocates arrays, so many or without
 /// end.
-const BOXING: &str = r#"
+pub(crate) const BOXING: &str = r#"
 public class Boxing {
     static long demo(long a, long b) { return new Long(a + b).longValue(); }
     static byte[] kept;
@@ -29,13 +29,13 @@ public class Boxing {
 "#;
 
 /// Keeps other tests of this file from putting breakpoints into the same libjvm.
-fn alone() -> MutexGuard<'static, ()> {
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The row of a class or method in a summary's table.
-fn row<'a>(summary: &'a Value, table: &str, name: &str) -> Option<&'a Value> {
+pub(crate) fn row<'a>(summary: &'a Value, table: &str, name: &str) -> Option<&'a Value> {
     summary["allocation"][table].as_array()?.iter().find(|row| row["name"] == name)
 }
 
@@ -151,7 +151,7 @@ fn uprobes(pid: u32) -> usize {
 
 /// Counts breakpoints at the functions that report allocations: bytes of the code that differ from
 /// the file's.
-fn patched_bytes(pid: u32) -> usize {
+pub(crate) fn patched_bytes(pid: u32) -> usize {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("the process runs");
     let line = maps.lines().find(|line| line.contains(" r-xp ") && line.ends_with("/libjvm.so"));
     let line = line.expect("it is a JVM");
@@ -168,7 +168,7 @@ fn patched_bytes(pid: u32) -> usize {
     memory.iter().zip(code).filter(|(memory, file)| memory != file).count()
 }
 
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
         assert!(began.elapsed() < Duration::from_secs(30), "{what}");
@@ -207,101 +207,9 @@ fn nothing_is_left_in_the_jvm() {
     }
 }
 
-fn start(home: &Path, classes: &Path) -> Workload {
+pub(crate) fn start(home: &Path, classes: &Path) -> Workload {
     let classes = classes.to_str().expect("a path in UTF-8");
     Workload::start(&home.join("bin/java"), &["-cp", classes, "Boxing", "1", "-1"])
-}
-
-#[test]
-fn a_jvm_without_symbols_says_so() {
-    let _alone = alone();
-    let dir = scratch();
-    let classes = compile_java(dir.path(), "Boxing", BOXING);
-    let (_, home) = jdks().into_iter().next().expect("there is one");
-    let copy = stripped_jdk(&home, dir.path());
-    let library = copy.join("lib/server/libjvm.so");
-    let status = Command::new("objcopy").arg("--remove-section=.note.gnu.build-id").arg(&library).status();
-    assert!(status.expect("the tests need objcopy").success());
-    let java = copy.join("bin/java");
-    let arguments = [
-        "-d",
-        "5s",
-        "-e",
-        "alloc",
-        "--",
-        java.to_str().expect("UTF-8"),
-        "-cp",
-        classes.to_str().expect("UTF-8"),
-        "Boxing",
-        "1",
-        "-1",
-    ];
-    let summary = record_json(&arguments);
-    assert_eq!(summary["losses"]["allocation_unseen_jvms: no symbols"], 1, "{summary}");
-    assert_eq!(summary["allocation"]["bytes"], 0);
-}
-
-/// Copies a JDK into a folder, without the symbols of its libjvm.
-fn stripped_jdk(home: &Path, into: &Path) -> PathBuf {
-    let copy = into.join("jdk");
-    let copied =
-        Command::new("cp").arg("-a").arg(home.canonicalize().expect("it is there")).arg(&copy).status();
-    assert!(copied.expect("cp runs").success());
-    let library = copy.join("lib/server/libjvm.so");
-    let status = Command::new("objcopy").arg("--strip-all").arg(&library).status();
-    assert!(status.expect("the tests need objcopy").success());
-    copy
-}
-
-#[test]
-fn breakpoints_are_not_where_a_container_says() {
-    let _alone = alone();
-    let dir = scratch();
-    let classes = compile_java(dir.path(), "Boxing", BOXING);
-    let (_, home) = jdks().into_iter().next().expect("there is one");
-    let library = home.join("lib/server/libjvm.so").canonicalize().expect("it is there");
-    let jdk = stripped_jdk(&home, dir.path());
-    // A debug file whose build id is right, and whose functions begin amid instructions.
-    let build_id = Command::new("readelf").arg("-n").arg(&library).output().expect("readelf runs");
-    let notes = String::from_utf8_lossy(&build_id.stdout).into_owned();
-    let build_id = notes.lines().find_map(|line| line.trim().strip_prefix("Build ID: "));
-    let (first, rest) = build_id.expect("it has one").split_at(2);
-    let root = dir.path().join("root");
-    let debug = root.join("usr/lib/debug/.build-id").join(first).join(format!("{rest}.debug"));
-    fs::create_dir_all(debug.parent().expect("it has one")).expect("the folder is writable");
-    let names = [
-        "_ZN11AllocTracer27send_allocation_in_new_tlabEP5KlassPP12HeapWordImplmmP10JavaThread",
-        "_ZN11AllocTracer28send_allocation_outside_tlabEP5KlassPP12HeapWordImplmP10JavaThread",
-    ];
-    let functions = names.map(|name| format!(".globl {name}\n.type {name}, @function\n{name}: nop\n"));
-    let source = dir.path().join("lie.s");
-    fs::write(&source, functions.concat()).expect("the folder is writable");
-    let symbols = Command::new("readelf").arg("-Ws").arg(&library).output().expect("readelf runs");
-    let symbols = String::from_utf8_lossy(&symbols.stdout).into_owned();
-    let real = symbols.lines().find(|line| line.ends_with(names[0])).expect("it has symbols");
-    let real = u64::from_str_radix(real.split_whitespace().nth(1).expect("an address"), 16).expect("hex");
-    let mut lie = Command::new("gcc");
-    lie.args(["-shared", "-nostdlib"]).arg(format!("-Wl,-Ttext={:#x}", real + 5));
-    lie.arg(format!("-Wl,--build-id=0x{first}{rest}")).arg("-o").arg(&debug).arg(&source);
-    assert!(lie.status().expect("the tests need gcc").success());
-    // A root of its own, in which all is as outside but the debug file.
-    let script = format!(
-        "mount --rbind / {root}/host && for d in usr/bin usr/lib/x86_64-linux-gnu lib lib64 etc proc tmp var dev sys; do \
-         [ -e /$d ] || continue; mkdir -p {root}/$d && mount --rbind /$d {root}/$d; done; \
-         exec chroot {root} /host{java} -cp /host{classes} Boxing 1 -1",
-        root = root.display(),
-        java = jdk.join("bin/java").display(),
-        classes = classes.display()
-    );
-    fs::create_dir_all(root.join("host")).expect("the folder is writable");
-    let jvm = Workload::start(Path::new("/usr/bin/unshare"), &["--mount", "sh", "-c", &script]);
-    wait_until("the JVM maps its library", || {
-        fs::read_to_string(format!("/proc/{}/maps", jvm.pid())).is_ok_and(|maps| maps.contains("libjvm.so"))
-    });
-    let pid = jvm.pid().to_string();
-    let summary = record_json(&["-d", "4s", "-e", "alloc", "-p", &pid]);
-    assert_eq!(summary["losses"]["allocation_unseen_jvms: no symbols"], 1, "{summary}");
-    assert_eq!(patched_bytes(jvm.pid()), 0);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test may panic")]
 
 mod allocation;
+mod allocation_targets;
 mod inspect;
 mod stacks;
 #[path = "../support/mod.rs"]

@@ -106,7 +106,9 @@ fn a_stripped_program_gets_its_names_from_debuginfod_and_keeps_them_without_it()
     assert!(!before.contains("in_secret") && before.contains("secret+0x"), "nobody serves yet: {before}");
     let id = build_id(&program);
     let server = start_debuginfod(scratch.path(), port);
-    wait_until(Duration::from_secs(30), || asks(port, &format!("/buildid/{id}/debuginfo")));
+    wait_until(Duration::from_secs(30), || {
+        crate::support::has_file(port, &format!("/buildid/{id}/debuginfo"))
+    });
     let unasked = folded(scratch.path(), &program, "", &flags[2..]);
     assert!(!unasked.contains("in_secret") && !cache.join(format!("{id}.debug")).exists(), "{unasked}");
     let named = folded(scratch.path(), &program, "", &flags);
@@ -119,14 +121,6 @@ fn a_stripped_program_gets_its_names_from_debuginfod_and_keeps_them_without_it()
         kept.contains("caller_in_secret;burn_in_secret;inlined_there") && !kept.contains("secret+0x"),
         "from the disk: {kept}"
     );
-}
-
-fn asks(port: u16, path: &str) -> bool {
-    let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return false };
-    let _ = write!(stream, "GET {path} HTTP/1.0\r\n\r\n");
-    let mut status = String::new();
-    let _ = BufReader::new(stream).read_line(&mut status);
-    status.contains(" 200 ")
 }
 
 fn wait_until(patience: Duration, mut done: impl FnMut() -> bool) {

@@ -7,6 +7,7 @@ mod elf;
 mod go;
 mod hostile;
 mod memory;
+mod rows_on_disk;
 #[path = "../support/mod.rs"]
 mod support;
 mod symbols;

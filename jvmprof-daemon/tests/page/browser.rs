@@ -136,8 +136,11 @@ impl Browser {
         };
         let mut event =
             json!({"type": "keyDown", "key": key, "windowsVirtualKeyCode": code, "modifiers": modifiers});
-        if code == 0 {
-            event["text"] = key.into();
+        match code {
+            0 => event["text"] = key.into(),
+            // Buttons are pressed by the character.
+            13 => event["text"] = "\r".into(),
+            _ => {}
         }
         self.call("Input.dispatchKeyEvent", &event);
         event["type"] = "keyUp".into();

@@ -176,7 +176,10 @@ pub(crate) fn window(
     let mut frames = Frames::new();
     let mut shop = Vec::new();
     for _ in 0..samples {
-        shop.push(Sample::of_events(stack(&mut frames, numbers, shape).into(), 1, 10_101_010));
+        let sample = Sample::of_events(stack(&mut frames, numbers, shape).into(), 1, 10_101_010);
+        // More of it in the first half.
+        let time = numbers.skewed(duration.as_millis() as usize) as u32;
+        shop.push(Sample { times: vec![time], ..sample });
     }
     let recursion: Vec<_> =
         (0..1_000).map(|_| frames.get("com.acme.shop.tax.Rules.evaluate", FrameKind::Java, 42)).collect();

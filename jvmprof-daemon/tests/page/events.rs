@@ -22,6 +22,7 @@ fn allocation(start: SystemTime) -> Batch {
         events: 3,
         count: 40,
         value: 1 << 20,
+        times: Vec::new(),
     };
     Batch {
         event: EventType::Allocation,
@@ -44,7 +45,7 @@ fn what_is_counted_is_chosen_among_the_types_of_all_events() {
     let url = write_all(&[cpu, allocation(now)], &folder.path().join("x.html"));
     let mut browser = Browser::start(1440, 900);
     visit(&mut browser, &url);
-    let figures = "document.querySelector('.figures').innerText";
+    let figures = "(document.querySelector('.figures')?.innerText ?? '')";
     browser.wait_for(&format!("{figures}.includes('2,185 samples')"));
     let options = browser
         .evaluate("[...document.querySelector('header select').options].map((it) => it.value).join(' ')");

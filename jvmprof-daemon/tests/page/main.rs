@@ -5,13 +5,18 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that can't go on fails")]
 
+mod accessibility;
 mod browser;
 mod collector;
+mod compare;
 mod data;
 mod events;
 mod frames;
+mod menu;
 mod record;
 mod server;
+mod table;
+mod times;
 mod widths;
 mod zoom;
 

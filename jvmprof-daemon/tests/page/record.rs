@@ -51,7 +51,7 @@ fn a_recorded_file_is_drawn_searched_and_zoomed() {
     let batch =
         window(SystemTime::now(), Duration::from_secs(10), 20_000, Shape::Program, &mut Numbers::new(1));
     let url = write(&batch, &folder.path().join("x.html"));
-    let mut browser = Browser::start(1280, 800);
+    let mut browser = Browser::start(1280, 1100);
     browser.open(&url);
     browser.wait_for(DRAWN);
     let figures = browser.evaluate("document.querySelector('.figures').innerText");
@@ -80,6 +80,7 @@ fn a_recorded_file_is_drawn_searched_and_zoomed() {
     browser.press("Escape");
     browser.wait_for(&format!("Math.abs(({}).getBoundingClientRect().width - {before}) < 2", frame(order)));
 
+    browser.point("document.querySelector('.brand')", false);
     browser.point(&format!("({}).querySelector('rect')", frame(order)), false);
     std::thread::sleep(Duration::from_millis(500));
     browser.wait_for("!document.querySelector('.tip').hidden");

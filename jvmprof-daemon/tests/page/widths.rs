@@ -10,7 +10,7 @@ use crate::record::write;
 use crate::server::{Server, fill, open};
 use crate::{picture, visit};
 
-const WIDTHS: [u32; 3] = [1440, 800, 420];
+pub(crate) const WIDTHS: [u32; 3] = [1440, 800, 420];
 
 /// The controls that can't be clicked: cut at the side, covered, or outside what can be scrolled
 /// to.
@@ -30,7 +30,7 @@ const UNREACHABLE: &str = r#"(() => {
   return wrong;
 })()"#;
 
-fn assert_all_is_reachable(browser: &mut Browser, width: u32, page: &str) {
+pub(crate) fn assert_all_is_reachable(browser: &mut Browser, width: u32, page: &str) {
     let unreachable = browser.evaluate(UNREACHABLE);
     assert_eq!(unreachable, serde_json::json!([]), "{page} at {width}");
     let scrolled = browser.evaluate("document.documentElement.scrollWidth").as_u64().unwrap();

@@ -6,7 +6,8 @@ pub(crate) mod left;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead as _, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -132,6 +133,15 @@ pub(crate) fn http_get(socket: &Path, path: &str) -> Option<(u16, String)> {
     stream.read_to_string(&mut answer).ok()?;
     let (head, body) = answer.split_once("\r\n\r\n")?;
     Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+}
+
+/// Returns whether a server of this host has a file.
+pub(crate) fn has_file(port: u16, path: &str) -> bool {
+    let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return false };
+    let _ = write!(stream, "GET {path} HTTP/1.0\r\n\r\n");
+    let mut status = String::new();
+    let _ = BufReader::new(stream).read_line(&mut status);
+    status.contains(" 200 ")
 }
 
 /// The values of a page of metrics by series, as `name{label="value"}`.

@@ -20,6 +20,7 @@ mod alternate;
 mod by_turns;
 mod jvm;
 mod perf;
+mod slowdown;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchArgs {
@@ -37,6 +38,12 @@ pub(crate) struct BenchArgs {
     /// running JVM
     #[arg(long, conflicts_with_all = ["jvm", "files", "jit_alternate", "json"], value_name = "OLD")]
     compare: Option<PathBuf>,
+    /// Measure only how much slower a JVM of some seconds is while the host is profiled
+    #[arg(long, conflicts_with_all = ["jvm", "files", "jit_alternate", "compare", "json"])]
+    slowdown: bool,
+    /// Pairs of runs without and with the profiler, at each frequency
+    #[arg(long, default_value_t = 20, requires = "slowdown", value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    pairs: u32,
     /// Measurements of each program at each frequency
     #[arg(long, default_value_t = 5, requires = "compare", value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
@@ -158,6 +165,9 @@ pub(crate) fn main(args: &BenchArgs) -> anyhow::Result<()> {
     fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
     if args.jit_alternate {
         return alternate::compare(&jvmprof, args.profile_bee.as_deref(), &folder);
+    }
+    if args.slowdown {
+        return slowdown::measure(&jvmprof, args.pairs, &folder);
     }
     if let Some(old) = &args.compare {
         return by_turns::compare(old, &jvmprof, args.seconds, args.rounds, &folder);

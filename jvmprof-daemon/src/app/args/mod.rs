@@ -3,6 +3,7 @@
 mod collector;
 mod completions;
 mod daemon;
+mod diff;
 mod doctor;
 mod inspect;
 mod ps;
@@ -20,6 +21,7 @@ pub use daemon::{
     BudgetArgs, CompressionArg, ConfigArgs, ContainerArgs, DaemonArgs, DeliveryArg, DeliveryArgs, LabelArgs,
     LocalStoreArgs, RemoteStoreArgs, SymbolizeArg, TelemetryArgs, UploadArgs,
 };
+pub use diff::DiffArgs;
 pub use doctor::DoctorArgs;
 pub use inspect::InspectArgs;
 pub use ps::PsArgs;
@@ -75,6 +77,8 @@ pub enum Command {
     Collector(CollectorArgs),
     /// Show profiles in a browser: a store's, those of a pprof file or of a URL
     Ui(UiArgs),
+    /// Compare two profiles: what changed, as a text and as a page
+    Diff(DiffArgs),
     /// Check what this host allows, advise where something is missing, and list the running JVMs
     Doctor(DoctorArgs),
     /// List the running JVMs: pid, CPU, version, main class

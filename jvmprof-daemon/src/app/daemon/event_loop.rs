@@ -15,7 +15,7 @@ use super::sinks;
 use super::telemetry::DaemonTelemetry;
 use super::window_schedule::WindowSchedule;
 use crate::app::args::DaemonArgs;
-use crate::app::debuginfod_client;
+use crate::app::native_options;
 use crate::app::pipeline_options::{daemon_memory, node_name, options};
 use crate::app::shutdown_signals::ShutdownSignals;
 use crate::config::Setting;
@@ -55,7 +55,7 @@ pub(super) async fn profile(
 ) -> anyhow::Result<()> {
     let telemetry = DaemonTelemetry::start(&args.telemetry, log)?;
     let delivery = sinks::open(args, SampleTotals::default())?;
-    let mut native = debuginfod_client::options(&args.sampling.native)?;
+    let mut native = native_options::options(&args.sampling.native)?;
     let uploads = DebugFileUploads::start(&args.upload, &args.remote, &mut native)?;
     let debuginfod = native.debuginfod.clone();
     let mut shutdown = ShutdownSignals::new().context("cannot handle signals")?;

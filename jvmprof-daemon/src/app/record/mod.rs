@@ -20,9 +20,9 @@ use serde::Serialize;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::args::{EventArg, RecordArgs};
-use super::debuginfod_client;
 use super::errors::{CommandError, check_capabilities};
 use super::jvms::named::pids_of;
+use super::native_options;
 use super::pipeline_options::options;
 use super::shutdown_signals::ShutdownSignals;
 use super::stdout::print_report;
@@ -81,7 +81,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
         pids.push(started.child.id());
         paused = Some(started);
     }
-    let native = debuginfod_client::options(&args.sampling.native)?;
+    let native = native_options::options(&args.sampling.native)?;
     let filter = (!pids.is_empty()).then(|| pids.clone());
     let mut pipeline_options = options(&args.sampling, filter, native.clone(), &recorded);
     if !recorded.contains(&EventType::Cpu) {
@@ -98,6 +98,9 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
             ));
         }
     };
+    if outputs.iter().any(OutputFile::shows_times) {
+        pipeline.keep_times();
+    }
     let mut child = match paused {
         Some(paused) => {
             Some(paused.resume().map_err(|source| CommandError { program: program(&args), source })?)
@@ -142,7 +145,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
         EndReason::Target if !targets.is_empty() => eprintln!("jvmprof: the recorded processes have ended"),
         EndReason::Target | EndReason::Time => {}
     }
-    debuginfod_client::wait_for_debug_files(&native, &mut pipeline).await;
+    native_options::wait_for_debug_files(&native, &mut pipeline).await;
     let flushed = pipeline.flush();
     let counts = pipeline.counts();
     let batches = recorded_batches(&recorded, flushed);
@@ -301,7 +304,8 @@ impl RecordingSummary {
             eprintln!("    self   total");
         }
         for row in &self.top {
-            eprintln!("{:>6.2} % {:>6.2} %  {}", percent(row.own), percent(row.total), row.name);
+            let line = row.line_text().map_or_else(String::new, |line| format!("  {line}"));
+            eprintln!("{:>6.2} % {:>6.2} %  {}{line}", percent(row.own), percent(row.total), row.name);
         }
         if let Some(allocation) = &self.allocation {
             allocation.print();

@@ -85,6 +85,11 @@ impl OutputFile {
         events.iter().map(of_event).collect()
     }
 
+    /// Returns true if it shows when samples were taken.
+    pub(super) fn shows_times(&self) -> bool {
+        self.format == Format::Html
+    }
+
     /// Writes the profiles and gives the file its name.
     ///
     /// # Errors

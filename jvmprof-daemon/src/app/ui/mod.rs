@@ -1,6 +1,7 @@
 //! `jvmprof ui`: the collector's page over a store that others write, over a pprof file of any
 //! tool, or over what a URL answers. Nothing is stored but in a folder that goes with the process.
 
+pub(super) mod diff;
 mod pprof_series;
 
 use std::fs::File;

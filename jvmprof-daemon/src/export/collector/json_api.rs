@@ -3,7 +3,8 @@
 //! `from`, `to`: milliseconds since 1970. `match`: `label=value` or `label!=value`, any number;
 //! values of one label are alternatives. `type`: `memory:alloc_space`, a series and its sample
 //! type; CPU time without it. `under`: the hash of a node's path, any number; only stacks through
-//! one of these nodes are in the answer. Errors are `{"error": "..."}`.
+//! one of these nodes are in the answer. `base_from`, `base_to`, `base_match`: what a flame graph is
+//! compared with. Errors are `{"error": "..."}`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -116,7 +117,7 @@ impl Api {
         let mut query = Query::parse(&query.unwrap_or_default())?;
         let store = Arc::clone(&self.store);
         let work = move || {
-            query.selection.select_default_type(&store);
+            query.select_default_type(&store);
             work(&store, query)
         };
         Ok(Json(spawn_blocking(work).await?))
@@ -173,7 +174,7 @@ pub(super) async fn flamegraph(
 ) -> Result<Json<FlameGraph>, ApiError> {
     let mut query = Query::parse(&query.unwrap_or_default())?;
     let work = move |reader: ProfileReader| {
-        query.selection.select_default_type(&reader.store);
+        query.select_default_type(&reader.store);
         reader.flame_graph(&query)
     };
     Ok(Json(api.read(work).await?))
@@ -184,7 +185,7 @@ pub(super) async fn pprof(State(api): State<Api>, RawQuery(query): RawQuery) -> 
     let mut query = Query::parse(&query.unwrap_or_default())?;
     let start = millis(query.selection.range.start) / 1000;
     let work = move |reader: ProfileReader| {
-        query.selection.select_default_type(&reader.store);
+        query.select_default_type(&reader.store);
         reader.pprof(&query)
     };
     let merged = api.read(work).await?;

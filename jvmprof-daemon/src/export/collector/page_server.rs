@@ -36,10 +36,11 @@ macro_rules! asset {
 const PAGE: Asset = asset!("collector.html");
 
 /// Files that only this page has.
-const OWN: [Asset; 5] = [
+const OWN: [Asset; 6] = [
     asset!("controls.js"),
     asset!("labels.js"),
     asset!("timeline.js"),
+    asset!("compare_controls.js"),
     asset!("collector.js"),
     asset!("icon.svg"),
 ];

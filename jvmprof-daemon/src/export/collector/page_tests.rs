@@ -103,11 +103,37 @@ async fn a_flame_graph_has_the_chosen_samples() {
 }
 
 #[tokio::test]
+async fn a_flame_graph_is_compared_with_another_time_or_other_labels() {
+    let page = PageClient::new();
+    let later = format!("from={}&to={}", START + 10_000, START + 20_000);
+    let base = format!("&base_from={START}&base_to={}", START + 9_000);
+    let both = page.json(&format!("/api/flamegraph?{later}{base}")).await;
+    assert_eq!((&both["tree"]["total"], &both["tree"]["base"]), (&json!(3), &json!(5)));
+    let side = |events: u64| json!({"period_ns": 10_000_000, "duration_ns": 10_000_000_000_u64, "events": events, "total": events});
+    assert_eq!(both["sides"], json!([side(5), side(3)]));
+    let labels = format!(
+        "/api/flamegraph?{}",
+        range(&format!(
+            "&match=comm=java&base_match=comm=postgres&base_from={START}&base_to={}",
+            START + 60_000
+        ))
+    );
+    let labels = page.json(&labels).await;
+    assert_eq!((&labels["tree"]["total"], &labels["tree"]["base"]), (&json!(8), &json!(2)));
+    let alone = page.json(&format!("/api/flamegraph?{later}")).await;
+    assert!(alone.get("sides").is_none() && alone["tree"].get("base").is_none());
+}
+
+#[tokio::test]
 async fn stacks_are_grouped_by_a_label() {
     let page = PageClient::new();
     let grouped = page.json(&format!("/api/flamegraph?{}", range("&group=comm"))).await;
     let strings = grouped["tree"]["strings"].as_array().unwrap();
     assert!(strings.contains(&json!("java")) && strings.contains(&json!("postgres")));
+    let programs = page.json(&format!("/api/flamegraph?{}", range("&group=auto"))).await;
+    assert_eq!(programs["tree"]["strings"], grouped["tree"]["strings"]);
+    let one = page.json(&format!("/api/flamegraph?{}", range("&group=auto&match=comm=java"))).await;
+    assert!(!one["tree"]["strings"].as_array().unwrap().contains(&json!("java")), "it is one program");
     let unlabelled = page.json(&format!("/api/flamegraph?{}", range("&group=pod"))).await;
     assert!(unlabelled["tree"]["strings"].as_array().unwrap().contains(&json!("(no pod)")));
 }

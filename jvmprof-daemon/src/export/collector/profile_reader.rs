@@ -1,7 +1,7 @@
 //! ProfileReader many stored profiles for one answer, within limits of bytes and time, and no
 //! further than anybody waits for.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,14 +9,15 @@ use std::time::{Duration, Instant};
 use prost::Message as _;
 use serde::Serialize;
 
-use super::selection::Query;
+use super::selection::{Group, Query, Selection};
 use crate::event_type::ShownUnit;
 use crate::export::store::{ProfileRef, SeriesInfo, Store};
 use crate::profile::call_tree::{CallTree, PAGE_NODES, TreeBuilder};
+use crate::profile::comparison::ComparedSide;
 use crate::profile::gzip;
-use crate::profile::pprof::add_cpu_time;
 use crate::profile::pprof::decode::{DecodeLimits, decode};
 use crate::profile::pprof::merge::{MergeLimits, Merger};
+use crate::profile::pprof::{add_cpu_time, sampled_events};
 use crate::proto::pprof::Profile;
 
 /// Limits of what one request may cost.
@@ -62,10 +63,31 @@ pub(super) struct FlameGraph {
     pub(super) period_ns: u64,
     /// What is counted.
     pub(super) unit: ShownUnit,
+    /// What the numbers of the base and of the tree are compared by, if there is a base.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) sides: Option<[ComparedSide; 2]>,
     pub(super) profiles: usize,
     /// Profiles that couldn't be read: the answer lacks their samples.
     pub(super) unreadable: usize,
     pub(super) series: usize,
+}
+
+/// What is known of a selection's profiles that were read.
+#[derive(Debug)]
+struct ReadSelection {
+    cpu_time: CpuTime,
+    events: u64,
+    duration_ns: u64,
+    profiles: usize,
+    unreadable: usize,
+    series: usize,
+}
+
+impl ReadSelection {
+    fn side(&self, total: u64, unit: ShownUnit) -> ComparedSide {
+        let period_ns = if unit == ShownUnit::Samples { self.cpu_time.period_ns() } else { 0 };
+        ComparedSide { period_ns, duration_ns: self.duration_ns, events: self.events, total }
+    }
 }
 
 /// A merged profile, gzipped.
@@ -88,26 +110,67 @@ impl ProfileReader {
     /// # Errors
     /// See [`ReadError`].
     pub(super) fn flame_graph(&self, query: &Query) -> Result<FlameGraph, ReadError> {
-        let series = query.selection.series(&self.store);
-        let profiles = query.selection.profiles(&self.store);
-        let groups = query.group.as_deref().map(|label| groups(&series, label));
         let mut builder = TreeBuilder::under(query.under.clone());
-        let mut cpu_time = CpuTime::default();
+        let base = query.base.as_ref();
+        let group = query.group.as_ref().filter(|by| self.has_several(query, by));
+        let base = base.map(|base| {
+            builder.count_base(true);
+            let read = self.add_selection(&mut builder, base, query, group);
+            builder.count_base(false);
+            read
+        });
+        let base = base.transpose()?;
+        let main = self.add_selection(&mut builder, &query.selection, query, group)?;
+        let tree = builder.finish(self.limits.nodes);
+        let [base_total, total] = tree.totals();
+        let unit = ShownUnit::of_sample_type(query.sample_type.as_deref());
+        let sides = base.as_ref().map(|base| [base.side(base_total, unit), main.side(total, unit)]);
+        Ok(FlameGraph {
+            // Waits are counted in nanoseconds already.
+            period_ns: if unit == ShownUnit::Nanoseconds { 1 } else { main.cpu_time.period_ns() },
+            unit,
+            sides,
+            profiles: main.profiles,
+            unreadable: main.unreadable + base.map_or(0, |base| base.unreadable),
+            series: main.series,
+            tree,
+        })
+    }
+
+    /// Returns true unless stacks would be grouped by program and there is only one.
+    fn has_several(&self, query: &Query, by: &Group) -> bool {
+        let selections = std::iter::once(&query.selection).chain(&query.base);
+        let series: Vec<_> = selections.flat_map(|of| of.series(&self.store)).collect();
+        let programs: BTreeSet<_> = groups(&series, by).into_values().collect();
+        *by != Group::Program || programs.len() > 1
+    }
+
+    /// Counts the profiles of a selection in the tree.
+    fn add_selection(
+        &self,
+        builder: &mut TreeBuilder,
+        selection: &Selection,
+        query: &Query,
+        group: Option<&Group>,
+    ) -> Result<ReadSelection, ReadError> {
+        let series = selection.series(&self.store);
+        let profiles = selection.profiles(&self.store);
+        let groups = group.map(|by| groups(&series, by));
+        let sample_type = query.sample_type.as_deref();
+        let (mut cpu_time, mut events) = (CpuTime::default(), 0_u64);
         let (read, unreadable) = self.each(&profiles, |reference, bytes| {
             let profile = decoded(bytes)?;
             let group = groups.as_ref().and_then(|groups| groups.get(&*reference.fingerprint));
             builder
-                .add_pprof(&profile, group.map(|group| &**group), query.sample_type.as_deref())
+                .add_pprof(&profile, group.map(|group| &**group), sample_type)
                 .map_err(|error| error.to_string())?;
             cpu_time.add(reference.samples, profile.period);
+            events = events.saturating_add(sampled_events(&profile, sample_type.unwrap_or("samples")));
             Ok(())
         })?;
-        let tree = builder.finish(self.limits.nodes);
         let series = series.len();
-        let unit = ShownUnit::of_sample_type(query.sample_type.as_deref());
-        // Its numbers are nanoseconds already.
-        let period_ns = if unit == ShownUnit::Nanoseconds { 1 } else { cpu_time.period_ns() };
-        Ok(FlameGraph { tree, period_ns, unit, profiles: read, unreadable, series })
+        let duration_ns = covered_time(&profiles);
+        Ok(ReadSelection { cpu_time, events, duration_ns, profiles: read, unreadable, series })
     }
 
     /// # Errors
@@ -189,16 +252,40 @@ fn bytes_of(profiles: &[ProfileRef]) -> u64 {
     profiles.iter().map(|profile| profile.bytes).sum()
 }
 
+/// Returns the time in which at least one of the profiles, oldest first, was taken.
+fn covered_time(profiles: &[ProfileRef]) -> u64 {
+    let (mut covered, mut until) = (0_u64, i64::MIN);
+    for profile in profiles {
+        let end = profile.start.plus(profile.duration).0;
+        let start = profile.start.0.max(until);
+        covered += u64::try_from(end.saturating_sub(start)).unwrap_or(0);
+        until = until.max(end);
+    }
+    covered
+}
+
 fn decoded(bytes: &[u8]) -> Result<Profile, String> {
     decode(bytes, DecodeLimits::default()).map_err(|error| error.to_string())
 }
 
-/// Returns the label's value of each series by its fingerprint, or a text that says that there is
-/// none.
-fn groups<'a>(series: &'a [SeriesInfo], label: &str) -> HashMap<&'a str, String> {
+/// Labels that say which program a series is of, the best first.
+const PROGRAM_LABELS: [&str; 3] = ["jvm_main_class", "comm", "executable"];
+
+/// Returns the group of each series by its fingerprint: the value of one label, or a text that says
+/// that there is none; or its program, if there are several.
+fn groups<'a>(series: &'a [SeriesInfo], by: &Group) -> HashMap<&'a str, String> {
+    let value = |series: &'a SeriesInfo, label: &str| {
+        series.labels.get(label).filter(|value| !value.is_empty()).cloned()
+    };
     let group = |series: &'a SeriesInfo| {
-        let value = series.labels.get(label).filter(|value| !value.is_empty());
-        (series.fingerprint.as_str(), value.cloned().unwrap_or_else(|| format!("(no {label})")))
+        let name = match by {
+            Group::Label(label) => value(series, label).unwrap_or_else(|| format!("(no {label})")),
+            Group::Program => {
+                let found = PROGRAM_LABELS.iter().find_map(|label| value(series, label));
+                found.unwrap_or_else(|| "(no program)".to_owned())
+            }
+        };
+        (series.fingerprint.as_str(), name)
     };
     series.iter().map(group).collect()
 }

@@ -44,12 +44,23 @@ pub(super) enum SelectionError {
 #[derive(Debug)]
 pub(super) struct Query {
     pub(super) selection: Selection,
-    /// Label by whose values stacks are grouped.
-    pub(super) group: Option<String>,
+    /// What stacks are grouped by.
+    pub(super) group: Option<Group>,
     /// The sample type that is counted; `None`: samples, or a profile's first one.
     pub(super) sample_type: Option<String>,
+    /// What the selection is compared with.
+    pub(super) base: Option<Selection>,
     /// Nodes of the tree to whose stacks the answer is limited; none: all stacks.
     pub(super) under: Vec<PathHash>,
+}
+
+/// What stacks are grouped by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Group {
+    /// The values of a label.
+    Label(String),
+    /// The main class or else the command, if there are several (`group=auto`).
+    Program,
 }
 
 /// A time range, and conditions that all must be fulfilled: at most one of each label and sign.
@@ -62,19 +73,24 @@ pub(super) struct Selection {
 impl Query {
     /// Parses `from=MS&to=MS&match=label=value&match=label!=value&group=label&type=series:type&under=HASH`;
     /// values of one label are alternatives, those of `under` too, and other parameters mean
-    /// nothing.
+    /// nothing. `base_from`, `base_to` and `base_match` select what that is compared with.
     pub(super) fn parse(query: &str) -> Result<Self, SelectionError> {
-        let (mut from, mut to, mut group, mut under) = (None, None, None, Vec::new());
-        let (mut matchers, mut conditions, mut sample_type) = (Vec::new(), 0, None);
+        let (mut main, mut base) = (SelectionParts::default(), SelectionParts::default());
+        let (mut group, mut under) = (None, Vec::new());
+        let (mut conditions, mut sample_type) = (0, None);
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             match &*name {
-                "from" => from = Some(time("from", &value)?),
-                "to" => to = Some(time("to", &value)?),
-                "group" if !value.is_empty() => group = Some(value.into_owned()),
+                "from" => main.from = Some(time("from", &value)?),
+                "to" => main.to = Some(time("to", &value)?),
+                "base_from" => base.from = Some(time("base_from", &value)?),
+                "base_to" => base.to = Some(time("base_to", &value)?),
+                "group" if value == "auto" => group = Some(Group::Program),
+                "group" if !value.is_empty() => group = Some(Group::Label(value.into_owned())),
                 "type" if !value.is_empty() => {
                     let (series, of) =
                         value.split_once(':').ok_or_else(|| SelectionError::NotAType(value.to_string()))?;
-                    matchers.push(Matcher::equal(NAME_LABEL, series));
+                    main.matchers.push(Matcher::equal(NAME_LABEL, series));
+                    base.matchers.push(Matcher::equal(NAME_LABEL, series));
                     sample_type = Some(of.to_owned());
                 }
                 "under" => {
@@ -83,7 +99,11 @@ impl Query {
                 }
                 "match" => {
                     conditions += 1;
-                    add_condition(&mut matchers, &value)?;
+                    add_condition(&mut main.matchers, &value)?;
+                }
+                "base_match" => {
+                    conditions += 1;
+                    add_condition(&mut base.matchers, &value)?;
                 }
                 _ => {}
             }
@@ -91,16 +111,42 @@ impl Query {
         if conditions > MAX_CONDITIONS {
             return Err(SelectionError::TooManyConditions);
         }
-        let start = from.ok_or(SelectionError::Missing { name: "from" })?;
-        let end = to.ok_or(SelectionError::Missing { name: "to" })?;
+        let has_base = base.from.is_some() || base.to.is_some();
+        let base = has_base.then(|| base.selection(["base_from", "base_to"])).transpose()?;
+        let selection = main.selection(["from", "to"])?;
+        Ok(Self { selection, base, group, sample_type, under })
+    }
+
+    /// Selects CPU time, if the request names no kind of profiles: see
+    /// [`Selection::select_default_type`].
+    pub(super) fn select_default_type(&mut self, store: &Store) {
+        self.selection.select_default_type(store);
+        if let Some(base) = &mut self.base {
+            base.select_default_type(store);
+        }
+    }
+}
+
+/// What a request has said of a selection so far.
+#[derive(Debug, Default)]
+struct SelectionParts {
+    from: Option<UnixNanos>,
+    to: Option<UnixNanos>,
+    matchers: Vec<Matcher>,
+}
+
+impl SelectionParts {
+    /// `names`: those of the parameters, for errors.
+    fn selection(self, names: [&'static str; 2]) -> Result<Selection, SelectionError> {
+        let start = self.from.ok_or(SelectionError::Missing { name: names[0] })?;
+        let end = self.to.ok_or(SelectionError::Missing { name: names[1] })?;
         if end < start {
             return Err(SelectionError::Backwards);
         }
         if Duration::from_nanos(end.0.abs_diff(start.0)) > MAX_RANGE {
             return Err(SelectionError::TooLong);
         }
-        let selection = Selection { range: TimeRange { start, end }, matchers };
-        Ok(Self { selection, group, sample_type, under })
+        Ok(Selection { range: TimeRange { start, end }, matchers: self.matchers })
     }
 }
 
@@ -135,7 +181,7 @@ fn add_condition(matchers: &mut Vec<Matcher>, text: &str) -> Result<(), Selectio
 impl Selection {
     /// Selects CPU time, if a store has several kinds of profiles and the request names none: their
     /// numbers have different units.
-    pub(super) fn select_default_type(&mut self, store: &Store) {
+    fn select_default_type(&mut self, store: &Store) {
         let cpu = EventType::Cpu.descriptor().series;
         if self.matchers.iter().any(|matcher| matcher.label == NAME_LABEL) {
             return;
@@ -229,5 +275,7 @@ mod tests {
             SelectionError::TooManyConditions
         );
         assert!(matches!(error("from=0&to=1&under=main"), SelectionError::Path(_)));
+        assert_eq!(error("from=0&to=1&base_from=0"), SelectionError::Missing { name: "base_to" });
+        assert_eq!(error("from=0&to=1&base_from=2&base_to=1"), SelectionError::Backwards);
     }
 }

@@ -14,7 +14,7 @@ use crate::native::debug_files::DebugFileLocator;
 use crate::native::elf::ElfFile;
 use crate::native::open_file::open_regular;
 use crate::sampler::AllocationFunctions;
-use crate::types::{FileOffset, Svma};
+use crate::types::{BuildId, FileOffset, Svma};
 
 /// How mangled names of the class's functions begin.
 const CLASS: &str = "_ZN11AllocTracer";
@@ -32,8 +32,9 @@ const MAX_NAME: u64 = 256;
 pub enum FunctionsError {
     #[error("its file can't be read")]
     Unreadable,
+    /// With the build id that a debug file would have.
     #[error("its file has no symbols, and no debug file with its build id is installed")]
-    NoSymbols,
+    NoSymbols(Option<BuildId>),
     #[error("its functions that report allocations pass no thread")]
     NoThread,
 }
@@ -42,24 +43,28 @@ impl FunctionsError {
     pub const fn reason(self) -> &'static str {
         match self {
             Self::Unreadable => "unreadable",
-            Self::NoSymbols => "no symbols",
+            Self::NoSymbols(_) => "no symbols",
             Self::NoThread => "no thread",
         }
     }
 }
 
-/// Finds the functions in a libjvm. Debug files are those of the host: what a container says of a
-/// file that others map, too, would put breakpoints into their code.
+/// Finds the functions in a libjvm. Debug files are those of the host, and those that were fetched
+/// to the folder `downloads`: what a container says of a file that others map, too, would put
+/// breakpoints into their code.
 ///
 /// # Errors
 /// Returns why they can't be found.
-pub fn find_allocation_functions(file: &Path) -> Result<AllocationFunctions, FunctionsError> {
+pub fn find_allocation_functions(
+    file: &Path,
+    downloads: Option<&Path>,
+) -> Result<AllocationFunctions, FunctionsError> {
     let opened = open_regular(file).map_err(|_| FunctionsError::Unreadable)?;
     let source = RegularFile::new(&opened).map_err(|_| FunctionsError::Unreadable)?;
     let own = ElfFile::parse(source).map_err(|_| FunctionsError::Unreadable)?;
     let found = match find_symbols(&own) {
         Ok(found) => found,
-        Err(error) => find_in_debug_file(&own).unwrap_or(Err(error))?,
+        Err(error) => find_in_debug_file(&own, downloads).unwrap_or(Err(error))?,
     };
     let [in_new_tlab, outside_tlab] = found.map(|address| file_offset(&own, address));
     match (in_new_tlab, outside_tlab) {
@@ -70,8 +75,12 @@ pub fn find_allocation_functions(file: &Path) -> Result<AllocationFunctions, Fun
     }
 }
 
-fn find_in_debug_file<S: ByteSource>(own: &ElfFile<S>) -> Option<Result<[Svma; 2], FunctionsError>> {
-    let locator = DebugFileLocator { process_root: None, host: true, downloads: None };
+fn find_in_debug_file<S: ByteSource>(
+    own: &ElfFile<S>,
+    downloads: Option<&Path>,
+) -> Option<Result<[Svma; 2], FunctionsError>> {
+    let downloads = downloads.map(Path::to_owned);
+    let locator = DebugFileLocator { process_root: None, host: true, downloads };
     let debug = locator.by_build_id(own.build_id()?)?;
     let parsed = ElfFile::parse(RegularFile::new(&debug.file).ok()?).ok()?;
     let found = find_symbols(&parsed);
@@ -80,10 +89,11 @@ fn find_in_debug_file<S: ByteSource>(own: &ElfFile<S>) -> Option<Result<[Svma; 2
 
 /// Returns the stated addresses of the two functions.
 fn find_symbols<S: ByteSource>(file: &ElfFile<S>) -> Result<[Svma; 2], FunctionsError> {
+    let no_symbols = FunctionsError::NoSymbols(file.build_id());
     let sections = file.sections();
     let symbols = sections.iter().find(|it| it.kind == elf::SHT_SYMTAB.0 && !it.no_bits);
-    let symbols = symbols.ok_or(FunctionsError::NoSymbols)?;
-    let strings = sections.get(symbols.link as usize).ok_or(FunctionsError::NoSymbols)?;
+    let symbols = symbols.ok_or(no_symbols)?;
+    let strings = sections.get(symbols.link as usize).ok_or(no_symbols)?;
     let (mut names, mut has_others) = ([None; 2], false);
     each_piece(file, strings, MAX_NAME, |start, bytes| {
         for at in find_iter(bytes, CLASS) {
@@ -103,7 +113,7 @@ fn find_symbols<S: ByteSource>(file: &ElfFile<S>) -> Result<[Svma; 2], Functions
         }
     });
     let [Some(in_new_tlab), Some(outside_tlab)] = names else {
-        return Err(if has_others { FunctionsError::NoThread } else { FunctionsError::NoSymbols });
+        return Err(if has_others { FunctionsError::NoThread } else { no_symbols });
     };
     let (wanted, mut found) = ([in_new_tlab, outside_tlab], [None; 2]);
     each_piece(file, symbols, 0, |_, bytes| {
@@ -118,7 +128,7 @@ fn find_symbols<S: ByteSource>(file: &ElfFile<S>) -> Result<[Svma; 2], Functions
     });
     match found {
         [Some(in_new_tlab), Some(outside_tlab)] => Ok([in_new_tlab, outside_tlab]),
-        _ => Err(FunctionsError::NoSymbols),
+        _ => Err(no_symbols),
     }
 }
 

@@ -30,32 +30,36 @@ pub struct HeapLayout {
     /// `Thread::_allocated_bytes`.
     pub allocated_bytes: u64,
     /// `Klass::_layout_helper`, an `int`.
-    pub(super) layout_helper: u64,
-    pub(super) klass_name: u64,
-    pub(super) symbol_length: u64,
-    pub(super) symbol_body: u64,
-    pub(super) klass_word: KlassWord,
+    pub layout_helper: u64,
+    /// `Klass::_name`.
+    pub klass_name: u64,
+    /// `Symbol::_length`, a `u16`, and `Symbol::_body`.
+    pub symbol_length: u64,
+    pub symbol_body: u64,
+    pub klass_word: KlassWord,
     /// Bytes from an array's begin to its length, an `int`.
-    pub(super) array_length: u64,
+    pub array_length: u64,
     /// `ObjectAlignmentInBytes`.
-    pub(super) alignment: u64,
+    pub alignment: u64,
     /// The offset of the field that says how many words an object of `java.lang.Class` has.
-    pub(super) mirror_size: Option<u64>,
+    pub mirror_size: Option<u64>,
     /// Where a `StackChunk` has the number of words of its stack, and where that begins.
-    pub(super) stack_chunk: Option<(u64, u64)>,
+    pub stack_chunk: Option<(u64, u64)>,
     /// References have 32 bits.
-    pub(super) has_narrow_oops: bool,
+    pub has_narrow_oops: bool,
 }
 
 /// How an object says what class it is of: the word at `at`, shifted right, under the mask, is a
 /// narrow class pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct KlassWord {
-    pub(super) at: u64,
-    pub(super) right: u64,
-    pub(super) mask: u64,
-    pub(super) base: u64,
-    pub(super) left: u64,
+pub struct KlassWord {
+    /// Offset of the word in the object.
+    pub at: u64,
+    pub right: u64,
+    pub mask: u64,
+    /// What a narrow class pointer is added to, and how far it is shifted left before.
+    pub base: u64,
+    pub left: u64,
 }
 
 impl HeapFields {

@@ -6,6 +6,6 @@ pub mod klass;
 pub mod tlab_census;
 
 pub use allocation_functions::{FunctionsError, find_allocation_functions};
-pub use heap_layout::HeapLayout;
+pub use heap_layout::{HeapLayout, KlassWord};
 pub use klass::{JavaClass, KlassReader};
 pub use tlab_census::{CensusError, ObjectCount, TlabCensus, TlabObjects};

@@ -9,7 +9,8 @@ use url::Url;
 
 use super::DebuginfodOptions;
 use crate::native::byte_source::RegularFile;
-use crate::native::debug_files::directory::DebugDirectory;
+use crate::native::cache_directory::CacheDirectory;
+use crate::native::debug_files::fetched_name;
 use crate::native::elf::{ElfError, ElfFile};
 use crate::native::http_client;
 use crate::types::BuildId;
@@ -34,11 +35,11 @@ pub enum FetchError {
 pub(super) struct Fetcher {
     urls: Vec<Url>,
     agent: Agent,
-    directory: DebugDirectory,
+    directory: CacheDirectory,
 }
 
 impl Fetcher {
-    pub(super) fn new(options: DebuginfodOptions, directory: DebugDirectory) -> Self {
+    pub(super) fn new(options: DebuginfodOptions, directory: CacheDirectory) -> Self {
         let agent = http_client::agent(options.timeout, options.stall_timeout);
         Self { urls: options.urls, agent, directory }
     }
@@ -85,7 +86,7 @@ impl Fetcher {
             return Err(too_large(size));
         }
         check(part.as_file(), id, &shown)?;
-        self.directory.keep(part, id).map_err(store)?;
+        self.directory.keep(part, &fetched_name(id)).map_err(store)?;
         Ok(Some(size))
     }
 }

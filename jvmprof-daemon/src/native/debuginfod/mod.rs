@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 use moka::sync::Cache;
 use url::Url;
 
-use crate::native::debug_files::directory::{DebugDirectory, file_in};
+use crate::native::cache_directory::CacheDirectory;
+use crate::native::debug_files::{ENDING, fetched_name};
 use crate::own_process::thread_priority;
 use crate::types::BuildId;
 pub use fetch::FetchError;
@@ -145,7 +146,7 @@ impl Debuginfod {
     /// # Errors
     /// See [`DebuginfodError`].
     pub fn start(options: DebuginfodOptions) -> Result<Self, DebuginfodError> {
-        let directory = DebugDirectory::open(&options.directory, options.limit_bytes)
+        let directory = CacheDirectory::open(&options.directory, ENDING, options.limit_bytes)
             .map_err(|source| DebuginfodError::Directory { path: options.directory.clone(), source })?;
         let (queue, wanted) = mpsc::sync_channel(MAX_WAITING);
         let shared = Arc::new(DebuginfodState {
@@ -230,7 +231,7 @@ impl DebuginfodState {
 
     fn must_wait(&self, id: BuildId, times: RetryTimes) -> bool {
         let now = Instant::now();
-        let is_gone = || !file_in(&self.directory, id).exists();
+        let is_gone = || !self.directory.join(fetched_name(id)).exists();
         now < times.until && (now < times.until_if_gone || !is_gone())
     }
 

@@ -26,6 +26,7 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::hotspot::LiveMemory;
 use crate::hotspot::java_heap::HeapLayout;
+use crate::native::debuginfod::Debuginfod;
 use crate::process::{Process, ProcessKey};
 use crate::profile::aggregate::{NamedStack, SampleWeight};
 use crate::profile::model::{Frame, SampleLabels};
@@ -34,7 +35,7 @@ use class_frames::{ClassFrames, marker};
 use estimate::StratumTable;
 use followed_jvm::FollowedJvm;
 use pace::Pace;
-use probed_files::ProbedFiles;
+use probed_files::{NoProbes, ProbedFiles};
 
 /// What is wanted of allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,12 +123,16 @@ type WithoutStack = (ProcessKey, NamedStack, SampleWeight);
 const HEAP_ATTEMPTS: u32 = 20;
 
 impl AllocationProfiler {
-    pub(super) fn new(options: AllocationOptions, maps: AllocationMaps) -> Self {
+    pub(super) fn new(
+        options: AllocationOptions,
+        maps: AllocationMaps,
+        debuginfod: Option<Arc<Debuginfod>>,
+    ) -> Self {
         let now = clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default();
         Self {
             options,
             maps,
-            files: ProbedFiles::default(),
+            files: ProbedFiles::new(debuginfod),
             jvms: HashMap::new(),
             by_pid: HashMap::new(),
             attempts: HashMap::new(),
@@ -167,6 +172,12 @@ impl AllocationProfiler {
         if heap.is_none() && *attempts < HEAP_ATTEMPTS {
             return;
         }
+        let probed = match heap.as_ref().map(|_| self.files.request(process)) {
+            Some(Ok(file)) => Ok(file),
+            Some(Err(NoProbes::Pending)) => return,
+            Some(Err(NoProbes::Impossible(reason))) => Err(reason),
+            None => Err("no heap layout"),
+        };
         self.attempts.remove(&process.key);
         // The program before an exec, or an earlier process: what it has allocated counts.
         if let Some(earlier) = self.by_pid.get(&process.pid).copied() {
@@ -175,16 +186,9 @@ impl AllocationProfiler {
         }
         self.by_pid.insert(process.pid, process.key);
         let mut jvm = FollowedJvm::new(process.pid, start_ns, self.since_ns);
-        let probed = match heap {
-            Some((layout, memory)) => {
-                jvm.set_heap(layout, memory);
-                self.files.request(process)
-            }
-            None => self.files.request(process).and_then(|file| {
-                self.files.release(file);
-                Err("no heap layout")
-            }),
-        };
+        if let Some((layout, memory)) = heap {
+            jvm.set_heap(layout, memory);
+        }
         match probed {
             Ok(file) => {
                 jvm.file = Some(file);
@@ -215,6 +219,14 @@ impl AllocationProfiler {
                 jvm.end_stretch(&self.maps);
                 jvm.adjust(&mut self.maps, &self.pace, &self.options);
             }
+        }
+    }
+
+    /// Ends the events of all JVMs, before the last ones are read: uprobes stay until the kernel has
+    /// taken them away, and what they emitted then would be in no profile.
+    pub(super) fn end_events(&mut self) {
+        for pid in self.by_pid.keys() {
+            self.maps.end_events(*pid);
         }
     }
 
@@ -292,13 +304,13 @@ impl AllocationProfiler {
         self.strata.share(key, weight)
     }
 
-    /// Begins the next window, and forgets JVMs that have ended.
-    pub(super) fn begin_window(&mut self, is_alive: impl Fn(ProcessKey) -> bool) {
+    /// Begins the next window, and forgets JVMs that have ended, or aren't wanted any more.
+    pub(super) fn begin_window(&mut self, mut is_wanted: impl FnMut(ProcessKey) -> bool) {
         self.strata.clear();
-        self.attempts.retain(|key, _| is_alive(*key));
+        self.attempts.retain(|key, _| is_wanted(*key));
         self.classes.limit();
-        let ended: Vec<ProcessKey> = self.jvms.keys().copied().filter(|key| !is_alive(*key)).collect();
-        for key in ended {
+        let unwanted: Vec<ProcessKey> = self.jvms.keys().copied().filter(|key| !is_wanted(*key)).collect();
+        for key in unwanted {
             self.forget(key);
         }
     }

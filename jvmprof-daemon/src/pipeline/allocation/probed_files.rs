@@ -1,25 +1,39 @@
 //! The libjvm files that have uprobes: one for all JVMs that map it.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use crate::hotspot::java_heap::find_allocation_functions;
+use crate::hotspot::java_heap::{FunctionsError, find_allocation_functions};
+use crate::native::debuginfod::{Debuginfod, FetchState};
 use crate::native::file_identity::FileIdentity;
 use crate::native::file_identity::FileStat;
 use crate::native::open_file::open_regular;
 use crate::process::procfs::map_file;
 use crate::process::{Backing, Process};
 use crate::sampler::{AllocationFunctions, AttachedProbes, BackgroundSampler};
+use crate::types::BuildId;
 
 /// A file that a JVM needs uprobes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ProbedFile(FileIdentity);
+
+/// The reason why a JVM's file has no uprobes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoProbes {
+    /// Its debug file is being fetched: to be asked for again.
+    Pending,
+    Impossible(&'static str),
+}
 
 #[derive(Debug, Default)]
 pub(super) struct ProbedFiles {
     files: HashMap<FileIdentity, FileProbes>,
     /// Functions of files that have been searched.
     functions: HashMap<FileIdentity, Result<AllocationFunctions, &'static str>>,
+    /// Files whose debug files, of these build ids, were requested.
+    pending: HashMap<FileIdentity, BuildId>,
+    debuginfod: Option<Arc<Debuginfod>>,
     released: Vec<AttachedProbes>,
 }
 
@@ -43,34 +57,30 @@ enum ProbeState {
 const MAX_FILES: usize = 256;
 
 impl ProbedFiles {
+    /// Has no files. Debug files that the host hasn't come from this server.
+    pub(super) fn new(debuginfod: Option<Arc<Debuginfod>>) -> Self {
+        Self { debuginfod, ..Self::default() }
+    }
+
     /// Asks for uprobes in the libjvm that a process has mapped.
     ///
     /// # Errors
     /// Returns why they aren't possible.
-    pub(super) fn request(&mut self, process: &Process) -> Result<ProbedFile, &'static str> {
+    pub(super) fn request(&mut self, process: &Process) -> Result<ProbedFile, NoProbes> {
         let is_libjvm =
             |path: &str| path.rsplit('/').next().is_some_and(|name| name.starts_with("libjvm.so"));
         let mut mappings = process.mappings.iter();
         let libjvm = mappings
             .find(|mapping| mapping.backing == Backing::File && is_libjvm(&mapping.path))
-            .ok_or("no libjvm")?;
+            .ok_or(NoProbes::Impossible("no libjvm"))?;
         // Leads to the very file, also if it is deleted, or in another mount namespace.
         let path = map_file(process.pid, libjvm.start, libjvm.end);
         let identity = open_regular(&path)
             .ok()
             .and_then(|file| FileStat::of(&file).ok())
             .map(|stat| stat.identity)
-            .ok_or("unreadable")?;
-        if self.functions.len() > MAX_FILES {
-            self.functions.clear();
-        }
-        let functions = *self.functions.entry(identity).or_insert_with(|| {
-            find_allocation_functions(&path).map_err(|error| {
-                tracing::info!(path = &*libjvm.path, %error, "no uprobes for allocations");
-                error.reason()
-            })
-        });
-        let functions = functions?;
+            .ok_or(NoProbes::Impossible("unreadable"))?;
+        let functions = self.functions(identity, &path, &libjvm.path)?;
         let probes = self.files.entry(identity).or_insert(FileProbes {
             functions,
             path: path.clone(),
@@ -78,13 +88,53 @@ impl ProbedFiles {
             state: ProbeState::Wanted,
         });
         if matches!(probes.state, ProbeState::Refused) {
-            return Err("uprobe refused");
+            return Err(NoProbes::Impossible("uprobe refused"));
         }
         if matches!(probes.state, ProbeState::Wanted) {
             probes.path = path;
         }
         probes.users += 1;
         Ok(ProbedFile(identity))
+    }
+
+    /// Returns the functions of a file, at `path` here and at `mapped` for its process.
+    fn functions(
+        &mut self,
+        file: FileIdentity,
+        path: &Path,
+        mapped: &str,
+    ) -> Result<AllocationFunctions, NoProbes> {
+        if let Some(known) = self.functions.get(&file) {
+            return known.map_err(NoProbes::Impossible);
+        }
+        if self.is_pending(file) {
+            return Err(NoProbes::Pending);
+        }
+        let downloads = self.debuginfod.as_deref().map(Debuginfod::directory);
+        let found = find_allocation_functions(path, downloads);
+        if let Err(FunctionsError::NoSymbols(Some(id))) = found
+            && self.pending.len() < MAX_FILES
+            && self.pending.insert(file, id).is_none()
+            && self.is_pending(file)
+        {
+            return Err(NoProbes::Pending);
+        }
+        self.pending.remove(&file);
+        if self.functions.len() > MAX_FILES {
+            self.functions.clear();
+        }
+        let found = found.map_err(|error| {
+            tracing::info!(path = mapped, %error, "no uprobes for allocations");
+            error.reason()
+        });
+        self.functions.insert(file, found);
+        found.map_err(NoProbes::Impossible)
+    }
+
+    /// Returns true if the file's debug file is being fetched.
+    fn is_pending(&self, file: FileIdentity) -> bool {
+        let (Some(server), Some(id)) = (&self.debuginfod, self.pending.get(&file)) else { return false };
+        server.request(*id) == FetchState::Pending
     }
 
     /// Ends a JVM's use of its file.

@@ -1,8 +1,8 @@
 //! Targets: processes whose samples are wanted, and the labels of their series.
 //!
 //! A process's labels come from its properties; rules change them or drop it. Rules are applied
-//! once for each process (and thread or CPU, if those are labels), and again when something they
-//! may depend on has changed.
+//! once for each process and event (and thread or CPU, if those are labels), and again when
+//! something they may depend on has changed.
 
 mod container_labels;
 #[cfg(test)]
@@ -45,12 +45,15 @@ pub(super) struct Owner {
     cpu: u32,
     /// Generation of the [`LabelOptions`] in force when it was taken.
     generation: u32,
+    event: EventType,
 }
 
 /// Processes by the decision of the rules, with the options in force.
 #[derive(Debug)]
 pub(super) struct Targets {
     options: LabelOptions,
+    /// The events that samples are taken of.
+    events: Vec<EventType>,
     /// Number of rules that [`LabelOptions::process_rules`] returns.
     process_rules: usize,
     generation: u32,
@@ -75,8 +78,8 @@ struct Target {
     /// Labels of the process itself, meta labels included if there are rules.
     own: Labels,
     has_meta: bool,
-    /// True if the rules drop all of its samples; `None`: not evaluated yet.
-    dropped: Option<bool>,
+    /// By event: true if the rules drop all of its samples; `None`: not evaluated yet.
+    dropped: [Option<bool>; EventType::ALL.len()],
     /// Labels by owner; `None`: dropped.
     decided: HashMap<Owner, Option<Arc<LabelSet>>>,
 }
@@ -91,15 +94,17 @@ impl Targets {
     /// See [`ContainersError`].
     pub(super) fn start(
         options: LabelOptions,
+        events: Vec<EventType>,
         containers: Option<ContainersOptions>,
     ) -> Result<Self, ContainersError> {
-        Ok(Self::new(options, ContainerLookup::start(containers)?))
+        Ok(Self::new(options, events, ContainerLookup::start(containers)?))
     }
 
-    fn new(options: LabelOptions, containers: ContainerLookup) -> Self {
+    fn new(options: LabelOptions, events: Vec<EventType>, containers: ContainerLookup) -> Self {
         Self {
             process_rules: options.process_rules(),
             options,
+            events,
             generation: 0,
             earlier: BTreeMap::new(),
             known: HashMap::new(),
@@ -128,7 +133,7 @@ impl Targets {
 
     /// Returns the owner of a sample.
     pub(super) fn owner(&mut self, process: ProcessKey, sample: &StackSample) -> Owner {
-        let mut owner = Owner { process, thread_name: 0, tid: 0, cpu: 0, generation: self.generation };
+        let mut owner = self.owner_of(process, sample.event.event_type());
         for label in &self.options.sample_labels {
             match label {
                 SampleLabel::ThreadName => owner.thread_name = self.names.number(&sample.comm()),
@@ -140,8 +145,8 @@ impl Targets {
     }
 
     /// Returns the owner of a process's samples without a thread.
-    pub(super) fn owner_of(&self, process: ProcessKey) -> Owner {
-        Owner { process, thread_name: 0, tid: 0, cpu: 0, generation: self.generation }
+    pub(super) fn owner_of(&self, process: ProcessKey, event: EventType) -> Owner {
+        Owner { process, thread_name: 0, tid: 0, cpu: 0, generation: self.generation, event }
     }
 
     /// Returns true if the process was seen before.
@@ -157,8 +162,8 @@ impl Targets {
         jvm: Option<&Arc<JvmLabels>>,
         owner: Owner,
         start_ns: u64,
-        event: EventType,
     ) -> LabelDecision {
+        let event = owner.event;
         let has_rules = |options: &LabelOptions| !options.rules.is_empty();
         let needs_meta = has_rules(&self.options) || self.earlier.values().any(has_rules);
         let target = self.known.entry(process.key).or_insert_with(|| Target::of(process, &self.containers));
@@ -169,8 +174,10 @@ impl Targets {
         if target.container.is_awaited() {
             return LabelDecision::Awaited;
         }
-        if target.is_dropped(&self.options, self.process_rules) {
-            self.kernel.drop(process.pid, start_ns, Instant::now());
+        if target.is_dropped(&self.options, self.process_rules, event) {
+            if target.has_no_event(&self.options, self.process_rules, &self.events) {
+                self.kernel.drop(process.pid, start_ns, Instant::now());
+            }
             self.dropped += SamplesByEvent::of(event, 1);
             return LabelDecision::Dropped;
         }
@@ -191,12 +198,22 @@ impl Targets {
         if self.containers.refresh(&mut target.container) {
             target.reconsider();
         }
-        if target.container.is_awaited() || !target.is_dropped(&self.options, self.process_rules) {
+        if target.container.is_awaited() || !target.is_dropped(&self.options, self.process_rules, event) {
             return false;
         }
-        self.kernel.drop(process.pid, start_ns, Instant::now());
+        if target.has_no_event(&self.options, self.process_rules, &self.events) {
+            self.kernel.drop(process.pid, start_ns, Instant::now());
+        }
         self.dropped += SamplesByEvent::of(event, 1);
         true
+    }
+
+    /// Returns true if the rules, as far as they depend on the process alone, keep its samples of
+    /// an event. A process that hasn't been sampled, or whose container isn't known yet, isn't
+    /// wanted yet.
+    pub(super) fn is_wanted(&mut self, process: ProcessKey, event: EventType) -> bool {
+        let Some(target) = self.known.get_mut(&process) else { return false };
+        !target.container.is_awaited() && !target.is_dropped(&self.options, self.process_rules, event)
     }
 
     /// Decides on samples that waited for their labels. `release`: they don't wait any longer.
@@ -286,7 +303,7 @@ impl Target {
             container: containers.find(process.cgroup()),
             own: Labels::default(),
             has_meta: false,
-            dropped: None,
+            dropped: [None; EventType::ALL.len()],
             decided: HashMap::new(),
         }
     }
@@ -309,17 +326,18 @@ impl Target {
     }
 
     fn reconsider(&mut self) {
-        self.dropped = None;
+        self.dropped = [None; EventType::ALL.len()];
         self.decided.clear();
     }
 
     /// Returns all labels before rules.
-    fn labels(&self, options: &LabelOptions) -> Labels {
+    fn labels(&self, options: &LabelOptions, event: EventType) -> Labels {
         let mut labels = self.own.clone();
         self.container.label(&mut labels);
         if self.has_meta {
             self.container.label_meta(&mut labels);
             labels.put("__meta_node", &options.node);
+            labels.put("__name__", event.descriptor().series);
         }
         labels.put("node", &options.node);
         for (name, value) in &options.external {
@@ -328,14 +346,19 @@ impl Target {
         labels
     }
 
-    fn is_dropped(&mut self, options: &LabelOptions, rules: usize) -> bool {
-        if let Some(dropped) = self.dropped {
+    fn is_dropped(&mut self, options: &LabelOptions, rules: usize, event: EventType) -> bool {
+        if let Some(dropped) = self.dropped[event.index()] {
             return dropped;
         }
         let rules = options.rules.get(..rules).unwrap_or_default();
-        let dropped = !rules.is_empty() && !relabel(rules, &mut self.labels(options).set);
-        self.dropped = Some(dropped);
+        let dropped = !rules.is_empty() && !relabel(rules, &mut self.labels(options, event).set);
+        self.dropped[event.index()] = Some(dropped);
         dropped
+    }
+
+    /// Returns true if the rules drop its samples of all these events.
+    fn has_no_event(&mut self, options: &LabelOptions, rules: usize, events: &[EventType]) -> bool {
+        events.iter().all(|event| self.is_dropped(options, rules, *event))
     }
 
     /// Returns the labels of an owner's samples; `None`: they are dropped. `cut` counts values that
@@ -350,7 +373,7 @@ impl Target {
         if let Some(decided) = self.decided.get(&owner) {
             return decided.clone();
         }
-        let mut labels = self.labels(options);
+        let mut labels = self.labels(options, owner.event);
         for label in &options.sample_labels {
             let value = match label {
                 SampleLabel::ThreadName => names.name(owner.thread_name).to_owned(),

@@ -23,7 +23,7 @@ fn allocated(samples: u64) -> SamplesByEvent {
 }
 
 fn targets(rules: &[&str], sample_labels: &[SampleLabel]) -> Targets {
-    Targets::new(options(rules, sample_labels), ContainerLookup::default())
+    Targets::new(options(rules, sample_labels), vec![EventType::Cpu], ContainerLookup::default())
 }
 
 fn options(rules: &[&str], sample_labels: &[SampleLabel]) -> LabelOptions {
@@ -36,12 +36,12 @@ fn options(rules: &[&str], sample_labels: &[SampleLabel]) -> LabelOptions {
 }
 
 fn owner(process: &Process) -> Owner {
-    Owner { process: process.key, thread_name: 0, tid: 0, cpu: 0, generation: 0 }
+    Owner { process: process.key, thread_name: 0, tid: 0, cpu: 0, generation: 0, event: EventType::Cpu }
 }
 
 fn decision(targets: &mut Targets, process: &Process, jvm: Option<&Arc<JvmLabels>>) -> Option<LabelSet> {
     let owner = Owner { generation: targets.generation, ..owner(process) };
-    labels(targets.evaluate_rules(process, jvm, owner, 1, EventType::Cpu))
+    labels(targets.evaluate_rules(process, jvm, owner, 1))
 }
 
 fn labels(verdict: LabelDecision) -> Option<LabelSet> {
@@ -141,6 +141,28 @@ fn dropped_samples_are_counted_and_new_rules_decide_anew() {
 }
 
 #[test]
+fn rules_see_the_event_and_may_want_one_of_a_process_alone() {
+    let table = table();
+    let process = table.get(std::process::id()).expect("it was added");
+    let all = EventType::ALL.to_vec();
+    let no_memory_but_of_main = "{ source_labels = ['__name__', '__meta_jvm_main_class'], regex = 'memory;(|.*Batch)', action = 'drop' }";
+    let jvm =
+        |class: &str| Arc::new(JvmLabels { version: "17".to_owned(), main_class: Some(class.to_owned()) });
+    let rules = options(&[no_memory_but_of_main], &[]);
+    let mut targets = Targets::new(rules, all, ContainerLookup::default());
+    assert!(!targets.is_wanted(process.key, EventType::Allocation), "it hasn't been sampled");
+    for (class, is_wanted) in [("com.acme.Batch", false), ("com.acme.Server", true)] {
+        assert!(decision(&mut targets, process, Some(&jvm(class))).is_some(), "CPU time of {class}");
+        assert_eq!(targets.is_wanted(process.key, EventType::Allocation), is_wanted, "{class}");
+        let of_allocation = Owner { event: EventType::Allocation, ..owner(process) };
+        let labels = labels(targets.finalize_labels(of_allocation, allocated(3), false));
+        assert_eq!(labels.is_some(), is_wanted, "{class}");
+        assert!(labels.is_none_or(|labels| !labels.contains_key("__name__")));
+    }
+    assert_eq!(targets.counts().dropped, allocated(3));
+}
+
+#[test]
 fn a_process_is_dropped_unseen_unless_its_code_could_change_the_decision() {
     let table = table();
     let process = table.get(std::process::id()).expect("it was added");
@@ -185,7 +207,7 @@ fn waiting_samples_are_labelled_by_the_settings_of_their_own_time() {
     targets.set_options(LabelOptions::plain("renamed".to_owned()));
     // Sampled again meanwhile.
     let now = Owner { generation: 2, ..held };
-    let known = labels(targets.evaluate_rules(process, None, now, 1, EventType::Cpu)).expect("kept");
+    let known = labels(targets.evaluate_rules(process, None, now, 1)).expect("kept");
     assert_eq!((&*known["node"], known.get("job")), ("renamed", None));
     let of = |targets: &mut Targets, owner| {
         labels(targets.finalize_labels(owner, allocated(1), false)).expect("kept")
@@ -209,7 +231,7 @@ fn labels_of_samples_distinguish_threads() {
     let mut targets = targets(&[rule], &[SampleLabel::ThreadName, SampleLabel::Cpu]);
     let mut of = |name: &str, cpu| {
         let owner = Owner { thread_name: targets.names.number(name), cpu, ..owner(process) };
-        labels(targets.evaluate_rules(process, None, owner, 1, EventType::Cpu))
+        labels(targets.evaluate_rules(process, None, owner, 1))
     };
     let (first, second) = (of("exec-1", 0).expect("kept"), of("exec-22", 0).expect("kept"));
     assert_eq!((&*first["thread_name"], &*first["cpu"]), ("exec-N", "0"));

@@ -140,6 +140,12 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         self.aggregators.entry(ProfileKey { event, period }).or_insert_with(new)
     }
 
+    /// Returns the milliseconds from the window's start to a time of `CLOCK_MONOTONIC`.
+    pub(super) fn millis_since_start(&self, time_ns: u64) -> u32 {
+        let since = Duration::from_nanos(time_ns).saturating_sub(self.began.monotonic);
+        u32::try_from(since.as_millis()).unwrap_or(u32::MAX)
+    }
+
     /// Sets another limit of series.
     pub(super) fn set_limit(&mut self, limit: Option<SeriesLimit>) {
         for aggregator in self.aggregators.values_mut() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{CallStep, NodeKind, TreeBuilder, java_name, kind_of, unnamed_frame};
 use crate::event_type::SampleNumber;
-use crate::profile::model::{Batch, Frame, FrameKind, LabelSet};
+use crate::profile::model::{Batch, Frame, FrameKind, LabelSet, Sample};
 use crate::types::FastHasher;
 
 impl From<FrameKind> for NodeKind {
@@ -32,6 +32,16 @@ impl TreeBuilder {
         number: SampleNumber,
         group: impl Fn(&LabelSet) -> Option<String>,
     ) {
+        self.each_path(batch, group, |builder, path, sample| builder.add(path, sample.number(number)));
+    }
+
+    /// Hands the path of each stack of the batch to `take`.
+    pub(super) fn each_path(
+        &mut self,
+        batch: &Batch,
+        group: impl Fn(&LabelSet) -> Option<String>,
+        mut take: impl FnMut(&mut Self, &[CallStep], &Sample),
+    ) {
         let mut frames = FrameSteps::default();
         let mut path = Vec::new();
         for series in &batch.series {
@@ -42,7 +52,7 @@ impl TreeBuilder {
                 for frame in sample.frames.iter().rev() {
                     frames.extend(self, &mut path, frame);
                 }
-                self.add(&path, sample.number(number));
+                take(self, &path, sample);
             }
         }
     }

@@ -12,9 +12,11 @@
 
 mod from_batch;
 mod from_pprof;
+mod function_samples;
 mod page_columns;
 mod path_hash;
 mod prune;
+mod sample_times;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -25,8 +27,10 @@ use smallvec::SmallVec;
 use super::model::ExecutionMode;
 use crate::types::FastHasher;
 
-pub use page_columns::{CallTree, Pruned};
+use function_samples::FunctionSamples;
+pub use page_columns::{CallTree, ComparedFunction, Pruned};
 pub use path_hash::{InvalidPathHash, PathHash};
+pub use sample_times::SampleTimes;
 
 /// NodeColumns that a tree may have while it is built: about 50 MB.
 pub const MAX_BUILD_NODES: usize = 500_000;
@@ -92,25 +96,29 @@ pub(crate) struct TreeFunction {
     pub(crate) module: u32,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct FunctionSamples {
-    own: u64,
-    /// Samples with the function anywhere in the stack; recursion counts once.
-    total: u64,
-    /// The last stack that counted towards `total`.
-    stamp: u64,
-}
-
 #[derive(Clone, Debug)]
 struct CallNode {
     parent: u32,
     function: u32,
     total: u64,
+    /// Samples of the base that the tree is compared with.
+    base: u64,
     /// Samples by line of this function: the line that runs in a leaf, the line of the call
     /// elsewhere.
     lines: SmallVec<[(u32, u64); 1]>,
     /// Samples by how the method ran, in the order of [`ExecutionMode`].
     how: [u32; EXECUTION_MODES],
+}
+
+impl CallNode {
+    fn new(parent: u32, function: u32) -> Self {
+        Self { parent, function, total: 0, base: 0, lines: SmallVec::new(), how: [0; EXECUTION_MODES] }
+    }
+
+    /// The samples that decide whether the node is kept.
+    fn weight(&self) -> u64 {
+        self.total.saturating_add(self.base)
+    }
 }
 
 /// Number of execution modes.
@@ -138,6 +146,9 @@ pub struct TreeBuilder {
     children: HashMap<(u32, u32), u32, FastHasher>,
     truncated: BTreeMap<u32, u64>,
     stacks: u64,
+    /// True while stacks are counted that the tree is compared with.
+    is_base: bool,
+    has_base: bool,
     max_nodes: usize,
     /// The function `[pruned]`, which has a node below each node that lost callees.
     pruned: u32,
@@ -165,19 +176,15 @@ impl TreeBuilder {
             children: HashMap::default(),
             truncated: BTreeMap::new(),
             stacks: 0,
+            is_base: false,
+            has_base: false,
             max_nodes,
             pruned: 0,
             pruned_nodes: 0,
         };
         builder.intern("");
         let root = builder.function(NodeKind::Root, "all", "", "");
-        builder.nodes.push(CallNode {
-            parent: ROOT,
-            function: root.0,
-            total: 0,
-            lines: SmallVec::new(),
-            how: [0; EXECUTION_MODES],
-        });
+        builder.nodes.push(CallNode::new(ROOT, root.0));
         builder.pruned = builder.function(NodeKind::Pruned, "[pruned]", "", "").0;
         builder
     }
@@ -242,13 +249,18 @@ impl TreeBuilder {
         }
         self.stacks += 1;
         self.count_functions(path, count);
-        self.count_truncated(path, count);
+        if !self.is_base {
+            self.count_truncated(path, count);
+        }
         let mut at = ROOT;
-        self.nodes[ROOT as usize].total += count;
+        self.count_node(ROOT, count);
         for step in &path[..path.len().min(MAX_DEPTH)] {
             at = self.child(at, step.function.0);
+            self.count_node(at, count);
+            if self.is_base {
+                continue;
+            }
             let node = &mut self.nodes[at as usize];
-            node.total += count;
             count_line(&mut node.lines, step.line, count);
             if let Some(mode) = step.mode {
                 let samples = &mut node.how[mode as usize];
@@ -257,8 +269,20 @@ impl TreeBuilder {
         }
         if path.len() > MAX_DEPTH {
             let rest = self.child(at, self.pruned);
-            self.nodes[rest as usize].total += count;
+            self.count_node(rest, count);
         }
+    }
+
+    fn count_node(&mut self, node: u32, count: u64) {
+        let node = &mut self.nodes[node as usize];
+        *(if self.is_base { &mut node.base } else { &mut node.total }) += count;
+    }
+
+    /// Counts what is added from now on as the base that the tree is compared with, or as the tree
+    /// again.
+    pub fn count_base(&mut self, is_base: bool) {
+        self.is_base = is_base;
+        self.has_base |= is_base;
     }
 
     fn child(&mut self, parent: u32, function: u32) -> u32 {
@@ -270,28 +294,9 @@ impl TreeBuilder {
 
     fn add_child(&mut self, parent: u32, function: u32) -> u32 {
         let child = self.nodes.len() as u32;
-        self.nodes.push(CallNode {
-            parent,
-            function,
-            total: 0,
-            lines: SmallVec::new(),
-            how: [0; EXECUTION_MODES],
-        });
+        self.nodes.push(CallNode::new(parent, function));
         self.children.insert((parent, function), child);
         child
-    }
-
-    fn count_functions(&mut self, path: &[CallStep], count: u64) {
-        for step in path {
-            let samples = &mut self.samples[step.function.0 as usize];
-            if samples.stamp != self.stacks {
-                samples.stamp = self.stacks;
-                samples.total += count;
-            }
-        }
-        if let Some(leaf) = path.last() {
-            self.samples[leaf.function.0 as usize].own += count;
-        }
     }
 
     /// A stack that isn't whole has a marker as its outermost frame; labels may stand above it.
@@ -300,11 +305,13 @@ impl TreeBuilder {
         let Some(outermost) = functions.find(|function| function.kind != NodeKind::Label) else {
             return;
         };
-        if outermost.kind == NodeKind::Marker
-            && self.strings[outermost.name as usize].starts_with("[truncated")
-        {
+        if self.is_truncation(outermost) {
             *self.truncated.entry(outermost.name).or_default() += count;
         }
+    }
+
+    fn is_truncation(&self, function: TreeFunction) -> bool {
+        function.kind == NodeKind::Marker && self.strings[function.name as usize].starts_with("[truncated")
     }
 }
 

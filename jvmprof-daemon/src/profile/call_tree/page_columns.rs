@@ -1,16 +1,21 @@
 //! The finished tree, in the form that the page reads.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::{NodeKind, ROOT, TreeBuilder, TreeFunction};
+use super::function_samples::{FunctionSamples, SampleCounts};
+use super::{CallNode, NodeKind, ROOT, TreeBuilder, TreeFunction};
 
 /// FunctionColumns in the table. Nobody reads further; the page says how many there are.
 const TOP_FUNCTIONS: usize = 1_000;
 
 /// Lines told for one node.
 const TOP_LINES: usize = 3;
+
+/// Lines told for one function of the table.
+const TOP_FUNCTION_LINES: usize = 10;
 
 /// A tree within a bound, as columns: row `i` of every column of `nodes` speaks of the same node.
 /// The names in JSON are what the page's `tree.js` reads.
@@ -22,6 +27,9 @@ pub struct CallTree {
     pub(super) top: FunctionTable,
     /// Samples in all stacks.
     pub(super) total: u64,
+    /// Samples in all stacks of the base, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) base: Option<u64>,
     /// Samples of stacks that aren't whole, by the marker that says why.
     pub(super) truncated: Vec<(Arc<str>, u64)>,
     pub(super) pruned: Pruned,
@@ -41,11 +49,14 @@ pub(super) struct NodeColumns {
     pub(super) parent: Vec<u32>,
     pub(super) function: Vec<u32>,
     pub(super) total: Vec<u64>,
+    /// Samples of the base; empty without one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) base: Vec<u64>,
     /// The lines with most samples: line, samples, line, samples, ...
     pub(super) lines: Vec<Vec<u64>>,
     /// Execution modes of a Java method, by number in the order of `HOW_NAMES` in `tree.js`: how,
     /// samples, how, samples, ...
-    pub(super) how: Vec<Vec<u32>>,
+    pub(super) how: Vec<Vec<u64>>,
 }
 
 /// The functions with most samples, their own or with callees: columns again.
@@ -54,9 +65,27 @@ pub(super) struct FunctionTable {
     pub(super) function: Vec<u32>,
     #[serde(rename = "self")]
     pub(super) own: Vec<u64>,
+    /// With the kernel's, the JVM's and native code's on the function's behalf.
+    pub(super) attributed: Vec<u64>,
     pub(super) total: Vec<u64>,
+    /// The lines with most samples: line, self, attributed, total, and where there is a base the
+    /// same three of that; then the next line.
+    pub(super) lines: Vec<Vec<u64>>,
+    /// Execution modes of a Java method: how, samples, how, samples, ...
+    pub(super) how: Vec<Vec<u64>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) base: Option<BaseColumns>,
     /// FunctionColumns that were seen, in the table or not.
     pub(super) seen: usize,
+}
+
+/// Samples of the table's functions in the base that the tree is compared with.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct BaseColumns {
+    #[serde(rename = "self")]
+    pub(super) own: Vec<u64>,
+    pub(super) attributed: Vec<u64>,
+    pub(super) total: Vec<u64>,
 }
 
 /// Counts of what the tree lost to its bound.
@@ -69,11 +98,37 @@ pub struct Pruned {
     pub samples: u64,
 }
 
+/// A function of the table, beside the base.
+#[derive(Clone, Copy, Debug)]
+pub struct ComparedFunction<'a> {
+    pub name: &'a str,
+    /// Samples of its own, with those of the kernel, the JVM and native code on its behalf: in the
+    /// base, and in the tree.
+    pub attributed: [u64; 2],
+}
+
+impl CallTree {
+    /// Returns the number of samples in all stacks, of the base and of the tree.
+    pub fn totals(&self) -> [u64; 2] {
+        [self.base.unwrap_or(0), self.total]
+    }
+
+    /// Returns the functions of the table.
+    pub fn compared_functions(&self) -> impl Iterator<Item = ComparedFunction<'_>> {
+        let base = self.top.base.iter().flat_map(|base| base.attributed.iter().copied());
+        let base = base.chain(std::iter::repeat(0));
+        self.top.function.iter().zip(base).zip(&self.top.attributed).map(|((&function, base), &main)| {
+            let name = &self.strings[self.functions.name[function as usize] as usize];
+            ComparedFunction { name, attributed: [base, main] }
+        })
+    }
+}
+
 impl TreeBuilder {
     /// The tree with its heaviest nodes, at most `max_nodes` (at least 2: the root and what was
     /// cut).
     pub fn finish(mut self, max_nodes: usize) -> CallTree {
-        self.prune(max_nodes.max(2));
+        self.cut(max_nodes);
         let mut writer = ColumnWriter::new(&self);
         let top = self.top(&mut writer);
         let mut nodes = NodeColumns::default();
@@ -82,9 +137,9 @@ impl TreeBuilder {
             nodes.parent.push(node.parent);
             nodes.function.push(writer.function(node.function));
             nodes.total.push(node.total);
+            nodes.base.extend(self.has_base.then_some(node.base));
             nodes.lines.push(top_lines(&node.lines));
-            let seen = (0..).zip(node.how).filter(|(_, samples)| *samples > 0);
-            nodes.how.push(seen.flat_map(|(how, samples)| [how, samples]).collect());
+            nodes.how.push(counts_by_index(node.how));
             pruned.samples += if node.function == self.pruned { node.total } else { 0 };
         }
         let truncated = self
@@ -93,38 +148,72 @@ impl TreeBuilder {
             .map(|(&name, &samples)| (Arc::clone(&self.strings[name as usize]), samples))
             .collect();
         let ColumnWriter { strings, functions, .. } = writer;
-        CallTree { strings, functions, nodes, top, total: self.nodes[ROOT as usize].total, truncated, pruned }
+        let CallNode { total, base, .. } = self.nodes[ROOT as usize];
+        let base = self.has_base.then_some(base);
+        CallTree { strings, functions, nodes, top, total, base, truncated, pruned }
+    }
+
+    /// Cuts the tree to `max_nodes` as [`Self::finish`] does.
+    pub(super) fn cut(&mut self, max_nodes: usize) {
+        self.prune(max_nodes.max(2));
     }
 
     fn top(&self, writer: &mut ColumnWriter<'_>) -> FunctionTable {
+        let samples = |id: u32| &self.samples[id as usize];
         let is_code = |id: &u32| {
             let kind = self.functions[*id as usize].kind;
             !matches!(kind, NodeKind::Root | NodeKind::Label | NodeKind::Pruned)
         };
-        let mut seen: Vec<u32> = (0..self.functions.len() as u32)
-            .filter(is_code)
-            .filter(|&id| self.samples[id as usize].total > 0)
-            .collect();
-        let samples = |id: &u32| self.samples[*id as usize];
-        seen.sort_by_key(|id| std::cmp::Reverse((samples(id).total, samples(id).own)));
-        let heaviest_total = seen[..seen.len().min(TOP_FUNCTIONS)].to_vec();
-        seen.sort_by_key(|id| std::cmp::Reverse((samples(id).own, samples(id).total)));
-        let mut chosen = seen[..seen.len().min(TOP_FUNCTIONS)].to_vec();
-        chosen.extend(heaviest_total);
-        chosen.sort_by_key(|id| (std::cmp::Reverse((samples(id).own, samples(id).total)), *id));
+        let is_seen = |id: &u32| samples(*id).counts.weights()[2] > 0;
+        let mut seen: Vec<u32> = (0..self.functions.len() as u32).filter(is_code).filter(is_seen).collect();
+        let mut chosen = Vec::new();
+        for number in 0..3 {
+            seen.sort_by_key(|&id| Reverse(samples(id).counts.weights()[number]));
+            chosen.extend_from_slice(&seen[..seen.len().min(TOP_FUNCTIONS)]);
+        }
+        let main = |id: u32| samples(id).counts.main;
+        chosen.sort_by_key(|&id| (Reverse((main(id).own, main(id).total)), id));
         chosen.dedup();
+        let base = |id: u32| samples(id).counts.base;
+        let base = || BaseColumns {
+            own: chosen.iter().map(|&id| base(id).own).collect(),
+            attributed: chosen.iter().map(|&id| base(id).attributed).collect(),
+            total: chosen.iter().map(|&id| base(id).total).collect(),
+        };
         FunctionTable {
-            own: chosen.iter().map(|id| samples(id).own).collect(),
-            total: chosen.iter().map(|id| samples(id).total).collect(),
+            own: chosen.iter().map(|&id| main(id).own).collect(),
+            attributed: chosen.iter().map(|&id| main(id).attributed).collect(),
+            total: chosen.iter().map(|&id| main(id).total).collect(),
+            lines: chosen.iter().map(|&id| self.function_lines(samples(id))).collect(),
+            how: chosen.iter().map(|&id| counts_by_index(samples(id).how)).collect(),
+            base: self.has_base.then(base),
             function: chosen.iter().map(|&id| writer.function(id)).collect(),
             seen: seen.len(),
         }
     }
+
+    fn function_lines(&self, samples: &FunctionSamples) -> Vec<u64> {
+        let mut lines = samples.lines.clone();
+        lines.sort_by_key(|(line, counts)| (Reverse(counts.weights()), *line));
+        let numbers = |counts: SampleCounts| [counts.own, counts.attributed, counts.total];
+        let told = lines.iter().take(TOP_FUNCTION_LINES).flat_map(|(line, counts)| {
+            let base = self.has_base.then(|| numbers(counts.base));
+            let base = base.into_iter().flatten();
+            std::iter::once(u64::from(*line)).chain(numbers(counts.main)).chain(base)
+        });
+        told.collect()
+    }
+}
+
+/// Counts that aren't 0, each behind its index.
+fn counts_by_index<T: Into<u64>>(counts: impl IntoIterator<Item = T>) -> Vec<u64> {
+    let seen = (0..).zip(counts.into_iter().map(Into::into)).filter(|(_, samples)| *samples > 0);
+    seen.flat_map(|(index, samples)| [index, samples]).collect()
 }
 
 fn top_lines(lines: &[(u32, u64)]) -> Vec<u64> {
     let mut lines = lines.to_vec();
-    lines.sort_by_key(|&(line, samples)| (std::cmp::Reverse(samples), line));
+    lines.sort_by_key(|&(line, samples)| (Reverse(samples), line));
     lines.iter().take(TOP_LINES).flat_map(|&(line, samples)| [u64::from(line), samples]).collect()
 }
 

@@ -24,7 +24,9 @@ impl TreeBuilder {
             self.pruned_nodes += usize::from(node.function != self.pruned);
             if parent != u32::MAX {
                 let rest = self.child(parent, self.pruned);
-                self.nodes[rest as usize].total += node.total;
+                let rest = &mut self.nodes[rest as usize];
+                rest.total += node.total;
+                rest.base += node.base;
             }
         }
     }
@@ -39,6 +41,7 @@ impl TreeBuilder {
         let place = self.child(parent, node.function);
         let taken = &mut self.nodes[place as usize];
         taken.total += node.total;
+        taken.base += node.base;
         (taken.lines, taken.how) = (node.lines, node.how);
         place
     }
@@ -50,7 +53,7 @@ impl TreeBuilder {
     /// heaviest nodes with the index as second key are closed under "parent of".
     fn heaviest(&self, max_nodes: usize) -> Vec<bool> {
         let mut order: Vec<u32> = (0..self.nodes.len() as u32).collect();
-        order.sort_unstable_by_key(|&node| (Reverse(self.nodes[node as usize].total), node));
+        order.sort_unstable_by_key(|&node| (Reverse(self.nodes[node as usize].weight()), node));
         let marked = |count: usize| {
             let mut keep = vec![false; self.nodes.len()];
             order[..count].iter().for_each(|&node| keep[node as usize] = true);

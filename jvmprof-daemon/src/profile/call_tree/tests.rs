@@ -1,5 +1,7 @@
+mod functions;
 mod methods;
 mod subtrees;
+mod times;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -231,6 +233,7 @@ fn inlined_calls_become_nodes_below_their_caller_and_lines_are_counted() {
     let root = frame(FrameKind::Native, "/usr/lib/libc.so.6", vec![line("start_thread", None, 0)]);
     let samples = [(20, 5), (21, 9)]
         .map(|(at, count)| Sample {
+            times: Vec::new(),
             frames: vec![java(at), Arc::clone(&root)].into(),
             labels: SampleLabels::default(),
             events: count,
@@ -277,6 +280,7 @@ fn truncated_stacks_are_counted_by_reason_below_a_group_too() {
     };
     let leaf = frame(FrameKind::Native, "/bin/x", vec![line("work", None, 0)]);
     let sample = |outermost: Option<Arc<Frame>>, count| Sample {
+        times: Vec::new(),
         frames: std::iter::once(Arc::clone(&leaf)).chain(outermost).collect(),
         labels: SampleLabels::default(),
         events: count,

@@ -12,6 +12,7 @@ use prost::Message as _;
 use smallvec::SmallVec;
 
 use super::line_column::JavaLineDetails;
+use super::sampled_events::events_comment;
 use crate::event_type::{EventType, SampleType};
 use crate::profile::gzip;
 use crate::profile::model::{self, Batch, Frame, LabelSet, Series};
@@ -92,12 +93,6 @@ pub fn for_file_of_events(batches: &[Batch]) -> Profile {
 /// None that writing to memory could have.
 pub fn to_bytes(profile: &Profile) -> io::Result<Vec<u8>> {
     gzip::compress(&profile.encode_to_vec())
-}
-
-/// Sum of the first value of all samples; for our own profiles the number of samples.
-pub fn total(profile: &Profile) -> u64 {
-    let first = profile.sample.iter().filter_map(|sample| sample.value.first());
-    first.fold(0, |sum, value| sum.saturating_add(u64::try_from(*value).unwrap_or(0)))
 }
 
 /// The main binary, if all series that name one name the same.
@@ -326,7 +321,7 @@ impl<'a> Builder<'a> {
     fn comment_events(&mut self, event: EventType, events: u64) {
         if event.is_estimated() {
             let table = &mut self.profile.string_table;
-            table.push(format!("{} events: {events}", event.as_str()));
+            table.push(events_comment(event, events));
             self.profile.comment.push(table.len() as i64 - 1);
         }
     }

@@ -5,11 +5,13 @@ pub mod decode;
 mod encode;
 pub mod line_column;
 pub mod merge;
+mod sampled_events;
 mod strings;
 mod tables;
 #[cfg(test)]
 mod tests;
 
 pub use cpu_time::add_cpu_time;
-pub use encode::{Pushed, for_file, for_file_of_events, for_push, to_bytes, total};
+pub use encode::{Pushed, for_file, for_file_of_events, for_push, to_bytes};
+pub use sampled_events::{sampled_events, total};
 pub use tables::{CheckedTables, InvalidProfile};

@@ -69,10 +69,15 @@ impl AllocationMaps {
         self.targets.insert(pid, PodValue(target), 0).map_err(map_error(TARGETS))
     }
 
-    /// Ends following a process, which began at `start_ns` (`CLOCK_BOOTTIME`).
-    pub fn remove_target(&mut self, pid: u32, start_ns: u64) {
+    /// Ends the events of a process; its totals stay.
+    pub fn end_events(&mut self, pid: u32) {
         // What isn't there needs no removal.
         let _ = self.targets.remove(&pid);
+    }
+
+    /// Ends following a process, which began at `start_ns` (`CLOCK_BOOTTIME`).
+    pub fn remove_target(&mut self, pid: u32, start_ns: u64) {
+        self.end_events(pid);
         let _ = self.totals.remove(&pid);
         let keys: Vec<PodValue<CountedKey>> =
             self.counted.keys().filter_map(Result::ok).filter(|key| key.0.pid == pid).collect();

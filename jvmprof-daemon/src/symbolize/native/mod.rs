@@ -7,6 +7,7 @@ pub(super) mod mapped_files;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::kernel_tables::RowsOnDisk;
 use crate::native::byte_source::RegularFile;
 use crate::native::debuginfod::{Debuginfod, FetchState};
 use crate::native::elf::ElfFile;
@@ -39,6 +40,8 @@ pub struct NativeOptions {
     pub symbolize: Symbolize,
     /// Client that fetches debug files that the host lacks.
     pub debuginfod: Option<Arc<Debuginfod>>,
+    /// Unwind rows that an earlier run has read.
+    pub rows_on_disk: Option<Arc<RowsOnDisk>>,
     /// Queue of files whose frames a server is to name.
     pub offers: Option<Arc<UploadQueue>>,
 }

@@ -19,7 +19,7 @@ use super::{ProcessSymbols, Symbolizer};
 use crate::clock::monotonic_ns;
 use crate::hotspot::LiveMemory;
 use crate::jit::cpython_trampolines::Trampolines;
-use crate::kernel_tables::{CodeRegion, CodeTables, FileRows, RegionCode, RowsKey, TableCounts};
+use crate::kernel_tables::{CodeRegion, CodeTables, FileRows, RegionCode, RowsKey, RowsOnDisk, TableCounts};
 use crate::native::file_cache::FileCache;
 use crate::native::file_identity::FileKey;
 use crate::process::{Backing, MappedCode, Process, ProcessKey};
@@ -63,8 +63,12 @@ impl Publisher {
     ///
     /// # Errors
     /// The thread can't be started.
-    pub(super) fn start(tables: BpfMaps, files: Arc<FileCache>) -> io::Result<Self> {
-        Ok(Self { tables: CodeTables::new(tables), loader: RowsLoader::start(files)? })
+    pub(super) fn start(
+        tables: BpfMaps,
+        files: Arc<FileCache>,
+        on_disk: Option<Arc<RowsOnDisk>>,
+    ) -> io::Result<Self> {
+        Ok(Self { tables: CodeTables::new(tables), loader: RowsLoader::start(files, on_disk)? })
     }
 
     /// Publishes the layout and the stubs of a process's JVM, which have changed.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use crate::kernel_tables::FileRows;
+use crate::kernel_tables::{FileRows, RowsOnDisk};
 use crate::native::file_cache::FileCache;
 use crate::native::file_identity::FileKey;
 use crate::native::open_file::OpenError;
@@ -32,6 +32,8 @@ pub(in crate::symbolize) struct RowsLoader {
 /// A file's rows, none if it is malformed or has none; `None` if another try may succeed.
 type Rows = Option<FileRows>;
 
+/// Time of reading from which on rows are kept on disk.
+const KEPT_FROM: Duration = Duration::from_millis(2);
 /// Time until that try.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 
@@ -77,7 +79,10 @@ impl RowsLoader {
     ///
     /// # Errors
     /// The thread can't be started.
-    pub(in crate::symbolize) fn start(files: Arc<FileCache>) -> io::Result<Self> {
+    pub(in crate::symbolize) fn start(
+        files: Arc<FileCache>,
+        on_disk: Option<Arc<RowsOnDisk>>,
+    ) -> io::Result<Self> {
         let (requests, wanted) = channel::<Request>();
         let (ready, loaded) = channel();
         // It ends with the sender of requests.
@@ -87,7 +92,7 @@ impl RowsLoader {
             thread_priority::raise_priority();
             let mut queue = Queue::new(wanted);
             while let Some(Request { key, path, file, .. }) = queue.next() {
-                let rows = read(&files, &key, &path, file);
+                let rows = read(&files, on_disk.as_deref(), &key, &path, file);
                 if ready.send((key, rows)).is_err() {
                     return;
                 }
@@ -160,8 +165,12 @@ impl RowsLoader {
     }
 }
 
-fn read(files: &FileCache, key: &FileKey, path: &Path, file: File) -> Rows {
+fn read(files: &FileCache, on_disk: Option<&RowsOnDisk>, key: &FileKey, path: &Path, file: File) -> Rows {
     let began = Instant::now();
+    if let Some(rows) = on_disk.and_then(|on_disk| on_disk.get(key)) {
+        tracing::debug!(path = %path.display(), taken = ?began.elapsed(), "unwind rows were on disk");
+        return Some(rows);
+    }
     let pack = |rows: &UnwindRows| {
         let indexed = began.elapsed();
         let packed = FileRows::new(|handle| rows.for_each(handle)).without(rows.over_budget());
@@ -169,7 +178,12 @@ fn read(files: &FileCache, key: &FileKey, path: &Path, file: File) -> Rows {
         packed
     };
     match files.convert_rows(key, path, || Ok(file), pack) {
-        Ok(packed) => Some(packed),
+        Ok(packed) => {
+            if let Some(on_disk) = on_disk.filter(|_| began.elapsed() >= KEPT_FROM) {
+                on_disk.keep(key, &packed);
+            }
+            Some(packed)
+        }
         Err(error) if error.is_of_the_file() => Some(FileRows::new(|_| ())),
         Err(error) => {
             tracing::debug!(path = %path.display(), %error, "unwind rows can't be read now");

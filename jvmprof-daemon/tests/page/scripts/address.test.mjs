@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { load } from "./load.mjs";
 
-const jvmprof = load("vendor/d3.min.js", "view/frames.js", "view/state.js", "collector/controls.js", "collector/timeline.js");
+const jvmprof = load("vendor/d3.min.js", "tree/frames.js", "tree/edits.js", "tree/compare.js", "view/colour.js", "view/state.js", "collector/controls.js", "collector/timeline.js", "collector/compare_controls.js");
 
 test("ranges of any length are understood, others are not", () => {
   const day = 86_400_000;
@@ -21,6 +21,10 @@ test("how a profile is looked at survives its address", () => {
     frames: "app",
     zoom: "8249cb6c9e044f9f",
     sandwich: "acme.Shop.price",
+    colour: "package",
+    by: "time",
+    edits: ["only:acme.Shop.*", "hide:acme.Cart.add&x=1"],
+    part: [1500, 2500],
   };
   const query = new URLSearchParams();
   jvmprof.writeViewState(query, state);
@@ -29,7 +33,7 @@ test("how a profile is looked at survives its address", () => {
 
 test("an address without choices is empty, and wrong ones choose nothing", () => {
   const query = new URLSearchParams();
-  jvmprof.writeViewState(query, jvmprof.readViewState(new URLSearchParams("frames=toString&zoom=main&view=x")));
+  jvmprof.writeViewState(query, jvmprof.readViewState(new URLSearchParams("frames=toString&zoom=main&view=x&colour=toString&by=x&edit=drop:x&part=9-3")));
   assert.equal(String(query), "");
 });
 
@@ -39,4 +43,15 @@ test("ticks of the timeline stand at round times", () => {
   assert.deepEqual(texts(15 * 60_000, 3), ["12:05", "12:10", "12:15"]);
   assert.deepEqual(texts(60_000, 4), ["12:01:15", "12:01:30", "12:01:45", "12:02:00"]);
   assert.deepEqual(texts(3 * 86_400_000, 3), ["May 7", "May 8", "May 9"]);
+});
+
+test("what is compared with is a shift or a range", () => {
+  const range = [1_000_000_000, 1_000_060_000];
+  const bounds = (text) => jvmprof.baseBounds(jvmprof.parseBase(text), range);
+  assert.deepEqual(bounds("before"), [999_940_000, 1_000_000_000]);
+  assert.deepEqual(bounds("1d"), [1_000_000_000 - 86_400_000, 1_000_060_000 - 86_400_000]);
+  assert.deepEqual(bounds("same"), range);
+  assert.deepEqual(bounds("5-17"), [5, 17]);
+  for (const text of ["5-17", "7d"]) assert.equal(jvmprof.baseText(jvmprof.parseBase(text)), text);
+  for (const text of [null, "", "toString", "17-5", "2d"]) assert.equal(jvmprof.parseBase(text), null);
 });

@@ -7,6 +7,7 @@ const assets = new URL("../../../assets/", import.meta.url);
 /// Runs scripts of `assets/` in this process and returns the object that they share.
 export function load(...names) {
   globalThis.matchMedia ??= () => ({ matches: false, addEventListener() {} });
+  globalThis.devicePixelRatio ??= 1;
   globalThis.document ??= { documentElement: { dataset: {} } };
   for (const name of ["view/base.js", ...names]) {
     vm.runInThisContext(readFileSync(new URL(name, assets), "utf8"), { filename: name });

@@ -26,6 +26,19 @@ pub struct NativeArgs {
     /// Disk space for them; the oldest leave first
     #[arg(long, hide_short_help = true, default_value_t = 2048, value_name = "MIB", value_parser = clap::value_parser!(u64).range(2..=1 << 30))]
     pub debuginfod_cache_mib: u64,
+
+    /// Where unwind rows of large files are kept, so that a restart needn't read them again
+    #[arg(
+        long,
+        hide_short_help = true,
+        default_value = "/var/cache/jvmprof/unwind-rows",
+        value_name = "DIR"
+    )]
+    pub unwind_rows_cache: PathBuf,
+
+    /// Disk space for them; the oldest leave first; 0: they aren't kept
+    #[arg(long, hide_short_help = true, default_value_t = 64, value_name = "MIB", value_parser = clap::value_parser!(u64).range(0..=1 << 30))]
+    pub unwind_rows_cache_mib: u64,
 }
 
 pub(in crate::app) fn parse_url(text: &str) -> Result<Url, String> {

@@ -1,4 +1,4 @@
-//! A folder of downloaded debug files by build id, within a limit of bytes.
+//! A folder of files that can be had anew, within a limit of bytes: the oldest are evicted.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -9,41 +9,35 @@ use std::time::SystemTime;
 
 use tempfile::NamedTempFile;
 
-use crate::types::BuildId;
-
-const ENDING: &str = ".debug";
 /// Prefix of files that are being written; those of a crashed process are removed at the next
 /// start.
 const PART: &str = ".part-";
 
-/// The path of the file of a build id in such a folder, if it is there.
-pub(crate) fn file_in(directory: &Path, id: BuildId) -> PathBuf {
-    directory.join(format!("{id}{ENDING}"))
-}
-
-/// A folder of debug files with a limit of bytes: the oldest files are evicted.
+/// A folder of files with one ending. Others' files in it are left alone.
 #[derive(Debug)]
-pub struct DebugDirectory {
+pub struct CacheDirectory {
     path: PathBuf,
+    /// The ending of its files' names.
+    ending: &'static str,
     limit_bytes: u64,
     /// Lock that is held while files are evicted.
     sweeping: Mutex<()>,
 }
 
-impl DebugDirectory {
+impl CacheDirectory {
     /// Creates the folder for this user alone, unless it is there. `limit_bytes` is the limit of
     /// all files together.
     ///
     /// # Errors
     /// The error of creating or reading the folder.
-    pub fn open(path: &Path, limit_bytes: u64) -> io::Result<Self> {
+    pub fn open(path: &Path, ending: &'static str, limit_bytes: u64) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         for entry in fs::read_dir(path)?.flatten() {
             if entry.file_name().to_string_lossy().starts_with(PART) {
                 fs::remove_file(entry.path())?;
             }
         }
-        let directory = Self { path: path.to_owned(), limit_bytes, sweeping: Mutex::new(()) };
+        let directory = Self { path: path.to_owned(), ending, limit_bytes, sweeping: Mutex::new(()) };
         directory.sweep(0)?;
         Ok(directory)
     }
@@ -53,9 +47,8 @@ impl DebugDirectory {
         self.limit_bytes / 2
     }
 
-    /// Returns the path of the file of a build id, if it is there.
-    pub fn file_of(&self, id: BuildId) -> PathBuf {
-        file_in(&self.path, id)
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Creates a file to write to, which is removed again unless [`Self::keep`] is called.
@@ -66,13 +59,14 @@ impl DebugDirectory {
         tempfile::Builder::new().prefix(PART).tempfile_in(&self.path)
     }
 
-    /// Keeps a written file as that of a build id; the oldest others are evicted to make space.
+    /// Keeps a written file under a name, which has the folder's ending; the oldest others are
+    /// evicted to make space.
     ///
     /// # Errors
     /// The error of moving or removing a file.
-    pub fn keep(&self, part: NamedTempFile, id: BuildId) -> io::Result<()> {
+    pub fn keep(&self, part: NamedTempFile, name: &str) -> io::Result<()> {
         self.sweep(part.as_file().metadata()?.len())?;
-        part.persist(self.file_of(id)).map_err(|error| error.error)?;
+        part.persist(self.path.join(name)).map_err(|error| error.error)?;
         Ok(())
     }
 
@@ -82,7 +76,7 @@ impl DebugDirectory {
         let mut files: Vec<(SystemTime, u64, PathBuf)> = Vec::new();
         for entry in fs::read_dir(&self.path)?.flatten() {
             let (path, metadata) = (entry.path(), entry.metadata()?);
-            if metadata.is_file() && path.to_string_lossy().ends_with(ENDING) {
+            if metadata.is_file() && path.to_string_lossy().ends_with(self.ending) {
                 files.push((metadata.modified()?, metadata.len(), path));
             }
         }
@@ -110,14 +104,14 @@ mod tests {
         let scratch = tempfile::tempdir().expect("a directory");
         fs::write(scratch.path().join(".part-left"), "x").expect("written");
         fs::write(scratch.path().join("notes.txt"), "another's").expect("written");
-        let directory = DebugDirectory::open(scratch.path(), 100).expect("opened");
-        let id = |n: u8| BuildId::new(&[n; 4]).expect("four bytes");
+        let directory = CacheDirectory::open(scratch.path(), ".debug", 100).expect("opened");
         for n in 0..4 {
             let mut part = directory.begin().expect("begun");
             part.write_all(&[n; 40]).expect("written");
-            directory.keep(part, id(n)).expect("kept");
+            let name = format!("{n}.debug");
+            directory.keep(part, &name).expect("kept");
             let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(u64::from(n));
-            let file = fs::File::open(scratch.path().join(format!("{}.debug", id(n)))).expect("there");
+            let file = fs::File::open(scratch.path().join(name)).expect("there");
             file.set_modified(time).expect("set");
         }
         drop(directory.begin());
@@ -127,6 +121,6 @@ mod tests {
             .map(|entry| entry.file_name().to_string_lossy().into_owned())
             .collect();
         names.sort();
-        assert_eq!(names, ["02020202.debug", "03030303.debug", "notes.txt"]);
+        assert_eq!(names, ["2.debug", "3.debug", "notes.txt"]);
     }
 }

@@ -1,4 +1,4 @@
-//! The options for names of native frames, and the debuginfod client that they start.
+//! The options of native code: the debuginfod client that they start, and the folder of unwind rows.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,6 +7,7 @@ use anyhow::Context;
 use url::Url;
 
 use super::args::{NativeArgs, parse_url};
+use crate::kernel_tables::RowsOnDisk;
 use crate::native::debuginfod::{Debuginfod, DebuginfodOptions};
 use crate::pipeline::Pipeline;
 use crate::symbolize::NativeOptions;
@@ -40,6 +41,12 @@ pub(super) fn options(args: &NativeArgs) -> anyhow::Result<NativeOptions> {
         };
         let client = Debuginfod::start(servers).context("cannot fetch debug files")?;
         options.debuginfod = Some(Arc::new(client));
+    }
+    if args.unwind_rows_cache_mib > 0 {
+        match RowsOnDisk::open(&args.unwind_rows_cache, args.unwind_rows_cache_mib << 20) {
+            Ok(on_disk) => options.rows_on_disk = Some(Arc::new(on_disk)),
+            Err(error) => tracing::debug!(%error, "unwind rows aren't kept on disk"),
+        }
     }
     Ok(options)
 }

@@ -15,6 +15,8 @@
   const JDK =
     /^(java|jdk|sun|com\.sun\.(net|security|jndi|crypto|org|proxy|nio|management|beans|tools|jmx|naming|rowset)|javax\.(net|crypto|security|xml|naming|sql|management|print|swing|script|sound|imageio|accessibility|lang|tools|rmi))\./;
 
+  jvmprof.isJdk = (name) => JDK.test(name);
+
   jvmprof.NO_JAVA_CALLER = { kind: "native", name: "[no Java caller]", file: "", module: "" };
 
   const collapsed = new Map();
@@ -24,7 +26,7 @@
     const parts = name.split(".");
     const type = parts.findIndex((part) => /^[A-Z]/.test(part));
     const text = `${parts.slice(0, type > 0 ? type : -2).join(".")}.*`;
-    if (!collapsed.has(text)) collapsed.set(text, { kind: "java", name: text, file: "", module: "jvm", isCollapsed: true });
+    if (!collapsed.has(text)) collapsed.set(text, { kind: "java", name: text, file: "", module: "jvm", isCollapsed: true, isJdk: true });
     return collapsed.get(text);
   }
 

@@ -9,8 +9,6 @@
 //! The process's own root comes first, then the host's. A file is accepted only with the right
 //! build id or CRC.
 
-pub mod directory;
-
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -29,8 +27,16 @@ const MAX_CRC_BYTES: u64 = 512 << 20;
 /// Largest `.gnu_debuglink` and `.gnu_debugaltlink`, in bytes: a path and a checksum or build id.
 const MAX_LINK: u64 = 8 << 10;
 
+/// Ending of the names of fetched debug files.
+pub(crate) const ENDING: &str = ".debug";
+
 /// Reason for discarding the contents of a debug file.
 pub(crate) const CHANGED: &str = "written anew while it was in use";
+
+/// Returns the name of a build id's file in the folder of fetched debug files.
+pub(crate) fn fetched_name(id: BuildId) -> String {
+    format!("{id}{ENDING}")
+}
 
 /// The places that are searched for debug files; none by default.
 #[derive(Clone, Debug, Default)]
@@ -121,7 +127,7 @@ impl DebugFileLocator {
         let fits = |debug: &ElfFile<RegularFile<'_>>| debug.build_id() == Some(id);
         self.below_roots(Path::new(&relative), fits).or_else(|| {
             let root = self.downloads.as_deref()?;
-            open_checked(root, Path::new(&format!("{hex}.debug")), true, fits)
+            open_checked(root, Path::new(&fetched_name(id)), true, fits)
         })
     }
 

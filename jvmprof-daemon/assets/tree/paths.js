@@ -75,7 +75,7 @@
     });
   }
 
-  const COLUMNS = ["parent", "function", "total", "lines", "how"];
+  const COLUMNS = ["parent", "function", "total", "base", "lines", "how"];
 
   /// The tree with all below the nodes `targets` (hashes) replaced by what `more` has there: the tree of the stacks
   /// through them. Callers of a target that the tree had pruned come back with it.
@@ -107,7 +107,8 @@
       // Of a target stays the node itself.
       isBelow[i] = i > 0 && (isBelow[parent] || wanted.has(hashes.hex(parent))) ? 1 : 0;
       if (isBelow[i]) continue;
-      place[i] = append([i === 0 ? 0 : place[parent], old.function[i], old.total[i], old.lines[i], old.how?.[i] ?? []]);
+      const counts = [old.total[i], old.base?.[i] ?? 0];
+      place[i] = append([i === 0 ? 0 : place[parent], old.function[i], ...counts, old.lines[i], old.how?.[i] ?? []]);
       if (isPruned(i)) prunedBelow.set(place[parent], place[i]);
       else placeOf.set(hash, place[i]);
     }
@@ -122,9 +123,14 @@
       }
       // It was among what is pruned below a node that stays.
       const pruned = prunedBelow.get(above);
-      if (pruned !== undefined) data.nodes.total[pruned] = Math.max(0, data.nodes.total[pruned] - parts.total[i]);
-      moved.push(append([above, functionOf[parts.function[i]], parts.total[i], parts.lines[i], parts.how?.[i] ?? []]));
+      const counts = [parts.total[i], parts.base?.[i] ?? 0];
+      if (pruned !== undefined) {
+        data.nodes.total[pruned] = Math.max(0, data.nodes.total[pruned] - counts[0]);
+        data.nodes.base[pruned] = Math.max(0, data.nodes.base[pruned] - counts[1]);
+      }
+      moved.push(append([above, functionOf[parts.function[i]], ...counts, parts.lines[i], parts.how?.[i] ?? []]));
     }
+    if (!old.base) delete data.nodes.base;
     return data;
   };
 

@@ -31,98 +31,90 @@
 
   jvmprof.functions = function (data) {
     const { kind, name, file, module } = data.functions;
-    return kind.map((_, index) => ({
-      index,
-      kind: jvmprof.KINDS[kind[index]] ?? "native",
-      name: visible(data.strings[name[index]]) || "(no name)",
-      file: data.strings[file[index]],
-      module: data.strings[module[index]],
-    }));
+    return kind.map((_, index) => {
+      const fn = {
+        index,
+        kind: jvmprof.KINDS[kind[index]] ?? "native",
+        name: visible(data.strings[name[index]]) || "(no name)",
+        file: data.strings[file[index]],
+        module: data.strings[module[index]],
+      };
+      fn.isJdk = fn.kind === "java" && jvmprof.isJdk(fn.name);
+      return fn;
+    });
   };
 
   /// The nodes to draw, `{name, value, self, fn, lines, how, children, parent}`: the root, and for each node of the data
   /// the one that it became. With `fold`, a function that calls itself directly is one node with its caller. `frames`
-  /// chooses frames, see `jvmprof.shownFrame`.
-  jvmprof.buildTree = function (data, functions, { fold = false, frames = "all" } = {}) {
+  /// chooses frames, see `jvmprof.shownFrame`; `isMerged(fn)` says which ones their callers take in. With a `comparison`
+  /// nodes have `sides` and `ownSides`, samples of the base and of the data, and their value is what is drawn.
+  jvmprof.buildTree = function (data, functions, { fold = false, frames = "all", isMerged = () => false, comparison = null } = {}) {
     const { parent, function: functionOf, total, lines } = data.nodes;
     const how = data.nodes.how ?? [];
+    const base = data.nodes.base ?? [];
     const nodes = new Array(parent.length);
     const childOf = new Map();
-    const own = frames === "all" ? null : ownSamples(data);
+    const own = frames === "all" ? null : [base, total].map((counts) => jvmprof.ownSamples(parent, counts));
+    const newNode = (fn, above) => ({ name: fn.name, fn, value: 0, base: 0, self: 0, lines: [], how: [], children: [], parent: above });
     const childWith = (above, fn) => {
       if (!childOf.has(above)) childOf.set(above, new Map());
       const children = childOf.get(above);
       if (!children.has(fn)) {
-        const node = { name: fn.name, fn, value: 0, self: 0, lines: [], how: [], children: [], parent: above };
+        const node = newNode(fn, above);
         above.children.push(node);
         children.set(fn, node);
       }
       return children.get(fn);
     };
-    const root = functions[functionOf[0]];
-    nodes[0] = { name: root.name, fn: root, value: total[0], self: 0, lines: [], how: [], children: [], parent: null };
+    const count = (node, i, counts) => {
+      node.base += counts[0][i] ?? 0;
+      node.value += counts[1][i];
+    };
+    nodes[0] = newNode(functions[functionOf[0]], null);
+    count(nodes[0], 0, [base, total]);
     for (let i = 1; i < parent.length; i++) {
       const above = nodes[parent[i]];
-      const fn = jvmprof.shownFrame(functions[functionOf[i]], above.fn, frames);
+      const whole = functions[functionOf[i]];
+      const fn = isMerged(whole) ? null : jvmprof.shownFrame(whole, above.fn, frames);
       if (fn === null) {
         nodes[i] = above;
-        if (own[i] && jvmprof.isAboveCode(above.fn)) childWith(above, jvmprof.NO_JAVA_CALLER).value += own[i];
+        if (own && (own[1][i] || own[0][i]) && jvmprof.isAboveCode(above.fn)) count(childWith(above, jvmprof.NO_JAVA_CALLER), i, own);
         continue;
       }
       if (above.fn === fn && (fold || fn.isCollapsed)) nodes[i] = above;
       else {
         nodes[i] = childWith(above, fn);
-        nodes[i].value += total[i];
+        count(nodes[i], i, [base, total]);
       }
       if (fn.isCollapsed) continue;
       addLines(nodes[i].lines, lines[i]);
       addLines(nodes[i].how, how[i] ?? []);
     }
-    for (const node of new Set(nodes)) {
+    const all = new Set(nodes);
+    for (const children of childOf.values()) for (const node of children.values()) all.add(node);
+    if (comparison) for (const node of all) compare(node, comparison);
+    for (const node of all) {
       // What was spliced in is of the same time, but may have been counted a moment later.
       node.children = node.children.filter((child) => child.value > 0);
       node.self = Math.max(0, node.value - node.children.reduce((sum, child) => sum + child.value, 0));
       // Heaviest first, so that what matters is on the left; what was cut comes last.
       node.children.sort((a, b) => (a.fn.kind === "pruned") - (b.fn.kind === "pruned") || b.value - a.value);
     }
-    // They have no node of the data, and no children.
-    for (const children of childOf.values()) {
-      const rest = children.get(jvmprof.NO_JAVA_CALLER);
-      if (rest) rest.self = rest.value;
-    }
     return { root: nodes[0], nodes };
   };
 
-  /// Samples that end in each node.
-  function ownSamples({ nodes: { parent, total } }) {
-    const own = total.slice();
-    for (let i = 1; i < parent.length; i++) own[parent[i]] -= total[i];
-    return own;
+  function compare(node, comparison) {
+    const rest = (name) => Math.max(0, node[name] - node.children.reduce((sum, child) => sum + (child.sides?.[name === "base" ? 0 : 1] ?? child[name]), 0));
+    node.ownSides = [rest("base"), rest("value")];
+    node.sides = [node.base, node.value];
+    node.value = comparison.drawn(node.sides);
   }
 
-  /// The table's rows of a tree, `{fn, self, total}`: recursion counts once.
-  jvmprof.functionRows = function (root) {
-    const rows = new Map();
-    const open = new Map();
-    const todo = [[root, true]];
-    while (todo.length) {
-      const [node, enters] = todo.pop();
-      const isCode = !["root", "label", "pruned"].includes(node.fn.kind);
-      if (!enters) {
-        open.set(node.fn, open.get(node.fn) - 1);
-        continue;
-      }
-      if (isCode) {
-        const row = rows.get(node.fn) ?? { fn: node.fn, name: node.fn.name, self: 0, total: 0 };
-        rows.set(node.fn, row);
-        row.self += node.self;
-        if (!open.get(node.fn)) row.total += node.value;
-        open.set(node.fn, (open.get(node.fn) ?? 0) + 1);
-        todo.push([node, false]);
-      }
-      for (const child of node.children) todo.push([child, true]);
-    }
-    return [...rows.values()];
+  /// Samples that end in each node.
+  jvmprof.ownSamples = function (parent, total) {
+    const own = Array.from(total);
+    for (let i = 1; i < total.length; i++) own[parent[i]] -= total[i];
+    return own;
   };
 
   /// Adds counts by number, `[number, samples, ...]`.
@@ -164,7 +156,7 @@
   ///   text        part of the name, any case
   ///   "text"      the whole name
   ///   /text/      a regular expression
-  ///   module:text, file:text, kind:text
+  ///   module:text, file:text, kind:text, package:text
   jvmprof.parseSearch = function (text) {
     text = text.trim();
     if (!text) return null;
@@ -180,9 +172,12 @@
         return { error: error.message };
       }
     }
-    const [, field, part] = /^(?:(module|file|kind):)?(.*)$/s.exec(text);
+    const [, field, part] = /^(?:(module|file|kind|package):)?(.*)$/s.exec(text);
     const wanted = part.toLowerCase();
-    return { matches: (fn) => fn[field ?? "name"].toLowerCase().includes(wanted) };
+    if (field === "package") return { matches: (fn) => fn.kind === "java" && `${fn.name.toLowerCase()}.`.startsWith(`${wanted}.`) };
+    const kinds = (fn) => (fn.kind === "java" ? `java ${fn.isJdk ? "jdk" : "application"}` : fn.kind);
+    const of = field === "kind" ? kinds : (fn) => fn[field ?? "name"].toLowerCase();
+    return { matches: (fn) => of(fn).includes(wanted) };
   };
 
   /// Samples whose stacks have a match; a match below a match counts once. Without recursion, for deep trees.
@@ -195,6 +190,13 @@
       else for (const child of node.children) todo.push(child);
     }
     return samples;
+  };
+
+  /// A name in two parts, of which the first may be cut: the package, and the class and method.
+  jvmprof.nameParts = function ({ name, kind }) {
+    const at = kind === "java" ? name.split("(")[0].lastIndexOf(".") : -1;
+    const start = at > 0 ? name.lastIndexOf(".", at - 1) + 1 : 0;
+    return [name.slice(0, start), name.slice(start)];
   };
 
   /// A name that fits: `OrderService.total` or `total` where `com.acme.shop.OrderService.total` has no room.

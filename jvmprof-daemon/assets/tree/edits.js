@@ -1,0 +1,76 @@
+// What a user takes out of a profile: stacks without or with a function, and frames that are merged into their callers.
+// Each is text, `only:acme.Order.total`, which the address keeps; `acme.*` is all of a package or class.
+"use strict";
+
+(function (jvmprof) {
+  const KINDS = {
+    only: (what) => `Only stacks with ${what}`,
+    hide: (what) => `Without stacks with ${what}`,
+    merge: (what) => `${what} merged into callers`,
+  };
+
+  jvmprof.parseEdit = function (text) {
+    const [, kind, what] = /^(only|hide|merge):(.+)$/s.exec(text) ?? [];
+    return kind ? { kind, what, text, title: KINDS[kind](what) } : null;
+  };
+
+  const matches = ({ what }, fn) =>
+    jvmprof.isCode(fn) && (what.endsWith(".*") ? fn.name.startsWith(what.slice(0, -1)) : fn.name === what);
+
+  /// The package and the class of a Java method's name.
+  jvmprof.packageOf = (name) => {
+    const parts = name.split("(")[0].split(".");
+    const type = parts.findIndex((part) => /^[A-Z]/.test(part));
+    const count = type > 0 ? type : Math.max(parts.length - 2, 0);
+    return { package: parts.slice(0, count).join("."), type: parts.slice(0, -1).join(".") };
+  };
+
+  jvmprof.isCode = (fn) => fn.kind !== "root" && fn.kind !== "label" && fn.kind !== "pruned";
+
+  /// The data with only the samples that these edits leave. Lines and ways of running stay where all of a node's samples
+  /// do: how they divide among others isn't known.
+  jvmprof.editedData = function (data, functions, edits) {
+    const filters = edits.filter(({ kind }) => kind !== "merge");
+    if (!filters.length) return data;
+    const { parent, function: functionOf } = data.nodes;
+    const matched = filters.map((edit) => functions.map((fn) => matches(edit, fn)));
+    // Bit `i`: filter `i` has matched on the way from the root. Nobody makes more than 31 of them.
+    const seen = new Int32Array(parent.length);
+    const wanted = filters.reduce((bits, { kind }, i) => (kind === "only" ? bits | (1 << i) : bits), 0);
+    const unwanted = filters.reduce((bits, { kind }, i) => (kind === "hide" ? bits | (1 << i) : bits), 0);
+    for (let node = 1; node < parent.length; node++) {
+      seen[node] = seen[parent[node]];
+      matched.forEach((of, i) => (seen[node] |= of[functionOf[node]] ? 1 << i : 0));
+    }
+    const stays = (node) => (seen[node] & wanted) === wanted && (seen[node] & unwanted) === 0;
+    return jvmprof.withSamples(data, (node) => stays(node));
+  };
+
+  /// The data with only the own samples of nodes that `stays` keeps.
+  jvmprof.withSamples = function (data, stays) {
+    const keep = (total) => total && keptTotals(data.nodes.parent, total, stays);
+    const total = keep(data.nodes.total);
+    const base = keep(data.nodes.base);
+    const same = (node) => total[node] === data.nodes.total[node];
+    const nodes = {
+      ...data.nodes,
+      total,
+      ...(base && { base }),
+      lines: data.nodes.lines.map((lines, node) => (same(node) ? lines : [])),
+      how: data.nodes.how?.map((how, node) => (same(node) ? how : [])),
+    };
+    return { ...data, nodes, total: total[0], ...(base && { base: base[0] }) };
+  };
+
+  function keptTotals(parent, total, stays) {
+    const kept = jvmprof.ownSamples(parent, total).map((own, node) => (stays(node) ? Math.max(0, own) : 0));
+    for (let node = parent.length - 1; node > 0; node--) kept[parent[node]] += kept[node];
+    return kept;
+  }
+
+  /// Which functions are merged into their callers.
+  jvmprof.isMerged = function (edits) {
+    const merges = edits.filter(({ kind }) => kind === "merge");
+    return merges.length ? (fn) => merges.some((edit) => matches(edit, fn)) : () => false;
+  };
+})(globalThis.jvmprof);

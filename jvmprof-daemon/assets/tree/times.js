@@ -1,0 +1,88 @@
+// When each sample of a recording was taken, and where its stack ends in the tree (profile/call_tree/sample_times.rs):
+// the load over time, and the tree of a part of it.
+"use strict";
+
+(function (jvmprof) {
+  class SampleTimes {
+    /// `data`: columns `nodes` and `lines`, by entry, and the samples: base64 of LEB128.
+    constructor({ nodes, lines, samples }) {
+      Object.assign(this, { nodes, lines });
+      const bytes = Uint8Array.from(atob(samples), (character) => character.charCodeAt(0));
+      const count = bytes.reduce((sum, byte) => sum + (byte < 0x80 ? 1 : 0), 0) / 2;
+      this.times = new Float64Array(count);
+      this.entries = new Uint32Array(count);
+      let [at, time] = [0, 0];
+      const number = () => {
+        let [value, shift] = [0, 0];
+        for (; bytes[at] >= 0x80; shift += 7) value |= (bytes[at++] & 0x7f) << shift;
+        return (value | (bytes[at++] << shift)) >>> 0;
+      };
+      for (let i = 0; i < count; i++) {
+        time += number();
+        this.times[i] = time;
+        this.entries[i] = number();
+      }
+    }
+
+    /// The index of the first sample at this time or later.
+    from(time) {
+      let [low, high] = [0, this.times.length];
+      while (low < high) {
+        const middle = (low + high) >>> 1;
+        if (this.times[middle] < time) low = middle + 1;
+        else high = middle;
+      }
+      return low;
+    }
+
+    /// Samples by node that `keep(node)` lets pass, in slots of `step` milliseconds.
+    slots(step, count, keep = () => true) {
+      const slots = new Float64Array(count);
+      const kept = this.nodes.map(keep);
+      for (let i = 0; i < this.times.length; i++) {
+        const slot = Math.floor(this.times[i] / step);
+        if (slot < count && kept[this.entries[i]]) slots[slot]++;
+      }
+      return slots;
+    }
+
+    /// The data with only the samples of a part, `[from, to]` in milliseconds. `lineCounts` says of each function which
+    /// lines took the time that is attributed to it.
+    part(data, functions, [from, to]) {
+      const { parent, function: functionOf } = data.nodes;
+      const total = new Array(parent.length).fill(0);
+      const lineCounts = new Map();
+      const end = this.from(to);
+      for (let i = this.from(from); i < end; i++) {
+        const entry = this.entries[i];
+        total[this.nodes[entry]]++;
+        if (!this.lines[entry]) continue;
+        const fn = nearest(this.nodes[entry], parent, functionOf, functions);
+        if (!lineCounts.has(fn)) lineCounts.set(fn, new Map());
+        const lines = lineCounts.get(fn);
+        lines.set(this.lines[entry], (lines.get(this.lines[entry]) ?? 0) + 1);
+      }
+      for (let node = parent.length - 1; node > 0; node--) total[parent[node]] += total[node];
+      const none = () => [];
+      const nodes = { ...data.nodes, total, lines: parent.map(none), how: parent.map(none) };
+      return { ...data, nodes, total: total[0], lineCounts };
+    }
+  }
+
+  /// What the time of a node is attributed to.
+  function nearest(node, parent, functionOf, functions) {
+    for (let at = node; at > 0; at = parent[at]) if (jvmprof.takesCallees(functions[functionOf[at]])) return functions[functionOf[at]];
+    return functions[functionOf[node]];
+  }
+
+  /// The lines of rows in a part, by what is attributed to them.
+  jvmprof.withPartLines = function (rows, lineCounts) {
+    for (const row of rows) {
+      const lines = [...(lineCounts.get(row.fn) ?? [])].sort((a, b) => b[1] - a[1]).slice(0, 10);
+      row.lines = lines.map(([line, samples]) => ({ line, self: null, attributed: samples, total: null, base: null }));
+    }
+    return rows;
+  };
+
+  jvmprof.SampleTimes = SampleTimes;
+})(globalThis.jvmprof);

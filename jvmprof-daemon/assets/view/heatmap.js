@@ -1,0 +1,208 @@
+// When samples were taken: the load in CPUs over time, and below it a heatmap, a column a second with the parts of that
+// second from top to bottom. A drag over either chooses a part; so do keys.
+"use strict";
+
+(function (jvmprof) {
+  const { element, format } = jvmprof;
+
+  const LOAD = 44;
+  const ROWS = 20;
+  const ROW = 3;
+  const HEIGHT = LOAD + ROWS * ROW + 4;
+  const MOST_COLUMNS = 900;
+  const SHORTEST_DRAG = 4;
+
+  /// Milliseconds of a column: so many seconds that all of them fit, parts of a second for what is short.
+  jvmprof.heatStep = (duration) => (duration <= 5_000 ? 100 : 1_000 * Math.ceil(duration / (1_000 * MOST_COLUMNS)));
+
+  const seconds = (ms) => `${(ms / 1_000).toFixed(ms % 1_000 ? 2 : 0)} s`;
+
+  class Heatmap {
+    /// `onPart([from, to] or null)` hears what was chosen, in milliseconds since the start.
+    constructor(onPart) {
+      this.onPart = onPart;
+      this.canvas = element("canvas.heat", { "aria-hidden": "true" });
+      this.hint = element("div.timeline-hint", { "aria-live": "polite" });
+      this.axis = element("div.axis", { "aria-hidden": "true" });
+      this.scale = element("div.scale", { "aria-hidden": "true" });
+      this.node = element("div.heatmap", { tabindex: "0", role: "application", hidden: true }, this.canvas, this.scale, this.axis, this.hint);
+      this.node.addEventListener("pointerdown", (event) => this.start(event));
+      this.node.addEventListener("pointermove", (event) => this.move(event));
+      this.node.addEventListener("pointerup", (event) => this.end(event));
+      this.node.addEventListener("pointercancel", () => this.leave());
+      this.node.addEventListener("pointerleave", () => this.hint.replaceChildren());
+      this.node.addEventListener("keydown", (event) => this.key(event));
+      this.node.addEventListener("blur", () => this.leave());
+      new ResizeObserver(() => this.draw()).observe(this.node);
+      jvmprof.theme.listeners.push(() => this.draw());
+    }
+
+    /// Shows these times, of a recording of `duration` milliseconds; null for none. `part` is chosen.
+    show(times, { duration, periodNs, part, keep }) {
+      this.node.hidden = !times || times.times.length === 0;
+      if (this.node.hidden) return;
+      this.duration = Math.max(duration, times.times[times.times.length - 1] + 1);
+      this.periodNs = periodNs;
+      this.part = part;
+      this.step = jvmprof.heatStep(this.duration);
+      this.columns = Math.ceil(this.duration / this.step);
+      this.cells = times.slots(this.step / ROWS, this.columns * ROWS, keep);
+      this.most = this.cells.reduce((most, samples) => Math.max(most, samples), 1);
+      const label = `Load over ${seconds(this.duration)}. Arrow keys move by columns of ${seconds(this.step)} and by parts of them, with Shift they choose, Enter shows the part, Escape the whole.`;
+      this.node.setAttribute("aria-label", label);
+      this.draw();
+    }
+
+    /// CPUs that these samples took in a column.
+    cpus(samples) {
+      return (samples * this.periodNs) / (this.step * 1e6);
+    }
+
+    columnSamples(column) {
+      let sum = 0;
+      for (let row = 0; row < ROWS; row++) sum += this.cells[column * ROWS + row];
+      return sum;
+    }
+
+    draw() {
+      const width = this.node.clientWidth;
+      if (this.node.hidden || !width || !this.cells) return;
+      const ratio = devicePixelRatio || 1;
+      Object.assign(this.canvas, { width: Math.round(width * ratio), height: Math.round(HEIGHT * ratio) });
+      const context = this.canvas.getContext("2d");
+      context.scale(ratio, ratio);
+      const style = getComputedStyle(document.documentElement);
+      const dark = jvmprof.theme.isDark();
+      const x = width / this.columns;
+      const loads = Array.from({ length: this.columns }, (_, column) => this.cpus(this.columnSamples(column)));
+      const y = d3.scaleLinear().domain([0, Math.max(...loads) || 1]).nice(2).range([LOAD, 6]);
+      context.fillStyle = style.getPropertyValue("--accent");
+      context.globalAlpha = 0.55;
+      loads.forEach((load, column) => context.fillRect(column * x, y(load), Math.max(1, x - 0.5), LOAD - y(load)));
+      context.globalAlpha = 1;
+      for (let cell = 0; cell < this.cells.length; cell++) {
+        const heat = this.cells[cell] / this.most;
+        if (!heat) continue;
+        const lightness = dark ? 18 + 48 * heat : 94 - 52 * heat;
+        context.fillStyle = `hsl(${48 - 44 * heat} 85% ${lightness}%)`;
+        context.fillRect(Math.floor(cell / ROWS) * x, LOAD + 4 + (cell % ROWS) * ROW, Math.max(1, x - 0.3), ROW - 0.3);
+      }
+      this.drawPart(context, x, style.getPropertyValue("--text"));
+      this.drawAxes(y, width);
+    }
+
+    /// The chosen part, or the one that is being chosen.
+    drawPart(context, x, colour) {
+      const part = this.drawnPart();
+      if (!part) return;
+      const [from, to] = part.map((time) => (time / this.step) * x);
+      context.fillStyle = colour;
+      context.globalAlpha = 0.16;
+      context.fillRect(from, 0, Math.max(2, to - from), HEIGHT);
+      context.globalAlpha = 0.8;
+      context.fillRect(from, 0, 1, HEIGHT);
+      context.fillRect(Math.max(from + 1, to - 1), 0, 1, HEIGHT);
+      context.globalAlpha = 1;
+    }
+
+    drawnPart() {
+      if (this.cursor !== undefined) return this.keyPart();
+      return this.dragged ?? this.part;
+    }
+
+    drawAxes(y, width) {
+      const ticks = y.ticks(2).filter((value) => value > 0);
+      const at = (text, style) => {
+        const tick = element("span", {}, text);
+        Object.assign(tick.style, style);
+        return tick;
+      };
+      const top = Math.max(...ticks);
+      this.scale.replaceChildren(...ticks.map((value) => at(`${format.short(value)}${value === top ? " CPUs" : ""}`, { top: `${y(value)}px` })));
+      const times = d3.ticks(0, this.duration, Math.max(2, Math.floor(width / 110)));
+      const place = (time) => (width * time) / (this.columns * this.step);
+      this.axis.replaceChildren(...times.filter((time) => place(time) > 16 && place(time) < width - 16).map((time) => at(seconds(time), { left: `${place(time)}px` })));
+    }
+
+    /// The time below the mouse: of the load by x alone, of the heatmap by the cell.
+    time(event) {
+      const box = this.canvas.getBoundingClientRect();
+      const x = Math.min(box.width - 1e-6, Math.max(0, event.clientX - box.left)) / box.width;
+      const y = event.clientY - box.top - LOAD - 4;
+      if (y < 0 || y >= ROWS * ROW) return x * this.columns * this.step;
+      return Math.floor(x * this.columns) * this.step + (Math.floor(y / ROW) * this.step) / ROWS;
+    }
+
+    start(event) {
+      if (event.button !== 0) return;
+      this.node.setPointerCapture(event.pointerId);
+      this.leave();
+      this.anchor = { time: this.time(event), x: event.clientX, y: event.clientY };
+      event.preventDefault();
+    }
+
+    move(event) {
+      const time = this.time(event);
+      if (this.anchor) {
+        this.dragged = [Math.min(time, this.anchor.time), Math.max(time, this.anchor.time)];
+        this.hint.textContent = this.dragged.map(seconds).join(" – ");
+        this.draw();
+        return;
+      }
+      const column = Math.min(this.columns - 1, Math.floor(time / this.step));
+      this.hint.textContent = `${seconds(time)} · ${format.short(this.cpus(this.columnSamples(column)))} CPUs · drag to choose`;
+    }
+
+    end(event) {
+      const { anchor } = this;
+      this.anchor = this.dragged = undefined;
+      if (!anchor) return;
+      const moved = Math.abs(event.clientX - anchor.x) + Math.abs(event.clientY - anchor.y);
+      const [from, to] = [anchor.time, this.time(event)].sort((a, b) => a - b);
+      if (moved >= SHORTEST_DRAG && to > from) this.choose([from, to]);
+      else this.draw();
+    }
+
+    choose([from, to]) {
+      this.onPart([Math.floor(from), Math.min(Math.ceil(to), Math.ceil(this.duration))]);
+    }
+
+    // Keys: a cursor on one cell; with Shift it stretches from where it was.
+
+    key(event) {
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      const last = this.columns * ROWS - 1;
+      const at = this.cursor ?? 0;
+      const steps = { ArrowLeft: -ROWS, ArrowRight: ROWS, ArrowUp: -1, ArrowDown: 1, PageUp: -10 * ROWS, PageDown: 10 * ROWS, Home: -last, End: last };
+      if (event.key in steps) {
+        this.cursor = this.cursor === undefined ? at : Math.min(last, Math.max(0, at + steps[event.key]));
+        if (!event.shiftKey) this.pinned = this.cursor;
+        this.pinned ??= at;
+        this.hint.textContent = `${this.keyPart().map(seconds).join(" – ")} · Shift and arrows choose, Enter shows`;
+        this.draw();
+      } else if (event.key === "Enter" && this.cursor !== undefined) {
+        const part = this.keyPart();
+        this.leave();
+        this.choose(part);
+      } else if (event.key === "Escape" && this.cursor !== undefined) this.leave();
+      else if (event.key === "Escape" && this.part) this.onPart(null);
+      else return;
+      event.preventDefault();
+      event.stopPropagation();
+    }
+
+    keyPart() {
+      const cell = this.step / ROWS;
+      return [Math.min(this.cursor, this.pinned) * cell, (Math.max(this.cursor, this.pinned) + 1) * cell];
+    }
+
+    leave() {
+      this.cursor = this.pinned = this.anchor = this.dragged = undefined;
+      this.hint.replaceChildren();
+      this.draw();
+    }
+  }
+
+  jvmprof.Heatmap = Heatmap;
+  jvmprof.partText = (part) => part.map(seconds).join(" – ");
+})(globalThis.jvmprof);

@@ -1,0 +1,136 @@
+//! Two profiles beside each other: two files, two times, two sets of labels.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use jvmprof_daemon::export::collector::ReadLimits;
+use jvmprof_daemon::profile::diff_html::{compare, write_diff_html};
+use jvmprof_daemon::profile::model::{Batch, Sample};
+use jvmprof_daemon::profile::pprof::for_file;
+use jvmprof_daemon::profile::record_html::RecordingTitle;
+
+use crate::browser::Browser;
+use crate::data::{Numbers, Shape, window};
+use crate::server::{Server, open, push};
+use crate::widths::{WIDTHS, assert_all_is_reachable};
+use crate::{IDLE, picture, visit};
+
+const WINDOW: Duration = Duration::from_secs(10);
+
+fn usual(start: SystemTime, seed: u64) -> Batch {
+    window(start, WINDOW, 4_000, Shape::Program, &mut Numbers::new(seed))
+}
+
+/// The same load and something new, which is this function's.
+fn with_regression(start: SystemTime) -> (Batch, String) {
+    let mut batch = usual(start, 2);
+    let stack = &batch.series[0].samples[3].frames;
+    let name = stack[0].lines[0].name.to_string();
+    let more = Sample::of_events(stack.clone(), 800, 800 * 10_101_010);
+    batch.series[0].samples.push(more);
+    (batch, name)
+}
+
+fn write(before: &Batch, after: &Batch, path: &Path) -> String {
+    let compared = compare(&for_file(before), &for_file(after)).unwrap();
+    let title = RecordingTitle { title: "a.pb.gz → b.pb.gz".to_owned(), host: String::new() };
+    let mut out = BufWriter::new(File::create(path).unwrap());
+    write_diff_html(compared, &title, 1_700_000_000_000, &mut out).unwrap();
+    format!("file://{}", path.display())
+}
+
+/// The function whose own samples, with the JVM's, grew most.
+const MOST_GROWN: &str = "(() => { jvmprof.view.table.sort = { column: 'self', descending: true }; jvmprof.view.table.refresh(); return jvmprof.view.table.sorted[0].name })()";
+
+const HUE: &str = "((d) => /^hsl\\((\\d+) (\\d+)%/.exec(jvmprof.view.flame.fill(d)))";
+
+#[test]
+#[ignore = "needs Chromium"]
+fn a_page_of_two_files_shows_what_changed_by_more_than_chance() {
+    let folder = tempfile::tempdir().unwrap();
+    let (after, grown) = with_regression(SystemTime::now());
+    let url = write(&usual(SystemTime::now(), 1), &after, &folder.path().join("d.html"));
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &format!("{url}#view=both"));
+    assert_eq!(browser.evaluate(MOST_GROWN), grown);
+    let notice = browser.evaluate("document.querySelector('.notices').innerText");
+    assert!(notice.as_str().unwrap().contains("two-proportion z-test"), "{notice}");
+    let cell = browser.evaluate("document.querySelector('.top tbody td.samples').className");
+    assert_eq!(cell, "samples change more-than");
+    let red = format!(
+        "jvmprof.view.flame.root.descendants().filter((d) => d.data.name === '{grown}').map({HUE}).some((it) => it[1] === '4')"
+    );
+    assert_eq!(browser.evaluate(&red), true, "it is red");
+    let noise = format!(
+        "jvmprof.view.flame.root.descendants().filter((d) => Number({HUE}(d)[2]) < 10).length / jvmprof.view.flame.root.descendants().length"
+    );
+    assert!(browser.evaluate(&noise).as_f64().unwrap() > 0.5, "most of it is the same load");
+    let share = browser.evaluate("document.querySelector('.top tbody .number').textContent");
+    browser.press("n");
+    browser.wait_for("location.hash.includes('by=time')");
+    let time = browser.evaluate("document.querySelector('.top tbody .number').textContent");
+    assert!(share.as_str().unwrap().ends_with('%') && time.as_str().unwrap().ends_with("CPUs"), "{time}");
+    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+        browser.resize(width, 900);
+        browser.prefer(scheme);
+        for view in ["both", "flame"] {
+            browser.open("about:blank");
+            visit(&mut browser, &format!("{url}#view={view}"));
+            assert_all_is_reachable(&mut browser, width, "two files");
+            picture(&mut browser, &format!("compare-files-{view}-{width}-{scheme}"));
+        }
+    }
+    let tip = browser.evaluate("(jvmprof.view.flame.showTip(jvmprof.view.flame.root.children[0], 30, 30), document.querySelector('.tip').innerText)");
+    for part in ["Change", "→", "standard errors"] {
+        assert!(tip.as_str().unwrap().contains(part) || part == "standard errors", "{part} in {tip}");
+    }
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn the_collector_compares_with_yesterday_and_with_other_labels() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path());
+    let now = SystemTime::now() - Duration::from_secs(60);
+    let (after, grown) = with_regression(now);
+    push(&store, &usual(now - Duration::from_secs(24 * 3_600), 1));
+    push(&store, &after);
+    let server = Server::start(store, ReadLimits::default());
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &format!("{}/?view=both", server.url));
+    // Two clicks: what changed since yesterday.
+    browser.point(
+        "[...document.querySelectorAll('button')].find((b) => b.innerText.trim() === 'Compare')",
+        true,
+    );
+    browser.wait_for("Boolean([...document.querySelectorAll('.menu-row')].find((b) => b.innerText.startsWith('A day before')))");
+    browser.point(
+        "[...document.querySelectorAll('.menu-row')].find((b) => b.innerText.startsWith('A day before'))",
+        true,
+    );
+    browser.wait_for("Boolean(jvmprof.view.comparison)");
+    browser.wait_for(IDLE);
+    assert!(browser.evaluate("location.search").as_str().unwrap().contains("base=1d"));
+    assert_eq!(browser.evaluate(MOST_GROWN), grown);
+    let url = browser.evaluate("location.href");
+    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+        browser.resize(width, 900);
+        browser.prefer(scheme);
+        visit(&mut browser, url.as_str().unwrap());
+        browser.wait_for("Boolean(jvmprof.view.comparison)");
+        assert_all_is_reachable(&mut browser, width, "compared");
+        picture(&mut browser, &format!("compare-collector-{width}-{scheme}"));
+    }
+    // Other labels at the same time.
+    visit(&mut browser, &format!("{}/?base=same&match=comm=java&base_match=comm=postgres", server.url));
+    browser.wait_for("jvmprof.view.comparison?.sides.map((side) => side.total).join(' ').endsWith(' ' + jvmprof.view.data.total)");
+    assert_eq!(browser.evaluate("jvmprof.view.data.base"), 200);
+    assert_eq!(browser.evaluate("document.querySelector('#base .chip-text').innerText"), "comm = postgres");
+    browser.evaluate("document.querySelector('#base > .button').click()");
+    browser.wait_for("!jvmprof.view.comparison");
+    assert!(!browser.evaluate("location.search").as_str().unwrap().contains("base"));
+    assert_eq!(browser.complaints, [""; 0]);
+}

@@ -1,0 +1,154 @@
+//! A frame's menu: what it takes out of the profile, and back; colours.
+
+use std::time::{Duration, SystemTime};
+
+use crate::browser::Browser;
+use crate::data::{Numbers, Shape, window};
+use crate::record::write;
+use crate::widths::{WIDTHS, assert_all_is_reachable};
+use crate::{picture, visit};
+
+fn page(folder: &tempfile::TempDir) -> String {
+    let batch =
+        window(SystemTime::now(), Duration::from_secs(10), 3_000, Shape::Program, &mut Numbers::new(1));
+    write(&batch, &folder.path().join("x.html"))
+}
+
+/// The heaviest frame with this name.
+fn frame(name: &str) -> String {
+    format!(
+        "[...document.querySelectorAll('g.frame')].find((g) => d3.select(g).datum().data.name.endsWith('{name}'))"
+    )
+}
+
+/// Opens the menu of a frame by the right mouse button.
+fn open_menu(browser: &mut Browser, name: &str) {
+    browser.evaluate(&format!(
+        "{}.dispatchEvent(new MouseEvent('contextmenu', {{ bubbles: true, cancelable: true, clientX: 200, clientY: 200 }}))",
+        frame(name)
+    ));
+    browser.wait_for("document.activeElement.getAttribute('role') === 'menuitem'");
+}
+
+fn choose(browser: &mut Browser, title: &str) {
+    let item = format!(
+        "[...document.querySelectorAll('.frame-menu button')].find((b) => b.innerText.startsWith('{title}'))"
+    );
+    browser.point(&item, true);
+    browser.wait_for("!document.querySelector('.frame-menu')");
+}
+
+const TOTAL: &str = "jvmprof.view.tree.value";
+
+#[test]
+#[ignore = "needs Chromium"]
+fn a_frames_menu_takes_stacks_out_and_undo_brings_them_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &page(&folder));
+    let all = browser.evaluate(TOTAL).as_u64().unwrap();
+    let order =
+        browser.evaluate(&format!("d3.select({}).datum().data.value", frame("OrderController.place")));
+    open_menu(&mut browser, "OrderController.place");
+    picture(&mut browser, "menu");
+    choose(&mut browser, "Focus");
+    browser.wait_for(&format!("{TOTAL} < {all}"));
+    assert!(browser.evaluate(TOTAL).as_u64() >= order.as_u64());
+    assert!(
+        browser
+            .evaluate("decodeURIComponent(location.hash)")
+            .as_str()
+            .unwrap()
+            .contains("edit=only:com.acme.shop.order.OrderController.place")
+    );
+    let focused = browser.evaluate(TOTAL);
+
+    open_menu(&mut browser, "OrderService.total");
+    choose(&mut browser, "Hide");
+    browser.wait_for(&format!("{TOTAL} < {focused}"));
+    assert_eq!(browser.evaluate(&format!("Boolean({})", frame("OrderService.total"))), false);
+    assert_eq!(browser.evaluate("document.querySelectorAll('.edits .chip .chip-remove').length"), 2);
+    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+        browser.resize(width, 900);
+        browser.prefer(scheme);
+        assert_all_is_reachable(&mut browser, width, "with what was taken out");
+        picture(&mut browser, &format!("menu-edits-{width}-{scheme}"));
+    }
+    browser.resize(1440, 900);
+    browser.press("u");
+    browser.wait_for(&format!("{TOTAL} === {focused}"));
+    browser.evaluate("history.back()");
+    browser.wait_for(&format!("{TOTAL} < {focused}"));
+    browser.evaluate("document.querySelector('.edits .chip-remove').click()");
+    browser.wait_for("document.querySelectorAll('.edits .chip-remove').length === 1");
+    browser.press("u");
+    browser.wait_for(&format!("{TOTAL} === {all}"));
+    assert_eq!(browser.evaluate("document.querySelector('.edits').hidden"), true);
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn keys_open_the_menu_and_choose_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &page(&folder));
+    browser.press("f");
+    browser.evaluate(
+        "jvmprof.view.flame.setCursor(jvmprof.view.flame.root.descendants().find((d) => d.data.name.endsWith('DispatcherServlet.doDispatch')))",
+    );
+    let total = browser.evaluate(TOTAL);
+    browser.press("m");
+    browser.wait_for("document.activeElement.getAttribute('role') === 'menuitem'");
+    browser.press("Escape");
+    browser.wait_for("document.activeElement.classList.contains('flame')");
+    browser.press("m");
+    for _ in 0..4 {
+        browser.press("ArrowDown");
+    }
+    assert!(browser.evaluate("document.activeElement.innerText").as_str().unwrap().starts_with("Merge into"));
+    browser.press("Enter");
+    browser.wait_for("location.hash.includes('edit=merge')");
+    let merged = "![...document.querySelectorAll('g.frame')].some((g) => d3.select(g).datum().data.name.endsWith('DispatcherServlet.doDispatch'))";
+    assert_eq!(browser.evaluate(merged), true);
+    assert_eq!(browser.evaluate(TOTAL), total, "its time is its caller's");
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn colours_are_by_kind_package_or_how_methods_ran() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = page(&folder);
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &url);
+    let hues = |browser: &mut Browser| {
+        let hue = |name: &str| {
+            format!(
+                "Math.round(/^hsl\\((-?\\d+)/.exec(jvmprof.view.flame.fill(d3.select({}).datum()))[1] / 15)",
+                frame(name)
+            )
+        };
+        let hues = ["OrderController.place", "PriceCalculator.discounts", "java.lang.Thread.run"].map(hue);
+        browser.evaluate(&format!("[{}]", hues.join(", ")))
+    };
+    let legend = "[...document.querySelectorAll('.legend > *')].map((it) => it.innerText).join(', ')";
+    let kinds = hues(&mut browser);
+    assert!(kinds[0] == kinds[1] && kinds[0] != kinds[2], "application and JDK differ: {kinds}");
+    assert!(browser.evaluate(legend).as_str().unwrap().starts_with("Application, JDK, Class"));
+    browser.press("c");
+    browser.wait_for("location.hash.includes('colour=package')");
+    assert_ne!(hues(&mut browser), kinds);
+    assert!(browser.evaluate(legend).as_str().unwrap().contains("com.acme.shop"));
+    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+        browser.resize(width, 900);
+        browser.prefer(scheme);
+        for colour in ["kind", "package", "how"] {
+            browser.open("about:blank");
+            visit(&mut browser, &format!("{url}#colour={colour}"));
+            picture(&mut browser, &format!("colour-{colour}-{width}-{scheme}"));
+        }
+    }
+    assert!(browser.evaluate(legend).as_str().unwrap().starts_with("interpreted, C1, C2, inlined"));
+    assert_eq!(browser.complaints, [""; 0]);
+}

@@ -1,0 +1,36 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { load, treeOf } from "./load.mjs";
+
+const jvmprof = load("tree/tree.js", "tree/frames.js", "tree/edits.js", "tree/rows.js");
+
+const data = treeOf([["acme.Order.total;kernel:clear_page", 9], ["acme.Order.total", 1]]);
+data.strings.push("Order.java");
+data.functions.file[1] = data.strings.length - 1;
+data.top = {
+  function: [2, 1],
+  self: [9, 1],
+  attributed: [0, 10],
+  total: [9, 10],
+  lines: [[], [57, 1, 6, 6, 60, 0, 3, 3]],
+  how: [[], [0, 2, 2, 8]],
+  seen: 2,
+};
+const functions = jvmprof.functions(data);
+
+test("a row has what the JVM and the kernel did on its function's behalf, and its lines", () => {
+  const [kernel, order] = jvmprof.tableRows(data, functions);
+  assert.deepEqual([kernel.self, kernel.attributed, kernel.lines], [9, 0, []]);
+  assert.deepEqual([order.self, order.attributed, order.total], [1, 10, 10]);
+  assert.deepEqual(order.lines[0], { line: 57, self: 1, attributed: 6, total: 6, base: null });
+  assert.deepEqual(jvmprof.hottestLine(order), { place: "Order.java:57", share: 0.6 });
+  assert.equal(jvmprof.hottestLine(kernel), null);
+  assert.deepEqual(jvmprof.rowHows(order), [{ name: "C2", samples: 8 }, { name: "interpreted", samples: 2 }]);
+});
+
+test("rows of a drawn tree have the lines of the whole data, with what isn't shown", () => {
+  const { root } = jvmprof.buildTree(data, functions, { frames: "java" });
+  const [order] = jvmprof.withLines(jvmprof.functionRows(root), jvmprof.tableRows(data, functions));
+  assert.deepEqual([order.name, order.self, order.total], ["acme.Order.total", 10, 10]);
+  assert.deepEqual(order.lines.map(({ line, self }) => [line, self]), [[57, 6], [60, 3]]);
+});

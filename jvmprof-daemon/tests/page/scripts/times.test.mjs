@@ -1,0 +1,31 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { load, paths, treeOf } from "./load.mjs";
+
+const jvmprof = load("tree/tree.js", "tree/frames.js", "tree/edits.js", "tree/rows.js", "tree/times.js", "view/heatmap.js");
+
+// As in `profile/call_tree/tests/times.rs`, of the nodes below.
+const TIMES = { nodes: [2, 1, 3], lines: [7, 9, 1], samples: Buffer.from([4, 1, 1, 0, 0xc3, 1, 2, 100, 0, 0xbc, 5, 0]).toString("base64") };
+const DATA = treeOf([["acme.A.run;native:memcpy", 3], ["acme.A.run", 1], ["acme.A.run;acme.A.rare", 1]]);
+
+test("times and ends of stacks are read", () => {
+  const times = new jvmprof.SampleTimes(TIMES);
+  assert.deepEqual([...times.times], [4, 5, 200, 300, 1000]);
+  assert.deepEqual([...times.entries], [1, 0, 2, 0, 0]);
+  assert.deepEqual([...times.slots(500, 3)], [4, 0, 1]);
+  assert.deepEqual([times.from(0), times.from(5), times.from(301), times.from(2000)], [0, 1, 4, 5]);
+});
+
+test("a part has its own tree and lines", () => {
+  const functions = jvmprof.functions(DATA);
+  const part = new jvmprof.SampleTimes(TIMES).part(DATA, functions, [5, 301]);
+  const { root } = jvmprof.buildTree(part, functions);
+  assert.deepEqual(paths(root), { "acme.A.run": [3, 0], "acme.A.run;memcpy": [2, 2], "acme.A.run;acme.A.rare": [1, 1] });
+  const rows = jvmprof.withPartLines(jvmprof.functionRows(root), part.lineCounts);
+  const lines = Object.fromEntries(rows.map(({ name, lines }) => [name, lines.map(({ line, attributed }) => [line, attributed])]));
+  assert.deepEqual(lines, { "acme.A.run": [[7, 2]], memcpy: [], "acme.A.rare": [[1, 1]] });
+});
+
+test("a column is a second, or so many that all fit", () => {
+  assert.deepEqual([3_000, 10_000, 900_000, 3_600_000].map(jvmprof.heatStep), [100, 1_000, 1_000, 4_000]);
+});

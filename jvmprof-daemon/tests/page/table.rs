@@ -1,0 +1,81 @@
+//! The table of functions: columns, lines, how methods ran.
+
+use std::time::{Duration, SystemTime};
+
+use crate::browser::Browser;
+use crate::data::{Numbers, Shape, window};
+use crate::record::write;
+use crate::widths::WIDTHS;
+use crate::{picture, visit};
+
+/// The table's first row whose function has this name.
+fn row(name: &str) -> String {
+    format!(
+        "[...document.querySelectorAll('.top tbody tr:not(.detail)')].find((row) => row.querySelector('.function-name').textContent === '{name}')"
+    )
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn rows_open_to_lines_and_to_how_methods_ran() {
+    let folder = tempfile::tempdir().unwrap();
+    let batch =
+        window(SystemTime::now(), Duration::from_secs(10), 3_000, Shape::Program, &mut Numbers::new(1));
+    let url = write(&batch, &folder.path().join("x.html"));
+    let mut browser = Browser::start(1440, 900);
+    let order = row("com.acme.shop.order.OrderService.total");
+    for (width, scheme) in WIDTHS.into_iter().flat_map(|width| [(width, "light"), (width, "dark")]) {
+        browser.resize(width, 900);
+        browser.prefer(scheme);
+        browser.open("about:blank");
+        visit(&mut browser, &format!("{url}#view=table&q=OrderService"));
+        browser.wait_for("document.querySelectorAll('.top tbody tr').length === 1");
+        let where_it_is = browser.evaluate(&format!("{order}.querySelector('.where').textContent"));
+        let where_it_is = where_it_is.as_str().unwrap();
+        assert!(where_it_is.starts_with("OrderService.java:4") && where_it_is.contains('%'), "{where_it_is}");
+        browser.evaluate(&format!("{order}.querySelector('button.opener').focus()"));
+        browser.press("Enter");
+        browser.wait_for("document.querySelectorAll('.top tr.detail').length > 3");
+        assert_eq!(
+            browser.evaluate("document.activeElement.getAttribute('aria-expanded')"),
+            "true",
+            "the focus stays where it was"
+        );
+        let details = browser.evaluate("document.querySelector('.top tbody').innerText");
+        let details = details.as_str().unwrap();
+        for part in ["OrderService.java:40", "Ran: ", "C2 ", "interpreted "] {
+            assert!(details.contains(part), "{part} in {details}");
+        }
+        picture(&mut browser, &format!("table-lines-{width}-{scheme}"));
+        browser.press("Enter");
+        browser.wait_for("!document.querySelector('.top tr.detail')");
+    }
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium"]
+fn time_of_the_jvm_and_the_kernel_stands_beside_a_methods_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let batch =
+        window(SystemTime::now(), Duration::from_secs(10), 3_000, Shape::Program, &mut Numbers::new(1));
+    let url = write(&batch, &folder.path().join("x.html"));
+    let mut browser = Browser::start(1440, 900);
+    visit(&mut browser, &format!("{url}#view=table"));
+    let columns =
+        "[...document.querySelectorAll('.top th')].filter((th) => !th.hidden).map((th) => th.textContent)";
+    assert_eq!(browser.evaluate(columns), serde_json::json!(["Function", "Self", "+ JVM, kernel", "Total"]));
+    let sums = "['self', 'attributed'].map((column) => jvmprof.view.table.rows.reduce((sum, row) => sum + row[column], 0))";
+    let sums = browser.evaluate(sums);
+    assert_eq!(sums[0], sums[1], "each sample is somebody's");
+    browser.evaluate("document.querySelector('.top th.attributed button').click()");
+    browser
+        .wait_for("document.querySelector('.top th.attributed').getAttribute('aria-sort') === 'descending'");
+    let kinds = browser.evaluate("jvmprof.view.table.sorted.slice(0, 10).map(({ fn }) => fn.kind).join(' ')");
+    assert!(!kinds.as_str().unwrap().contains("kernel"), "{kinds}");
+    browser.press("j");
+    browser.wait_for("document.querySelector('.top th.attributed').hidden");
+    browser.evaluate("document.querySelector('button.opener').click()");
+    browser.wait_for("document.querySelector('.top tr.detail')?.textContent.includes('.java:')");
+    assert_eq!(browser.complaints, [""; 0]);
+}
