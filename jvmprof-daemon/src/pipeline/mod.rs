@@ -422,9 +422,7 @@ impl State {
     /// Takes samples of threads that wait and don't come back.
     fn look_at_waiting(&mut self) {
         let samples = self.off_cpu.as_mut().map(OffCpuProfiler::look_at_waiting);
-        for sample in samples.into_iter().flatten() {
-            self.sample(sample);
-        }
+        samples.into_iter().flatten().for_each(|sample| self.sample(sample));
     }
 
     /// Processes a sample: it is identified, completed, named, labelled and aggregated. Returns it
