@@ -93,13 +93,14 @@ pub struct SampleHeader {
     pub tail_fp: u64,
     pub cpu: u32,
     /// Kernel addresses, leaf first; with [`FLAG_ALLOCATION`] a
-    /// [`crate::allocation::AllocationRecord`].
+    /// [`crate::allocation::AllocationRecord`], with [`FLAG_OFF_CPU`] a
+    /// [`crate::off_cpu::WaitRecord`] and then kernel addresses.
     pub head_words: u16,
     pub user_words: u16,
     pub tail_words: u16,
     /// A [`Stop`] as `u8`.
     pub stop: u8,
-    /// [`FLAG_KERNEL_MODE`], [`FLAG_ALLOCATION`].
+    /// [`FLAG_KERNEL_MODE`], [`FLAG_ALLOCATION`], [`FLAG_OFF_CPU`].
     pub flags: u8,
     /// Bytes of the tail that lie below `tail_sp`.
     pub tail_below: u16,
@@ -115,6 +116,8 @@ pub struct SampleHeader {
 pub const FLAG_KERNEL_MODE: u8 = 1;
 /// The sample is of an allocation in a JVM's heap, not of CPU time.
 pub const FLAG_ALLOCATION: u8 = 2;
+/// The sample is of a wait off the CPU.
+pub const FLAG_OFF_CPU: u8 = 4;
 
 /// The events that samples are taken of, each with counters of its own.
 #[repr(u32)]
@@ -122,10 +125,11 @@ pub const FLAG_ALLOCATION: u8 = 2;
 pub enum Event {
     Cpu = 0,
     Allocation = 1,
+    OffCpu = 2,
 }
 
 impl Event {
-    pub const ALL: [Self; 2] = [Self::Cpu, Self::Allocation];
+    pub const ALL: [Self; 3] = [Self::Cpu, Self::Allocation, Self::OffCpu];
 
     /// Returns the index of the event's first counter.
     pub const fn first_counter(self) -> u32 {
@@ -306,6 +310,22 @@ pub mod globals {
     pub const TASK_MM: &str = "TASK_MM";
     /// `u32`: offset of `task_struct.thread.fsbase`.
     pub const TASK_FSBASE: &str = "TASK_FSBASE";
+    /// `u32`: offset of `task_struct.pid`.
+    pub const TASK_PID: &str = "TASK_PID";
+    /// `u32`: offset of `task_struct.on_cpu`.
+    pub const TASK_ON_CPU: &str = "TASK_ON_CPU";
+    /// `u32`: offset of `task_struct.__state`.
+    pub const TASK_STATE: &str = "TASK_STATE";
+    /// `u32`: offset of `task_struct.signal`.
+    pub const TASK_SIGNAL: &str = "TASK_SIGNAL";
+    /// `u32`: offset of `task_struct.thread_node`.
+    pub const TASK_THREAD_NODE: &str = "TASK_THREAD_NODE";
+    /// `u32`: offset of `signal_struct.thread_head`.
+    pub const SIGNAL_THREAD_HEAD: &str = "SIGNAL_THREAD_HEAD";
+    /// `u32`: offset of `task_struct.stack`.
+    pub const TASK_STACK: &str = "TASK_STACK";
+    /// `u32`: offset of `task_struct.sched_info.run_delay`; 0: this kernel has none.
+    pub const TASK_RUN_DELAY: &str = "TASK_RUN_DELAY";
     /// `u32`: offset of `task_struct.comm`.
     pub const TASK_COMM: &str = "TASK_COMM";
     /// `u32`: offset of `vm_area_struct.vm_start`.
@@ -322,13 +342,14 @@ pub mod globals {
     pub const FILTER: &str = "FILTER";
     /// `u32`: unread bytes in the ring buffer from which on a sample wakes the reader.
     pub const WAKEUP_BYTES: &str = "WAKEUP_BYTES";
-    /// `u32`: index of the first scratch slot of uprobes.
+    /// `u32`: index of the first scratch slot of uprobes and waits.
     pub const FIRST_PROBE_SLOT: &str = "FIRST_PROBE_SLOT";
     /// `u32`: 1 if the kernel program logs through aya-log.
     pub const LOG: &str = "LOG";
 }
 
-/// Scratch slots of uprobes, which may be under way on several CPUs and preempt one another.
+/// Scratch slots of uprobes, which may be under way on several CPUs and preempt one another, and of
+/// waits.
 pub const PROBE_SLOTS: u32 = 8;
 
 /// Map `u32 -> u8`: the thread group ids that are sampled where [`globals::FILTER`] is set.

@@ -7,6 +7,8 @@
 //!   walk ended; [`frame`]: the words by which it identifies each frame of a user stack.
 //! - [`tables`]: what the daemon publishes of processes and their code, and [`jvm`]: of a JVM;
 //!   [`rows`]: unwind rows.
+//! - [`allocation`] and [`off_cpu`]: what the programs of these events keep of threads and
+//!   processes, and what their samples say beside the stack.
 //! - [`unwind`]: the steppers, which find a frame's caller by these.
 //! - [`address`]: addresses of the profiled process, none of which is a bare number.
 //!
@@ -40,6 +42,7 @@ pub mod address;
 pub mod allocation;
 pub mod frame;
 pub mod jvm;
+pub mod off_cpu;
 pub mod rows;
 pub mod tables;
 pub mod unwind;

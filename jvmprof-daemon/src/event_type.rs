@@ -16,6 +16,8 @@ pub enum EventType {
     Cpu,
     /// Allocation in the heaps of JVMs.
     Allocation,
+    /// Time that threads wait off the CPU.
+    OffCpu,
 }
 
 /// One of the numbers that a pprof sample has, by its name and unit.
@@ -56,7 +58,7 @@ pub struct EventDescriptor {
 #[serde(rename_all = "snake_case")]
 pub enum ShownUnit {
     Samples,
-    /// Samples too, shown as the time that they stand for.
+    /// Samples too, shown as the time that they stand for; or time itself, of one nanosecond each.
     Nanoseconds,
     Objects,
     Bytes,
@@ -65,18 +67,19 @@ pub enum ShownUnit {
 impl ShownUnit {
     /// Returns the unit of a sample type by its name.
     pub fn of_sample_type(name: Option<&str>) -> Self {
-        let all = ALLOCATED.iter().find(|of| Some(of.name) == name);
-        match all.map(|of| of.number) {
-            None => Self::Samples,
-            Some(SampleNumber::Count) => Self::Objects,
-            Some(SampleNumber::Value) => Self::Bytes,
+        let number = |types: &[SampleType]| types.iter().find(|of| Some(of.name) == name).map(|of| of.number);
+        match (number(ALLOCATED), number(WAITED)) {
+            (Some(SampleNumber::Count), _) | (_, Some(SampleNumber::Count)) => Self::Objects,
+            (Some(SampleNumber::Value), _) => Self::Bytes,
+            (_, Some(SampleNumber::Value)) => Self::Nanoseconds,
+            (None, None) => Self::Samples,
         }
     }
 }
 
 impl EventType {
     /// All events. Their order is written to disk by the spool: new ones come last.
-    pub const ALL: [Self; Event::ALL.len()] = [Self::Cpu, Self::Allocation];
+    pub const ALL: [Self; Event::ALL.len()] = [Self::Cpu, Self::Allocation, Self::OffCpu];
 
     /// Returns the event's place in [`Self::ALL`].
     pub const fn index(self) -> usize {
@@ -88,6 +91,7 @@ impl EventType {
         match self {
             Self::Cpu => "cpu",
             Self::Allocation => "allocation",
+            Self::OffCpu => "off_cpu",
         }
     }
 
@@ -96,6 +100,7 @@ impl EventType {
         match self {
             Self::Cpu => Event::Cpu,
             Self::Allocation => Event::Allocation,
+            Self::OffCpu => Event::OffCpu,
         }
     }
 
@@ -104,7 +109,7 @@ impl EventType {
     pub const fn is_estimated(self) -> bool {
         match self {
             Self::Cpu => false,
-            Self::Allocation => true,
+            Self::Allocation | Self::OffCpu => true,
         }
     }
 
@@ -113,6 +118,7 @@ impl EventType {
         match self {
             Self::Cpu => ShownUnit::Samples,
             Self::Allocation => ShownUnit::Bytes,
+            Self::OffCpu => ShownUnit::Nanoseconds,
         }
     }
 
@@ -120,7 +126,7 @@ impl EventType {
     pub fn shown_number(self) -> SampleNumber {
         match self {
             Self::Cpu => SampleNumber::Count,
-            Self::Allocation => SampleNumber::Value,
+            Self::Allocation | Self::OffCpu => SampleNumber::Value,
         }
     }
 
@@ -129,6 +135,7 @@ impl EventType {
         match self {
             Self::Cpu => &CPU,
             Self::Allocation => &ALLOCATION,
+            Self::OffCpu => &OFF_CPU,
         }
     }
 }
@@ -154,6 +161,18 @@ const ALLOCATION: EventDescriptor = EventDescriptor {
     sample_types: ALLOCATED,
     pushed_types: ALLOCATED,
     period_type: SPACE,
+};
+
+const WAITED: &[SampleType] =
+    &[SampleType { name: "waits", unit: "count", number: SampleNumber::Count }, OFF_CPU_TIME];
+const OFF_CPU_TIME: SampleType =
+    SampleType { name: "off_cpu", unit: "nanoseconds", number: SampleNumber::Value };
+const OFF_CPU: EventDescriptor = EventDescriptor {
+    name: "offcpu",
+    series: "off_cpu",
+    sample_types: WAITED,
+    pushed_types: WAITED,
+    period_type: OFF_CPU_TIME,
 };
 
 #[cfg(test)]

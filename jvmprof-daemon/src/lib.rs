@@ -56,6 +56,7 @@
 //! |---|---|
 //! | [`types`] | addresses and other values that all share |
 //! | `budget`, `intern` | a time budget; shared strings |
+//! | `cache_directory` | a folder of files within a limit of bytes |
 //! | `generational_cache` | a cache whose entries live for some generations |
 //! | [`event_type`] | the events that samples are taken of: series names, sample types |
 //! | [`clock`] | the clocks of the kernel |
@@ -86,6 +87,7 @@
 pub mod types;
 
 mod budget;
+mod cache_directory;
 mod generational_cache;
 mod intern;
 

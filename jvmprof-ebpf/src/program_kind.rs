@@ -6,7 +6,7 @@ use aya_ebpf::{
     cty::c_void,
     macros::map,
     maps::ProgramArray,
-    programs::{PerfEventContext, ProbeContext},
+    programs::{PerfEventContext, ProbeContext, RawTracePointContext},
 };
 use jvmprof_common::abi::Event;
 
@@ -19,6 +19,13 @@ static PROGRAMS: ProgramArray = ProgramArray::with_max_entries(3, 0);
 /// The same of uprobes: `probe_leaf`, `probe_unwind`, `probe_frozen`.
 #[map]
 static PROBE_PROGRAMS: ProgramArray = ProgramArray::with_max_entries(3, 0);
+
+/// The same of waits, where the kernel has a tracepoint at their end: `wait_leaf`, `wait_unwind`,
+/// `wait_frozen`; and where it hasn't: `wait_probe_leaf` and so on.
+#[map]
+static WAIT_PROGRAMS: ProgramArray = ProgramArray::with_max_entries(3, 0);
+#[map]
+static WAIT_PROBE_PROGRAMS: ProgramArray = ProgramArray::with_max_entries(3, 0);
 
 /// Entries of the arrays.
 pub const LEAF: u32 = 0;
@@ -89,5 +96,65 @@ impl ProgramKind for ProbeContext {
     fn tail_call(&self, program: u32) {
         // SAFETY: as above.
         unsafe { PROBE_PROGRAMS.tail_call(self, program) };
+    }
+}
+
+/// The end of a wait, at a tracepoint of the scheduler.
+impl ProgramKind for RawTracePointContext {
+    const EVENT: Event = Event::OffCpu;
+
+    #[inline(always)]
+    fn from_ptr(ctx: *mut c_void) -> Self {
+        Self::new(ctx)
+    }
+
+    #[inline(always)]
+    fn slot() -> Option<ScratchSlot> {
+        ScratchSlot::claimed_for_wait()
+    }
+
+    #[inline(always)]
+    fn release(slot: ScratchSlot) {
+        slot.release();
+    }
+
+    #[inline(always)]
+    fn tail_call(&self, program: u32) {
+        // SAFETY: as above.
+        unsafe { WAIT_PROGRAMS.tail_call(self, program) };
+    }
+}
+
+/// The end of a wait, at a function of the scheduler.
+pub struct WaitProbeContext(pub ProbeContext);
+
+impl EbpfContext for WaitProbeContext {
+    fn as_ptr(&self) -> *mut c_void {
+        self.0.as_ptr()
+    }
+}
+
+impl ProgramKind for WaitProbeContext {
+    const EVENT: Event = Event::OffCpu;
+
+    #[inline(always)]
+    fn from_ptr(ctx: *mut c_void) -> Self {
+        Self(ProbeContext::new(ctx))
+    }
+
+    #[inline(always)]
+    fn slot() -> Option<ScratchSlot> {
+        ScratchSlot::claimed_for_wait()
+    }
+
+    #[inline(always)]
+    fn release(slot: ScratchSlot) {
+        slot.release();
+    }
+
+    #[inline(always)]
+    fn tail_call(&self, program: u32) {
+        // SAFETY: as above.
+        unsafe { WAIT_PROBE_PROGRAMS.tail_call(self, program) };
     }
 }

@@ -33,11 +33,11 @@ struct SlotMemory {
 }
 
 /// Per-CPU maps hold 32 KiB at most. The daemon makes this one as long as there are possible CPUs,
-/// for the clock's programs, and then [`PROBE_SLOTS`] for those of uprobes.
+/// for the clock's programs, and then [`PROBE_SLOTS`] for those of uprobes and waits.
 #[map]
 static SCRATCH: Array<SlotMemory> = Array::with_max_entries(1, 0);
 
-/// The slots of uprobes that are in use. The kernel inserts a key or refuses it, so that two
+/// The slots of uprobes and waits that are in use. The kernel inserts a key or refuses it, so that two
 /// threads never get the same.
 #[map]
 static PROBE_SLOTS_IN_USE: HashMap<u32, u64> = HashMap::with_max_entries(PROBE_SLOTS, 0);
@@ -47,7 +47,7 @@ static PROBE_SLOTS_IN_USE: HashMap<u32, u64> = HashMap::with_max_entries(PROBE_S
 /// The first argument of each global function is the slot that it works in. The clock's programs
 /// have one on each CPU, where nothing interrupts them. They interrupt those of uprobes, which in
 /// turn may be preempted by the uprobe of another thread: each of their runs claims a slot, and
-/// releases it at its end.
+/// releases it at its end. So do the scheduler's, which an uprobe's may be preempted for.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct ScratchSlot(u32);
@@ -63,7 +63,18 @@ impl ScratchSlot {
     /// Claims a slot for an uprobe that this thread has hit; `None` if all are in use.
     #[inline(always)]
     pub fn claim() -> Option<Self> {
-        let thread = bpf_get_current_pid_tgid();
+        Self::claim_for(bpf_get_current_pid_tgid())
+    }
+
+    /// Claims a slot for the wait that has ended for this thread. It may have been preempted in an
+    /// uprobe's program: it is another owner then.
+    #[inline(always)]
+    pub fn claim_for_wait() -> Option<Self> {
+        Self::claim_for(!bpf_get_current_pid_tgid())
+    }
+
+    #[inline(always)]
+    fn claim_for(thread: u64) -> Option<Self> {
         for slot in probe_slots() {
             if PROBE_SLOTS_IN_USE.insert(slot, thread, u64::from(BPF_NOEXIST)).is_ok() {
                 let slot = Self(slot);
@@ -77,7 +88,18 @@ impl ScratchSlot {
     /// Returns the slot that this thread has claimed.
     #[inline(always)]
     pub fn claimed() -> Option<Self> {
-        let slot = find_claimed(bpf_get_current_pid_tgid());
+        Self::claimed_by(bpf_get_current_pid_tgid())
+    }
+
+    /// Returns the slot that this thread has claimed for a wait.
+    #[inline(always)]
+    pub fn claimed_for_wait() -> Option<Self> {
+        Self::claimed_by(!bpf_get_current_pid_tgid())
+    }
+
+    #[inline(always)]
+    fn claimed_by(thread: u64) -> Option<Self> {
+        let slot = find_claimed(thread);
         (slot != NO_SLOT).then_some(Self(slot as u32))
     }
 
@@ -145,7 +167,8 @@ pub struct MemoryRange {
 /// The sample that is built, and the state of its walk.
 #[repr(C)]
 pub struct Scratch {
-    /// The thread that has claimed the slot: the result of `bpf_get_current_pid_tgid`.
+    /// The thread that has claimed the slot: the result of `bpf_get_current_pid_tgid`, inverted
+    /// for a wait.
     pub owner: u64,
     /// Where it is, for calls of global functions.
     pub slot: ScratchSlot,

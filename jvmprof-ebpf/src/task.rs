@@ -24,6 +24,52 @@ impl Task {
         self.read::<u64>(globals::task_mm()).unwrap_or(0) != 0
     }
 
+    /// Returns the thread's id.
+    #[inline(always)]
+    pub fn tid(self) -> Option<u32> {
+        self.read(globals::task_pid())
+    }
+
+    /// Returns true while the thread runs, and where that can't be told.
+    #[inline(always)]
+    pub fn is_running(self) -> bool {
+        self.read::<u32>(globals::task_on_cpu()) != Some(0)
+    }
+
+    /// Returns its state: 0 if it could run.
+    #[inline(always)]
+    pub fn state(self) -> Option<u32> {
+        self.read(globals::task_state())
+    }
+
+    /// Returns the address of the head of its process's list of threads.
+    #[inline(always)]
+    pub fn thread_list(self) -> Option<u64> {
+        let signal: u64 = self.read(globals::task_signal())?;
+        Some(signal.wrapping_add(u64::from(globals::signal_thread_head())))
+    }
+
+    /// Returns the thread of a node of that list.
+    #[inline(always)]
+    pub fn of_node(node: u64) -> Self {
+        Self(node.wrapping_sub(u64::from(globals::task_thread_node())))
+    }
+
+    /// Returns the lowest address of the thread's kernel stack.
+    #[inline(always)]
+    pub fn kernel_stack(self) -> Option<u64> {
+        self.read(globals::task_stack())
+    }
+
+    /// Returns what the thread has waited on run queues, ns; 0 where the kernel doesn't say.
+    #[inline(always)]
+    pub fn run_delay(self) -> u64 {
+        match globals::task_run_delay() {
+            0 => 0,
+            offset => self.read(offset).unwrap_or(0),
+        }
+    }
+
     #[inline(always)]
     pub fn tgid(self) -> Option<u32> {
         self.read(globals::task_tgid())
@@ -53,6 +99,11 @@ impl Task {
     #[inline(always)]
     pub fn thread_pointer(self) -> Option<Avma> {
         self.read(globals::task_fsbase()).map(Avma)
+    }
+
+    #[inline(always)]
+    pub fn is_of(self, pid: u32) -> bool {
+        self.tgid() == Some(pid)
     }
 
     #[inline(always)]

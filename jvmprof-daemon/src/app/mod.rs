@@ -39,7 +39,7 @@ pub fn run(invocation: Invocation) -> ExitCode {
     allocator::configure_malloc();
     let log = log_to_stderr(&cli);
     let done = match cli.command {
-        Command::Record(args) => record::run(args),
+        Command::Record(args) => record::run(*args),
         Command::Daemon(args) => daemon::run(&args, &settings, log).map(|()| ExitCode::SUCCESS),
         Command::Collector(args) => collector::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Diff(args) => ui::diff::run(&args).map(|()| ExitCode::SUCCESS),

@@ -1,11 +1,16 @@
 //! From sampling flags to the pipeline's options.
 
-use super::args::{AllocationArgs, ClassArg, DaemonArgs, SamplingArgs};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::args::{AllocationArgs, ClassArg, DaemonArgs, OffCpuArgs, SamplingArgs};
+use crate::event_type::EventType;
 use crate::own_process::memory_limit::memory_limit;
 use crate::pipeline::PipelineOptions;
 use crate::pipeline::allocation::{AllocationOptions, ClassPlace};
 use crate::pipeline::labels::LabelOptions;
 use crate::pipeline::memory_limits::MemoryLimits;
+use crate::pipeline::off_cpu::OffCpuOptions;
 use crate::sampler::SamplerOptions;
 use crate::symbolize::NativeOptions;
 
@@ -14,12 +19,12 @@ const RING_KIB_PER_CPU: u32 = 512;
 const MAX_DEFAULT_RING_KIB: u32 = 16 << 10;
 
 /// Returns the options of these flags. `pids`: the processes to sample, if not all. `native`: the
-/// options for names of native frames. `allocation`: whether that is profiled.
+/// options for names of native frames. `events`: what is profiled.
 pub(super) fn options(
     sampling: &SamplingArgs,
     pids: Option<Vec<u32>>,
     native: NativeOptions,
-    allocation: bool,
+    events: &BTreeSet<EventType>,
 ) -> PipelineOptions {
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| u32::try_from(cpus.get()).unwrap_or(1));
     let ring_kib =
@@ -29,7 +34,8 @@ pub(super) fn options(
             frequency: sampling.frequency,
             pids,
             ring_bytes: ring_kib << 10,
-            allocation,
+            allocation: events.contains(&EventType::Allocation),
+            off_cpu: events.contains(&EventType::OffCpu),
             kernel_log: sampling.kernel_log,
         },
         memory: MemoryLimits::new(sampling.symbol_cache_mib << 20, None),
@@ -38,6 +44,17 @@ pub(super) fn options(
         native,
         containers: None,
         allocation: allocation_options(&sampling.allocation),
+        off_cpu: off_cpu_options(&sampling.off_cpu),
+    }
+}
+
+fn off_cpu_options(args: &OffCpuArgs) -> OffCpuOptions {
+    let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    OffCpuOptions {
+        least_ns: nanoseconds(args.offcpu_min),
+        interval: nanoseconds(args.offcpu_interval),
+        max_events: args.offcpu_max_events,
+        idle: args.offcpu_idle.clone(),
     }
 }
 

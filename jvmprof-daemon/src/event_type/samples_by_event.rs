@@ -185,6 +185,6 @@ mod tests {
                 scope.spawn(move || (0..100).for_each(|_| counts.add(event, event.index() as u64 + 1)));
             }
         });
-        assert_eq!(counts.load(), samples(100, 200));
+        assert_eq!(counts.load(), samples(100, 200) + SamplesByEvent::of(EventType::OffCpu, 300));
     }
 }

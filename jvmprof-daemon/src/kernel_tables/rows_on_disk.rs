@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use jvmprof_common::tables::{PackedRule, RowPage};
 
 use super::packed_rows::{FileRows, MAX_FILE_RULES};
-use crate::native::cache_directory::CacheDirectory;
+use crate::cache_directory::CacheDirectory;
 use crate::native::file_identity::{ContentId, FileKey, FileStat, HashKey};
 use crate::native::open_file::open_regular;
 

@@ -22,8 +22,14 @@ struct Small {
 
 fn small() -> Small {
     let pids = Some(vec![std::process::id()]);
-    let options =
-        SamplerOptions { frequency: 1, pids, ring_bytes: 1 << 16, allocation: false, kernel_log: false };
+    let options = SamplerOptions {
+        frequency: 1,
+        pids,
+        ring_bytes: 1 << 16,
+        allocation: false,
+        off_cpu: false,
+        kernel_log: false,
+    };
     let mut kernel = None;
     let sampler =
         Sampler::start(&options, |tables| kernel = Some(tables)).expect("the kernel lets root sample");

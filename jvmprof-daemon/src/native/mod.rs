@@ -6,8 +6,7 @@
 //! - `unwind_rows`: rows by which stacks of native code are walked; `go`: the tables of Go
 //!   programs;
 //! - `symbols`, `function_symbols`, `dwarf_lines`, `demangle`: names of functions, and their lines;
-//! - `debug_files`, `debuginfod`: symbols of stripped files, found or fetched; `cache_directory`:
-//!   a folder of limited size;
+//! - `debug_files`, `debuginfod`: symbols of stripped files, found or fetched;
 //! - `upload`: debug information for servers that resolve addresses themselves.
 //!
 //! Everything here reads untrusted files, so it is written for hostile input: every read is
@@ -16,7 +15,6 @@
 //! limits.
 
 pub mod byte_source;
-pub mod cache_directory;
 pub mod debug_files;
 pub mod debuginfod;
 pub mod dwarf_lines;

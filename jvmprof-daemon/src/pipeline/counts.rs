@@ -7,6 +7,7 @@ use jvmprof_common::abi::{Counter, Stop};
 use super::Pipeline;
 use super::allocation::{AllocationCounts, AllocationProfiler};
 use super::labels::TargetCounts;
+use super::off_cpu::OffCpuCounts;
 use super::windows::ClockCounts;
 use crate::event_type::SamplesByEvent;
 use crate::process::process_table::ProcessTableCounts;
@@ -52,13 +53,14 @@ pub struct Counts {
     pub caches: Vec<CacheUsage>,
     pub clocks: ClockCounts,
     pub allocation: AllocationCounts,
+    pub off_cpu: OffCpuCounts,
 }
 
 impl Pipeline {
     /// Returns all counters since the start.
     pub fn counts(&mut self) -> Counts {
         Counts {
-            sampler: self.sampler.counts(),
+            sampler: self.sampler_counts(),
             table: self.state.table.counts(),
             symbols: self.state.symbolizer.counts(),
             targets: self.state.targets.counts(),
@@ -74,7 +76,13 @@ impl Pipeline {
             caches: self.caches(),
             clocks: self.state.windows.counts(),
             allocation: self.state.allocation.as_ref().map(AllocationProfiler::counts).unwrap_or_default(),
+            off_cpu: self.off_cpu_counts(),
         }
+    }
+
+    fn off_cpu_counts(&self) -> OffCpuCounts {
+        let run_time = self.sampler.off_cpu_run_time();
+        self.state.off_cpu.as_ref().map(|off_cpu| off_cpu.counts(run_time)).unwrap_or_default()
     }
 
     /// Returns the memory of caches and queues.
@@ -155,6 +163,7 @@ impl Counts {
             ("other_threads".to_owned(), self.targets.other_threads),
             ("cut_labels".to_owned(), self.targets.cut_labels),
             ("waiting_full".to_owned(), self.waiting_full),
+            ("off_cpu_unfollowed_switches".to_owned(), self.off_cpu.unfollowed_switches),
         ]);
         losses.extend(self.allocation_losses());
         losses.extend(self.symbols.perf_maps.losses());

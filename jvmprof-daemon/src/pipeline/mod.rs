@@ -22,9 +22,11 @@ pub mod allocation;
 mod counts;
 pub mod labels;
 pub mod memory_limits;
+pub mod off_cpu;
 mod options;
 mod pending_samples;
 mod process_events;
+mod row_waits;
 mod windows;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -35,7 +37,6 @@ use jvmprof_common::abi::Counter;
 use crate::clock::monotonic_ns;
 use crate::event_type::{EventType, SamplesByEvent};
 use crate::own_process::thread_priority;
-use crate::process::procfs;
 use crate::process::{Process, ProcessKey, ProcessTable};
 use crate::profile::aggregate::{LabelDecision, SampleWeight};
 use crate::profile::model::Batch;
@@ -49,6 +50,7 @@ pub use counts::Counts;
 use counts::lost;
 use labels::{LabelOptions, Owner, Targets};
 use memory_limits::MemoryLimits;
+use off_cpu::OffCpuProfiler;
 pub use options::{PipelineError, PipelineOptions};
 use pending_samples::PendingSamples;
 use windows::Windows;
@@ -82,6 +84,8 @@ struct State {
     release: bool,
     /// The profiler of allocation; `None` where that is off.
     allocation: Option<AllocationProfiler>,
+    /// The profiler of waits; `None` where that is off.
+    off_cpu: Option<OffCpuProfiler>,
 }
 
 /// Longest interval between two reads of the rings. A sample whose code or memory must be read
@@ -96,8 +100,6 @@ const NAMING_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum number of different stacks of past windows that wait for labels; further ones are
 /// delivered as they are.
 const MAX_UNLABELLED_STACKS: usize = 65_536;
-/// Longest time that the begin of a recording waits for unwind rows.
-const ROWS_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Pipeline {
     /// Starts sampling.
@@ -126,8 +128,9 @@ impl Pipeline {
             tried: Instant::now(),
             release: false,
             allocation: None,
+            off_cpu: None,
         };
-        let mut filled = Ok(());
+        let (mut filled, mut refused) = (Ok(()), None);
         let prepare = |mut tables: BpfMaps| {
             if let Some(table) = tables.take_dropped_processes() {
                 state.targets.use_table(table);
@@ -136,14 +139,26 @@ impl Pipeline {
             let debuginfod = &options.native.debuginfod;
             state.allocation =
                 maps.map(|maps| AllocationProfiler::new(options.allocation, maps, debuginfod.clone()));
+            let waits = tables.take_off_cpu();
+            let waits = waits.map(|maps| OffCpuProfiler::start(options.off_cpu.clone(), maps));
+            match waits.transpose() {
+                Ok(off_cpu) => state.off_cpu = off_cpu,
+                Err(error) => refused = Some(error),
+            }
             filled = state.symbolizer.fill(tables);
             state.discover(options.sampler.pids.as_deref());
         };
         let limits = QueueLimits { samples: memory.queued_samples, events: memory.queued_events };
         let sampler = BackgroundSampler::start(&options.sampler, RING_INTERVAL, limits, prepare)?;
         filled.map_err(PipelineError::RowLoader)?;
+        if let Some(error) = refused {
+            return Err(error.into());
+        }
         thread_priority::raise_priority();
         state.windows.begin();
+        if let Some(off_cpu) = &mut state.off_cpu {
+            off_cpu.begin();
+        }
         Ok(Self { sampler, state, memory: *memory })
     }
 
@@ -183,6 +198,9 @@ impl Pipeline {
         if let Some(allocation) = &mut self.state.allocation {
             allocation.maintain(&self.sampler);
         }
+        if let Some(off_cpu) = &mut self.state.off_cpu {
+            off_cpu.maintain();
+        }
         let mut has_happened = false;
         while let Some(event) = self.sampler.take() {
             self.state.handle(event);
@@ -210,6 +228,7 @@ impl Pipeline {
     /// then are shed.
     pub fn stop(&mut self, patience: Duration) {
         let end = Instant::now() + patience;
+        self.state.look_at_waiting();
         if let Some(allocation) = &mut self.state.allocation {
             allocation.end_events();
         }
@@ -253,6 +272,9 @@ impl Pipeline {
     /// Returns the window's profile; the next window begins.
     pub fn flush(&mut self) -> Flushed {
         let state = &mut self.state;
+        if !state.release {
+            state.look_at_waiting();
+        }
         // Nothing is known any more of a process that has ended, once the window has.
         let ended = state
             .table
@@ -277,15 +299,23 @@ impl Pipeline {
         let mut flushed = state.windows.flush(
             |owner, frames| end.finalize_names(owner.process, frames),
             |owner, samples| targets.finalize_labels(owner, samples, state.release),
-            |owner, weight| match &mut allocation {
-                Some(allocation) => allocation.estimate(owner.process, weight),
-                None => (weight.count, weight.value),
+            |event, owner, weight| match (event, &mut allocation) {
+                (EventType::Allocation, Some(allocation)) => allocation.estimate(owner.process, weight),
+                (EventType::OffCpu, _) => off_cpu::estimate(weight),
+                _ => (weight.count, weight.value),
             },
         );
         if let Some(allocation) = &allocation {
             let batches =
                 flushed.other_batches.iter_mut().filter(|batch| batch.event == EventType::Allocation);
             batches.for_each(|batch| batch.period = allocation.interval());
+        }
+        if let Some(off_cpu) = &mut state.off_cpu {
+            let batches = flushed.other_batches.iter_mut().filter(|batch| batch.event == EventType::OffCpu);
+            for batch in batches {
+                batch.period = off_cpu.interval();
+                off_cpu.finish(batch);
+            }
         }
         drop(by_key);
         state.table.remove_exited();
@@ -314,7 +344,12 @@ impl Pipeline {
         let state = &mut self.state;
         let release = state.release || state.windows.unlabelled_stacks() > MAX_UNLABELLED_STACKS;
         let targets = &mut state.targets;
-        state.windows.take_labelled(|owner, samples| targets.finalize_labels(owner, samples, release))
+        let mut labelled =
+            state.windows.take_labelled(|owner, samples| targets.finalize_labels(owner, samples, release));
+        if let Some(off_cpu) = &mut state.off_cpu {
+            labelled.iter_mut().for_each(|batch| off_cpu.finish(batch));
+        }
+        labelled
     }
 
     /// Sets other labels of series. To be called after [`Self::flush_all`], so that no window mixes
@@ -330,13 +365,16 @@ impl Pipeline {
     }
 
     pub fn sampler_counts(&self) -> SamplerCounts {
-        self.sampler.counts()
+        let mut counts = self.sampler.counts();
+        let looks = self.state.off_cpu.as_ref().map_or(0, OffCpuProfiler::looks);
+        counts.add_taken(EventType::OffCpu.kernel_event(), looks);
+        counts
     }
 
     /// Returns the number of samples that the kernel program took, and how many of them will be in
     /// no batch: a part of [`Self::counts`] that costs little.
     pub fn taken_and_lost(&self) -> (SamplesByEvent, SamplesByEvent) {
-        let sampler = self.sampler.counts();
+        let sampler = self.sampler_counts();
         (sampler.by_event(Counter::Taken), lost(&sampler, self.state.targets.counts().dropped))
     }
 
@@ -361,64 +399,6 @@ impl Pipeline {
 }
 
 impl State {
-    /// Publishes the chosen processes that run already, before they are sampled. Others are
-    /// published when they are sampled, since most of a host's processes never are.
-    fn discover(&mut self, pids: Option<&[u32]>) {
-        for &pid in pids.unwrap_or_default() {
-            // A process that ends in this moment isn't sampled.
-            let Ok(facts) = procfs::process_info(pid) else { continue };
-            let now = monotonic_ns();
-            let process = self.table.insert_running(pid, &facts, now);
-            self.symbolizer.refresh(process, now, true);
-        }
-        self.take_rows(Some(Instant::now() + ROWS_TIMEOUT));
-    }
-
-    /// Takes over unwind rows that have been read, and completes the samples that waited for them.
-    /// Waits until then for those that are being read.
-    fn take_rows(&mut self, until: Option<Instant>) {
-        if !self.symbolizer.is_loading() {
-            return;
-        }
-        let by_key: HashMap<ProcessKey, &Process> =
-            self.table.iter().map(|process| (process.key, process)).collect();
-        if self.symbolizer.take_rows(|key| by_key.get(&key).copied(), until) {
-            self.resolve_ready();
-        }
-    }
-
-    /// Completes pending samples whose data is there.
-    fn resolve_ready(&mut self) {
-        let now = monotonic_ns();
-        let mut until: HashMap<ProcessKey, u64> = HashMap::new();
-        for key in self.pending.keys() {
-            until.entry(key).or_insert_with(|| self.symbolizer.walkable_until(key, now));
-        }
-        self.resolve_waiting(|key, sample| {
-            until.get(&key).is_some_and(|until| sample.header.time_ns <= *until)
-        });
-        self.tried = Instant::now();
-    }
-
-    /// Completes samples that wait for unwind rows of their runtimes, by the records written so
-    /// far.
-    fn finish_dumps(&mut self) {
-        let now = monotonic_ns();
-        let keys: HashSet<ProcessKey> = self.pending.keys().collect();
-        for process in self.table.iter().filter(|process| keys.contains(&process.key)) {
-            self.symbolizer.finish_dump(process, now);
-        }
-        let ready: HashSet<_> = keys.into_iter().filter(|key| !self.symbolizer.awaits_rows(*key)).collect();
-        self.resolve_waiting(|key, _| ready.contains(&key));
-    }
-
-    /// Completes the chosen samples, which wait no longer.
-    fn resolve_waiting(&mut self, is_chosen: impl FnMut(ProcessKey, &StackSample) -> bool) {
-        for sample in self.pending.take(is_chosen) {
-            self.process_sample(sample, Deadline::Ready);
-        }
-    }
-
     fn name_new(&mut self) {
         let by_key: HashMap<ProcessKey, &Process> =
             self.table.iter().map(|process| (process.key, process)).collect();
@@ -434,6 +414,12 @@ impl State {
                 self.process_sample(sample, Deadline::OverCapacity);
             }
         }
+    }
+
+    /// Takes samples of threads that wait and don't come back.
+    fn look_at_waiting(&mut self) {
+        let samples = self.off_cpu.as_mut().map(OffCpuProfiler::look_at_waiting);
+        samples.into_iter().flatten().for_each(|sample| self.sample(sample));
     }
 
     /// Processes a sample: it is identified, completed, named, labelled and aggregated. Returns it
@@ -478,6 +464,7 @@ impl State {
             let heap = self.symbolizer.java_heap(process.key);
             allocation.follow(process, header.start_ns, heap);
         }
+        let mut second = None;
         let (stack, period, weight) = match &sample.event {
             SampledEvent::Cpu => (stack, period_ns, SampleWeight::from(period_ns)),
             SampledEvent::Allocation(record) => {
@@ -485,12 +472,20 @@ impl State {
                 let (stack, weight) = allocation.weigh(process.key, record, stack);
                 (stack, allocation.options().interval, weight)
             }
+            SampledEvent::OffCpu(record) => {
+                let Some(off_cpu) = &mut self.off_cpu else { return None };
+                let ((stack, weight), runnable) = off_cpu.weigh(record, stack);
+                second = runnable;
+                (stack, off_cpu.options().interval, weight)
+            }
         };
         let window = self.windows.aggregator_at(event, period, header.time_ns);
-        match labels {
-            LabelDecision::Dropped => return None,
-            LabelDecision::Awaited => window.add_unlabelled(owner, stack, weight),
-            LabelDecision::Labels(labels) => window.add(&labels, owner, stack, weight),
+        for (stack, weight) in std::iter::once((stack, weight)).chain(second) {
+            match &labels {
+                LabelDecision::Dropped => return None,
+                LabelDecision::Awaited => window.add_unlabelled(owner, stack, weight),
+                LabelDecision::Labels(labels) => window.add(labels, owner, stack, weight),
+            }
         }
         self.first_sample.get_or_insert_with(Instant::now);
         None

@@ -5,6 +5,7 @@ use std::io;
 use super::allocation::AllocationOptions;
 use super::labels::LabelOptions;
 use super::memory_limits::MemoryLimits;
+use super::off_cpu::OffCpuOptions;
 use crate::event_type::EventType;
 use crate::process::container::{ContainersError, ContainersOptions};
 use crate::sampler::{SamplerError, SamplerOptions};
@@ -26,13 +27,16 @@ pub struct PipelineOptions {
     pub containers: Option<ContainersOptions>,
     /// Options of allocation profiles, if [`SamplerOptions::allocation`] enables them.
     pub allocation: AllocationOptions,
+    /// Options of profiles of waits, if [`SamplerOptions::off_cpu`] enables them.
+    pub off_cpu: OffCpuOptions,
 }
 
 impl PipelineOptions {
     /// Returns the events that samples are taken of.
     pub(super) fn events(&self) -> Vec<EventType> {
         let allocation = self.sampler.allocation.then_some(EventType::Allocation);
-        [Some(EventType::Cpu), allocation].into_iter().flatten().collect()
+        let off_cpu = self.sampler.off_cpu.then_some(EventType::OffCpu);
+        [Some(EventType::Cpu), allocation, off_cpu].into_iter().flatten().collect()
     }
 }
 

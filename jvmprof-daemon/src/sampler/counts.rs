@@ -37,6 +37,16 @@ impl EventCounts {
 }
 
 impl SamplerCounts {
+    /// Adds samples that were taken without a record of the ring buffer.
+    pub(crate) fn add_taken(&mut self, event: Event, samples: u64) {
+        let counts = &mut self.events[event as usize];
+        for (counter, count) in Counter::ALL.iter().zip(&mut counts.counters) {
+            if matches!(counter, Counter::Taken | Counter::Emitted) {
+                *count += samples;
+            }
+        }
+    }
+
     /// Returns a counter of all events.
     pub fn get(&self, counter: Counter) -> u64 {
         self.events.iter().map(|counts| counts.get(counter)).sum()

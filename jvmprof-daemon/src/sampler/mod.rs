@@ -26,6 +26,7 @@ pub use ebpf::allocation_probes::{AllocationFunctions, AttachedProbes};
 pub use ebpf::dropped_processes::DroppedProcesses;
 pub use ebpf::kernel_symbols::{KernelSymbol, KernelSymbolizer};
 pub use ebpf::maps::{BpfMaps, MapSizes};
+pub use ebpf::off_cpu_maps::OffCpuMaps;
 pub use error::SamplerError;
 pub use event::{KernelEvent, KernelEventKind};
 pub use event_source::{RECORD_WRITE_DELAY, Sampler};

@@ -11,6 +11,8 @@ pub struct SamplerOptions {
     pub ring_bytes: u32,
     /// Allocations in the heaps of JVMs are seen, too.
     pub allocation: bool,
+    /// Time that threads wait off the CPU is seen, too.
+    pub off_cpu: bool,
     /// Kernel programs log to `tracing` through aya-log.
     pub kernel_log: bool,
 }

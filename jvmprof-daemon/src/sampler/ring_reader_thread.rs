@@ -215,6 +215,11 @@ impl BackgroundSampler {
         self.shared.sampler().run_time()
     }
 
+    /// Returns the run time of the programs of waits: see [`Sampler::off_cpu_run_time`].
+    pub fn off_cpu_run_time(&self) -> Option<(u64, u64)> {
+        self.shared.sampler().off_cpu_run_time()
+    }
+
     /// Returns the run time of the uprobes: see [`Sampler::probe_run_time`].
     pub fn probe_run_time(&self) -> Option<(u64, u64)> {
         self.shared.sampler().probe_run_time()

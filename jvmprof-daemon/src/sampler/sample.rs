@@ -1,10 +1,13 @@
 //! One sample of a thread's stack, as the kernel program writes it into the ring buffer.
 
 use jvmprof_common::abi::{
-    FLAG_ALLOCATION, FLAG_KERNEL_MODE, SAMPLE_MAGIC, SAMPLE_WORDS, SampleHeader, Stop,
+    FLAG_ALLOCATION, FLAG_KERNEL_MODE, FLAG_OFF_CPU, RED_ZONE_WORDS, SAMPLE_MAGIC, SAMPLE_WORDS,
+    SampleHeader, Stop,
 };
 use jvmprof_common::allocation::{ALLOCATION_WORDS, AllocationRecord, TLAB_MAGIC, TlabRecord};
+use jvmprof_common::frame::FrameWord;
 use jvmprof_common::frame::UserFrame;
+use jvmprof_common::off_cpu::{WAIT_WORDS, WaitRecord, WaitingThread};
 
 use crate::event_type::EventType;
 use crate::types::Avma;
@@ -26,6 +29,8 @@ pub enum SampledEvent {
     Cpu,
     /// An allocation in a JVM's heap.
     Allocation(Box<AllocationRecord>),
+    /// A wait off the CPU that has ended.
+    OffCpu(Box<WaitRecord>),
 }
 
 impl SampledEvent {
@@ -33,6 +38,7 @@ impl SampledEvent {
         match self {
             Self::Cpu => EventType::Cpu,
             Self::Allocation(_) => EventType::Allocation,
+            Self::OffCpu(_) => EventType::OffCpu,
         }
     }
 }
@@ -92,8 +98,8 @@ impl StackSample {
         let of_cpu = MalformedSample { event: EventType::Cpu };
         let (head, rest) = record.split_at_checked(HEADER_BYTES).ok_or(of_cpu)?;
         let mut header = parse_header(head).ok_or(of_cpu)?;
-        let is_allocation = header.flags & FLAG_ALLOCATION != 0;
-        let malformed = if is_allocation { MalformedSample { event: EventType::Allocation } } else { of_cpu };
+        let event = event_of(header.flags);
+        let malformed = MalformedSample { event };
         let stop = Stop::from_u8(header.stop).ok_or(malformed)?;
         let words = usize::from(header.head_words)
             + usize::from(header.user_words)
@@ -103,22 +109,66 @@ impl StackSample {
             return Err(malformed);
         }
         let mut words = rest[..words * 8].as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
-        let event = if !is_allocation {
-            SampledEvent::Cpu
-        } else if usize::from(header.head_words) == ALLOCATION_WORDS {
-            header.head_words = 0;
-            let mut next = || words.next().unwrap_or_default();
-            SampledEvent::Allocation(Box::new(AllocationRecord {
-                klass: next(),
-                object_bytes: next(),
-                tlab_bytes: next(),
-                weighed_bytes: next(),
-                interval: next(),
-            }))
-        } else {
-            return Err(malformed);
+        let head = usize::from(header.head_words);
+        let mut next = || words.next().unwrap_or_default();
+        let event = match event {
+            EventType::Cpu => SampledEvent::Cpu,
+            EventType::Allocation if head == ALLOCATION_WORDS => {
+                header.head_words = 0;
+                SampledEvent::Allocation(Box::new(AllocationRecord {
+                    klass: next(),
+                    object_bytes: next(),
+                    tlab_bytes: next(),
+                    weighed_bytes: next(),
+                    interval: next(),
+                }))
+            }
+            EventType::OffCpu if head >= WAIT_WORDS => {
+                header.head_words -= WAIT_WORDS as u16;
+                SampledEvent::OffCpu(Box::new(WaitRecord {
+                    waited_ns: next(),
+                    queued_ns: next(),
+                    interval: next(),
+                    state: next(),
+                    system_call: next(),
+                }))
+            }
+            EventType::Allocation | EventType::OffCpu => return Err(malformed),
         };
         Ok(Self { event, header, stop, words: words.collect() })
+    }
+
+    /// Returns a sample of a thread that waits: with the frame that entered the kernel, and the stack
+    /// from which its callers are walked. `stack` begins [`RED_ZONE_WORDS`] below its pointer.
+    pub(crate) fn of_waiting(
+        thread: &WaitingThread,
+        record: WaitRecord,
+        time_ns: u64,
+        stack: &[u64],
+    ) -> Self {
+        let [r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi, _, rip, _, _, rsp, _] =
+            thread.registers;
+        let stack = if stack.len() > RED_ZONE_WORDS { stack } else { &[] };
+        let header = SampleHeader {
+            magic: SAMPLE_MAGIC,
+            time_ns,
+            start_ns: thread.process_start_ns,
+            pid: thread.pid,
+            tid: thread.tid,
+            comm: thread.comm,
+            tail_sp: rsp,
+            tail_fp: rbp,
+            user_words: 1,
+            tail_words: stack.len() as u16,
+            stop: Stop::UnknownProcess as u8,
+            flags: FLAG_KERNEL_MODE | FLAG_OFF_CPU,
+            tail_below: (RED_ZONE_WORDS * 8) as u16,
+            thread_pointer: thread.thread_pointer,
+            registers: [rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15],
+            ..SampleHeader::default()
+        };
+        let words = std::iter::once(FrameWord::exact(rip).0).chain(stack.iter().copied()).collect();
+        Self { event: SampledEvent::OffCpu(Box::new(record)), header, stop: Stop::UnknownProcess, words }
     }
 
     /// Returns the kernel addresses, leaf first. All but the first are return addresses.
@@ -188,6 +238,17 @@ impl StackSample {
         let magic = SAMPLE_MAGIC.to_le_bytes();
         let record: Vec<u8> = magic.into_iter().chain(std::iter::repeat(0)).take(HEADER_BYTES).collect();
         Self::parse(&record).expect("a record of this version")
+    }
+}
+
+/// Returns the event that a sample's flags say.
+const fn event_of(flags: u8) -> EventType {
+    if flags & FLAG_OFF_CPU != 0 {
+        EventType::OffCpu
+    } else if flags & FLAG_ALLOCATION != 0 {
+        EventType::Allocation
+    } else {
+        EventType::Cpu
     }
 }
 
@@ -316,6 +377,30 @@ mod tests {
         assert_eq!(stretches(&[0x10, 1, 7, 0x20, 0, 0x30, 3, 8, 9]), whole[..2]);
         assert_eq!(stretches(&[0x10, u64::MAX, 7]), []);
         assert_eq!(stretches(&[0x10]), []);
+    }
+
+    #[test]
+    fn a_thread_that_waits_has_its_own_registers_and_the_stack_as_its_tail() {
+        let thread = WaitingThread {
+            tid: 8,
+            pid: 7,
+            process_start_ns: 5,
+            registers: std::array::from_fn(|index| 100 + index as u64),
+            ..WaitingThread::default()
+        };
+        let stack: Vec<u64> = (0..40).collect();
+        let sample = StackSample::of_waiting(&thread, WaitRecord::default(), 3, &stack);
+        let header = &sample.header;
+        assert_eq!((header.pid, header.tid, header.start_ns, header.time_ns), (7, 8, 5, 3));
+        assert_eq!((header.tail_sp, header.tail_fp), (119, 104));
+        // rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 to r15.
+        let numbered = [110, 111, 112, 105, 119, 104, 113, 114, 109, 108, 107, 106, 103, 102, 101, 100];
+        assert_eq!(header.registers, numbered);
+        assert_eq!((sample.user(), sample.tail()), (&[FrameWord::exact(116).0][..], &stack[..]));
+        assert_eq!(sample.tail_start(), Avma(0));
+        assert_eq!(sample.event.event_type(), EventType::OffCpu);
+        let unreadable = StackSample::of_waiting(&thread, WaitRecord::default(), 3, &stack[..16]);
+        assert!(unreadable.tail().is_empty());
     }
 
     #[test]

@@ -239,7 +239,7 @@ public class Allocating {
 fn each_event_has_an_account_of_its_own() {
     use jvmprof_daemon::export::store::{Matcher, Store, TimeRange};
     use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
-    let daemon = Daemon::start(&[], &["--alloc-enabled"], &[]);
+    let daemon = Daemon::start(&[], &["--alloc-enabled", "--offcpu-enabled"], &[]);
     let classes = compile_java(daemon.dir.path(), "Allocating", ALLOCATING);
     let (_, home) = jdks().pop().unwrap();
     let program = ["-Xmx64m", "-cp", classes.to_str().unwrap(), "Allocating"];
@@ -254,7 +254,7 @@ fn each_event_has_an_account_of_its_own() {
         of(&daemon.metrics(), "jvmprof_samples_delivered_total", "allocation") > 50.0
     });
     let metrics = daemon.metrics();
-    for event in ["cpu", "allocation"] {
+    for event in ["cpu", "allocation", "off_cpu"] {
         let of = |name: &str| of(&metrics, &format!("jvmprof_{name}"), event);
         let (emitted, stacks) = (of("samples_emitted_total"), of("stacks_total"));
         assert!(emitted <= of("samples_taken_total") + 8.0 && stacks <= emitted, "{event}: {metrics:?}");
@@ -277,15 +277,19 @@ fn each_event_has_an_account_of_its_own() {
     };
     let store = Store::open_for_reading(&dir.path().join("store")).unwrap();
     let stored = |series: &str| store.profiles(TimeRange::ALL, &[Matcher::equal("__name__", series)]);
-    let allocations = stored("memory").into_iter().map(|profile| {
-        let pprof = decode(&store.read(&profile).unwrap(), DecodeLimits::default()).unwrap();
-        let comments = pprof.comment.iter().map(|index| &pprof.string_table[*index as usize]);
-        let events: Vec<_> = comments.filter_map(|text| text.strip_prefix("allocation events: ")).collect();
-        events[..].concat().parse::<u64>().expect("one comment tells the number of events")
-    });
+    let estimated = |series: &str, comment: &str| {
+        let events = stored(series).into_iter().map(|profile| {
+            let pprof = decode(&store.read(&profile).unwrap(), DecodeLimits::default()).unwrap();
+            let comments = pprof.comment.iter().map(|index| &pprof.string_table[*index as usize]);
+            let events: Vec<_> = comments.filter_map(|text| text.strip_prefix(comment)).collect();
+            events[..].concat().parse::<u64>().expect("one comment tells the number of events")
+        });
+        events.sum::<u64>()
+    };
     let stored = [
         ("cpu", stored("process_cpu").iter().map(|profile| profile.samples).sum::<u64>()),
-        ("allocation", allocations.sum()),
+        ("allocation", estimated("memory", "allocation events: ")),
+        ("off_cpu", estimated("off_cpu", "off_cpu events: ")),
     ];
     for (event, stored) in stored {
         let of = |name: &str| account(event, name);

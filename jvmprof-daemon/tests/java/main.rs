@@ -9,3 +9,4 @@ mod inspect;
 mod stacks;
 #[path = "../support/mod.rs"]
 mod support;
+mod waits;

@@ -139,6 +139,7 @@ fn judged(mode: &str, a: &str, b: &str, turns: &str) -> Verdict {
         pids: Some(vec![pid]),
         ring_bytes: 4 << 20,
         allocation: false,
+        off_cpu: false,
         kernel_log: false,
     };
     let fill = |tables| judge.symbolizer.fill(tables).expect("a thread");

@@ -16,6 +16,7 @@ fn names() -> (Sampler, KernelSymbolizer) {
         pids: Some(vec![u32::MAX]),
         ring_bytes: 4096,
         allocation: false,
+        off_cpu: false,
         kernel_log: false,
     };
     let mut names = None;

@@ -10,8 +10,14 @@ use jvmprof_daemon::sampler::{
 };
 
 fn start(pids: Option<Vec<u32>>) -> Sampler {
-    let options =
-        SamplerOptions { frequency: 199, pids, ring_bytes: 1 << 20, allocation: false, kernel_log: false };
+    let options = SamplerOptions {
+        frequency: 199,
+        pids,
+        ring_bytes: 1 << 20,
+        allocation: false,
+        off_cpu: false,
+        kernel_log: false,
+    };
     Sampler::start(&options, drop).expect("the kernel lets root sample")
 }
 
@@ -64,6 +70,7 @@ fn what_is_let_go_of_at_the_end_is_counted() {
         pids: Some(vec![busy.id()]),
         ring_bytes: 1 << 20,
         allocation: false,
+        off_cpu: false,
         kernel_log: false,
     };
     let limits = QueueLimits { samples: 16 << 20, events: 4 << 20 };

@@ -2,8 +2,8 @@
 //! the program `frozen`.
 
 use aya_ebpf::{
-    macros::{perf_event, uprobe},
-    programs::{PerfEventContext, ProbeContext},
+    macros::{kprobe, perf_event, raw_tracepoint, uprobe},
+    programs::{PerfEventContext, ProbeContext, RawTracePointContext},
 };
 use jvmprof_common::{
     abi::{Counter, FRAMES_PER_PROGRAM, MAX_USER_FRAMES, SAMPLE_WORDS, Stop},
@@ -15,7 +15,7 @@ use super::{WALKED, cache_lookup, target::frame_target};
 use crate::{
     counters::count,
     emit::{self, finish},
-    program_kind::{FROZEN, ProgramKind, UNWIND},
+    program_kind::{FROZEN, ProgramKind, UNWIND, WaitProbeContext},
     scratch::{self, Copies, Scratch, ScratchSlot},
 };
 
@@ -30,6 +30,18 @@ fn frozen(ctx: PerfEventContext) -> u32 {
 #[uprobe]
 fn probe_frozen(ctx: ProbeContext) -> u32 {
     run_frozen(&ctx);
+    0
+}
+
+#[raw_tracepoint]
+fn wait_frozen(ctx: RawTracePointContext) -> i32 {
+    run_frozen(&ctx);
+    0
+}
+
+#[kprobe]
+fn wait_probe_frozen(ctx: ProbeContext) -> u32 {
+    run_frozen(&WaitProbeContext(ctx));
     0
 }
 

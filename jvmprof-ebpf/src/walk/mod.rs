@@ -1,6 +1,6 @@
 //! Walking the user stack: the interrupted frame (the program `leaf`), then some frames a program
 //! (`unwind`, and [`frozen`] in the Java heap), one program after the other, until the stack ends.
-//! Uprobes have programs of their own that do the same (`probe_leaf` and so on).
+//! Uprobes and waits have programs of their own that do the same (`probe_leaf` and so on).
 //!
 //! The walk's state is [`Scratch`]; each global function says what it reads and writes there. Each
 //! frame is looked for in the [`unwind_cache`] first; what isn't there is found by the tables and
@@ -14,8 +14,8 @@ mod target;
 pub mod unwind_cache;
 
 use aya_ebpf::{
-    macros::{perf_event, uprobe},
-    programs::{PerfEventContext, ProbeContext},
+    macros::{kprobe, perf_event, raw_tracepoint, uprobe},
+    programs::{PerfEventContext, ProbeContext, RawTracePointContext},
 };
 use jvmprof_common::{
     abi::{Counter, FRAMES_PER_PROGRAM, MAX_USER_FRAMES, Stop},
@@ -28,7 +28,7 @@ use jvmprof_common::{
 use crate::{
     counters::count,
     emit::{self, finish},
-    program_kind::{FROZEN, ProgramKind, UNWIND},
+    program_kind::{FROZEN, ProgramKind, UNWIND, WaitProbeContext},
     scratch::{self, Copies, Scratch, ScratchSlot},
     tables, user_memory,
 };
@@ -49,6 +49,19 @@ fn probe_leaf(ctx: ProbeContext) -> u32 {
     0
 }
 
+/// The frame in which a thread waited.
+#[raw_tracepoint]
+fn wait_leaf(ctx: RawTracePointContext) -> i32 {
+    run_leaf(&ctx);
+    0
+}
+
+#[kprobe]
+fn wait_probe_leaf(ctx: ProbeContext) -> u32 {
+    run_leaf(&WaitProbeContext(ctx));
+    0
+}
+
 #[perf_event]
 fn unwind(ctx: PerfEventContext) -> u32 {
     run_unwind(&ctx);
@@ -58,6 +71,18 @@ fn unwind(ctx: PerfEventContext) -> u32 {
 #[uprobe]
 fn probe_unwind(ctx: ProbeContext) -> u32 {
     run_unwind(&ctx);
+    0
+}
+
+#[raw_tracepoint]
+fn wait_unwind(ctx: RawTracePointContext) -> i32 {
+    run_unwind(&ctx);
+    0
+}
+
+#[kprobe]
+fn wait_probe_unwind(ctx: ProbeContext) -> u32 {
+    run_unwind(&WaitProbeContext(ctx));
     0
 }
 

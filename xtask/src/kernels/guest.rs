@@ -95,7 +95,10 @@ fn java(mode: &JvmRecording) -> anyhow::Result<Java> {
     let mut record = Command::new(JVMPROF);
     record.args(["record", "--json", "-o", folded]);
     let summary = match mode.recording {
-        Recording::Warm => {
+        Recording::Warm | Recording::Waits => {
+            if mode.recording == Recording::Waits {
+                record.args(["-e", "offcpu"]);
+            }
             let mut jvm = KillOnDrop(java.stdout(Stdio::piped()).spawn().context("starting java")?);
             let stdout = jvm.0.stdout.take().context("java's output isn't there")?;
             let mut output = String::new();

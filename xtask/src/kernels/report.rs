@@ -67,6 +67,8 @@ pub(crate) enum Recording {
     Warm,
     /// The recording begins with the JVM's first instruction.
     FromStart,
+    /// As [`Self::Warm`], of what its threads wait for.
+    Waits,
 }
 
 /// Each JVM that is recorded in the guest.
@@ -74,6 +76,7 @@ pub(crate) const JVM_RECORDINGS: &[JvmRecording] = &[
     JvmRecording { name: "java -Xint", flags: &["-Xint"], recording: Recording::Warm },
     JvmRecording { name: "java", flags: &[], recording: Recording::Warm },
     JvmRecording { name: "record -- java", flags: &[], recording: Recording::FromStart },
+    JvmRecording { name: "java, its waits", flags: &[], recording: Recording::Waits },
 ];
 
 impl JvmRecording {
@@ -82,6 +85,7 @@ impl JvmRecording {
         match self.recording {
             Recording::Warm => 80,
             Recording::FromStart => 10,
+            Recording::Waits => 0,
         }
     }
 
@@ -89,7 +93,7 @@ impl JvmRecording {
     /// new process seconds late, so that this doesn't measure losses at a JVM's start.
     fn whole_percent(&self) -> u64 {
         match self.recording {
-            Recording::Warm => 99,
+            Recording::Warm | Recording::Waits => 99,
             Recording::FromStart => 50,
         }
     }
@@ -176,7 +180,8 @@ fn evaluate_doctor(found: &Value) -> (String, anyhow::Result<()>) {
 fn evaluate_java(mode: &JvmRecording, java: &Java) -> (String, anyhow::Result<()>) {
     let number = |key: &str| java.summary[key].as_u64().unwrap_or(0);
     let (samples, whole) = (number("samples"), number("complete"));
-    let chained = count_chained(&java.folded);
+    // What waits weigh is nanoseconds.
+    let chained = if mode.recording == Recording::Waits { 0 } else { count_chained(&java.folded) };
     let percent = |part: u64| part as f64 * 100.0 / samples.max(1) as f64;
     let text = format!(
         "  {samples} samples, {:.1} % whole, {:.1} % with the chain, losses: {}\n",
@@ -187,6 +192,13 @@ fn evaluate_java(mode: &JvmRecording, java: &Java) -> (String, anyhow::Result<()
     let verdict = (|| {
         ensure!(samples >= LEAST_SAMPLES, "only {samples} samples of {LEAST_SAMPLES}");
         ensure!(whole * 100 >= samples * mode.whole_percent(), "{whole} of {samples} stacks are whole");
+        let has_waits =
+            java.folded.contains(";thread_native_entry;") && java.folded.contains("[wait: futex] ");
+        ensure!(
+            mode.recording != Recording::Waits || has_waits,
+            "no thread of the JVM waits for a futex:\n{}",
+            head(&java.folded, 20)
+        );
         ensure!(
             chained * 100 >= samples * mode.chain_percent(),
             "{chained} of {samples} stacks have the chain {}:\n{}",

@@ -17,4 +17,5 @@ pub(super) struct SampledEvent {
 pub(super) const EVENTS: [SampledEvent; Event::ALL.len()] = [
     SampledEvent { name: "cpu", kernel: Event::Cpu, series: "process_cpu", is_estimated: false },
     SampledEvent { name: "allocation", kernel: Event::Allocation, series: "memory", is_estimated: true },
+    SampledEvent { name: "off_cpu", kernel: Event::OffCpu, series: "off_cpu", is_estimated: true },
 ];

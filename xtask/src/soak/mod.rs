@@ -248,7 +248,7 @@ impl Scene {
         daemon.args(["daemon", "--remote-store-insecure", "--remote-store-address"]);
         daemon.arg(self.address.to_string()).args(["--push-interval", self.push_interval]);
         daemon
-            .arg("--alloc-enabled")
+            .args(["--alloc-enabled", "--offcpu-enabled"])
             .arg("--spool-directory")
             .arg(&self.disk.0)
             .arg("--config")

@@ -27,7 +27,7 @@ pub use inspect::InspectArgs;
 pub use ps::PsArgs;
 pub use record::{EventArg, RecordArgs};
 pub(super) use sampling::parse_url;
-pub use sampling::{AllocationArgs, ClassArg, NativeArgs, SamplingArgs};
+pub use sampling::{AllocationArgs, ClassArg, NativeArgs, OffCpuArgs, SamplingArgs};
 pub use ui::UiArgs;
 pub use values::ProcessArg;
 
@@ -70,7 +70,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Profile processes, a command or the whole host into a file
-    Record(RecordArgs),
+    Record(Box<RecordArgs>),
     /// Profile the host and push to a Parca-compatible backend, or into a folder
     Daemon(Box<DaemonArgs>),
     /// Receive profiles as Parca does, keep them in a folder, and show them in a browser
@@ -105,7 +105,7 @@ mod tests {
 
     fn record(line: &str) -> Result<RecordArgs, clap::Error> {
         match Cli::try_parse_from(line.split(' '))?.command {
-            Command::Record(args) => Ok(args),
+            Command::Record(args) => Ok(*args),
             other => panic!("{other:?} is no record"),
         }
     }

@@ -16,12 +16,16 @@ pub enum EventArg {
     Cpu,
     /// Allocation in the heaps of JVMs
     Alloc,
+    /// Time that threads wait off the CPU
+    Offcpu,
 }
 
 /// Reads an event; profilers have others, too.
 fn parse_event(text: &str) -> Result<EventArg, String> {
     EventArg::from_str(text, false).map_err(|_| {
-        "must be cpu (CPU time), alloc (allocation in the heaps of JVMs), or both: cpu,alloc".to_owned()
+        "must be cpu (CPU time), alloc (allocation in the heaps of JVMs), offcpu (time that threads \
+         wait), or several of them: cpu,alloc"
+            .to_owned()
     })
 }
 
@@ -33,6 +37,7 @@ Examples:
   jvmprof record -p 4711 -d 30s -o x.html                one process, as a page for a browser
   jvmprof record -p MyService -d 30s -o x.pb.gz          a JVM by its main class, for pprof tools
   jvmprof record -e cpu,alloc -p 4711 -d 30s -o x.pb.gz  and what it allocates, by class
+  jvmprof record -e offcpu -p 4711 -d 30s -o x.svg       what its threads wait for
   jvmprof record -d 10s -o host.svg                      the whole host
   jvmprof record -o build.folded -- make -j8             a command, from its first instruction
 
@@ -52,7 +57,8 @@ pub struct RecordArgs {
     #[arg(short, long = "pid", value_name = "PID|NAME", conflicts_with = "command")]
     pub processes: Vec<ProcessArg>,
 
-    /// What to record: `cpu`, `alloc` (allocation in the heaps of JVMs), or both: `cpu,alloc`
+    /// What to record: `cpu`, `alloc` (allocation in the heaps of JVMs), `offcpu` (time that threads
+    /// wait off the CPU), or several of them: `cpu,alloc,offcpu`
     #[arg(short, long = "event", value_name = "EVENT", value_delimiter = ',', default_value = "cpu",
           value_parser = parse_event)]
     pub events: Vec<EventArg>,

@@ -1,7 +1,7 @@
 //! The event loop of the daemon: processes samples, ends windows, delivers their profiles to the
 //! sinks, and applies new settings.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use crate::app::native_options;
 use crate::app::pipeline_options::{daemon_memory, node_name, options};
 use crate::app::shutdown_signals::ShutdownSignals;
 use crate::config::Setting;
-use crate::event_type::SamplesByEvent;
+use crate::event_type::{EventType, SamplesByEvent};
 use crate::export::delivery::{Delivery, DeliveryCounts, SampleTotals};
 use crate::native::debuginfod::Debuginfod;
 use crate::own_process::{SelfUsage, allocator};
@@ -40,6 +40,13 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest time for deliveries to finish when settings replace the sinks.
 const SINK_CHANGE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Returns the events that these flags ask for.
+fn profiled_events(args: &DaemonArgs) -> BTreeSet<EventType> {
+    let others = [(EventType::Allocation, args.alloc_enabled), (EventType::OffCpu, args.offcpu_enabled)];
+    let others = others.into_iter().filter(|(_, is_enabled)| *is_enabled).map(|(event, _)| event);
+    others.chain([EventType::Cpu]).collect()
+}
+
 /// Profiles the host until a signal arrives.
 pub(super) async fn profile(
     args: &DaemonArgs,
@@ -53,7 +60,7 @@ pub(super) async fn profile(
     let debuginfod = native.debuginfod.clone();
     let mut shutdown = ShutdownSignals::new().context("cannot handle signals")?;
     let mut reloads = SighupReloader::new(settings).context("cannot handle signals")?;
-    let mut options = options(&args.sampling, None, native, args.alloc_enabled);
+    let mut options = options(&args.sampling, None, native, &profiled_events(args));
     options.memory = daemon_memory(args);
     options.containers = args.container.options();
     options.labels = label_options(args);

@@ -47,6 +47,7 @@ pub(super) fn idle() -> SamplerOptions {
         pids: Some(vec![u32::MAX]),
         ring_bytes: 4096,
         allocation: true,
+        off_cpu: true,
         kernel_log: false,
     }
 }

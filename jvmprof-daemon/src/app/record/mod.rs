@@ -6,6 +6,7 @@ mod output_files;
 pub mod paused_command;
 mod recording_title;
 mod target_end;
+mod wait_summary;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
@@ -34,6 +35,7 @@ use hottest_functions::{TopRow, hottest_functions};
 use output_files::{OutputFile, SummaryFile};
 use recording_title::recording_title;
 use target_end::{end_command, have_ended};
+use wait_summary::WaitSummary;
 
 /// Interval of polls for samples, and their longest duration before signals and time are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -81,9 +83,8 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     }
     let native = native_options::options(&args.sampling.native)?;
     let filter = (!pids.is_empty()).then(|| pids.clone());
-    let is_recorded = |event| args.events.contains(&event);
-    let mut pipeline_options = options(&args.sampling, filter, native.clone(), is_recorded(EventArg::Alloc));
-    if !is_recorded(EventArg::Cpu) {
+    let mut pipeline_options = options(&args.sampling, filter, native.clone(), &recorded);
+    if !recorded.contains(&EventType::Cpu) {
         // JVMs are found by what runs.
         pipeline_options.sampler.frequency = FINDING_FREQUENCY;
     }
@@ -147,7 +148,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     native_options::wait_for_debug_files(&native, &mut pipeline).await;
     let flushed = pipeline.flush();
     let counts = pipeline.counts();
-    let batches = recorded_batches(&args.events, flushed);
+    let batches = recorded_batches(&recorded, flushed);
     let title = recording_title(&args.command, &targets, &batches);
     let mut written = Vec::new();
     // One output that can't be written loses nothing of the others.
@@ -187,6 +188,7 @@ fn recorded_events(events: &[EventArg]) -> BTreeSet<EventType> {
     let event = |event: &EventArg| match event {
         EventArg::Cpu => EventType::Cpu,
         EventArg::Alloc => EventType::Allocation,
+        EventArg::Offcpu => EventType::OffCpu,
     };
     events.iter().map(event).collect()
 }
@@ -196,19 +198,16 @@ fn program(args: &RecordArgs) -> String {
     args.command.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Returns the profiles of the events that were asked for, in the order of [`EventArg`].
-fn recorded_batches(events: &[EventArg], flushed: Flushed) -> Vec<Batch> {
-    let mut allocation = Batch { event: EventType::Allocation, series: Vec::new(), ..flushed.batch.clone() };
-    let mut batches = Vec::new();
-    if events.contains(&EventArg::Cpu) {
-        batches.push(flushed.batch);
-    }
-    if events.contains(&EventArg::Alloc) {
-        for batch in flushed.other_batches.into_iter().filter(|batch| batch.event == EventType::Allocation) {
-            allocation.period = batch.period;
-            allocation.series.extend(batch.series);
+/// Returns the profiles of the events that were asked for, in the order of [`EventType::ALL`].
+fn recorded_batches(events: &BTreeSet<EventType>, flushed: Flushed) -> Vec<Batch> {
+    let Batch { start, duration, period, .. } = flushed.batch;
+    let empty = |event| Batch { event, start, duration, period, series: Vec::new() };
+    let mut batches: Vec<Batch> = events.iter().copied().map(empty).collect();
+    for batch in flushed.into_batches() {
+        if let Some(recorded) = batches.iter_mut().find(|recorded| recorded.event == batch.event) {
+            recorded.period = batch.period;
+            recorded.series.extend(batch.series);
         }
-        batches.push(allocation);
     }
     batches
 }
@@ -224,6 +223,8 @@ struct RecordingSummary {
     top: Vec<TopRow>,
     #[serde(skip_serializing_if = "Option::is_none")]
     allocation: Option<AllocationSummary>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    off_cpu: Option<WaitSummary>,
     outputs: Vec<PathBuf>,
     duration_ms: u64,
     clock: &'static str,
@@ -275,6 +276,7 @@ impl RecordingSummary {
             },
             top: cpu.map(|batch| hottest_functions(batch, TOP_METHODS)).unwrap_or_default(),
             allocation: allocated.map(|batch| AllocationSummary::new(batch, counts)),
+            off_cpu: of_event(EventType::OffCpu).map(|batch| WaitSummary::new(batch, &counts.off_cpu)),
             outputs,
             duration_ms: u64::try_from(batch.duration.as_millis()).unwrap_or(u64::MAX),
             clock: pipeline.clock().as_str(),
@@ -307,6 +309,9 @@ impl RecordingSummary {
         }
         if let Some(allocation) = &self.allocation {
             allocation.print();
+        }
+        if let Some(off_cpu) = &self.off_cpu {
+            off_cpu.print();
         }
         for path in &self.outputs {
             eprintln!("wrote {}", path.display());

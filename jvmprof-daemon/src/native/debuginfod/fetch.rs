@@ -8,8 +8,8 @@ use ureq::Agent;
 use url::Url;
 
 use super::DebuginfodOptions;
+use crate::cache_directory::CacheDirectory;
 use crate::native::byte_source::RegularFile;
-use crate::native::cache_directory::CacheDirectory;
 use crate::native::debug_files::fetched_name;
 use crate::native::elf::{ElfError, ElfFile};
 use crate::native::http_client;

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use moka::sync::Cache;
 use url::Url;
 
-use crate::native::cache_directory::CacheDirectory;
+use crate::cache_directory::CacheDirectory;
 use crate::native::debug_files::{ENDING, fetched_name};
 use crate::own_process::thread_priority;
 use crate::types::BuildId;

@@ -239,7 +239,7 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         &mut self,
         finish: impl FnMut(K, &mut [Arc<Frame>]),
         labels: impl FnMut(K, SamplesByEvent) -> LabelDecision,
-        estimate: impl FnMut(K, SampleWeight) -> (u64, u64),
+        estimate: impl FnMut(EventType, K, SampleWeight) -> (u64, u64),
     ) -> Flushed {
         self.flush_at(Clocks::now(), finish, labels, estimate)
     }
@@ -249,7 +249,7 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         now: Clocks,
         mut finish: impl FnMut(K, &mut [Arc<Frame>]),
         mut labels: impl FnMut(K, SamplesByEvent) -> LabelDecision,
-        mut estimate: impl FnMut(K, SampleWeight) -> (u64, u64),
+        mut estimate: impl FnMut(EventType, K, SampleWeight) -> (u64, u64),
     ) -> Flushed {
         let (cpu, end) = self.previous_period.take().unwrap_or((self.cpu, now));
         let stays = |key| key == self.cpu && key != cpu;
@@ -263,7 +263,8 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         for (&key, aggregator) in self.aggregators.iter_mut().filter(|(key, _)| !stays(**key)) {
             let labels = of_event(key.event, &mut labels);
             let flushed = if key.event.is_estimated() {
-                aggregator.flush_estimated(window(key), &mut finish, labels, &mut estimate)
+                let estimate = |owner, weight| estimate(key.event, owner, weight);
+                aggregator.flush_estimated(window(key), &mut finish, labels, estimate)
             } else {
                 aggregator.flush(window(key), &mut finish, labels)
             };

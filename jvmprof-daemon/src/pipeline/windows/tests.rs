@@ -20,7 +20,12 @@ fn windows(began: Clocks) -> Windows<u32> {
 }
 
 fn flush(windows: &mut Windows<u32>, now: Clocks) -> Flushed {
-    windows.flush_at(now, |_, _| {}, |_, _| LabelDecision::Awaited, |_, weight| (weight.count, weight.value))
+    windows.flush_at(
+        now,
+        |_, _| {},
+        |_, _| LabelDecision::Awaited,
+        |_, _, weight| (weight.count, weight.value),
+    )
 }
 
 fn stack() -> NamedStack {

@@ -145,7 +145,7 @@ struct TestRun {
 
 /// Runs a raw tracepoint's program with this argument. aya runs programs of the object that it
 /// loaded, which another thread has.
-fn run(program: &ProgramFd, argument: u64) -> io::Result<()> {
+pub(super) fn run(program: &ProgramFd, argument: u64) -> io::Result<()> {
     const BPF_PROG_TEST_RUN: u32 = 10;
     let context = [argument];
     let mut attributes = TestRun {

@@ -3,10 +3,10 @@
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
 use jvmprof_common::abi::{PROBE_SLOTS, globals};
 
-use super::allocation_maps;
 use super::btf::Btf;
 use super::maps::MapSizes;
 use super::object::program_error;
+use super::{allocation_maps, off_cpu_maps};
 use crate::sampler::error::SamplerError;
 use crate::sampler::online_cpus;
 use crate::sampler::options::SamplerOptions;
@@ -14,7 +14,8 @@ use crate::sampler::options::SamplerOptions;
 /// Built by `cargo xtask ebpf` and committed, so that a build needs no eBPF toolchain.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../../ebpf/jvmprof.bpf.o");
 
-/// Scratch memory of the unwinder and its caches, a slot for each CPU and then those of uprobes.
+/// Scratch memory of the unwinder and its caches, a slot for each CPU and then those of uprobes and
+/// waits.
 const SCRATCH: &str = "SCRATCH";
 pub(super) const NEW_MAPPING: &str = "new_mapping";
 /// The kernel's function that [`NEW_MAPPING`] is attached to.
@@ -32,6 +33,17 @@ pub(super) fn load(
     let task_flags = btf.offset_of("task_struct", "flags")?;
     let task_tgid = btf.offset_of("task_struct", "tgid")?;
     let task_mm = btf.offset_of("task_struct", "mm")?;
+    let task_pid = btf.offset_of("task_struct", "pid")?;
+    let sched_info = btf.offset_of("task_struct", "sched_info");
+    let run_delay = sched_info.and_then(|at| Ok(at + btf.offset_of("sched_info", "run_delay")?));
+    // Without it waits on run queues are a part of what came before.
+    let task_run_delay = run_delay.unwrap_or(0);
+    let task_on_cpu = btf.offset_of("task_struct", "on_cpu")?;
+    let task_state = btf.offset_of("task_struct", "__state")?;
+    let task_signal = btf.offset_of("task_struct", "signal")?;
+    let task_thread_node = btf.offset_of("task_struct", "thread_node")?;
+    let signal_thread_head = btf.offset_of("signal_struct", "thread_head")?;
+    let task_stack = btf.offset_of("task_struct", "stack")?;
     let task_comm = btf.offset_of("task_struct", "comm")?;
     let task_fsbase = btf.offset_of("task_struct", "thread")? + btf.offset_of("thread_struct", "fsbase")?;
     let vma_start = btf.offset_of("vm_area_struct", "vm_start")?;
@@ -45,11 +57,12 @@ pub(super) fn load(
     let log_level: u8 = if options.kernel_log { aya_log::Level::Debug as u8 } else { 0 };
     let mut loader = EbpfLoader::new();
     let sizes = MapSizes::of_machine().entries().into_iter();
-    for (name, entries) in sizes.chain(allocation_maps::sizes(options.allocation)) {
+    let sizes = sizes.chain(allocation_maps::sizes(options.allocation));
+    for (name, entries) in sizes.chain(off_cpu_maps::sizes(options.off_cpu)) {
         loader.map_max_entries(name, entries);
     }
     let cpus = online_cpus::possible()?;
-    let probe_slots = if options.allocation { PROBE_SLOTS } else { 0 };
+    let probe_slots = if options.allocation || options.off_cpu { PROBE_SLOTS } else { 0 };
     // No relocation needs the kernel's types, which take tens of megabytes.
     loader
         .btf(None)
@@ -60,6 +73,14 @@ pub(super) fn load(
         .override_global(globals::TASK_TGID, &task_tgid, true)
         .override_global(globals::TASK_MM, &task_mm, true)
         .override_global(globals::TASK_FSBASE, &task_fsbase, true)
+        .override_global(globals::TASK_PID, &task_pid, true)
+        .override_global(globals::TASK_ON_CPU, &task_on_cpu, true)
+        .override_global(globals::TASK_STATE, &task_state, true)
+        .override_global(globals::TASK_SIGNAL, &task_signal, true)
+        .override_global(globals::TASK_THREAD_NODE, &task_thread_node, true)
+        .override_global(globals::SIGNAL_THREAD_HEAD, &signal_thread_head, true)
+        .override_global(globals::TASK_STACK, &task_stack, true)
+        .override_global(globals::TASK_RUN_DELAY, &task_run_delay, true)
         .override_global(globals::TASK_COMM, &task_comm, true)
         .override_global(globals::VMA_START, &vma_start, true)
         .override_global(globals::VMA_END, &vma_end, true)

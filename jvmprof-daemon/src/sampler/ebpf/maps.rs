@@ -13,6 +13,7 @@ use super::allocation_maps::AllocationMaps;
 use super::dropped_processes::DroppedProcesses;
 use super::kernel_symbols::KernelSymbolizer;
 use super::object::{PodValue, impl_pod, map_error, take_map};
+use super::off_cpu_maps::OffCpuMaps;
 use crate::sampler::error::SamplerError;
 
 /// Sizes of the maps, in entries. All but `processes` take their memory when the programs are
@@ -97,6 +98,7 @@ pub struct BpfMaps {
     jvms: Array<MapData, PodValue<Jvm>>,
     dropped: Option<DroppedProcesses>,
     allocation: Option<AllocationMaps>,
+    off_cpu: Option<OffCpuMaps>,
     kernel_symbolizer: Option<KernelSymbolizer>,
 }
 
@@ -119,6 +121,7 @@ impl BpfMaps {
             jvms: take_map(ebpf, JVMS)?,
             dropped: Some(DroppedProcesses::of(ebpf)?),
             allocation: None,
+            off_cpu: None,
             kernel_symbolizer: KernelSymbolizer::of(ebpf)
                 .inspect_err(|error| tracing::warn!(%error, "kernel frames have no names"))
                 .ok(),
@@ -137,6 +140,15 @@ impl BpfMaps {
     /// Takes the maps of allocation; `None` the second time, and where it isn't profiled.
     pub fn take_allocation(&mut self) -> Option<AllocationMaps> {
         self.allocation.take()
+    }
+
+    pub(super) fn set_off_cpu(&mut self, maps: OffCpuMaps) {
+        self.off_cpu = Some(maps);
+    }
+
+    /// Takes the maps of waits; `None` the second time, and where they aren't profiled.
+    pub fn take_off_cpu(&mut self) -> Option<OffCpuMaps> {
+        self.off_cpu.take()
     }
 
     /// Takes the program that symbolizes kernel addresses; `None` the second time.

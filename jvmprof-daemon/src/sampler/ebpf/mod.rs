@@ -8,5 +8,8 @@ pub(super) mod kernel_symbols;
 mod loader;
 pub(super) mod maps;
 mod object;
+pub(super) mod off_cpu_maps;
+mod off_cpu_programs;
 pub(super) mod programs;
 pub mod verifier_report;
+mod waiting_threads;

@@ -22,6 +22,8 @@ use super::btf::Btf;
 use super::loader::{MAPPED, NEW_MAPPING, RING, load, mapped_function};
 use super::maps::{BpfMaps, MapSizes};
 use super::object::{map_error, program, program_error, take_map};
+use super::off_cpu_maps::OffCpuMaps;
+use super::off_cpu_programs::OffCpuPrograms;
 use crate::clock::monotonic_ns;
 use crate::event_type::SamplesByEvent;
 use crate::sampler::counts::{EventCounts, SamplerCounts};
@@ -51,6 +53,8 @@ pub(in crate::sampler) struct KernelPrograms {
     _targets: ProgramArray<MapData>,
     /// Those of allocation, where it is profiled.
     probes: Option<AllocationProbes>,
+    /// Those of waits, where they are profiled.
+    off_cpu: Option<OffCpuPrograms>,
     links: BTreeMap<u32, PerfEventLinkId>,
     clock: SampleClock,
     frequency: u64,
@@ -102,6 +106,7 @@ impl KernelPrograms {
             attach_raw_tracepoint(&mut ebpf, FORK, "sched_process_fork")?;
         }
         attach_raw_tracepoint(&mut ebpf, EXEC, "sched_process_exec")?;
+        let off_cpu = options.off_cpu.then(|| OffCpuPrograms::load(&mut ebpf, &btf)).transpose()?;
         let attached = attach_new_mapping(&mut ebpf, &btf);
         drop(btf);
         if let Err(error) = &attached {
@@ -115,6 +120,9 @@ impl KernelPrograms {
         if options.allocation {
             tables.set_allocation(AllocationMaps::of(&mut ebpf)?);
         }
+        if options.off_cpu {
+            tables.set_off_cpu(OffCpuMaps::of(&mut ebpf)?);
+        }
         program::<&mut PerfEvent>(&mut ebpf, SAMPLE)?.load().map_err(program_error(SAMPLE))?;
         let mut programs = Self {
             ring: take_map(&mut ebpf, RING)?,
@@ -122,6 +130,7 @@ impl KernelPrograms {
             _pids: pids,
             _targets: targets,
             probes,
+            off_cpu,
             links: BTreeMap::new(),
             clock: SampleClock::Cycles,
             frequency: u64::from(options.frequency),
@@ -131,6 +140,9 @@ impl KernelPrograms {
         };
         let prepared = prepare(tables)?;
         programs.attach_all(cpus)?;
+        if let Some(off_cpu) = &mut programs.off_cpu {
+            off_cpu.attach(&mut programs.ebpf)?;
+        }
         Ok((programs, prepared))
     }
 
@@ -176,6 +188,9 @@ impl KernelPrograms {
     }
 
     pub(in crate::sampler) fn detach(&mut self) {
+        if let Some(off_cpu) = &mut self.off_cpu {
+            off_cpu.detach(&mut self.ebpf);
+        }
         for (_, link) in std::mem::take(&mut self.links) {
             self.detach_link(link);
         }
@@ -254,6 +269,13 @@ impl KernelPrograms {
     pub(in crate::sampler) fn probe_run_time(&self) -> Option<(u64, u64)> {
         self.stats.as_ref()?;
         self.probes.as_ref()?.run_time(&self.ebpf)
+    }
+
+    /// Returns run time in nanoseconds of the programs of waits, and the number of switches; `None`
+    /// where they aren't loaded or not measured.
+    pub(in crate::sampler) fn off_cpu_run_time(&self) -> Option<(u64, u64)> {
+        self.stats.as_ref()?;
+        self.off_cpu.as_ref()?.run_time(&self.ebpf)
     }
 
     /// Attaches to all CPUs. The first one shows which clock this machine has.

@@ -126,4 +126,8 @@ pub struct DaemonArgs {
     /// Profile allocation in the heaps of JVMs, too
     #[arg(long, help_heading = "Profiles of allocation")]
     pub alloc_enabled: bool,
+
+    /// Profile the time that threads wait off the CPU, too
+    #[arg(long, help_heading = "Profiles of waits")]
+    pub offcpu_enabled: bool,
 }

@@ -2,12 +2,14 @@
 
 mod allocation;
 mod native_symbols;
+mod off_cpu;
 
 use clap::Args;
 
 pub use allocation::{AllocationArgs, ClassArg};
 pub use native_symbols::NativeArgs;
 pub(in crate::app) use native_symbols::parse_url;
+pub use off_cpu::OffCpuArgs;
 
 /// Flags for sampling, the same for `record` and `daemon`.
 #[derive(Clone, Debug, Args)]
@@ -41,6 +43,9 @@ pub struct SamplingArgs {
 
     #[command(flatten)]
     pub allocation: AllocationArgs,
+
+    #[command(flatten)]
+    pub off_cpu: OffCpuArgs,
 
     #[command(flatten)]
     pub native: NativeArgs,

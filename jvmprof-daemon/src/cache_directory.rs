@@ -15,7 +15,7 @@ const PART: &str = ".part-";
 
 /// A folder of files with one ending. Others' files in it are left alone.
 #[derive(Debug)]
-pub struct CacheDirectory {
+pub(crate) struct CacheDirectory {
     path: PathBuf,
     /// The ending of its files' names.
     ending: &'static str,
@@ -30,7 +30,7 @@ impl CacheDirectory {
     ///
     /// # Errors
     /// The error of creating or reading the folder.
-    pub fn open(path: &Path, ending: &'static str, limit_bytes: u64) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path, ending: &'static str, limit_bytes: u64) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         for entry in fs::read_dir(path)?.flatten() {
             if entry.file_name().to_string_lossy().starts_with(PART) {
@@ -43,11 +43,11 @@ impl CacheDirectory {
     }
 
     /// Returns the limit of one file in bytes: half of the folder's.
-    pub fn limit_of_one(&self) -> u64 {
+    pub(crate) fn limit_of_one(&self) -> u64 {
         self.limit_bytes / 2
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -55,7 +55,7 @@ impl CacheDirectory {
     ///
     /// # Errors
     /// The error of creating it.
-    pub fn begin(&self) -> io::Result<NamedTempFile> {
+    pub(crate) fn begin(&self) -> io::Result<NamedTempFile> {
         tempfile::Builder::new().prefix(PART).tempfile_in(&self.path)
     }
 
@@ -64,7 +64,7 @@ impl CacheDirectory {
     ///
     /// # Errors
     /// The error of moving or removing a file.
-    pub fn keep(&self, part: NamedTempFile, name: &str) -> io::Result<()> {
+    pub(crate) fn keep(&self, part: NamedTempFile, name: &str) -> io::Result<()> {
         self.sweep(part.as_file().metadata()?.len())?;
         part.persist(self.path.join(name)).map_err(|error| error.error)?;
         Ok(())

@@ -1,0 +1,132 @@
+//! Time that threads spend off the CPU, as the kernel programs of the scheduler tell it to the
+//! daemon.
+//!
+//! A wait begins when a thread is switched away and ends when it is switched back. Points are
+//! spread over the time that each thread waits, at random distances with an exponential
+//! distribution of mean [`OffCpuSettings::interval`], and a wait with a point in it is kept. What is
+//! left of such a distance doesn't depend on what has passed: each wait draws one anew.
+
+/// What the daemon wants.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OffCpuSettings {
+    /// Shorter waits aren't kept, ns.
+    pub least_ns: u64,
+    /// The mean distance of the points, ns; 2^40 at most.
+    pub interval: u64,
+}
+
+/// A thread that is followed, by its id.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FollowedThread {
+    /// When it was switched away, `CLOCK_MONOTONIC` in ns; 0: it runs.
+    pub since_ns: u64,
+    /// `task_struct.start_boottime` of the thread, ns: with its id its identity.
+    pub start_ns: u64,
+    /// The address of its `task_struct`.
+    pub task: u64,
+    /// What it has waited on run queues when it was switched away, ns.
+    pub run_delay: u64,
+    pub pid: u32,
+    /// Its state when it was switched away: see [`is_runnable`].
+    pub state: u32,
+    /// When its last wait began, of those that are long enough, and from when on that was told when
+    /// it ended: what was before that, [`ToldPart`] has told.
+    pub last_since_ns: u64,
+    pub last_began_ns: u64,
+}
+
+/// The part of a wait that was told while it went on, by the thread's id.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ToldPart {
+    /// When the wait began, `CLOCK_MONOTONIC` in ns.
+    pub since_ns: u64,
+    /// Until when it was told.
+    pub until_ns: u64,
+}
+
+/// Waits that have ended, kept or not: one CPU's.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitTotals {
+    pub waits: u64,
+    /// Nanoseconds.
+    pub waited_ns: u64,
+    /// Those of them that were shorter than [`OffCpuSettings::least_ns`].
+    pub short_waits: u64,
+    pub short_ns: u64,
+    /// Switches of threads that could not be followed, since too many are.
+    pub unfollowed_switches: u64,
+}
+
+/// What a kept wait says beside its stack: the first words of its sample.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitRecord {
+    /// The time that decided by chance whether the wait is kept: the whole of it, or what wasn't
+    /// told yet.
+    pub waited_ns: u64,
+    /// The end of the wait in which the thread could run, but didn't, ns.
+    pub queued_ns: u64,
+    /// [`OffCpuSettings::interval`] when it was kept.
+    pub interval: u64,
+    /// The thread's state when it was switched away: see [`is_runnable`].
+    pub state: u64,
+    /// The number of the system call, `orig_ax`; negative: it was in none.
+    pub system_call: u64,
+}
+
+/// A thread that still waits, as it is looked at: the arguments and results of the program
+/// `look_at_waiting`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitingThread {
+    /// The thread to look at.
+    pub tid: u32,
+    /// 1: what follows is of it, and it waits.
+    pub is_waiting: u32,
+    /// [`FollowedThread::since_ns`] of the wait.
+    pub since_ns: u64,
+    /// `task_struct.start_boottime` of its process, ns.
+    pub process_start_ns: u64,
+    pub pid: u32,
+    pub state: u32,
+    pub comm: [u8; 16],
+    /// The base of `fs`.
+    pub thread_pointer: u64,
+    /// The user's registers as the kernel saved them: `struct pt_regs` of x86-64.
+    pub registers: [u64; 21],
+}
+
+/// Array of one [`WaitingThread`].
+pub const WAITING: &str = "WAITING";
+/// Raw tracepoint program that is run by hand: it looks at the thread that [`WAITING`] names.
+pub const LOOK_PROGRAM: &str = "look_at_waiting";
+
+/// Raw tracepoint program that is run by hand: it begins to follow the threads that the process of
+/// [`WaitingThread::tid`] has and that have waited since [`WaitingThread::since_ns`], which is
+/// [`WaitingThread::process_start_ns`] by `CLOCK_BOOTTIME`.
+pub const ADOPT_PROGRAM: &str = "adopt_waiting";
+/// Threads of one process that it looks at, at most.
+pub const MAX_ADOPTED: u32 = 1024;
+
+/// Words of a [`WaitRecord`].
+pub const WAIT_WORDS: usize = size_of::<WaitRecord>() / 8;
+
+/// Bit of a state that is none of the kernel's: the thread was preempted.
+pub const PREEMPTED: u32 = 1 << 31;
+/// `TASK_INTERRUPTIBLE` and `TASK_UNINTERRUPTIBLE` (include/linux/sched.h).
+pub const TASK_INTERRUPTIBLE: u32 = 1;
+pub const TASK_UNINTERRUPTIBLE: u32 = 2;
+/// `TASK_DEAD`: the thread has left its CPU for the last time.
+pub const TASK_DEAD: u32 = 0x80;
+
+/// Returns true if a thread could have gone on when it was switched away.
+#[inline(always)]
+pub const fn is_runnable(state: u32) -> bool {
+    state == 0 || state & PREEMPTED != 0
+}
+
+const _: () = assert!(size_of::<FollowedThread>() == 7 * 8, "no padding: it lies in a map");

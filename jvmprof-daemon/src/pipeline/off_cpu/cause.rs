@@ -1,0 +1,90 @@
+//! The causes of waits, and the code that proves them.
+
+/// What a thread waited for: the values of the label `wait`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Cause {
+    /// A monitor that another thread has: `synchronized`.
+    Monitor,
+    /// `Object.wait`.
+    ObjectWait,
+    /// `LockSupport.park`: locks, queues and pools of `java.util.concurrent`.
+    Park,
+    Sleep,
+    /// The end of a safepoint, or of a handshake.
+    Safepoint,
+    /// A collection, or memory that one frees.
+    Gc,
+    Socket,
+    /// A call on a file or pipe.
+    File,
+    Poll,
+    /// A futex of code that isn't known.
+    Futex,
+    /// A page that had to be read, or memory that had to be freed.
+    PageFault,
+    /// A block device.
+    Io,
+    /// A CPU: the thread was preempted, or woken and not yet run.
+    Runnable,
+    /// Nothing proves a cause.
+    Other,
+}
+
+impl Cause {
+    pub const ALL: [Self; 14] = [
+        Self::Monitor,
+        Self::ObjectWait,
+        Self::Park,
+        Self::Sleep,
+        Self::Safepoint,
+        Self::Gc,
+        Self::Socket,
+        Self::File,
+        Self::Poll,
+        Self::Futex,
+        Self::PageFault,
+        Self::Io,
+        Self::Runnable,
+        Self::Other,
+    ];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Monitor => "monitor",
+            Self::ObjectWait => "object_wait",
+            Self::Park => "park",
+            Self::Sleep => "sleep",
+            Self::Safepoint => "safepoint",
+            Self::Gc => "gc",
+            Self::Socket => "socket",
+            Self::File => "file",
+            Self::Poll => "poll",
+            Self::Futex => "futex",
+            Self::PageFault => "page_fault",
+            Self::Io => "io",
+            Self::Runnable => "runnable",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// The code that a rule speaks of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CodeKind {
+    Kernel,
+    /// libjvm.
+    Jvm,
+    /// A Java method, whose name doesn't come from a file that anybody can write.
+    Java,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_causes_are_different() {
+        let names: std::collections::BTreeSet<_> = Cause::ALL.iter().map(|it| it.as_str()).collect();
+        assert_eq!(names.len(), Cause::ALL.len());
+    }
+}

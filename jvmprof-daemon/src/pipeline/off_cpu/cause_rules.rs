@@ -1,0 +1,106 @@
+//! What proves the cause of a wait: names of functions and numbers of system calls.
+//!
+//! Functions of HotSpot: openjdk src/hotspot/share (runtime/objectMonitor.cpp,
+//! runtime/synchronizer.cpp, prims/unsafe.cpp, prims/jvm.cpp, runtime/safepoint.cpp, gc/), JDK 8 to
+//! 27. System calls: Linux arch/x86/entry/syscalls/syscall_64.tbl.
+
+use super::cause::{Cause, CodeKind};
+
+/// A function by which a wait's cause is known: the nearest one to the leaf decides.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FunctionRule {
+    pub(super) kind: CodeKind,
+    /// Its name, or how it begins if this ends in `*`.
+    pub(super) name: &'static str,
+    pub(super) cause: Cause,
+}
+
+const fn rule(kind: CodeKind, name: &'static str, cause: Cause) -> FunctionRule {
+    FunctionRule { kind, name, cause }
+}
+
+/// Where the kernel itself shows the cause, whatever the code above does.
+pub(super) const KERNEL: &[FunctionRule] = &[
+    rule(CodeKind::Kernel, "exc_page_fault", Cause::PageFault),
+    rule(CodeKind::Kernel, "asm_exc_page_fault", Cause::PageFault),
+    rule(CodeKind::Kernel, "do_user_addr_fault", Cause::PageFault),
+];
+
+/// Functions of the JVM, and native methods of Java.
+pub(super) const JVM: &[FunctionRule] = &[
+    rule(CodeKind::Jvm, "SafepointSynchronize::block*", Cause::Safepoint),
+    rule(CodeKind::Jvm, "SafepointMechanism::process*", Cause::Safepoint),
+    rule(CodeKind::Jvm, "SafepointMechanism::block*", Cause::Safepoint),
+    rule(CodeKind::Jvm, "ObjectMonitor::enter*", Cause::Monitor),
+    rule(CodeKind::Jvm, "ObjectMonitor::Enter*", Cause::Monitor),
+    rule(CodeKind::Jvm, "ObjectMonitor::reenter*", Cause::Monitor),
+    rule(CodeKind::Jvm, "ObjectMonitor::ReenterI*", Cause::Monitor),
+    rule(CodeKind::Jvm, "ObjectMonitor::wait*", Cause::ObjectWait),
+    rule(CodeKind::Jvm, "Unsafe_Park*", Cause::Park),
+    rule(CodeKind::Jvm, "Parker::park*", Cause::Park),
+    rule(CodeKind::Jvm, "JVM_Sleep*", Cause::Sleep),
+    rule(CodeKind::Jvm, "JavaThread::sleep*", Cause::Sleep),
+    rule(CodeKind::Jvm, "ZPageAllocator::alloc_page_stall*", Cause::Gc),
+    rule(CodeKind::Jvm, "XPageAllocator::alloc_page_stall*", Cause::Gc),
+    rule(CodeKind::Jvm, "ShenandoahControlThread::request_gc*", Cause::Gc),
+    rule(CodeKind::Jvm, "ShenandoahHeap::allocate_memory*", Cause::Gc),
+    rule(CodeKind::Jvm, "GCLocker::stall_until_clear*", Cause::Gc),
+    rule(CodeKind::Jvm, "GCLocker::block*", Cause::Gc),
+    rule(CodeKind::Jvm, "MemAllocator::allocate*", Cause::Gc),
+    rule(CodeKind::Jvm, "CollectedHeap::collect*", Cause::Gc),
+    rule(CodeKind::Jvm, "G1CollectedHeap::*", Cause::Gc),
+    rule(CodeKind::Jvm, "ParallelScavengeHeap::*", Cause::Gc),
+    rule(CodeKind::Jvm, "SerialHeap::*", Cause::Gc),
+    rule(CodeKind::Jvm, "GenCollectedHeap::*", Cause::Gc),
+    // Where libjvm has no symbols, these are the leaves.
+    rule(CodeKind::Java, "java.lang.Object.wait", Cause::ObjectWait),
+    rule(CodeKind::Java, "java.lang.Object.wait0", Cause::ObjectWait),
+    rule(CodeKind::Java, "jdk.internal.misc.Unsafe.park", Cause::Park),
+    rule(CodeKind::Java, "sun.misc.Unsafe.park", Cause::Park),
+    rule(CodeKind::Java, "java.lang.Thread.sleep", Cause::Sleep),
+    rule(CodeKind::Java, "java.lang.Thread.sleep0", Cause::Sleep),
+    rule(CodeKind::Java, "java.lang.Thread.sleepNanos0", Cause::Sleep),
+];
+
+/// Functions of the kernel that tell what a descriptor is: the nearest one to the leaf decides.
+pub(super) const DESCRIPTOR: &[FunctionRule] = &[
+    rule(CodeKind::Kernel, "sock_read_iter", Cause::Socket),
+    rule(CodeKind::Kernel, "sock_write_iter", Cause::Socket),
+    rule(CodeKind::Kernel, "sock_recvmsg", Cause::Socket),
+    rule(CodeKind::Kernel, "sock_sendmsg", Cause::Socket),
+    rule(CodeKind::Kernel, "tcp_*", Cause::Socket),
+    rule(CodeKind::Kernel, "unix_stream_*", Cause::Socket),
+    rule(CodeKind::Kernel, "unix_dgram_*", Cause::Socket),
+    rule(CodeKind::Kernel, "udp_*", Cause::Socket),
+    rule(CodeKind::Kernel, "inet_*", Cause::Socket),
+    rule(CodeKind::Kernel, "vfs_fsync*", Cause::File),
+    rule(CodeKind::Kernel, "filemap_read", Cause::File),
+    rule(CodeKind::Kernel, "pipe_read", Cause::File),
+    rule(CodeKind::Kernel, "pipe_write", Cause::File),
+    rule(CodeKind::Kernel, "anon_pipe_read", Cause::File),
+    rule(CodeKind::Kernel, "anon_pipe_write", Cause::File),
+    rule(CodeKind::Kernel, "io_schedule*", Cause::Io),
+];
+
+/// System calls whose number alone proves the cause, and those whose descriptor has to be a file if
+/// the kernel's frames don't say that it is something else.
+pub(super) const SYSTEM_CALLS: &[(Cause, &[u32])] = &[
+    // nanosleep, clock_nanosleep
+    (Cause::Sleep, &[35, 230]),
+    // poll, select, epoll_wait, pselect6, ppoll, epoll_pwait, epoll_pwait2
+    (Cause::Poll, &[7, 23, 232, 270, 271, 281, 441]),
+    // futex, futex_waitv, futex_wait
+    (Cause::Futex, &[202, 449, 455]),
+    // connect, accept, sendto, recvfrom, sendmsg, recvmsg, accept4, recvmmsg, sendmmsg
+    (Cause::Socket, &[42, 43, 44, 45, 46, 47, 288, 299, 307]),
+    // open, lseek, fsync, fdatasync, truncate, ftruncate, getdents, rename, mkdir, rmdir, unlink,
+    // getdents64, openat, mkdirat, unlinkat, renameat, fallocate, sync_file_range, renameat2, statx,
+    // stat, fstat, lstat, newfstatat, pread64, pwrite64, preadv, pwritev, sync, syncfs, flock
+    (
+        Cause::File,
+        &[
+            2, 8, 74, 75, 76, 77, 78, 82, 83, 84, 87, 217, 257, 258, 263, 264, 285, 277, 316, 332, 4, 5, 6,
+            262, 17, 18, 295, 296, 162, 306, 73,
+        ],
+    ),
+];

@@ -1,0 +1,112 @@
+//! The BPF maps of waits off the CPU: what is wanted, the threads that are followed, and totals.
+
+use aya::maps::{Array, HashMap, MapData, PerCpuArray};
+use jvmprof_common::off_cpu::{FollowedThread, OffCpuSettings, ToldPart, WaitTotals, WaitingThread};
+
+use super::object::{PodValue, impl_pod, map_error, take_map};
+use super::waiting_threads::WaitingThreads;
+use crate::sampler::error::SamplerError;
+
+const SETTINGS: &str = "OFF_CPU_SETTINGS";
+const TOTALS: &str = "WAIT_TOTALS";
+const THREADS: &str = "FOLLOWED_THREADS";
+const TOLD: &str = "TOLD_PARTS";
+
+/// Threads that are followed at a time, at most, and waits that are told in parts: 7 MiB in all.
+const MAX_THREADS: u32 = 65_536;
+const MAX_TOLD: u32 = 16_384;
+
+impl_pod!(OffCpuSettings, WaitTotals, FollowedThread, ToldPart);
+
+/// Sizes of the maps, for the loader: of one entry each where waits aren't profiled.
+pub(super) fn sizes(is_used: bool) -> [(&'static str, u32); 2] {
+    let size = |entries| if is_used { entries } else { 1 };
+    [(THREADS, size(MAX_THREADS)), (TOLD, size(MAX_TOLD))]
+}
+
+/// The maps of waits.
+pub struct OffCpuMaps {
+    settings: Array<MapData, PodValue<OffCpuSettings>>,
+    totals: PerCpuArray<MapData, PodValue<WaitTotals>>,
+    threads: HashMap<MapData, u32, PodValue<FollowedThread>>,
+    told: HashMap<MapData, u32, PodValue<ToldPart>>,
+    /// `None`: the kernel refused the program.
+    waiting: Option<WaitingThreads>,
+}
+
+impl std::fmt::Debug for OffCpuMaps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OffCpuMaps").finish_non_exhaustive()
+    }
+}
+
+impl OffCpuMaps {
+    pub(super) fn of(ebpf: &mut aya::Ebpf) -> Result<Self, SamplerError> {
+        Ok(Self {
+            settings: take_map(ebpf, SETTINGS)?,
+            totals: take_map(ebpf, TOTALS)?,
+            threads: take_map(ebpf, THREADS)?,
+            told: take_map(ebpf, TOLD)?,
+            waiting: WaitingThreads::of(ebpf)
+                .inspect_err(|error| tracing::warn!(%error, "waits are told when they end only"))
+                .ok(),
+        })
+    }
+
+    /// Sets which waits are kept from now on.
+    ///
+    /// # Errors
+    /// Returns an error if the kernel refused.
+    pub fn set(&mut self, settings: OffCpuSettings) -> Result<(), SamplerError> {
+        self.settings.set(0, PodValue(settings), 0).map_err(map_error(SETTINGS))
+    }
+
+    /// Returns the waits that have ended since the start.
+    pub fn totals(&self) -> WaitTotals {
+        let mut sum = WaitTotals::default();
+        let Ok(of_cpus) = self.totals.get(&0, 0) else { return sum };
+        for PodValue(of_cpu) in of_cpus.iter() {
+            sum.waits += of_cpu.waits;
+            sum.waited_ns += of_cpu.waited_ns;
+            sum.short_waits += of_cpu.short_waits;
+            sum.short_ns += of_cpu.short_ns;
+            sum.unfollowed_switches += of_cpu.unfollowed_switches;
+        }
+        sum
+    }
+
+    /// Returns the threads that are followed, by their ids.
+    pub fn threads(&self) -> impl Iterator<Item = (u32, FollowedThread)> + '_ {
+        self.threads.iter().filter_map(Result::ok).map(|(tid, thread)| (tid, thread.0))
+    }
+
+    pub fn thread(&self, tid: u32) -> Option<FollowedThread> {
+        self.threads.get(&tid, 0).ok().map(|thread| thread.0)
+    }
+
+    /// Looks at a thread that is followed; `None` if it doesn't wait, or can't be looked at.
+    pub fn look(&mut self, tid: u32) -> Option<WaitingThread> {
+        let looked = self.waiting.as_mut()?.look(tid);
+        looked.inspect_err(|error| tracing::debug!(tid, %error, "no look at a thread")).ok()?
+    }
+
+    /// Begins to follow the threads of a followed one's process that weren't switched since
+    /// `since_ns`, and are older: `since_boot_ns` is the same by their clock.
+    pub fn adopt(&mut self, tid: u32, since_ns: u64, since_boot_ns: u64) {
+        let adopted = self.waiting.as_mut().map(|waiting| waiting.adopt(tid, since_ns, since_boot_ns));
+        if let Some(Err(error)) = adopted {
+            tracing::debug!(tid, %error, "threads that wait for long aren't seen");
+        }
+    }
+
+    /// Marks a part of a wait that goes on as told; returns false if that isn't possible.
+    pub fn set_told(&mut self, tid: u32, part: ToldPart) -> bool {
+        self.told.insert(tid, PodValue(part), 0).is_ok()
+    }
+
+    /// Removes what was told of a thread.
+    pub fn remove_told(&mut self, tid: u32) {
+        // What isn't there needs no removal.
+        let _ = self.told.remove(&tid);
+    }
+}

@@ -1,0 +1,192 @@
+//! Profiles of waits beside what programs measure of their own.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use crate::support::{Workload, compile_java, jdks, record_json, scratch};
+
+/// Measures each of its waits, one kind a method, and writes their sums to a file.
+const ORACLE: &str = r#"
+import java.io.*;
+import java.lang.management.ManagementFactory;
+import java.net.*;
+import java.util.*;
+import java.util.concurrent.locks.LockSupport;
+
+public class Oracle {
+    interface Wait { long once() throws Exception; }
+    static final Object monitor = new Object(), signal = new Object();
+    static final Map<String, Long> sums = new TreeMap<>();
+    static InputStream in;
+    static long until;
+    static volatile long sink;
+
+    static long enters() { long t = System.nanoTime(); synchronized (monitor) { } return System.nanoTime() - t; }
+    static long sleeps() throws Exception { long t = System.nanoTime(); Thread.sleep(5); return System.nanoTime() - t; }
+    static long parks() { long t = System.nanoTime(); LockSupport.parkNanos(4_000_000); return System.nanoTime() - t; }
+    static long waits() throws Exception {
+        synchronized (signal) { long t = System.nanoTime(); signal.wait(6); return System.nanoTime() - t; }
+    }
+    static long reads() throws Exception { long t = System.nanoTime(); in.read(); return System.nanoTime() - t; }
+    /// What a thread that only computes doesn't get of the time.
+    static long computes() {
+        long t = System.nanoTime(), cpu = ManagementFactory.getThreadMXBean().getCurrentThreadCpuTime();
+        while (System.nanoTime() < until) for (int i = 0; i < 10_000; i++) sink += i;
+        return System.nanoTime() - t - (ManagementFactory.getThreadMXBean().getCurrentThreadCpuTime() - cpu);
+    }
+
+    static Thread run(String name, Wait wait) {
+        Thread thread = new Thread(() -> {
+            long sum = 0;
+            try { while (System.nanoTime() < until) sum += wait.once(); } catch (Exception e) { throw new Error(e); }
+            synchronized (sums) { sums.merge(name, sum, Long::sum); }
+        });
+        thread.start();
+        return thread;
+    }
+
+    public static void main(String[] args) throws Exception {
+        ServerSocket server = new ServerSocket(0);
+        in = new Socket("127.0.0.1", server.getLocalPort()).getInputStream();
+        OutputStream out = server.accept().getOutputStream();
+        until = System.nanoTime() + 4_000_000_000L;
+        List<Thread> threads = new ArrayList<>();
+        run("holds", () -> { synchronized (monitor) { Thread.sleep(15); } Thread.sleep(1); return 0; });
+        run("writes", () -> { Thread.sleep(7); out.write(1); return 0; });
+        threads.add(run("enters", () -> { long waited = enters(); Thread.sleep(1); return waited; }));
+        threads.add(run("sleeps", Oracle::sleeps));
+        threads.add(run("parks", Oracle::parks));
+        threads.add(run("waits", Oracle::waits));
+        threads.add(run("reads", Oracle::reads));
+        for (int i = 0; i < 4; i++) threads.add(run("computes", Oracle::computes));
+        Thread.sleep(4_500);
+        out.write(1);
+        for (Thread thread : threads) thread.join();
+        try (PrintWriter file = new PrintWriter(args[0])) {
+            for (Map.Entry<String, Long> sum : sums.entrySet()) file.println(sum.getKey() + " " + sum.getValue());
+        }
+        // Its methods are named while it runs.
+        Thread.sleep(3_000);
+    }
+}
+"#;
+
+const CAUSES: [(&str, &str); 6] = [
+    ("enters", "monitor"),
+    ("sleeps", "sleep"),
+    ("parks", "park"),
+    ("waits", "object_wait"),
+    ("reads", "socket"),
+    ("computes", "runnable"),
+];
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a path in UTF-8")
+}
+
+/// Sums of a file of folded stacks, by cause, of those with this method.
+fn waited(folded: &str, method: &str) -> BTreeMap<String, f64> {
+    let frame = format!(";Oracle.{method};");
+    let mut sums = BTreeMap::new();
+    for line in folded.lines().filter(|line| line.contains(&frame)) {
+        let (stack, value) = line.rsplit_once(' ').expect("a stack and its value");
+        let leaf = stack.rsplit(';').next().expect("a frame");
+        let cause = leaf.strip_prefix("[wait: ").and_then(|leaf| leaf.strip_suffix(']'));
+        let value: f64 = value.parse().expect("a number");
+        *sums.entry(cause.expect("the leaf is the cause").to_owned()).or_default() += value;
+    }
+    sums
+}
+
+/// Nanoseconds of stacks with this cause that have a method without a name.
+fn unnamed(folded: &str, cause: &str) -> f64 {
+    let leaf = format!(";[wait: {cause}] ");
+    let lines = folded.lines().filter(|line| line.contains(";[unknown Java") && line.contains(&leaf));
+    lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
+}
+
+#[test]
+fn sums_by_cause_are_what_the_program_measures() {
+    let dir = scratch();
+    let classes = compile_java(dir.path(), "Oracle", ORACLE);
+    for (feature, home) in jdks() {
+        let (folded, sums, java) =
+            (dir.path().join("x.folded"), dir.path().join("sums"), home.join("bin/java"));
+        // Every wait is kept.
+        let options = ["--offcpu-min", "0s", "--offcpu-interval", "1us", "--offcpu-max-events", "1000000"];
+        let program = ["-e", "offcpu", "-o", text(&folded), "--", text(&java), "-cp", text(&classes)];
+        let summary = record_json(&[&options[..], &program, &["Oracle", text(&sums)]].concat());
+        let folded = fs::read_to_string(&folded).expect("written");
+        let measured = fs::read_to_string(&sums).expect("the program has ended well");
+        let measured: BTreeMap<&str, f64> = measured
+            .lines()
+            .filter_map(|line| line.split_once(' '))
+            .map(|(method, sum)| (method, sum.parse().expect("a number")))
+            .collect();
+        for (method, cause) in CAUSES {
+            let of_causes = waited(&folded, method);
+            let sum: f64 = of_causes.values().sum();
+            let ratio = sum / measured[method];
+            println!(
+                "JDK {feature} {method}: {ratio:.4} of {:.0} ms, {of_causes:?}; unnamed {:.0} ms",
+                measured[method] / 1e6,
+                unnamed(&folded, cause) / 1e6
+            );
+            // What the calls themselves compute is in none of the waits; a thread may be preempted
+            // outside of what it measures; a stack whose method was gone when it was to be named
+            // may be of any method.
+            let unnamed = if cause == "runnable" { 0.0 } else { unnamed(&folded, cause) / measured[method] };
+            assert!(
+                ratio < 1.05 && ratio + unnamed > 0.95,
+                "JDK {feature} {method}: {ratio} {unnamed} {of_causes:?}"
+            );
+            // A thread that is woken waits for a CPU.
+            let of = |cause: &str| of_causes.get(cause).copied().unwrap_or_default();
+            let own = of(cause);
+            let woken = if cause == "runnable" { 0.0 } else { of("runnable") };
+            let other = sum - own - woken - of("safepoint");
+            // Threads that compute also load classes and are stopped.
+            let (least, most) = if cause == "runnable" { (0.9, 0.1) } else { (0.3, 0.02) };
+            assert!(own > least * sum && other < most * sum, "JDK {feature} {method}: {of_causes:?}");
+        }
+        let lost = &summary["losses"]["ring_buffer_full"];
+        assert!(lost.is_null(), "JDK {feature}: {lost}");
+    }
+}
+
+/// Its threads wait for a monitor that nobody leaves.
+const STUCK: &str = r#"
+public class Stuck {
+    static final Object monitor = new Object();
+    static void stuck() { synchronized (monitor) { System.out.println("free"); } }
+    public static void main(String[] args) throws Exception {
+        synchronized (monitor) {
+            for (int i = 0; i < 3; i++) new Thread(Stuck::stuck).start();
+            Thread.sleep(1_000_000);
+        }
+    }
+}
+"#;
+
+#[test]
+fn a_thread_that_is_stuck_is_seen_while_it_is() {
+    let dir = scratch();
+    let classes = compile_java(dir.path(), "Stuck", STUCK);
+    for (feature, home) in jdks() {
+        let jvm = Workload::start(&home.join("bin/java"), &["-cp", text(&classes), "Stuck"]);
+        // They are stuck before the recording begins.
+        std::thread::sleep(std::time::Duration::from_secs(3));
+        let summary = record_json(&["-e", "offcpu", "-d", "3s", "-p", &jvm.pid().to_string()]);
+        let rows = summary["off_cpu"]["methods"].as_array().expect("a table");
+        let stuck = rows.iter().find(|row| row["name"] == "Stuck.stuck").expect("they wait");
+        let seconds = stuck["waited_ns"].as_f64().expect("a number") / 1e9;
+        let recorded = summary["duration_ms"].as_f64().expect("a number") / 1e3;
+        assert!(
+            (0.88..1.05).contains(&(seconds / recorded / 3.0)),
+            "JDK {feature}: {seconds} s, {recorded} s"
+        );
+        let causes = summary["off_cpu"]["causes"].as_array().expect("a table");
+        assert!(causes.iter().any(|row| row["name"] == "monitor"), "JDK {feature}: {causes:?}");
+    }
+}

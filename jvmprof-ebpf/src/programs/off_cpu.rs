@@ -1,0 +1,273 @@
+//! Time that threads wait off the CPU: `wait_begin` at each switch of the scheduler, where the one
+//! thread's wait begins and the other's ends, and `wait_end` or `wait_end_probe` after it, where
+//! the thread that waited is the current one again. Only waits that are kept are walked.
+
+use aya_ebpf::{
+    EbpfContext,
+    bindings::pt_regs,
+    helpers::{
+        bpf_get_current_pid_tgid, bpf_get_current_task, bpf_get_current_task_btf, bpf_get_prandom_u32,
+        bpf_get_stack, bpf_ktime_get_ns, bpf_task_pt_regs,
+    },
+    macros::{kprobe, map, raw_tracepoint},
+    maps::{Array, HashMap, PerCpuArray},
+    programs::{ProbeContext, RawTracePointContext},
+};
+use jvmprof_common::{
+    abi::{Counter, Event, FLAG_KERNEL_MODE, FLAG_OFF_CPU, MAX_KERNEL_FRAMES, SAMPLE_WORDS, Stop},
+    allocation::exponential_distance,
+    off_cpu::{
+        FollowedThread, OffCpuSettings, PREEMPTED, TASK_DEAD, ToldPart, WAIT_WORDS, WaitRecord, WaitTotals,
+    },
+};
+
+use super::sample::{fill_header, find_process, start};
+use crate::{
+    counters::count,
+    emit, process_filter,
+    program_kind::{ProgramKind, WaitProbeContext},
+    scratch::{self, Scratch, ScratchSlot},
+    task::Task,
+};
+
+#[map]
+static OFF_CPU_SETTINGS: Array<OffCpuSettings> = Array::with_max_entries(1, 0);
+#[map]
+static WAIT_TOTALS: PerCpuArray<WaitTotals> = PerCpuArray::with_max_entries(1, 0);
+/// The daemon sets the sizes of these.
+#[map]
+pub static FOLLOWED_THREADS: HashMap<u32, FollowedThread> = HashMap::with_max_entries(1, 0);
+#[map]
+static TOLD_PARTS: HashMap<u32, ToldPart> = HashMap::with_max_entries(1, 0);
+/// What `wait_begin` leaves for the program after the switch.
+#[map]
+static KEPT_WAIT: PerCpuArray<KeptWait> = PerCpuArray::with_max_entries(1, 0);
+
+/// Waits from which on a part may have been told already: so that others need no look.
+const LEAST_TOLD_NS: u64 = 100_000_000;
+
+/// A wait that has ended, and is kept.
+#[derive(Clone, Copy)]
+struct KeptWait {
+    /// The thread; 0: there is none.
+    tid: u32,
+    state: u32,
+    waited_ns: u64,
+    interval: u64,
+    run_delay: u64,
+    /// [`FollowedThread::start_ns`].
+    start_ns: u64,
+}
+
+/// `sched_switch(preempt, previous, next, state of the previous)`: since Linux 5.18, of which this
+/// has the order of its arguments. The current thread is still the previous one.
+#[raw_tracepoint(tracepoint = "sched_switch")]
+fn wait_begin(ctx: RawTracePointContext) -> i32 {
+    let thread = bpf_get_current_pid_tgid();
+    let (tid, tgid) = (thread as u32, (thread >> 32) as u32);
+    let next = Task(ctx.arg::<u64>(2));
+    let next_tid = next.tid().unwrap_or(0);
+    let state = ctx.arg::<u64>(3) as u32 | if ctx.arg::<u64>(0) & 1 != 0 { PREEMPTED } else { 0 };
+    // Thread 0 of each CPU is its idle loop.
+    let left = if tid != 0 { FOLLOWED_THREADS.get_ptr_mut(tid) } else { None };
+    let came = if next_tid != 0 { FOLLOWED_THREADS.get_ptr_mut(next_tid) } else { None };
+    // SAFETY: helper without arguments.
+    let now = unsafe { bpf_ktime_get_ns() };
+    if let Some(came) = came {
+        // SAFETY: only the thread's own switches touch it, and this is one.
+        end_wait(next_tid, unsafe { &mut *came }, now);
+    }
+    if tid == 0 {
+        return 0;
+    }
+    let previous = Task(ctx.arg::<u64>(1));
+    if state & TASK_DEAD != 0 {
+        if left.is_some() {
+            let _ = FOLLOWED_THREADS.remove(tid);
+        }
+    } else if let Some(left) = left {
+        // SAFETY: as above.
+        let left = unsafe { &mut *left };
+        left.state = state;
+        left.run_delay = previous.run_delay();
+        left.since_ns = now;
+    } else {
+        follow(previous, tid, tgid, state, now);
+    }
+    0
+}
+
+/// Begins to follow a thread.
+#[inline(always)]
+fn follow(task: Task, tid: u32, pid: u32, state: u32, now: u64) {
+    if !process_filter::is_profiled(pid) || task.is_kernel_thread() {
+        return;
+    }
+    let thread = FollowedThread {
+        since_ns: now,
+        start_ns: task.start().unwrap_or(0),
+        task: task.0,
+        run_delay: task.run_delay(),
+        pid,
+        state,
+        last_since_ns: 0,
+        last_began_ns: 0,
+    };
+    if FOLLOWED_THREADS.insert(tid, thread, 0).is_err()
+        && let Some(totals) = totals()
+    {
+        totals.unfollowed_switches += 1;
+    }
+}
+
+#[inline(always)]
+fn totals<'a>() -> Option<&'a mut WaitTotals> {
+    // SAFETY: it is this CPU's, where one switch follows the other.
+    WAIT_TOTALS.get_ptr_mut(0).map(|totals| unsafe { &mut *totals })
+}
+
+/// Ends the wait of a thread that goes on now, and decides by chance if it is kept.
+#[inline(always)]
+fn end_wait(tid: u32, thread: &mut FollowedThread, now: u64) {
+    let since = thread.since_ns;
+    if since == 0 {
+        return;
+    }
+    thread.since_ns = 0;
+    let mut waited = now.saturating_sub(since);
+    let (Some(totals), Some(settings)) = (totals(), OFF_CPU_SETTINGS.get(0)) else { return };
+    totals.waits += 1;
+    totals.waited_ns += waited;
+    if waited < settings.least_ns {
+        totals.short_waits += 1;
+        totals.short_ns += waited;
+        return;
+    }
+    let mut began = since;
+    // SAFETY: the value is copied at once; the daemon replaces it as a whole.
+    if waited >= LEAST_TOLD_NS
+        && let Some(told) = unsafe { TOLD_PARTS.get(tid) }
+        && told.since_ns == since
+    {
+        began = told.until_ns;
+        waited = now.saturating_sub(began);
+    }
+    thread.last_since_ns = since;
+    thread.last_began_ns = began;
+    // SAFETY: the helper has no preconditions.
+    if exponential_distance(unsafe { bpf_get_prandom_u32() }, settings.interval) > waited {
+        return;
+    }
+    if let Some(kept) = KEPT_WAIT.get_ptr_mut(0) {
+        let wait = KeptWait {
+            tid,
+            state: thread.state,
+            waited_ns: waited,
+            interval: settings.interval,
+            run_delay: thread.run_delay,
+            start_ns: thread.start_ns,
+        };
+        // SAFETY: as above, this CPU's.
+        unsafe { *kept = wait };
+    }
+}
+
+/// `sched_exit_tp(is_switch)`, since Linux 6.16: the switch is done.
+#[raw_tracepoint(tracepoint = "sched_exit_tp")]
+fn wait_end(ctx: RawTracePointContext) -> i32 {
+    take_kept(&ctx);
+    0
+}
+
+/// `finish_task_switch(previous)`, which the next thread calls, where that tracepoint isn't.
+#[kprobe]
+fn wait_end_probe(ctx: ProbeContext) -> u32 {
+    take_kept(&WaitProbeContext(ctx));
+    0
+}
+
+/// Walks and emits the stack of the current thread, if a wait of it is kept.
+#[inline(always)]
+fn take_kept<C: ProgramKind>(ctx: &C) {
+    let Some(kept) = KEPT_WAIT.get_ptr_mut(0) else { return };
+    // SAFETY: as above.
+    let wait = unsafe { *kept };
+    if wait.tid == 0 {
+        return;
+    }
+    // SAFETY: as above.
+    unsafe { (*kept).tid = 0 };
+    keep(ctx, &wait);
+}
+
+#[inline(always)]
+fn keep<C: ProgramKind>(ctx: &C, wait: &KeptWait) {
+    // SAFETY: no arguments; the helper returns the current task.
+    let task = Task(unsafe { bpf_get_current_task() });
+    // A thread that never left has its id from one whose end was told to nobody.
+    if ctx.pid() != wait.tid || task.start() != Some(wait.start_ns) {
+        let _ = FOLLOWED_THREADS.remove(wait.tid);
+        return;
+    }
+    let (tgid, start_ns) = (ctx.tgid(), task.process_start().unwrap_or(0));
+    if process_filter::is_dropped(tgid, start_ns) {
+        count(Event::OffCpu, Counter::Dropped);
+        return;
+    }
+    count(Event::OffCpu, Counter::Taken);
+    let Some(slot) = ScratchSlot::claim_for_wait() else {
+        count(Event::OffCpu, Counter::UnwinderUnavailable);
+        return;
+    };
+    let Some(scratch) = scratch::get(slot) else {
+        emit::abandon::<C>(slot);
+        return;
+    };
+    scratch.slot = slot;
+    find_process(scratch, tgid, start_ns);
+    fill_header(scratch, ctx, task, start_ns, FLAG_KERNEL_MODE | FLAG_OFF_CPU);
+    let has_memory = task.has_memory();
+    // SAFETY: both helpers take and return pointers that the kernel checks; the task is the
+    // current one.
+    let user = unsafe { bpf_task_pt_regs(bpf_get_current_task_btf()) } as *const pt_regs;
+    // SAFETY: a task that isn't a kernel thread has its user registers there.
+    let user = unsafe { &*user };
+    push_record(scratch, task, wait, user.orig_rax);
+    push_kernel_stack(scratch, ctx);
+    if has_memory {
+        start(scratch, user, ctx);
+    } else {
+        emit::finish::<C>(scratch, ctx.as_ptr(), Stop::NoMemory as u64);
+    }
+}
+
+/// Appends the [`WaitRecord`].
+#[inline(always)]
+fn push_record(scratch: &mut Scratch, task: Task, wait: &KeptWait, system_call: u64) {
+    let record = WaitRecord {
+        waited_ns: wait.waited_ns,
+        queued_ns: task.run_delay().wrapping_sub(wait.run_delay),
+        interval: wait.interval,
+        state: u64::from(wait.state),
+        system_call,
+    };
+    // SAFETY: the words are long enough, and aligned.
+    unsafe { scratch.words.as_mut_ptr().cast::<WaitRecord>().write(record) };
+    scratch.used = WAIT_WORDS as u64;
+    scratch.header.head_words = WAIT_WORDS as u16;
+}
+
+#[inline(always)]
+fn push_kernel_stack(scratch: &mut Scratch, ctx: &impl EbpfContext) {
+    const { assert!(WAIT_WORDS + MAX_KERNEL_FRAMES <= SAMPLE_WORDS) };
+    let words = scratch.words.as_mut_ptr().wrapping_add(WAIT_WORDS);
+    // SAFETY: the buffer is at least as long as the size given.
+    let bytes = unsafe { bpf_get_stack(ctx.as_ptr(), words.cast(), (MAX_KERNEL_FRAMES * 8) as u32, 0) };
+    if bytes <= 0 {
+        count(Event::OffCpu, Counter::KernelStackUnreadable);
+        return;
+    }
+    let frames = (bytes as u64 >> 3) & 0xff;
+    scratch.header.head_words = WAIT_WORDS as u16 + frames as u16;
+    scratch.used = WAIT_WORDS as u64 + frames;
+}
