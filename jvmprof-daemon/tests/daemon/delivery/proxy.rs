@@ -114,14 +114,14 @@ impl Nginx {
 }
 
 /// A daemon that runs until it is told to end.
-struct Daemon {
+pub(super) struct Daemon {
     child: Killed,
     log: PathBuf,
     _dir: TempDir,
 }
 
 impl Daemon {
-    fn start(args: &[String], environment: &[(&str, String)]) -> Self {
+    pub(super) fn start(args: &[String], environment: &[(&str, String)]) -> Self {
         let dir = scratch();
         let log = dir.path().join("log");
         let mut daemon = jvmprof();
@@ -137,7 +137,7 @@ impl Daemon {
     }
 
     /// Waits until it has logged this.
-    fn until(&self, text: &str) {
+    pub(super) fn until(&self, text: &str) {
         let started = Instant::now();
         while !self.log().contains(text) {
             assert!(started.elapsed() < Duration::from_secs(120), "no {text:?} in {}", self.log());
@@ -174,7 +174,7 @@ impl Daemon {
         }
     }
 
-    fn end(mut self) -> String {
+    pub(super) fn end(mut self) -> String {
         signal(self.child.0.id(), "TERM");
         assert!(self.child.0.wait().unwrap().success(), "{}", self.log());
         self.log()
