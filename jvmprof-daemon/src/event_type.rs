@@ -58,10 +58,13 @@ pub struct EventDescriptor {
 #[serde(rename_all = "snake_case")]
 pub enum ShownUnit {
     Samples,
-    /// Samples too, shown as the time that they stand for; or time itself, of one nanosecond each.
+    /// Samples too, shown as the time that they stand for.
     Nanoseconds,
     Objects,
     Bytes,
+    Waits,
+    /// Nanoseconds of waits.
+    WaitingTime,
 }
 
 impl ShownUnit {
@@ -69,9 +72,10 @@ impl ShownUnit {
     pub fn of_sample_type(name: Option<&str>) -> Self {
         let number = |types: &[SampleType]| types.iter().find(|of| Some(of.name) == name).map(|of| of.number);
         match (number(ALLOCATED), number(WAITED)) {
-            (Some(SampleNumber::Count), _) | (_, Some(SampleNumber::Count)) => Self::Objects,
+            (Some(SampleNumber::Count), _) => Self::Objects,
             (Some(SampleNumber::Value), _) => Self::Bytes,
-            (_, Some(SampleNumber::Value)) => Self::Nanoseconds,
+            (_, Some(SampleNumber::Count)) => Self::Waits,
+            (_, Some(SampleNumber::Value)) => Self::WaitingTime,
             (None, None) => Self::Samples,
         }
     }
@@ -118,7 +122,7 @@ impl EventType {
         match self {
             Self::Cpu => ShownUnit::Samples,
             Self::Allocation => ShownUnit::Bytes,
-            Self::OffCpu => ShownUnit::Nanoseconds,
+            Self::OffCpu => ShownUnit::WaitingTime,
         }
     }
 

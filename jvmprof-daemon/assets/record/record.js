@@ -20,6 +20,7 @@
   function describe({ unit, period_ns: period, sides }) {
     if (sides) return "compared";
     if (unit === "bytes" || unit === "objects") return `allocation, a stack each ${format.bytes(period)}`;
+    if (unit === "waiting_time") return `waits, a stack each ${format.duration(period)}`;
     return `${format.duration(period)} of CPU time a sample`;
   }
 
@@ -120,8 +121,10 @@
     }
 
     showEmpty() {
-      const isAllocation = this.type.unit === "bytes" || this.type.unit === "objects";
-      const reason = isAllocation
+      const { unit } = this.type;
+      const reason = unit === "waiting_time"
+        ? "None of the profiled threads waited for long enough while it was recorded: --offcpu-min says how long that is."
+        : unit === "bytes" || unit === "objects"
         ? "No JVM allocated among the profiled processes while it was recorded, or none whose allocations can be seen: jvmprof doctor says which."
         : "None of the profiled processes ran on a CPU while it was recorded. Record for longer, or while there is load.";
       this.empty.replaceChildren(element("h2", {}, "No samples"), element("p", {}, reason));

@@ -89,9 +89,7 @@ pub fn write_html(batches: &[Batch], title: &RecordingTitle, out: &mut impl Writ
                 times.push(times_of_tree);
             }
             let (name, tree) = (name.to_owned(), trees.len() - 1);
-            // Each counted number stands for so many nanoseconds.
-            let period_ns = if batch.event == EventType::OffCpu { 1 } else { batch.period };
-            types.push(RecordedType { name, unit, period_ns, tree, sides: None });
+            types.push(RecordedType { name, unit, period_ns: batch.period, tree, sides: None });
         };
         match batch.event {
             EventType::Cpu => {
@@ -102,7 +100,7 @@ pub fn write_html(batches: &[Batch], title: &RecordingTitle, out: &mut impl Writ
                 add("alloc_space", ShownUnit::Bytes, Some(SampleNumber::Value));
                 add("alloc_objects", ShownUnit::Objects, Some(SampleNumber::Count));
             }
-            EventType::OffCpu => add("off_cpu", ShownUnit::Nanoseconds, Some(SampleNumber::Value)),
+            EventType::OffCpu => add("off_cpu", ShownUnit::WaitingTime, Some(SampleNumber::Value)),
         }
     }
     let first = batches.first();

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use crate::allocation::wait_until;
 use crate::support::{Workload, compile_java, jdks, record_json, scratch};
 
 /// Measures each of its waits, one kind a method, and writes their sums to a file.
@@ -155,14 +156,17 @@ fn sums_by_cause_are_what_the_program_measures() {
     }
 }
 
-/// Its threads wait for a monitor that nobody leaves.
+/// Its threads wait for a monitor that nobody leaves; once all do, it makes a file.
 const STUCK: &str = r#"
 public class Stuck {
     static final Object monitor = new Object();
     static void stuck() { synchronized (monitor) { System.out.println("free"); } }
     public static void main(String[] args) throws Exception {
         synchronized (monitor) {
-            for (int i = 0; i < 3; i++) new Thread(Stuck::stuck).start();
+            Thread[] threads = new Thread[3];
+            for (int i = 0; i < 3; i++) { threads[i] = new Thread(Stuck::stuck); threads[i].start(); }
+            for (Thread thread : threads) while (thread.getState() != Thread.State.BLOCKED) Thread.sleep(10);
+            new java.io.File(args[0]).createNewFile();
             Thread.sleep(1_000_000);
         }
     }
@@ -174,10 +178,10 @@ fn a_thread_that_is_stuck_is_seen_while_it_is() {
     let dir = scratch();
     let classes = compile_java(dir.path(), "Stuck", STUCK);
     for (feature, home) in jdks() {
-        let jvm = Workload::start(&home.join("bin/java"), &["-cp", text(&classes), "Stuck"]);
-        // They are stuck before the recording begins.
-        std::thread::sleep(std::time::Duration::from_secs(3));
-        let summary = record_json(&["-e", "offcpu", "-d", "3s", "-p", &jvm.pid().to_string()]);
+        let stuck = dir.path().join(format!("stuck{feature}"));
+        let jvm = Workload::start(&home.join("bin/java"), &["-cp", text(&classes), "Stuck", text(&stuck)]);
+        wait_until("all are stuck", || stuck.exists());
+        let summary = record_json(&["-e", "offcpu", "-d", "5s", "-p", &jvm.pid().to_string()]);
         let rows = summary["off_cpu"]["methods"].as_array().expect("a table");
         let stuck = rows.iter().find(|row| row["name"] == "Stuck.stuck").expect("they wait");
         let seconds = stuck["waited_ns"].as_f64().expect("a number") / 1e9;

@@ -126,8 +126,7 @@ impl ProfileReader {
         let unit = ShownUnit::of_sample_type(query.sample_type.as_deref());
         let sides = base.as_ref().map(|base| [base.side(base_total, unit), main.side(total, unit)]);
         Ok(FlameGraph {
-            // Waits are counted in nanoseconds already.
-            period_ns: if unit == ShownUnit::Nanoseconds { 1 } else { main.cpu_time.period_ns() },
+            period_ns: main.cpu_time.period_ns(),
             unit,
             sides,
             profiles: main.profiles,
