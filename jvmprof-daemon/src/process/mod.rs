@@ -1,4 +1,5 @@
-//! Profiled processes: identity, executable mappings, control group, container and runtime.
+//! Profiled processes: identity, executable mappings, control group, container, runtime and
+//! service.
 
 pub mod cgroup;
 pub mod container;
@@ -6,6 +7,7 @@ pub mod executable_mappings;
 pub mod process_table;
 pub mod procfs;
 pub mod runtime_label;
+pub mod service_identity;
 
 pub use executable_mappings::{Backing, MappedCode, Mappings};
 pub use process_table::{Process, ProcessKey, ProcessTable};

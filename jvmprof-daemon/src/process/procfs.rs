@@ -11,6 +11,7 @@ use procfs::{FromBufRead, ProcError};
 
 use super::cgroup::Cgroup;
 use super::executable_mappings::{Backing, MappedCode, Mappings};
+use super::service_identity::StatedIdentity;
 use crate::types::{Avma, FileOffset};
 
 /// Identity, user, arguments and cgroup of a process, as `/proc` had them at one time.
@@ -33,6 +34,8 @@ pub struct ProcessInfo {
     pub cmdline: String,
     /// The cgroup; `None` if it couldn't be read.
     pub cgroup: Option<Cgroup>,
+    /// The service that it says it is.
+    pub service: StatedIdentity,
 }
 
 /// Bytes of a command line that are read: it may be megabytes long. A label of it is cut before
@@ -102,6 +105,7 @@ pub fn process_info(pid: u32) -> Result<ProcessInfo, ProcfsError> {
         parent: u32::try_from(stat.ppid).unwrap_or(0),
         cmdline: cmdline(pid),
         cgroup: Cgroup::read(pid).ok(),
+        service: StatedIdentity::read(pid),
     })
 }
 

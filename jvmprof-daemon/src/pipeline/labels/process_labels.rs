@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::process::service_identity::ServiceIdentity;
 use crate::process::{Process, runtime_label};
 use crate::profile::model::LabelSet;
 use crate::symbolize::JvmLabels;
@@ -44,7 +45,7 @@ pub(super) fn own_labels(process: &Process, jvm: Option<&JvmLabels>) -> Labels {
     let mut labels = Labels::default();
     labels.put("pid", &process.pid.to_string());
     labels.put("comm", &process.comm);
-    labels.put("runtime", if jvm.is_some() { "jvm" } else { runtime_label::runtime(process) });
+    labels.put("runtime", runtime(process, jvm));
     if let Some(executable) = process.executable() {
         labels.put("executable", &executable.to_string_lossy());
     }
@@ -52,6 +53,10 @@ pub(super) fn own_labels(process: &Process, jvm: Option<&JvmLabels>) -> Labels {
         labels.put("jvm_version", version);
         labels.put("jvm_main_class", main_class.as_deref().unwrap_or_default());
     }
+    let service = service(process, jvm);
+    labels.put("service_name", service.name.as_deref().unwrap_or_default());
+    labels.put("service_namespace", service.namespace.as_deref().unwrap_or_default());
+    labels.put("deployment_environment", service.environment.as_deref().unwrap_or_default());
     if let Some(cgroup) = process.cgroup() {
         labels.put("systemd_unit", cgroup.unit.as_deref().unwrap_or_default());
         if let Some(container) = &cgroup.container {
@@ -61,13 +66,27 @@ pub(super) fn own_labels(process: &Process, jvm: Option<&JvmLabels>) -> Labels {
     labels
 }
 
+fn runtime(process: &Process, jvm: Option<&JvmLabels>) -> &'static str {
+    if jvm.is_some() { "jvm" } else { runtime_label::runtime(process) }
+}
+
+/// Returns the service that a process says it is.
+fn service(process: &Process, jvm: Option<&JvmLabels>) -> ServiceIdentity {
+    let is_jvm = runtime(process, jvm) == "jvm";
+    process.info().map(|info| info.service.identity(is_jvm)).unwrap_or_default()
+}
+
 /// Adds labels that only rules see.
 pub(super) fn add_meta(labels: &mut Labels, process: &Process, jvm: Option<&JvmLabels>) {
     let mut meta = |name: &str, value: &str| labels.put(&format!("__meta_{name}"), value);
     meta("process_pid", &process.pid.to_string());
     meta("process_inner_pid", &process.inner_pid().to_string());
     meta("process_comm", &process.comm);
-    meta("process_runtime", if jvm.is_some() { "jvm" } else { runtime_label::runtime(process) });
+    meta("process_runtime", runtime(process, jvm));
+    let service = service(process, jvm);
+    meta("otel_service_name", service.name.as_deref().unwrap_or_default());
+    meta("otel_service_namespace", service.namespace.as_deref().unwrap_or_default());
+    meta("otel_deployment_environment", service.environment.as_deref().unwrap_or_default());
     if let Some(executable) = process.executable() {
         let name = Path::new(&executable).file_name().unwrap_or_default();
         meta("process_executable", &executable.to_string_lossy());
@@ -124,5 +143,6 @@ mod tests {
         let longest = (MAX_VALUE + 1) * char::MAX.len_utf8();
         assert!(crate::process::container::MAX_VALUE_BYTES >= longest);
         assert!(crate::process::procfs::MAX_CMDLINE_BYTES >= longest);
+        assert!(crate::process::service_identity::MAX_VALUE_BYTES >= longest);
     }
 }

@@ -1,5 +1,6 @@
 //! Tests with this process as a target.
 
+use std::io::{Read, Write};
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
@@ -89,6 +90,34 @@ fn rules_see_meta_labels_and_series_do_not() {
     assert!(facts.cmdline.starts_with(&known["cmdline"]));
     for absent in ["comm", "executable", "__tmp"] {
         assert!(!known.contains_key(absent), "{absent}");
+    }
+}
+
+#[test]
+fn a_service_is_a_label_and_rules_see_it() {
+    let mut child = std::process::Command::new("cat")
+        .env("OTEL_SERVICE_NAME", "cart")
+        .env("OTEL_RESOURCE_ATTRIBUTES", "service.namespace=shop,deployment.environment=prod")
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("cat");
+    // The kernel may not have set up the new program's environment before it answers.
+    child.stdin.as_mut().expect("a pipe").write_all(b"x").expect("it reads");
+    child.stdout.as_mut().expect("a pipe").read_exact(&mut [0]).expect("it answers");
+    let info = procfs::process_info(child.id()).expect("it is readable");
+    let mut table = ProcessTable::default();
+    table.insert_running(child.id(), &info, monotonic_ns());
+    let process = table.get(child.id()).expect("it was inserted");
+    let mut labels = process_labels::own_labels(process, None);
+    process_labels::add_meta(&mut labels, process, None);
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    for (name, value) in
+        [("service_name", "cart"), ("service_namespace", "shop"), ("deployment_environment", "prod")]
+    {
+        assert_eq!(labels.set[name], value);
+        assert_eq!(labels.set[&format!("__meta_otel_{name}")], value);
     }
 }
 
