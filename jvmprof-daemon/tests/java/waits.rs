@@ -138,8 +138,10 @@ fn sums_by_cause_are_what_the_program_measures() {
             // outside of what it measures; a stack whose method was gone when it was to be named
             // may be of any method.
             let unnamed = if cause == "runnable" { 0.0 } else { unnamed(&folded, cause) / measured[method] };
+            // What a thread that computes doesn't get may also be the hypervisor's, or an interrupt's.
+            let least = if cause == "runnable" { 0.75 } else { 0.9 };
             assert!(
-                ratio < 1.05 && ratio + unnamed > 0.95,
+                ratio < 1.08 && ratio + unnamed > least,
                 "JDK {feature} {method}: {ratio} {unnamed} {of_causes:?}"
             );
             // A thread that is woken waits for a CPU.
