@@ -48,6 +48,8 @@ public class Oracle {
     }
 
     public static void main(String[] args) throws Exception {
+        // An unoptimized daemon takes seconds to read libjvm: what is measured begins after that.
+        for (long end = System.nanoTime() + 5_000_000_000L; System.nanoTime() < end; ) Thread.sleep(1);
         ServerSocket server = new ServerSocket(0);
         in = new Socket("127.0.0.1", server.getLocalPort()).getInputStream();
         OutputStream out = server.accept().getOutputStream();
@@ -100,13 +102,6 @@ fn waited(folded: &str, method: &str) -> BTreeMap<String, f64> {
     sums
 }
 
-/// Nanoseconds of stacks with this cause that have a method without a name.
-fn unnamed(folded: &str, cause: &str) -> f64 {
-    let leaf = format!(";[wait: {cause}] ");
-    let lines = folded.lines().filter(|line| line.contains(";[unknown Java") && line.contains(&leaf));
-    lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
-}
-
 #[test]
 fn sums_by_cause_are_what_the_program_measures() {
     let dir = scratch();
@@ -129,21 +124,10 @@ fn sums_by_cause_are_what_the_program_measures() {
             let of_causes = waited(&folded, method);
             let sum: f64 = of_causes.values().sum();
             let ratio = sum / measured[method];
-            println!(
-                "JDK {feature} {method}: {ratio:.4} of {:.0} ms, {of_causes:?}; unnamed {:.0} ms",
-                measured[method] / 1e6,
-                unnamed(&folded, cause) / 1e6
-            );
+            println!("JDK {feature} {method}: {ratio:.4} of {:.0} ms, {of_causes:?}", measured[method] / 1e6);
             // What the calls themselves compute is in none of the waits; a thread may be preempted
-            // outside of what it measures; a stack whose method was gone when it was to be named
-            // may be of any method.
-            let unnamed = if cause == "runnable" { 0.0 } else { unnamed(&folded, cause) / measured[method] };
-            // What a thread that computes doesn't get may also be the hypervisor's, or an interrupt's.
-            let least = if cause == "runnable" { 0.75 } else { 0.9 };
-            assert!(
-                ratio < 1.08 && ratio + unnamed > least,
-                "JDK {feature} {method}: {ratio} {unnamed} {of_causes:?}"
-            );
+            // outside of what it measures.
+            assert!((0.95..1.05).contains(&ratio), "JDK {feature} {method}: {ratio} {of_causes:?}");
             // A thread that is woken waits for a CPU.
             let of = |cause: &str| of_causes.get(cause).copied().unwrap_or_default();
             let own = of(cause);
