@@ -1,5 +1,5 @@
-//! Time that threads spend off the CPU, as the kernel programs of the scheduler tell it to the
-//! daemon.
+//! Time that threads spend off the CPU, as the kernel programs of the scheduler report it to
+//! the daemon.
 //!
 //! A wait begins when a thread is switched away and ends when it is switched back. Points are
 //! spread over the time that each thread waits, at random distances with an exponential
@@ -31,19 +31,19 @@ pub struct FollowedThread {
     pub pid: u32,
     /// Its state when it was switched away: see [`is_runnable`].
     pub state: u32,
-    /// When its last wait began, of those that are long enough, and from when on that was told when
-    /// it ended: what was before that, [`ToldPart`] has told.
+    /// When its last wait began, of those that are long enough, and from when on that was reported
+    /// when it ended: what was before that is in the [`ReportedPart`].
     pub last_since_ns: u64,
     pub last_began_ns: u64,
 }
 
-/// The part of a wait that was told while it went on, by the thread's id.
+/// The part of a wait that was reported while it went on, by the thread's id.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ToldPart {
+pub struct ReportedPart {
     /// When the wait began, `CLOCK_MONOTONIC` in ns.
     pub since_ns: u64,
-    /// Until when it was told.
+    /// Until when it was reported.
     pub until_ns: u64,
 }
 
@@ -59,6 +59,8 @@ pub struct WaitTotals {
     pub short_ns: u64,
     /// Switches of threads that could not be followed, since too many are.
     pub unfollowed_switches: u64,
+    /// Kept waits whose stacks could not be taken.
+    pub lost_waits: u64,
 }
 
 /// What a kept wait says beside its stack: the first words of its sample.
@@ -66,7 +68,7 @@ pub struct WaitTotals {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WaitRecord {
     /// The time that decided by chance whether the wait is kept: the whole of it, or what wasn't
-    /// told yet.
+    /// reported yet.
     pub waited_ns: u64,
     /// The end of the wait in which the thread could run, but didn't, ns.
     pub queued_ns: u64,
@@ -78,12 +80,12 @@ pub struct WaitRecord {
     pub system_call: u64,
 }
 
-/// A thread that still waits, as it is looked at: the arguments and results of the program
-/// `look_at_waiting`.
+/// A thread that still waits, as it is inspected: the arguments and results of the program
+/// `inspect_waiting`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WaitingThread {
-    /// The thread to look at.
+    /// The thread to inspect.
     pub tid: u32,
     /// 1: what follows is of it, and it waits.
     pub is_waiting: u32,
@@ -102,14 +104,14 @@ pub struct WaitingThread {
 
 /// Array of one [`WaitingThread`].
 pub const WAITING: &str = "WAITING";
-/// Raw tracepoint program that is run by hand: it looks at the thread that [`WAITING`] names.
-pub const LOOK_PROGRAM: &str = "look_at_waiting";
+/// Raw tracepoint program that is run by hand: it inspects the thread that [`WAITING`] names.
+pub const INSPECT_PROGRAM: &str = "inspect_waiting";
 
 /// Raw tracepoint program that is run by hand: it begins to follow the threads that the process of
 /// [`WaitingThread::tid`] has and that have waited since [`WaitingThread::since_ns`], which is
 /// [`WaitingThread::process_start_ns`] by `CLOCK_BOOTTIME`.
 pub const ADOPT_PROGRAM: &str = "adopt_waiting";
-/// Threads of one process that it looks at, at most.
+/// Threads of one process that it considers, at most.
 pub const MAX_ADOPTED: u32 = 1024;
 
 /// Words of a [`WaitRecord`].

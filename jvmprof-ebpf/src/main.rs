@@ -34,7 +34,7 @@
 //! - `wait_begin` and `wait_end` or `wait_end_probe` ([`programs::off_cpu`]): the time that threads
 //!   spend off the CPU; of the waits that are kept, `wait_leaf`, `wait_unwind` and `wait_frozen` (or
 //!   `wait_probe_leaf` and so on) walk the stacks;
-//! - `look_at_waiting` and `adopt_waiting` ([`programs::look_at_waiting`]), which the daemon runs to
+//! - `inspect_waiting` and `adopt_waiting` ([`programs::waiting_threads`]), which the daemon runs to
 //!   see where threads are that don't come back;
 //! - `kernel_names` ([`programs::kernel_names`]), which the daemon runs to name addresses of the
 //!   kernel.

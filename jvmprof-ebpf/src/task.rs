@@ -30,7 +30,7 @@ impl Task {
         self.read(globals::task_pid())
     }
 
-    /// Returns true while the thread runs, and where that can't be told.
+    /// Returns true while the thread runs, and where that can't be read.
     #[inline(always)]
     pub fn is_running(self) -> bool {
         self.read::<u32>(globals::task_on_cpu()) != Some(0)

@@ -164,6 +164,8 @@ impl Counts {
             ("cut_labels".to_owned(), self.targets.cut_labels),
             ("waiting_full".to_owned(), self.waiting_full),
             ("off_cpu_unfollowed_switches".to_owned(), self.off_cpu.unfollowed_switches),
+            ("off_cpu_lost_waits".to_owned(), self.off_cpu.lost_waits),
+            ("off_cpu_unreported_parts".to_owned(), self.off_cpu.unreported_parts),
         ]);
         losses.extend(self.allocation_losses());
         losses.extend(self.symbols.perf_maps.losses());

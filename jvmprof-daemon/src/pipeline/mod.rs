@@ -228,7 +228,7 @@ impl Pipeline {
     /// then are shed.
     pub fn stop(&mut self, patience: Duration) {
         let end = Instant::now() + patience;
-        self.state.look_at_waiting();
+        self.state.inspect_waiting();
         if let Some(allocation) = &mut self.state.allocation {
             allocation.end_events();
         }
@@ -273,7 +273,7 @@ impl Pipeline {
     pub fn flush(&mut self) -> Flushed {
         let state = &mut self.state;
         if !state.release {
-            state.look_at_waiting();
+            state.inspect_waiting();
         }
         // Nothing is known any more of a process that has ended, once the window has.
         let ended = state
@@ -314,7 +314,7 @@ impl Pipeline {
             let batches = flushed.other_batches.iter_mut().filter(|batch| batch.event == EventType::OffCpu);
             for batch in batches {
                 batch.period = off_cpu.interval();
-                off_cpu.finish(batch);
+                off_cpu.name_causes(batch);
             }
         }
         drop(by_key);
@@ -347,7 +347,7 @@ impl Pipeline {
         let mut labelled =
             state.windows.take_labelled(|owner, samples| targets.finalize_labels(owner, samples, release));
         if let Some(off_cpu) = &mut state.off_cpu {
-            labelled.iter_mut().for_each(|batch| off_cpu.finish(batch));
+            labelled.iter_mut().for_each(|batch| off_cpu.name_causes(batch));
         }
         labelled
     }
@@ -366,9 +366,14 @@ impl Pipeline {
 
     pub fn sampler_counts(&self) -> SamplerCounts {
         let mut counts = self.sampler.counts();
-        let looks = self.state.off_cpu.as_ref().map_or(0, OffCpuProfiler::looks);
-        counts.add_taken(EventType::OffCpu.kernel_event(), looks);
+        counts.add_taken(EventType::OffCpu.kernel_event(), self.taken_by_daemon().total());
         counts
+    }
+
+    /// Returns the samples that the daemon took itself, of threads that still waited.
+    pub fn taken_by_daemon(&self) -> SamplesByEvent {
+        let inspected = self.state.off_cpu.as_ref().map_or(0, OffCpuProfiler::inspected);
+        SamplesByEvent::of(EventType::OffCpu, inspected)
     }
 
     /// Returns the number of samples that the kernel program took, and how many of them will be in
@@ -417,8 +422,8 @@ impl State {
     }
 
     /// Takes samples of threads that wait and don't come back.
-    fn look_at_waiting(&mut self) {
-        let samples = self.off_cpu.as_mut().map(OffCpuProfiler::look_at_waiting);
+    fn inspect_waiting(&mut self) {
+        let samples = self.off_cpu.as_mut().map(OffCpuProfiler::inspect_waiting);
         samples.into_iter().flatten().for_each(|sample| self.sample(sample));
     }
 

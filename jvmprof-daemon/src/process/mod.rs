@@ -4,6 +4,7 @@
 pub mod cgroup;
 pub mod container;
 pub mod executable_mappings;
+pub mod java_launcher;
 pub mod process_table;
 pub mod procfs;
 pub mod runtime_label;

@@ -8,32 +8,13 @@ use std::io::Read;
 
 use percent_encoding::percent_decode_str;
 
+use super::java_launcher::{LauncherArgument, launcher_arguments};
+
 /// Bytes of an environment, and of a list of arguments, that are read.
 const MAX_BYTES: u64 = 128 << 10;
 
 /// Bytes of a value that are kept: a label of it is cut before that, at 1,024 characters.
 pub(crate) const MAX_VALUE_BYTES: usize = 4 * 1025;
-
-/// Options of the `java` launcher whose value is the next argument.
-const WITH_VALUE: &[&str] = &[
-    "-cp",
-    "-classpath",
-    "--class-path",
-    "-p",
-    "--module-path",
-    "--upgrade-module-path",
-    "--add-modules",
-    "--limit-modules",
-    "--add-exports",
-    "--add-opens",
-    "--add-reads",
-    "--patch-module",
-    "--enable-native-access",
-    "--source",
-];
-
-/// Options of the `java` launcher that name the program: arguments after it are the program's.
-const PROGRAM: &[&str] = &["-jar", "-m", "--module"];
 
 /// Attributes of a service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -130,15 +111,9 @@ fn of_environment(bytes: &[u8]) -> ServiceIdentity {
 /// with the same name the last one counts, as for the JVM.
 fn of_arguments(bytes: &[u8]) -> ServiceIdentity {
     let (mut otel, mut spring, mut attributes) = (None, None, "");
-    let mut arguments = texts(bytes).skip(1);
-    while let Some(argument) = arguments.next() {
-        if !argument.starts_with('-') && !argument.starts_with('@') || PROGRAM.contains(&argument) {
-            break;
-        }
-        if WITH_VALUE.contains(&argument) {
-            arguments.next();
-        }
-        match argument.strip_prefix("-D").and_then(|property| property.split_once('=')) {
+    for argument in launcher_arguments(texts(bytes).skip(1)) {
+        let LauncherArgument::Option(option) = argument else { continue };
+        match option.strip_prefix("-D").and_then(|property| property.split_once('=')) {
             Some(("otel.service.name", value)) => otel = kept(value),
             Some(("spring.application.name", value)) => spring = kept(value),
             Some(("otel.resource.attributes", value)) => attributes = value,
@@ -199,6 +174,7 @@ mod tests {
             (&["java", "-cp", "x.jar", OTEL, "Main"], identity("cart", "", "")),
             (&["java", "@options", OTEL, "Main"], identity("cart", "", "")),
             (&["java", "-jar", "x.jar", OTEL], identity("", "", "")),
+            (&["java", "--module=acme.app", OTEL], identity("", "", "")),
             (&["java", "Main", OTEL], identity("", "", "")),
             (&["java", "-cp", OTEL, "Main"], identity("", "", "")),
             (&["java", "-Dotel.service.name", "Main"], identity("", "", "")),

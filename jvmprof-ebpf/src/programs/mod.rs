@@ -3,7 +3,7 @@
 
 pub mod allocation;
 pub mod kernel_names;
-pub mod look_at_waiting;
 pub mod mapping_events;
 pub mod off_cpu;
 pub mod sample;
+pub mod waiting_threads;

@@ -17,7 +17,8 @@ use jvmprof_common::{
     abi::{Counter, Event, FLAG_KERNEL_MODE, FLAG_OFF_CPU, MAX_KERNEL_FRAMES, SAMPLE_WORDS, Stop},
     allocation::exponential_distance,
     off_cpu::{
-        FollowedThread, OffCpuSettings, PREEMPTED, TASK_DEAD, ToldPart, WAIT_WORDS, WaitRecord, WaitTotals,
+        FollowedThread, OffCpuSettings, PREEMPTED, ReportedPart, TASK_DEAD, WAIT_WORDS, WaitRecord,
+        WaitTotals,
     },
 };
 
@@ -38,13 +39,13 @@ static WAIT_TOTALS: PerCpuArray<WaitTotals> = PerCpuArray::with_max_entries(1, 0
 #[map]
 pub static FOLLOWED_THREADS: HashMap<u32, FollowedThread> = HashMap::with_max_entries(1, 0);
 #[map]
-static TOLD_PARTS: HashMap<u32, ToldPart> = HashMap::with_max_entries(1, 0);
+static REPORTED_PARTS: HashMap<u32, ReportedPart> = HashMap::with_max_entries(1, 0);
 /// What `wait_begin` leaves for the program after the switch.
 #[map]
 static KEPT_WAIT: PerCpuArray<KeptWait> = PerCpuArray::with_max_entries(1, 0);
 
-/// Waits from which on a part may have been told already: so that others need no look.
-const LEAST_TOLD_NS: u64 = 100_000_000;
+/// Waits from which on a part may have been reported already: others need no search.
+const LEAST_REPORTED_NS: u64 = 100_000_000;
 
 /// A wait that has ended, and is kept.
 #[derive(Clone, Copy)]
@@ -145,11 +146,11 @@ fn end_wait(tid: u32, thread: &mut FollowedThread, now: u64) {
     }
     let mut began = since;
     // SAFETY: the value is copied at once; the daemon replaces it as a whole.
-    if waited >= LEAST_TOLD_NS
-        && let Some(told) = unsafe { TOLD_PARTS.get(tid) }
-        && told.since_ns == since
+    if waited >= LEAST_REPORTED_NS
+        && let Some(reported) = unsafe { REPORTED_PARTS.get(tid) }
+        && reported.since_ns == since
     {
-        began = told.until_ns;
+        began = reported.until_ns;
         waited = now.saturating_sub(began);
     }
     thread.last_since_ns = since;
@@ -159,6 +160,10 @@ fn end_wait(tid: u32, thread: &mut FollowedThread, now: u64) {
         return;
     }
     if let Some(kept) = KEPT_WAIT.get_ptr_mut(0) {
+        // SAFETY: as above, this CPU's. One that is still there was left by a program that the kernel skipped.
+        if unsafe { (*kept).tid } != 0 {
+            totals.lost_waits += 1;
+        }
         let wait = KeptWait {
             tid,
             state: thread.state,
@@ -204,9 +209,12 @@ fn take_kept<C: ProgramKind>(ctx: &C) {
 fn keep<C: ProgramKind>(ctx: &C, wait: &KeptWait) {
     // SAFETY: no arguments; the helper returns the current task.
     let task = Task(unsafe { bpf_get_current_task() });
-    // A thread that never left has its id from one whose end was told to nobody.
+    // A thread that never left has its id from one whose end wasn't seen.
     if ctx.pid() != wait.tid || task.start() != Some(wait.start_ns) {
         let _ = FOLLOWED_THREADS.remove(wait.tid);
+        if let Some(totals) = totals() {
+            totals.lost_waits += 1;
+        }
         return;
     }
     let (tgid, start_ns) = (ctx.tgid(), task.process_start().unwrap_or(0));

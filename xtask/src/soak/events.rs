@@ -12,31 +12,10 @@ pub(super) struct SampledEvent {
     pub(super) series: &'static str,
     /// Its values are estimates: the number of samples stands in a comment of each profile.
     pub(super) is_estimated: bool,
-    /// The daemon takes some of them itself, of threads that still wait: the kernel's counter has
-    /// the others only.
-    pub(super) is_also_taken_by_daemon: bool,
 }
 
 pub(super) const EVENTS: [SampledEvent; Event::ALL.len()] = [
-    SampledEvent {
-        name: "cpu",
-        kernel: Event::Cpu,
-        series: "process_cpu",
-        is_estimated: false,
-        is_also_taken_by_daemon: false,
-    },
-    SampledEvent {
-        name: "allocation",
-        kernel: Event::Allocation,
-        series: "memory",
-        is_estimated: true,
-        is_also_taken_by_daemon: false,
-    },
-    SampledEvent {
-        name: "off_cpu",
-        kernel: Event::OffCpu,
-        series: "off_cpu",
-        is_estimated: true,
-        is_also_taken_by_daemon: true,
-    },
+    SampledEvent { name: "cpu", kernel: Event::Cpu, series: "process_cpu", is_estimated: false },
+    SampledEvent { name: "allocation", kernel: Event::Allocation, series: "memory", is_estimated: true },
+    SampledEvent { name: "off_cpu", kernel: Event::OffCpu, series: "off_cpu", is_estimated: true },
 ];

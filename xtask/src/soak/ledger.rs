@@ -26,7 +26,7 @@ impl SamplesByEvent {
         self.0.values().sum()
     }
 
-    fn plus(&self, other: &Self) -> Self {
+    pub(super) fn plus(&self, other: &Self) -> Self {
         let mut sum = self.clone();
         for (event, samples) in &other.0 {
             *sum.0.entry(event.clone()).or_default() += samples;
@@ -48,6 +48,9 @@ pub(super) struct LedgerEntry {
     pub(super) earlier: Counts,
     pub(super) run: Counts,
     pub(super) taken: SamplesByEvent,
+    /// The part of them that the daemon has taken itself, so that the kernel's counter hasn't.
+    #[serde(default)]
+    pub(super) taken_by_daemon: SamplesByEvent,
     pub(super) lost_before: SamplesByEvent,
     /// What the daemon had handed over to sinks that settings have replaced by this one.
     pub(super) handed_over_before: SamplesByEvent,

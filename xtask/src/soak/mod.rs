@@ -24,7 +24,6 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use self::accounting::{Accounting, DaemonRun};
-use self::events::EVENTS;
 use self::host::Host;
 use self::kernel::KernelCounts;
 use self::ledger::LedgerEntry;
@@ -267,12 +266,11 @@ impl Scene {
         let (mut process, counts) = self.daemon.take().context("no daemon runs")?;
         process.end(signal)?;
         let (kernel, recorded) = (counts.taken()?, LedgerEntry::read(&self.disk.0)?);
-        let taken = EVENTS.iter().map(|event| {
-            let of_kernel = kernel.of(event.name);
-            let of_daemon = if event.is_also_taken_by_daemon { recorded.taken.of(event.name) } else { 0 };
-            (event.name, of_kernel.max(of_daemon))
-        });
-        let run = DaemonRun { taken: taken.collect(), recorded, killed: signal == Signal::SIGKILL };
+        let run = DaemonRun {
+            taken: kernel.plus(&recorded.taken_by_daemon),
+            recorded,
+            killed: signal == Signal::SIGKILL,
+        };
         self.runs.push(run);
         Ok(())
     }

@@ -277,14 +277,15 @@ impl DaemonLoop {
 
     /// Records how many samples were taken: a daemon that is killed has no other chance to.
     fn record_taken(&mut self) {
-        let SampleTotals { taken, lost_before, .. } = self.so_far();
-        self.delivery.record_taken(taken, lost_before);
+        let so_far = self.so_far();
+        self.delivery.record_taken(&so_far);
         self.schedule.set_recorded();
     }
 
     fn so_far(&self) -> SampleTotals {
         let (taken, lost_before) = self.pipeline.taken_and_lost();
-        SampleTotals { taken, lost_before, handed_over: self.handed_over }
+        let taken_by_daemon = self.pipeline.taken_by_daemon();
+        SampleTotals { taken, taken_by_daemon, lost_before, handed_over: self.handed_over }
     }
 
     /// Publishes a snapshot for scrapes.
@@ -317,11 +318,12 @@ impl DaemonLoop {
         let counts = self.pipeline.counts();
         let so_far = SampleTotals {
             taken: counts.taken(),
+            taken_by_daemon: self.pipeline.taken_by_daemon(),
             lost_before: counts.lost_before_delivery(),
             handed_over: self.handed_over,
         };
         sinks::log_account(so_far, &sinks);
-        let SampleTotals { taken, lost_before, handed_over } = so_far;
+        let SampleTotals { taken, lost_before, handed_over, .. } = so_far;
         let sum = |of: fn(&DeliveryCounts) -> SamplesByEvent| {
             sinks.values().map(of).sum::<SamplesByEvent>().total()
         };

@@ -55,7 +55,11 @@ async fn the_spool_and_the_ledger_keep_events_apart() {
         until(&delivery, |counts| counts.waiting == 0).await;
     }
     // 3 of CPU time and 5 allocations are still in the sampler's memory.
-    delivery.record_taken(cpu(7) + allocated(12), allocated(1));
+    delivery.record_taken(&SampleTotals {
+        taken: cpu(7) + allocated(12),
+        lost_before: allocated(1),
+        ..SampleTotals::default()
+    });
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(delivery.counts()[0].1.spooled, cpu(4) + allocated(6));
     // What a kill does.

@@ -38,8 +38,11 @@ pub struct LedgerEntry {
     /// All runs before this one.
     pub earlier: DeliveryCounts,
     pub run: DeliveryCounts,
-    /// Samples that the kernel program has taken since this daemon's start.
+    /// Samples that were taken since this daemon's start.
     pub taken: SamplesByEvent,
+    /// The part of them that the daemon has taken itself, and not the kernel program: of threads
+    /// that still waited.
+    pub taken_by_daemon: SamplesByEvent,
     /// The part of them that was lost before it could be handed over, and counted.
     pub lost_before: SamplesByEvent,
     /// The part of them that was handed over to sinks that settings have replaced by this one.

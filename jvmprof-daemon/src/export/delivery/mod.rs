@@ -56,8 +56,10 @@ pub struct Delivery {
 /// Samples since the daemon's start, at the time when its sinks were opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SampleTotals {
-    /// That the kernel program has taken.
+    /// That were taken.
     pub taken: SamplesByEvent,
+    /// The part of them that the daemon has taken itself: see [`LedgerEntry::taken_by_daemon`].
+    pub taken_by_daemon: SamplesByEvent,
     /// The part of them that was lost before it could be handed over, and counted.
     pub lost_before: SamplesByEvent,
     /// The part of them that was handed over to other sinks.
@@ -149,12 +151,12 @@ impl Delivery {
         }
     }
 
-    /// Tells how many samples the kernel program has taken since the daemon's start, and how many
-    /// of them are lost before they could be handed over. Noted down beside the counts of each sink
-    /// that has a spool, soon.
-    pub fn record_taken(&mut self, taken: SamplesByEvent, lost_before: SamplesByEvent) {
+    /// Records how many samples were taken since the daemon's start, and how many of them are lost
+    /// before they could be handed over. Noted down beside the counts of each sink that has a
+    /// spool, soon.
+    pub fn record_taken(&mut self, so_far: &SampleTotals) {
         for sink in &mut self.sinks {
-            if sink.sink_queue.record_taken(taken, lost_before) {
+            if sink.sink_queue.record_taken(so_far) {
                 let sink_queue = Arc::clone(&sink.sink_queue);
                 sink.ledger_writes.retain(|write| !write.is_finished());
                 sink.ledger_writes.push(tokio::spawn(async move { sink_queue.save_ledger().await }));

@@ -54,6 +54,7 @@ pub(super) struct QueueState {
     pub(super) counts: DeliveryCounts,
     earlier: DeliveryCounts,
     taken: SamplesByEvent,
+    taken_by_daemon: SamplesByEvent,
     lost_before: SamplesByEvent,
     /// Samples that this daemon had handed over when the sink was opened.
     handed_over_before: SamplesByEvent,
@@ -113,6 +114,7 @@ impl QueueState {
             earlier: self.earlier,
             run: self.counts,
             taken: self.taken,
+            taken_by_daemon: self.taken_by_daemon,
             lost_before: self.lost_before,
             handed_over_before: self.handed_over_before,
             is_closed: self.is_closed,
@@ -135,9 +137,14 @@ impl SinkQueue {
         options: DeliveryOptions,
         before: SampleTotals,
     ) -> Result<Self, SpoolError> {
-        let SampleTotals { taken, lost_before, handed_over } = before;
-        let mut state =
-            QueueState { taken, lost_before, handed_over_before: handed_over, ..QueueState::default() };
+        let SampleTotals { taken, taken_by_daemon, lost_before, handed_over } = before;
+        let mut state = QueueState {
+            taken,
+            taken_by_daemon,
+            lost_before,
+            handed_over_before: handed_over,
+            ..QueueState::default()
+        };
         let disk = match &options.spool {
             Some(plan) => Some(open_spool(&name, plan, options.send_again, &mut state)?),
             None => None,
@@ -177,11 +184,12 @@ impl SinkQueue {
 
     /// Records what the sampler has taken so far, for the ledger. Returns true if there is a
     /// ledger, and this is new.
-    pub(super) fn record_taken(&self, taken: SamplesByEvent, lost_before: SamplesByEvent) -> bool {
+    pub(super) fn record_taken(&self, so_far: &SampleTotals) -> bool {
         let mut state = self.state();
-        let before = std::mem::replace(&mut state.taken, taken);
-        state.lost_before = lost_before;
-        self.disk.is_some() && before != taken
+        let before = std::mem::replace(&mut state.taken, so_far.taken);
+        state.taken_by_daemon = so_far.taken_by_daemon;
+        state.lost_before = so_far.lost_before;
+        self.disk.is_some() && before != so_far.taken
     }
 
     /// Puts requests behind the others. What there is no room for goes to the spool, the oldest

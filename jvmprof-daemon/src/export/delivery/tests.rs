@@ -354,7 +354,7 @@ async fn the_books_of_a_daemon_that_vanished_are_closed_by_the_next() {
     delivery.enqueue(batch_of(3));
     until(&delivery, |counts| counts.in_flight == 6 && scripted.requests() == 2).await;
     delivery.enqueue(batch_of(4));
-    delivery.record_taken(cpu(40), cpu(1));
+    delivery.record_taken(&SampleTotals { taken: cpu(40), lost_before: cpu(1), ..SampleTotals::default() });
     // What a kill does: nothing runs any more. The noting comes after the encoding.
     tokio::time::sleep(Duration::from_millis(300)).await;
     for sink in &delivery.sinks {
@@ -392,22 +392,27 @@ async fn sinks_that_are_replaced_lose_nothing_in_the_books() {
     let mut delivery = to(&client, &options);
     delivery.enqueue(batch_of(4));
     // 90 are still in the sampler's memory.
-    delivery.record_taken(cpu(105), cpu(5));
+    delivery.record_taken(&SampleTotals { taken: cpu(105), lost_before: cpu(5), ..SampleTotals::default() });
     let closed = end(delivery).await;
 
     // Settings were read again.
-    let so_far = SampleTotals { taken: cpu(107), lost_before: cpu(6), handed_over: cpu(10) };
+    let so_far = SampleTotals {
+        taken: cpu(107),
+        lost_before: cpu(6),
+        handed_over: cpu(10),
+        ..SampleTotals::default()
+    };
     let mut delivery = Delivery::after(so_far);
     delivery.add_remote(client.clone(), options.clone()).expect("the lock is free again");
     let entry = read_ledger(dir.path()).expect("readable").expect("an entry");
     let LedgerEntry { taken, lost_before, handed_over_before: handed_over, .. } = entry;
     assert_eq!(
-        SampleTotals { taken, lost_before, handed_over },
+        SampleTotals { taken, lost_before, handed_over, ..SampleTotals::default() },
         so_far,
         "a daemon that is killed now had done no less"
     );
     delivery.enqueue(batch_of(2));
-    delivery.record_taken(cpu(110), cpu(5));
+    delivery.record_taken(&SampleTotals { taken: cpu(110), lost_before: cpu(5), ..SampleTotals::default() });
     until(&delivery, |counts| counts.delivered == 3).await;
     let counts = delivery.counts()[0].1.after(&closed).of_all_events();
     assert_eq!((counts.handed_over, counts.delivered, counts.unaccounted()), (13, 13, 0));

@@ -1,8 +1,6 @@
-//! What a JVM says of its own run: flags, performance counters, Java threads, and the program that
-//! it was started for.
+//! What a JVM says of its own run: flags, performance counters and Java threads.
 
 pub(crate) mod java_threads;
-pub mod main_class;
 pub(crate) mod perf_counters;
 pub(crate) mod vm_flags;
 

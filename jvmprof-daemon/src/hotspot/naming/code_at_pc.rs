@@ -6,12 +6,12 @@ use crate::hotspot::code_cache::code_heaps::CodeBlobDesc;
 use crate::hotspot::code_cache::interpreter_codelets::InterpreterCodelet;
 use crate::hotspot::code_cache::nmethod::CompiledMethod;
 use crate::hotspot::diagnostics::java_threads::JavaThread;
-use crate::hotspot::diagnostics::main_class::main_class_of_command;
 use crate::hotspot::diagnostics::vm_flags::VmFlag;
 use crate::hotspot::error::HotspotError;
 use crate::hotspot::error::NamingError;
 use crate::hotspot::java_cache::JavaCache;
 use crate::hotspot::process_memory::ProcessMemory;
+use crate::process::java_launcher::main_class_of_command;
 use crate::types::Avma;
 
 /// The code that an address of the code cache belongs to.
@@ -62,9 +62,9 @@ impl<M: ProcessMemory> Hotspot<M> {
         fields.and_then(|fields| fields.threads(&self.memory)).unwrap_or_default()
     }
 
-    /// The program that runs, by what the JVM keeps of its command line: a main class, or a jar's
-    /// file name. `None` while the JVM starts, and with `-XX:-UsePerfData`; then the process's
-    /// arguments may tell ([`crate::hotspot::diagnostics::main_class::main_class_of_arguments`]).
+    /// Returns the program that runs, by what the JVM keeps of its command line: a main class, or a
+    /// jar's file name. `None` while the JVM starts, and with `-XX:-UsePerfData`; then the process's
+    /// arguments may have it ([`crate::process::java_launcher::main_class_of_arguments`]).
     pub fn main_class(&self) -> Option<String> {
         let command = self.diagnostic_fields.perf?.java_command(&self.memory)?;
         main_class_of_command(&command)

@@ -62,7 +62,8 @@ pub(super) const JVM: &[FunctionRule] = &[
     rule(CodeKind::Java, "java.lang.Thread.sleepNanos0", Cause::Sleep),
 ];
 
-/// Functions of the kernel that tell what a descriptor is: the nearest one to the leaf decides.
+/// Functions of the kernel by which a descriptor's kind is known: the nearest one to the leaf
+/// decides.
 pub(super) const DESCRIPTOR: &[FunctionRule] = &[
     rule(CodeKind::Kernel, "sock_read_iter", Cause::Socket),
     rule(CodeKind::Kernel, "sock_write_iter", Cause::Socket),

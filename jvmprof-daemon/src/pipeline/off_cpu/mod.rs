@@ -7,10 +7,10 @@
 //! | `pace` | how often waits are kept |
 //! | `still_waiting` | waits that go on when a window ends |
 //! | `thread_kinds` | the kind of a JVM's thread |
-//! | `wait_frames` | stacks and labels that tell the cause |
+//! | `wait_frames` | stacks and labels that name the cause |
 //!
-//! A wait's cause is told when its window ends: only then the functions of its stack have their
-//! names. `docs/offcpu.md` tells why the sums are right.
+//! A wait's cause is named when its window ends: only then the functions of its stack have their
+//! names. `docs/offcpu.md` explains why the sums are right.
 
 mod cause;
 mod cause_rules;
@@ -68,6 +68,10 @@ pub struct OffCpuCounts {
     pub short_ns: u64,
     /// Switches of threads that could not be followed, since too many are.
     pub unfollowed_switches: u64,
+    /// Kept waits whose stacks could not be taken.
+    pub lost_waits: u64,
+    /// Parts of waits that go on, of threads that can't be inspected or are too many.
+    pub unreported_parts: u64,
     /// (nanoseconds, switches) of the kernel programs, where the kernel measures them.
     pub run_time: Option<(u64, u64)>,
 }
@@ -82,7 +86,7 @@ pub(super) struct OffCpuProfiler {
     idle: IdleRules,
     still_waiting: StillWaiting,
     /// Samples that were taken of threads that waited on.
-    looks: u64,
+    inspected: u64,
     began: Began,
 }
 
@@ -104,7 +108,7 @@ impl OffCpuProfiler {
             frames: WaitFrames::default(),
             idle,
             still_waiting: StillWaiting::default(),
-            looks: 0,
+            inspected: 0,
             began: Began::now(),
         };
         profiler.set_interval(profiler.pace.interval())?;
@@ -142,17 +146,17 @@ impl OffCpuProfiler {
     }
 
     /// Returns samples of the threads that have waited for long, and wait on.
-    pub(super) fn look_at_waiting(&mut self) -> Vec<StackSample> {
+    pub(super) fn inspect_waiting(&mut self) -> Vec<StackSample> {
         let is_chosen = |part_ns: u64, interval: u64| rand::random::<f64>() < probability(part_ns, interval);
         let (interval, now) = (self.pace.interval(), monotonic_ns());
-        let samples = self.still_waiting.look(&mut self.maps, interval, self.began, now, is_chosen);
-        self.looks += samples.len() as u64;
+        let samples = self.still_waiting.inspect(&mut self.maps, interval, self.began, now, is_chosen);
+        self.inspected += samples.len() as u64;
         samples
     }
 
-    /// Returns how many samples [`Self::look_at_waiting`] has taken.
-    pub(super) const fn looks(&self) -> u64 {
-        self.looks
+    /// Returns how many samples [`Self::inspect_waiting`] has taken.
+    pub(super) const fn inspected(&self) -> u64 {
+        self.inspected
     }
 
     /// Returns the stacks of a wait with what they count for: one of the time in which the thread
@@ -181,14 +185,24 @@ impl OffCpuProfiler {
         ((self.frames.mark(own, stack), weight), runnable)
     }
 
-    /// Tells the causes of a window's waits.
-    pub(super) fn finish(&mut self, batch: &mut Batch) {
-        self.frames.finish(batch, &self.idle);
+    /// Names the causes of a window's waits, in frames and labels.
+    pub(super) fn name_causes(&mut self, batch: &mut Batch) {
+        self.frames.name_causes(batch, &self.idle);
     }
 
     pub(super) fn counts(&self, run_time: Option<(u64, u64)>) -> OffCpuCounts {
-        let WaitTotals { waits, waited_ns, short_waits, short_ns, unfollowed_switches } = self.maps.totals();
-        OffCpuCounts { waits, waited_ns, short_waits, short_ns, unfollowed_switches, run_time }
+        let WaitTotals { waits, waited_ns, short_waits, short_ns, unfollowed_switches, lost_waits } =
+            self.maps.totals();
+        OffCpuCounts {
+            waits,
+            waited_ns,
+            short_waits,
+            short_ns,
+            unfollowed_switches,
+            lost_waits,
+            unreported_parts: self.still_waiting.unreported(),
+            run_time,
+        }
     }
 }
 

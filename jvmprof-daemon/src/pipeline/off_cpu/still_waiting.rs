@@ -1,5 +1,5 @@
-//! Threads that still wait when a window ends. The part of their waits up to now is told then, and
-//! when they go on, the kernel program tells the rest.
+//! Threads that still wait when a window ends. The part of their waits up to now is reported then,
+//! and when they go on, the kernel program reports the rest.
 //!
 //! The thread isn't the current one anywhere: its registers are those that the kernel saved, its
 //! stack is read from outside, and believed only if the same wait goes on afterwards.
@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use jvmprof_common::abi::{MAX_TAIL_WORDS, RED_ZONE_WORDS};
-use jvmprof_common::off_cpu::{FollowedThread, ToldPart, WaitRecord, WaitingThread};
+use jvmprof_common::off_cpu::{FollowedThread, ReportedPart, WaitRecord, WaitingThread};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::clock::monotonic_ns;
@@ -16,10 +16,11 @@ use crate::hotspot::{LiveMemory, ProcessMemory};
 use crate::sampler::{OffCpuMaps, StackSample};
 use crate::types::Avma;
 
-/// Shorter waits are told when they end: the kernel program looks for a part only from here on.
+/// Shorter waits are reported when they end: the kernel program searches for a part only from here
+/// on.
 const LEAST_NS: u64 = 100_000_000;
 /// Stacks that are taken at the end of a window, on average at most.
-const MOST_LOOKS: u64 = 200;
+const MAX_INSPECTIONS: u64 = 200;
 const PAGE: u64 = 4096;
 
 /// The time when switches were seen first, by two clocks: the second is that of threads' starts.
@@ -41,23 +42,25 @@ impl Began {
     }
 }
 
-/// Time after the begin in which threads that wait are looked for often: what a thread waited before
-/// it was found isn't known once it goes on.
+/// Time after the begin in which threads that wait are searched for often: what a thread waited
+/// before it was found isn't known once it goes on.
 const FINDING: Duration = Duration::from_secs(5);
 
-/// The parts that were told of waits that go on.
+/// The parts that were reported of waits that go on.
 #[derive(Debug, Default)]
 pub(super) struct StillWaiting {
-    told: HashMap<u32, ToldPart>,
+    reported: HashMap<u32, ReportedPart>,
     /// Processes all of whose threads are followed.
     adopted: HashSet<u32>,
+    /// Parts of waits that go on and could not be reported.
+    unreported: u64,
 }
 
 impl StillWaiting {
-    /// Returns samples of threads that wait, and remembers until when each was told. `is_chosen`
+    /// Returns samples of threads that wait, and keeps until when each was reported. `is_chosen`
     /// decides by chance if a part of a wait is kept, by its nanoseconds and the mean distance.
     /// `began`: since when switches are seen.
-    pub(super) fn look(
+    pub(super) fn inspect(
         &mut self,
         maps: &mut OffCpuMaps,
         interval: u64,
@@ -70,39 +73,46 @@ impl StillWaiting {
             thread.since_ns != 0 && now_ns.saturating_sub(thread.since_ns) >= LEAST_NS
         };
         let waiting: HashMap<u32, FollowedThread> = maps.threads().filter(waits).collect();
-        self.told.retain(|tid, told| {
-            let goes_on = waiting.get(tid).is_some_and(|thread| thread.since_ns == told.since_ns);
+        self.reported.retain(|tid, reported| {
+            let goes_on = waiting.get(tid).is_some_and(|thread| thread.since_ns == reported.since_ns);
             if !goes_on {
-                maps.remove_told(*tid);
+                maps.remove_reported(*tid);
             }
             goes_on
         });
         let part = |tid: &u32, thread: &FollowedThread| {
-            let told = self.told.get(tid).map_or(thread.since_ns, |told| told.until_ns);
-            now_ns.saturating_sub(told)
+            let until = self.reported.get(tid).map_or(thread.since_ns, |reported| reported.until_ns);
+            now_ns.saturating_sub(until)
         };
         let all: u64 = waiting.iter().map(|(tid, thread)| part(tid, thread)).sum();
-        let interval = interval.max(all / MOST_LOOKS);
+        let interval = interval.max(all / MAX_INSPECTIONS);
         let parts: Vec<_> = waiting.iter().map(|(tid, thread)| (*tid, *thread, part(tid, thread))).collect();
         let mut samples = Vec::new();
         for (tid, thread, part_ns) in parts {
             let is_chosen = is_chosen(part_ns, interval);
             let sample =
-                if is_chosen { look_at(maps, tid, &thread, part_ns, interval, now_ns) } else { None };
+                if is_chosen { take_sample(maps, tid, &thread, part_ns, interval, now_ns) } else { None };
             if is_chosen && sample.is_none() {
-                // It has gone on: its end tells all.
+                // It has gone on, and its end reports all, or it can't be inspected.
+                self.unreported += u64::from(goes_on(maps, tid, &thread));
                 continue;
             }
-            let told = ToldPart { since_ns: thread.since_ns, until_ns: now_ns };
-            if !maps.set_told(tid, told) {
+            let reported = ReportedPart { since_ns: thread.since_ns, until_ns: now_ns };
+            if !maps.set_reported(tid, reported) {
+                self.unreported += 1;
                 continue;
             }
-            self.told.insert(tid, told);
-            if is_still_told(maps.thread(tid), told) {
+            self.reported.insert(tid, reported);
+            if is_still_reported(maps.thread(tid), reported) {
                 samples.extend(sample);
             }
         }
         samples
+    }
+
+    /// Returns how many parts of waits could not be reported.
+    pub(super) const fn unreported(&self) -> u64 {
+        self.unreported
     }
 
     /// Begins to follow the threads that haven't been switched since the begin, of processes of
@@ -118,15 +128,20 @@ impl StillWaiting {
     }
 }
 
-/// Returns true if the end of the wait leaves out what was told: it hasn't come, or knew of it.
-fn is_still_told(thread: Option<FollowedThread>, told: ToldPart) -> bool {
+/// Returns true if the same wait goes on.
+fn goes_on(maps: &OffCpuMaps, tid: u32, thread: &FollowedThread) -> bool {
+    maps.thread(tid).is_some_and(|now| now.since_ns == thread.since_ns)
+}
+
+/// Returns true if the end of the wait leaves out what was reported: it hasn't come, or knew of it.
+fn is_still_reported(thread: Option<FollowedThread>, reported: ReportedPart) -> bool {
     thread.is_some_and(|thread| {
-        thread.since_ns == told.since_ns
-            || thread.last_since_ns == told.since_ns && thread.last_began_ns == told.until_ns
+        thread.since_ns == reported.since_ns
+            || thread.last_since_ns == reported.since_ns && thread.last_began_ns == reported.until_ns
     })
 }
 
-fn look_at(
+fn take_sample(
     maps: &mut OffCpuMaps,
     tid: u32,
     thread: &FollowedThread,
@@ -134,11 +149,11 @@ fn look_at(
     interval: u64,
     now_ns: u64,
 ) -> Option<StackSample> {
-    let goes_on = |waiting: &WaitingThread| waiting.since_ns == thread.since_ns;
-    let waiting = maps.look(tid).filter(goes_on)?;
+    let is_same = |waiting: &WaitingThread| waiting.since_ns == thread.since_ns;
+    let waiting = maps.inspect(tid).filter(is_same)?;
     let stack = read_stack(&waiting);
     // It may have gone on while its stack was read.
-    maps.thread(tid).filter(|now| now.since_ns == thread.since_ns)?;
+    goes_on(maps, tid, thread).then_some(())?;
     const ORIG_RAX: usize = 15;
     let record = WaitRecord {
         waited_ns: part_ns,
@@ -179,15 +194,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_is_told_once_whether_the_wait_has_ended_or_not() {
-        let told = ToldPart { since_ns: 5, until_ns: 9 };
+    fn a_part_is_reported_once_whether_the_wait_has_ended_or_not() {
+        let reported = ReportedPart { since_ns: 5, until_ns: 9 };
         let thread = |since_ns, last_since_ns, last_began_ns| {
             Some(FollowedThread { since_ns, last_since_ns, last_began_ns, ..FollowedThread::default() })
         };
-        assert!(is_still_told(thread(5, 0, 0), told), "it goes on");
-        assert!(is_still_told(thread(0, 5, 9), told), "its end knew of the part");
-        assert!(!is_still_told(thread(0, 5, 5), told), "its end told the whole");
-        assert!(!is_still_told(thread(20, 12, 12), told), "who knows");
-        assert!(!is_still_told(None, told));
+        assert!(is_still_reported(thread(5, 0, 0), reported), "it goes on");
+        assert!(is_still_reported(thread(0, 5, 9), reported), "its end knew of the part");
+        assert!(!is_still_reported(thread(0, 5, 5), reported), "its end reported the whole");
+        assert!(!is_still_reported(thread(20, 12, 12), reported), "who knows");
+        assert!(!is_still_reported(None, reported));
     }
 }

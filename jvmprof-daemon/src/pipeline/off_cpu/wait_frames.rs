@@ -1,4 +1,4 @@
-//! Stacks and labels that tell what a thread waited for.
+//! Frames and labels that name what a thread waited for.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -55,8 +55,8 @@ impl WaitFrames {
         NamedStack { labels: labels.clone(), ..stack }
     }
 
-    /// Tells the causes of the waits whose evidence was kept.
-    pub(super) fn finish(&mut self, batch: &mut Batch, rules: &IdleRules) {
+    /// Names the causes of the waits whose evidence was kept.
+    pub(super) fn name_causes(&mut self, batch: &mut Batch, rules: &IdleRules) {
         if batch.event != EventType::OffCpu {
             return;
         }
@@ -148,7 +148,7 @@ mod tests {
             waits(Evidence::SystemCall(202), &["bpf_prog", "__schedule", "schedule", "futex_do_wait", "f"]);
         let mut frames = WaitFrames::default();
         for _ in 0..2 {
-            frames.finish(&mut batch, &IdleRules::with(&[]));
+            frames.name_causes(&mut batch, &IdleRules::with(&[]));
             assert_eq!(names(&batch), ["[wait: futex]", "futex_do_wait", "f"]);
             let labels: Vec<_> = batch.series[0].samples[0].labels.iter().collect();
             assert_eq!((labels.len(), &*labels[1].value), (2, "native"));
@@ -164,7 +164,7 @@ mod tests {
             (Evidence::SystemCall(7), "[wait: poll]"),
         ] {
             let mut batch = waits(evidence, &["f"]);
-            WaitFrames::default().finish(&mut batch, &IdleRules::with(&[]));
+            WaitFrames::default().name_causes(&mut batch, &IdleRules::with(&[]));
             assert_eq!(names(&batch), [expected, "f"]);
         }
     }

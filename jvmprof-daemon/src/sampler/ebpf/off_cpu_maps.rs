@@ -1,7 +1,7 @@
 //! The BPF maps of waits off the CPU: what is wanted, the threads that are followed, and totals.
 
 use aya::maps::{Array, HashMap, MapData, PerCpuArray};
-use jvmprof_common::off_cpu::{FollowedThread, OffCpuSettings, ToldPart, WaitTotals, WaitingThread};
+use jvmprof_common::off_cpu::{FollowedThread, OffCpuSettings, ReportedPart, WaitTotals, WaitingThread};
 
 use super::object::{PodValue, impl_pod, map_error, take_map};
 use super::waiting_threads::WaitingThreads;
@@ -10,18 +10,18 @@ use crate::sampler::error::SamplerError;
 const SETTINGS: &str = "OFF_CPU_SETTINGS";
 const TOTALS: &str = "WAIT_TOTALS";
 const THREADS: &str = "FOLLOWED_THREADS";
-const TOLD: &str = "TOLD_PARTS";
+const REPORTED: &str = "REPORTED_PARTS";
 
-/// Threads that are followed at a time, at most, and waits that are told in parts: 7 MiB in all.
+/// Threads that are followed at a time, at most, and waits that are reported in parts: 7 MiB in all.
 const MAX_THREADS: u32 = 65_536;
-const MAX_TOLD: u32 = 16_384;
+const MAX_REPORTED: u32 = 16_384;
 
-impl_pod!(OffCpuSettings, WaitTotals, FollowedThread, ToldPart);
+impl_pod!(OffCpuSettings, WaitTotals, FollowedThread, ReportedPart);
 
 /// Sizes of the maps, for the loader: of one entry each where waits aren't profiled.
 pub(super) fn sizes(is_used: bool) -> [(&'static str, u32); 2] {
     let size = |entries| if is_used { entries } else { 1 };
-    [(THREADS, size(MAX_THREADS)), (TOLD, size(MAX_TOLD))]
+    [(THREADS, size(MAX_THREADS)), (REPORTED, size(MAX_REPORTED))]
 }
 
 /// The maps of waits.
@@ -29,7 +29,7 @@ pub struct OffCpuMaps {
     settings: Array<MapData, PodValue<OffCpuSettings>>,
     totals: PerCpuArray<MapData, PodValue<WaitTotals>>,
     threads: HashMap<MapData, u32, PodValue<FollowedThread>>,
-    told: HashMap<MapData, u32, PodValue<ToldPart>>,
+    reported: HashMap<MapData, u32, PodValue<ReportedPart>>,
     /// `None`: the kernel refused the program.
     waiting: Option<WaitingThreads>,
 }
@@ -46,9 +46,9 @@ impl OffCpuMaps {
             settings: take_map(ebpf, SETTINGS)?,
             totals: take_map(ebpf, TOTALS)?,
             threads: take_map(ebpf, THREADS)?,
-            told: take_map(ebpf, TOLD)?,
+            reported: take_map(ebpf, REPORTED)?,
             waiting: WaitingThreads::of(ebpf)
-                .inspect_err(|error| tracing::warn!(%error, "waits are told when they end only"))
+                .inspect_err(|error| tracing::warn!(%error, "waits are reported when they end only"))
                 .ok(),
         })
     }
@@ -71,6 +71,7 @@ impl OffCpuMaps {
             sum.short_waits += of_cpu.short_waits;
             sum.short_ns += of_cpu.short_ns;
             sum.unfollowed_switches += of_cpu.unfollowed_switches;
+            sum.lost_waits += of_cpu.lost_waits;
         }
         sum
     }
@@ -84,10 +85,10 @@ impl OffCpuMaps {
         self.threads.get(&tid, 0).ok().map(|thread| thread.0)
     }
 
-    /// Looks at a thread that is followed; `None` if it doesn't wait, or can't be looked at.
-    pub fn look(&mut self, tid: u32) -> Option<WaitingThread> {
-        let looked = self.waiting.as_mut()?.look(tid);
-        looked.inspect_err(|error| tracing::debug!(tid, %error, "no look at a thread")).ok()?
+    /// Inspects a thread that is followed; `None` if it doesn't wait, or can't be inspected.
+    pub fn inspect(&mut self, tid: u32) -> Option<WaitingThread> {
+        let waiting = self.waiting.as_mut()?.inspect(tid);
+        waiting.inspect_err(|error| tracing::debug!(tid, %error, "a thread can't be inspected")).ok()?
     }
 
     /// Begins to follow the threads of a followed one's process that weren't switched since
@@ -99,14 +100,14 @@ impl OffCpuMaps {
         }
     }
 
-    /// Marks a part of a wait that goes on as told; returns false if that isn't possible.
-    pub fn set_told(&mut self, tid: u32, part: ToldPart) -> bool {
-        self.told.insert(tid, PodValue(part), 0).is_ok()
+    /// Marks a part of a wait that goes on as reported; returns false if that isn't possible.
+    pub fn set_reported(&mut self, tid: u32, part: ReportedPart) -> bool {
+        self.reported.insert(tid, PodValue(part), 0).is_ok()
     }
 
-    /// Removes what was told of a thread.
-    pub fn remove_told(&mut self, tid: u32) {
+    /// Removes what was reported of a thread.
+    pub fn remove_reported(&mut self, tid: u32) {
         // What isn't there needs no removal.
-        let _ = self.told.remove(&tid);
+        let _ = self.reported.remove(&tid);
     }
 }

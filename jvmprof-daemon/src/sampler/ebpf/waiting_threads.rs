@@ -1,9 +1,9 @@
-//! Looks at threads that wait: kernel programs tell where their user code was when it entered the
+//! Inspection of threads that wait: kernel programs find where their user code was when it entered
 //! kernel, and find those that have waited since before they were followed.
 
 use aya::maps::{Array, MapData};
 use aya::programs::{ProgramFd, RawTracePoint};
-use jvmprof_common::off_cpu::{ADOPT_PROGRAM, LOOK_PROGRAM, WAITING, WaitingThread};
+use jvmprof_common::off_cpu::{ADOPT_PROGRAM, INSPECT_PROGRAM, WAITING, WaitingThread};
 
 use super::kernel_symbols::run;
 use super::object::{PodValue, impl_pod, map_error, program, program_error, take_map};
@@ -13,7 +13,7 @@ impl_pod!(WaitingThread);
 
 /// The kernel programs, and the map of their argument and result.
 pub(super) struct WaitingThreads {
-    look: ProgramFd,
+    inspect: ProgramFd,
     adopt: ProgramFd,
     waiting: Array<MapData, PodValue<WaitingThread>>,
 }
@@ -21,14 +21,14 @@ pub(super) struct WaitingThreads {
 impl WaitingThreads {
     pub(super) fn of(ebpf: &mut aya::Ebpf) -> Result<Self, SamplerError> {
         let waiting = take_map(ebpf, WAITING)?;
-        Ok(Self { look: load(ebpf, LOOK_PROGRAM)?, adopt: load(ebpf, ADOPT_PROGRAM)?, waiting })
+        Ok(Self { inspect: load(ebpf, INSPECT_PROGRAM)?, adopt: load(ebpf, ADOPT_PROGRAM)?, waiting })
     }
 
-    /// Looks at a thread that is followed; `None` if it doesn't wait.
-    pub(super) fn look(&mut self, tid: u32) -> Result<Option<WaitingThread>, SamplerError> {
+    /// Inspects a thread that is followed; `None` if it doesn't wait.
+    pub(super) fn inspect(&mut self, tid: u32) -> Result<Option<WaitingThread>, SamplerError> {
         let named = WaitingThread { tid, ..WaitingThread::default() };
         self.waiting.set(0, PodValue(named), 0).map_err(map_error(WAITING))?;
-        run(&self.look, 0).map_err(|source| program_error(LOOK_PROGRAM)(source.into()))?;
+        run(&self.inspect, 0).map_err(|source| program_error(INSPECT_PROGRAM)(source.into()))?;
         let waiting = self.waiting.get(&0, 0).map_err(map_error(WAITING))?.0;
         Ok((waiting.is_waiting != 0).then_some(waiting))
     }

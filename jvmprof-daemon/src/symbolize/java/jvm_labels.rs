@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use crate::hotspot::diagnostics::main_class::main_class_of_arguments;
 use crate::hotspot::{Hotspot, ProcessMemory};
+use crate::process::java_launcher::main_class_of_arguments;
 
 /// Characters of a main class that are kept: a label is stored with each series.
 const MAX_NAME: usize = 200;

@@ -1,5 +1,5 @@
-//! Looks at threads that wait and don't come back: `look_at_waiting`, where a thread's user code was
-//! when it entered the kernel, and `adopt_waiting`, which follows threads that have waited since
+//! Threads that wait and don't come back: `inspect_waiting` finds where a thread's user code was when
+//! it entered the kernel, and `adopt_waiting`, which follows threads that have waited since
 //! before the first switch was seen.
 
 use aya_ebpf::{
@@ -21,11 +21,11 @@ static WAITING: Array<WaitingThread> = Array::with_max_entries(1, 0);
 
 /// Fills [`WAITING`]. It belongs to no tracepoint: `BPF_PROG_TEST_RUN` runs it.
 #[raw_tracepoint]
-fn look_at_waiting(_: RawTracePointContext) -> i32 {
+fn inspect_waiting(_: RawTracePointContext) -> i32 {
     if let Some(waiting) = WAITING.get_ptr_mut(0) {
-        // SAFETY: the daemon waits for this program before it looks.
+        // SAFETY: the daemon waits for this program before it reads.
         let waiting = unsafe { &mut *waiting };
-        waiting.is_waiting = u32::from(look(waiting).is_some());
+        waiting.is_waiting = u32::from(inspect(waiting).is_some());
     }
     0
 }
@@ -102,8 +102,8 @@ fn follow(task: Task, pid: u32, since_ns: u64) -> Option<()> {
 }
 
 #[inline(always)]
-fn look(waiting: &mut WaitingThread) -> Option<()> {
-    // SAFETY: the values are read one by one, and looked at again below.
+fn inspect(waiting: &mut WaitingThread) -> Option<()> {
+    // SAFETY: the values are read one by one, and checked again below.
     let thread = unsafe { FOLLOWED_THREADS.get(waiting.tid) }?;
     let (task, since) = (Task(thread.task), thread.since_ns);
     waiting.since_ns = since;
