@@ -3,8 +3,8 @@
 
 use jvmprof_daemon::hotspot::stubs::analyze_native;
 use jvmprof_daemon::native::elf::ElfFile;
-use jvmprof_daemon::native::unwind_rows::UnwindRows;
 use jvmprof_daemon::native::symbols::SymbolTable;
+use jvmprof_daemon::native::unwind_rows::UnwindRows;
 use jvmprof_daemon::types::{FileOffset, Svma};
 use libfuzzer_sys::fuzz_target;
 

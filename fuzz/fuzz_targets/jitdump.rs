@@ -5,9 +5,9 @@
 use std::fs::File;
 use std::io::Write;
 
+use jvmprof_daemon::jit::code_unwind_rows::CodeUnwindRows;
 use jvmprof_daemon::jit::jitdump::JitDump;
 use jvmprof_daemon::jit::name_formats::code_name;
-use jvmprof_daemon::jit::code_unwind_rows::CodeUnwindRows;
 use jvmprof_daemon::types::Avma;
 use libfuzzer_sys::fuzz_target;
 use nix::sys::memfd::{MFdFlags, memfd_create};

@@ -3,14 +3,14 @@
 #![no_main]
 
 use jvmprof_daemon::hotspot::code_cache::scope_descs::{PcDesc, chain, find};
-use jvmprof_daemon::hotspot::code_cache::unsigned5::Encoding;
+use jvmprof_daemon::hotspot::code_cache::unsigned5::Unsigned5Encoding;
 use jvmprof_daemon::hotspot::methods::class_names::{class_name, decode_symbol};
 use jvmprof_daemon::hotspot::methods::line_table::LineNumberTable;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (u8, Vec<(i32, u32)>, u16, &[u8])| {
     let (version, mut descs, code_size, bytes) = input;
-    let encoding = Encoding::of_feature(u32::from(version % 32));
+    let encoding = Unsigned5Encoding::of_feature(u32::from(version % 32));
     descs.sort_unstable();
     let descs: Vec<PcDesc> =
         descs.into_iter().map(|(pc_offset, scope)| PcDesc { pc_offset, scope }).collect();

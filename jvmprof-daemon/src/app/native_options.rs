@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use url::Url;
 
-use super::args::{NativeArgs, parse_url};
+use super::args::{NativeSymbolArgs, parse_url};
 use crate::kernel_tables::RowsOnDisk;
 use crate::native::debuginfod::{Debuginfod, DebuginfodOptions};
 use crate::pipeline::Pipeline;
@@ -28,7 +28,7 @@ fn urls_of(variable: &str) -> Vec<Url> {
 ///
 /// # Errors
 /// debuginfod's folder can't be made.
-pub(super) fn options(args: &NativeArgs) -> anyhow::Result<NativeOptions> {
+pub(super) fn options(args: &NativeSymbolArgs) -> anyhow::Result<NativeOptions> {
     let urls = match args.debuginfod_url.as_slice() {
         [] => urls_of(&std::env::var(URLS_VARIABLE).unwrap_or_default()),
         urls => urls.to_vec(),

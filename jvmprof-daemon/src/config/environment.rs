@@ -73,13 +73,17 @@ fn array(text: &str) -> Result<Vec<String>, String> {
 
 /// Returns a message for each variable that is almost named like an option's. Other programs'
 /// variables, such as Kubernetes's service links, have the prefix too.
-pub(super) fn misspelt(environment: &Environment, options: &[ConfigOption], file: &str) -> Vec<String> {
+pub(super) fn misspelt_variables(
+    environment: &Environment,
+    options: &[ConfigOption],
+    config_file_variable: &str,
+) -> Vec<String> {
     let variables = options.iter().flat_map(|option| &option.variables);
     let names: Vec<&str> = variables.map(|name| &name[VARIABLE_PREFIX.len()..]).collect();
     environment
         .keys()
         .filter_map(|name| name.to_str())
-        .filter(|name| *name != file)
+        .filter(|name| *name != config_file_variable)
         .filter_map(|name| {
             let rest = name.strip_prefix(VARIABLE_PREFIX).filter(|rest| !names.contains(rest))?;
             let nearest = nearest(rest, names.iter().copied())?;

@@ -94,7 +94,8 @@ impl ConfigSchema {
         if is_configured {
             let variable = variable_of(self.scope.file_flag);
             settings.file = self.file(given, environment, &variable);
-            settings.misspelt_variables = environment::misspelt(environment, &self.options, &variable);
+            settings.misspelt_variables =
+                environment::misspelt_variables(environment, &self.options, &variable);
         }
         if let Some(path) = &settings.file {
             settings.by_name = file::read(path, &self.options, &mut problems);

@@ -10,7 +10,7 @@ use super::code_cache::code_heaps::{
 };
 use super::code_cache::interpreter_codelets::{InterpreterCodelet, InterpreterFields};
 use super::code_cache::nmethod::{CompiledMethod, NmethodFields};
-use super::code_cache::unsigned5::Encoding;
+use super::code_cache::unsigned5::Unsigned5Encoding;
 use super::diagnostics::DiagnosticFields;
 use super::error::HotspotError;
 use super::java_cache::JvmKey;
@@ -44,7 +44,7 @@ pub struct Hotspot<M> {
     pub(crate) jvm: Jvm,
     names: BlobNames,
     pub(crate) key: JvmKey,
-    pub(crate) encoding: Encoding,
+    pub(crate) encoding: Unsigned5Encoding,
     pub(crate) templates: BytecodeTemplates,
     pub(crate) method_fields: MethodFields,
     /// `None` if this JVM doesn't say where debug information is.
@@ -92,7 +92,7 @@ impl<M: ProcessMemory> Hotspot<M> {
             call_stub_return: lookup.maybe_address("StubRoutines::_call_stub_return_address"),
         };
         let version = read_version(lookup, &memory)?;
-        let encoding = Encoding::of_feature(version.feature);
+        let encoding = Unsigned5Encoding::of_feature(version.feature);
         let mut hotspot = Self {
             image,
             version,

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use crate::native::byte_source::{ByteSource, RegularFile};
 use crate::native::elf::{ElfError, ElfFile};
 use crate::native::file_identity::{FileKey, FileStat};
-use crate::native::open_file::open_below_root;
+use crate::native::open_file::open_in_root_following;
 use crate::types::BuildId;
 
 /// Folder of debug files below each root.
@@ -196,7 +196,7 @@ fn open_checked(
     fits: impl Fn(&ElfFile<RegularFile<'_>>) -> bool,
 ) -> Option<DebugFile> {
     let path = root.join(relative);
-    let file = match open_below_root(root, relative) {
+    let file = match open_in_root_following(root, relative) {
         Ok(file) => file,
         Err(error) => {
             if !error.is_not_found() {

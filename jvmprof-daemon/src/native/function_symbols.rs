@@ -160,7 +160,7 @@ impl FunctionSymbols {
 pub fn mini_debug_info<S: ByteSource>(file: &ElfFile<S>) -> Result<Option<Vec<u8>>, ElfError> {
     let Some(section) = file.section(".gnu_debugdata") else { return Ok(None) };
     let compressed = file.stream(section, MAX_MINI)?;
-    compressed_sections::xz(&section.name, compressed, MAX_MINI_EXPANDED).map(Some)
+    compressed_sections::expand_xz(&section.name, compressed, MAX_MINI_EXPANDED).map(Some)
 }
 
 pub(crate) fn has_symtab<S: ByteSource>(file: &ElfFile<S>) -> bool {

@@ -51,12 +51,12 @@ pub fn open_regular(path: &Path) -> Result<File, OpenError> {
 
 /// A regular file that isn't open for reading yet.
 #[derive(Debug)]
-pub struct FoundFile {
+pub struct UnopenedFile {
     handle: File,
     path: PathBuf,
 }
 
-impl FoundFile {
+impl UnopenedFile {
     /// Wraps a regular file that was opened before. `path` is for messages.
     pub fn of(handle: File, path: PathBuf) -> Self {
         Self { handle, path }
@@ -85,7 +85,7 @@ impl FoundFile {
 ///
 /// # Errors
 /// Those of [`open_regular`].
-pub fn find_regular(path: &Path) -> Result<FoundFile, OpenError> {
+pub fn find_regular(path: &Path) -> Result<UnopenedFile, OpenError> {
     // O_PATH opens nothing: no FIFO waits, no device is started.
     let handle = open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty());
     found(handle.map_err(|errno| failed(path, errno.into()))?, path)
@@ -107,7 +107,7 @@ pub fn open_in_root(root: &Path, relative: &Path) -> Result<File, OpenError> {
 ///
 /// # Errors
 /// Those of [`open_regular`].
-pub fn find_in_root(root: &Path, relative: &Path) -> Result<FoundFile, OpenError> {
+pub fn find_in_root(root: &Path, relative: &Path) -> Result<UnopenedFile, OpenError> {
     find_in(root, relative, OFlag::O_NOFOLLOW)
 }
 
@@ -126,11 +126,11 @@ pub fn open_folder_in_root(root: &Path, relative: &Path) -> Result<OwnedFd, Open
 ///
 /// # Errors
 /// Those of [`open_regular`].
-pub fn open_below_root(root: &Path, relative: &Path) -> Result<File, OpenError> {
+pub fn open_in_root_following(root: &Path, relative: &Path) -> Result<File, OpenError> {
     find_in(root, relative, OFlag::empty())?.open()
 }
 
-fn find_in(root: &Path, relative: &Path, more: OFlag) -> Result<FoundFile, OpenError> {
+fn find_in(root: &Path, relative: &Path, more: OFlag) -> Result<UnopenedFile, OpenError> {
     let shown = root.join(relative.strip_prefix("/").unwrap_or(relative));
     found(resolve(root, relative, more)?, &shown)
 }
@@ -160,11 +160,11 @@ pub fn open_in_root_owned(root: &Path, relative: &Path, owner: u32) -> Result<Fi
     Ok(file)
 }
 
-fn found(handle: OwnedFd, path: &Path) -> Result<FoundFile, OpenError> {
+fn found(handle: OwnedFd, path: &Path) -> Result<UnopenedFile, OpenError> {
     let handle = File::from(handle);
     let metadata = handle.metadata().map_err(|source| failed(path, source))?;
     match metadata.is_file() {
-        true => Ok(FoundFile { handle, path: path.into() }),
+        true => Ok(UnopenedFile { handle, path: path.into() }),
         false => Err(OpenError::NotRegular { path: path.into() }),
     }
 }

@@ -50,7 +50,7 @@ impl State {
                     tracing::debug!(pid, path = &*code.path, start = ?code.start, "code takes the place of other code");
                     self.complete_pending_of(pid);
                     if let Some(process) = self.table.get(pid) {
-                        self.symbolizer.remapped(process.key, &code, event.time_ns);
+                        self.symbolizer.record_code_replaced(process.key, &code, event.time_ns);
                     }
                 }
                 self.table.insert_mapping(pid, event.time_ns, code);

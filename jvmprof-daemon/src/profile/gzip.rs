@@ -22,9 +22,9 @@ pub fn is_gzip(bytes: &[u8]) -> bool {
 /// Compresses one after the other: its tables take a third of a megabyte, and for a small profile
 /// most of the time is what they take to be made.
 #[derive(Debug)]
-pub struct Compressor(Compress);
+pub struct GzipCompressor(Compress);
 
-impl Default for Compressor {
+impl Default for GzipCompressor {
     /// At the fastest level: profiles are small and packed all the time, and higher levels gain
     /// little on them.
     fn default() -> Self {
@@ -33,7 +33,7 @@ impl Default for Compressor {
     }
 }
 
-impl Compressor {
+impl GzipCompressor {
     /// A gzip file of these bytes.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl Compressor {
 /// # Errors
 /// None that writing to memory could have.
 pub fn compress_well(bytes: &[u8]) -> io::Result<Vec<u8>> {
-    Compressor(Compress::new_gzip(Compression::best(), 15)).compress(bytes)
+    GzipCompressor(Compress::new_gzip(Compression::best(), 15)).compress(bytes)
 }
 
 /// Compresses one file.
@@ -65,7 +65,7 @@ pub fn compress_well(bytes: &[u8]) -> io::Result<Vec<u8>> {
 /// # Errors
 /// None that writing to memory could have.
 pub fn compress(bytes: &[u8]) -> io::Result<Vec<u8>> {
-    Compressor::default().compress(bytes)
+    GzipCompressor::default().compress(bytes)
 }
 
 /// Unpacks all members of a gzip file.
@@ -103,7 +103,7 @@ mod tests {
         let noise: Vec<u8> = (0..70_000u32)
             .map(|at| (at.wrapping_mul(2_654_435_761).rotate_left(at % 32) >> 24) as u8)
             .collect();
-        let mut compressor = Compressor::default();
+        let mut compressor = GzipCompressor::default();
         for bytes in [&noise[..], b"", b"a profile", &noise[..1000], &[7; 200_000]] {
             let packed = compressor.compress(bytes).unwrap();
             assert_eq!(decompress(&packed, bytes.len()).unwrap(), bytes);

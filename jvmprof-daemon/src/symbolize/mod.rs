@@ -214,7 +214,7 @@ impl Symbolizer {
 
     /// Records that a process has mapped code over other code that the kernel program may have rows
     /// of.
-    pub fn remapped(&mut self, key: ProcessKey, code: &MappedCode, mapped_ns: u64) {
+    pub fn record_code_replaced(&mut self, key: ProcessKey, code: &MappedCode, mapped_ns: u64) {
         if let Some(symbols) = self.processes.get_mut(&key) {
             symbols.remapped.add(code.start..code.end, mapped_ns);
         }

@@ -79,11 +79,11 @@ pub(super) struct MatrixCell {
 impl MatrixCell {
     /// Returns whether anything is wrong. What is missing isn't wrong, but shown.
     pub(super) fn is_wrong(&self) -> bool {
-        self.wrong_stacks + self.wrong_shares > 0 || self.has_too_few() || self.error.is_some()
+        self.wrong_stacks + self.wrong_shares > 0 || self.has_too_few_java_samples() || self.error.is_some()
     }
 
     /// Returns whether the samples are too few for the rest to mean anything.
-    pub(super) fn has_too_few(&self) -> bool {
+    pub(super) fn has_too_few_java_samples(&self) -> bool {
         self.java < self.least
     }
 

@@ -12,7 +12,7 @@ pub(super) fn print(cells: &[MatrixCell]) {
         let place = format!("JDK {} {} {}", cell.jdk, cell.mode, cell.program);
         if let Some(error) = &cell.error {
             println!("{place}: failed: {error}");
-        } else if cell.has_too_few() {
+        } else if cell.has_too_few_java_samples() {
             println!("{place}: too few: {} samples with Java frames of at least {}", cell.java, cell.least);
         }
         for (what, counts) in

@@ -27,7 +27,7 @@ pub use inspect::InspectArgs;
 pub use ps::PsArgs;
 pub use record::{EventArg, RecordArgs};
 pub(super) use sampling::parse_url;
-pub use sampling::{AllocationArgs, ClassArg, NativeArgs, OffCpuArgs, SamplingArgs};
+pub use sampling::{AllocationArgs, ClassArg, NativeSymbolArgs, OffCpuArgs, SamplingArgs};
 pub use ui::UiArgs;
 pub use values::ProcessArg;
 

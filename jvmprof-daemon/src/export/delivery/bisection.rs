@@ -83,7 +83,7 @@ pub(super) async fn deliver(
                 refusals += 1;
                 let samples = part.samples_by_event();
                 let divided = divisible && refusals < MAX_REFUSALS;
-                match if divided { part.halves() } else { None } {
+                match if divided { part.split_series() } else { None } {
                     Some(halves) => {
                         report.divided += 1;
                         parts.extend(halves);
@@ -111,7 +111,7 @@ pub(super) async fn deliver(
             report.to_retry.push(part);
         } else {
             report.divided += 1;
-            parts.extend(part.halves().into_iter().flatten());
+            parts.extend(part.split_series().into_iter().flatten());
         }
     }
     report

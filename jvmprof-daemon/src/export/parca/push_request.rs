@@ -7,7 +7,7 @@ use prost::Message as _;
 
 use crate::event_type::{EventType, SamplesByEvent};
 use crate::export::store::NAME_LABEL;
-use crate::profile::gzip::Compressor;
+use crate::profile::gzip::GzipCompressor;
 use crate::profile::model::{Batch, Series};
 use crate::profile::pprof;
 use crate::proto::pprof::Profile;
@@ -59,7 +59,7 @@ impl PushRequest {
 
     /// Two requests with a half of the series each, both of which have still to be judged; `None`
     /// if there is but one.
-    pub fn halves(mut self) -> Option<[Self; 2]> {
+    pub fn split_series(mut self) -> Option<[Self; 2]> {
         let middle = self.series() / 2;
         if middle == 0 {
             return None;
@@ -109,7 +109,7 @@ impl PushRequest {
 pub fn requests(batch: &Batch, max_bytes: usize) -> io::Result<Vec<PushRequest>> {
     let mut requests: Vec<PushRequest> = Vec::new();
     let mut room = 0;
-    let (mut profiles, mut compressor) = (pprof::Pushed::new(batch), Compressor::default());
+    let (mut profiles, mut compressor) = (pprof::Pushed::new(batch), GzipCompressor::default());
     let created = batch.start + batch.duration;
     for series in batch.series.iter().filter(|series| !series.samples.is_empty()) {
         let encoded = encode(batch.event, series, &profiles.of(series), &mut compressor)?;
@@ -136,7 +136,7 @@ fn encode(
     event: EventType,
     series: &Series,
     profile: &Profile,
-    compressor: &mut Compressor,
+    compressor: &mut GzipCompressor,
 ) -> io::Result<RawProfileSeries> {
     let name = Label { name: NAME_LABEL.to_owned(), value: event.descriptor().series.to_owned() };
     let labels = series.labels.iter().filter(|(name, _)| *name != NAME_LABEL);
@@ -166,7 +166,7 @@ mod tests {
         let mut single = Vec::new();
         while let Some(part) = parts.pop() {
             let samples = part.samples;
-            match part.clone().halves() {
+            match part.clone().split_series() {
                 Some(halves) => {
                     assert_eq!(halves.iter().map(|half| half.samples).sum::<u64>(), samples);
                     parts.extend(halves);

@@ -12,7 +12,7 @@ use prost::Message as _;
 use crate::event_type::EventType;
 use crate::export::parca::PushRequest;
 use crate::export::store::NAME_LABEL;
-use crate::profile::gzip::Compressor;
+use crate::profile::gzip::GzipCompressor;
 use crate::profile::model::{Batch, LabelSet as ModelLabels, Sample, Series};
 use crate::profile::pprof::Pushed;
 use crate::proto::pprof::Profile;
@@ -41,7 +41,7 @@ const TIME_STEP: Duration = Duration::from_millis(1);
 /// None that writing to memory could have.
 pub fn requests(batch: &Batch) -> io::Result<Vec<PushRequest>> {
     let created = batch.start + batch.duration;
-    let (mut profiles, mut compressor) = (Pushed::with_all_types(batch), Compressor::default());
+    let (mut profiles, mut compressor) = (Pushed::with_all_types(batch), GzipCompressor::default());
     // Series may have become the same one, where labels were left out.
     let mut profiles_of: HashMap<Vec<(String, String)>, i64> = HashMap::new();
     let mut requests = Vec::new();

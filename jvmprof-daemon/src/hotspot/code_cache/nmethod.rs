@@ -11,7 +11,7 @@ use jvmprof_common::jvm::{JvmLayout, NO_FIELD};
 
 use super::code_heaps::CodeBlobDesc;
 use super::scope_descs::{self, PcDesc};
-use super::unsigned5::Encoding;
+use super::unsigned5::Unsigned5Encoding;
 use crate::hotspot::error::HotspotError;
 use crate::hotspot::error::NamingError;
 use crate::hotspot::process_memory::{ProcessMemory, field};
@@ -387,7 +387,7 @@ impl NmethodDebugInfo {
     }
 
     /// All methods of its scopes.
-    pub(crate) fn scope_methods(&self, encoding: Encoding) -> impl Iterator<Item = Avma> {
+    pub(crate) fn scope_methods(&self, encoding: Unsigned5Encoding) -> impl Iterator<Item = Avma> {
         let indices = scope_descs::methods(&self.scopes, &self.pcs, encoding);
         let indices = indices.into_iter().map(Some).chain([None]);
         indices.filter_map(|index| self.method_at(index))

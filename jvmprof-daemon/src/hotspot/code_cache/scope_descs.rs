@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::unsigned5::{Encoding, Unsigned5Reader};
+use super::unsigned5::{Unsigned5Encoding, Unsigned5Reader};
 
 /// Inlining is limited by `MaxInlineLevel` (15) and recursion; Graal goes deeper.
 const MAX_DEPTH: usize = 512;
@@ -67,7 +67,7 @@ pub fn is_behind_all(descs: &[PcDesc], pc_offset: u32) -> bool {
 ///
 /// # Errors
 /// The stream ends early, is cyclic or deeper than any inlining.
-pub fn chain(stream: &[u8], desc: PcDesc, encoding: Encoding) -> Result<Vec<ScopeDesc>, Malformed> {
+pub fn chain(stream: &[u8], desc: PcDesc, encoding: Unsigned5Encoding) -> Result<Vec<ScopeDesc>, Malformed> {
     if desc.scope == NO_SCOPE {
         // Behind all places with debug information: only the outermost method is sure.
         return Ok(vec![ScopeDesc { method: None, bci: ENTRY_BCI }]);
@@ -100,7 +100,7 @@ const MAX_SCOPES: usize = 1 << 14;
 
 /// The methods of all scopes: indices as in [`ScopeDesc::method`]. What is malformed, or too much,
 /// is left out.
-pub fn methods(stream: &[u8], descs: &[PcDesc], encoding: Encoding) -> BTreeSet<u32> {
+pub fn methods(stream: &[u8], descs: &[PcDesc], encoding: Unsigned5Encoding) -> BTreeSet<u32> {
     let mut methods = BTreeSet::new();
     let mut visited = HashSet::new();
     for desc in descs {
@@ -153,26 +153,31 @@ mod tests {
         let stream = [0, 0, 2, 8, 0, 0, 0, 1, 1, 0, 0, 0, 0];
         let desc = PcDesc { pc_offset: 16, scope: 7 };
         assert_eq!(
-            chain(&stream, desc, Encoding::WithZero),
+            chain(&stream, desc, Unsigned5Encoding::WithZero),
             Ok(vec![ScopeDesc { method: Some(1), bci: -1 }, ScopeDesc { method: Some(2), bci: 7 }])
         );
-        assert_eq!(methods(&stream, &[desc], Encoding::WithZero), BTreeSet::from([1, 2]));
+        assert_eq!(methods(&stream, &[desc], Unsigned5Encoding::WithZero), BTreeSet::from([1, 2]));
         let sentinel = PcDesc { pc_offset: i32::MAX, scope: 0 };
         assert_eq!(
-            chain(&stream, sentinel, Encoding::WithZero),
+            chain(&stream, sentinel, Unsigned5Encoding::WithZero),
             Ok(vec![ScopeDesc { method: None, bci: -1 }])
         );
     }
 
     #[test]
     fn cycles_and_garbage_are_refused() {
-        let chain = |stream: &[u8]| chain(stream, PcDesc { pc_offset: 0, scope: 1 }, Encoding::WithZero);
+        let chain =
+            |stream: &[u8]| chain(stream, PcDesc { pc_offset: 0, scope: 1 }, Unsigned5Encoding::WithZero);
         assert_eq!(chain(&[0, 1, 2, 8, 0, 0, 0]), Err(Malformed), "its own sender");
         assert_eq!(chain(&[0, 5, 2, 8, 0, 0, 0]), Err(Malformed), "forwards");
         assert_eq!(chain(&[0, 0, 0, 8, 0, 0, 0]), Err(Malformed), "no method");
         assert_eq!(chain(&[0, 0, 2]), Err(Malformed), "cut short");
         assert_eq!(chain(&[]), Err(Malformed));
         let descs = [PcDesc { pc_offset: 0, scope: 1 }];
-        assert_eq!(methods(&[0, 1, 2, 8], &descs, Encoding::WithZero), BTreeSet::from([2]), "a cycle ends");
+        assert_eq!(
+            methods(&[0, 1, 2, 8], &descs, Unsigned5Encoding::WithZero),
+            BTreeSet::from([2]),
+            "a cycle ends"
+        );
     }
 }

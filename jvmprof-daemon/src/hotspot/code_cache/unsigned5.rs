@@ -7,7 +7,7 @@
 
 /// Which of the two encodings a JVM uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Encoding {
+pub enum Unsigned5Encoding {
     /// JDK 8-19: bytes below 192 end a number.
     WithZero,
     /// JDK 20 and later: one is subtracted from each byte, and zero doesn't occur.
@@ -19,7 +19,7 @@ const MAX_BYTES: u32 = 5;
 /// Bytes from here on say that another one follows; 192 in both encodings, as bytes are stored.
 const HIGH: u8 = 192;
 
-impl Encoding {
+impl Unsigned5Encoding {
     /// The encoding of a JDK, by its feature version.
     pub fn of_feature(feature: u32) -> Self {
         if feature >= 20 { Self::WithoutZero } else { Self::WithZero }
@@ -31,12 +31,12 @@ impl Encoding {
 pub struct Unsigned5Reader<'b> {
     bytes: &'b [u8],
     at: usize,
-    encoding: Encoding,
+    encoding: Unsigned5Encoding,
 }
 
 impl<'b> Unsigned5Reader<'b> {
     /// Reads from `at` on.
-    pub fn new(bytes: &'b [u8], at: usize, encoding: Encoding) -> Self {
+    pub fn new(bytes: &'b [u8], at: usize, encoding: Unsigned5Encoding) -> Self {
         Self { bytes, at, encoding }
     }
 
@@ -50,7 +50,7 @@ impl<'b> Unsigned5Reader<'b> {
     /// The next number; it wraps around at 32 bits as HotSpot's own arithmetic does. `None` at the
     /// end of the bytes or where an excluded byte stands.
     pub fn unsigned(&mut self) -> Option<u32> {
-        let excluded = u8::from(self.encoding == Encoding::WithoutZero);
+        let excluded = u8::from(self.encoding == Unsigned5Encoding::WithoutZero);
         let mut sum: u32 = 0;
         for digit in 0..MAX_BYTES {
             let byte = self.byte()?;
@@ -76,8 +76,8 @@ mod tests {
 
     /// As HotSpot writes numbers (`write_uint`), so that reading is checked against another
     /// formulation.
-    fn write(value: u32, encoding: Encoding) -> Vec<u8> {
-        let excluded = u32::from(encoding == Encoding::WithoutZero);
+    fn write(value: u32, encoding: Unsigned5Encoding) -> Vec<u8> {
+        let excluded = u32::from(encoding == Unsigned5Encoding::WithoutZero);
         let low = 256 - excluded - 64;
         let (mut rest, mut bytes) = (value, Vec::new());
         while rest >= low && bytes.len() < 4 {
@@ -93,7 +93,7 @@ mod tests {
     fn every_length_and_its_borders_are_read_back() {
         let mut values = vec![0, 1, 63, 64, 190, 191, 192, 193, 12_414, 12_415, 12_416, 0x000c_207e];
         values.extend([0x0030_8207, 0x0308_207f, 0x0308_2080, i32::MAX as u32, u32::MAX - 1, u32::MAX]);
-        for encoding in [Encoding::WithZero, Encoding::WithoutZero] {
+        for encoding in [Unsigned5Encoding::WithZero, Unsigned5Encoding::WithoutZero] {
             let bytes: Vec<u8> = values.iter().flat_map(|value| write(*value, encoding)).collect();
             let mut reader = Unsigned5Reader::new(&bytes, 0, encoding);
             for value in &values {
@@ -105,11 +105,11 @@ mod tests {
 
     #[test]
     fn the_encodings_differ_by_the_byte_zero() {
-        assert_eq!(Unsigned5Reader::new(&[0], 0, Encoding::WithZero).unsigned(), Some(0));
-        assert_eq!(Unsigned5Reader::new(&[0], 0, Encoding::WithoutZero).unsigned(), None);
-        assert_eq!(Unsigned5Reader::new(&[1], 0, Encoding::WithoutZero).unsigned(), Some(0));
+        assert_eq!(Unsigned5Reader::new(&[0], 0, Unsigned5Encoding::WithZero).unsigned(), Some(0));
+        assert_eq!(Unsigned5Reader::new(&[0], 0, Unsigned5Encoding::WithoutZero).unsigned(), None);
+        assert_eq!(Unsigned5Reader::new(&[1], 0, Unsigned5Encoding::WithoutZero).unsigned(), Some(0));
         assert_eq!(
-            Unsigned5Reader::new(&[192], 0, Encoding::WithZero).unsigned(),
+            Unsigned5Reader::new(&[192], 0, Unsigned5Encoding::WithZero).unsigned(),
             None,
             "a number cut short"
         );
@@ -117,8 +117,9 @@ mod tests {
 
     #[test]
     fn signs_are_in_the_lowest_bit() {
-        let bytes: Vec<u8> = [0u32, 1, 2, 3, 4].iter().flat_map(|v| write(*v, Encoding::WithZero)).collect();
-        let mut reader = Unsigned5Reader::new(&bytes, 0, Encoding::WithZero);
+        let bytes: Vec<u8> =
+            [0u32, 1, 2, 3, 4].iter().flat_map(|v| write(*v, Unsigned5Encoding::WithZero)).collect();
+        let mut reader = Unsigned5Reader::new(&bytes, 0, Unsigned5Encoding::WithZero);
         let read: Vec<i32> = std::iter::from_fn(|| reader.signed()).collect();
         assert_eq!(read, [0, -1, 1, -2, 2]);
     }

@@ -1,7 +1,7 @@
 //! Source lines by bytecode index: openjdk src/hotspot/share/oops/method.hpp,
 //! `CompressedLineNumberReadStream`, and method.cpp, `line_number_from_bci`.
 
-use crate::hotspot::code_cache::unsigned5::{Encoding, Unsigned5Reader};
+use crate::hotspot::code_cache::unsigned5::{Unsigned5Encoding, Unsigned5Reader};
 
 /// Entries of one table: a method has at most 65,535 bytes of code.
 const MAX_ENTRIES: usize = 65_536;
@@ -18,7 +18,7 @@ pub struct LineNumberTable {
 impl LineNumberTable {
     /// Decodes a compressed table. `None` if it isn't one: it doesn't end within `bytes`, or speaks
     /// of code that the method hasn't got.
-    pub fn decode(bytes: &[u8], code_size: u16, encoding: Encoding) -> Option<Self> {
+    pub fn decode(bytes: &[u8], code_size: u16, encoding: Unsigned5Encoding) -> Option<Self> {
         let mut reader = Unsigned5Reader::new(bytes, 0, encoding);
         let (mut bci, mut line) = (0i32, 0i32);
         let mut entries = Vec::new();
@@ -69,7 +69,7 @@ impl LineNumberTable {
 mod tests {
     use super::*;
 
-    const E: Encoding = Encoding::WithoutZero;
+    const E: Unsigned5Encoding = Unsigned5Encoding::WithoutZero;
 
     #[test]
     fn short_and_long_entries_are_decoded() {

@@ -12,7 +12,7 @@ use jvmprof_common::unwind::Memory;
 
 use super::class_names::{class_name, decode_symbol};
 use super::line_table::LineNumberTable;
-use crate::hotspot::code_cache::unsigned5::Encoding;
+use crate::hotspot::code_cache::unsigned5::Unsigned5Encoding;
 use crate::hotspot::error::HotspotError;
 use crate::hotspot::error::NamingError;
 use crate::hotspot::process_memory::{ProcessMemory, field};
@@ -72,14 +72,14 @@ pub(crate) struct MethodFields {
     klass_bytes: usize,
     klass_source: Option<usize>,
     klass_constants: u16,
-    encoding: Encoding,
+    encoding: Unsigned5Encoding,
 }
 
 impl MethodFields {
     pub(crate) fn new(
         lookup: FieldLookup<'_>,
         layout: &JvmLayout,
-        encoding: Encoding,
+        encoding: Unsigned5Encoding,
     ) -> Result<Self, HotspotError> {
         let one = |name| lookup.one(name).map(usize::from);
         let pool_source = lookup.maybe(&["ConstantPool::_source_file_name_index"])?.map(usize::from);
@@ -316,7 +316,7 @@ impl MethodReads {
 
 /// Reads names and lines of methods that were identified. The caller must identify them again
 /// afterwards.
-pub(crate) fn describe(
+pub(crate) fn read_names_and_lines(
     readings: Vec<MethodReads>,
     fields: &MethodFields,
     layout: &JvmLayout,
@@ -346,11 +346,11 @@ pub(crate) fn describe(
         }
         Some(places)
     });
-    let describe = |reading: MethodReads| {
+    let method_info = |reading: MethodReads| {
         let info = info(&reading, fields, layout).ok_or(NamingError::Metadata)?;
         Ok((reading, info))
     };
-    readings.into_iter().map(|reading| reading.and_then(describe)).collect()
+    readings.into_iter().map(|reading| reading.and_then(method_info)).collect()
 }
 
 /// Bytes of the whole `ConstMethod`, whose size the JVM keeps in words.

@@ -11,7 +11,9 @@ use crate::hotspot::error::NamingError;
 use crate::hotspot::java_cache::{JavaCache, MethodKey};
 use crate::hotspot::methods::bytecodes::ExpectedBytecode;
 use crate::hotspot::methods::class_unloading::SampleTimes;
-use crate::hotspot::methods::method::{MethodInfo, MethodReads, describe, identify, identify_again};
+use crate::hotspot::methods::method::{
+    MethodInfo, MethodReads, identify, identify_again, read_names_and_lines,
+};
 use crate::hotspot::process_memory::ProcessMemory;
 use crate::profile::model::ExecutionMode;
 use crate::types::Avma;
@@ -379,7 +381,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         }
         let (before, readings): (Vec<_>, Vec<MethodReads>) =
             new.into_iter().map(|(method, identity, reading)| ((method, identity), reading)).unzip();
-        let described = describe(readings, &self.method_fields, layout, &self.memory);
+        let described = read_names_and_lines(readings, &self.method_fields, layout, &self.memory);
         let readings: Vec<&MethodReads> = described.iter().flatten().map(|(reading, _)| reading).collect();
         let mut after = identify_again(&readings, layout, &self.memory).into_iter();
         let unloaded = self.unloaded_classes.and_then(|counter| self.memory.read_u64(counter));

@@ -465,11 +465,11 @@ impl<'c> ControlFlow<'c> {
                 target.iter().for_each(|target| to(*target, &state));
             } else if target == Some(next) {
                 // To know its own address; this call never returns.
-                Transfer::enter_call(&mut state, offset);
+                Transfer::push_return_address(&mut state, offset);
             } else {
                 if let (Some(target), LocalCalls::SameFrame) = (target, self.calls) {
                     let mut inner = state.clone();
-                    Transfer::enter_call(&mut inner, offset);
+                    Transfer::push_return_address(&mut inner, offset);
                     to(target, &inner);
                 }
                 self.transfer.apply(&mut state, instruction, offset);

@@ -65,7 +65,7 @@ impl Transfer {
     }
 
     /// The state at the target of a call within the code: its return address is on top.
-    pub(super) fn enter_call(state: &mut FrameState, offset: u32) {
+    pub(super) fn push_return_address(state: &mut FrameState, offset: u32) {
         push_value(state, TrackedValue::Unknown, offset);
     }
 

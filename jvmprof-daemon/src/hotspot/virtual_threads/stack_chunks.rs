@@ -9,7 +9,7 @@
 use jvmprof_common::jvm::{JvmLayout, StackChunkLayout};
 
 use super::gc_forwarding_tables::CollectorFields;
-use crate::hotspot::code_cache::unsigned5::{Encoding, Unsigned5Reader};
+use crate::hotspot::code_cache::unsigned5::{Unsigned5Encoding, Unsigned5Reader};
 use crate::hotspot::diagnostics::vm_flags::FlagFields;
 use crate::hotspot::process_memory::{ProcessMemory, field};
 use crate::hotspot::vmstructs::field_offsets::FieldLookup;
@@ -123,7 +123,7 @@ impl ChunkFields {
     pub(crate) fn read(
         &self,
         layout: &JvmLayout,
-        encoding: Encoding,
+        encoding: Unsigned5Encoding,
         memory: &impl ProcessMemory,
     ) -> Option<StackChunkLayout> {
         let flag = |name: &str| self.flags.value_of(name, memory);
@@ -216,7 +216,7 @@ impl ChunkFields {
         class: Class,
         names: [&str; N],
         layout: &JvmLayout,
-        encoding: Encoding,
+        encoding: Unsigned5Encoding,
         memory: &impl ProcessMemory,
     ) -> Option<[u16; N]> {
         let (bytes, pool) = self.field_list(class, memory)?;
@@ -240,7 +240,12 @@ impl ChunkFields {
     /// Where `StackChunk.maxThawingSize` is, which the JVM has added. Such fields have no names in
     /// the pool, but an order: share/runtime/continuationJavaClasses.hpp,
     /// `STACKCHUNK_INJECTED_FIELDS` (JDK 21: share/classfile/javaClasses.hpp).
-    fn max_thawing(&self, chunk: Class, encoding: Encoding, memory: &impl ProcessMemory) -> Option<u16> {
+    fn max_thawing(
+        &self,
+        chunk: Class,
+        encoding: Unsigned5Encoding,
+        memory: &impl ProcessMemory,
+    ) -> Option<u16> {
         let (bytes, _) = self.field_list(chunk, memory)?;
         let [_cont, _flags, _pc, at, ..] = self.fields(&bytes, encoding)?.added[..] else { return None };
         u16::try_from(at).ok().filter(|at| at.is_multiple_of(4) && *at < chunk.instance_bytes)
@@ -256,7 +261,7 @@ impl ChunkFields {
         Some((memory.read_bytes(Avma(list + 4), length.min(MAX_FIELD_BYTES) as usize)?, pool))
     }
 
-    fn fields(&self, bytes: &[u8], encoding: Encoding) -> Option<Fields> {
+    fn fields(&self, bytes: &[u8], encoding: Unsigned5Encoding) -> Option<Fields> {
         let mut reader = Unsigned5Reader::new(bytes, 0, encoding);
         let own = reader.unsigned()?;
         let injected = reader.unsigned()?;

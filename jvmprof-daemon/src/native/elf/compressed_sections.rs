@@ -25,7 +25,7 @@ const ZSTD_WINDOW: u64 = 8 << 20;
 /// # Errors
 /// [`ElfError::TooLarge`] if it states more than `limit` bytes, [`ElfError::Malformed`] for data
 /// that can't be expanded, or to another size than stated.
-pub(crate) fn section(name: &str, mut bytes: impl Read, limit: u64) -> Result<Vec<u8>, ElfError> {
+pub(crate) fn expand_section(name: &str, mut bytes: impl Read, limit: u64) -> Result<Vec<u8>, ElfError> {
     let mut header = [0; size_of::<CompressionHeader64<Le>>()];
     let is_there = bytes.read_exact(&mut header).is_ok();
     let header = is_there.then(|| pod::from_bytes::<CompressionHeader64<Le>>(&header).ok()).flatten();
@@ -54,7 +54,7 @@ pub(crate) fn section(name: &str, mut bytes: impl Read, limit: u64) -> Result<Ve
 /// # Errors
 /// [`ElfError::TooLarge`] if more than `limit` bytes come out, [`ElfError::Malformed`] for data
 /// that can't be expanded.
-pub(crate) fn xz(name: &str, bytes: impl Read, limit: u64) -> Result<Vec<u8>, ElfError> {
+pub(crate) fn expand_xz(name: &str, bytes: impl Read, limit: u64) -> Result<Vec<u8>, ElfError> {
     // One more than allowed, to distinguish a full buffer from an end.
     let expanded = read_up_to(XzReader::new_mem_limit(bytes, true, XZ_MEMORY_KIB), limit.saturating_add(1));
     let expanded = expanded.ok_or_else(|| ElfError::malformed(name, "its xz data can't be expanded"))?;

@@ -216,7 +216,7 @@ impl<S: ByteSource> ElfFile<S> {
         }
         let (name, offset, size) = (&section.name, section.offset.0, section.size);
         if section.compressed {
-            return compressed_sections::section(name, self.stream(section, limit)?, limit);
+            return compressed_sections::expand_section(name, self.stream(section, limit)?, limit);
         }
         read_bytes(&self.source, name, offset, size, limit)
     }

@@ -26,7 +26,7 @@ use crate::native::dwarf_lines::{DwarfLineTable, SourceLine};
 use crate::native::elf::{self, ElfError, ElfFile, ElfHeader};
 use crate::native::file_identity::{ContentId, FileKey, FileStat};
 use crate::native::function_symbols::FunctionSymbols;
-use crate::native::open_file::{FoundFile, OpenError};
+use crate::native::open_file::{OpenError, UnopenedFile};
 use crate::native::unwind_rows::{AnalyzeCode, UnwindRows};
 use crate::types::{BuildId, Svma};
 
@@ -199,7 +199,7 @@ impl FileCache {
     ///
     /// # Errors
     /// Those of [`Self::identify`].
-    pub fn identify_found(&self, found: &FoundFile, path: &Path) -> Result<Arc<KeyedHeader>, LoadError> {
+    pub fn identify_found(&self, found: &UnopenedFile, path: &Path) -> Result<Arc<KeyedHeader>, LoadError> {
         match self.known.get(&stat(found.handle(), path)?) {
             Some(known) => {
                 self.counters.hits.fetch_add(1, Ordering::Relaxed);

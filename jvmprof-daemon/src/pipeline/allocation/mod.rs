@@ -208,7 +208,7 @@ impl AllocationProfiler {
     /// Attaches what is needed, detaches what isn't any more, and adjusts how much is kept. To be
     /// called some times a second.
     pub(super) fn maintain(&mut self, sampler: &BackgroundSampler) {
-        for reason in self.files.update(sampler) {
+        for reason in self.files.attach_and_detach(sampler) {
             *self.counts.unseen_jvms.entry(reason).or_default() += 1;
         }
         if self.pace.is_due(Instant::now()) {

@@ -14,7 +14,7 @@ use crate::kernel_tables::{CodeTables, RowsKey};
 use crate::native::file_cache::{FileCache, KeyedHeader, LoadError};
 use crate::native::file_identity::FileKey;
 use crate::native::function_symbols::FunctionSymbols;
-use crate::native::open_file::{FoundFile, OpenError, find_in_root, find_regular};
+use crate::native::open_file::{OpenError, UnopenedFile, find_in_root, find_regular};
 use crate::native::unwind_rows::UnwindRows;
 use crate::process::{Backing, MappedCode, Process, procfs};
 use crate::profile::model::Mapping;
@@ -378,14 +378,14 @@ fn identify(process: &Process, code: &MappedCode, files: &FileCache) -> Result<A
 
 /// Returns whether a file has the build id that the kernel saw when it was mapped. Without one any
 /// file has.
-fn has_build_id(file: &FoundFile, code: &MappedCode, files: &FileCache) -> bool {
+fn has_build_id(file: &UnopenedFile, code: &MappedCode, files: &FileCache) -> bool {
     code.build_id.is_none_or(|wanted| {
         let header = files.identify_found(file, Path::new(&*code.path));
         header.is_ok_and(|header| header.header.build_id == Some(wanted))
     })
 }
 
-fn has_key(file: &FoundFile, code: &MappedCode, files: &FileCache, key: &FileKey) -> bool {
+fn has_key(file: &UnopenedFile, code: &MappedCode, files: &FileCache, key: &FileKey) -> bool {
     files.identify_found(file, Path::new(&*code.path)).is_ok_and(|header| header.key == *key)
 }
 
@@ -402,8 +402,8 @@ fn is_replaced(process: &Process, code: &MappedCode, files: &FileCache) -> bool 
 fn find(
     process: &Process,
     code: &MappedCode,
-    is_it: impl FnOnce(&FoundFile) -> bool,
-) -> Result<FoundFile, OpenError> {
+    is_it: impl FnOnce(&UnopenedFile) -> bool,
+) -> Result<UnopenedFile, OpenError> {
     if code.backing == Backing::Vdso {
         return vdso().map_err(|source| OpenError::Open { path: "[vdso]".into(), source });
     }
@@ -420,7 +420,7 @@ fn find(
 }
 
 /// Finds the file that is mapped at this very address now.
-fn find_mapped(process: &Process, code: &MappedCode) -> Result<FoundFile, OpenError> {
+fn find_mapped(process: &Process, code: &MappedCode) -> Result<UnopenedFile, OpenError> {
     find_regular(&procfs::map_file(process.pid, code.start, code.end))
 }
 
@@ -431,7 +431,7 @@ fn find_again(
     code: &MappedCode,
     files: &FileCache,
     key: &FileKey,
-) -> Result<FoundFile, OpenError> {
+) -> Result<UnopenedFile, OpenError> {
     let found = find(process, code, |file| has_key(file, code, files, key));
     found.or_else(|error| match Path::new(&process.root()).exists() {
         true => Err(error),
@@ -451,11 +451,11 @@ fn open_again(
 
 /// Returns the vdso, which is the same in every 64-bit process, as a file: one for all, so that it
 /// is identified as the same.
-fn vdso() -> io::Result<FoundFile> {
+fn vdso() -> io::Result<UnopenedFile> {
     static IMAGE: OnceLock<Result<File, io::ErrorKind>> = OnceLock::new();
     let image = IMAGE.get_or_init(|| vdso_file().map_err(|error| error.kind()));
     let file = image.as_ref().map_err(|kind| io::Error::from(*kind))?.try_clone()?;
-    Ok(FoundFile::of(file, "[vdso]".into()))
+    Ok(UnopenedFile::of(file, "[vdso]".into()))
 }
 
 fn vdso_file() -> io::Result<File> {

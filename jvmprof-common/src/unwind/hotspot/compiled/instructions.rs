@@ -95,13 +95,13 @@ impl AdjustRsp {
 
     /// Returns true if a word ends with it.
     #[inline(always)]
-    pub(super) fn is_before(&self, word: u64) -> bool {
+    pub(super) fn ends_word(&self, word: u64) -> bool {
         word >> 32 == self.short || word >> 8 == self.long
     }
 
     /// Returns true if a word ends with it and `pop rbp`.
     #[inline(always)]
-    pub(super) fn is_before_pop(&self, word: u64) -> bool {
+    pub(super) fn ends_word_with_pop(&self, word: u64) -> bool {
         word >> 24 == self.short | POP_RBP << 32 || word == self.long | POP_RBP << 56
     }
 }

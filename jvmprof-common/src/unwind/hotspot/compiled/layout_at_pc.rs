@@ -54,10 +54,10 @@ fn layout_before_end(code: &LoadedCode, bytes: u64) -> FrameLayout {
     }
     let add = AdjustRsp::add(bytes - 16);
     let before = word(code, pc - 8);
-    if word(code, pc) & 0xff == POP_RBP && add.is_before(before) {
+    if word(code, pc) & 0xff == POP_RBP && add.ends_word(before) {
         return FrameLayout::RBP_PUSHED;
     }
-    if add.is_before_pop(before) { FrameLayout::AT_ENTRY } else { FrameLayout::built(bytes) }
+    if add.ends_word_with_pop(before) { FrameLayout::AT_ENTRY } else { FrameLayout::built(bytes) }
 }
 
 /// `mov rbx, imm64`: two of ten bytes.

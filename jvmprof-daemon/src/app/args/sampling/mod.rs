@@ -7,7 +7,7 @@ mod off_cpu;
 use clap::Args;
 
 pub use allocation::{AllocationArgs, ClassArg};
-pub use native_symbols::NativeArgs;
+pub use native_symbols::NativeSymbolArgs;
 pub(in crate::app) use native_symbols::parse_url;
 pub use off_cpu::OffCpuArgs;
 
@@ -48,5 +48,5 @@ pub struct SamplingArgs {
     pub off_cpu: OffCpuArgs,
 
     #[command(flatten)]
-    pub native: NativeArgs,
+    pub native: NativeSymbolArgs,
 }

@@ -8,7 +8,7 @@ use url::Url;
 /// How native frames get their names: the same for `record` and `daemon`.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Symbols and lines of native code")]
-pub struct NativeArgs {
+pub struct NativeSymbolArgs {
     /// Show inlined functions and lines of native code where debug information is installed; takes
     /// memory, up to 512 MiB more
     #[arg(long)]
