@@ -1,5 +1,6 @@
 #!/bin/sh
-# Lays out the image's root: the program, whom it trusts, where it writes. The Dockerfile and the tests do it by this.
+# Lays out the root of the image: the program, whom it trusts, where it writes. The Dockerfile and the
+# tests do it by this.
 # usage: root.sh JVMPROF CA_CERTIFICATES ROOT
 set -eu
 [ $# -eq 3 ] || { echo "usage: root.sh JVMPROF CA_CERTIFICATES ROOT" >&2; exit 64; }

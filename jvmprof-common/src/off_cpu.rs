@@ -3,8 +3,8 @@
 //!
 //! A wait begins when a thread is switched away and ends when it is switched back. Points are
 //! spread over the time that each thread waits, at random distances with an exponential
-//! distribution of mean [`OffCpuSettings::interval`], and a wait with a point in it is kept. What is
-//! left of such a distance doesn't depend on what has passed: each wait draws one anew.
+//! distribution of mean [`OffCpuSettings::interval`], and a wait with a point in it is kept. What
+//! is left of such a distance doesn't depend on what has passed: each wait draws one anew.
 
 /// What the daemon wants.
 #[repr(C)]

@@ -37,8 +37,8 @@ struct SlotMemory {
 #[map]
 static SCRATCH: Array<SlotMemory> = Array::with_max_entries(1, 0);
 
-/// The slots of uprobes and waits that are in use. The kernel inserts a key or refuses it, so that two
-/// threads never get the same.
+/// The slots of uprobes and waits that are in use. The kernel inserts a key or refuses it, so that
+/// two threads never get the same.
 #[map]
 static PROBE_SLOTS_IN_USE: HashMap<u32, u64> = HashMap::with_max_entries(PROBE_SLOTS, 0);
 

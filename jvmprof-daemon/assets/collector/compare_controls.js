@@ -12,7 +12,8 @@
     same: ["The same time", () => 0],
   };
 
-  /// What the address has: `base=before`, `1d`, `7d`, `same`, or `FROM-TO` in milliseconds since 1970; null for nothing.
+  /// What the address has: `base=before`, `1d`, `7d`, `same`, or `FROM-TO` in milliseconds since
+  /// 1970; null for nothing.
   jvmprof.parseBase = function (text) {
     if (Object.hasOwn(SHIFTS, text ?? "")) return { shift: text };
     const [, from, to] = /^(\d{1,15})-(\d{1,15})$/.exec(text ?? "") ?? [];

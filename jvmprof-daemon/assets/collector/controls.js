@@ -12,12 +12,13 @@
   const LONGEST = 400 * UNITS.d;
   const REFRESH = [[0, "Off"], [10, "10 s"], [30, "30 s"], [60, "1 min"]];
 
-  /// A button with a panel below it that closes by Escape and by clicks elsewhere. `fill(panel, close)` builds it.
+  /// A button with a panel below it that closes by Escape and by clicks elsewhere. `fill(panel,
+  /// close)` builds it.
   jvmprof.popover = function (button, fill) {
     const panel = element("div.popover.menu", { hidden: true });
     const holder = element("div.holder", {}, button, panel);
-    // Listened for on the document and only while it is open. A row that was chosen is drawn anew, and with it goes the
-    // focus, so that keys don't arrive in here.
+    // Listened for on the document and only while it is open. A row that was chosen is drawn anew,
+    // and with it goes the focus, so that keys don't arrive in here.
     const escape = (event) => {
       if (event.key !== "Escape") return;
       event.stopPropagation();

@@ -1,4 +1,5 @@
-// The page of one recorded file: the data stands in the page itself, what the user chose in the address behind the `#`.
+// The page of one recorded file: the data stands in the page itself, what the user chose in the
+// address behind the `#`.
 "use strict";
 
 (function (jvmprof) {

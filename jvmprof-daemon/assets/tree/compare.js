@@ -1,11 +1,12 @@
-// Two profiles beside each other: what is compared, what changed, and what may be chance. The same as in
-// profile/comparison.rs; the tests of both have the same figures.
+// Two profiles beside each other: what is compared, what changed, and what may be chance. The same
+// as in profile/comparison.rs; the tests of both have the same figures.
 "use strict";
 
 (function (jvmprof) {
   const { format } = jvmprof;
 
-  /// Differences below this many standard errors may be chance: one in 370 functions that didn't change exceeds it.
+  /// Differences below this many standard errors may be chance: one in 370 functions that didn't
+  /// change exceeds it.
   const SIGNIFICANT_Z = 3;
   /// Events of both sides together below which the test means nothing.
   const LEAST_EVENTS = 10;
@@ -13,8 +14,8 @@
   jvmprof.NORMALISATIONS = { share: "By share", time: "By time" };
 
   class Comparison {
-    /// `sides`: `{period_ns, duration_ns, events, total}` of the base and of what is compared with it. `by`: share or
-    /// time. `unit`: of the numbers.
+    /// `sides`: `{period_ns, duration_ns, events, total}` of the base and of what is compared with
+    /// it. `by`: share or time. `unit`: of the numbers.
     constructor(sides, by, unit) {
       this.by = by;
       this.unit = unit;

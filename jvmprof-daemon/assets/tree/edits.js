@@ -1,5 +1,6 @@
-// What a user takes out of a profile: stacks without or with a function, and frames that are merged into their callers.
-// Each is text, `only:acme.Order.total`, which the address keeps; `acme.*` is all of a package or class.
+// What a user takes out of a profile: stacks without or with a function, and frames that are merged
+// into their callers. Each is text, `only:acme.Order.total`, which the address keeps; `acme.*` is
+// all of a package or class.
 "use strict";
 
 (function (jvmprof) {
@@ -27,8 +28,8 @@
 
   jvmprof.isCode = (fn) => fn.kind !== "root" && fn.kind !== "label" && fn.kind !== "pruned";
 
-  /// The data with only the samples that these edits leave. Lines and ways of running stay where all of a node's samples
-  /// do: how they divide among others isn't known.
+  /// The data with only the samples that these edits leave. Lines and ways of running stay where
+  /// all of a node's samples do: how they divide among others isn't known.
   jvmprof.editedData = function (data, functions, edits) {
     const filters = edits.filter(({ kind }) => kind !== "merge");
     if (!filters.length) return data;

@@ -1,5 +1,5 @@
-// Which frames are shown: all of them, Java's, or the application's. Frames that aren't shown are left out of the tree,
-// so that their time is their nearest shown caller's.
+// Which frames are shown: all of them, Java's, or the application's. Frames that aren't shown are
+// left out of the tree, so that their time is their nearest shown caller's.
 "use strict";
 
 (function (jvmprof) {

@@ -1,5 +1,6 @@
-// Short names of nodes: hashes of the functions from the root to them, as profile/call_tree/path_hash.rs makes them.
-// With them the page finds a zoomed frame again in newer data, and asks for what a tree of bounded size lost.
+// Short names of nodes: hashes of the functions from the root to them, as
+// profile/call_tree/path_hash.rs makes them. With them the page finds a zoomed frame again in newer
+// data, and asks for what a tree of bounded size lost.
 "use strict";
 
 (function (jvmprof) {
@@ -51,7 +52,8 @@
     }
   }
 
-  /// Appends the functions of `data` that aren't there yet; returns the new index of each one of `more`.
+  /// Appends the functions of `data` that aren't there yet; returns the new index of each one of
+  /// `more`.
   function addFunctions(data, more) {
     const key = (of, i) => {
       const { kind, name, file, module } = of.functions;
@@ -77,8 +79,9 @@
 
   const COLUMNS = ["parent", "function", "total", "base", "lines", "how"];
 
-  /// The tree with all below the nodes `targets` (hashes) replaced by what `more` has there: the tree of the stacks
-  /// through them. Callers of a target that the tree had pruned come back with it.
+  /// The tree with all below the nodes `targets` (hashes) replaced by what `more` has there: the
+  /// tree of the stacks through them. Callers of a target that the tree had pruned come back with
+  /// it.
   jvmprof.withSubtrees = function (tree, more, targets) {
     const old = tree.nodes;
     const data = {

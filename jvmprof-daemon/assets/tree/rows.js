@@ -1,5 +1,5 @@
-// The rows of the table of functions: samples of a function's own, with those of the JVM and the kernel on its behalf,
-// and all with it on the stack; by line and by how it ran.
+// The rows of the table of functions: samples of a function's own, with those of the JVM and the
+// kernel on its behalf, and all with it on the stack; by line and by how it ran.
 "use strict";
 
 (function (jvmprof) {
@@ -19,7 +19,8 @@
     return lines;
   }
 
-  /// The table's rows as the data counted them, `{fn, name, self, attributed, total, lines, how, base}`.
+  /// The table's rows as the data counted them, `{fn, name, self, attributed, total, lines, how,
+  /// base}`.
   jvmprof.tableRows = function ({ top }, functions) {
     return top.function.map((index, row) => ({
       fn: functions[index],
@@ -75,8 +76,8 @@
     if (row.base) row.base[name] += sides[0];
   }
 
-  /// Gives rows of a drawn tree the lines and ways of running that the whole data has of these functions; only to those
-  /// with all of their samples, if it `isPart`.
+  /// Gives rows of a drawn tree the lines and ways of running that the whole data has of these
+  /// functions; only to those with all of their samples, if it `isPart`.
   jvmprof.withLines = function (rows, whole, isPart) {
     const known = new Map(whole.map((row) => [row.fn, row]));
     for (const row of rows) {
@@ -94,8 +95,8 @@
   /// The place of a line: `Order.java:57`.
   jvmprof.placeOf = (fn, line) => `${fn.file || fn.name}:${line}`;
 
-  /// The line that most of a function's samples have, those of its own work first: `{place, share}`; null if none is
-  /// known.
+  /// The line that most of a function's samples have, those of its own work first: `{place,
+  /// share}`; null if none is known.
   jvmprof.hottestLine = function (row) {
     const by = row.attributed > 0 ? "attributed" : "total";
     const hottest = row.lines.reduce((most, line) => (line[by] > (most?.[by] ?? 0) ? line : most), null);

@@ -1,5 +1,5 @@
-// When each sample of a recording was taken, and where its stack ends in the tree (profile/call_tree/sample_times.rs):
-// the load over time, and the tree of a part of it.
+// When each sample of a recording was taken, and where its stack ends in the tree
+// (profile/call_tree/sample_times.rs): the load over time, and the tree of a part of it.
 "use strict";
 
 (function (jvmprof) {
@@ -46,8 +46,8 @@
       return slots;
     }
 
-    /// The data with only the samples of a part, `[from, to]` in milliseconds. `lineCounts` says of each function which
-    /// lines took the time that is attributed to it.
+    /// The data with only the samples of a part, `[from, to]` in milliseconds. `lineCounts` says of
+    /// each function which lines took the time that is attributed to it.
     part(data, functions, [from, to]) {
       const { parent, function: functionOf } = data.nodes;
       const total = new Array(parent.length).fill(0);

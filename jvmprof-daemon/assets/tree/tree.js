@@ -1,4 +1,5 @@
-// The tree as the page gets it (columns, see profile/call_tree/page_columns.rs) made into nodes, and searched.
+// The tree as the page gets it (columns, see profile/call_tree/page_columns.rs) made into nodes,
+// and searched.
 "use strict";
 
 (function (jvmprof) {
@@ -44,10 +45,11 @@
     });
   };
 
-  /// The nodes to draw, `{name, value, self, fn, lines, how, children, parent}`: the root, and for each node of the data
-  /// the one that it became. With `fold`, a function that calls itself directly is one node with its caller. `frames`
-  /// chooses frames, see `jvmprof.shownFrame`; `isMerged(fn)` says which ones their callers take in. With a `comparison`
-  /// nodes have `sides` and `ownSides`, samples of the base and of the data, and their value is what is drawn.
+  /// The nodes to draw, `{name, value, self, fn, lines, how, children, parent}`: the root, and for
+  /// each node of the data the one that it became. With `fold`, a function that calls itself
+  /// directly is one node with its caller. `frames` chooses frames, see `jvmprof.shownFrame`;
+  /// `isMerged(fn)` says which ones their callers take in. With a `comparison` nodes have `sides`
+  /// and `ownSides`, samples of the base and of the data, and their value is what is drawn.
   jvmprof.buildTree = function (data, functions, { fold = false, frames = "all", isMerged = () => false, comparison = null } = {}) {
     const { parent, function: functionOf, total, lines } = data.nodes;
     const how = data.nodes.how ?? [];
@@ -152,11 +154,9 @@
     return hows.sort((a, b) => b.samples - a.samples);
   };
 
-  /// What a search text asks for: `{matches(fn)}`, `{error}` where it is no regular expression, or null for no search.
-  ///   text        part of the name, any case
-  ///   "text"      the whole name
-  ///   /text/      a regular expression
-  ///   module:text, file:text, kind:text, package:text
+  /// What a search text asks for: `{matches(fn)}`, `{error}` where it is no regular expression, or
+  /// null for no search. text        part of the name, any case "text"      the whole name /text/
+  /// a regular expression module:text, file:text, kind:text, package:text
   jvmprof.parseSearch = function (text) {
     text = text.trim();
     if (!text) return null;
@@ -180,7 +180,8 @@
     return { matches: (fn) => of(fn).includes(wanted) };
   };
 
-  /// Samples whose stacks have a match; a match below a match counts once. Without recursion, for deep trees.
+  /// Samples whose stacks have a match; a match below a match counts once. Without recursion, for
+  /// deep trees.
   jvmprof.matchedSamples = function (root, search) {
     let samples = 0;
     const todo = [root];
@@ -199,7 +200,8 @@
     return [name.slice(0, start), name.slice(start)];
   };
 
-  /// A name that fits: `OrderService.total` or `total` where `com.acme.shop.OrderService.total` has no room.
+  /// A name that fits: `OrderService.total` or `total` where `com.acme.shop.OrderService.total` has
+  /// no room.
   jvmprof.shortName = function (fn, characters) {
     if (fn.name.length <= characters || (fn.kind !== "java" && fn.kind !== "jit")) return fn.name;
     const parts = fn.name.split("(")[0].split(".");

@@ -1,14 +1,14 @@
 // What every part of the page uses: elements, numbers, times, the theme.
 //
-// The scripts are classic ones that share the object `jvmprof`, because browsers refuse to import modules in a page
-// that was opened from a file.
+// The scripts are classic ones that share the object `jvmprof`, because browsers refuse to import
+// modules in a page that was opened from a file.
 "use strict";
 
 globalThis.jvmprof = {};
 
 (function (jvmprof) {
-  /// An element with attributes and children. Strings become text nodes, never markup: names come from the profiled
-  /// program, which may be hostile.
+  /// An element with attributes and children. Strings become text nodes, never markup: names come
+  /// from the profiled program, which may be hostile.
   jvmprof.element = function (tag, attributes = {}, ...children) {
     const [name, ...classes] = tag.split(".");
     const element = document.createElement(name);
@@ -104,8 +104,9 @@ globalThis.jvmprof = {};
 
   const plural = (value, one) => (value === 1 ? one : `${one}s`);
 
-  /// How the numbers of a profile are shown: `{row, name(value), number(value), more(value), moreName}` for
-  /// samples of CPU time (`periodNs` each), that time, objects, bytes, waits, or the time that they take.
+  /// How the numbers of a profile are shown: `{row, name(value), number(value), more(value),
+  /// moreName}` for samples of CPU time (`periodNs` each), that time, objects, bytes, waits, or the
+  /// time that they take.
   jvmprof.measure = function (unit, periodNs) {
     const { count, bytes, duration } = jvmprof.format;
     const nothing = () => "";
@@ -126,7 +127,8 @@ globalThis.jvmprof = {};
   const THEMES = ["auto", "light", "dark"];
   const darkScheme = matchMedia("(prefers-color-scheme: dark)");
 
-  // A browser may deny storage to a page that was opened from a file; the choice then lasts as long as the page.
+  // A browser may deny storage to a page that was opened from a file; the choice then lasts as long
+  // as the page.
   function remembered(key) {
     try {
       return localStorage.getItem(key);

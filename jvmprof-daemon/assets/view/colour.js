@@ -1,11 +1,12 @@
-// What frames are coloured by: the kind of code, the package, how methods ran; or what changed, where two profiles are
-// compared.
+// What frames are coloured by: the kind of code, the package, how methods ran; or what changed,
+// where two profiles are compared.
 "use strict";
 
 (function (jvmprof) {
   jvmprof.COLOURINGS = { kind: "Colour by kind", package: "Colour by package", how: "Colour by how it ran" };
 
-  // [hue, saturation, lightness in light, lightness in dark]; names vary lightness and hue a little.
+  // [hue, saturation, lightness in light, lightness in dark]; names vary lightness and hue a
+  // little.
   const COLOURS = {
     java: [145, 52, 66, 34],
     jdk: [176, 26, 70, 36],
@@ -43,7 +44,8 @@
 
   const kindOf = (fn) => (fn.isJdk ? "jdk" : fn.kind);
 
-  /// The packages that are told apart: of `com.acme.shop.order`, `com.acme.shop`; of the JDK two parts are enough.
+  /// The packages that are told apart: of `com.acme.shop.order`, `com.acme.shop`; of the JDK two
+  /// parts are enough.
   function packageName(fn) {
     const parts = jvmprof.packageOf(fn.name).package.split(".");
     return parts.slice(0, fn.isJdk ? 2 : 3).join(".");
@@ -90,7 +92,8 @@
       return hsl(COLOURS[kindOf(fn)], shade, muted);
     }
 
-    /// What the legend shows: `[{colour, name, search}]`; `rows` of the table say which packages are heavy.
+    /// What the legend shows: `[{colour, name, search}]`; `rows` of the table say which packages
+    /// are heavy.
     legend(rows) {
       const entry = (key, name, search) => ({ colour: hsl(COLOURS[key], 0.5, false), name, search });
       if (this.by === "how") {

@@ -5,7 +5,8 @@
   const { element, icon } = jvmprof;
 
   class EditChips {
-    /// `onChange(edits)` hears the texts of what stays, `onWhole()` that a part of the time is no longer wanted.
+    /// `onChange(edits)` hears the texts of what stays, `onWhole()` that a part of the time is no
+    /// longer wanted.
     constructor(onChange, onWhole) {
       this.onChange = onChange;
       this.onWhole = onWhole;

@@ -1,7 +1,8 @@
 // The flame graph: d3-flame-graph with our colours (colour.js), names that fit, tooltips and keys.
 //
-// The library walks the tree by recursion when it zooms and searches, which exhausts the stack of the browser at a few
-// thousand frames. So both are done here, on the marks that the library draws by: `hide`, `fade` and `highlight`.
+// The library walks the tree by recursion when it zooms and searches, which exhausts the stack of
+// the browser at a few thousand frames. So both are done here, on the marks that the library draws
+// by: `hide`, `fade` and `highlight`.
 "use strict";
 
 (function (jvmprof) {
@@ -11,14 +12,16 @@
   const CHARACTER = 6.4;
   /// Above this many boxes an animation stutters.
   const ANIMATED_BOXES = 1500;
-  /// Boxes narrower than this aren't drawn, so that a big profile costs no more than the screen has pixels.
+  /// Boxes narrower than this aren't drawn, so that a big profile costs no more than the screen has
+  /// pixels.
   const NARROWEST = 0.6;
 
   const FOUND = "#c21fb4";
 
   class Flame {
-    /// `scroller` scrolls and holds the graph; `onFocus(node or null)` hears what is pointed at, `onZoom(node or null)`
-    /// what the user zooms to, `onMenu(node, x, y)` whose menu the user asks for.
+    /// `scroller` scrolls and holds the graph; `onFocus(node or null)` hears what is pointed at,
+    /// `onZoom(node or null)` what the user zooms to, `onMenu(node, x, y)` whose menu the user asks
+    /// for.
     constructor(scroller, { onFocus, onZoom, onMenu = () => {} }) {
       this.scroller = scroller;
       this.onFocus = onFocus;

@@ -1,5 +1,5 @@
-// When samples were taken: the load in CPUs over time, and below it a heatmap, a column a second with the parts of that
-// second from top to bottom. A drag over either chooses a part; so do keys.
+// When samples were taken: the load in CPUs over time, and below it a heatmap, a column a second
+// with the parts of that second from top to bottom. A drag over either chooses a part; so do keys.
 "use strict";
 
 (function (jvmprof) {
@@ -12,7 +12,8 @@
   const MOST_COLUMNS = 900;
   const SHORTEST_DRAG = 4;
 
-  /// Milliseconds of a column: so many seconds that all of them fit, parts of a second for what is short.
+  /// Milliseconds of a column: so many seconds that all of them fit, parts of a second for what is
+  /// short.
   jvmprof.heatStep = (duration) => (duration <= 5_000 ? 100 : 1_000 * Math.ceil(duration / (1_000 * MOST_COLUMNS)));
 
   const seconds = (ms) => `${(ms / 1_000).toFixed(ms % 1_000 ? 2 : 0)} s`;
@@ -37,7 +38,8 @@
       jvmprof.theme.listeners.push(() => this.draw());
     }
 
-    /// Shows these times, of a recording of `duration` milliseconds; null for none. `part` is chosen.
+    /// Shows these times, of a recording of `duration` milliseconds; null for none. `part` is
+    /// chosen.
     show(times, { duration, periodNs, part, keep }) {
       this.node.hidden = !times || times.times.length === 0;
       if (this.node.hidden) return;

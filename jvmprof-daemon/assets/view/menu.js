@@ -11,8 +11,8 @@
     return names;
   }
 
-  /// What can be done with a node: `[[title, action]]`. `act` has `zoom(node)`, `edit(text)`, `search(text)`,
-  /// `sandwich(name)` and `copy(text)`.
+  /// What can be done with a node: `[[title, action]]`. `act` has `zoom(node)`, `edit(text)`,
+  /// `search(text)`, `sandwich(name)` and `copy(text)`.
   function entries(node, act) {
     const { fn } = node;
     const all = [["Zoom to it", () => act.zoom(node)]];

@@ -34,8 +34,8 @@
     return root;
   }
 
-  /// The trees `{callers, callees}` of the function with this name; null if it isn't there. A call within another one of
-  /// the same function counts once, and is among the callees.
+  /// The trees `{callers, callees}` of the function with this name; null if it isn't there. A call
+  /// within another one of the same function counts once, and is among the callees.
   jvmprof.sandwich = function (root, name) {
     let [callers, callees] = [null, null];
     const todo = [root];

@@ -1,5 +1,5 @@
-// The table of functions, sortable: own samples, those with the JVM and the kernel, samples with callees. A row's name
-// searches it, and it opens to its lines and to how it ran.
+// The table of functions, sortable: own samples, those with the JVM and the kernel, samples with
+// callees. A row's name searches it, and it opens to its lines and to how it ran.
 "use strict";
 
 (function (jvmprof) {
@@ -43,8 +43,8 @@
       this.refresh();
     }
 
-    /// Shows these rows; `seen`: functions there are, listed or not. `hasAttributed`: own samples don't have those of the
-    /// JVM and the kernel already.
+    /// Shows these rows; `seen`: functions there are, listed or not. `hasAttributed`: own samples
+    /// don't have those of the JVM and the kernel already.
     draw(rows, { total, seen, hasAttributed }) {
       this.total = total;
       this.seen = seen;

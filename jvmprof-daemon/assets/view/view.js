@@ -1,4 +1,5 @@
-// One profile on the page: figures, search, legend, flame graph and table. The recorded file and the collector share it.
+// One profile on the page: figures, search, legend, flame graph and table. The recorded file and
+// the collector share it.
 "use strict";
 
 (function (jvmprof) {
@@ -28,8 +29,9 @@
   }
 
   class ProfileView {
-    /// `state` is how it is looked at first (see state.js); `onState(changes)` hears what the user changed.
-    /// `fetchSubtrees(hashes)` promises the tree of the stacks through these nodes, where that can be had.
+    /// `state` is how it is looked at first (see state.js); `onState(changes)` hears what the user
+    /// changed. `fetchSubtrees(hashes)` promises the tree of the stacks through these nodes, where
+    /// that can be had.
     constructor(container, { state = {}, onState = () => {}, fetchSubtrees = null } = {}) {
       this.onState = onState;
       this.fetchSubtrees = fetchSubtrees;
@@ -139,8 +141,9 @@
       );
     }
 
-    /// Shows a tree as the collector and the recorded file have it. `sides`: what its two sides are compared by, if there
-    /// are two; `unit`: of their numbers; `times`: when samples were taken, in a recording of `durationMs`.
+    /// Shows a tree as the collector and the recorded file have it. `sides`: what its two sides are
+    /// compared by, if there are two; `unit`: of their numbers; `times`: when samples were taken,
+    /// in a recording of `durationMs`.
     show(data, measure, { sides = null, unit = "samples", times = null, durationMs = 0, periodNs = 0 } = {}) {
       this.flame.measure = measure;
       this.table.measure = measure;
@@ -226,9 +229,11 @@
       if (this.state.edits.length) this.change({ edits: this.state.edits.slice(0, -1) });
     }
 
-    // Zoom. It is kept as the hash of a node of the data, which newer data, other frames and the address know, too.
+    // Zoom. It is kept as the hash of a node of the data, which newer data, other frames and the
+    // address know, too.
 
-    /// The nodes of the data that a drawn node was made of, the topmost of each stack, heaviest first.
+    /// The nodes of the data that a drawn node was made of, the topmost of each stack, heaviest
+    /// first.
     sources(node) {
       const { parent, total } = this.data.nodes;
       const sources = [];

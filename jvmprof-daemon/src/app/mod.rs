@@ -1,8 +1,8 @@
 //! The subcommands of `jvmprof`, one folder or file each, and the modules that they share.
 //!
 //! [`args`] is the command line, [`settings`] completes it by the environment and the file. The
-//! subcommands are `record`, `daemon`, `collector`, `ui` and in its folder `diff`, `doctor`, `ps` (in
-//! `jvms`) and `inspect`; the other modules are used by several of them.
+//! subcommands are `record`, `daemon`, `collector`, `ui` and in its folder `diff`, `doctor`, `ps`
+//! (in `jvms`) and `inspect`; the other modules are used by several of them.
 
 pub mod args;
 mod collector;

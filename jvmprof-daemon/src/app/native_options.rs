@@ -1,4 +1,5 @@
-//! The options of native code: the debuginfod client that they start, and the folder of unwind rows.
+//! The options of native code: the debuginfod client that they start, and the folder of unwind
+//! rows.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,9 +1,9 @@
-//! Packed unwind rows of files, kept on disk: after a restart of this program a large library's rows
-//! are there in a millisecond, not in fifty.
+//! Packed unwind rows of files, kept on disk: after a restart of this program a large library's
+//! rows are there in a millisecond, not in fifty.
 //!
-//! They are believed only for the same contents of the file (by a keyed hash), the same program that
-//! packed them, and whole (by a keyed checksum). The key is a secret in the folder, which is this
-//! user's alone. What isn't right is as if it weren't there.
+//! They are believed only for the same contents of the file (by a keyed hash), the same program
+//! that packed them, and whole (by a keyed checksum). The key is a secret in the folder, which is
+//! this user's alone. What isn't right is as if it weren't there.
 
 use std::fs;
 use std::hash::Hasher as _;
@@ -52,8 +52,9 @@ pub struct RowsOnDisk {
 }
 
 impl RowsOnDisk {
-    /// Opens the folder, and makes it if it isn't there. To be called before any file is identified:
-    /// from now on they are by the folder's key. `limit_bytes` is the limit of all files together.
+    /// Opens the folder, and makes it if it isn't there. To be called before any file is
+    /// identified: from now on they are by the folder's key. `limit_bytes` is the limit of all
+    /// files together.
     ///
     /// # Errors
     /// See [`RowsOnDiskError`].

@@ -260,7 +260,8 @@ pub fn maps_program(pid: u32, start: Avma, end: Avma) -> bool {
         && header.ends_with(&[62, 0])
 }
 
-/// Returns true if a line of `/proc/PID/maps` is executable: `55d0c0400000-55d0c0401000 r-xp 00000000 fd:01 42    /usr/bin/x`.
+/// Returns true if a line of `/proc/PID/maps` is executable:
+/// `55d0c0400000-55d0c0401000 r-xp 00000000 fd:01 42    /usr/bin/x`.
 fn is_executable(line: &[u8]) -> bool {
     line.split(|byte| *byte == b' ').nth(1).is_some_and(|permissions| permissions.get(2) == Some(&b'x'))
 }

@@ -4,8 +4,8 @@
 //! with one series for each label set. Everything that leaves the program is made from a batch:
 //! [`pprof`] for backends, the store and `record -o x.pb.gz`; [`folded_stacks`], [`flamegraph_svg`]
 //! and [`record_html`] for `record`. The pages draw a [`call_tree`], which is merged from batches
-//! (`record`) or from pprof (the collector, and `diff`, whose page is [`diff_html`]). [`comparison`]
-//! says what of a difference may be chance.
+//! (`record`) or from pprof (the collector, and `diff`, whose page is [`diff_html`]).
+//! [`comparison`] says what of a difference may be chance.
 
 pub mod aggregate;
 pub mod call_tree;

@@ -1,7 +1,7 @@
 //! `record -o x.html`: one file with everything in it, that any browser opens without a network.
 //!
-//! Names come from the profiled processes and may be hostile. They are gzipped data in base64, which
-//! can't leave its element; the scripts make text nodes of them; and the page's
+//! Names come from the profiled processes and may be hostile. They are gzipped data in base64,
+//! which can't leave its element; the scripts make text nodes of them; and the page's
 //! Content-Security-Policy runs only scripts with the nonce of this very file and loads nothing.
 
 use std::collections::BTreeSet;

@@ -1,7 +1,8 @@
-//! The wire formats, generated from `proto/` by `cargo xtask proto` and committed, so that a build needs no protoc.
+//! The wire formats, generated from `proto/` by `cargo xtask proto` and committed, so that a build
+//! needs no protoc.
 //!
-//! The generated files are included rather than declared as modules, because rustfmt would else rewrite them and they
-//! would no longer be what the generator wrote.
+//! The generated files are included rather than declared as modules, because rustfmt would else
+//! rewrite them and they would no longer be what the generator wrote.
 
 /// pprof's profile: `proto/perftools/profiles/profile.proto`.
 #[allow(clippy::all, clippy::pedantic, missing_debug_implementations, unreachable_pub)]

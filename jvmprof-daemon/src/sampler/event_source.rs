@@ -33,8 +33,8 @@ pub struct Sampler {
 pub const RECORD_WRITE_DELAY: Duration = Duration::from_millis(2);
 
 impl Sampler {
-    /// Loads the programs and attaches them to every online CPU. Between the two, `prepare` gets the
-    /// maps, to fill them for the processes that run already.
+    /// Loads the programs and attaches them to every online CPU. Between the two, `prepare` gets
+    /// the maps, to fill them for the processes that run already.
     ///
     /// # Errors
     /// Returns the kernel facility that refused.
@@ -74,7 +74,8 @@ impl Sampler {
     /// Changes the frequency of each CPU.
     ///
     /// # Errors
-    /// Returns a CPU that can't be sampled; [`Self::update_cpus`] tries again, and the others go on.
+    /// Returns a CPU that can't be sampled; [`Self::update_cpus`] tries again, and the others go
+    /// on.
     pub fn set_frequency(&mut self, frequency: u32) -> (FrequencyChange, Result<(), SamplerError>) {
         self.programs.set_frequency(frequency)
     }

@@ -138,8 +138,9 @@ impl StackSample {
         Ok(Self { event, header, stop, words: words.collect() })
     }
 
-    /// Returns a sample of a thread that waits: with the frame that entered the kernel, and the stack
-    /// from which its callers are walked. `stack` begins [`RED_ZONE_WORDS`] below its pointer.
+    /// Returns a sample of a thread that waits: with the frame that entered the kernel, and the
+    /// stack from which its callers are walked. `stack` begins [`RED_ZONE_WORDS`] below its
+    /// pointer.
     pub(crate) fn of_waiting(
         thread: &WaitingThread,
         record: WaitRecord,

@@ -1,4 +1,5 @@
-//! A server that keeps profiles as the embedded collector does, and takes debug files as Parca does.
+//! A server that keeps profiles as the embedded collector does, and takes debug files as Parca
+//! does.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

@@ -160,7 +160,8 @@ fn end_wait(tid: u32, thread: &mut FollowedThread, now: u64) {
         return;
     }
     if let Some(kept) = KEPT_WAIT.get_ptr_mut(0) {
-        // SAFETY: as above, this CPU's. One that is still there was left by a program that the kernel skipped.
+        // SAFETY: as above, this CPU's. One that is still there was left by a program that the
+        // kernel skipped.
         if unsafe { (*kept).tid } != 0 {
             totals.lost_waits += 1;
         }

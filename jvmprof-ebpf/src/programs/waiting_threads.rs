@@ -1,5 +1,5 @@
-//! Threads that wait and don't come back: `inspect_waiting` finds where a thread's user code was when
-//! it entered the kernel, and `adopt_waiting`, which follows threads that have waited since
+//! Threads that wait and don't come back: `inspect_waiting` finds where a thread's user code was
+//! when it entered the kernel, and `adopt_waiting`, which follows threads that have waited since
 //! before the first switch was seen.
 
 use aya_ebpf::{
@@ -30,8 +30,8 @@ fn inspect_waiting(_: RawTracePointContext) -> i32 {
     0
 }
 
-/// Begins to follow the threads of the process of [`WAITING`]'s thread that have been where they are
-/// since it says: the daemon runs this program, too.
+/// Begins to follow the threads of the process of [`WAITING`]'s thread that have been where they
+/// are since it says: the daemon runs this program, too.
 #[raw_tracepoint]
 fn adopt_waiting(_: RawTracePointContext) -> i32 {
     if let Some(waiting) = WAITING.get_ptr_mut(0) {

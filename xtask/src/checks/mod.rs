@@ -4,6 +4,7 @@ mod documents;
 mod import_graph;
 mod rust_source;
 mod structure;
+mod width;
 
 use std::fs;
 use std::path::{Path, PathBuf};

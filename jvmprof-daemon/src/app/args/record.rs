@@ -57,8 +57,8 @@ pub struct RecordArgs {
     #[arg(short, long = "pid", value_name = "PID|NAME", conflicts_with = "command")]
     pub processes: Vec<ProcessArg>,
 
-    /// What to record: `cpu`, `alloc` (allocation in the heaps of JVMs), `offcpu` (time that threads
-    /// wait off the CPU), or several of them: `cpu,alloc,offcpu`
+    /// What to record: `cpu`, `alloc` (allocation in the heaps of JVMs), `offcpu` (time that
+    /// threads wait off the CPU), or several of them: `cpu,alloc,offcpu`
     #[arg(short, long = "event", value_name = "EVENT", value_delimiter = ',', default_value = "cpu",
           value_parser = parse_event)]
     pub events: Vec<EventArg>,

@@ -3,8 +3,8 @@
 //! `from`, `to`: milliseconds since 1970. `match`: `label=value` or `label!=value`, any number;
 //! values of one label are alternatives. `type`: `memory:alloc_space`, a series and its sample
 //! type; CPU time without it. `under`: the hash of a node's path, any number; only stacks through
-//! one of these nodes are in the answer. `base_from`, `base_to`, `base_match`: what a flame graph is
-//! compared with. Errors are `{"error": "..."}`.
+//! one of these nodes are in the answer. `base_from`, `base_to`, `base_match`: what a flame graph
+//! is compared with. Errors are `{"error": "..."}`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -71,7 +71,8 @@ pub(super) struct Selection {
 }
 
 impl Query {
-    /// Parses `from=MS&to=MS&match=label=value&match=label!=value&group=label&type=series:type&under=HASH`;
+    /// Parses
+    /// `from=MS&to=MS&match=label=value&match=label!=value&group=label&type=series:type&under=HASH`;
     /// values of one label are alternatives, those of `under` too, and other parameters mean
     /// nothing. `base_from`, `base_to` and `base_match` select what that is compared with.
     pub(super) fn parse(query: &str) -> Result<Self, SelectionError> {

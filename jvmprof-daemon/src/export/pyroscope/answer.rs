@@ -43,7 +43,8 @@ fn of_proxy(status: StatusCode, body: &[u8]) -> PushOutcome {
         413 => refused(Code::ResourceExhausted),
         408 | 504 => possibly_lost(Code::DeadlineExceeded),
         499 => possibly_lost(Code::Cancelled),
-        // It was sent elsewhere, isn't let in, has to wait, or met nobody: somebody will put it right.
+        // It was sent elsewhere, isn't let in, has to wait, or met nobody: somebody will put it
+        // right.
         300..=498 | 501 | 503 => PushOutcome::NotStored { message },
         _ => possibly_lost(Code::Unknown),
     }

@@ -1,7 +1,8 @@
 //! The bytes of a segment.
 //!
 //! ```text
-//! 0     magic (8) | number of the segment (8) | zero (8) | CRC of these and of the sums (4) | zero (4)
+//! 0     magic (8) | number of the segment (8) | zero (8) | CRC of these and of the sums (4)
+//!       | zero (4)
 //! 32    250 marks of 16 bytes, one for each record: the only bytes that are ever written twice
 //! 4032  samples in all earlier segments: of each event (8)
 //! 4096  records, appended: header (108) | body

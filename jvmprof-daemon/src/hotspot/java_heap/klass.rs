@@ -58,8 +58,8 @@ pub struct KlassReader {
 
 impl KlassReader {
     /// Returns the class whose `Klass` is at an address: what is there now, since a class that was
-    /// unloaded leaves its address to another; what was there last, if the memory is gone. `None` if
-    /// that is no class.
+    /// unloaded leaves its address to another; what was there last, if the memory is gone. `None`
+    /// if that is no class.
     pub fn read(
         &mut self,
         klass: Avma,

@@ -63,8 +63,9 @@ impl<M: ProcessMemory> Hotspot<M> {
     }
 
     /// Returns the program that runs, by what the JVM keeps of its command line: a main class, or a
-    /// jar's file name. `None` while the JVM starts, and with `-XX:-UsePerfData`; then the process's
-    /// arguments may have it ([`crate::process::java_launcher::main_class_of_arguments`]).
+    /// jar's file name. `None` while the JVM starts, and with `-XX:-UsePerfData`; then the
+    /// process's arguments may have it
+    /// ([`crate::process::java_launcher::main_class_of_arguments`]).
     pub fn main_class(&self) -> Option<String> {
         let command = self.diagnostic_fields.perf?.java_command(&self.memory)?;
         main_class_of_command(&command)

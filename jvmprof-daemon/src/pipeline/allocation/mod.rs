@@ -222,8 +222,8 @@ impl AllocationProfiler {
         }
     }
 
-    /// Ends the events of all JVMs, before the last ones are read: uprobes stay until the kernel has
-    /// taken them away, and what they emitted then would be in no profile.
+    /// Ends the events of all JVMs, before the last ones are read: uprobes stay until the kernel
+    /// has taken them away, and what they emitted then would be in no profile.
     pub(super) fn end_events(&mut self) {
         for pid in self.by_pid.keys() {
             self.maps.end_events(*pid);

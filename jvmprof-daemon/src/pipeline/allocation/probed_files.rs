@@ -149,7 +149,8 @@ impl ProbedFiles {
         }
     }
 
-    /// Attaches the probes of files that are wanted, and detaches those that aren't any more. Returns the reasons of what was refused.
+    /// Attaches the probes of files that are wanted, and detaches those that aren't any more.
+    /// Returns the reasons of what was refused.
     pub(super) fn attach_and_detach(&mut self, sampler: &BackgroundSampler) -> Vec<&'static str> {
         for attached in self.released.drain(..) {
             sampler.detach_probes(attached);

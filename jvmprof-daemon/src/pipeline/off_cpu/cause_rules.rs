@@ -95,8 +95,9 @@ pub(super) const SYSTEM_CALLS: &[(Cause, &[u32])] = &[
     // connect, accept, sendto, recvfrom, sendmsg, recvmsg, accept4, recvmmsg, sendmmsg
     (Cause::Socket, &[42, 43, 44, 45, 46, 47, 288, 299, 307]),
     // open, lseek, fsync, fdatasync, truncate, ftruncate, getdents, rename, mkdir, rmdir, unlink,
-    // getdents64, openat, mkdirat, unlinkat, renameat, fallocate, sync_file_range, renameat2, statx,
-    // stat, fstat, lstat, newfstatat, pread64, pwrite64, preadv, pwritev, sync, syncfs, flock
+    // getdents64, openat, mkdirat, unlinkat, renameat, fallocate, sync_file_range, renameat2,
+    // statx, stat, fstat, lstat, newfstatat, pread64, pwrite64, preadv, pwritev, sync, syncfs,
+    // flock
     (
         Cause::File,
         &[

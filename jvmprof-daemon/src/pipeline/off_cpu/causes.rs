@@ -1,5 +1,5 @@
-//! The cause of a wait, as far as its evidence proves one: frames of its stack, the system call, and
-//! the thread's state.
+//! The cause of a wait, as far as its evidence proves one: frames of its stack, the system call,
+//! and the thread's state.
 
 use crate::profile::model::{Frame, FrameKind};
 

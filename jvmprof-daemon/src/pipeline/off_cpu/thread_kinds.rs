@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use crate::profile::model::{Frame, FrameKind};
 
-/// Values of the label, each with names that only stacks of such threads have; the first one that is
-/// found decides. A name may have parameters after it.
+/// Values of the label, each with names that only stacks of such threads have; the first one that
+/// is found decides. A name may have parameters after it.
 const KINDS: &[(&str, &[&str])] = &[
     ("virtual", &["jdk.internal.vm.Continuation.enter"]),
     (

@@ -16,8 +16,8 @@ pub struct Profile {
     /// Functions, referred to by `Line.function_id`.
     #[prost(message, repeated, tag = "5")]
     pub function: ::prost::alloc::vec::Vec<Function>,
-    /// Every text of the profile. Entry 0 is always the empty string; all fields of type int64 that are said to be
-    /// strings are indices into this table.
+    /// Every text of the profile. Entry 0 is always the empty string; all fields of type int64 that
+    /// are said to be strings are indices into this table.
     #[prost(string, repeated, tag = "6")]
     pub string_table: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Regular expression (string): frames to leave out, seen from the leaf.

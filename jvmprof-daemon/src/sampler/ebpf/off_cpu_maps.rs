@@ -12,7 +12,8 @@ const TOTALS: &str = "WAIT_TOTALS";
 const THREADS: &str = "FOLLOWED_THREADS";
 const REPORTED: &str = "REPORTED_PARTS";
 
-/// Threads that are followed at a time, at most, and waits that are reported in parts: 7 MiB in all.
+/// Threads that are followed at a time, at most, and waits that are reported in parts: 7 MiB in
+/// all.
 const MAX_THREADS: u32 = 65_536;
 const MAX_REPORTED: u32 = 16_384;
 

@@ -1,5 +1,5 @@
-//! The scheduler's programs by which waits off the CPU are seen: loaded and attached only where that
-//! is asked for.
+//! The scheduler's programs by which waits off the CPU are seen: loaded and attached only where
+//! that is asked for.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};

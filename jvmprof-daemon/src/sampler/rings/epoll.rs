@@ -54,8 +54,8 @@ impl RingEpoll {
         Ok(self.epoll.add(ring, EpollEvent::new(EpollFlags::EPOLLIN, RECORDS))?)
     }
 
-    /// Waits for `limit` at most. Returns true if an urgent sample arrived or the samples' ring fills
-    /// up.
+    /// Waits for `limit` at most. Returns true if an urgent sample arrived or the samples' ring
+    /// fills up.
     pub(in crate::sampler) fn wait(&self, limit: Duration) -> bool {
         let mut events = [EpollEvent::empty(); 16];
         let timeout = EpollTimeout::try_from(limit).unwrap_or(EpollTimeout::ZERO);

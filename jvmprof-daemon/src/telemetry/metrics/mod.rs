@@ -104,8 +104,8 @@ pub fn all() -> impl Iterator<Item = &'static Metric> {
 pub struct MetricValues(Vec<(Vec<String>, f64)>);
 
 impl MetricValues {
-    /// Sets the value of a metric without label. Whole numbers are exact up to 2^53: a counter of events
-    /// takes longer than a daemon lives.
+    /// Sets the value of a metric without label. Whole numbers are exact up to 2^53: a counter of
+    /// events takes longer than a daemon lives.
     fn set(&mut self, value: u64) {
         self.set_float(value as f64);
     }

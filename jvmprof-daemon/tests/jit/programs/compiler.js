@@ -1,5 +1,5 @@
-// Checks the types of TypeScript's own declarations again and again: the path of its package, for how many milliseconds of
-// CPU time.
+// Checks the types of TypeScript's own declarations again and again: the path of its package, for
+// how many milliseconds of CPU time.
 const ts = require(process.argv[2]);
 const declarations = require.resolve(process.argv[2]).replace(/\.js$/, ".d.ts");
 const options = { noEmit: true, target: ts.ScriptTarget.ES2022, types: [] };

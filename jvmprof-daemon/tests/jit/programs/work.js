@@ -1,4 +1,5 @@
-// Three functions with different shares of the time, that are compiled, and one that isn't for most of it.
+// Three functions with different shares of the time, that are compiled, and one that isn't for most
+// of it.
 function primes(limit) {
   const sieve = new Uint8Array(limit);
   let count = 0;

@@ -189,7 +189,8 @@ pub extern "C" fn refill_window(slot: u64, address: u64) -> u64 {
 /// `method_was_cached` whether it was in `method_cache`; returns 0 if it can't be read. See
 /// [`HotspotTarget::identify_method`].
 ///
-/// [`HotspotTarget::identify_method`]: jvmprof_common::unwind::hotspot::HotspotTarget::identify_method
+/// [`HotspotTarget::identify_method`]:
+/// jvmprof_common::unwind::hotspot::HotspotTarget::identify_method
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn identify_method(slot: u64, method: u64, is_entered: u64) -> u64 {

@@ -6,14 +6,16 @@
 //! `SaveLiveRegisters`):
 //!
 //! ```text
-//! sub rsp, n  mov [rsp + ...], reg  ...  call  [mov ref, rax]  mov reg, [rsp + ...]  vzeroupper  ...  add rsp, n  jmp back
+//! sub rsp, n  mov [rsp + ...], reg  ...  call  [mov ref, rax]
+//! mov reg, [rsp + ...]  vzeroupper  ...  add rsp, n  jmp back
 //! ```
 //!
 //! C1's has the arguments of ZGC's stub there, and rax if it is needed (openjdk
 //! src/hotspot/cpu/x86/gc/z/zBarrierSetAssembler_x86.cpp, `generate_c1_load_barrier_stub`):
 //!
 //! ```text
-//! [push rax]  sub rsp, 16  mov [rsp + ...], reg  ...  call  add rsp, 16  [mov ref, rax]  [pop rax]  jmp back
+//! [push rax]  sub rsp, 16  mov [rsp + ...], reg  ...  call
+//! add rsp, 16  [mov ref, rax]  [pop rax]  jmp back
 //! ```
 //!
 //! What lies after the call says how far the frame is away. No other code ends in `add rsp` and

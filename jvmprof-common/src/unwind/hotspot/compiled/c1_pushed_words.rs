@@ -8,7 +8,7 @@
 //! ```text
 //! push src  push dst  mov src, [src's class]  ...          the copy alone
 //! push sub  push super  call slow_subtype_check  pop  pop
-//! cmp src, 0  jne cont  pop dst  pop src  ...  cont: pop dst  pop src   (test src, src since JDK 28)
+//! cmp src, 0  jne cont  pop dst  pop src  ...  cont: pop dst  pop src  (test since JDK 28)
 //! ```
 
 use super::super::HotspotTarget;

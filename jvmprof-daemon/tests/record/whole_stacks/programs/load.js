@@ -1,4 +1,5 @@
-// node: compiled and interpreted JavaScript, garbage, regular expressions, JSON, callbacks from native code.
+// node: compiled and interpreted JavaScript, garbage, regular expressions, JSON, callbacks from
+// native code.
 class Tree {
   constructor(depth, seed) {
     this.name = 'node ' + seed;
