@@ -1,11 +1,11 @@
-//! Allocation in the Java heap, as the uprobes of a JVM tell it to the daemon.
+//! Allocation in the Java heap, as the uprobes of a JVM report it to the daemon.
 //!
 //! A thread of a JVM allocates in its own buffer, the TLAB, and reports two events: that it got a
 //! new buffer for an object (openjdk src/hotspot/share/gc/shared/allocTracer.cpp,
 //! `AllocTracer::send_allocation_in_new_tlab`), and that it allocated an object outside it
 //! (`send_allocation_outside_tlab`). The kernel program follows each thread's
 //! `Thread::_allocated_bytes`, keeps some events with their stacks, and names some buffers that
-//! were given up for a census: `docs/allocation.md` tells what is made of them.
+//! were given up for a census: `docs/allocation.md` explains what is made of them.
 
 /// What the daemon wants of a JVM, by its thread group id.
 #[repr(C)]

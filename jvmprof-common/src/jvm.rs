@@ -1,6 +1,6 @@
 //! What the kernel program knows of one HotSpot JVM: addresses and field offsets that the daemon
-//! read from the JVM's own vmStructs, and the check value that tells one tenant of a `Method`'s
-//! address from the next.
+//! read from the JVM's own vmStructs, and the check value that distinguishes one tenant of a
+//! `Method`'s address from the next.
 
 use crate::address::Avma;
 use crate::unwind::memory::Memory;
@@ -184,7 +184,7 @@ pub struct Jvm {
     pub interpreter_start: u64,
     pub interpreter_end: u64,
     /// Addresses of the strings "nmethod" and "native nmethod" as blobs point to them; 0 where
-    /// nmethods are told by kind, or where none has been seen yet.
+    /// nmethods are recognized by kind, or where none has been seen yet.
     pub nmethod_name: u64,
     pub native_nmethod_name: u64,
     /// Code of `StubRoutines` that a frozen continuation's bottom frame returns to; empty where

@@ -108,7 +108,7 @@ impl EventType {
         }
     }
 
-    /// Returns true if a sample's numbers are estimates, which don't tell how many events were
+    /// Returns true if a sample's numbers are estimates, which don't show how many events were
     /// sampled.
     pub const fn is_estimated(self) -> bool {
         match self {

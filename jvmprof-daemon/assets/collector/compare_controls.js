@@ -30,7 +30,7 @@
   };
 
   class CompareControls {
-    /// `onChange({base, baseMatches})` hears what is compared with; null for nothing.
+    /// `onChange({base, baseMatches})` gets what is compared with; null for nothing.
     constructor(bar, state, onChange) {
       this.onChange = onChange;
       this.name = element("span.tool-text", {}, "Compare");

@@ -67,7 +67,7 @@
   }
 
   class TimeControls {
-    /// `onChange({range} or {from, to} or {refresh})` hears what the user chose.
+    /// `onChange({range} or {from, to} or {refresh})` gets what the user chose.
     constructor(state, onChange) {
       this.onChange = onChange;
       this.presets = Object.keys(jvmprof.PRESETS).map((range) =>
@@ -128,7 +128,7 @@
     }
   }
 
-  /// A form for a range of one's own; `onChoose({from, to})` hears it.
+  /// A form for a range of one's own; `onChoose({from, to})` gets it.
   jvmprof.rangeForm = function ([from, to], onChoose) {
     const field = (value) => element("input", { type: "datetime-local", step: "1", value: localText(value), required: true });
     const [start, end] = [field(from), field(to)];

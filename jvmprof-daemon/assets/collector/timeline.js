@@ -29,7 +29,7 @@
   };
 
   class Timeline {
-    /// `onRange(from, to)` hears which part was chosen.
+    /// `onRange(from, to)` gets the part that was chosen.
     constructor(container, onRange) {
       this.onRange = onRange;
       this.container = container;

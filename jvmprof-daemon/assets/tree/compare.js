@@ -93,7 +93,7 @@
     /// What says whether it may be chance.
     verdict(counts) {
       const z = this.z(counts);
-      if (z === 0 && counts[0] + counts[1] > 0) return "too few samples to tell, or no difference";
+      if (z === 0 && counts[0] + counts[1] > 0) return "too few samples, or no difference";
       return `${Math.abs(z).toFixed(1)} standard errors${this.isNoise(counts) ? ": may be chance" : ""}`;
     }
 

@@ -145,7 +145,7 @@
     return places.sort((a, b) => b.samples - a.samples).slice(0, 3);
   };
 
-  /// How a node's method ran: `[{name, samples}]`, most samples first; empty where nothing tells.
+  /// How a node's method ran: `[{name, samples}]`, most samples first; empty where it isn't known.
   jvmprof.hows = function (node) {
     const hows = [];
     for (let i = 0; i < node.how.length; i += 2) {

@@ -44,7 +44,7 @@
 
   const kindOf = (fn) => (fn.isJdk ? "jdk" : fn.kind);
 
-  /// The packages that are told apart: of `com.acme.shop.order`, `com.acme.shop`; of the JDK two
+  /// The packages that are distinguished: of `com.acme.shop.order`, `com.acme.shop`; of the JDK two
   /// parts are enough.
   function packageName(fn) {
     const parts = jvmprof.packageOf(fn.name).package.split(".");
@@ -53,7 +53,7 @@
 
   const packageColour = (name) => [360 * hash(name), 48, 70, 36];
 
-  /// The way in which most samples of a node ran; null if nothing tells.
+  /// The way in which most samples of a node ran; null if unknown.
   function mainHow(how) {
     let most = null;
     for (let i = 0; i < how.length; i += 2) if (most === null || how[i + 1] > how[most + 1]) most = i;

@@ -19,7 +19,7 @@
   const FOUND = "#c21fb4";
 
   class Flame {
-    /// `scroller` scrolls and holds the graph; `onFocus(node or null)` hears what is pointed at,
+    /// `scroller` scrolls and holds the graph; `onFocus(node or null)` gets what is pointed at,
     /// `onZoom(node or null)` what the user zooms to, `onMenu(node, x, y)` whose menu the user asks
     /// for.
     constructor(scroller, { onFocus, onZoom, onMenu = () => {} }) {

@@ -19,7 +19,7 @@
   const seconds = (ms) => `${(ms / 1_000).toFixed(ms % 1_000 ? 2 : 0)} s`;
 
   class Heatmap {
-    /// `onPart([from, to] or null)` hears what was chosen, in milliseconds since the start.
+    /// `onPart([from, to] or null)` gets what was chosen, in milliseconds since the start.
     constructor(onPart) {
       this.onPart = onPart;
       this.canvas = element("canvas.heat", { "aria-hidden": "true" });

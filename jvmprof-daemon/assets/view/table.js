@@ -14,7 +14,7 @@
   };
 
   class TopTable {
-    /// `onChoose(fn)` hears which function was clicked.
+    /// `onChoose(fn)` gets the function that was clicked.
     constructor(scroller, onChoose) {
       this.onChoose = onChoose;
       this.sort = { column: "self", descending: true };

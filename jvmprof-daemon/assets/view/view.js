@@ -29,7 +29,7 @@
   }
 
   class ProfileView {
-    /// `state` is how it is looked at first (see state.js); `onState(changes)` hears what the user
+    /// `state` is how it is looked at first (see state.js); `onState(changes)` gets what the user
     /// changed. `fetchSubtrees(hashes)` promises the tree of the stacks through these nodes, where
     /// that can be had.
     constructor(container, { state = {}, onState = () => {}, fetchSubtrees = null } = {}) {
@@ -420,7 +420,7 @@
       this.showLegend();
     }
 
-    /// Looks at the profile as the address says, of which nobody need be told.
+    /// Looks at the profile as the address says, without a call of `onState`.
     applyState(state) {
       this.state = { ...this.firstState(), ...state };
       this.searchBox.value = this.state.search;

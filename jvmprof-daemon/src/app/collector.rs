@@ -31,7 +31,7 @@ async fn collect(args: &CollectorArgs) -> anyhow::Result<()> {
     })?);
     let listener =
         TcpListener::bind(args.listen).await.with_context(|| format!("cannot listen on {}", args.listen))?;
-    let listen = listener.local_addr().context("cannot tell the address that is listened on")?;
+    let listen = listener.local_addr().context("cannot read the address of the listening socket")?;
     let options = PageOptions { listen, limits: ReadLimits::default() };
     let page = page_server::router(Arc::clone(&store), options);
     let collector = Arc::new(CollectorService::new(store));

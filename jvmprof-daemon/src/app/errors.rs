@@ -40,7 +40,7 @@ pub(super) fn exit_code(error: &anyhow::Error) -> ExitCode {
 /// Capabilities without which there is nothing to sample.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "profiling needs {}, which this process hasn't: {} (`jvmprof doctor` tells all that is missing)",
+    "profiling needs {}, which this process hasn't: {} (`jvmprof doctor` lists all that is missing)",
     names(.missing),
     capabilities::advice(&capabilities::missing(&capabilities::PROFILING))
 )]

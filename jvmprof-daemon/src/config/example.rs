@@ -3,12 +3,13 @@
 use super::option::ConfigOption;
 
 /// Columns of a comment.
-const WIDTH: usize = 118;
+const WIDTH: usize = 100;
 
 const HEAD: &str = "\
 # Settings of `jvmprof daemon`, each with its default. Printed by `jvmprof daemon --example-config`.
-# A key is a flag without its dashes. Its environment variable overrides this file, the flag overrides both.
-# Tables group, as you like: `address` in [remote-store] is `remote-store-address`. See docs/configuration.md.
+# A key is a flag without its dashes. Its environment variable overrides this file, the flag
+# overrides both. Tables group, as you like: `address` in [remote-store] is `remote-store-address`.
+# See docs/configuration.md.
 ";
 
 /// Returns the file for these options.

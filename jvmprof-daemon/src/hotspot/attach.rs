@@ -143,7 +143,7 @@ impl<M: ProcessMemory> Hotspot<M> {
     /// Reads again what changes while the JVM runs. True if [`Self::jvm`] has changed.
     ///
     /// Until [`Self::is_complete`] it is worth asking every second. Afterwards only what
-    /// [`Self::awaits_virtual_threads`] can be missing, and is worth asking for when a sample meets
+    /// [`Self::awaits_virtual_threads`] can be missing, and is worth asking for when a sample is in
     /// the stubs of [`Jvm::return_barrier_start`]: [`Jvm::cont_entry_return_pc`] comes with the
     /// first virtual thread.
     ///
@@ -247,7 +247,7 @@ impl<M: ProcessMemory> Hotspot<M> {
             .unwrap_or(Avma(start)..Avma(end))
     }
 
-    /// Finds what is told by blobs: the names of nmethods, the stubs that end a continuation's
+    /// Finds what code blobs show: the names of nmethods, the stubs that end a continuation's
     /// stack, and `call_stub`.
     fn find_landmarks(&mut self, heaps: &[CodeHeapView]) -> Result<(), HotspotError> {
         if self.is_complete() {

@@ -19,7 +19,7 @@ use crate::types::Avma;
 /// anew.
 const IDLE: Duration = Duration::from_secs(600);
 
-/// Tells JVMs apart: never used twice.
+/// Identifies a JVM: never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct JvmKey(pub(crate) u64);
 

@@ -185,7 +185,7 @@ fn read_or_write_key(path: &Path, directory: &CacheDirectory) -> io::Result<Hash
     bytes.map(HashKey::from_bytes).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// Hashes what tells one version of this program from another.
+/// Hashes what distinguishes one version of this program from another.
 fn program_hash(key: HashKey) -> io::Result<u64> {
     let file = FileStat::of(&fs::File::open("/proc/self/exe")?)?.identity;
     let mut hasher = key.hasher();

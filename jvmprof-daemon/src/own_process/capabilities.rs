@@ -38,7 +38,7 @@ impl Capability {
     }
 
     /// Returns true if this process has it. Where `/proc` doesn't say, it counts as there: the
-    /// kernel will tell.
+    /// kernel will report.
     pub fn is_effective(self) -> bool {
         effective().is_none_or(|set| self.is_in(set))
     }

@@ -154,7 +154,7 @@ impl Counts {
             ("mappings_over_limit".to_owned(), self.table.mappings_over_limit),
             ("mapping_resets".to_owned(), self.table.resets),
             ("unwind_tables_without_room".to_owned(), self.symbols.tables.no_room),
-            ("untold_processes".to_owned(), self.symbols.tables.unpublished_processes),
+            ("unpublished_processes".to_owned(), self.symbols.tables.unpublished_processes),
             ("refused_unwind_rows".to_owned(), self.symbols.tables.refused_rows),
             ("without_container_metadata".to_owned(), self.targets.without_container_metadata),
             ("dropped_by_rules".to_owned(), self.dropped()),

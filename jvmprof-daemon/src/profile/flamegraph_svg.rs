@@ -18,7 +18,7 @@ pub enum SvgError {
     Io(#[from] io::Error),
 }
 
-/// Draws the batch; colours tell Java, inlined, native and kernel frames apart.
+/// Draws the batch; colours distinguish Java, inlined, native and kernel frames.
 ///
 /// # Errors
 /// No samples, or the writer's error.

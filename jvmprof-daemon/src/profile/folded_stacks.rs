@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use super::model::{Batch, Frame, FrameKind, Line};
 
-/// The frames that get a suffix that tells their kind, as `flamegraph.pl --colors java` and inferno
+/// The frames that get a suffix with their kind, as `flamegraph.pl --colors java` and inferno
 /// read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Annotation {
@@ -44,7 +44,7 @@ fn push_frame(stack: &mut String, frame: &Frame, annotation: Annotation) {
     }
     let outermost = frame.lines.len() - 1;
     for (at, Line { name, mode, .. }) in frame.lines.iter().enumerate().rev() {
-        // The name may tell it already.
+        // The name may have it already.
         let is_told = mode.is_some_and(|mode| name.ends_with(mode.suffix()));
         let suffix = if is_told { "" } else { suffix(frame.kind, at != outermost, annotation) };
         push_name(stack, name, suffix);

@@ -26,7 +26,7 @@ pub enum FrameKind {
     Marker,
 }
 
-/// A mapped file (or `[kernel.kallsyms]`, `jvm`, `[vdso]`) as pprof's `Mapping` tells it.
+/// A mapped file (or `[kernel.kallsyms]`, `jvm`, `[vdso]`) as pprof's `Mapping` describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Mapping {
     pub start: Avma,
@@ -84,9 +84,9 @@ pub struct Line {
     pub file: Option<Arc<str>>,
     /// 1-based; 0 if unknown.
     pub line: u32,
-    /// Index of the bytecode in a Java method whose class file tells no line for it.
+    /// Index of the bytecode in a Java method whose class file has no line for it.
     pub bci: Option<u16>,
-    /// `None` for what isn't a Java method, or where nothing tells.
+    /// `None` for what isn't a Java method, or where it isn't known.
     pub mode: Option<ExecutionMode>,
 }
 

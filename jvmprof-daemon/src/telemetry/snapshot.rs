@@ -56,12 +56,12 @@ pub struct MetricsSnapshot {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TargetCounts {
     pub containers: ContainerCounts,
-    /// Samples that went out without what a container runtime should have told of them.
+    /// Samples that went out without the metadata of their container's runtime.
     pub without_container_metadata: u64,
     /// Samples that arrived and that rules dropped. Those that the kernel didn't take any more
     /// aren't among them.
     pub dropped: SamplesByEvent,
-    /// How often the kernel could not be told of a dropped process, which was sampled on.
+    /// How often a dropped process could not be published to the kernel, which sampled it on.
     pub kernel_drops_refused: u64,
     /// Samples whose thread is called `[other]`, since too many names of threads were there
     /// already.

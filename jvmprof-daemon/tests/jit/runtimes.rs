@@ -196,14 +196,14 @@ struct TwoFunctions {
     entry: &'static str,
     names: [&'static str; 2],
     /// Percent of the samples that may hit code of which the runtime tells nothing.
-    untold: u64,
+    unknown_percent: u64,
 }
 
 const IN_WASM: TwoFunctions =
-    TwoFunctions { entry: "array_to_wasm_trampoline", names: ["fib", "mix"], untold: 0 };
+    TwoFunctions { entry: "array_to_wasm_trampoline", names: ["fib", "mix"], unknown_percent: 0 };
 /// Seen: one sample of 1,585 in code that the map of .NET does not have.
 const IN_DOTNET: TwoFunctions =
-    TwoFunctions { entry: "Work.Main", names: ["Work.Fib", "Work.Mix"], untold: 1 };
+    TwoFunctions { entry: "Work.Main", names: ["Work.Fib", "Work.Mix"], unknown_percent: 1 };
 
 impl TwoFunctions {
     fn is_seen(&self, frames: &[String]) -> bool {
@@ -235,7 +235,7 @@ impl TwoFunctions {
         let theirs = spent[0] / (spent[0] + spent[1]);
         println!("{} samples, {all} of both, {} cut: {cut:?}", summary["samples"], count(&cut));
         println!("  {}: {ours:.3} here, {theirs:.3} by the program's clock", self.names[0]);
-        assert!(unknown(&stacks) * 100 <= self.untold * all, "{} unknown", unknown(&stacks));
+        assert!(unknown(&stacks) * 100 <= self.unknown_percent * all, "{} unknown", unknown(&stacks));
         assert!(all > 500, "{stacks:?}");
         // In a function's first instructions its caller is skipped.
         assert!(count(&cut) * 100 <= all, "{cut:?}");

@@ -74,7 +74,7 @@ pub(crate) fn check() -> anyhow::Result<()> {
         old.len(),
         fresh.display(),
         object.len(),
-        sections.unwrap_or_else(|error| format!("a way that can't be told ({error:#})"))
+        sections.unwrap_or_else(|error| format!("an unknown way ({error:#})"))
     )
 }
 

@@ -47,7 +47,7 @@ pub(crate) const FOR_TESTS: &[Need] = &[
         "fetches a JDK 25 where there is no package of it, and what is profiled of PyPI",
     ),
     need("runc", "runc", "runs a process in a container"),
-    need("containerd", "containerd", "runs pods, and tells of them as a Kubernetes node's does"),
+    need("containerd", "containerd", "runs pods, and lists them as a Kubernetes node's does"),
     Need {
         package: "docker.io",
         sign: Sign::Program("dockerd"),
@@ -69,7 +69,7 @@ pub(crate) const FOR_PACKAGES: &[Need] = &[
     Need { package: "libc6-dev", sign: Sign::Package, why: "the C library to link statically" },
     need("binutils", "strip", "leaves debug info out of what is shipped"),
     Need { package: "ca-certificates", sign: Sign::Package, why: "whom the image trusts" },
-    need("dpkg-dev", "dpkg-shlibdeps", "tells what a package depends on"),
+    need("dpkg-dev", "dpkg-shlibdeps", "lists what a package depends on"),
     need("debootstrap", "debootstrap", "makes the Debian that the package is tried on"),
     need("cpio", "cpio", "packs what that boots from"),
 ];

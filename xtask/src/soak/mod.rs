@@ -1,5 +1,5 @@
-//! `cargo xtask soak`: a busy host, a backend that is killed, a daemon that is killed and told to
-//! read its settings again, a disk that is full; in the end every sample that the kernel program
+//! `cargo xtask soak`: a busy host, a backend that is killed, a daemon that is killed and signalled
+//! to read its settings again, a disk that is full; in the end every sample that the kernel program
 //! took is in the backend once, or counted as lost: of each event by itself.
 
 mod accounting;
@@ -256,7 +256,7 @@ impl Scene {
         let log = self.folder.join(format!("daemon-{}.log", self.runs.len() + 1));
         let process = Process::start(&mut daemon, &log)?;
         let counts =
-            KernelCounts::of(process.pid()).with_context(|| format!("{} tells why", log.display()))?;
+            KernelCounts::of(process.pid()).with_context(|| format!("{} has the reason", log.display()))?;
         self.daemon = Some((process, counts));
         self.memory = Memory::default();
         Ok(())
@@ -328,7 +328,7 @@ impl Process {
     fn check(&mut self) -> anyhow::Result<()> {
         match self.child.try_wait()? {
             Some(status) => {
-                bail!("a process has ended by itself: {status}; {} tells why", self.log.display())
+                bail!("a process has ended by itself: {status}; {} has the reason", self.log.display())
             }
             None => Ok(()),
         }
@@ -343,7 +343,7 @@ impl Process {
         self.signal(signal)?;
         let status = self.child.wait().context("waiting for it")?;
         if signal == Signal::SIGTERM && !status.success() {
-            bail!("a process has ended with {status}; {} tells why", self.log.display());
+            bail!("a process has ended with {status}; {} has the reason", self.log.display());
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use super::events::{EVENTS, SampledEvent};
 
 /// The label with the settings under which a sample was taken.
 pub(super) const SETTINGS_LABEL: &str = "settings";
-/// The label that tells what a series is of.
+/// The label with a series's event.
 const NAME_LABEL: &str = "__name__";
 
 /// What lies in the collector's folder.
@@ -34,7 +34,7 @@ pub(super) struct StoredSamples {
     pub(super) duplicates: u64,
 }
 
-/// The part of a pprof profile that tells how many events were sampled.
+/// The part of a pprof profile that says how many events were sampled.
 #[derive(Clone, PartialEq, Message)]
 struct Comments {
     #[prost(string, repeated, tag = "6")]
@@ -92,7 +92,7 @@ fn events_in(path: &Path, event: &SampledEvent) -> anyhow::Result<u64> {
     let texts =
         profile.comment.iter().filter_map(|index| profile.string_table.get(usize::try_from(*index).ok()?));
     let number = texts.filter_map(|text| text.strip_prefix(&begin)).find_map(|number| number.parse().ok());
-    number.with_context(|| format!("no comment of {} tells how many events it is of", path.display()))
+    number.with_context(|| format!("no comment of {} says how many events it is of", path.display()))
 }
 
 #[cfg(test)]

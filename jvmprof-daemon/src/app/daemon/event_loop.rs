@@ -65,7 +65,7 @@ pub(super) async fn profile(
     options.containers = args.container.options();
     options.labels = label_options(args);
     let pipeline = Pipeline::start(&options)
-        .context("cannot sample; `jvmprof doctor` tells what this kernel and these capabilities allow")?;
+        .context("cannot sample; `jvmprof doctor` says what this kernel and these capabilities allow")?;
     let sinks: Vec<_> = delivery.counts().into_iter().map(|(sink, _)| sink).collect();
     tracing::info!(
         clock = pipeline.clock().as_str(),

@@ -149,6 +149,6 @@ impl DaemonTelemetry {
 /// Sends states to the service manager; without systemd, nobody listens.
 fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!(%error, "the service manager can't be told");
+        tracing::debug!(%error, "the service manager can't be notified");
     }
 }

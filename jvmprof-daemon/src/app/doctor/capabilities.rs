@@ -44,7 +44,7 @@ pub(super) fn checks() -> Vec<HostCheck> {
     match effective() {
         Some(effective) => REQUIRED.iter().map(|required| check(required, effective)).collect(),
         None => {
-            let found = "/proc/self/status doesn't tell them".to_owned();
+            let found = "/proc/self/status doesn't list them".to_owned();
             vec![HostCheck::new("capabilities", CheckStatus::Missing, found, "mount /proc")]
         }
     }

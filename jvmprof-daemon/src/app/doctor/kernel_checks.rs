@@ -110,9 +110,7 @@ fn pid_namespace() -> HostCheck {
             "a container's own: the host's processes have other pids",
             "run with hostPID: true (Kubernetes) or --pid=host (docker)",
         ),
-        Err(error) => {
-            HostCheck::new(name, CheckStatus::Degraded, format!("can't be told: {error}"), "mount /proc")
-        }
+        Err(error) => HostCheck::new(name, CheckStatus::Degraded, format!("unknown: {error}"), "mount /proc"),
     }
 }
 
@@ -120,7 +118,7 @@ fn pid_namespace() -> HostCheck {
 fn kernel_names(mut tables: BpfMaps) -> HostCheck {
     let name = "kernel symbols";
     match tables.take_kernel_symbolizer().map(|mut names| names.probe()).transpose() {
-        Ok(Some(Some(caller))) => HostCheck::ok(name, format!("the kernel tells them: {caller}")),
+        Ok(Some(Some(caller))) => HostCheck::ok(name, format!("the kernel reports them: {caller}")),
         Ok(Some(None)) => HostCheck::new(
             name,
             CheckStatus::Degraded,

@@ -70,7 +70,7 @@ struct DoctorReport {
     hidden: Option<HiddenProcesses>,
 }
 
-/// Runs the subcommand; the exit code tells whether profiling works.
+/// Runs the subcommand; the exit code says whether profiling works.
 pub(super) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let mut checks = kernel_checks::host_checks();
     checks.extend(capabilities::checks());

@@ -94,7 +94,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
             // Its pipe closes with it: the command never begins.
             drop(paused);
             return Err(anyhow::Error::new(error).context(
-                "cannot sample; `jvmprof doctor` tells what this kernel and these capabilities allow",
+                "cannot sample; `jvmprof doctor` says what this kernel and these capabilities allow",
             ));
         }
     };

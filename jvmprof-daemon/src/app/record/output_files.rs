@@ -41,7 +41,7 @@ impl OutputFile {
     pub(super) fn prepare(path: &Path) -> anyhow::Result<Self> {
         let format = Format::of(path).ok_or_else(|| {
             UsageError(format!(
-                "{}: the ending tells the format, and must be one of .pb.gz (pprof), .folded, .svg, .html",
+                "{}: the ending decides the format, and must be one of .pb.gz (pprof), .folded, .svg, .html",
                 path.display()
             ))
         })?;

@@ -22,7 +22,7 @@ pub(super) enum CommandEnd {
     /// By itself, or by another's signal.
     Own(ExitStatus),
     /// With the recording.
-    Told,
+    OnRequest,
     /// Not at all.
     StillRuns(u32),
 }
@@ -32,18 +32,18 @@ impl CommandEnd {
     pub(super) fn exit_code(&self) -> ExitCode {
         match self {
             Self::Own(status) => code(*status).into(),
-            Self::Told | Self::StillRuns(_) => ExitCode::SUCCESS,
+            Self::OnRequest | Self::StillRuns(_) => ExitCode::SUCCESS,
         }
     }
 
-    /// A message, unless the command succeeded or did as it was told.
+    /// A message, unless the command succeeded or ended as it was asked to.
     pub(super) fn failure(&self, program: &str) -> Option<String> {
         match self {
             Self::Own(status) if status.success() => None,
             Self::Own(status) => Some(format!("{program} ended with {status}")),
-            Self::Told => None,
+            Self::OnRequest => None,
             Self::StillRuns(pid) => {
-                Some(format!("{program} was told to end and still runs as process {pid}"))
+                Some(format!("{program} was asked to end and still runs as process {pid}"))
             }
         }
     }
@@ -60,7 +60,7 @@ pub(super) async fn end_command(child: &mut Child, reason: &EndReason) -> Comman
     if let Ok(Some(status)) = child.try_wait() {
         // Ctrl-C reaches the command, too.
         let is_own = matches!(reason, EndReason::Target) || status.signal().is_none();
-        return if is_own { CommandEnd::Own(status) } else { CommandEnd::Told };
+        return if is_own { CommandEnd::Own(status) } else { CommandEnd::OnRequest };
     }
     if let Ok(pid) = i32::try_from(child.id()) {
         // It may end in this moment; then there is nothing to do.
@@ -69,7 +69,7 @@ pub(super) async fn end_command(child: &mut Child, reason: &EndReason) -> Comman
     let deadline = Instant::now() + GRACE;
     while Instant::now() < deadline {
         if !matches!(child.try_wait(), Ok(None)) {
-            return CommandEnd::Told;
+            return CommandEnd::OnRequest;
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }
@@ -106,7 +106,7 @@ mod tests {
         let own = CommandEnd::Own(ExitStatus::from_raw(3 << 8));
         assert_eq!(own.failure("make").as_deref(), Some("make ended with exit status: 3"));
         assert_eq!(
-            (CommandEnd::Told.failure("make"), CommandEnd::Told.exit_code()),
+            (CommandEnd::OnRequest.failure("make"), CommandEnd::OnRequest.exit_code()),
             (None, ExitCode::SUCCESS)
         );
     }

@@ -54,7 +54,7 @@ pub(super) fn run(args: &UiArgs) -> anyhow::Result<()> {
 async fn show(args: &UiArgs, source: Source) -> anyhow::Result<()> {
     let listener =
         TcpListener::bind(args.listen).await.with_context(|| format!("cannot listen on {}", args.listen))?;
-    let listen = listener.local_addr().context("cannot tell the address that is listened on")?;
+    let listen = listener.local_addr().context("cannot read the address of the listening socket")?;
     let mut shutdown = ShutdownSignals::new().context("cannot handle signals")?;
     let Source { store, query, _folder } = source;
     let page = page_server::router(Arc::new(store), PageOptions { listen, limits: ReadLimits::default() });

@@ -1,9 +1,9 @@
 //! The collector's page: its files, its headers, and who may ask.
 //!
-//! Profiles tell much of a company's code, and a collector on a developer's machine asks nobody for
-//! a password. So a web site that is open in the same browser mustn't read them: no answer allows
-//! other origins, and as long as the collector listens on a loopback address it answers only to
-//! names that mean this machine, which keeps out a site whose name was pointed at 127.0.0.1 (DNS
+//! Profiles reveal much of a company's code, and a collector on a developer's machine asks nobody
+//! for a password. So a web site that is open in the same browser mustn't read them: no answer
+//! allows other origins, and as long as the collector listens on a loopback address it answers only
+//! to names that mean this machine, which keeps out a site whose name was pointed at 127.0.0.1 (DNS
 //! rebinding). On any other address every name is right, for nobody knows which ones a network has
 //! for it; there a proxy with a login belongs in front.
 

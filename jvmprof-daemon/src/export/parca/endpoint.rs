@@ -126,8 +126,8 @@ fn url(options: &ParcaOptions) -> Result<Url, ParcaConfigError> {
         && url.fragment().is_none()
         && url.username().is_empty()
         && url.password().is_none();
-    // Without a scheme the port is what tells an address from any other word; the parser hides a
-    // default port.
+    // Without a scheme the port is what distinguishes an address from any other word; the parser
+    // hides a default port.
     let has_port = !bare || address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
     if is_plain && has_port { Ok(url) } else { Err(wrong()) }
 }

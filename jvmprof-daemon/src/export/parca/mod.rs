@@ -98,7 +98,7 @@ impl ParcaClient {
         outcome
     }
 
-    /// Sends a request without series: whether it is answered tells whether there is somebody, and
+    /// Sends a request without series: whether it is answered shows whether there is a server, and
     /// nothing is at stake.
     pub async fn probe(&self) -> PushOutcome {
         let outcome = self.attempt(WriteRawRequest::default()).await;
@@ -120,7 +120,7 @@ impl ParcaClient {
             // It may be there the next time.
             Err(error) => return PushOutcome::NotStored { message: error.to_string() },
         }
-        // The server is told as well, and may save itself the work.
+        // The server learns the deadline as well, and may save itself the work.
         message.set_timeout(self.options.request_timeout);
         // grpc-go answers as it was asked: what can't be read would look like a refusal of what it
         // has stored.

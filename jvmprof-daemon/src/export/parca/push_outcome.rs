@@ -121,7 +121,7 @@ pub(in crate::export) fn was_never_processed(cause: &(dyn Error + 'static)) -> b
     false
 }
 
-/// The HTTP status of an answer that isn't gRPC, as tonic tells it: with a page of HTML in it, or
+/// The HTTP status of an answer that isn't gRPC, as tonic reports it: with a page of HTML in it, or
 /// without.
 fn http_status(message: &str) -> Option<u16> {
     let rest = ["receiving response with status: ", "HTTP status code "]

@@ -1,4 +1,4 @@
-//! The outcome of a request as an answer of HTTP tells it: Pyroscope's own (Connect's errors, JSON)
+//! The outcome of a request by an answer of HTTP: Pyroscope's own (Connect's errors, JSON)
 //! or a proxy's. `docs/delivery.md` has it as a table.
 
 use hyper::StatusCode;
@@ -43,7 +43,7 @@ fn of_proxy(status: StatusCode, body: &[u8]) -> PushOutcome {
         413 => refused(Code::ResourceExhausted),
         408 | 504 => possibly_lost(Code::DeadlineExceeded),
         499 => possibly_lost(Code::Cancelled),
-        // It was sent elsewhere, isn't let in, has to wait, or met nobody: somebody will put it
+        // It was redirected, not authorized, throttled, or reached no server: somebody will put it
         // right.
         300..=498 | 501 | 503 => PushOutcome::NotStored { message },
         _ => possibly_lost(Code::Unknown),

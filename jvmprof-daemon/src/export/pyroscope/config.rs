@@ -124,7 +124,7 @@ impl HttpClient {
         let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
         let mut client = Client::builder(TokioExecutor::new());
         // Servers and proxies close connections that are idle: rather we than they, because a
-        // request that meets the end of its connection may be lost.
+        // request that is sent as its connection ends may be lost.
         client.pool_idle_timeout(Duration::from_secs(20)).pool_timer(hyper_util::rt::TokioTimer::new());
         Ok(match proxy::for_url(&url)? {
             Some(proxy) => {

@@ -22,7 +22,7 @@ pub struct SpoolRecovery {
     pub interrupted: SamplesByEvent,
     /// Samples that were delivered of the record that was asked for, if its fate is known.
     pub settled: Option<SamplesByEvent>,
-    /// Ever appended, as far as the files tell.
+    /// Ever appended, as far as the files show.
     pub appended: SamplesByEvent,
     /// Places, not samples, where bytes were skipped that were no records: the last one of a crash,
     /// or damage.
@@ -31,7 +31,7 @@ pub struct SpoolRecovery {
 
 impl Spool {
     /// Opens the folder, and creates it if it isn't there. `unresolved`: a record that an earlier
-    /// daemon was sending when it wrote down its counts for the last time, to tell what became of
+    /// daemon was sending when it wrote down its counts for the last time, to find what became of
     /// it since.
     ///
     /// # Errors

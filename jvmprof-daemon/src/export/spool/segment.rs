@@ -15,7 +15,7 @@ use super::segment_format::{
 use crate::event_type::SamplesByEvent;
 
 const SUFFIX: &str = ".spool";
-/// Profiles tell what a host runs: not for everyone on it.
+/// Profiles reveal what a host runs: not for everyone on it.
 const FILE_MODE: u32 = 0o640;
 /// Bytes that are read at once while the next record is searched after damage.
 const SEARCHED: usize = 1 << 16;

@@ -1,4 +1,4 @@
-//! Names of the store's folders and files, which tell all that the index needs.
+//! Names of the store's folders and files, which have all that the index needs.
 
 use std::path::{Path, PathBuf};
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::StoreError;
 use super::file_names::{LABELS, TEMPORARY};
 
-/// Profiles tell what a host runs: not for everyone on it.
+/// Profiles reveal what a host runs: not for everyone on it.
 const DIR_MODE: u32 = 0o750;
 const FILE_MODE: u32 = 0o640;
 

@@ -40,7 +40,7 @@ pub(super) enum ObjectShape {
     StackChunk(u64),
 }
 
-/// What tells one tenant of an address from the next.
+/// Values that distinguish one tenant of an address from the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity {
     layout_helper: u32,

@@ -28,7 +28,7 @@ const SLOTS: usize = 256;
 /// Classes of sizes: see [`size_class`].
 const SIZE_CLASSES: usize = 40;
 
-/// Why a buffer tells nothing.
+/// Reasons why a buffer could not be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CensusError {
     /// Its memory can't be read any more.
@@ -103,7 +103,7 @@ impl TlabCensus {
     /// Counts the objects from `start` on, which take `used` bytes.
     ///
     /// # Errors
-    /// Returns why the buffer tells nothing.
+    /// Returns why the buffer could not be counted.
     pub fn count<M: ProcessMemory>(
         &mut self,
         start: Avma,

@@ -34,7 +34,7 @@ pub(crate) struct ClassUnloads {
 
 impl ClassUnloads {
     /// Returns true if what has just been read is what was there when it was sampled, as far as the
-    /// JVM's `count` tells, which was read behind it. A JVM that doesn't count is believed.
+    /// JVM's `count` says, which was read behind it. A JVM that doesn't count is believed.
     pub(crate) fn is_as_sampled(&self, count: Option<u64>, times: SampleTimes) -> bool {
         let Some(count) = count else { return true };
         if self.count.swap(count, Ordering::Relaxed) != count {

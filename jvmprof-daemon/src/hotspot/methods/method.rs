@@ -266,7 +266,7 @@ pub(crate) fn identify(
     readings.into_iter().map(|reading| reading.and_then(identity)).collect()
 }
 
-/// `java/lang/invoke/MethodHandle`, as far as its length and its last eight bytes tell. Its
+/// `java/lang/invoke/MethodHandle`, by its length and its last eight bytes. Its
 /// intrinsics are made with pools of their own (openjdk src/hotspot/share/oops/method.cpp,
 /// `make_method_handle_intrinsic`), and it is never unloaded.
 fn is_method_handle(reading: &MethodReads, layout: &JvmLayout) -> bool {

@@ -51,12 +51,12 @@ impl<M: ProcessMemory> Hotspot<M> {
         self.nmethod_fields.is_some()
     }
 
-    /// Flags that don't have their default values; empty if this JVM doesn't tell.
+    /// Flags that don't have their default values; empty if this JVM doesn't export them.
     pub fn flags(&self) -> Vec<VmFlag> {
         self.diagnostic_fields.flags.and_then(|fields| fields.set(&self.memory)).unwrap_or_default()
     }
 
-    /// The Java threads there are now; empty if this JVM doesn't tell.
+    /// The Java threads there are now; empty if this JVM doesn't export them.
     pub fn threads(&self) -> Vec<JavaThread> {
         let fields = self.diagnostic_fields.threads.as_ref();
         fields.and_then(|fields| fields.threads(&self.memory)).unwrap_or_default()

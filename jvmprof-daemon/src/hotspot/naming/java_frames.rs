@@ -86,7 +86,7 @@ impl<M: ProcessMemory> Hotspot<M> {
         self.resolve_as_of(cache, requests, SampleTimes::STOPPED)
     }
 
-    /// Names the physical frames of a stack. Frames of code that was met before cost no system
+    /// Names the physical frames of a stack. Frames of code that was named before cost no system
     /// call; all others of the stack are read together, in about twelve.
     pub fn resolve_as_of(
         &self,
@@ -257,9 +257,9 @@ impl<M: ProcessMemory> Hotspot<M> {
         chain.ok_or(NamingError::DebugInfo)
     }
 
-    /// The methods of these scopes, if they were read when the nmethod was met first: nothing has
-    /// to be read then. The nmethod was alive when the sample was taken, and its methods are what
-    /// they were as long as it is.
+    /// The methods of these scopes, if they were read when the nmethod was sampled first: nothing
+    /// has to be read then. The nmethod was alive when the sample was taken, and its methods are
+    /// what they were as long as it is.
     fn recalled(
         &self,
         cache: &JavaCache,

@@ -77,7 +77,7 @@ pub(super) struct ControlFlow<'c> {
     entries: BTreeSet<u32>,
     /// A call before an aligned address may never return.
     doubts_calls: bool,
-    /// The state before jumps whose targets aren't told by the code, by offset.
+    /// The state before jumps whose targets aren't in the code, by offset.
     indirect: BTreeMap<u32, FrameState>,
     calls: LocalCalls,
     transfer: Transfer,
@@ -436,7 +436,7 @@ impl<'c> ControlFlow<'c> {
     }
 
     /// Follows the instructions from a leader, by its number, to the next one or to the path's end:
-    /// `at` is told of each with the state before it, `to` of each place that is led to.
+    /// `at` is called for each with the state before it, `to` for each target of a jump.
     fn walk(
         &mut self,
         piece: &ExploredCode,

@@ -1,7 +1,7 @@
 //! Where virtual threads keep their continuations, on JDKs that don't say.
 //!
 //! `JavaThread::_cont_entry` and `ContinuationEntry::_return_pc` are exported since JDK 27 and by
-//! updates of 25 and 26. Before, the code of `Continuation.enterSpecial` tells them, which HotSpot
+//! updates of 25 and 26. Before, the code of `Continuation.enterSpecial` has them, which HotSpot
 //! generates: openjdk src/hotspot/cpu/x86/sharedRuntime_x86_64.cpp, `continuation_enter_setup` and
 //! `gen_continuation_enter`.
 

@@ -46,7 +46,7 @@ pub struct StubVariables {
     pub vtable_stubs: Option<Avma>,
 }
 
-/// The variables of the builds that were met: files are searched once a build.
+/// The variables of the builds that were read: files are searched once a build.
 #[derive(Debug, Default)]
 pub(crate) struct VariablesByBuild(Mutex<HashMap<BuildId, [Option<Svma>; COUNT]>>);
 

@@ -2,7 +2,7 @@
 //!
 //! Objects of one class and about one size, inside or outside buffers, are a stratum. How much a
 //! stratum has is known from the censuses (inside) or counted by the kernel program (outside); the
-//! events that were kept only tell how that is spread over stacks.
+//! events that were kept only say how that is spread over stacks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::types::FastHasher;
 /// Objects that are counted together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Stratum {
-    /// `None`: the class could not be told.
+    /// `None`: the class is unknown.
     class: Option<Arc<str>>,
     size_class: u32,
     is_outside: bool,

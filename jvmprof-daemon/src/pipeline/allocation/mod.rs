@@ -9,7 +9,7 @@
 //! | `estimate` | from kept events and censuses to objects and bytes by stack |
 //! | `pace` | how often events are kept and buffers counted |
 //!
-//! `docs/allocation.md` tells why the estimate is right.
+//! `docs/allocation.md` explains why the estimate is right.
 
 mod class_frames;
 mod estimate;
@@ -76,7 +76,7 @@ impl Default for AllocationOptions {
 pub struct AllocationCounts {
     /// JVMs whose allocations can't be seen, by reason.
     pub unseen_jvms: BTreeMap<&'static str, u64>,
-    /// Events whose class could not be told.
+    /// Events whose class is unknown.
     pub unknown_classes: u64,
     /// Events of JVMs that aren't followed any more.
     pub unfollowed: u64,

@@ -80,8 +80,8 @@ impl TreeBuilder {
     }
 }
 
-/// The steps of frames met before. Frames are shared by many stacks, and looking their names up is
-/// most of the work.
+/// The steps of frames that were added before. Frames are shared by many stacks, and looking their
+/// names up is most of the work.
 #[derive(Default)]
 struct FrameSteps {
     /// By the frame's place in memory, which is its identity as long as the batch is borrowed.

@@ -86,7 +86,8 @@ pub struct CallStep {
     pub mode: Option<ExecutionMode>,
 }
 
-/// A function as the tree tells it apart; strings are indices into the tree's string table.
+/// A function by what distinguishes it in the tree; strings are indices into the tree's string
+/// table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct TreeFunction {
     pub(crate) kind: NodeKind,
@@ -127,7 +128,7 @@ const EXECUTION_MODES: usize = ExecutionMode::Native as usize + 1;
 /// The index of the node above all stacks.
 const ROOT: u32 = 0;
 
-/// Different lines counted in one node; what a function has beyond them isn't told by line.
+/// Different lines counted in one node; what a function has beyond them isn't counted by line.
 const MAX_LINES: usize = 64;
 
 /// Merges stacks, as many as there are, into a tree of bounded size.
@@ -336,17 +337,17 @@ fn kind_of(mapped: NodeKind, name: &str) -> NodeKind {
     }
 }
 
-/// Returns the name and the execution mode of a Java method whose name may tell the mode: a method
-/// is one function, however it ran. Other functions have their name and no mode.
+/// Returns the name and the execution mode of a Java method whose name may contain the mode: a
+/// method is one function, however it ran. Other functions have their name and no mode.
 fn java_name(kind: NodeKind, name: &str, mode: Option<ExecutionMode>) -> (&str, Option<ExecutionMode>) {
     if kind != NodeKind::Java {
         return (name, None);
     }
-    let (name, told) = ExecutionMode::split_suffix(name);
-    (name, mode.or(told))
+    let (name, of_name) = ExecutionMode::split_suffix(name);
+    (name, mode.or(of_name))
 }
 
-/// Returns true if the name is how the symbolizer tells a place that no symbol covers.
+/// Returns true if the name is how the symbolizer writes a place that no symbol covers.
 fn is_address_in(module: &str, name: &str) -> bool {
     let place = name.strip_prefix(module).and_then(|rest| rest.strip_prefix("+0x"));
     !module.is_empty() && place.is_some_and(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()))

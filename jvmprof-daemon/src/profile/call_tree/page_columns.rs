@@ -11,10 +11,10 @@ use super::{CallNode, NodeKind, ROOT, TreeBuilder, TreeFunction};
 /// FunctionColumns in the table. Nobody reads further; the page says how many there are.
 const TOP_FUNCTIONS: usize = 1_000;
 
-/// Lines told for one node.
+/// Lines listed for one node.
 const TOP_LINES: usize = 3;
 
-/// Lines told for one function of the table.
+/// Lines listed for one function of the table.
 const TOP_FUNCTION_LINES: usize = 10;
 
 /// A tree within a bound, as columns: row `i` of every column of `nodes` speaks of the same node.
@@ -196,12 +196,12 @@ impl TreeBuilder {
         let mut lines = samples.lines.clone();
         lines.sort_by_key(|(line, counts)| (Reverse(counts.weights()), *line));
         let numbers = |counts: SampleCounts| [counts.own, counts.attributed, counts.total];
-        let told = lines.iter().take(TOP_FUNCTION_LINES).flat_map(|(line, counts)| {
+        let listed = lines.iter().take(TOP_FUNCTION_LINES).flat_map(|(line, counts)| {
             let base = self.has_base.then(|| numbers(counts.base));
             let base = base.into_iter().flatten();
             std::iter::once(u64::from(*line)).chain(numbers(counts.main)).chain(base)
         });
-        told.collect()
+        listed.collect()
     }
 }
 

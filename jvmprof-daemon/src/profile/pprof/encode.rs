@@ -20,7 +20,7 @@ use crate::proto::pprof::{Function, Label, Line, Location, Mapping, Profile, Sam
 use crate::types::BuildId;
 use crate::types::FastHasher;
 
-/// Label of a series that tells the path of its main binary.
+/// Label of a series with the path of its main binary.
 const EXECUTABLE_LABEL: &str = "executable";
 
 /// The profile that is pushed for one series: of CPU time `samples/count` only (see
@@ -323,7 +323,7 @@ impl<'a> Builder<'a> {
         })
     }
 
-    /// Tells in a comment how many events were sampled, where the values don't.
+    /// Writes into a comment how many events were sampled, where the values don't.
     fn comment_events(&mut self, event: EventType, events: u64) {
         if event.is_estimated() {
             let table = &mut self.profile.string_table;

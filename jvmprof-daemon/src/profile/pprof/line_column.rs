@@ -19,10 +19,10 @@ const MODES: [ExecutionMode; 5] = [
     ExecutionMode::Native,
 ];
 
-/// What the column of a line in a mapping `jvm` tells.
+/// Contents of the column of a line in a mapping `jvm`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JavaLineDetails {
-    /// Index of the bytecode where the class file tells no line for it.
+    /// Index of the bytecode where the class file has no line for it.
     pub bci: Option<u16>,
     /// The way in which the method ran.
     pub mode: Option<ExecutionMode>,

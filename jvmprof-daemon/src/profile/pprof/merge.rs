@@ -279,7 +279,7 @@ impl Merger {
             ..*mapping
         });
         if let Some(merged) = self.mappings.get_mut(id) {
-            // The first three promise something of every location; the last one tells of any.
+            // The first three promise something of every location; the last one speaks of any.
             merged.has_functions &= mapping.has_functions;
             merged.has_filenames &= mapping.has_filenames;
             merged.has_line_numbers &= mapping.has_line_numbers;

@@ -9,7 +9,7 @@ pub fn total(profile: &Profile) -> u64 {
     first.fold(0, |sum, value| sum.saturating_add(u64::try_from(*value).unwrap_or(0)))
 }
 
-/// The comment of a profile whose values don't tell how many events were sampled.
+/// The comment of a profile whose values don't show how many events were sampled.
 pub(super) fn events_comment(event: EventType, events: u64) -> String {
     format!("{} events: {events}", event.as_str())
 }

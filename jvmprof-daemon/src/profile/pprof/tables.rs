@@ -1,7 +1,7 @@
 //! The tables of a pprof profile that somebody else wrote, with every reference checked once.
 //!
 //! Merging, the call tree and the collector's validation all follow references through
-//! [`CheckedTables`], so that none of them meets an id or index that leads nowhere.
+//! [`CheckedTables`], so that none of them reads an id or index that leads nowhere.
 
 use std::collections::HashMap;
 

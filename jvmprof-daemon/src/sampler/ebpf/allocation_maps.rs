@@ -84,7 +84,7 @@ impl AllocationMaps {
         for key in keys {
             let _ = self.counted.remove(&key);
         }
-        // Those whose end nobody has told.
+        // Those whose end no event has reported.
         let threads = self.threads.iter().filter_map(Result::ok);
         let tids: Vec<u32> =
             threads.filter(|(_, thread)| thread.0.start_ns == start_ns).map(|(tid, _)| tid).collect();

@@ -135,7 +135,7 @@ impl Publisher {
             };
         }
         let module = symbols.modules.get(process, mapping, context.files, context.counts);
-        // A few jumps, met so seldom that the daemon walks over them; or what will be published in
+        // A few jumps, so rare that the daemon walks over them; or what will be published in
         // a moment.
         if module.is_class_data() || module.is_replaced() {
             return RegionCode::Deferred;

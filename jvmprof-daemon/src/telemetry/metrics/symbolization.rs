@@ -88,13 +88,13 @@ pub(super) const METRICS: &[Metric] = &[
         |snapshot, values| values.set(snapshot.symbols.tables.refused_rows),
     ),
     Metric::counter(
-        "jvmprof_processes_told",
-        "Times that the kernel was told of a process's code",
+        "jvmprof_processes_published",
+        "Times that a process's code was published to the kernel",
         |snapshot, values| values.set(snapshot.symbols.tables.published),
     ),
     Metric::counter(
-        "jvmprof_processes_untold",
-        "Processes that found no room in the kernel's tables",
+        "jvmprof_processes_unpublished",
+        "Processes for which there was no capacity in the kernel's tables",
         |snapshot, values| values.set(snapshot.symbols.tables.unpublished_processes),
     ),
     Metric::counter(

@@ -19,7 +19,7 @@ pub(super) const METRICS: &[Metric] = &[
     .by(&["where", "event"]),
     Metric::counter(
         "jvmprof_kernel_drops_refused",
-        "Times that the kernel could not be told of a dropped process, which was sampled on",
+        "Times that a dropped process could not be published to the kernel, which sampled it on",
         |snapshot, values| values.set(snapshot.targets.kernel_drops_refused),
     ),
     Metric::counter(

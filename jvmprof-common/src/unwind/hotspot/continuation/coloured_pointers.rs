@@ -19,7 +19,7 @@ use crate::jvm::{GarbageCollector, Jvm};
 pub const UNRESOLVED: Avma = Avma(1);
 const NULL: Avma = Avma(0);
 
-/// Bits of a reference that say what ZGC's collections know of it: four that tell since when its
+/// Bits of a reference that say what ZGC's collections know of it: four that say since when its
 /// address holds, ...
 const REMAPPED: u64 = 0xf000;
 /// ... which stand for the four pairs of phases of the young and the old collection: these are of

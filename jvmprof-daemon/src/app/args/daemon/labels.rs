@@ -17,7 +17,7 @@ pub struct LabelArgs {
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_label)]
     pub external_labels: Vec<(String, String)>,
 
-    /// Labels that tell samples of one process apart; each makes series of its own (repeatable)
+    /// Labels that distinguish samples of one process; each makes series of its own (repeatable)
     #[arg(long, value_name = "LABEL")]
     pub sample_labels: Vec<SampleLabel>,
 
