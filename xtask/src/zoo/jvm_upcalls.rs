@@ -98,7 +98,7 @@ pub(super) fn is_root(classes: &ClassPath, method: &JavaMethod) -> bool {
         "main" => method.descriptor == "([Ljava/lang/String;)V",
         "<clinit>" => true,
         // The JVM makes the first threads, their groups and the errors that it keeps ready.
-        "<init>" => class.starts_with("java/lang/"),
+        "<init>" => class.starts_with("java/lang/") || class == "java/util/jar/Manifest",
         _ => {
             let roots = [
                 ("java/lang/Thread", "exit"),
@@ -120,6 +120,11 @@ pub(super) fn is_root(classes: &ClassPath, method: &JavaMethod) -> bool {
                 // A virtual thread's own first frame; what carries it lies below.
                 ("jdk/internal/vm/Continuation", "enterSpecial"),
                 ("jdk/internal/vm/VMSupport", "serializePropertiesToByteArray"),
+                // Archived classes of jars get their protection domains and packages (openjdk
+                // src/hotspot/share/cds/cdsProtectionDomain.cpp).
+                ("jdk/internal/loader/ClassLoaders", "toFileURL"),
+                ("jdk/internal/loader/BuiltinClassLoader", "defineOrCheckPackage"),
+                ("java/security/SecureClassLoader", "getProtectionDomain"),
                 // Threads of a compiler that is written in Java.
                 (JVMCI_RUNTIME, "compileMethod"),
                 (JVMCI_RUNTIME, "runtime"),

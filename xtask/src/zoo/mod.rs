@@ -19,6 +19,7 @@ mod summary;
 #[cfg(test)]
 mod test_stacks;
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -33,11 +34,15 @@ use self::modes::{MODES, Mode};
 use self::programs::{Compiled, PROGRAMS};
 use self::recorder::Recorder;
 use self::stack_check::Checker;
+use crate::run::output;
 use crate::{build, paths};
 
 /// Least part of one CPU's time in which the programs must be sampled. Other work may share the
 /// machine, but a recording of nothing must not pass.
 const LEAST: f64 = 0.15;
+
+/// Length of the run that writes an archive: enough for the second compiler.
+const TRAINING_SECONDS: f64 = 3.0;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ZooArgs {
@@ -231,8 +236,9 @@ impl Zoo {
                     profile: folder.join(format!("{}-{}-{programs}.pb.gz", jdk.feature, mode.name)),
                     ..MatrixCell::default()
                 };
-                let command = jdk.words(&self.compiled.arguments(flags, seconds, programs));
-                let done = recorder.record(&command, &cell.profile).and_then(|losses| match losses {
+                let command = self.command(jdk, mode, flags, seconds, programs);
+                let done = command.and_then(|command| recorder.record(&command, &cell.profile));
+                let done = done.and_then(|losses| match losses {
                     Some(losses) => {
                         cell.losses = losses;
                         cell.check(&checker, &self.expected.of(programs)).map(|()| true)
@@ -253,6 +259,32 @@ impl Zoo {
             }
         }
         Ok(())
+    }
+
+    /// Returns the command that runs programs in a mode. Writes the mode's archive first.
+    fn command(
+        &self,
+        jdk: &Jdk,
+        mode: &Mode,
+        flags: &[&str],
+        seconds: f64,
+        programs: &str,
+    ) -> anyhow::Result<Vec<OsString>> {
+        let compiled = &self.compiled;
+        let mut all_flags: Vec<OsString> = flags.iter().map(OsString::from).collect();
+        let Some(archive) = mode.archive else {
+            return Ok(jdk.words(&compiled.arguments(&all_flags, &compiled.classes, seconds, programs)));
+        };
+        let file = paths::zoo_shared().join(format!("{}-{}-{programs}.archive", jdk.feature, mode.name));
+        let _ = fs::remove_file(&file);
+        let training = [all_flags.clone(), archive.training_flags(&file)].concat();
+        let training = compiled.arguments(&training, &compiled.jar, TRAINING_SECONDS, programs);
+        output(&mut jdk.command(&training)).context("training for the archive")?;
+        if !file.is_file() {
+            bail!("JDK {} wrote no {}", jdk.feature, file.display());
+        }
+        all_flags.extend(archive.flags(&file));
+        Ok(jdk.words(&compiled.arguments(&all_flags, &compiled.jar, seconds, programs)))
     }
 }
 

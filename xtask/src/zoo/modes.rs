@@ -1,5 +1,8 @@
 //! Modes: sets of JVM flags.
 
+use std::ffi::OsString;
+use std::path::Path;
+
 /// JVM flags under a short name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Mode {
@@ -9,10 +12,45 @@ pub(super) struct Mode {
     since: u32,
     /// The last JDK that has them.
     until: u32,
+    /// The archive that a run before the recording leaves, and the recorded one uses.
+    pub(super) archive: Option<Archive>,
+}
+
+/// A file with what a JVM has loaded, linked or compiled, for the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Archive {
+    /// An ahead-of-time cache: JEP 483, 514, 515.
+    Aot,
+    /// A dynamic archive of class data: JEP 350.
+    ClassData,
+}
+
+impl Archive {
+    /// Returns the flags of the run that writes the archive.
+    pub(super) fn training_flags(self, file: &Path) -> Vec<OsString> {
+        match self {
+            Self::Aot => vec![with_file("-XX:AOTCacheOutput=", file)],
+            Self::ClassData => vec![with_file("-XX:ArchiveClassesAtExit=", file)],
+        }
+    }
+
+    /// Returns the flags of a run that uses the archive, and fails if it can't.
+    pub(super) fn flags(self, file: &Path) -> Vec<OsString> {
+        match self {
+            Self::Aot => vec!["-XX:AOTMode=on".into(), with_file("-XX:AOTCache=", file)],
+            Self::ClassData => vec!["-Xshare:on".into(), with_file("-XX:SharedArchiveFile=", file)],
+        }
+    }
+}
+
+fn with_file(flag: &str, file: &Path) -> OsString {
+    let mut word = OsString::from(flag);
+    word.push(file);
+    word
 }
 
 const fn mode(name: &'static str, flags: &'static [&'static str], since: u32) -> Mode {
-    Mode { name, flags, since, until: u32::MAX }
+    Mode { name, flags, since, until: u32::MAX, archive: None }
 }
 
 const UNLOCK: &str = "-XX:+UnlockExperimentalVMOptions";
@@ -20,6 +58,10 @@ const UNLOCK: &str = "-XX:+UnlockExperimentalVMOptions";
 /// Graal in C2's place: these JDKs contain it (JEP 317, removed by JEP 410).
 const GRAAL: Mode =
     Mode { until: 16, ..mode("graal", &[UNLOCK, "-XX:+EnableJVMCI", "-XX:+UseJVMCICompiler"], 10) };
+
+/// Adapters, stubs and compiled code in the cache as well, where a JDK has that but not by default.
+const AOT_CODE: &[&str] =
+    &["-XX:+UnlockDiagnosticVMOptions", "-XX:+AOTAdapterCaching", "-XX:+AOTStubCaching"];
 
 /// All modes. A collector that a JDK lacks is found by [`super::jdks::Jdk::takes`].
 pub(super) const MODES: &[Mode] = &[
@@ -43,6 +85,9 @@ pub(super) const MODES: &[Mode] = &[
     mode("nostrip", &["-XX:LoopStripMiningIter=0"], 10),
     mode("noinline", &["-XX:-Inline"], 8),
     mode("nocds", &["-Xshare:off"], 8),
+    Mode { archive: Some(Archive::ClassData), ..mode("cds", &[], 13) },
+    Mode { archive: Some(Archive::Aot), ..mode("aot", &[], 25) },
+    Mode { archive: Some(Archive::Aot), ..mode("aotcode", AOT_CODE, 25) },
     mode("fp", &["-XX:+PreserveFramePointer"], 8),
     mode("smallcode", &["-XX:ReservedCodeCacheSize=8m", "-XX:-SegmentedCodeCache"], 9),
     GRAAL,

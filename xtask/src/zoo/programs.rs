@@ -56,6 +56,8 @@ const AGENT: &str =
 pub(super) struct Compiled {
     /// The class path.
     pub(super) classes: PathBuf,
+    /// The same as a jar: archives are of jars only.
+    pub(super) jar: PathBuf,
     /// The folder of the property `zoo.shapes`.
     pub(super) shapes: PathBuf,
     /// The folder of the property `zoo.versions`.
@@ -68,26 +70,28 @@ pub(super) struct Compiled {
 }
 
 impl Compiled {
-    /// Returns the arguments of `java` that run these programs (`Known,Calls`) side by side.
-    pub(super) fn arguments(&self, flags: &[&str], seconds: f64, programs: &str) -> Vec<OsString> {
+    /// Returns the arguments of `java` that run these programs (`Known,Calls`) side by side, of
+    /// [`Self::classes`] or [`Self::jar`].
+    pub(super) fn arguments(
+        &self,
+        flags: &[OsString],
+        class_path: &Path,
+        seconds: f64,
+        programs: &str,
+    ) -> Vec<OsString> {
         let joined = |flag: &str, path: &Path| {
             let mut word = OsString::from(flag);
             word.push(path);
             word
         };
-        let mut args: Vec<OsString> = flags.iter().map(OsString::from).collect();
+        let mut args = flags.to_vec();
         if programs.split(',').any(|program| program == "Redefine") {
             args.push(joined("-javaagent:", &self.agent));
         }
         args.push(joined("-Dzoo.shapes=", &self.shapes));
         args.push(joined("-Dzoo.versions=", &self.versions));
         args.push(joined("-Dzoo.sources=", &self.sources));
-        args.extend([
-            "-cp".into(),
-            self.classes.clone().into(),
-            "zoo.Zoo".into(),
-            seconds.to_string().into(),
-        ]);
+        args.extend(["-cp".into(), class_path.into(), "zoo.Zoo".into(), seconds.to_string().into()]);
         args.extend(programs.split(',').map(OsString::from));
         args
     }
@@ -130,6 +134,7 @@ pub(super) fn compile() -> anyhow::Result<Compiled> {
     let (shapes, versions) = (shared.join("shapes"), shared.join("versions"));
     let compiled = Compiled {
         classes: shared.join("classes"),
+        jar: shared.join("classes.jar"),
         shapes: shapes.join("zoo/shapes"),
         versions: versions.clone(),
         sources: shared.join("sources"),
@@ -137,7 +142,7 @@ pub(super) fn compile() -> anyhow::Result<Compiled> {
     };
     let stamp = paths::zoo().join("compiled");
     let now = format!("{:?}", all_sources()?);
-    if fs::read_to_string(&stamp).is_ok_and(|compiled| compiled == now) {
+    if fs::read_to_string(&stamp).is_ok_and(|stamped| stamped == now) && compiled.jar.is_file() {
         return Ok(compiled);
     }
     for folder in [&compiled.classes, &compiled.versions, &compiled.sources] {
@@ -173,7 +178,8 @@ pub(super) fn compile() -> anyhow::Result<Compiled> {
     }
     let manifest = paths::zoo().join("generated/manifest");
     fs::write(&manifest, AGENT).with_context(|| format!("writing {}", manifest.display()))?;
-    output(Command::new(jar).arg("cfm").arg(&compiled.agent).arg(&manifest))?;
+    output(Command::new(&jar).arg("cfm").arg(&compiled.agent).arg(&manifest))?;
+    output(Command::new(&jar).arg("cf").arg(&compiled.jar).arg("-C").arg(&compiled.classes).arg("."))?;
     fs::write(&stamp, now).with_context(|| format!("writing {}", stamp.display()))?;
     Ok(compiled)
 }

@@ -43,7 +43,8 @@ impl CodeKind {
 
 /// The kind of a code blob; `None` for nmethods, and for blobs whose code is never run.
 ///
-/// Names: openjdk src/hotspot/share/code/codeBlob.cpp and the generators, JDK 8 to 28.
+/// Names: openjdk src/hotspot/share/code/codeBlob.cpp and the generators, JDK 8 to 28. Blobs that
+/// come out of an ahead-of-time cache are named as in src/hotspot/share/runtime/stubInfo.cpp.
 pub fn kind_of_blob(name: &str) -> Option<CodeKind> {
     let has = |part: &str| name.contains(part);
     Some(match name {
@@ -53,9 +54,13 @@ pub fn kind_of_blob(name: &str) -> Option<CodeKind> {
         _ if has("temporary CodeBuffer") => return None,
         // Buffers that code is added to as the program runs.
         "vtable chunks" | "InlineCacheBuffer" | "native signature handlers" => CodeKind::Frameless,
-        "ExceptionBlob" => CodeKind::Exception,
-        "DeoptimizationBlob" => CodeKind::Deoptimization,
-        "UncommonTrapBlob" => CodeKind::UncommonTrap,
+        "ExceptionBlob" | "exception_blob (C2 runtime)" | "C2 Runtime exception_blob" => CodeKind::Exception,
+        "DeoptimizationBlob" | "deopt_blob (shared runtime)" | "Shared Runtime deopt_blob" => {
+            CodeKind::Deoptimization
+        }
+        "UncommonTrapBlob" | "uncommon_trap_blob (C2 runtime)" | "C2 Runtime uncommon_trap_blob" => {
+            CodeKind::UncommonTrap
+        }
         "SafepointBlob" => CodeKind::Safepoint,
         // C1's; `StubRoutines` has another one, which is called. openjdk
         // src/hotspot/cpu/x86/c1_Runtime1_x86.cpp.
@@ -63,10 +68,15 @@ pub fn kind_of_blob(name: &str) -> Option<CodeKind> {
         "MethodHandles adapters" => CodeKind::MethodHandles,
         _ if has("I2C/C2I adapters") => CodeKind::Adapter,
         _ if has("polling_page") && has("handler_blob") => CodeKind::Safepoint,
-        _ if name.starts_with("StubRoutines") && has("continuation") => CodeKind::Continuations,
-        _ if name.starts_with("StubRoutines") => CodeKind::StubRoutines,
+        _ if is_stub_routines(name) && has("continuation") => CodeKind::Continuations,
+        _ if is_stub_routines(name) => CodeKind::StubRoutines,
         _ => CodeKind::Stub,
     })
+}
+
+/// Returns true for the blobs of `StubRoutines`, which have many stubs each.
+pub(crate) fn is_stub_routines(blob_name: &str) -> bool {
+    blob_name.starts_with("StubRoutines") || blob_name.ends_with("_blob (stub gen)")
 }
 
 /// The kind of an interpreter codelet by its description; bytecodes are described by their names.

@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::code_kinds::is_stub_routines;
 use super::named_stub::NamedStub;
 use super::vtable_stubs;
 use crate::hotspot::process_memory::{ProcessMemory, field};
@@ -69,7 +70,7 @@ impl StubNames {
         blob_code: &Range<Avma>,
         memory: &impl ProcessMemory,
     ) -> Option<Arc<str>> {
-        let is_routine = blob_name.starts_with(STUB_ROUTINES);
+        let is_routine = is_stub_routines(blob_name);
         if !is_routine && blob_name != vtable_stubs::BLOB {
             return None;
         }
@@ -143,6 +144,8 @@ fn read_routines(head: u64, memory: &impl ProcessMemory) -> Option<(Vec<NamedStu
             .find(|code| (1..=MAX_STUB_BYTES).contains(&code.end.wrapping_sub(code.start)))?;
         let name = texts[1].as_deref().filter(|name| is_name(name))?;
         let is_listed = texts[0].as_deref() == Some(STUB_ROUTINES);
+        // `call_stub` since JDK 26, as it was before.
+        let name = name.strip_suffix("_stub (stub gen)").unwrap_or(name);
         is_listed.then(|| NamedStub { code: Avma(code.start)..Avma(code.end), name: name.into() })
     };
     Some((nodes.iter().zip(texts.chunks(2)).filter_map(stub).collect(), is_unfinished))
@@ -229,7 +232,7 @@ mod tests {
     #[test]
     fn an_address_has_the_name_of_the_stub_that_contains_it() {
         let stubs = [
-            ("StubRoutines", "sha256_implCompress", 0x100, 0x180),
+            ("StubRoutines", "sha256_implCompress_stub (stub gen)", 0x100, 0x180),
             ("StubRoutines", "forward exception", 0x0, 0x3f),
             ("MethodHandle::interpreter_entry", "_linkToStatic", 0x200, 0x240),
         ];

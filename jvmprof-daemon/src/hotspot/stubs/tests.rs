@@ -415,7 +415,7 @@ fn code_that_returns_from_elsewhere_was_not_called() {
 }
 
 #[test]
-fn blobs_and_codelets_are_told_by_their_names_in_every_jdk() {
+fn blobs_and_codelets_have_their_kinds_by_name_in_every_jdk() {
     let blobs = [
         ("StubRoutines (2)", Some(CodeKind::StubRoutines)),
         ("StubRoutines (compilerstubs)", Some(CodeKind::StubRoutines)),
@@ -425,6 +425,14 @@ fn blobs_and_codelets_are_told_by_their_names_in_every_jdk() {
         ("handle_exception Runtime1 stub", Some(CodeKind::Stub)),
         ("polling_page_return_handler_blob (shared runtime)", Some(CodeKind::Safepoint)),
         ("SafepointBlob", Some(CodeKind::Safepoint)),
+        ("exception_blob (C2 runtime)", Some(CodeKind::Exception)),
+        ("handle_exception_blob (C1 runtime)", Some(CodeKind::Stub)),
+        ("forward_exception_blob (C1 runtime)", Some(CodeKind::Framed)),
+        ("Shared Runtime deopt_blob", Some(CodeKind::Deoptimization)),
+        ("deopt_blob (shared runtime)", Some(CodeKind::Deoptimization)),
+        ("uncommon_trap_blob (C2 runtime)", Some(CodeKind::UncommonTrap)),
+        ("initial_blob (stub gen)", Some(CodeKind::StubRoutines)),
+        ("continuation_blob (stub gen)", Some(CodeKind::Continuations)),
         ("vtable chunks", Some(CodeKind::Frameless)),
         ("nmethod", None),
         ("C1 temporary CodeBuffer", None),

@@ -10,7 +10,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::support::{Workload, compile, jvmprof, scratch, signal};
 use jvmprof_daemon::export::delivery::read_ledger;
@@ -46,6 +46,12 @@ fn daemon(args: &[&str], time: Duration) -> (String, bool) {
 }
 
 fn daemon_with(spool: &Path, args: &[&str], time: Duration) -> (String, bool) {
+    daemon_until(spool, args, |since, _| since >= time)
+}
+
+/// As [`daemon_with`], until it is done, which is decided by the time since it began to profile and
+/// by its log.
+fn daemon_until(spool: &Path, args: &[&str], is_done: impl Fn(Duration, &str) -> bool) -> (String, bool) {
     let dir = scratch();
     let log = dir.path().join("log");
     let mut daemon = jvmprof()
@@ -61,10 +67,20 @@ fn daemon_with(spool: &Path, args: &[&str], time: Duration) -> (String, bool) {
     while !fs::read_to_string(&log).unwrap().contains("profiling") && daemon.try_wait().unwrap().is_none() {
         std::thread::sleep(Duration::from_millis(20));
     }
-    std::thread::sleep(time);
+    let began = Instant::now();
+    while !is_done(began.elapsed(), &fs::read_to_string(&log).unwrap()) {
+        assert!(began.elapsed() < Duration::from_secs(120), "{}", fs::read_to_string(&log).unwrap());
+        std::thread::sleep(Duration::from_millis(50));
+    }
     signal(daemon.id(), "TERM");
     let success = daemon.wait().unwrap().success();
     (fs::read_to_string(log).unwrap(), success)
+}
+
+/// Returns true if a daemon has run for five seconds, and its spool is empty by its last account.
+fn has_emptied_spool(since: Duration, log: &str) -> bool {
+    let account = log.lines().rfind(|line| line.contains("found=") && line.contains("spooled="));
+    since >= Duration::from_secs(5) && account.is_some_and(|line| line.contains("spooled=0 "))
 }
 
 /// The number of a field in the daemon's last line.

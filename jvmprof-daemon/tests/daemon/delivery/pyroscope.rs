@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 
 use super::proxy::{Daemon, Keys, Nginx, TOKEN};
-use super::{BUSY, collector, daemon_with, field, free_address, stored};
+use super::{BUSY, collector, daemon_until, daemon_with, field, free_address, has_emptied_spool, stored};
 use crate::support::{Workload, compile, scratch, signal};
 
 /// What the server got and took.
@@ -149,7 +149,7 @@ fn a_tenant_that_is_not_let_in_costs_no_sample() {
     assert!(log.contains("no org id"), "{log}");
     // Somebody puts it right.
     let args = ["--pyroscope-address", &url, "--pyroscope-tenant", "shop"];
-    let (log, success) = daemon_with(&spool, &args, Duration::from_secs(5));
+    let (log, success) = daemon_until(&spool, &args, has_emptied_spool);
     assert!(success, "{log}");
     server.shutdown_background();
     assert_eq!(received.samples(), missed + field(&log, "samples"), "{log}");
@@ -177,7 +177,7 @@ fn nginx_with_tls_a_clients_certificate_and_a_token_lets_profiles_through() {
     let missed = field(&log, "samples");
     assert_eq!((field(&log, "spooled"), field(&log, "lost")), (missed, 0), "{log}");
     args.extend(["--pyroscope-bearer-token-file", &token]);
-    let (log, success) = daemon_with(&spool, &args, Duration::from_secs(5));
+    let (log, success) = daemon_until(&spool, &args, has_emptied_spool);
     assert!(success, "{log}");
     server.shutdown_background();
     let samples = missed + field(&log, "samples");
