@@ -19,7 +19,8 @@ pub use collector::CollectorArgs;
 pub use completions::{CompletionsArgs, ManPagesArgs};
 pub use daemon::{
     BudgetArgs, CompressionArg, ConfigArgs, ContainerArgs, DaemonArgs, DeliveryArg, DeliveryArgs, LabelArgs,
-    LocalStoreArgs, PyroscopeArgs, RemoteStoreArgs, SymbolizeArg, TelemetryArgs, UploadArgs,
+    LocalStoreArgs, OtlpArgs, OtlpProtocolArg, PyroscopeArgs, RemoteStoreArgs, SymbolizeArg, TelemetryArgs,
+    UploadArgs,
 };
 pub use diff::DiffArgs;
 pub use doctor::DoctorArgs;

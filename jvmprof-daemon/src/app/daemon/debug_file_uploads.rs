@@ -5,7 +5,7 @@ use std::sync::Arc;
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use tokio::task::JoinHandle;
 
-use super::sinks::parca_options;
+use super::backends::parca_options;
 use crate::app::args::{RemoteStoreArgs, SymbolizeArg, UploadArgs};
 use crate::app::errors::UsageError;
 use crate::export::parca::debuginfo_upload::{UploadCounts, UploadOptions, Uploader};

@@ -1,5 +1,6 @@
 //! `jvmprof daemon`: profiles the host and pushes, until a signal ends it.
 
+mod backends;
 mod cpu_budget;
 mod debug_file_uploads;
 mod event_loop;

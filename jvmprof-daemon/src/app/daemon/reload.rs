@@ -6,7 +6,7 @@ use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::{debug_file_uploads, sinks};
+use super::{backends, debug_file_uploads};
 use crate::app::args::{Command, DaemonArgs};
 use crate::app::errors::{UsageError, with_causes};
 use crate::app::settings::Invocation;
@@ -18,6 +18,7 @@ const LABELS: &[&str] = &["external-labels", "sample-labels", "relabel-configs",
 const SINKS: &[&str] = &[
     "remote-store-",
     "pyroscope-",
+    "otlp-",
     "collector-address",
     "local-store",
     "local-store-",
@@ -34,6 +35,9 @@ const FILES: &[&str] = &[
     "pyroscope-ca-file",
     "pyroscope-client-cert",
     "pyroscope-client-key",
+    "otlp-ca-file",
+    "otlp-client-cert",
+    "otlp-client-key",
 ];
 
 /// Waits for SIGHUP and compares what it reads with the settings in force.
@@ -187,7 +191,7 @@ fn check_invocation(invocation: &Invocation) -> Result<(), ConfigError> {
 /// # Errors
 /// The first contradiction.
 pub(super) fn check(args: &DaemonArgs) -> Result<(), UsageError> {
-    sinks::clients(args)?;
+    backends::clients(args)?;
     debug_file_uploads::check(&args.upload, &args.remote)
 }
 

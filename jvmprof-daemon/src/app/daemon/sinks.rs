@@ -1,18 +1,14 @@
 //! The sinks of the daemon: opens those that the settings name, and logs their counts.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::app::args::{
-    CompressionArg, DaemonArgs, DeliveryArg, DeliveryArgs, PyroscopeArgs, RemoteStoreArgs,
-};
-use crate::app::errors::UsageError;
+use super::backends;
+use crate::app::args::{DaemonArgs, DeliveryArg, DeliveryArgs};
 use crate::app::pipeline_options::daemon_memory;
 use crate::event_type::{EventType, SamplesByEvent};
-use crate::export::delivery::{Backend, Delivery, DeliveryCounts, DeliveryOptions, SampleTotals, SpoolPlan};
-use crate::export::parca::{ParcaClient, ParcaConfigError, ParcaOptions, SettingsFile, Token};
-use crate::export::pyroscope::{Credentials, PyroscopeClient, PyroscopeConfigError, PyroscopeOptions};
+use crate::export::delivery::{Delivery, DeliveryCounts, DeliveryOptions, SampleTotals, SpoolPlan};
 use crate::export::store::{Store, StoreError, StoreOptions};
 
 /// The value of `--spool-directory` for none.
@@ -24,7 +20,7 @@ const NO_SPOOL: &str = "none";
 /// Flags that don't go together, or can't work; a spool or a store that can't be used.
 pub(super) fn open(args: &DaemonArgs, before: SampleTotals) -> anyhow::Result<Delivery> {
     let mut delivery = Delivery::after(before);
-    let clients = clients(args)?;
+    let clients = backends::clients(args)?;
     let max_waiting_bytes = daemon_memory(args).outbox / clients.len().max(1);
     for client in clients {
         let spool = spool_plan(&args.delivery, client.address());
@@ -50,134 +46,6 @@ pub(super) fn open(args: &DaemonArgs, before: SampleTotals) -> anyhow::Result<De
         delivery.add_local(Arc::new(store));
     }
     Ok(delivery)
-}
-
-/// Returns a client for each backend that the settings name. Connects to nobody.
-///
-/// # Errors
-/// Flags that don't go together, or can't work.
-pub(super) fn clients(args: &DaemonArgs) -> Result<Vec<Backend>, UsageError> {
-    // The name of a backend is a label of metrics.
-    let mut names = HashSet::new();
-    let mut backends = parca_backends(args, &mut names)?;
-    backends.extend(pyroscope_backends(&args.pyroscope, &mut names)?);
-    Ok(backends)
-}
-
-fn parca_backends(args: &DaemonArgs, names: &mut HashSet<String>) -> Result<Vec<Backend>, UsageError> {
-    const STORE: &str = "--remote-store-address";
-    const COLLECTOR: &str = "--collector-address";
-    if args.remote.remote_store_client_cert.is_some() != args.remote.remote_store_client_key.is_some() {
-        let text = "--remote-store-client-cert and --remote-store-client-key need each other";
-        return Err(UsageError(text.to_owned()));
-    }
-    let stores = args.remote.remote_store_address.iter();
-    let stores = stores.map(|address| (STORE, parca_options(&args.remote, address)));
-    let collector = args.delivery.collector_address.iter();
-    let collector =
-        collector.map(|address| (COLLECTOR, ParcaOptions { insecure: true, ..ParcaOptions::new(address) }));
-    let compress = args.delivery.remote_store_compression == CompressionArg::Gzip;
-    let mut backends = Vec::new();
-    for (flag, options) in stores.chain(collector) {
-        let refused = |error| UsageError(format!("{}: {error}", flags_of(&error, flag)));
-        let is_new = names.insert(options.backend().map_err(refused)?);
-        if !is_new {
-            let address = options.address;
-            return Err(UsageError(format!("{STORE} or {COLLECTOR}: the backend {address} is named twice")));
-        }
-        backends.push(ParcaClient::new(ParcaOptions { compress, ..options }).map_err(refused)?.into());
-    }
-    Ok(backends)
-}
-
-fn pyroscope_backends(args: &PyroscopeArgs, names: &mut HashSet<String>) -> Result<Vec<Backend>, UsageError> {
-    const ADDRESS: &str = "--pyroscope-address";
-    if args.pyroscope_client_cert.is_some() != args.pyroscope_client_key.is_some() {
-        let text = "--pyroscope-client-cert and --pyroscope-client-key need each other";
-        return Err(UsageError(text.to_owned()));
-    }
-    let credentials = match (&args.pyroscope_basic_auth_file, &args.pyroscope_bearer_token_file) {
-        (Some(file), _) => Some(Credentials::Basic(file.clone())),
-        (None, Some(file)) => Some(Credentials::Bearer(file.clone())),
-        (None, None) => None,
-    };
-    let refused =
-        |error: PyroscopeConfigError| UsageError(format!("{}: {error}", pyroscope_flags_of(&error)));
-    let mut backends = Vec::new();
-    for address in &args.pyroscope_address {
-        let options = PyroscopeOptions {
-            tenant: args.pyroscope_tenant.clone(),
-            credentials: credentials.clone(),
-            ca_file: args.pyroscope_ca_file.clone(),
-            client_identity: args.pyroscope_client_cert.clone().zip(args.pyroscope_client_key.clone()),
-            max_age: args.pyroscope_max_age,
-            ..PyroscopeOptions::new(address)
-        };
-        if !names.insert(options.backend().map_err(refused)?) {
-            return Err(UsageError(format!("{ADDRESS}: the backend {address} is named twice")));
-        }
-        backends.push(PyroscopeClient::new(options).map_err(refused)?.into());
-    }
-    Ok(backends)
-}
-
-/// Returns the flags of options that a client of Pyroscope refuses.
-fn pyroscope_flags_of(error: &PyroscopeConfigError) -> &'static str {
-    const FILES: &str = "--pyroscope-ca-file, --pyroscope-client-cert or --pyroscope-client-key";
-    match error {
-        PyroscopeConfigError::Connection(_) | PyroscopeConfigError::SystemRoots { .. } => {
-            "--pyroscope-address"
-        }
-        PyroscopeConfigError::Tls { .. } => FILES,
-        PyroscopeConfigError::Pem { what, .. } => match what {
-            SettingsFile::CaCertificates => "--pyroscope-ca-file",
-            SettingsFile::ClientCertificate => "--pyroscope-client-cert",
-            SettingsFile::ClientKey => "--pyroscope-client-key",
-            SettingsFile::BearerToken => "--pyroscope-bearer-token-file",
-        },
-        PyroscopeConfigError::Tenant { .. } => "--pyroscope-tenant",
-        PyroscopeConfigError::Credentials { .. }
-        | PyroscopeConfigError::NoPassword { .. }
-        | PyroscopeConfigError::CredentialsFile { .. } => {
-            "--pyroscope-basic-auth-file or --pyroscope-bearer-token-file"
-        }
-    }
-}
-
-/// Returns the flags of options that a client refuses. `address`: the flag of its address.
-fn flags_of(error: &ParcaConfigError, address: &'static str) -> &'static str {
-    match error {
-        ParcaConfigError::Address { .. } | ParcaConfigError::Proxy { .. } => address,
-        ParcaConfigError::Tls { .. } => {
-            "--remote-store-ca-file, --remote-store-client-cert or --remote-store-client-key"
-        }
-        ParcaConfigError::File { what, .. } => match what {
-            SettingsFile::CaCertificates => "--remote-store-ca-file",
-            SettingsFile::ClientCertificate => "--remote-store-client-cert",
-            SettingsFile::ClientKey => "--remote-store-client-key",
-            SettingsFile::BearerToken => "--remote-store-bearer-token-file",
-        },
-        ParcaConfigError::HeaderName { .. } | ParcaConfigError::HeaderValue { .. } => {
-            "--remote-store-grpc-headers"
-        }
-        ParcaConfigError::Token { .. } => "--remote-store-bearer-token or --remote-store-bearer-token-file",
-    }
-}
-
-pub(super) fn parca_options(args: &RemoteStoreArgs, address: &str) -> ParcaOptions {
-    let token = match (&args.remote_store_bearer_token, &args.remote_store_bearer_token_file) {
-        (Some(token), _) => Some(Token::Literal(token.clone())),
-        (None, Some(file)) => Some(Token::File(file.clone())),
-        (None, None) => None,
-    };
-    ParcaOptions {
-        insecure: args.remote_store_insecure,
-        token,
-        headers: args.remote_store_grpc_headers.clone(),
-        ca_file: args.remote_store_ca_file.clone(),
-        client_identity: args.remote_store_client_cert.clone().zip(args.remote_store_client_key.clone()),
-        ..ParcaOptions::new(address)
-    }
 }
 
 fn spool_plan(args: &DeliveryArgs, address: &str) -> Option<SpoolPlan> {

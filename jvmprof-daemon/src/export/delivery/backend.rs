@@ -5,6 +5,7 @@
 use std::io;
 use std::time::Duration;
 
+use crate::export::otlp::{self, OtlpClient};
 use crate::export::parca::{self, ParcaClient, PushOutcome, PushRequest};
 use crate::export::pyroscope::{self, PyroscopeClient};
 use crate::profile::model::Batch;
@@ -15,6 +16,8 @@ pub enum Backend {
     /// Parca, or one that speaks as it does.
     Parca(ParcaClient),
     Pyroscope(PyroscopeClient),
+    /// A receiver of OTLP.
+    Otlp(OtlpClient),
 }
 
 impl From<ParcaClient> for Backend {
@@ -29,19 +32,26 @@ impl From<PyroscopeClient> for Backend {
     }
 }
 
+impl From<OtlpClient> for Backend {
+    fn from(client: OtlpClient) -> Self {
+        Self::Otlp(client)
+    }
+}
+
 impl Backend {
     /// Returns the address as the settings have it.
     pub fn address(&self) -> &str {
         match self {
             Self::Parca(client) => client.address(),
             Self::Pyroscope(client) => client.address(),
+            Self::Otlp(client) => client.address(),
         }
     }
 
     /// Returns the age from which on the backend takes no profile; `None` if it takes any.
     pub(super) fn max_age(&self) -> Option<Duration> {
         match self {
-            Self::Parca(_) => None,
+            Self::Parca(_) | Self::Otlp(_) => None,
             Self::Pyroscope(client) => Some(client.max_age()),
         }
     }
@@ -51,6 +61,7 @@ impl Backend {
         match self {
             Self::Parca(client) => parca::requests(batch, client.max_request_bytes()),
             Self::Pyroscope(_) => pyroscope::requests(batch),
+            Self::Otlp(_) => otlp::requests(batch),
         }
     }
 
@@ -59,6 +70,7 @@ impl Backend {
         match self {
             Self::Parca(client) => client.send(request).await,
             Self::Pyroscope(client) => client.send(request).await,
+            Self::Otlp(client) => client.send(request).await,
         }
     }
 
@@ -67,6 +79,7 @@ impl Backend {
         match self {
             Self::Parca(client) => client.probe().await,
             Self::Pyroscope(client) => client.probe().await,
+            Self::Otlp(client) => client.probe().await,
         }
     }
 }

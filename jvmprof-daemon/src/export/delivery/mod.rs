@@ -16,6 +16,8 @@ mod ledger;
 mod local_sink;
 mod options;
 #[cfg(test)]
+mod otlp_tests;
+#[cfg(test)]
 mod pyroscope_tests;
 mod remote_sink;
 mod sink_queue;

@@ -2,6 +2,7 @@
 
 use super::tests::{batch_of, dead_address, end, noted, options, until};
 use super::*;
+use crate::export::http_client::HttpOptions;
 use crate::export::pyroscope::scripted_server::ScriptedPyroscope;
 use crate::export::pyroscope::{PyroscopeClient, PyroscopeOptions};
 
@@ -9,11 +10,11 @@ use crate::export::pyroscope::{PyroscopeClient, PyroscopeOptions};
 const ALL_AGES: Duration = Duration::from_secs(1 << 40);
 
 fn client(address: impl std::fmt::Display, max_age: Duration) -> PyroscopeClient {
-    let options = PyroscopeOptions {
+    let http = HttpOptions {
         request_timeout: Duration::from_millis(500),
-        max_age,
-        ..PyroscopeOptions::new(format!("http://{address}"))
+        ..HttpOptions::new(format!("http://{address}"))
     };
+    let options = PyroscopeOptions { max_age, ..PyroscopeOptions::new(http) };
     PyroscopeClient::new(options).expect("valid")
 }
 

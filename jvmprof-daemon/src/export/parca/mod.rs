@@ -7,6 +7,7 @@
 mod config_error;
 pub mod debuginfo_upload;
 mod endpoint;
+pub(in crate::export) mod grpc;
 pub(in crate::export) mod proxy;
 pub(in crate::export) mod push_outcome;
 mod push_request;
@@ -52,9 +53,7 @@ impl ParcaClient {
     /// # Errors
     /// See [`ParcaConfigError`].
     pub fn new(options: ParcaOptions) -> Result<Self, ParcaConfigError> {
-        let channel = endpoint::channel(&options)?;
-        let headers = endpoint::headers(&options)?;
-        endpoint::token(&options)?;
+        let (channel, headers) = grpc::connection(&options)?;
         let plain_url = endpoint::plain_url(&options)?;
         Ok(Self { channel, options: Arc::new(options), headers, plain_url })
     }
@@ -72,29 +71,7 @@ impl ParcaClient {
     /// Sends one request, once, and returns its outcome.
     pub async fn send(&self, request: &PushRequest) -> PushOutcome {
         let outcome = self.attempt(request.message.clone()).await;
-        let (address, series, samples) = (&self.options.address, request.series(), request.samples);
-        match &outcome {
-            PushOutcome::Stored => {
-                tracing::debug!(address, series, samples, bytes = request.bytes(), "profiles pushed");
-            }
-            PushOutcome::Refused { code, message, .. } => {
-                let labels = request.only_labels();
-                tracing::error!(address, series, samples, ?code, message, labels, "server refused profiles");
-            }
-            PushOutcome::PossiblyLost { code, message } => {
-                tracing::error!(
-                    address,
-                    series,
-                    samples,
-                    ?code,
-                    message,
-                    "push broke off, profiles may be lost"
-                );
-            }
-            PushOutcome::NotStored { message } => {
-                tracing::debug!(address, series, samples, message, "profiles can't be pushed now");
-            }
-        }
+        outcome.log(&self.options.address, request);
         outcome
     }
 
@@ -112,16 +89,11 @@ impl ParcaClient {
     }
 
     async fn attempt(&self, message: WriteRawRequest) -> PushOutcome {
-        let mut message = tonic::Request::new(message);
-        *message.metadata_mut() = self.headers.clone();
-        match endpoint::token(&self.options) {
-            Ok(Some(token)) => drop(message.metadata_mut().insert("authorization", token)),
-            Ok(None) => {}
-            // It may be there the next time.
+        let message = match grpc::request(message, &self.headers, &self.options) {
+            Ok(message) => message,
+            // The token's file may be there the next time.
             Err(error) => return PushOutcome::NotStored { message: error.to_string() },
-        }
-        // The server learns the deadline as well, and may save itself the work.
-        message.set_timeout(self.options.request_timeout);
+        };
         // grpc-go answers as it was asked: what can't be read would look like a refusal of what it
         // has stored.
         let mut client =

@@ -4,6 +4,7 @@ use std::error::Error;
 
 use tonic::{Code, ConnectError, Status};
 
+use super::push_request::PushRequest;
 use super::tls_mismatch;
 
 /// The outcome of one request.
@@ -30,6 +31,27 @@ pub enum PushOutcome {
 }
 
 impl PushOutcome {
+    /// Logs what became of a request.
+    pub(in crate::export) fn log(&self, address: &str, request: &PushRequest) {
+        let (series, samples) = (request.series(), request.samples);
+        match self {
+            Self::Stored => {
+                tracing::debug!(address, series, samples, bytes = request.bytes(), "profiles pushed");
+            }
+            Self::Refused { code, message, .. } => {
+                let labels = request.only_labels();
+                tracing::error!(address, series, samples, ?code, message, labels, "server refused profiles");
+            }
+            Self::PossiblyLost { code, message } => {
+                let lost = "push broke off, profiles may be lost";
+                tracing::error!(address, series, samples, ?code, message, "{lost}");
+            }
+            Self::NotStored { message } => {
+                tracing::debug!(address, series, samples, message, "profiles can't be pushed now");
+            }
+        }
+    }
+
     /// Returns the outcome that a failure means.
     pub(super) fn of(status: &Status) -> Self {
         // Not gRPC but HTTP: a proxy that didn't let the request through, or a server that doesn't
@@ -44,6 +66,16 @@ impl PushOutcome {
             Some(cause) if was_never_processed(cause) => Self::not_stored(status),
             Some(_) => Self::possibly_lost(status),
             None => Self::of_answer(status),
+        }
+    }
+
+    /// The outcome of a status of OTLP: as [`Self::of`], but what its specification calls retryable
+    /// was not stored, if the receiver itself has said it.
+    pub(in crate::export) fn of_otlp_status(status: &Status) -> Self {
+        let is_answer = status.source().is_none() && http_status(status.message()).is_none();
+        match status.code() {
+            Code::Unavailable | Code::Aborted | Code::DataLoss if is_answer => Self::not_stored(status),
+            _ => Self::of(status),
         }
     }
 

@@ -3,98 +3,37 @@
 //! A request has one series and one profile. Some of its versions store the series of a request one
 //! by one and answer with an error if one of them was refused: of a single one that is no question.
 
-use std::collections::HashMap;
 use std::io;
-use std::time::Duration;
-
-use prost::Message as _;
 
 use crate::event_type::EventType;
 use crate::export::parca::PushRequest;
+use crate::export::single_series::{self, ProfileLimits, SERVICE_LABEL, service_name};
 use crate::export::store::NAME_LABEL;
-use crate::profile::gzip::GzipCompressor;
-use crate::profile::model::{Batch, LabelSet as ModelLabels, Sample, Series};
+use crate::profile::model::{Batch, LabelSet as ModelLabels};
 use crate::profile::pprof::Pushed;
-use crate::proto::pprof::Profile;
-use crate::proto::profilestore::{Label, LabelSet, RawProfileSeries, RawSample};
 
-/// The label by which Pyroscope's page finds a series.
-const SERVICE_LABEL: &str = "service_name";
-/// Labels that name a service if no rule does, the best first.
-const SERVICE_SOURCES: &[&str] = &["jvm_main_class", "systemd_unit", "comm"];
 /// What Pyroscope itself calls a series without one.
 const UNKNOWN_SERVICE: &str = "unknown_service";
 
 /// Limits of Pyroscope, by default (`max_label_names_per_series`, `max_profile_size_bytes`,
 /// `max_profile_stacktrace_samples`).
 const MAX_LABELS: usize = 30;
-const MAX_PROFILE_BYTES: usize = 4 << 20;
-const MAX_PROFILE_SAMPLES: usize = 16_000;
-
-/// Profiles of one series with the same time may count once: the second is moved by as much.
-const TIME_STEP: Duration = Duration::from_millis(1);
+const LIMITS: ProfileLimits = ProfileLimits { bytes: 4 << 20, samples: 16_000 };
 
 /// Encodes a batch, each series in a request of its own; in several if Pyroscope would refuse it.
-/// Series without samples are left out.
 ///
 /// # Errors
 /// None that writing to memory could have.
 pub fn requests(batch: &Batch) -> io::Result<Vec<PushRequest>> {
-    let created = batch.start + batch.duration;
-    let (mut profiles, mut compressor) = (Pushed::with_all_types(batch), GzipCompressor::default());
-    // Series may have become the same one, where labels were left out.
-    let mut profiles_of: HashMap<Vec<(String, String)>, i64> = HashMap::new();
-    let mut requests = Vec::new();
-    for series in batch.series.iter().filter(|series| !series.samples.is_empty()) {
-        let labels = labels(batch.event, &series.labels);
-        let mut parts = Vec::new();
-        let whole = profiles.of(series);
-        if is_within_limits(&whole) {
-            parts.push((whole, series.events()));
-        } else {
-            divide(batch, &series.samples, &mut parts);
-        }
-        for (mut profile, samples) in parts {
-            let steps = profiles_of.entry(labels.clone()).or_default();
-            profile.time_nanos += *steps * i64::try_from(TIME_STEP.as_nanos()).unwrap_or_default();
-            *steps += 1;
-            let raw_profile = compressor.compress(&profile.encode_to_vec())?.into();
-            let label = |(name, value): &(String, String)| Label { name: name.clone(), value: value.clone() };
-            let encoded = RawProfileSeries {
-                labels: Some(LabelSet { labels: labels.iter().map(label).collect() }),
-                samples: vec![RawSample { raw_profile, executable_info: Vec::new() }],
-            };
-            requests.push(PushRequest::of_one(created, batch.event, samples, encoded));
-        }
-    }
-    Ok(requests)
-}
-
-fn is_within_limits(profile: &Profile) -> bool {
-    profile.sample.len() <= MAX_PROFILE_SAMPLES && profile.encoded_len() <= MAX_PROFILE_BYTES
-}
-
-/// Halves samples until each part is a profile within the limits.
-fn divide(batch: &Batch, samples: &[Sample], parts: &mut Vec<(Profile, u64)>) {
-    let (first, second) = samples.split_at(samples.len() / 2);
-    for half in [first, second].into_iter().filter(|half| !half.is_empty()) {
-        let series = Series { labels: ModelLabels::new(), samples: half.to_vec() };
-        let profile = Pushed::with_all_types(batch).of(&series);
-        if half.len() == 1 || is_within_limits(&profile) {
-            parts.push((profile, series.events()));
-        } else {
-            divide(batch, half, parts);
-        }
-    }
+    let profiles = Pushed::with_all_types(batch);
+    single_series::requests(batch, profiles, LIMITS, |of| labels(batch.event, of))
 }
 
 /// The labels of a series: its event, its service, and as many others as Pyroscope takes, by name.
 fn labels(event: EventType, of: &ModelLabels) -> Vec<(String, String)> {
-    let value = |name: &str| of.get(name).filter(|value| !value.is_empty()).cloned();
-    let service = std::iter::once(&SERVICE_LABEL).chain(SERVICE_SOURCES).find_map(|name| value(name));
     let own = [
         (NAME_LABEL.to_owned(), event.descriptor().series.to_owned()),
-        (SERVICE_LABEL.to_owned(), service.unwrap_or_else(|| UNKNOWN_SERVICE.to_owned())),
+        (SERVICE_LABEL.to_owned(), service_name(of).unwrap_or(UNKNOWN_SERVICE).to_owned()),
     ];
     let others = of
         .iter()
@@ -109,6 +48,7 @@ mod tests {
     use crate::profile::model::FrameKind;
     use crate::profile::pprof::decode::{DecodeLimits, decode};
     use crate::profile::testing::{batch, frame, series};
+    use crate::proto::pprof::Profile;
 
     fn label_of(event: EventType, of: &[(&str, &str)], name: &str) -> Option<String> {
         let labels = labels(event, &crate::profile::testing::labels(of));
@@ -159,7 +99,7 @@ mod tests {
             assert!(requests.len() > 2);
             assert_eq!(requests.iter().map(|request| request.samples).sum::<u64>(), expected);
             let profiles: Vec<_> = requests.iter().map(profile_of).collect();
-            assert!(profiles.iter().all(is_within_limits));
+            assert!(profiles.iter().all(|profile| LIMITS.allow(profile)));
             let first_value = |profile: &Profile| profile.sample.iter().map(|it| it.value[0]).sum::<i64>();
             assert_eq!(profiles.iter().map(first_value).sum::<i64>(), expected as i64);
             let mut times: Vec<_> = profiles.iter().map(|profile| profile.time_nanos).collect();

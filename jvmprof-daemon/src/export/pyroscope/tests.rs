@@ -4,9 +4,11 @@ use std::time::{Duration, SystemTime};
 
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpListener;
+use tonic::Code;
 
 use super::scripted_server::ScriptedPyroscope;
 use super::*;
+use crate::export::http_client::Credentials;
 use crate::profile::model::FrameKind;
 use crate::profile::testing::{batch, frame, series};
 
@@ -15,9 +17,10 @@ fn request() -> PushRequest {
     requests(&batch(vec![series(&[("comm", "x")], samples)])).expect("encodable").remove(0)
 }
 
-fn client(options: PyroscopeOptions) -> PyroscopeClient {
-    let request_timeout = Duration::from_millis(500);
-    PyroscopeClient::new(PyroscopeOptions { request_timeout, ..options }).expect("valid")
+fn client(http: HttpOptions, tenant: Option<&str>) -> PyroscopeClient {
+    let http = HttpOptions { request_timeout: Duration::from_millis(500), ..http };
+    let tenant = tenant.map(str::to_owned);
+    PyroscopeClient::new(PyroscopeOptions { tenant, ..PyroscopeOptions::new(http) }).expect("valid")
 }
 
 #[tokio::test]
@@ -26,18 +29,12 @@ async fn a_request_has_tenant_and_credentials_as_they_are_now() {
     let server = ScriptedPyroscope::default();
     let address = format!("http://{}", server.serve().await);
     std::fs::write(file.path(), "me:first\n").expect("written");
-    let basic = client(PyroscopeOptions {
-        tenant: Some("shop".to_owned()),
-        credentials: Some(Credentials::Basic(file.path().to_owned())),
-        ..PyroscopeOptions::new(&address)
-    });
+    let with = |credentials| HttpOptions { credentials: Some(credentials), ..HttpOptions::new(&address) };
+    let basic = client(with(Credentials::Basic(file.path().to_owned())), Some("shop"));
     assert_eq!(basic.send(&request()).await, PushOutcome::Stored);
     std::fs::write(file.path(), "me:second").expect("written");
     assert_eq!(basic.send(&request()).await, PushOutcome::Stored);
-    let bearer = client(PyroscopeOptions {
-        credentials: Some(Credentials::Bearer(file.path().to_owned())),
-        ..PyroscopeOptions::new(&address)
-    });
+    let bearer = client(with(Credentials::Bearer(file.path().to_owned())), None);
     assert_eq!(bearer.send(&request()).await, PushOutcome::Stored);
     std::fs::remove_file(file.path()).expect("removed");
     let PushOutcome::NotStored { message } = bearer.send(&request()).await else { panic!("no file") };
@@ -58,7 +55,7 @@ async fn a_request_has_tenant_and_credentials_as_they_are_now() {
 async fn what_was_never_sent_is_told_from_what_may_be_stored() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
-    let client = client(PyroscopeOptions::new(format!("http://{address}")));
+    let client = client(HttpOptions::new(format!("http://{address}")), None);
     // Nobody answers.
     let sent = client.send(&request()).await;
     assert!(matches!(sent, PushOutcome::PossiblyLost { code: Code::DeadlineExceeded, .. }), "{sent:?}");
@@ -83,15 +80,17 @@ async fn options_that_cannot_work_are_errors_that_name_what_is_wrong() {
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), "nothing").expect("written");
     let path = || Some(file.path().to_owned());
-    let plain = || PyroscopeOptions::new("http://host:4040");
-    for (options, expected) in [
-        (PyroscopeOptions::new("ftp://host:1"), "ftp://host:1"),
-        (PyroscopeOptions { tenant: Some("a\nb".to_owned()), ..plain() }, "tenant"),
-        (PyroscopeOptions { credentials: path().map(Credentials::Basic), ..plain() }, "user:password"),
-        (PyroscopeOptions { ca_file: path(), ..plain() }, "CA certificates"),
-        (PyroscopeOptions { client_identity: path().zip(path()), ..plain() }, "client certificate"),
+    let plain = || HttpOptions::new("http://host:4040");
+    for (http, tenant, expected) in [
+        (HttpOptions::new("ftp://host:1"), None, "ftp://host:1"),
+        (plain(), Some("a\nb".to_owned()), "tenant"),
+        (HttpOptions { credentials: path().map(Credentials::Basic), ..plain() }, None, "user:password"),
+        (HttpOptions { ca_file: path(), ..plain() }, None, "CA certificates"),
+        (HttpOptions { client_identity: path().zip(path()), ..plain() }, None, "client certificate"),
     ] {
-        let error = PyroscopeClient::new(options).expect_err(expected).to_string();
+        let error = PyroscopeClient::new(PyroscopeOptions { tenant, ..PyroscopeOptions::new(http) })
+            .expect_err(expected)
+            .to_string();
         assert!(error.contains(expected), "{error}");
     }
 }
@@ -99,7 +98,7 @@ async fn options_that_cannot_work_are_errors_that_name_what_is_wrong() {
 #[tokio::test]
 async fn a_question_is_answered_by_a_refusal_and_takes_nothing() {
     let server = ScriptedPyroscope::default();
-    let client = client(PyroscopeOptions::new(format!("http://{}", server.serve().await)));
+    let client = client(HttpOptions::new(format!("http://{}", server.serve().await)), None);
     let answer = client.probe().await;
     assert!(matches!(answer, PushOutcome::Refused { code: Code::InvalidArgument, .. }), "{answer:?}");
     assert_eq!(server.samples(), 0);

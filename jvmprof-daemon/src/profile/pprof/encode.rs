@@ -48,6 +48,14 @@ impl<'a> Pushed<'a> {
         Self { batch, builder: Builder::new(batch.event.descriptor().sample_types) }
     }
 
+    /// Returns an encoder of the same batch and types, for series that live shorter.
+    pub fn alike<'b>(&self) -> Pushed<'b>
+    where
+        'a: 'b,
+    {
+        Pushed { batch: self.batch, builder: Builder::new(self.builder.sample_types) }
+    }
+
     /// The profile of a series of the batch.
     pub fn of(&mut self, series: &'a Series) -> Profile {
         self.builder.begin(self.batch);

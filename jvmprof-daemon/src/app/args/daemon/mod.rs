@@ -5,6 +5,7 @@ mod budget;
 mod containers;
 mod delivery;
 mod labels;
+mod otlp;
 mod pyroscope;
 mod remote_store;
 mod telemetry;
@@ -22,6 +23,7 @@ pub use budget::BudgetArgs;
 pub use containers::ContainerArgs;
 pub use delivery::{CompressionArg, DeliveryArg, DeliveryArgs};
 pub use labels::LabelArgs;
+pub use otlp::{OtlpArgs, OtlpProtocolArg};
 pub use pyroscope::PyroscopeArgs;
 pub use remote_store::RemoteStoreArgs;
 pub use telemetry::TelemetryArgs;
@@ -36,6 +38,7 @@ Examples:
   jvmprof daemon --remote-store-address http://parca:7070     push to a Parca without TLS
   jvmprof daemon --remote-store-address parca.example:443     push over TLS
   jvmprof daemon --pyroscope-address http://pyroscope:4040    push to a Pyroscope without TLS
+  jvmprof daemon --otlp-address http://otel-collector:4317    push to OpenTelemetry by gRPC
   jvmprof daemon --config /etc/jvmprof/jvmprof.toml           the same flags as keys of a file
   jvmprof daemon --example-config                             that file, with all keys and defaults
 
@@ -93,6 +96,9 @@ pub struct DaemonArgs {
 
     #[command(flatten)]
     pub pyroscope: PyroscopeArgs,
+
+    #[command(flatten)]
+    pub otlp: OtlpArgs,
 
     #[command(flatten)]
     pub local_store: LocalStoreArgs,

@@ -46,7 +46,7 @@ pub struct RemoteStoreArgs {
     pub remote_store_client_key: Option<PathBuf>,
 }
 
-fn parse_header(text: &str) -> Result<(String, String), String> {
+pub(super) fn parse_header(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
     check_header(name, value).map_err(|error| error.to_string())?;
     Ok((name.to_owned(), value.to_owned()))

@@ -1,5 +1,7 @@
-//! Options of a connection to Pyroscope, and the HTTP client that they make.
+//! Requests to backends over HTTP/1.1: addresses, TLS, credentials, proxies, and what a broken
+//! exchange means.
 
+use std::error::Error;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,10 +11,10 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
-use http_body_util::Full;
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
-use hyper::header::HeaderValue;
-use hyper::{Request, Response};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use hyper::{Request, Response, StatusCode};
 use hyper_rustls::{ConfigBuilderExt as _, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::proxy::Tunnel;
@@ -21,9 +23,14 @@ use hyper_util::rt::TokioExecutor;
 use rustls::pki_types::pem::{Error as PemError, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
+use tonic::Code;
 use url::Url;
 
-use crate::export::parca::{ParcaConfigError, ParcaOptions, SettingsFile, proxy};
+use crate::export::parca::push_outcome::was_never_processed;
+use crate::export::parca::{ParcaConfigError, ParcaOptions, PushOutcome, SettingsFile, proxy};
+
+/// The part of an answer's body that is read.
+const MAX_ANSWER_BYTES: usize = 64 << 10;
 
 /// What a request is allowed by. Files are read for every request.
 #[derive(Clone, Debug)]
@@ -34,13 +41,11 @@ pub enum Credentials {
     Bearer(PathBuf),
 }
 
-/// Options of the connection to a Pyroscope.
+/// Options of the connection to a backend.
 #[derive(Clone, Debug)]
-pub struct PyroscopeOptions {
+pub struct HttpOptions {
     /// `http://host:port`, `https://host:port`, or `host:port`, which means TLS.
     pub address: String,
-    /// The tenant that profiles belong to (`X-Scope-OrgID`).
-    pub tenant: Option<String>,
     pub credentials: Option<Credentials>,
     /// PEM file of certificate authorities to trust instead of the system's.
     pub ca_file: Option<PathBuf>,
@@ -49,37 +54,33 @@ pub struct PyroscopeOptions {
     pub connect_timeout: Duration,
     /// From the first byte of a request to the answer.
     pub request_timeout: Duration,
-    /// Age of profiles from which on the server refuses them.
-    pub max_age: Duration,
 }
 
-impl PyroscopeOptions {
+impl HttpOptions {
     /// The defaults for an address.
     pub fn new(address: impl Into<String>) -> Self {
         Self {
             address: address.into(),
-            tenant: None,
             credentials: None,
             ca_file: None,
             client_identity: None,
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(30),
-            max_age: Duration::from_secs(3600),
         }
     }
 
-    /// The backend, by whatever address it is given.
+    /// The backend, by whatever address it is given; it ends in a slash.
     ///
     /// # Errors
-    /// [`PyroscopeConfigError::Connection`].
-    pub fn backend(&self) -> Result<String, PyroscopeConfigError> {
+    /// [`HttpConfigError::Connection`].
+    pub fn backend(&self) -> Result<String, HttpConfigError> {
         Ok(ParcaOptions::new(&self.address).backend()?)
     }
 }
 
 /// Options that can't work, or files of theirs that can't be read.
 #[derive(Debug, thiserror::Error)]
-pub enum PyroscopeConfigError {
+pub enum HttpConfigError {
     /// As for any backend.
     #[error(transparent)]
     Connection(#[from] ParcaConfigError),
@@ -89,8 +90,8 @@ pub enum PyroscopeConfigError {
     Tls { address: String, source: rustls::Error },
     #[error("reading the system's certificate authorities: {source}")]
     SystemRoots { source: io::Error },
-    #[error("the tenant {tenant:?} has characters that can't be sent")]
-    Tenant { tenant: String },
+    #[error("the {what} {value:?} has characters that can't be sent")]
+    Header { what: &'static str, value: String },
     #[error("the credentials in {} have characters that can't be sent", path.display())]
     Credentials { path: PathBuf },
     #[error("{} doesn't hold user:password", path.display())]
@@ -99,16 +100,125 @@ pub enum PyroscopeConfigError {
     CredentialsFile { path: PathBuf, source: io::Error },
 }
 
+/// The connections to one backend, made when they are needed and again when they broke.
+#[derive(Debug)]
+pub(in crate::export) struct HttpClient {
+    options: HttpOptions,
+    connector: Connector,
+}
+
+/// What a backend, or a proxy before it, has answered.
+#[derive(Debug)]
+pub(in crate::export) struct HttpAnswer {
+    pub(in crate::export) status: StatusCode,
+    /// The first 64 KiB of the body.
+    pub(in crate::export) body: Bytes,
+}
+
+impl HttpClient {
+    /// Checks the options; doesn't connect yet. Must be called inside of a tokio runtime.
+    pub(in crate::export) fn new(options: HttpOptions) -> Result<Self, HttpConfigError> {
+        let connector = Connector::new(&options)?;
+        authorization(&options)?;
+        Ok(Self { options, connector })
+    }
+
+    pub(in crate::export) fn options(&self) -> &HttpOptions {
+        &self.options
+    }
+
+    /// Posts a body, once. An exchange that broke off is an outcome by itself.
+    pub(in crate::export) async fn post(
+        &self,
+        url: &str,
+        content_type: &'static str,
+        headers: &HeaderMap,
+        body: Bytes,
+    ) -> Result<HttpAnswer, PushOutcome> {
+        // A file of credentials may be there the next time.
+        let request = self
+            .request(url, content_type, headers, body)
+            .map_err(|message| PushOutcome::NotStored { message })?;
+        let exchange = async {
+            let response = self.connector.request(request).await?;
+            let (status, body) = (response.status(), response.into_body());
+            let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
+            // What was said is said, also if the reason doesn't arrive.
+            let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+            Ok(HttpAnswer { status, body })
+        };
+        let timeout = self.options.request_timeout;
+        let exchanged: Result<_, HttpError> =
+            tokio::time::timeout(timeout, exchange).await.map_err(|_| PushOutcome::PossiblyLost {
+                code: Code::DeadlineExceeded,
+                message: format!("no answer after {timeout:?}"),
+            })?;
+        exchanged.map_err(|error| {
+            let message = causes(&error);
+            if error.is_connect() || was_never_processed(&error) {
+                PushOutcome::NotStored { message }
+            } else {
+                PushOutcome::PossiblyLost { code: Code::Unavailable, message }
+            }
+        })
+    }
+
+    fn request(
+        &self,
+        url: &str,
+        content_type: &'static str,
+        headers: &HeaderMap,
+        body: Bytes,
+    ) -> Result<Request<Full<Bytes>>, String> {
+        let mut request = Request::post(url)
+            .header(CONTENT_TYPE, content_type)
+            .header(USER_AGENT, concat!("jvmprof/", env!("CARGO_PKG_VERSION")));
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        if let Some(authorization) = authorization(&self.options).map_err(|error| error.to_string())? {
+            request = request.header(AUTHORIZATION, authorization);
+        }
+        request.body(Full::new(body)).map_err(|error| error.to_string())
+    }
+}
+
+/// Returns a header that is the same for every request.
+///
+/// # Errors
+/// [`HttpConfigError::Header`] for a name or value that can't be sent. `what` it is, for messages.
+pub(in crate::export) fn header(
+    what: &'static str,
+    name: &str,
+    value: &str,
+) -> Result<(HeaderName, HeaderValue), HttpConfigError> {
+    let name = HeaderName::from_bytes(name.as_bytes())
+        .map_err(|_| HttpConfigError::Header { what, value: name.to_owned() })?;
+    let value = HeaderValue::from_str(value)
+        .map_err(|_| HttpConfigError::Header { what, value: value.to_owned() })?;
+    Ok((name, value))
+}
+
+/// An error with its causes.
+fn causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
 /// A client of HTTP, directly or through the proxy that the environment names.
 #[derive(Clone, Debug)]
-pub(super) enum HttpClient {
+enum Connector {
     Direct(Client<HttpsConnector<HttpConnector>, Full<Bytes>>),
     Tunnel(Client<HttpsConnector<Tunnel<HttpConnector>>, Full<Bytes>>),
 }
 
-impl HttpClient {
-    /// Doesn't connect yet.
-    pub(super) fn new(options: &PyroscopeOptions) -> Result<Self, PyroscopeConfigError> {
+impl Connector {
+    fn new(options: &HttpOptions) -> Result<Self, HttpConfigError> {
         let address = options.backend()?;
         let wrong = || ParcaConfigError::Address { address: options.address.clone() };
         let url = Url::parse(&address).map_err(|_| wrong())?;
@@ -135,10 +245,7 @@ impl HttpClient {
         })
     }
 
-    pub(super) async fn request(
-        &self,
-        request: Request<Full<Bytes>>,
-    ) -> Result<Response<Incoming>, HttpError> {
+    async fn request(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, HttpError> {
         match self {
             Self::Direct(client) => client.request(request).await,
             Self::Tunnel(client) => client.request(request).await,
@@ -146,8 +253,8 @@ impl HttpClient {
     }
 }
 
-fn tls(options: &PyroscopeOptions, url: &Url) -> Result<ClientConfig, PyroscopeConfigError> {
-    let tls_error = |source| PyroscopeConfigError::Tls { address: options.address.clone(), source };
+fn tls(options: &HttpOptions, url: &Url) -> Result<ClientConfig, HttpConfigError> {
+    let tls_error = |source| HttpConfigError::Tls { address: options.address.clone(), source };
     let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(tls_error)?;
@@ -158,7 +265,7 @@ fn tls(options: &PyroscopeOptions, url: &Url) -> Result<ClientConfig, PyroscopeC
         })?),
         // Nobody needs the system's without TLS.
         None if url.scheme() == "http" => builder.with_root_certificates(RootCertStore::empty()),
-        None => builder.with_native_roots().map_err(|source| PyroscopeConfigError::SystemRoots { source })?,
+        None => builder.with_native_roots().map_err(|source| HttpConfigError::SystemRoots { source })?,
     };
     let Some((certificate, key)) = &options.client_identity else { return Ok(builder.with_no_client_auth()) };
     let chain = certificates(certificate).map_err(pem_error(SettingsFile::ClientCertificate, certificate))?;
@@ -185,26 +292,17 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PemError> {
     if all.is_empty() { Err(PemError::NoItemsFound) } else { Ok(all) }
 }
 
-fn pem_error(what: SettingsFile, path: &Path) -> impl FnOnce(PemError) -> PyroscopeConfigError {
+fn pem_error(what: SettingsFile, path: &Path) -> impl FnOnce(PemError) -> HttpConfigError {
     let path = path.to_owned();
-    move |source| PyroscopeConfigError::Pem { what, path, source }
-}
-
-/// The header of the tenant.
-pub(super) fn tenant(options: &PyroscopeOptions) -> Result<Option<HeaderValue>, PyroscopeConfigError> {
-    let Some(tenant) = &options.tenant else { return Ok(None) };
-    match HeaderValue::from_str(tenant) {
-        Ok(value) => Ok(Some(value)),
-        Err(_) => Err(PyroscopeConfigError::Tenant { tenant: tenant.clone() }),
-    }
+    move |source| HttpConfigError::Pem { what, path, source }
 }
 
 /// The `authorization` header as of now.
-pub(super) fn authorization(options: &PyroscopeOptions) -> Result<Option<HeaderValue>, PyroscopeConfigError> {
+fn authorization(options: &HttpOptions) -> Result<Option<HeaderValue>, HttpConfigError> {
     let read = |path: &PathBuf| {
         fs::read_to_string(path)
             .map(|text| text.trim().to_owned())
-            .map_err(|source| PyroscopeConfigError::CredentialsFile { path: path.clone(), source })
+            .map_err(|source| HttpConfigError::CredentialsFile { path: path.clone(), source })
     };
     let (path, text) = match &options.credentials {
         None => return Ok(None),
@@ -212,13 +310,13 @@ pub(super) fn authorization(options: &PyroscopeOptions) -> Result<Option<HeaderV
         Some(Credentials::Basic(path)) => {
             let text = read(path)?;
             if !text.contains(':') {
-                return Err(PyroscopeConfigError::NoPassword { path: path.clone() });
+                return Err(HttpConfigError::NoPassword { path: path.clone() });
             }
             (path, format!("Basic {}", BASE64_STANDARD.encode(text)))
         }
     };
     let mut value =
-        HeaderValue::from_str(&text).map_err(|_| PyroscopeConfigError::Credentials { path: path.clone() })?;
+        HeaderValue::from_str(&text).map_err(|_| HttpConfigError::Credentials { path: path.clone() })?;
     value.set_sensitive(true);
     Ok(Some(value))
 }

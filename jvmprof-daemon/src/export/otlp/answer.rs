@@ -1,0 +1,76 @@
+//! The outcome of a request by a receiver's answer. `docs/delivery.md` has it as a table.
+//!
+//! The codes that OTLP calls retryable say that nothing was stored, except where a proxy may have
+//! answered in the receiver's place (opentelemetry-proto docs/specification.md, "Failures").
+
+use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceResponse;
+use prost::Message as _;
+use tonic::{Code, Status};
+
+use crate::export::http_client::HttpAnswer;
+use crate::export::parca::PushOutcome;
+
+/// Longest part of a body that a message shows.
+const SHOWN_CHARACTERS: usize = 300;
+
+/// `google.rpc.Status`, the body of an answer by HTTP that isn't a success.
+#[derive(Clone, PartialEq, prost::Message)]
+struct RpcStatus {
+    #[prost(int32, tag = "1")]
+    code: i32,
+    #[prost(string, tag = "2")]
+    message: String,
+}
+
+/// Returns the outcome of a success, which may be a partial one.
+pub(super) fn of_response(response: &ExportProfilesServiceResponse) -> PushOutcome {
+    match &response.partial_success {
+        // All profiles of a request are of the same samples, so that these aren't stored as a
+        // whole.
+        Some(partial) if partial.rejected_profiles > 0 => PushOutcome::Refused {
+            code: Code::InvalidArgument,
+            message: format!("{} profiles rejected: {}", partial.rejected_profiles, partial.error_message),
+            divisible: false,
+        },
+        _ => PushOutcome::Stored,
+    }
+}
+
+/// Returns the outcome of an answer by gRPC that isn't a success.
+pub(super) fn of_status(status: &Status) -> PushOutcome {
+    PushOutcome::of_otlp_status(status)
+}
+
+/// Returns the outcome of an answer by HTTP.
+pub(super) fn of_http(answer: &HttpAnswer) -> PushOutcome {
+    let HttpAnswer { status, body } = answer;
+    if status.is_success() {
+        return match ExportProfilesServiceResponse::decode(body.clone()) {
+            Ok(response) => of_response(&response),
+            // Somebody else's success says nothing of the profile.
+            Err(error) => PushOutcome::PossiblyLost {
+                code: Code::Unknown,
+                message: format!("HTTP {status} with a body that is no answer: {error}"),
+            },
+        };
+    }
+    let message = format!("HTTP {status}: {}", text_of(body));
+    let refused = |code| PushOutcome::Refused { code, message: message.clone(), divisible: false };
+    let possibly_lost = |code| PushOutcome::PossiblyLost { code, message: message.clone() };
+    match status.as_u16() {
+        400 | 422 => refused(Code::InvalidArgument),
+        413 => refused(Code::ResourceExhausted),
+        408 | 504 => possibly_lost(Code::DeadlineExceeded),
+        // It was redirected, not authorized, throttled, or reached no server: somebody will put it
+        // right.
+        300..=498 | 501 | 503 => PushOutcome::NotStored { message },
+        _ => possibly_lost(Code::Unknown),
+    }
+}
+
+/// The message of an answer: of its status in protobuf, else the body as text.
+fn text_of(body: &[u8]) -> String {
+    let status = RpcStatus::decode(body).ok().filter(|status| !status.message.is_empty());
+    let text = status.map_or_else(|| String::from_utf8_lossy(body).into_owned(), |status| status.message);
+    text.trim().chars().take(SHOWN_CHARACTERS).collect()
+}

@@ -1,0 +1,243 @@
+//! Pushing to OpenTelemetry's receivers (OTLP, `profiles.v1development`), by gRPC or by HTTP.
+//!
+//! A request has one series, as for Pyroscope, and is kept as pprof until it is sent: queue, spool
+//! and accounting are those of the other backends.
+
+mod answer;
+mod attributes;
+mod message;
+#[cfg(test)]
+pub(in crate::export) mod scripted_receiver;
+#[cfg(test)]
+mod tests;
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fmt, io};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use hyper::header::{CONTENT_ENCODING, HeaderMap, HeaderValue};
+use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
+use opentelemetry_proto::tonic::collector::profiles::v1development::profiles_service_client::ProfilesServiceClient;
+use prost::Message as _;
+use tonic::Code;
+use tonic::codec::CompressionEncoding;
+use tonic::metadata::MetadataMap;
+use tonic::transport::Channel;
+
+use super::http_client::{Credentials, HttpClient, HttpConfigError, HttpOptions, header};
+use super::parca::{ParcaConfigError, ParcaOptions, PushOutcome, PushRequest, Token, grpc};
+use super::single_series::{self, ProfileLimits};
+use crate::export::store::NAME_LABEL;
+use crate::profile::model::Batch;
+use crate::profile::pprof::Pushed;
+
+pub use message::MalformedRequest;
+
+/// The path of profiles, behind the address, which ends in a slash.
+const HTTP_PATH: &str = "v1development/profiles";
+/// Receivers take messages of 4 MiB by gRPC; attributes come to what pprof has.
+const LIMITS: ProfileLimits = ProfileLimits { bytes: 2 << 20, samples: 16_000 };
+
+/// How requests are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OtlpProtocol {
+    /// `opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export`.
+    Grpc,
+    /// A POST of protobuf to `/v1development/profiles`.
+    Http,
+}
+
+/// Options of the connection to a receiver.
+#[derive(Clone)]
+pub struct OtlpOptions {
+    pub http: HttpOptions,
+    pub protocol: OtlpProtocol,
+    /// Names and values that go with every request.
+    pub headers: Vec<(String, String)>,
+    /// Compress requests (gzip).
+    pub compress: bool,
+}
+
+impl fmt::Debug for OtlpOptions {
+    /// Values of headers are often secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let headers: Vec<_> = self.headers.iter().map(|(name, _)| name).collect();
+        f.debug_struct("OtlpOptions")
+            .field("http", &self.http)
+            .field("protocol", &self.protocol)
+            .field("headers", &headers)
+            .field("compress", &self.compress)
+            .finish()
+    }
+}
+
+/// Options that can't work.
+#[derive(Debug, thiserror::Error)]
+pub enum OtlpConfigError {
+    #[error(transparent)]
+    Http(#[from] HttpConfigError),
+    #[error(transparent)]
+    Grpc(#[from] ParcaConfigError),
+    #[error("basic authentication isn't sent by gRPC: a file with a token is")]
+    BasicByGrpc,
+}
+
+/// A connection to one receiver, made when it is first needed and again when it broke. Cheap to
+/// clone.
+#[derive(Clone, Debug)]
+pub struct OtlpClient {
+    options: Arc<OtlpOptions>,
+    transport: Transport,
+}
+
+#[derive(Clone, Debug)]
+enum Transport {
+    Grpc { channel: Channel, options: Arc<ParcaOptions>, headers: MetadataMap },
+    Http { client: Arc<HttpClient>, url: Arc<str>, headers: HeaderMap },
+}
+
+/// Encodes a batch, each series in a request of its own, or in several if it is large.
+///
+/// # Errors
+/// None that writing to memory could have.
+pub fn requests(batch: &Batch) -> io::Result<Vec<PushRequest>> {
+    single_series::requests(batch, Pushed::new(batch), LIMITS, |labels| {
+        let name = (NAME_LABEL.to_owned(), batch.event.descriptor().series.to_owned());
+        let others = labels.iter().filter(|(name, value)| *name != NAME_LABEL && !value.is_empty());
+        std::iter::once(name).chain(others.map(|(name, value)| (name.clone(), value.clone()))).collect()
+    })
+}
+
+impl OtlpClient {
+    /// Checks the options; doesn't connect yet. Must be called inside of a tokio runtime.
+    ///
+    /// # Errors
+    /// See [`OtlpConfigError`].
+    pub fn new(options: OtlpOptions) -> Result<Self, OtlpConfigError> {
+        let transport = match options.protocol {
+            OtlpProtocol::Grpc => Transport::grpc(&options)?,
+            OtlpProtocol::Http => Transport::http(&options)?,
+        };
+        Ok(Self { options: Arc::new(options), transport })
+    }
+
+    /// Returns the address of the receiver.
+    pub fn address(&self) -> &str {
+        &self.options.http.address
+    }
+
+    /// Sends one request, once, and returns its outcome.
+    pub async fn send(&self, request: &PushRequest) -> PushOutcome {
+        let outcome = match message::of_request(request) {
+            Ok(message) => self.attempt(message).await,
+            Err(error) => {
+                let message = error.to_string();
+                PushOutcome::Refused { code: Code::Internal, message, divisible: false }
+            }
+        };
+        outcome.log(self.address(), request);
+        outcome
+    }
+
+    /// Sends a request without profiles.
+    pub async fn probe(&self) -> PushOutcome {
+        self.attempt(ExportProfilesServiceRequest::default()).await
+    }
+
+    async fn attempt(&self, message: ExportProfilesServiceRequest) -> PushOutcome {
+        match &self.transport {
+            Transport::Grpc { channel, options, headers } => {
+                self.attempt_by_grpc(channel, options, headers, message).await
+            }
+            Transport::Http { client, url, headers } => {
+                let body = match self.body(&message) {
+                    Ok(body) => body,
+                    Err(error) => return PushOutcome::NotStored { message: error.to_string() },
+                };
+                match client.post(url, "application/x-protobuf", headers, body.into()).await {
+                    Ok(answer) => answer::of_http(&answer),
+                    Err(outcome) => outcome,
+                }
+            }
+        }
+    }
+
+    async fn attempt_by_grpc(
+        &self,
+        channel: &Channel,
+        options: &ParcaOptions,
+        headers: &MetadataMap,
+        message: ExportProfilesServiceRequest,
+    ) -> PushOutcome {
+        let timeout = self.options.http.request_timeout;
+        let message = match grpc::request(message, headers, options) {
+            Ok(message) => message,
+            // The token's file may be there the next time.
+            Err(error) => return PushOutcome::NotStored { message: error.to_string() },
+        };
+        let mut client =
+            ProfilesServiceClient::new(channel.clone()).accept_compressed(CompressionEncoding::Gzip);
+        if self.options.compress {
+            client = client.send_compressed(CompressionEncoding::Gzip);
+        }
+        match tokio::time::timeout(timeout + GRACE, client.export(message)).await {
+            Ok(Ok(response)) => answer::of_response(response.get_ref()),
+            Ok(Err(status)) => answer::of_status(&status),
+            Err(_) => PushOutcome::PossiblyLost {
+                code: Code::DeadlineExceeded,
+                message: format!("no answer after {timeout:?}"),
+            },
+        }
+    }
+
+    fn body(&self, message: &ExportProfilesServiceRequest) -> io::Result<Vec<u8>> {
+        let bytes = message.encode_to_vec();
+        if !self.options.compress {
+            return Ok(bytes);
+        }
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+        gzip.write_all(&bytes)?;
+        gzip.finish()
+    }
+}
+
+impl Transport {
+    fn grpc(options: &OtlpOptions) -> Result<Self, OtlpConfigError> {
+        let http = &options.http;
+        let token = match &http.credentials {
+            None => None,
+            Some(Credentials::Bearer(path)) => Some(Token::File(path.clone())),
+            Some(Credentials::Basic(_)) => return Err(OtlpConfigError::BasicByGrpc),
+        };
+        let grpc = ParcaOptions {
+            token,
+            headers: options.headers.clone(),
+            ca_file: http.ca_file.clone(),
+            client_identity: http.client_identity.clone(),
+            connect_timeout: http.connect_timeout,
+            request_timeout: http.request_timeout,
+            ..ParcaOptions::new(&http.address)
+        };
+        let (channel, headers) = grpc::connection(&grpc)?;
+        Ok(Self::Grpc { channel, options: Arc::new(grpc), headers })
+    }
+
+    fn http(options: &OtlpOptions) -> Result<Self, OtlpConfigError> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in &options.headers {
+            let (name, value) = header("header", name, value)?;
+            headers.append(name, value);
+        }
+        if options.compress {
+            headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        }
+        let url = format!("{}{HTTP_PATH}", options.http.backend()?).into();
+        Ok(Self::Http { client: Arc::new(HttpClient::new(options.http.clone())?), url, headers })
+    }
+}
+
+/// Time for the answer of a server that keeps to the deadline.
+const GRACE: Duration = Duration::from_millis(500);

@@ -1,0 +1,123 @@
+//! A receiver of OTLP that follows a script, for the tests of its clients: by gRPC and by HTTP.
+
+use std::collections::VecDeque;
+use std::io::Read as _;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse as _, Response as HttpResponse};
+use axum::routing::post;
+use opentelemetry_proto::tonic::collector::profiles::v1development::profiles_service_server::{
+    ProfilesService, ProfilesServiceServer,
+};
+use opentelemetry_proto::tonic::collector::profiles::v1development::{
+    ExportProfilesPartialSuccess, ExportProfilesServiceRequest, ExportProfilesServiceResponse,
+};
+use prost::Message as _;
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::codec::CompressionEncoding;
+use tonic::transport::Server;
+use tonic::{Code, Request, Response, Status};
+
+/// A status (of HTTP, or the number of a gRPC code) and a text; `PARTIAL` as the text of a success
+/// rejects all profiles.
+type Step = (u16, String);
+
+pub(in crate::export) const PARTIAL: &str = "rejected";
+
+/// A receiver that gives these answers, one after the other, and then takes everything.
+#[derive(Clone, Default)]
+pub(in crate::export) struct ScriptedReceiver {
+    steps: Arc<Mutex<VecDeque<Step>>>,
+    /// What was taken, with the headers of HTTP.
+    pub(in crate::export) taken: Arc<Mutex<Vec<(HeaderMap, ExportProfilesServiceRequest)>>>,
+}
+
+impl ScriptedReceiver {
+    pub(in crate::export) fn new(steps: &[(u16, &str)]) -> Self {
+        let steps = steps.iter().map(|(status, text)| (*status, (*text).to_owned())).collect();
+        Self { steps: Arc::new(Mutex::new(steps)), ..Self::default() }
+    }
+
+    /// The sum of the first values of all profiles of the first type.
+    pub(in crate::export) fn samples(&self) -> u64 {
+        let taken = self.taken.lock().expect("no test panicked");
+        let resources = taken.iter().flat_map(|(_, message)| &message.resource_profiles);
+        let scopes = resources.flat_map(|resource| &resource.scope_profiles);
+        let first = scopes.filter_map(|scope| scope.profiles.first());
+        first.flat_map(|profile| &profile.samples).map(|sample| sample.values[0] as u64).sum()
+    }
+
+    pub(in crate::export) async fn serve_http(&self) -> SocketAddr {
+        let (listener, address) = listener().await;
+        let router = Router::new().route("/v1development/profiles", post(export)).with_state(self.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await.expect("it serves") });
+        address
+    }
+
+    pub(in crate::export) async fn serve_grpc(&self) -> SocketAddr {
+        let (listener, address) = listener().await;
+        let service = ProfilesServiceServer::new(self.clone()).accept_compressed(CompressionEncoding::Gzip);
+        let incoming = TcpListenerStream::new(listener);
+        tokio::spawn(Server::builder().add_service(service).serve_with_incoming(incoming));
+        address
+    }
+
+    /// Returns the answer to a message: by its script, except for a question without profiles.
+    fn step(&self, headers: HeaderMap, message: ExportProfilesServiceRequest) -> Option<Step> {
+        if message.resource_profiles.is_empty() {
+            return None;
+        }
+        let step = self.steps.lock().expect("no test panicked").pop_front();
+        if step.is_none() {
+            self.taken.lock().expect("no test panicked").push((headers, message));
+        }
+        step
+    }
+}
+
+async fn listener() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    (listener, address)
+}
+
+fn success(text: &str) -> ExportProfilesServiceResponse {
+    let partial = ExportProfilesPartialSuccess { rejected_profiles: 1, error_message: text.to_owned() };
+    ExportProfilesServiceResponse { partial_success: (text == PARTIAL).then_some(partial) }
+}
+
+#[tonic::async_trait]
+impl ProfilesService for ScriptedReceiver {
+    async fn export(
+        &self,
+        request: Request<ExportProfilesServiceRequest>,
+    ) -> Result<Response<ExportProfilesServiceResponse>, Status> {
+        let (metadata, _, message) = request.into_parts();
+        match self.step(metadata.into_headers(), message) {
+            None => Ok(Response::new(success(""))),
+            Some((0, text)) => Ok(Response::new(success(&text))),
+            Some((code, text)) => Err(Status::new(Code::from_i32(code.into()), text)),
+        }
+    }
+}
+
+async fn export(State(receiver): State<ScriptedReceiver>, headers: HeaderMap, body: Bytes) -> HttpResponse {
+    assert_eq!(headers["content-type"], "application/x-protobuf");
+    let mut bytes = Vec::new();
+    if headers.contains_key("content-encoding") {
+        flate2::read::GzDecoder::new(&body[..]).read_to_end(&mut bytes).expect("gzip");
+    } else {
+        bytes = body.to_vec();
+    }
+    let message = ExportProfilesServiceRequest::decode(&bytes[..]).expect("protobuf");
+    let (status, text) = receiver.step(headers, message).unwrap_or((200, String::new()));
+    let status = StatusCode::from_u16(status).expect("a status");
+    let body = if status.is_success() { success(&text).encode_to_vec() } else { text.into_bytes() };
+    (status, [("content-type", "application/x-protobuf")], body).into_response()
+}
