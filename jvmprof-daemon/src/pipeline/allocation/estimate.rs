@@ -297,10 +297,12 @@ impl StratumTable {
         estimated
     }
 
-    /// Returns the objects and bytes of a stack's share in its stratum. The shares of all stacks
-    /// sum up to what the stratum has, rounded.
+    /// Returns the objects and bytes of a stack's share in its stratum: a byte at least, if the
+    /// stack is that of an event. The shares of all stacks sum up to what the stratum has, rounded.
     pub(super) fn share(&mut self, key: ProcessKey, weight: SampleWeight) -> (u64, u64) {
-        let Some(sums) = self.sums.get_mut(&(key, weight.stratum)) else { return (0, 0) };
+        let Some(sums) = self.sums.get_mut(&(key, weight.stratum)) else {
+            return (0, u64::from(weight.events > 0));
+        };
         let [count_weight, value_weight, objects, bytes] = &mut sums.given;
         let share = |given_weight: &mut u64, given: &mut u64, own: u64, all: u64, total: f64| {
             *given_weight = given_weight.saturating_add(own);
@@ -311,7 +313,9 @@ impl StratumTable {
         };
         let objects = share(count_weight, objects, weight.count, sums.count_weight, sums.objects);
         let bytes = share(value_weight, bytes, weight.value, sums.value_weight, sums.bytes);
-        (objects, bytes)
+        // The bytes of an event may be in the total of the window before. Parca drops profiles of
+        // zeros alone, and with them the event.
+        (objects, bytes.max(u64::from(weight.events > 0)))
     }
 }
 

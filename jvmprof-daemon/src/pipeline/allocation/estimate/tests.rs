@@ -168,3 +168,17 @@ fn objects_outside_are_those_that_were_counted() {
     assert_eq!(shares.iter().map(|(objects, _)| objects).sum::<u64>(), 25);
     assert_eq!(shares.iter().map(|(_, bytes)| bytes).sum::<u64>(), 25 * 65_552);
 }
+
+#[test]
+fn an_event_whose_bytes_are_in_another_windows_total_is_not_nothing() {
+    let mut strata = StratumTable::default();
+    let record = AllocationRecord {
+        object_bytes: 24,
+        weighed_bytes: 65_536,
+        interval: 524_288,
+        ..AllocationRecord::default()
+    };
+    let weight = strata.weigh(key(), Some(&"Small".into()), &record);
+    strata.estimate(key(), &WindowTotals::default(), CensusSums::default());
+    assert_eq!(strata.share(key(), weight), (0, 1), "a profile of zeros is kept by no backend");
+}
