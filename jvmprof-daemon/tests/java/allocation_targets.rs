@@ -45,6 +45,48 @@ fn a_jvm_without_symbols_says_so() {
     assert_eq!(summary["allocation"]["bytes"], 0);
 }
 
+#[test]
+fn a_jvm_whose_libjvm_was_deleted_or_upgraded_is_seen_beside_one_of_the_new_file() {
+    let _alone = alone();
+    let dir = scratch();
+    let classes = compile_java(dir.path(), "Boxing", BOXING);
+    let mut homes = jdks().into_iter();
+    let (_, home) = homes.next().expect("there is one");
+    let copy = dir.path().join("jdk");
+    let copied =
+        Command::new("cp").arg("-a").arg(home.canonicalize().expect("it is there")).arg(&copy).status();
+    assert!(copied.expect("cp runs").success());
+    let library = copy.join("lib/server/libjvm.so");
+    let other = fs::read(homes.next().expect("two JDKs").1.join("lib/server/libjvm.so")).expect("readable");
+    // It starts no more once it has run for a second: while it does, it finds its folder by the
+    // file.
+    let has_started = |jvm: &Workload| {
+        let time = procfs::process::Process::new(jvm.pid().cast_signed()).and_then(|process| process.stat());
+        time.is_ok_and(|stat| stat.utime > procfs::ticks_per_second())
+    };
+    let allocated = |jvm: &Workload| {
+        let summary = record_json(&["-d", "4s", "-e", "alloc", "-p", &jvm.pid().to_string()]);
+        summary["allocation"]["bytes"].as_u64().unwrap_or_else(|| panic!("{summary}"))
+    };
+    let old = start(&copy, &classes);
+    wait_until("the JVM has started", || has_started(&old));
+    // As a package's upgrade does it: the path is a new file, the old one goes on without a name.
+    let same = fs::read(&library).expect("readable");
+    fs::remove_file(&library).expect("it is ours");
+    assert!(allocated(&old) > 0, "a file without a name");
+    fs::write(&library, other).expect("the folder is writable");
+    assert!(allocated(&old) > 0, "another version is at its path");
+    fs::remove_file(&library).expect("it is ours");
+    fs::write(&library, same).expect("the folder is writable");
+    let new = start(&copy, &classes);
+    wait_until("the JVM has started", || has_started(&new));
+    assert!(allocated(&new) > 0, "the new file");
+    let pids = [&old, &new].map(|jvm| jvm.pid().to_string());
+    let summary = record_json(&["-d", "4s", "-e", "alloc", "-p", &pids[0], "-p", &pids[1]]);
+    assert!(summary["allocation"]["bytes"].as_u64() > Some(0), "{summary}");
+    wait_until("no breakpoint is left", || patched_bytes(new.pid()) == 0);
+}
+
 /// Copies a JDK into a folder, without the symbols of its libjvm.
 fn stripped_jdk(home: &Path, into: &Path) -> PathBuf {
     let copy = into.join("jdk");

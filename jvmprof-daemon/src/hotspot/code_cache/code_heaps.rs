@@ -62,6 +62,9 @@ const KINDS: [&str; 12] = [
     "CodeBlobKind::None",
 ];
 
+/// The name of blobs of the kind `Adapter`.
+const ADAPTERS: &str = "I2C/C2I adapters";
+
 /// A piece of code in the code cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CodeBlobDesc {
@@ -299,7 +302,11 @@ struct UnnamedBlob {
 impl UnnamedBlob {
     fn named(self, names: &BlobNames) -> Option<CodeBlobDesc> {
         let Self { address, name_at, kind, code, bytes, frame_size_words } = self;
-        let name = names.0.get(&name_at.0)?.clone();
+        // One out of an ahead-of-time cache is called by its arguments: `LIJ`.
+        let name = match kind {
+            Some("Adapter") => ADAPTERS.into(),
+            _ => names.0.get(&name_at.0)?.clone(),
+        };
         Some(CodeBlobDesc { address, name, name_at, kind, code, bytes, frame_size_words })
     }
 }
