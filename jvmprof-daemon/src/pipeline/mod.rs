@@ -27,6 +27,7 @@ mod options;
 mod pending_samples;
 mod process_events;
 mod row_waits;
+mod thread_kinds;
 mod windows;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -53,6 +54,7 @@ use memory_limits::MemoryLimits;
 use off_cpu::OffCpuProfiler;
 pub use options::{PipelineError, PipelineOptions};
 use pending_samples::PendingSamples;
+use thread_kinds::ThreadKinds;
 use windows::Windows;
 pub use windows::{ClockCounts, Flushed};
 
@@ -86,6 +88,7 @@ struct State {
     allocation: Option<AllocationProfiler>,
     /// The profiler of waits; `None` where that is off.
     off_cpu: Option<OffCpuProfiler>,
+    thread_kinds: ThreadKinds,
 }
 
 /// Longest interval between two reads of the rings. A sample whose code or memory must be read
@@ -129,6 +132,7 @@ impl Pipeline {
             release: false,
             allocation: None,
             off_cpu: None,
+            thread_kinds: ThreadKinds::default(),
         };
         let (mut filled, mut refused) = (Ok(()), None);
         let prepare = |mut tables: BpfMaps| {
@@ -305,17 +309,16 @@ impl Pipeline {
                 _ => (weight.count, weight.value),
             },
         );
-        if let Some(allocation) = &allocation {
-            let batches =
-                flushed.other_batches.iter_mut().filter(|batch| batch.event == EventType::Allocation);
-            batches.for_each(|batch| batch.period = allocation.interval());
-        }
-        if let Some(off_cpu) = &mut state.off_cpu {
-            let batches = flushed.other_batches.iter_mut().filter(|batch| batch.event == EventType::OffCpu);
-            for batch in batches {
-                batch.period = off_cpu.interval();
-                off_cpu.name_causes(batch);
+        for batch in std::iter::once(&mut flushed.batch).chain(&mut flushed.other_batches) {
+            match (batch.event, &allocation, &mut state.off_cpu) {
+                (EventType::Allocation, Some(allocation), _) => batch.period = allocation.interval(),
+                (EventType::OffCpu, _, Some(off_cpu)) => {
+                    batch.period = off_cpu.interval();
+                    off_cpu.name_causes(batch);
+                }
+                _ => {}
             }
+            state.thread_kinds.label(batch);
         }
         drop(by_key);
         state.table.remove_exited();
@@ -349,6 +352,7 @@ impl Pipeline {
         if let Some(off_cpu) = &mut state.off_cpu {
             labelled.iter_mut().for_each(|batch| off_cpu.name_causes(batch));
         }
+        labelled.iter_mut().for_each(|batch| state.thread_kinds.label(batch));
         labelled
     }
 

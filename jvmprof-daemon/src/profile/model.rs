@@ -131,7 +131,7 @@ impl SampleLabels {
     }
 
     /// Returns a number that is the same for clones of the same labels only.
-    pub(super) fn address(&self) -> usize {
+    pub(crate) fn address(&self) -> usize {
         self.0.as_ref().map_or(0, |labels| Arc::as_ptr(labels).addr())
     }
 }

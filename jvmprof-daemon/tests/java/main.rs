@@ -9,4 +9,5 @@ mod inspect;
 mod stacks;
 #[path = "../support/mod.rs"]
 mod support;
+mod thread_kinds;
 mod waits;

@@ -6,7 +6,6 @@
 //! | `idle` | which waits are idle, by the rules of `idle_rules.toml` and of users |
 //! | `pace` | how often waits are kept |
 //! | `still_waiting` | waits that go on when a window ends |
-//! | `thread_kinds` | the kind of a JVM's thread |
 //! | `wait_frames` | stacks and labels that name the cause |
 //!
 //! A wait's cause is named when its window ends: only then the functions of its stack have their
@@ -18,7 +17,6 @@ mod causes;
 mod idle;
 mod pace;
 mod still_waiting;
-mod thread_kinds;
 mod wait_frames;
 
 use std::time::Instant;

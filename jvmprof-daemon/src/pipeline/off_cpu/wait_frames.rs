@@ -6,7 +6,6 @@ use std::sync::Arc;
 use super::cause::Cause;
 use super::causes::{Evidence, cause_of};
 use super::idle::IdleRules;
-use super::thread_kinds::kind_of;
 use crate::event_type::EventType;
 use crate::profile::aggregate::NamedStack;
 use crate::profile::model::{Batch, Frame, FrameKind, Line, Sample, SampleLabel, SampleLabels};
@@ -15,8 +14,6 @@ use crate::profile::model::{Batch, Frame, FrameKind, Line, Sample, SampleLabel, 
 pub(super) const WAIT_LABEL: &str = "wait";
 /// The label of a wait in which the thread had nothing to do: `true`.
 pub(super) const IDLE_LABEL: &str = "idle";
-/// The label with the kind of its thread.
-pub(super) const THREAD_KIND_LABEL: &str = "thread_kind";
 /// The label that keeps the evidence until the window ends.
 const EVIDENCE_LABEL: &str = "__wait_evidence";
 
@@ -38,7 +35,7 @@ const SCHEDULER_FRAMES: usize = 16;
 pub(super) struct WaitFrames {
     evidence: HashMap<Evidence, SampleLabels>,
     leaves: HashMap<Cause, Arc<Frame>>,
-    labels: HashMap<(Cause, Option<&'static str>, bool), SampleLabels>,
+    labels: HashMap<(Cause, bool), SampleLabels>,
 }
 
 impl WaitFrames {
@@ -74,11 +71,10 @@ impl WaitFrames {
             let lines = vec![Line::named(format!("[wait: {}]", cause.as_str()))];
             Arc::new(Frame { kind: FrameKind::Marker, address: None, mapping: None, lines })
         });
-        let (kind, is_idle) = (kind_of(frames), rules.is_idle(cause, frames));
-        let labels = self.labels.entry((cause, kind, is_idle)).or_insert_with(|| {
+        let is_idle = rules.is_idle(cause, frames);
+        let labels = self.labels.entry((cause, is_idle)).or_insert_with(|| {
             let idle = is_idle.then(|| label(IDLE_LABEL, "true"));
-            let kind = kind.map(|kind| label(THREAD_KIND_LABEL, kind));
-            let labels = [label(WAIT_LABEL, cause.as_str())].into_iter().chain(kind).chain(idle);
+            let labels = [label(WAIT_LABEL, cause.as_str())].into_iter().chain(idle);
             SampleLabels::new(labels.collect::<Vec<_>>())
         });
         sample.frames = std::iter::once(&*leaf).chain(frames).cloned().collect();
@@ -151,7 +147,7 @@ mod tests {
             frames.name_causes(&mut batch, &IdleRules::with(&[]));
             assert_eq!(names(&batch), ["[wait: futex]", "futex_do_wait", "f"]);
             let labels: Vec<_> = batch.series[0].samples[0].labels.iter().collect();
-            assert_eq!((labels.len(), &*labels[1].value), (2, "native"));
+            assert_eq!((labels.len(), &*labels[0].value), (1, "futex"));
             assert_eq!(wait_of(&batch.series[0].samples[0]), Some("futex"));
         }
     }

@@ -1,0 +1,103 @@
+//! The kinds of threads in profiles, beside the names that the JVM gives its threads.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jvmprof_daemon::export::store::{Matcher, Store, TimeRange};
+use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
+
+use crate::support::{Workload, compile_java_for, jdks, jvmprof, scratch, signal};
+
+/// Garbage for the collector, methods for the compilers, and where there are any, virtual threads.
+const BUSY: &str = r#"
+import java.util.*;
+public class Busy {
+    static volatile Object kept;
+    static long crunch(long n) { long sum = 0; for (long i = 0; i < n; i++) sum += i ^ (sum << 1); return sum; }
+    public static void main(String[] args) throws Exception {
+        Thread worker = new Thread(() -> { while (true) crunch(1_000_000); }, "platform");
+        worker.setDaemon(true);
+        worker.start();
+        try {
+            java.lang.reflect.Method start = Thread.class.getMethod("startVirtualThread", Runnable.class);
+            start.invoke(null, (Runnable) () -> { while (true) crunch(1_000_000); });
+        } catch (NoSuchMethodException none) { }
+        List<Object> old = new ArrayList<>();
+        for (int round = 0; ; round++) {
+            for (int i = 0; i < 20_000; i++) old.add(new LinkedList<>(Arrays.asList(i, round)));
+            if (old.size() > 400_000) old.clear();
+            kept = Class.forName("java.util.Formatter").getMethods();
+            String.format("%d %s", round, old.size());
+        }
+    }
+}
+"#;
+
+/// The kind of a thread by its name.
+fn expected(name: &str) -> Option<&'static str> {
+    Some(match name {
+        _ if name.starts_with("CN CompilerThre") => "compiler",
+        _ if name.starts_with("GC Thread") || name.starts_with("GN ") => "gc",
+        "VM Thread" | "VM Periodic Tas" => "vm",
+        "platform" | "java" => "java",
+        _ if name.starts_with("ForkJoinPool") => "virtual",
+        _ => return None,
+    })
+}
+
+#[test]
+fn samples_of_cpu_time_have_the_kinds_of_their_threads() {
+    for (feature, home) in jdks() {
+        let dir = scratch();
+        let classes = compile_java_for(8, dir.path(), "Busy", BUSY);
+        let java = home.join("bin/java");
+        let arguments = ["-Xmx512m", "-XX:+UseParallelGC", "-cp", classes.to_str().expect("UTF-8"), "Busy"];
+        let store = dir.path().join("store");
+        let mut daemon = jvmprof();
+        daemon.args(["daemon", "--sample-labels", "thread_name", "--push-interval", "2s"]);
+        daemon.args(["-F", "499", "--local-store-directory"]).arg(&store);
+        let mut daemon = daemon.spawn().expect("the binary runs");
+        // Compilers work when a program begins.
+        std::thread::sleep(Duration::from_secs(2));
+        let jvm = Workload::start(&java, &arguments);
+        std::thread::sleep(Duration::from_secs(12));
+        signal(daemon.id(), "TERM");
+        assert!(daemon.wait().expect("it ends").success());
+        let store = Store::open_for_reading(&store).expect("it was made");
+        let of_jvm =
+            [Matcher::equal("__name__", "process_cpu"), Matcher::equal("pid", jvm.pid().to_string())];
+        let mut samples: BTreeMap<(String, String), i64> = BTreeMap::new();
+        for series in store.series(TimeRange::ALL, &of_jvm) {
+            let name = &series.labels["thread_name"];
+            let of_thread = [&of_jvm[..], &[Matcher::equal("thread_name", name.clone())]].concat();
+            for profile in store.profiles(TimeRange::ALL, &of_thread) {
+                let bytes = store.read(&profile).expect("stored");
+                let pprof = decode(&bytes, DecodeLimits::default()).expect("pprof");
+                let text = |at: i64| &pprof.string_table[at as usize];
+                for sample in &pprof.sample {
+                    let kind = sample.label.iter().find(|label| text(label.key) == "thread_kind");
+                    let kind = kind.map_or(String::new(), |label| text(label.str).clone());
+                    *samples.entry((name.clone(), kind)).or_default() += sample.value[0];
+                }
+            }
+        }
+        let sum = |kind: &str| -> i64 {
+            samples.iter().filter(|((_, of), _)| of == kind).map(|(_, samples)| samples).sum()
+        };
+        let kinds = ["java", "gc", "compiler"].into_iter().chain((feature >= 21).then_some("virtual"));
+        for kind in kinds {
+            assert!(sum(kind) > 10, "JDK {feature}, {kind}: {samples:?}");
+        }
+        for ((name, kind), samples_of) in &samples {
+            let expected = expected(name).unwrap_or(kind);
+            // A carrier looks for work without a virtual thread, and the launcher's first thread
+            // isn't the one that it starts the JVM with.
+            let may_be = (kind.as_str(), expected);
+            let is_right =
+                kind == expected || may_be == ("java", "virtual") || name == "java" && kind == "native";
+            assert!(kind.is_empty() || is_right, "JDK {feature}, {name}: {kind}, {samples_of} samples");
+        }
+        let all: i64 = samples.values().sum();
+        assert!(sum("") * 50 < all, "JDK {feature}: {} of {all} without a kind: {samples:?}", sum(""));
+    }
+}
