@@ -280,12 +280,8 @@ impl Pipeline {
             state.inspect_waiting();
         }
         // Nothing is known any more of a process that has ended, once the window has.
-        let ended = state
-            .table
-            .iter()
-            .filter(|process| process.has_exited())
-            .map(|process| process.pid)
-            .collect::<Vec<_>>();
+        let ended = state.table.iter().filter(|process| process.has_exited());
+        let ended: Vec<u32> = ended.map(|process| process.pid).collect();
         state.finish_dumps();
         ended.into_iter().for_each(|pid| state.complete_pending_of(pid));
         let by_key: HashMap<ProcessKey, &Process> =
