@@ -6,14 +6,16 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use hyper::header::{
+    AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT,
+};
 use hyper::{Request, Response, StatusCode};
 use hyper_rustls::{ConfigBuilderExt as _, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -113,6 +115,8 @@ pub(in crate::export) struct HttpAnswer {
     pub(in crate::export) status: StatusCode,
     /// The first 64 KiB of the body.
     pub(in crate::export) body: Bytes,
+    /// The header `retry-after`.
+    pub(in crate::export) retry_after: Option<Duration>,
 }
 
 impl HttpClient {
@@ -136,16 +140,14 @@ impl HttpClient {
         body: Bytes,
     ) -> Result<HttpAnswer, PushOutcome> {
         // A file of credentials may be there the next time.
-        let request = self
-            .request(url, content_type, headers, body)
-            .map_err(|message| PushOutcome::NotStored { message })?;
+        let request = self.request(url, content_type, headers, body).map_err(PushOutcome::not_stored)?;
         let exchange = async {
             let response = self.connector.request(request).await?;
-            let (status, body) = (response.status(), response.into_body());
-            let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
+            let (status, retry_after) = (response.status(), retry_after(response.headers()));
+            let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
             // What was said is said, also if the reason doesn't arrive.
             let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
-            Ok(HttpAnswer { status, body })
+            Ok(HttpAnswer { status, body, retry_after })
         };
         let timeout = self.options.request_timeout;
         let exchanged: Result<_, HttpError> =
@@ -156,7 +158,7 @@ impl HttpClient {
         exchanged.map_err(|error| {
             let message = causes(&error);
             if error.is_connect() || was_never_processed(&error) {
-                PushOutcome::NotStored { message }
+                PushOutcome::not_stored(message)
             } else {
                 PushOutcome::PossiblyLost { code: Code::Unavailable, message }
             }
@@ -197,6 +199,13 @@ pub(in crate::export) fn header(
     let value = HeaderValue::from_str(value)
         .map_err(|_| HttpConfigError::Header { what, value: value.to_owned() })?;
     Ok((name, value))
+}
+
+/// The time of `retry-after`: seconds, or a date (RFC 9110, 10.2.3) by our own clock.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    let of_date = || httpdate::parse_http_date(text).ok()?.duration_since(SystemTime::now()).ok();
+    text.parse().map(Duration::from_secs).ok().or_else(of_date)
 }
 
 /// An error with its causes.

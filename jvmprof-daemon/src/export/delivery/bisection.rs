@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::time::Duration;
 
 use tonic::Code;
 
@@ -41,6 +42,8 @@ pub(super) struct SendReport {
     pub(super) possibly_twice: SamplesByEvent,
     /// The reason why something is to be sent again, or possibly lost.
     pub(super) problem: Option<String>,
+    /// The time that the server has asked for with it.
+    pub(super) retry_after: Option<Duration>,
     pub(super) requests: u64,
     pub(super) sent_bytes: u64,
     pub(super) failed: u64,
@@ -102,11 +105,16 @@ pub(super) async fn deliver(
                 report.possibly_twice += part.samples_by_event();
                 format!("{code:?}: {message}")
             }
-            PushOutcome::NotStored { message } => message,
+            PushOutcome::NotStored { message, retry_after } => {
+                // Nothing is wrong with the request: its parts would be asked to wait as well.
+                is_over = retry_after.is_some();
+                report.retry_after = retry_after;
+                message
+            }
         };
         report.problem = Some(problem);
         failures += 1;
-        is_over = !policy.divide || failures >= MAX_FAILURES;
+        is_over |= !policy.divide || failures >= MAX_FAILURES;
         if is_over || part.series() == 1 {
             report.to_retry.push(part);
         } else {

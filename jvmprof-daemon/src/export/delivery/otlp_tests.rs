@@ -1,9 +1,11 @@
 //! The whole way of batches to a receiver of OTLP: what it answers, and its end.
 
+use std::sync::atomic::Ordering;
+
 use super::tests::{batch_of, dead_address, end, noted, options, until};
 use super::*;
 use crate::export::http_client::HttpOptions;
-use crate::export::otlp::scripted_receiver::ScriptedReceiver;
+use crate::export::otlp::scripted_receiver::{HOUR, ScriptedReceiver};
 use crate::export::otlp::{OtlpClient, OtlpOptions, OtlpProtocol};
 
 fn client(address: impl std::fmt::Display, protocol: OtlpProtocol) -> OtlpClient {
@@ -84,6 +86,25 @@ async fn each_answer_of_a_receiver_is_treated_as_the_documented_table_says() {
         // The scripted receiver doesn't keep what it answers by its script.
         let received = if done == "delivered" { counts.delivered - 1 } else { counts.delivered };
         assert_eq!(receiver.samples(), received, "{row}");
+        assert_eq!(end(delivery).await.unaccounted(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_receiver_that_asks_for_time_is_left_alone_and_the_spool_keeps_all() {
+    for (protocol, status) in [(OtlpProtocol::Grpc, 14), (OtlpProtocol::Http, 503)] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let receiver = ScriptedReceiver::new(&[(status, HOUR)]);
+        let address = match protocol {
+            OtlpProtocol::Grpc => receiver.serve_grpc().await,
+            OtlpProtocol::Http => receiver.serve_http().await,
+        };
+        let delivery = to_client(client(address, protocol), options(Some(dir.path())));
+        delivery.enqueue(batch_of(4));
+        until(&delivery, |counts| counts.spooled == 10).await;
+        // The back-off alone is 50 ms at most.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(receiver.requests.load(Ordering::Relaxed), 1, "{protocol:?}");
         assert_eq!(end(delivery).await.unaccounted(), 0);
     }
 }

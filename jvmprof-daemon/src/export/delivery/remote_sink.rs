@@ -92,6 +92,9 @@ struct Sender {
 /// With the longest delay between two tries that takes five minutes.
 const MAX_TRIES: u32 = 10;
 
+/// Longest time that a server's `Retry-After` is kept to: a day there may be a mistake.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
+
 /// The next thing to do.
 enum SenderAction {
     /// From memory.
@@ -291,8 +294,11 @@ impl Sender {
             self.backoff = backoff(&self.sink_queue.options);
         }
         match report.problem.clone() {
-            Some(problem) if is_request_failure => self.schedule_retry(&problem, &mut report),
-            problem => self.update_backoff(problem),
+            // A server that asks for time says that the reason is its own.
+            Some(problem) if is_request_failure && report.retry_after.is_none() => {
+                self.schedule_retry(&problem, &mut report);
+            }
+            problem => self.update_backoff(problem, report.retry_after),
         }
         report
     }
@@ -345,15 +351,19 @@ impl Sender {
         );
     }
 
-    /// Notes whether the server takes requests. After a failure nothing is sent for a while.
-    fn update_backoff(&mut self, problem: Option<String>) {
+    /// Notes whether the server takes requests. After a failure nothing is sent for a while, and not
+    /// before the time that the server asks for.
+    fn update_backoff(&mut self, problem: Option<String>, retry_after: Option<Duration>) {
         let mut state = self.sink_queue.state();
         state.is_down = problem.is_some();
         drop(state);
         self.retry_at = None;
         if let Some(problem) = problem {
             self.delivered_since_failure = false;
-            let delay = self.backoff.next().unwrap_or(self.sink_queue.options.max_delay);
+            // The back-off on top of it, because daemons that were asked together needn't come
+            // together.
+            let asked = retry_after.unwrap_or_default().min(MAX_RETRY_AFTER);
+            let delay = asked + self.backoff.next().unwrap_or(self.sink_queue.options.max_delay);
             self.retry_at = Some(Instant::now() + delay);
             let kept = if self.sink_queue.disk.is_some() { "in the spool" } else { "in memory" };
             tracing::warn!(
@@ -380,9 +390,11 @@ impl Sender {
                 self.sink_queue.state().is_down = false;
             }
             PushOutcome::PossiblyLost { code, message } => {
-                self.update_backoff(Some(format!("{code:?}: {message}")));
+                self.update_backoff(Some(format!("{code:?}: {message}")), None);
             }
-            PushOutcome::NotStored { message } => self.update_backoff(Some(message)),
+            PushOutcome::NotStored { message, retry_after } => {
+                self.update_backoff(Some(message), retry_after);
+            }
         }
     }
 

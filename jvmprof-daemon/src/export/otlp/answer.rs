@@ -6,21 +6,13 @@
 use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceResponse;
 use prost::Message as _;
 use tonic::{Code, Status};
+use tonic_types::pb::Status as RpcStatus;
 
 use crate::export::http_client::HttpAnswer;
 use crate::export::parca::PushOutcome;
 
 /// Longest part of a body that a message shows.
 const SHOWN_CHARACTERS: usize = 300;
-
-/// `google.rpc.Status`, the body of an answer by HTTP that isn't a success.
-#[derive(Clone, PartialEq, prost::Message)]
-struct RpcStatus {
-    #[prost(int32, tag = "1")]
-    code: i32,
-    #[prost(string, tag = "2")]
-    message: String,
-}
 
 /// Returns the outcome of a success, which may be a partial one.
 pub(super) fn of_response(response: &ExportProfilesServiceResponse) -> PushOutcome {
@@ -43,7 +35,7 @@ pub(super) fn of_status(status: &Status) -> PushOutcome {
 
 /// Returns the outcome of an answer by HTTP.
 pub(super) fn of_http(answer: &HttpAnswer) -> PushOutcome {
-    let HttpAnswer { status, body } = answer;
+    let HttpAnswer { status, body, retry_after } = answer;
     if status.is_success() {
         return match ExportProfilesServiceResponse::decode(body.clone()) {
             Ok(response) => of_response(&response),
@@ -63,12 +55,12 @@ pub(super) fn of_http(answer: &HttpAnswer) -> PushOutcome {
         408 | 504 => possibly_lost(Code::DeadlineExceeded),
         // It was redirected, not authorized, throttled, or reached no server: somebody will put it
         // right.
-        300..=498 | 501 | 503 => PushOutcome::NotStored { message },
+        300..=498 | 501 | 503 => PushOutcome::not_stored(message).with_retry_after(*retry_after),
         _ => possibly_lost(Code::Unknown),
     }
 }
 
-/// The message of an answer: of its status in protobuf, else the body as text.
+/// The message of an answer: that of its status (`google.rpc.Status`) in protobuf, else the body as text.
 fn text_of(body: &[u8]) -> String {
     let status = RpcStatus::decode(body).ok().filter(|status| !status.message.is_empty());
     let text = status.map_or_else(|| String::from_utf8_lossy(body).into_owned(), |status| status.message);

@@ -155,7 +155,7 @@ impl OtlpClient {
             Transport::Http { client, url, headers } => {
                 let body = match self.body(&message) {
                     Ok(body) => body,
-                    Err(error) => return PushOutcome::NotStored { message: error.to_string() },
+                    Err(error) => return PushOutcome::not_stored(error.to_string()),
                 };
                 match client.post(url, "application/x-protobuf", headers, body.into()).await {
                     Ok(answer) => answer::of_http(&answer),
@@ -176,7 +176,7 @@ impl OtlpClient {
         let message = match grpc::request(message, headers, options) {
             Ok(message) => message,
             // The token's file may be there the next time.
-            Err(error) => return PushOutcome::NotStored { message: error.to_string() },
+            Err(error) => return PushOutcome::not_stored(error.to_string()),
         };
         let mut client =
             ProfilesServiceClient::new(channel.clone()).accept_compressed(CompressionEncoding::Gzip);

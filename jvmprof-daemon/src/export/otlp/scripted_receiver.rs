@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::io::Read as _;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -23,17 +25,22 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::codec::CompressionEncoding;
 use tonic::transport::Server;
 use tonic::{Code, Request, Response, Status};
+use tonic_types::{ErrorDetails, StatusExt as _};
 
 /// A status (of HTTP, or the number of a gRPC code) and a text; `PARTIAL` as the text of a success
-/// rejects all profiles.
+/// rejects all profiles, [`HOUR`] as that of a failure asks for that time.
 type Step = (u16, String);
 
 pub(in crate::export) const PARTIAL: &str = "rejected";
+pub(in crate::export) const HOUR: &str = "come back in an hour";
+pub(in crate::export) const HOUR_SECONDS: u64 = 3600;
 
 /// A receiver that gives these answers, one after the other, and then takes everything.
 #[derive(Clone, Default)]
 pub(in crate::export) struct ScriptedReceiver {
     steps: Arc<Mutex<VecDeque<Step>>>,
+    /// Requests so far, also those without profiles.
+    pub(in crate::export) requests: Arc<AtomicUsize>,
     /// What was taken, with the headers of HTTP.
     pub(in crate::export) taken: Arc<Mutex<Vec<(HeaderMap, ExportProfilesServiceRequest)>>>,
 }
@@ -70,6 +77,7 @@ impl ScriptedReceiver {
 
     /// Returns the answer to a message: by its script, except for a question without profiles.
     fn step(&self, headers: HeaderMap, message: ExportProfilesServiceRequest) -> Option<Step> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
         if message.resource_profiles.is_empty() {
             return None;
         }
@@ -102,6 +110,10 @@ impl ProfilesService for ScriptedReceiver {
         match self.step(metadata.into_headers(), message) {
             None => Ok(Response::new(success(""))),
             Some((0, text)) => Ok(Response::new(success(&text))),
+            Some((code, text)) if text == HOUR => {
+                let details = ErrorDetails::with_retry_info(Some(Duration::from_secs(HOUR_SECONDS)));
+                Err(Status::with_error_details(Code::from_i32(code.into()), text, details))
+            }
             Some((code, text)) => Err(Status::new(Code::from_i32(code.into()), text)),
         }
     }
@@ -119,5 +131,10 @@ async fn export(State(receiver): State<ScriptedReceiver>, headers: HeaderMap, bo
     let (status, text) = receiver.step(headers, message).unwrap_or((200, String::new()));
     let status = StatusCode::from_u16(status).expect("a status");
     let body = if status.is_success() { success(&text).encode_to_vec() } else { text.into_bytes() };
-    (status, [("content-type", "application/x-protobuf")], body).into_response()
+    let is_hour = body == HOUR.as_bytes();
+    let mut response = (status, [("content-type", "application/x-protobuf")], body).into_response();
+    if is_hour {
+        response.headers_mut().insert("retry-after", HOUR_SECONDS.into());
+    }
+    response
 }

@@ -7,7 +7,7 @@ use opentelemetry_proto::tonic::common::v1::AnyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::profiles::v1development::{Profile, ProfilesDictionary, Sample};
 
-use super::scripted_receiver::ScriptedReceiver;
+use super::scripted_receiver::{HOUR, HOUR_SECONDS, ScriptedReceiver};
 use super::*;
 use crate::event_type::EventType;
 use crate::profile::model::{FrameKind, SampleLabel, SampleLabels, Series};
@@ -213,6 +213,29 @@ async fn nobody_there_is_not_stored_and_no_answer_may_be() {
         let client = OtlpClient::new(options(address, protocol)).expect("valid");
         let sent = client.send(&request).await;
         assert!(matches!(sent, PushOutcome::NotStored { .. }), "{protocol:?}: {sent:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_time_that_a_receiver_asks_for_is_part_of_the_outcome() {
+    let request = requests(&batch(vec![jvm_series()])).expect("encodable").remove(0);
+    for (protocol, status) in [
+        (OtlpProtocol::Grpc, 8),
+        (OtlpProtocol::Grpc, 14),
+        (OtlpProtocol::Http, 429),
+        (OtlpProtocol::Http, 503),
+    ] {
+        let receiver = ScriptedReceiver::new(&[(status, HOUR), (status, "later")]);
+        let address = match protocol {
+            OtlpProtocol::Grpc => receiver.serve_grpc().await,
+            OtlpProtocol::Http => receiver.serve_http().await,
+        };
+        let client = OtlpClient::new(options(address, protocol)).expect("valid");
+        for expected in [Some(Duration::from_secs(HOUR_SECONDS)), None] {
+            let sent = client.send(&request).await;
+            let PushOutcome::NotStored { retry_after, .. } = sent else { panic!("{status}: {sent:?}") };
+            assert_eq!(retry_after, expected, "{status}");
+        }
     }
 }
 

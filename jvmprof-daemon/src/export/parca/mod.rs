@@ -82,7 +82,7 @@ impl ParcaClient {
         let is_broken = matches!(outcome, PushOutcome::PossiblyLost { .. } | PushOutcome::NotStored { .. });
         match &self.plain_url {
             Some(url) if is_broken && tls_mismatch::speaks_tls(url).await => {
-                PushOutcome::NotStored { message: TlsMismatch::OnlyTheServer.to_string() }
+                PushOutcome::not_stored(TlsMismatch::OnlyTheServer.to_string())
             }
             _ => outcome,
         }
@@ -92,7 +92,7 @@ impl ParcaClient {
         let message = match grpc::request(message, &self.headers, &self.options) {
             Ok(message) => message,
             // The token's file may be there the next time.
-            Err(error) => return PushOutcome::NotStored { message: error.to_string() },
+            Err(error) => return PushOutcome::not_stored(error.to_string()),
         };
         // grpc-go answers as it was asked: what can't be read would look like a refusal of what it
         // has stored.

@@ -1,8 +1,10 @@
 //! The outcome of a request: stored, refused, possibly lost, or to be sent again.
 
 use std::error::Error;
+use std::time::Duration;
 
 use tonic::{Code, ConnectError, Status};
+use tonic_types::StatusExt as _;
 
 use super::push_request::PushRequest;
 use super::tls_mismatch;
@@ -27,10 +29,27 @@ pub enum PushOutcome {
     /// moment, or we aren't let in.
     NotStored {
         message: String,
+        /// The time after which the server wants to be asked again, if it says one.
+        retry_after: Option<Duration>,
     },
 }
 
 impl PushOutcome {
+    /// It wasn't stored, and nobody says when it might be.
+    pub(in crate::export) fn not_stored(message: impl Into<String>) -> Self {
+        Self::NotStored { message: message.into(), retry_after: None }
+    }
+
+    /// Adds when the server wants to be asked again. Means nothing for any other outcome.
+    pub(in crate::export) fn with_retry_after(self, after: Option<Duration>) -> Self {
+        match self {
+            Self::NotStored { message, retry_after } => {
+                Self::NotStored { message, retry_after: after.or(retry_after) }
+            }
+            other => other,
+        }
+    }
+
     /// Logs what became of a request.
     pub(in crate::export) fn log(&self, address: &str, request: &PushRequest) {
         let (series, samples) = (request.series(), request.samples);
@@ -46,7 +65,7 @@ impl PushOutcome {
                 let lost = "push broke off, profiles may be lost";
                 tracing::error!(address, series, samples, ?code, message, "{lost}");
             }
-            Self::NotStored { message } => {
+            Self::NotStored { message, .. } => {
                 tracing::debug!(address, series, samples, message, "profiles can't be pushed now");
             }
         }
@@ -58,12 +77,12 @@ impl PushOutcome {
         // know what it is.
         match http_status(status.message()) {
             Some(413) => return Self::refused(status, true),
-            Some(400..=499 | 503) => return Self::not_stored(status),
+            Some(400..=499 | 503) => return Self::not_stored_by(status),
             _ => {}
         }
         match status.source() {
             // A status with a cause was made on this side, out of a broken connection.
-            Some(cause) if was_never_processed(cause) => Self::not_stored(status),
+            Some(cause) if was_never_processed(cause) => Self::not_stored_by(status),
             Some(_) => Self::possibly_lost(status),
             None => Self::of_answer(status),
         }
@@ -74,7 +93,7 @@ impl PushOutcome {
     pub(in crate::export) fn of_otlp_status(status: &Status) -> Self {
         let is_answer = status.source().is_none() && http_status(status.message()).is_none();
         match status.code() {
-            Code::Unavailable | Code::Aborted | Code::DataLoss if is_answer => Self::not_stored(status),
+            Code::Unavailable | Code::Aborted | Code::DataLoss if is_answer => Self::not_stored_by(status),
             _ => Self::of(status),
         }
     }
@@ -87,8 +106,8 @@ impl PushOutcome {
             // Before anything is stored, Parca looks at all series.
             Code::InvalidArgument => refused(true),
             Code::ResourceExhausted | Code::OutOfRange if is_too_large(status.message()) => refused(true),
-            Code::ResourceExhausted => Self::not_stored(status),
-            Code::Unavailable if was_not_forwarded(status.message()) => Self::not_stored(status),
+            Code::ResourceExhausted => Self::not_stored_by(status),
+            Code::Unavailable if was_not_forwarded(status.message()) => Self::not_stored_by(status),
             // The same text says that the server can't read the request and that we can't read its
             // answer.
             Code::Unimplemented if status.message().starts_with("Content is compressed with") => {
@@ -96,7 +115,9 @@ impl PushOutcome {
             }
             // They speak of us or of the server rather than of the profiles: somebody will put it
             // right.
-            Code::Unauthenticated | Code::PermissionDenied | Code::Unimplemented => Self::not_stored(status),
+            Code::Unauthenticated | Code::PermissionDenied | Code::Unimplemented => {
+                Self::not_stored_by(status)
+            }
             Code::NotFound | Code::AlreadyExists | Code::FailedPrecondition | Code::OutOfRange => {
                 refused(false)
             }
@@ -110,8 +131,10 @@ impl PushOutcome {
         Self::Refused { code: status.code(), message: describe(status), divisible }
     }
 
-    fn not_stored(status: &Status) -> Self {
-        Self::NotStored { message: format!("{:?}: {}", status.code(), describe(status)) }
+    fn not_stored_by(status: &Status) -> Self {
+        let message = format!("{:?}: {}", status.code(), describe(status));
+        let retry_after = status.get_details_retry_info().and_then(|info| info.retry_delay);
+        Self::NotStored { message, retry_after }
     }
 
     fn possibly_lost(status: &Status) -> Self {

@@ -104,7 +104,7 @@ async fn nobody_at_the_address_is_certain_and_says_why() {
     drop(listener);
     let client = client(address);
     let outcomes = push(&client, &small_batch()).await;
-    let [PushOutcome::NotStored { message }] = &outcomes[..] else { panic!("{outcomes:?}") };
+    let [PushOutcome::NotStored { message, .. }] = &outcomes[..] else { panic!("{outcomes:?}") };
     assert!(message.contains("Connection refused"), "{message}");
 
     // And when somebody is there, the same client finds it.
@@ -145,7 +145,7 @@ async fn who_speaks_tls_alone_is_told_what_to_write() {
     let plain = ScriptedServer::default();
     let address = serve(&plain).await;
     let client_of = |address: String| ParcaClient::new(ParcaOptions::new(address)).unwrap();
-    let PushOutcome::NotStored { message } = client_of(address.to_string()).probe().await else {
+    let PushOutcome::NotStored { message, .. } = client_of(address.to_string()).probe().await else {
         panic!("a server without TLS stored something");
     };
     assert!(message.contains("the server doesn't speak TLS: write the address as http://"), "{message}");
@@ -157,7 +157,7 @@ async fn who_speaks_tls_alone_is_told_what_to_write() {
     let mut server = Server::builder().tls_config(ServerTlsConfig::new().identity(tls_identity())).unwrap();
     tokio::spawn(server.add_service(service).serve_with_incoming(TcpListenerStream::new(listener)));
     let outcome = client_of(format!("http://localhost:{port}")).probe().await;
-    let PushOutcome::NotStored { message } = outcome else { panic!("{outcome:?}") };
+    let PushOutcome::NotStored { message, .. } = outcome else { panic!("{outcome:?}") };
     assert!(message.contains("the server speaks TLS only: write the address as https://"), "{message}");
 }
 
@@ -201,7 +201,7 @@ async fn token_and_headers_go_with_every_request_over_tls_that_trusts_the_given_
 
     let distrusting = ParcaOptions { ca_file: None, ..trusting };
     let outcomes = push(&ParcaClient::new(distrusting).unwrap(), &small_batch()).await;
-    let [PushOutcome::NotStored { message }] = &outcomes[..] else { panic!("{outcomes:?}") };
+    let [PushOutcome::NotStored { message, .. }] = &outcomes[..] else { panic!("{outcomes:?}") };
     assert!(message.contains("certificate"), "{message}");
 }
 

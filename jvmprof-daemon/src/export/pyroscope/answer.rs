@@ -45,7 +45,7 @@ fn of_proxy(status: StatusCode, body: &[u8]) -> PushOutcome {
         499 => possibly_lost(Code::Cancelled),
         // It was redirected, not authorized, throttled, or reached no server: somebody will put it
         // right.
-        300..=498 | 501 | 503 => PushOutcome::NotStored { message },
+        300..=498 | 501 | 503 => PushOutcome::not_stored(message),
         _ => possibly_lost(Code::Unknown),
     }
 }

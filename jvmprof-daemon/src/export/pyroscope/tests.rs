@@ -37,7 +37,7 @@ async fn a_request_has_tenant_and_credentials_as_they_are_now() {
     let bearer = client(with(Credentials::Bearer(file.path().to_owned())), None);
     assert_eq!(bearer.send(&request()).await, PushOutcome::Stored);
     std::fs::remove_file(file.path()).expect("removed");
-    let PushOutcome::NotStored { message } = bearer.send(&request()).await else { panic!("no file") };
+    let PushOutcome::NotStored { message, .. } = bearer.send(&request()).await else { panic!("no file") };
     assert!(message.contains("reading the credentials"), "{message}");
     let taken = server.taken.lock().expect("no test panicked");
     let header = |at: usize, name: &str| taken[at].0.get(name).map(|value| value.to_str().expect("text"));
