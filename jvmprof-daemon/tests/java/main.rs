@@ -6,6 +6,7 @@
 mod allocation;
 mod allocation_targets;
 mod inspect;
+mod java_view;
 mod stacks;
 #[path = "../support/mod.rs"]
 mod support;

@@ -36,6 +36,8 @@ const EXAMPLES: &str = "\
 Examples:
   jvmprof record -p 4711 -d 30s -o x.html                one process, as a page for a browser
   jvmprof record -p MyService -d 30s -o x.pb.gz          a JVM by its main class, for pprof tools
+  jvmprof record --java -p 4711 -d 30s                   which Java methods cost most, with all
+                                                         that the kernel and the JVM do for them
   jvmprof record -e cpu,alloc -p 4711 -d 30s -o x.pb.gz  and what it allocates, by class
   jvmprof record -e offcpu -p 4711 -d 30s -o x.svg       what its threads wait for
   jvmprof record -d 10s -o host.svg                      the whole host
@@ -72,6 +74,12 @@ pub struct RecordArgs {
     /// it only the summary is printed
     #[arg(short, long = "output", value_name = "FILE")]
     pub outputs: Vec<PathBuf>,
+
+    /// Show Java's frames only, without those that start threads, in the summary, .folded and .svg:
+    /// time of the kernel, native code and the JVM's stubs is their nearest Java caller's. pprof
+    /// has all frames; so has the page, whose key `j` shows the same
+    #[arg(long)]
+    pub java: bool,
 
     /// Print the summary as one JSON object on stdout, or write it to a file, apart from what
     /// COMMAND prints

@@ -2,6 +2,7 @@
 
 mod allocation_summary;
 mod hottest_functions;
+mod java_frames;
 mod output_files;
 pub mod paused_command;
 mod recording_title;
@@ -32,6 +33,7 @@ use crate::pipeline::{Counts, Flushed, Pipeline};
 use crate::profile::model::Batch;
 use allocation_summary::AllocationSummary;
 use hottest_functions::{TopRow, hottest_functions};
+use java_frames::{JavaFrames, ShownBatches};
 use output_files::{OutputFile, SummaryFile};
 use recording_title::recording_title;
 use target_end::{end_command, have_ended};
@@ -149,12 +151,13 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
     let flushed = pipeline.flush();
     let counts = pipeline.counts();
     let batches = recorded_batches(&recorded, flushed);
+    let shown = ShownBatches::new(&batches, args.java);
     let title = recording_title(&args.command, &targets, &batches);
     let mut written = Vec::new();
     // One output that can't be written loses nothing of the others.
     let mut failed = None;
     for output in outputs {
-        match output.write(&batches, &title) {
+        match output.write(&batches, &shown.batches, &title) {
             Ok(path) => written.push(path),
             Err(error) => {
                 eprintln!("jvmprof: {error:#}");
@@ -162,7 +165,7 @@ async fn record(args: RecordArgs) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    let summary = RecordingSummary::new(&batches, &counts, &pipeline, written, startup_cpu);
+    let summary = RecordingSummary::new(&batches, &shown, &counts, &pipeline, written, startup_cpu);
     let text = serde_json::to_string(&summary)? + "\n";
     if let Some(json) = json {
         failed = json.write(&text).inspect_err(|error| eprintln!("jvmprof: {error:#}")).err().or(failed);
@@ -220,6 +223,8 @@ struct RecordingSummary {
     losses: BTreeMap<String, u64>,
     kernel: KernelSummary,
     daemon: DaemonSummary,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    java_frames: Option<JavaFrames>,
     top: Vec<TopRow>,
     #[serde(skip_serializing_if = "Option::is_none")]
     allocation: Option<AllocationSummary>,
@@ -249,6 +254,7 @@ struct DaemonSummary {
 impl RecordingSummary {
     fn new(
         batches: &[Batch],
+        shown: &ShownBatches,
         counts: &Counts,
         pipeline: &Pipeline,
         outputs: Vec<PathBuf>,
@@ -257,7 +263,8 @@ impl RecordingSummary {
         let (run_time_ns, run_count) = counts.kernel_run_time.unwrap_or((0, 0));
         let usage = SelfUsage::now();
         let of_event = |event| batches.iter().find(|batch| batch.event == event);
-        let (cpu, allocated) = (of_event(EventType::Cpu), of_event(EventType::Allocation));
+        let allocated = of_event(EventType::Allocation);
+        let cpu = shown.batches.iter().find(|batch| batch.event == EventType::Cpu);
         let batch = &batches[0];
         let milliseconds = |duration: Duration| duration.as_secs_f64() * 1e3;
         Self {
@@ -274,6 +281,7 @@ impl RecordingSummary {
                 startup_cpu_ms: startup_cpu.map(milliseconds),
                 peak_rss_bytes: usage.peak_rss_bytes,
             },
+            java_frames: shown.java.filter(|_| cpu.is_some()),
             top: cpu.map(|batch| hottest_functions(batch, TOP_METHODS)).unwrap_or_default(),
             allocation: allocated.map(|batch| AllocationSummary::new(batch, counts)),
             off_cpu: of_event(EventType::OffCpu).map(|batch| WaitSummary::new(batch, &counts.off_cpu)),
@@ -299,6 +307,9 @@ impl RecordingSummary {
         }
         for (reason, count) in &self.losses {
             eprintln!("  {count:>8}  {reason}");
+        }
+        if let Some(frames) = self.java_frames.filter(|_| self.samples > 0) {
+            frames.print(percent);
         }
         if !self.top.is_empty() {
             eprintln!("    self   total");

@@ -90,14 +90,20 @@ impl OutputFile {
         self.format == Format::Html
     }
 
-    /// Writes the profiles and gives the file its name.
+    /// Writes the profiles and gives the file its name. Folded stacks and SVG, which can't be asked
+    /// for other frames, are of `shown`: the same profiles with the frames to show.
     ///
     /// # Errors
     /// The disk is full, or the folder is gone.
-    pub(super) fn write(self, batches: &[Batch], title: &RecordingTitle) -> anyhow::Result<PathBuf> {
+    pub(super) fn write(
+        self,
+        batches: &[Batch],
+        shown: &[Batch],
+        title: &RecordingTitle,
+    ) -> anyhow::Result<PathBuf> {
         let context = || format!("cannot write {}", self.path.display());
         let is_shown = |batch: &&Batch| self.event.is_none_or(|event| batch.event == event);
-        let batch = batches.iter().find(is_shown).unwrap_or(&batches[0]);
+        let batch = shown.iter().find(is_shown).unwrap_or(&shown[0]);
         let mut out = BufWriter::new(self.file.as_file());
         match self.format {
             Format::Pprof => out.write_all(&pprof::to_bytes(&pprof::for_file_of_events(batches))?),

@@ -1,0 +1,52 @@
+//! The Java view of a recording (`--java`), and what the summary says of it.
+
+use serde::Serialize;
+
+use crate::event_type::EventType;
+use crate::profile::java_view::JavaView;
+use crate::profile::model::Batch;
+
+/// Profiles as the summary's table, folded stacks and SVG show them.
+pub(super) struct ShownBatches {
+    pub(super) batches: Vec<Batch>,
+    /// `None` where all frames are shown.
+    pub(super) java: Option<JavaFrames>,
+}
+
+/// What Java methods were given of the samples of CPU time. Names of the fields are an interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct JavaFrames {
+    /// Samples that ended in the kernel, in native code or in a stub of the JVM, and are counted as
+    /// their nearest Java caller's own.
+    attributed: u64,
+    /// Samples without a Java caller.
+    without_caller: u64,
+}
+
+impl ShownBatches {
+    pub(super) fn new(batches: &[Batch], java: bool) -> Self {
+        if !java {
+            return Self { batches: batches.to_vec(), java: None };
+        }
+        let mut frames = JavaFrames::default();
+        let views = batches.iter().map(JavaView::new).map(|view| {
+            if view.batch.event == EventType::Cpu {
+                frames = JavaFrames { attributed: view.attributed, without_caller: view.without_caller };
+            }
+            view.batch
+        });
+        Self { batches: views.collect(), java: Some(frames) }
+    }
+}
+
+impl JavaFrames {
+    /// Says it, with the share that `percent` makes of a number of samples.
+    pub(super) fn print(self, percent: impl Fn(u64) -> f64) {
+        eprintln!(
+            "Java's frames only: {:.2} % of the samples ended in the kernel, native code or the JVM's stubs, and\n\
+             are their nearest Java caller's; {:.2} % have no Java caller",
+            percent(self.attributed),
+            percent(self.without_caller)
+        );
+    }
+}
