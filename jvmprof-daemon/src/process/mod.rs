@@ -1,12 +1,14 @@
-//! Profiled processes: identity, executable mappings, control group, container, runtime and
-//! service.
+//! Profiled processes: identity, executable mappings, control group, container, runtime, service
+//! and published context.
 
 pub mod cgroup;
 pub mod container;
 pub mod executable_mappings;
 pub mod java_launcher;
+pub mod process_context;
 pub mod process_table;
 pub mod procfs;
+pub mod resource_attributes;
 pub mod runtime_label;
 pub mod service_identity;
 

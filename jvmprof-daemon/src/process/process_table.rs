@@ -4,12 +4,12 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
 use jvmprof_common::tables::NS_PER_TICK;
 
 use super::cgroup::Cgroup;
 use super::executable_mappings::{Backing, MappedCode, Mappings, is_hotspot};
+use super::process_context::{ContextCounts, ContextWatch, ProcessContext};
 use super::procfs::{self, MAX_MAPPING_BYTES, ProcessInfo};
 use crate::types::{Avma, BuildId, FileOffset};
 
@@ -58,6 +58,7 @@ pub struct Process {
     /// Time before which an address without a mapping doesn't have the mappings read again.
     next_maps_read_ns: u64,
     exited: bool,
+    context: ContextWatch,
 }
 
 impl Process {
@@ -81,6 +82,11 @@ impl Process {
     /// Returns its `/proc` information from when it was first sampled.
     pub fn info(&self) -> Option<&ProcessInfo> {
         self.info.as_ref()
+    }
+
+    /// Returns the context that it has published, if that was found.
+    pub fn context(&self) -> Option<&Arc<ProcessContext>> {
+        self.context.context()
     }
 
     /// Returns its cgroup when it was first sampled, or its parent's if it had ended by then.
@@ -140,6 +146,7 @@ pub struct ProcessTableCounts {
     /// Times that all processes' mappings were dropped for the memory limit. They are read again
     /// when their processes are sampled.
     pub resets: u64,
+    pub contexts: ContextCounts,
 }
 
 /// All processes that were seen, by pid.
@@ -156,11 +163,6 @@ pub struct ProcessTable {
 
 /// Default limit of the memory of all mappings, in bytes.
 const MAX_BYTES: usize = 128 << 20;
-
-/// Shortest interval of reading a process's mappings again for an unknown address, in ns.
-const MAPS_INTERVAL_NS: u64 = 1_000_000_000;
-/// Reading one process's mappings takes at most 1/MAPS_SHARE of wall time.
-const MAPS_SHARE: u64 = 100;
 
 impl Default for ProcessTable {
     fn default() -> Self {
@@ -233,8 +235,12 @@ impl ProcessTable {
         {
             let is_known = process.was_read_after(time_ns, &new);
             let before = process.mappings.bytes();
+            let new_is_file = new.backing == Backing::File;
             let replaces = process.mappings.insert(new);
             if !is_known {
+                if new_is_file {
+                    process.context.expect(time_ns);
+                }
                 process.version += 1;
                 process.generation += u64::from(replaces);
             }
@@ -330,6 +336,9 @@ impl ProcessTable {
             process.read_mappings(now_ns, counts);
             self.grown += process.mappings.bytes();
         }
+        if process.context.is_due(now_ns) {
+            process.context.check(pid, now_ns, &mut counts.contexts);
+        }
         process
     }
 
@@ -391,85 +400,7 @@ fn empty_process(pid: u32) -> Process {
         needs_info: true,
         next_maps_read_ns: 0,
         exited: false,
-    }
-}
-
-impl Process {
-    fn read_info(&mut self, counts: &mut ProcessTableCounts) {
-        match procfs::process_info(self.pid) {
-            // `/proc` rounds down to ticks. Another start time is another process with this pid.
-            Ok(info) if self.start_ns.is_none_or(|ns| ns / NS_PER_TICK == info.start_ticks) => {
-                self.comm = info.comm.as_str().into();
-                self.info = Some(info);
-            }
-            Ok(_) => counts.unreadable += 1,
-            Err(error) => {
-                counts.unreadable += 1;
-                tracing::debug!(pid = self.pid, %error, "a sampled process can't be read");
-            }
-        }
-    }
-
-    /// Returns true if an event's mapping was read from `/proc`, without a build id, after the
-    /// event.
-    fn was_read_after(&self, time_ns: u64, new: &MappedCode) -> bool {
-        time_ns <= self.maps_merged_ns
-            && self.mappings.find(new.start).is_some_and(|known| {
-                known.build_id.is_none() && **known == MappedCode { build_id: None, ..new.clone() }
-            })
-    }
-
-    fn drop_mappings(&mut self) {
-        self.mappings = Mappings::default();
-        self.needs_maps = true;
-        self.generation += 1;
-        self.version += 1;
-    }
-
-    fn read_mappings(&mut self, now_ns: u64, counts: &mut ProcessTableCounts) {
-        let keeps_events = !std::mem::take(&mut self.needs_maps);
-        counts.reads += 1;
-        let began = Instant::now();
-        let read = procfs::mappings(self.pid);
-        // A process that makes this slow is read less often.
-        let taken = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.next_maps_read_ns =
-            now_ns.saturating_add(taken.saturating_mul(MAPS_SHARE).max(MAPS_INTERVAL_NS));
-        match read {
-            Ok(mappings) => {
-                counts.mappings_over_limit += u64::from(mappings.is_cut());
-                let mut merged = self.with_known_build_ids(&mappings);
-                if keeps_events {
-                    // `/proc` shows the present, and events up to now are still to come: the
-                    // mappings of events so far are as of the sample's time.
-                    self.mappings.iter().for_each(|known| _ = merged.insert((**known).clone()));
-                    self.maps_merged_ns = now_ns.saturating_add(taken);
-                } else {
-                    self.maps_replaced_ns = now_ns;
-                }
-                self.mappings = merged;
-                self.generation += 1;
-                self.version += 1;
-            }
-            Err(error) => tracing::debug!(pid = self.pid, %error, "the mappings of a process can't be read"),
-        }
-    }
-
-    /// Returns mappings with the build ids of known ones: `/proc` has none, and those of events
-    /// stay valid for the same mapping.
-    fn with_known_build_ids(&self, read: &Mappings) -> Mappings {
-        let mut merged = Mappings::default();
-        for mapping in read.iter() {
-            let build_id = self
-                .mappings
-                .find(mapping.start)
-                .filter(|known| {
-                    known.path == mapping.path && known.file_offset(mapping.start) == mapping.offset
-                })
-                .and_then(|known| known.build_id);
-            merged.insert(MappedCode { build_id, ..(**mapping).clone() });
-        }
-        merged
+        context: ContextWatch::default(),
     }
 }
 
@@ -492,6 +423,8 @@ pub fn mapped_code(
         backing: Backing::of_path(path, || build_id.is_some() || procfs::maps_program(pid, start, end)),
     }
 }
+
+mod proc_reads;
 
 #[cfg(test)]
 mod limits_tests;

@@ -11,6 +11,7 @@ use procfs::{FromBufRead, ProcError};
 
 use super::cgroup::Cgroup;
 use super::executable_mappings::{Backing, MappedCode, Mappings};
+use super::process_context::{MAX_CONTEXTS, context_mapping};
 use super::service_identity::StatedIdentity;
 use crate::types::{Avma, FileOffset};
 
@@ -174,12 +175,21 @@ const MAX_MAPS_BYTES: u64 = 32 << 20;
 /// # Errors
 /// Returns an error if it is gone, is a zombie without memory, or may not be read.
 pub fn mappings(pid: u32) -> Result<Mappings, ProcfsError> {
+    mappings_and_contexts(pid).map(|(mappings, _)| mappings)
+}
+
+/// Reads a process's executable mappings, as [`mappings`] does, and the addresses of those that may
+/// hold its context.
+///
+/// # Errors
+/// As [`mappings`].
+pub(super) fn mappings_and_contexts(pid: u32) -> Result<(Mappings, Vec<Avma>), ProcfsError> {
     let error = |source: std::io::Error| ProcfsError::new(pid, ProcError::from(source));
     let mut maps =
         BufReader::new(File::open(format!("/proc/{pid}/maps")).map_err(error)?.take(MAX_MAPS_BYTES));
     let (mut mappings, mut line) = (Mappings::default(), Vec::new());
     let mut last: Arc<str> = "".into();
-    let mut has_memory = false;
+    let (mut has_memory, mut contexts) = (false, Vec::new());
     let root = root_path(pid);
     loop {
         line.clear();
@@ -188,6 +198,9 @@ pub fn mappings(pid: u32) -> Result<Mappings, ProcfsError> {
             break;
         }
         has_memory = true;
+        if contexts.len() < MAX_CONTEXTS {
+            contexts.extend(context_mapping(&line));
+        }
         if !is_executable(&line) {
             continue;
         }
@@ -214,7 +227,7 @@ pub fn mappings(pid: u32) -> Result<Mappings, ProcfsError> {
         });
         if mappings.bytes() > MAX_MAPPING_BYTES {
             mappings.cut();
-            return Ok(mappings);
+            return Ok((mappings, contexts));
         }
     }
     if !has_memory {
@@ -223,7 +236,7 @@ pub fn mappings(pid: u32) -> Result<Mappings, ProcfsError> {
     if maps.get_ref().limit() == 0 {
         mappings.cut();
     }
-    Ok(mappings)
+    Ok((mappings, contexts))
 }
 
 /// Returns the path of a process's root in our mount namespace, without the last slash; empty for

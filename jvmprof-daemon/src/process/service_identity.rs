@@ -1,5 +1,5 @@
-//! The service that a process says it is: in its environment or, if it is a JVM, in its arguments,
-//! by the names of OpenTelemetry.
+//! The service that a process says it is: in its published context, its environment or, if it is a
+//! JVM, in its arguments, by the names of OpenTelemetry.
 //!
 //! Anyone may write there what they like: what is read and what is kept is bounded.
 
@@ -9,12 +9,10 @@ use std::io::Read;
 use percent_encoding::percent_decode_str;
 
 use super::java_launcher::{LauncherArgument, launcher_arguments};
+use super::resource_attributes::{ResourceAttributes, kept};
 
 /// Bytes of an environment, and of a list of arguments, that are read.
 const MAX_BYTES: u64 = 128 << 10;
-
-/// Bytes of a value that are kept: a label of it is cut before that, at 1,024 characters.
-pub(crate) const MAX_VALUE_BYTES: usize = 4 * 1025;
 
 /// Attributes of a service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,6 +23,8 @@ pub struct ServiceIdentity {
     pub namespace: Option<String>,
     /// `deployment.environment.name`, or `deployment.environment` as it was called before.
     pub environment: Option<String>,
+    /// All attributes of the service's resource that are kept, those above among them.
+    pub attributes: ResourceAttributes,
 }
 
 /// What a process says of its service, by the place where it says so.
@@ -52,26 +52,38 @@ impl StatedIdentity {
 
 impl ServiceIdentity {
     /// Returns the attributes, and of another identity those that are missing.
-    fn or(self, other: &Self) -> Self {
+    pub(crate) fn or(self, other: &Self) -> Self {
         Self {
             name: self.name.or_else(|| other.name.clone()),
             namespace: self.namespace.or_else(|| other.namespace.clone()),
             environment: self.environment.or_else(|| other.environment.clone()),
+            attributes: self.attributes.or(&other.attributes),
         }
+    }
+
+    /// Returns the identity that these attributes of a resource give, and the number of those that
+    /// are not kept.
+    pub(super) fn of_pairs(pairs: &[(impl AsRef<str>, String)]) -> (Self, u64) {
+        let value =
+            |key: &str| pairs.iter().find(|(name, _)| name.as_ref() == key).and_then(|(_, it)| kept(it));
+        let mut attributes = ResourceAttributes::default();
+        let left_out =
+            pairs.iter().filter(|(name, value)| !attributes.insert(name.as_ref(), value)).count() as u64;
+        let identity = Self {
+            name: value("service.name"),
+            namespace: value("service.namespace"),
+            environment: value("deployment.environment.name").or_else(|| value("deployment.environment")),
+            attributes,
+        };
+        (identity, left_out)
     }
 
     /// Parses `OTEL_RESOURCE_ATTRIBUTES`: `KEY=VALUE,KEY=VALUE`, values percent-encoded.
     fn of_attributes(text: &str) -> Self {
-        let value = |key: &str| {
-            let mut pairs = text.split(',').filter_map(|pair| pair.split_once('='));
-            let (_, value) = pairs.find(|(name, _)| name.trim() == key)?;
-            kept(&percent_decode_str(value.trim()).decode_utf8_lossy())
-        };
-        Self {
-            name: value("service.name"),
-            namespace: value("service.namespace"),
-            environment: value("deployment.environment.name").or_else(|| value("deployment.environment")),
-        }
+        let pairs = text.split(',').filter_map(|pair| pair.split_once('='));
+        let decoded = |value: &str| percent_decode_str(value.trim()).decode_utf8_lossy().into_owned();
+        let pairs: Vec<_> = pairs.map(|(name, value)| (name.trim(), decoded(value))).collect();
+        Self::of_pairs(&pairs).0
     }
 }
 
@@ -85,12 +97,6 @@ fn read_start(path: &str) -> Vec<u8> {
     let end = bytes.iter().rposition(|byte| *byte == 0).map_or(0, |last| last + 1);
     bytes.truncate(end);
     bytes
-}
-
-/// Returns a value as far as it is kept, and `None` for one that says nothing.
-fn kept(value: &str) -> Option<String> {
-    let value = value.trim();
-    (!value.is_empty()).then(|| value[..value.floor_char_boundary(MAX_VALUE_BYTES)].to_owned())
 }
 
 fn texts(bytes: &[u8]) -> impl Iterator<Item = &str> {
@@ -128,6 +134,7 @@ fn of_arguments(bytes: &[u8]) -> ServiceIdentity {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::resource_attributes::MAX_VALUE_BYTES;
 
     fn joined(texts: &[&str]) -> Vec<u8> {
         texts.iter().flat_map(|text| [text.as_bytes(), b"\0"].concat()).collect()
@@ -135,7 +142,16 @@ mod tests {
 
     fn identity(name: &str, namespace: &str, environment: &str) -> ServiceIdentity {
         let some = |value: &str| (!value.is_empty()).then(|| value.to_owned());
-        ServiceIdentity { name: some(name), namespace: some(namespace), environment: some(environment) }
+        ServiceIdentity {
+            name: some(name),
+            namespace: some(namespace),
+            environment: some(environment),
+            attributes: ResourceAttributes::default(),
+        }
+    }
+
+    fn without_attributes(identity: ServiceIdentity) -> ServiceIdentity {
+        ServiceIdentity { attributes: ResourceAttributes::default(), ..identity }
     }
 
     #[test]
@@ -155,8 +171,17 @@ mod tests {
                 identity("\u{fffd}%", "", "old"),
             ),
         ] {
-            assert_eq!(of_environment(&joined(environment)), expected, "{environment:?}");
+            let found = without_attributes(of_environment(&joined(environment)));
+            assert_eq!(found, expected, "{environment:?}");
         }
+    }
+
+    #[test]
+    fn the_attributes_of_a_resource_are_kept() {
+        let texts = ["OTEL_RESOURCE_ATTRIBUTES=service.name=a%20b, k8s.pod.name = cart-0,k8s.pod.name=x"];
+        let attributes = of_environment(&joined(&texts)).attributes;
+        let pairs: Vec<_> = attributes.iter().collect();
+        assert_eq!(pairs, [("k8s.pod.name", "cart-0"), ("service.name", "a b")]);
     }
 
     #[test]
@@ -179,7 +204,8 @@ mod tests {
             (&["java", "-cp", OTEL, "Main"], identity("", "", "")),
             (&["java", "-Dotel.service.name", "Main"], identity("", "", "")),
         ] {
-            assert_eq!(of_arguments(&joined(arguments)), expected, "{arguments:?}");
+            let found = without_attributes(of_arguments(&joined(arguments)));
+            assert_eq!(found, expected, "{arguments:?}");
         }
     }
 

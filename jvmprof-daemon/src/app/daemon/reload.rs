@@ -13,7 +13,8 @@ use crate::app::settings::Invocation;
 use crate::config::{ConfigError, Setting};
 
 /// Settings for the labels of series.
-const LABELS: &[&str] = &["external-labels", "sample-labels", "relabel-configs", "max-series", "node"];
+const LABELS: &[&str] =
+    &["external-labels", "sample-labels", "resource-labels", "relabel-configs", "max-series", "node"];
 /// Settings for the sinks. A name that ends in `-` stands for all that begin like this.
 const SINKS: &[&str] = &[
     "remote-store-",

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::Labels;
+use super::process_labels::label_name;
 use crate::process::cgroup::Cgroup;
 use crate::process::container::{
     ContainerCounts, ContainerMetadata, Containers, ContainersError, ContainersOptions, MetadataLookup,
@@ -148,12 +149,6 @@ fn label(metadata: &ContainerMetadata, labels: &mut Labels) {
             labels.put(&format!("{prefix}{}", label_name(name)), value);
         }
     }
-}
-
-/// Converts a name as Prometheus does: characters that a label's name may not have become
-/// underscores.
-fn label_name(name: &str) -> String {
-    name.chars().map(|it| if it.is_ascii_alphanumeric() { it } else { '_' }).collect()
 }
 
 #[cfg(test)]

@@ -42,6 +42,8 @@ pub struct LabelOptions {
     pub external: BTreeMap<String, String>,
     /// Labels of samples, sorted, each once.
     pub sample_labels: Vec<SampleLabel>,
+    /// Attributes of processes' resources that are labels, by their names in OpenTelemetry.
+    pub resource_labels: Vec<String>,
     pub rules: Vec<RelabelRule>,
     /// Maximum number of series; `None`: no limit.
     pub max_series: Option<usize>,
@@ -54,6 +56,7 @@ impl LabelOptions {
             node,
             external: BTreeMap::new(),
             sample_labels: Vec::new(),
+            resource_labels: Vec::new(),
             rules: Vec::new(),
             max_series: None,
         }

@@ -26,6 +26,8 @@ pub use crate::telemetry::TargetCounts;
 use crate::config::relabel::{relabel, retain_public};
 use crate::event_type::{EventType, SamplesByEvent};
 use crate::process::container::{ContainersError, ContainersOptions};
+use crate::process::process_context::ProcessContext;
+use crate::process::resource_attributes::ResourceAttributes;
 use crate::process::{Process, ProcessKey};
 use crate::profile::aggregate::LabelDecision;
 use crate::profile::model::LabelSet;
@@ -74,6 +76,9 @@ pub(super) struct Targets {
 struct Target {
     comm: Arc<str>,
     jvm: Option<Arc<JvmLabels>>,
+    context: Option<Arc<ProcessContext>>,
+    /// Attributes of the resource that it says it is.
+    resource: ResourceAttributes,
     container: ProcessContainer,
     /// Labels of the process itself, meta labels included if there are rules.
     own: Labels,
@@ -300,6 +305,8 @@ impl Target {
         Self {
             comm: "".into(),
             jvm: None,
+            context: None,
+            resource: ResourceAttributes::default(),
             container: containers.find(process.cgroup()),
             own: Labels::default(),
             has_meta: false,
@@ -311,12 +318,16 @@ impl Target {
     /// Updates the labels to the process's present properties.
     fn update(&mut self, process: &Process, jvm: Option<&Arc<JvmLabels>>, needs_meta: bool) {
         let is_same_jvm = self.jvm.as_ref().map(Arc::as_ptr) == jvm.map(Arc::as_ptr);
-        let is_current = !self.own.set.is_empty() && is_same_jvm && self.comm == process.comm;
+        let is_same_context = self.context.as_ref().map(Arc::as_ptr) == process.context().map(Arc::as_ptr);
+        let is_current =
+            !self.own.set.is_empty() && is_same_jvm && is_same_context && self.comm == process.comm;
         if is_current && self.has_meta == needs_meta {
             return;
         }
         self.comm = Arc::clone(&process.comm);
         self.jvm = jvm.cloned();
+        self.context = process.context().cloned();
+        self.resource = process_labels::service(process, jvm.map(AsRef::as_ref)).attributes;
         self.own = process_labels::own_labels(process, jvm.map(AsRef::as_ref));
         self.has_meta = needs_meta;
         if needs_meta {
@@ -340,6 +351,12 @@ impl Target {
             labels.put("__name__", event.descriptor().series);
         }
         labels.put("node", &options.node);
+        for name in &options.resource_labels {
+            let (label, value) = (process_labels::label_name(name), self.resource.get(name));
+            if !labels.set.contains_key(&label) {
+                labels.put(&label, value.unwrap_or_default());
+            }
+        }
         for (name, value) in &options.external {
             labels.set.entry(name.clone()).or_insert_with(|| value.clone());
         }

@@ -70,10 +70,15 @@ fn runtime(process: &Process, jvm: Option<&JvmLabels>) -> &'static str {
     if jvm.is_some() { "jvm" } else { runtime_label::runtime(process) }
 }
 
-/// Returns the service that a process says it is.
-fn service(process: &Process, jvm: Option<&JvmLabels>) -> ServiceIdentity {
+/// Returns the service that a process says it is: in its context, else in its environment, else in
+/// the arguments of a JVM.
+pub(super) fn service(process: &Process, jvm: Option<&JvmLabels>) -> ServiceIdentity {
     let is_jvm = runtime(process, jvm) == "jvm";
-    process.info().map(|info| info.service.identity(is_jvm)).unwrap_or_default()
+    let started = process.info().map(|info| info.service.identity(is_jvm)).unwrap_or_default();
+    match process.context() {
+        Some(context) => context.service.clone().or(&started),
+        None => started,
+    }
 }
 
 /// Adds labels that only rules see.
@@ -87,6 +92,9 @@ pub(super) fn add_meta(labels: &mut Labels, process: &Process, jvm: Option<&JvmL
     meta("otel_service_name", service.name.as_deref().unwrap_or_default());
     meta("otel_service_namespace", service.namespace.as_deref().unwrap_or_default());
     meta("otel_deployment_environment", service.environment.as_deref().unwrap_or_default());
+    for (name, value) in service.attributes.iter() {
+        meta(&format!("otel_resource_{}", label_name(name)), value);
+    }
     if let Some(executable) = process.executable() {
         let name = Path::new(&executable).file_name().unwrap_or_default();
         meta("process_executable", &executable.to_string_lossy());
@@ -122,6 +130,12 @@ pub(super) fn add_meta(labels: &mut Labels, process: &Process, jvm: Option<&JvmL
     }
 }
 
+/// Converts a name as Prometheus does: characters that a label's name may not have become
+/// underscores.
+pub(super) fn label_name(name: &str) -> String {
+    name.chars().map(|it| if it.is_ascii_alphanumeric() { it } else { '_' }).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,6 +157,6 @@ mod tests {
         let longest = (MAX_VALUE + 1) * char::MAX.len_utf8();
         assert!(crate::process::container::MAX_VALUE_BYTES >= longest);
         assert!(crate::process::procfs::MAX_CMDLINE_BYTES >= longest);
-        assert!(crate::process::service_identity::MAX_VALUE_BYTES >= longest);
+        assert!(crate::process::resource_attributes::MAX_VALUE_BYTES >= longest);
     }
 }

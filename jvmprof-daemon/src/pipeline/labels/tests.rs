@@ -8,6 +8,7 @@ use super::*;
 use crate::clock::monotonic_ns;
 use crate::config::relabel::RelabelRule;
 use crate::export::store::{Store, StoreOptions, TimeRange};
+use crate::process::process_context::test_writer::ContextWriter;
 use crate::process::{ProcessTable, procfs};
 use crate::profile::model::{Batch, Series};
 
@@ -119,6 +120,37 @@ fn a_service_is_a_label_and_rules_see_it() {
         assert_eq!(labels.set[name], value);
         assert_eq!(labels.set[&format!("__meta_otel_{name}")], value);
     }
+}
+
+#[test]
+fn the_context_goes_before_the_environment_and_its_changes_are_in_the_labels() {
+    let mut writer = ContextWriter::start();
+    writer.publish("memfd", &[("service.name", "cart"), ("k8s.pod.name", "cart-0"), ("pid", "1")]);
+    let info = procfs::process_info(writer.pid()).expect("it is readable");
+    let mut table = ProcessTable::default();
+    let now_ns = monotonic_ns();
+    let mut options =
+        options(&["{ source_labels = ['__meta_otel_resource_team'], target_label = 'who' }"], &[]);
+    options.resource_labels = ["k8s.pod.name", "pid", "team", "none"].map(ToOwned::to_owned).to_vec();
+    let mut targets = Targets::new(options, vec![EventType::Cpu], ContainerLookup::default());
+    let process = table.insert_running(writer.pid(), &info, now_ns);
+    let labels = decision(&mut targets, process, None).expect("kept");
+    for (name, value) in [
+        ("service_name", "cart"),
+        ("service_namespace", "of-environment"),
+        ("k8s_pod_name", "cart-0"),
+        ("team", "core"),
+        ("who", "core"),
+        ("pid", &*writer.pid().to_string()),
+    ] {
+        assert_eq!(labels[name], value);
+    }
+    assert!(!labels.contains_key("none"));
+    writer.update(&[("service.name", "till"), ("service.namespace", "shop")]);
+    let process = table.insert_running(writer.pid(), &info, now_ns + 2_000_000_000);
+    let labels = decision(&mut targets, process, None).expect("kept");
+    assert_eq!((&*labels["service_name"], &*labels["service_namespace"]), ("till", "shop"));
+    assert!(!labels.contains_key("k8s_pod_name"));
 }
 
 #[test]

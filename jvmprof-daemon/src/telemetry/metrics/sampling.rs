@@ -111,6 +111,26 @@ pub(super) const METRICS: &[Metric] = &[
         "Times that all processes' mappings were forgotten to make room and read again",
         |snapshot, values| values.set(snapshot.table.resets),
     ),
+    Metric::counter(
+        "jvmprof_process_contexts_read",
+        "Contexts of processes (OTEL_CTX) that were read, again after each change",
+        |snapshot, values| values.set(snapshot.table.contexts.read),
+    ),
+    Metric::counter(
+        "jvmprof_process_contexts_refused",
+        "Reads of a mapping named OTEL_CTX that held no usable context",
+        |snapshot, values| values.set(snapshot.table.contexts.refused),
+    ),
+    Metric::counter(
+        "jvmprof_process_contexts_torn",
+        "Reads of a process's context that were given up until later, since it was being written",
+        |snapshot, values| values.set(snapshot.table.contexts.torn),
+    ),
+    Metric::counter(
+        "jvmprof_process_context_attributes_left_out",
+        "Attributes of processes' contexts that were not kept: too many, too long, or no single value",
+        |snapshot, values| values.set(snapshot.table.contexts.left_out),
+    ),
     Metric::gauge(
         "jvmprof_samples_waiting",
         "Samples that wait for unwind rows",

@@ -21,6 +21,11 @@ pub struct LabelArgs {
     #[arg(long, value_name = "LABEL")]
     pub sample_labels: Vec<SampleLabel>,
 
+    /// Attribute of a process's OpenTelemetry resource that is a label of its series: k8s.pod.name
+    /// is k8s_pod_name, where there is no such label yet (repeatable)
+    #[arg(long, hide_short_help = true, value_name = "ATTRIBUTE", value_parser = parse_attribute)]
+    pub resource_labels: Vec<String>,
+
     /// Rule as in Prometheus's relabel_configs, a TOML table; applied in their order to labels and
     /// __meta_ labels (repeatable): { source_labels = ["__meta_systemd_unit"], regex =
     /// "(.+)\\.service", target_label = "job" }
@@ -42,11 +47,22 @@ impl LabelArgs {
         LabelOptions {
             external: self.external_labels.iter().cloned().collect(),
             sample_labels,
+            resource_labels: self.resource_labels.clone(),
             rules: self.relabel_configs.clone(),
             max_series: usize::try_from(self.max_series).ok(),
             ..LabelOptions::plain(node)
         }
     }
+}
+
+fn parse_attribute(text: &str) -> Result<String, String> {
+    let is_name = text.starts_with(|it: char| it.is_ascii_alphabetic())
+        && text.len() <= 128
+        && text.chars().all(|it| it.is_ascii_alphanumeric() || "._-/".contains(it));
+    if !is_name {
+        return Err(format!("{text:?} is no attribute's name: a letter, then letters, digits and . _ - /"));
+    }
+    Ok(text.to_owned())
 }
 
 fn parse_label(text: &str) -> Result<(String, String), String> {
@@ -66,6 +82,16 @@ mod tests {
         assert_eq!(parse_label("cluster=a=b"), Ok(("cluster".to_owned(), "a=b".to_owned())));
         for text in ["cluster", "1a=b", "a-b=c", "=x"] {
             assert!(parse_label(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn attributes_of_a_resource_have_names_that_labels_can_be_made_of() {
+        for text in ["k8s.pod.name", "app.kubernetes.io/name", "team"] {
+            assert_eq!(parse_attribute(text).as_deref(), Ok(text));
+        }
+        for text in ["", "1a", "_x", "__meta_x", "a b", "é", &"a".repeat(129)] {
+            assert!(parse_attribute(text).is_err(), "{text}");
         }
     }
 }

@@ -1,0 +1,94 @@
+//! Reading a process's information and mappings from `/proc`.
+
+use std::time::Instant;
+
+use jvmprof_common::tables::NS_PER_TICK;
+
+use super::{Process, ProcessTableCounts};
+use crate::process::executable_mappings::{MappedCode, Mappings};
+use crate::process::procfs;
+
+/// Shortest interval of reading a process's mappings again for an unknown address, in ns.
+const MAPS_INTERVAL_NS: u64 = 1_000_000_000;
+/// Reading one process's mappings takes at most 1/MAPS_SHARE of wall time.
+const MAPS_SHARE: u64 = 100;
+
+impl Process {
+    pub(super) fn read_info(&mut self, counts: &mut ProcessTableCounts) {
+        match procfs::process_info(self.pid) {
+            // `/proc` rounds down to ticks. Another start time is another process with this pid.
+            Ok(info) if self.start_ns.is_none_or(|ns| ns / NS_PER_TICK == info.start_ticks) => {
+                self.comm = info.comm.as_str().into();
+                self.info = Some(info);
+            }
+            Ok(_) => counts.unreadable += 1,
+            Err(error) => {
+                counts.unreadable += 1;
+                tracing::debug!(pid = self.pid, %error, "a sampled process can't be read");
+            }
+        }
+    }
+
+    /// Returns true if an event's mapping was read from `/proc`, without a build id, after the
+    /// event.
+    pub(super) fn was_read_after(&self, time_ns: u64, new: &MappedCode) -> bool {
+        time_ns <= self.maps_merged_ns
+            && self.mappings.find(new.start).is_some_and(|known| {
+                known.build_id.is_none() && **known == MappedCode { build_id: None, ..new.clone() }
+            })
+    }
+
+    pub(super) fn drop_mappings(&mut self) {
+        self.mappings = Mappings::default();
+        self.needs_maps = true;
+        self.generation += 1;
+        self.version += 1;
+    }
+
+    pub(super) fn read_mappings(&mut self, now_ns: u64, counts: &mut ProcessTableCounts) {
+        let keeps_events = !std::mem::take(&mut self.needs_maps);
+        counts.reads += 1;
+        let began = Instant::now();
+        let read = procfs::mappings_and_contexts(self.pid);
+        // A process that makes this slow is read less often.
+        let taken = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.next_maps_read_ns =
+            now_ns.saturating_add(taken.saturating_mul(MAPS_SHARE).max(MAPS_INTERVAL_NS));
+        match read {
+            Ok((mappings, contexts)) => {
+                self.context.found(self.pid, &contexts, now_ns, &mut counts.contexts);
+                counts.mappings_over_limit += u64::from(mappings.is_cut());
+                let mut merged = self.with_known_build_ids(&mappings);
+                if keeps_events {
+                    // `/proc` shows the present, and events up to now are still to come: the
+                    // mappings of events so far are as of the sample's time.
+                    self.mappings.iter().for_each(|known| _ = merged.insert((**known).clone()));
+                    self.maps_merged_ns = now_ns.saturating_add(taken);
+                } else {
+                    self.maps_replaced_ns = now_ns;
+                }
+                self.mappings = merged;
+                self.generation += 1;
+                self.version += 1;
+            }
+            Err(error) => tracing::debug!(pid = self.pid, %error, "the mappings of a process can't be read"),
+        }
+    }
+
+    /// Returns mappings with the build ids of known ones: `/proc` has none, and those of events
+    /// stay valid for the same mapping.
+    fn with_known_build_ids(&self, read: &Mappings) -> Mappings {
+        let mut merged = Mappings::default();
+        for mapping in read.iter() {
+            let build_id = self
+                .mappings
+                .find(mapping.start)
+                .filter(|known| {
+                    known.path == mapping.path && known.file_offset(mapping.start) == mapping.offset
+                })
+                .and_then(|known| known.build_id);
+            merged.insert(MappedCode { build_id, ..(**mapping).clone() });
+        }
+        merged
+    }
+}
