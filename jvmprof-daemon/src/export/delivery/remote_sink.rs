@@ -351,8 +351,8 @@ impl Sender {
         );
     }
 
-    /// Notes whether the server takes requests. After a failure nothing is sent for a while, and not
-    /// before the time that the server asks for.
+    /// Notes whether the server takes requests. After a failure nothing is sent for a while, and
+    /// not before the time that the server asks for.
     fn update_backoff(&mut self, problem: Option<String>, retry_after: Option<Duration>) {
         let mut state = self.sink_queue.state();
         state.is_down = problem.is_some();

@@ -60,7 +60,8 @@ pub(super) fn of_http(answer: &HttpAnswer) -> PushOutcome {
     }
 }
 
-/// The message of an answer: that of its status (`google.rpc.Status`) in protobuf, else the body as text.
+/// The message of an answer: that of its status (`google.rpc.Status`) in protobuf, else the body as
+/// text.
 fn text_of(body: &[u8]) -> String {
     let status = RpcStatus::decode(body).ok().filter(|status| !status.message.is_empty());
     let text = status.map_or_else(|| String::from_utf8_lossy(body).into_owned(), |status| status.message);
