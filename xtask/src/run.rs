@@ -6,7 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use anyhow::{Context as _, bail};
 
 /// Formats the command as a person would type it, without its environment.
-pub(crate) fn shown(command: &Command) -> String {
+pub(crate) fn command_line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(quoted).collect::<Vec<_>>().join(" ")
 }
@@ -23,7 +23,7 @@ fn quoted(word: &OsStr) -> String {
 
 /// Shows the command, runs it with this process's output, and fails unless it succeeds.
 pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
-    let line = shown(command);
+    let line = command_line(command);
     eprintln!("$ {line}");
     let status = command.status().with_context(|| format!("starting `{line}`"))?;
     if !status.success() {
@@ -34,7 +34,7 @@ pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
 
 /// Runs the command and captures its output; fails unless it succeeds.
 pub(crate) fn captured(command: &mut Command) -> anyhow::Result<Output> {
-    let line = shown(command);
+    let line = command_line(command);
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("starting `{line}`"))?;
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -48,7 +48,7 @@ pub(crate) fn captured(command: &mut Command) -> anyhow::Result<Output> {
 pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
     let output = captured(command)?;
     let text = String::from_utf8(output.stdout)
-        .with_context(|| format!("reading the output of `{}` as UTF-8", shown(command)))?;
+        .with_context(|| format!("reading the output of `{}` as UTF-8", command_line(command)))?;
     Ok(text.trim().to_owned())
 }
 
@@ -72,7 +72,7 @@ mod tests {
     fn commands_are_shown_so_that_they_can_be_pasted() {
         let mut command = Command::new("echo");
         command.args(["a b", "it's", "--x=1", ""]);
-        assert_eq!(shown(&command), r"echo 'a b' 'it'\''s' --x=1 ''");
+        assert_eq!(command_line(&command), r"echo 'a b' 'it'\''s' --x=1 ''");
     }
 
     #[test]

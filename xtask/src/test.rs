@@ -13,7 +13,7 @@ use crate::build;
 use crate::ebpf;
 use crate::kernels;
 use crate::paths;
-use crate::run::{output, run, shown};
+use crate::run::{command_line, output, run};
 use crate::setup::jdk;
 use crate::setup::packages;
 use crate::setup::python;
@@ -302,7 +302,7 @@ fn needed_jdks(jdks: &[jdk::InstalledJdk]) -> Vec<jdk::InstalledJdk> {
 /// Runs a test runner, passes its standard output on, and adds up the results that `read` finds in
 /// its lines.
 fn counted(command: &mut Command, count: &mut Count, read: fn(&str) -> Option<Count>) -> anyhow::Result<()> {
-    let line = shown(command);
+    let line = command_line(command);
     eprintln!("$ {line}");
     let mut child = command
         .stdin(Stdio::null())

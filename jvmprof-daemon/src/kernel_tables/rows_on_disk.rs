@@ -239,7 +239,7 @@ mod tests {
         assert!(opened(scratch.path(), secret, 8).get(&key(1)).is_none(), "another program");
         assert!(opened(scratch.path(), HashKey::random(), 7).get(&key(1)).is_none(), "another key");
         let of_file = FileKey {
-            content: ContentId::Of(FileStat::of(&File::open("/").unwrap()).unwrap().identity),
+            content: ContentId::File(FileStat::of(&File::open("/").unwrap()).unwrap().identity),
             ..key(1)
         };
         on_disk.keep(&of_file, &libc);

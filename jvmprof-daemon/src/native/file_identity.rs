@@ -96,7 +96,7 @@ pub enum ContentId {
     /// [`HashKey`] in force.
     Hash(u64),
     /// The file's own identity, where it has no section headers, or too many bytes.
-    Of(FileIdentity),
+    File(FileIdentity),
 }
 
 /// The secret key of hashes of contents: who doesn't know it can't make a file with the hash of
@@ -140,7 +140,7 @@ impl fmt::Debug for HashKey {
 
 impl ContentId {
     pub(super) fn of<S: ByteSource>(file: &ElfFile<S>, stat: FileStat, with_lines: bool) -> Self {
-        hash(file, with_lines).ok().flatten().map_or(Self::Of(stat.identity), Self::Hash)
+        hash(file, with_lines).ok().flatten().map_or(Self::File(stat.identity), Self::Hash)
     }
 }
 

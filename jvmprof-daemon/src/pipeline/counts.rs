@@ -74,7 +74,7 @@ impl Pipeline {
             processes: self.state.table.len() as u64,
             waiting: self.state.pending.len() as u64,
             caches: self.caches(),
-            clocks: self.state.windows.counts(),
+            clocks: self.state.windows.clock_counts(),
             allocation: self.state.allocation.as_ref().map(AllocationProfiler::counts).unwrap_or_default(),
             off_cpu: self.off_cpu_counts(),
         }

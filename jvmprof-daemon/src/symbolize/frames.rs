@@ -79,7 +79,7 @@ pub(super) fn unknown_java(which: &UserFrame, reason: &str, java: Option<&Attach
 pub(super) fn stub_frame(address: Avma, name_at: u64, java: &mut Java) -> Frame {
     let name = java.attached_mut().map(|java| java.stub_name(address, name_at));
     let name: Arc<str> = name.map_or_else(|| "[JVM stub]".into(), |name| format!("[{name}]").into());
-    let mapping = java_mapping(java.attached());
+    let mapping = java_mapping(java.attached_jvm());
     let line = Line::named(name);
     Frame { kind: FrameKind::Stub, address: Some(address), mapping, lines: vec![line] }
 }

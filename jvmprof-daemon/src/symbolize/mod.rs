@@ -310,13 +310,13 @@ impl Symbolizer {
     /// Returns the labels of the JVM in a process; `None` if there is none that can be read.
     /// Another `Arc` once they have changed.
     pub fn jvm_labels(&self, key: ProcessKey) -> Option<&Arc<JvmLabels>> {
-        Some(self.processes.get(&key)?.java.attached()?.facts())
+        Some(self.processes.get(&key)?.java.attached_jvm()?.facts())
     }
 
     /// Returns the layout of the objects of a process's JVM, and its memory; `None` if the JVM
     /// doesn't export it.
     pub fn java_heap(&self, key: ProcessKey) -> Option<(HeapLayout, LiveMemory)> {
-        self.processes.get(&key)?.java.attached()?.heap()
+        self.processes.get(&key)?.java.attached_jvm()?.heap()
     }
 
     /// Returns the error for which the kernel's frames have no names.

@@ -91,7 +91,7 @@ impl Namer<'_> {
         frames: &mut Vec<Arc<Frame>>,
     ) -> bool {
         let ReadFrames { frames: known, unnamed } = self.read_new(symbols, stack);
-        let (java, callers) = (symbols.java.attached(), &mut symbols.callers);
+        let (java, callers) = (symbols.java.attached_jvm(), &mut symbols.callers);
         let on_the_way = java.is_some_and(|java| java.begins_on_the_way(self.java, stack, callers));
         // A compiled frame is being replaced by interpreted ones, which keep what was there before
         // until they are filled.
@@ -139,7 +139,7 @@ impl Namer<'_> {
     ) -> bool {
         let [_, caller, ..] = stack else { return false };
         let (Some(java), Some(method)) =
-            (symbols.java.attached(), callee.and_then(|frame| frame.lines.last()))
+            (symbols.java.attached_jvm(), callee.and_then(|frame| frame.lines.last()))
         else {
             return false;
         };
@@ -153,7 +153,7 @@ impl Namer<'_> {
     fn unknown(&mut self, symbols: &ProcessSymbols, which: &UserFrame, reason: &'static str) -> Arc<Frame> {
         self.is_passing = true;
         *self.counts.unnamed.entry(reason).or_default() += 1;
-        unknown_java(which, reason, symbols.java.attached())
+        unknown_java(which, reason, symbols.java.attached_jvm())
     }
 
     /// Returns the names of these frames, after reading the uncached Java frames among them.
@@ -171,12 +171,16 @@ impl Namer<'_> {
         let new: Vec<UserFrame> = new.into_iter().collect();
         let times = SampleTimes { sampled_ns: self.at_ns, now_ns: self.now_ns };
         let named =
-            symbols.java.attached().map(|java| java.resolve(self.java, &new, times)).unwrap_or_default();
+            symbols.java.attached_jvm().map(|java| java.resolve(self.java, &new, times)).unwrap_or_default();
         for (which, result) in new.iter().zip(named) {
             match result {
                 Ok(methods) => {
-                    let frame =
-                        Arc::new(java_frame(which, &methods, symbols.java.attached(), self.java_frame_types));
+                    let frame = Arc::new(java_frame(
+                        which,
+                        &methods,
+                        symbols.java.attached_jvm(),
+                        self.java_frame_types,
+                    ));
                     self.remember(symbols, *which, &frame);
                 }
                 Err(error) => _ = unnamed.insert(*which, error.reason()),
@@ -197,7 +201,7 @@ impl Namer<'_> {
         let address = Avma(which.lookup_address().unwrap_or(0));
         if which == UserFrame::ENTER_SPECIAL {
             symbols.java.expect_virtual_threads();
-            let frame = Arc::new(enter_special_frame(symbols.java.attached(), self.java_frame_types));
+            let frame = Arc::new(enter_special_frame(symbols.java.attached_jvm(), self.java_frame_types));
             self.remember(symbols, which, &frame);
             return frame;
         }

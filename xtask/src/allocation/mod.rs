@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context as _, bail};
 
-use crate::run::{run, shown};
+use crate::run::{command_line, run};
 use crate::zoo::{Jdk, JdkRequest};
 use crate::{build, paths};
 use agents::Agent;
@@ -135,7 +135,7 @@ impl Run<'_> {
         let mut command = Command::new(jvmprof);
         command.args(["record", "--json", "-e", "alloc", "-o"]).arg(&folded).arg("--");
         command.args(jdk.words(&self.java_args(agent)?));
-        let line = shown(&command);
+        let line = command_line(&command);
         let output = command.stdin(Stdio::null()).output().with_context(|| format!("starting `{line}`"))?;
         let text = String::from_utf8_lossy(&output.stdout);
         if !output.status.success() || !text.contains("\nall\t") {

@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 
 use super::{Load, RecordSummary};
 use crate::paths;
-use crate::run::{output, run, shown};
+use crate::run::{command_line, output, run};
 use crate::setup::packages::on_path;
 
 /// Samples a second: several of each turn.
@@ -129,7 +129,7 @@ impl<'a> Traced<'a> {
     /// Runs a profiler that starts the program, and returns its standard output.
     fn run(&self, profiler: &mut Command) -> anyhow::Result<Vec<u8>> {
         profiler.arg("--").args(&self.command).stdin(Stdio::null()).stderr(Stdio::inherit());
-        let line = shown(profiler);
+        let line = command_line(profiler);
         eprintln!("$ {line}");
         let done = profiler.output().with_context(|| format!("starting `{line}`"))?;
         if !done.status.success() {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use self::jvm::JvmCost;
 use self::perf::PerfComparison;
-use crate::run::{run, shown};
+use crate::run::{command_line, run};
 use crate::{build, paths};
 
 mod alternate;
@@ -243,7 +243,7 @@ pub(crate) struct Load(Child);
 impl Load {
     pub(crate) fn start(command: &mut Command) -> anyhow::Result<Self> {
         use std::os::unix::process::CommandExt as _;
-        let line = shown(command);
+        let line = command_line(command);
         eprintln!("$ {line} &");
         let child = command.stdin(Stdio::null()).process_group(0).spawn();
         Ok(Self(child.with_context(|| format!("starting `{line}`"))?))
@@ -269,7 +269,7 @@ impl Drop for Load {
 pub(crate) fn record(jvmprof: &Path, args: &[String]) -> anyhow::Result<RecordSummary> {
     let mut command = Command::new(jvmprof);
     command.args(["record", "--json"]).args(args).stdin(Stdio::null()).stderr(Stdio::inherit());
-    let line = shown(&command);
+    let line = command_line(&command);
     eprintln!("$ {line}");
     let output = command.output().with_context(|| format!("starting `{line}`"))?;
     if !output.status.success() {

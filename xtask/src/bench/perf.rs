@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use serde::Serialize;
 
 use crate::bench::{Function, Load, record};
-use crate::run::{output, shown};
+use crate::run::{command_line, output};
 
 /// Number of functions that are compared.
 const TOP: usize = 10;
@@ -40,7 +40,7 @@ pub(crate) fn compare(
     let mut perf = Command::new("perf");
     perf.args(["record", "--quiet", "--no-buildid", "-F", "99", "-g", "-p", &pid, "-o"]).arg(&data);
     perf.args(["--", "sleep", &seconds]).stdin(Stdio::null());
-    let line = shown(&perf);
+    let line = command_line(&perf);
     eprintln!("$ {line} &");
     let mut perf = perf.spawn().with_context(|| format!("starting `{line}` (Debian: linux-perf)"))?;
     let ours = record(jvmprof, &["-d", &seconds, "-F", "99", "-p", &pid].map(str::to_owned));

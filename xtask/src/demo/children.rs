@@ -13,7 +13,7 @@ use anyhow::{Context as _, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::run::shown;
+use crate::run::command_line;
 
 /// Interval at which children and Ctrl-C are polled.
 const TICK: Duration = Duration::from_millis(100);
@@ -76,7 +76,7 @@ impl Children {
         let log = self.logs.join(format!("{name}.log"));
         let output = File::create(&log).with_context(|| format!("creating {}", log.display()))?;
         let errors = output.try_clone().with_context(|| format!("opening {}", log.display()))?;
-        let line = shown(command);
+        let line = command_line(command);
         eprintln!("$ {line} > {}", log.display());
         command.stdin(Stdio::null()).stdout(output).stderr(errors).process_group(0);
         let child = command.spawn().with_context(|| format!("starting `{line}`"))?;

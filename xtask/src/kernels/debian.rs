@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, bail};
 
 use crate::paths;
-use crate::run::{output, run, shown};
+use crate::run::{command_line, output, run};
 use crate::setup::packages;
 
 /// Mirror for machines without a Debian source of their own.
@@ -215,7 +215,7 @@ fn unpack(package: &Path, to: &Path) -> anyhow::Result<()> {
     create(to)?;
     let mut archive = Command::new("dpkg-deb");
     archive.arg("--fsys-tarfile").arg(package).stdin(Stdio::null()).stdout(Stdio::piped());
-    let line = shown(&archive);
+    let line = command_line(&archive);
     let mut archive = archive.spawn().with_context(|| format!("starting `{line}`"))?;
     let pipe = archive.stdout.take().context("dpkg-deb's output isn't there")?;
     let mut tar = Command::new("tar");

@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 
 use super::debian::DebianKernel;
 use super::report::{Step, parse, tail};
-use crate::run::{KillOnDrop, shown};
+use crate::run::{KillOnDrop, command_line};
 
 /// Time limit of a boot with the whole suite; it takes an eighth of that on an idle machine.
 const LIMIT: Duration = Duration::from_secs(480);
@@ -62,7 +62,7 @@ pub(crate) fn run(
         fs::write(file, "").with_context(|| format!("creating {}", file.display()))?;
     }
     let mut command = command(kernel, initramfs, &console, &report);
-    eprintln!("$ {}", shown(&command));
+    eprintln!("$ {}", command_line(&command));
     let qemu = command.spawn().context("starting qemu-system-x86_64")?;
     let mut machine = Machine(KillOnDrop(qemu));
     let trouble = machine.watch(&console)?;

@@ -317,7 +317,8 @@ impl Process {
         let output = File::options().create(true).append(true).open(log);
         let output = output.with_context(|| format!("opening {}", log.display()))?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output).env("NO_COLOR", "1");
-        let child = command.spawn().with_context(|| format!("starting {}", crate::run::shown(command)))?;
+        let child =
+            command.spawn().with_context(|| format!("starting {}", crate::run::command_line(command)))?;
         Ok(Self { child, log: log.to_owned() })
     }
 

@@ -99,7 +99,7 @@ impl Jdk {
         let home = fs::canonicalize(home).with_context(|| format!("resolving {}", home.display()))?;
         let mut jdk = Self { feature, root: debian_sid::root_of(&home), home, version: String::new() };
         let mut command = jdk.command(&["-XshowSettings:properties".into(), "-version".into()]);
-        let line = crate::run::shown(&command);
+        let line = crate::run::command_line(&command);
         let output = command.stdin(Stdio::null()).output().with_context(|| format!("starting `{line}`"))?;
         // The settings are on standard error, after the output of JAVA_TOOL_OPTIONS.
         let text = String::from_utf8_lossy(&output.stderr);

@@ -216,7 +216,7 @@ fn excerpt(stack: &Stack, from: usize, to: usize) -> String {
     while let Some(frame) = frames.get(at) {
         let times = frames[at..].iter().take_while(|next| *next == frame).count();
         let more = if times > 1 { format!(" ({times} times)") } else { String::new() };
-        lines.push(format!("#{at} {}{more}", frame.shown()));
+        lines.push(format!("#{at} {}{more}", frame.command_line()));
         at += times;
     }
     if lines.len() > 2 * ENDS {

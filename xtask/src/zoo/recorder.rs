@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
 
-use crate::run::{KillOnDrop, captured, shown};
+use crate::run::{KillOnDrop, captured, command_line};
 
 /// Time that a program runs before a recording by its pid begins: long enough for compiled code to
 /// be there.
@@ -83,7 +83,7 @@ impl Recorder<'_> {
         };
         let mut program = Command::new(program);
         program.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-        let line = shown(&program);
+        let line = command_line(&program);
         let child = program.spawn().with_context(|| format!("starting `{line}`"))?;
         let mut child = KillOnDrop(child);
         sleep(BEFORE);

@@ -40,7 +40,7 @@ pub use recovery::SpoolRecovery;
 use crate::event_type::{EventType, SamplesByEvent};
 use record_age::{ClockReading, millis, saturating_millis};
 use segment::{PendingRecord, Segment};
-use segment_format::{HEAD_BYTES, HEADER_BYTES, Mark, SpoolRecordHeader};
+use segment_format::{HEAD_BYTES, HEADER_BYTES, RecordMark, SpoolRecordHeader};
 
 /// Options of a spool.
 #[derive(Clone, Copy, Debug)]
@@ -237,10 +237,10 @@ impl Spool {
                 tracing::error!(path = %segment.path.display(), event, samples,
                     "a record of the spool is damaged and lost");
                 self.losses.damaged += record.header.samples_by_event();
-                self.finish(id, Mark::Done { delivered: 0 });
+                self.finish(id, RecordMark::Done { delivered: 0 });
                 continue;
             };
-            segment.mark(id.index, Mark::Sending, !self.options.send_again)?;
+            segment.mark(id.index, RecordMark::Sending, !self.options.send_again)?;
             let SpoolRecordHeader { created_ms, event, samples, series, .. } = record.header;
             self.taken = Some((id, record.header.samples_by_event()));
             let (created, tries) = (SystemTime::UNIX_EPOCH + Duration::from_millis(created_ms), record.tries);
@@ -254,7 +254,7 @@ impl Spool {
     pub fn complete(&mut self, id: RecordId, delivered: u64) {
         let gone = self.taken.take().filter(|_| self.segment(id.segment).is_none());
         self.samples -= gone.map_or(SamplesByEvent::NONE, |(_, samples)| samples);
-        self.finish(id, Mark::Done { delivered: u32::try_from(delivered).unwrap_or(u32::MAX) });
+        self.finish(id, RecordMark::Done { delivered: u32::try_from(delivered).unwrap_or(u32::MAX) });
     }
 
     /// Gives a record back, with its tries, that was not stored for certain, or that is to be sent
@@ -271,7 +271,7 @@ impl Spool {
         {
             record.tries = taken.tries;
         }
-        if let Err(error) = segment.mark(taken.id.index, Mark::Waiting, false) {
+        if let Err(error) = segment.mark(taken.id.index, RecordMark::Waiting, false) {
             tracing::warn!(%error, "after a crash a record of the spool would be taken for one that may be stored");
         }
     }
@@ -281,7 +281,7 @@ impl Spool {
     }
 
     /// Marks a record as over.
-    fn finish(&mut self, id: RecordId, mark: Mark) {
+    fn finish(&mut self, id: RecordId, mark: RecordMark) {
         let Some(segment) = self.segments.iter_mut().find(|segment| segment.number == id.segment) else {
             return;
         };
@@ -311,7 +311,7 @@ impl Spool {
         expired.retain(|(id, _)| Some(*id) != taken);
         let samples: SamplesByEvent = expired.iter().map(|(_, samples)| *samples).sum();
         for (id, _) in expired {
-            self.finish(id, Mark::Done { delivered: 0 });
+            self.finish(id, RecordMark::Done { delivered: 0 });
         }
         if !samples.is_none() {
             tracing::error!(samples = samples.total(), dir = %self.dir.display(), "what waited too long in the spool is lost");

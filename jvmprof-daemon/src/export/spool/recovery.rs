@@ -6,7 +6,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
 use super::segment::{self, Segment};
-use super::segment_format::Mark;
+use super::segment_format::RecordMark;
 use super::{RecordId, Spool, SpoolError, SpoolLosses, SpoolOptions};
 use crate::event_type::SamplesByEvent;
 
@@ -89,8 +89,8 @@ impl Spool {
         for segment in &mut self.segments {
             let mut kept = VecDeque::with_capacity(segment.pending.len());
             for mut record in std::mem::take(&mut segment.pending) {
-                let is_over = record.mark == Mark::Sending && !send_again;
-                let mark = if is_over { Mark::Done { delivered: 0 } } else { Mark::Waiting };
+                let is_over = record.mark == RecordMark::Sending && !send_again;
+                let mark = if is_over { RecordMark::Done { delivered: 0 } } else { RecordMark::Waiting };
                 if record.mark != mark
                     && let Err(error) = segment.mark(record.header.index, mark, false)
                 {

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use super::SpoolError;
 use super::record_age::ClockReading;
 use super::segment_format::{
-    self, HEAD_BYTES, HEADER_BYTES, MARK_BYTES, MARKER, MAX_RECORDS, Mark, SpoolRecordHeader, decode_head,
-    head,
+    self, HEAD_BYTES, HEADER_BYTES, MARK_BYTES, MARKER, MAX_RECORDS, RecordMark, SpoolRecordHeader,
+    decode_head, head,
 };
 use crate::event_type::SamplesByEvent;
 
@@ -26,7 +26,7 @@ pub(super) struct PendingRecord {
     pub(super) header: SpoolRecordHeader,
     /// Offset of the body in the file.
     pub(super) body_at: u64,
-    pub(super) mark: Mark,
+    pub(super) mark: RecordMark,
     /// Number of times that it wasn't taken while others were, as far as this daemon knows.
     pub(super) tries: u32,
     /// The clocks when this daemon appended it.
@@ -130,11 +130,11 @@ impl Segment {
             samples_through = header.samples_before + header.samples_by_event();
             let mark = mark_in(&head[..read], header.index);
             match mark {
-                Mark::Done { delivered } => {
+                RecordMark::Done { delivered } => {
                     let delivered = SamplesByEvent::of(header.event, delivered.into());
                     found.settled.push((header.index, delivered));
                 }
-                Mark::Waiting | Mark::Sending => {
+                RecordMark::Waiting | RecordMark::Sending => {
                     segment.pending.push_back(PendingRecord {
                         header,
                         body_at,
@@ -173,7 +173,7 @@ impl Segment {
         self.records += 1;
         self.samples_through += header.samples_by_event();
         let appended = Some(ClockReading::now());
-        self.pending.push_back(PendingRecord { header, body_at, mark: Mark::Waiting, tries, appended });
+        self.pending.push_back(PendingRecord { header, body_at, mark: RecordMark::Waiting, tries, appended });
         Ok(())
     }
 
@@ -219,10 +219,10 @@ impl Segment {
     }
 
     /// Writes a mark; `sync`: and waits until it is on disk.
-    pub(super) fn mark(&self, index: u32, mark: Mark, sync: bool) -> Result<(), SpoolError> {
+    pub(super) fn mark(&self, index: u32, mark: RecordMark, sync: bool) -> Result<(), SpoolError> {
         let file =
             OpenOptions::new().write(true).open(&self.path).map_err(SpoolError::io("open", &self.path))?;
-        file.write_all_at(&mark.encode(), Mark::offset(index))
+        file.write_all_at(&mark.encode(), RecordMark::offset(index))
             .map_err(SpoolError::io("write a mark to", &self.path))?;
         if sync { file.sync_data().map_err(SpoolError::io("sync", &self.path)) } else { Ok(()) }
     }
@@ -234,10 +234,10 @@ fn is_lasting(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::EIO)
 }
 
-fn mark_in(head: &[u8], index: u32) -> Mark {
-    let at = Mark::offset(index) as usize;
+fn mark_in(head: &[u8], index: u32) -> RecordMark {
+    let at = RecordMark::offset(index) as usize;
     let bytes: Option<&[u8; MARK_BYTES]> = head.get(at..).and_then(|rest| rest.first_chunk());
-    bytes.map_or(Mark::Sending, Mark::decode)
+    bytes.map_or(RecordMark::Sending, RecordMark::decode)
 }
 
 /// The first header at or behind `at` whose record is there as a whole, where it is, and where its

@@ -133,7 +133,7 @@ impl SpoolRecordHeader {
 
 /// The progress of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mark {
+pub(super) enum RecordMark {
     /// Not sent yet, or not stored for certain.
     Waiting,
     /// About to be sent, or sent: without an answer nobody knows.
@@ -142,7 +142,7 @@ pub(super) enum Mark {
     Done { delivered: u32 },
 }
 
-impl Mark {
+impl RecordMark {
     pub(super) fn encode(self) -> [u8; MARK_BYTES] {
         let (state, delivered) = match self {
             Self::Waiting => return [0; MARK_BYTES],
@@ -175,7 +175,7 @@ impl Mark {
     }
 }
 
-/// The first bytes of a segment, all marks at [`Mark::Waiting`].
+/// The first bytes of a segment, all marks at [`RecordMark::Waiting`].
 pub(super) fn head(number: u64, samples_before: SamplesByEvent) -> Vec<u8> {
     let mut bytes = vec![0; HEAD_BYTES as usize];
     bytes[0..8].copy_from_slice(&MAGIC);
@@ -259,16 +259,16 @@ mod tests {
 
     #[test]
     fn a_damaged_mark_never_says_that_a_record_is_new_or_over() {
-        for mark in [Mark::Sending, Mark::Done { delivered: 7 }] {
+        for mark in [RecordMark::Sending, RecordMark::Done { delivered: 7 }] {
             let bytes = mark.encode();
-            assert_eq!(Mark::decode(&bytes), mark);
+            assert_eq!(RecordMark::decode(&bytes), mark);
             for bit in 0..bytes.len() * 8 {
                 let mut flipped = bytes;
                 flipped[bit / 8] ^= 1 << (bit % 8);
-                assert_eq!(Mark::decode(&flipped), Mark::Sending, "bit {bit} of {mark:?}");
+                assert_eq!(RecordMark::decode(&flipped), RecordMark::Sending, "bit {bit} of {mark:?}");
             }
         }
-        assert_eq!(Mark::decode(&Mark::Waiting.encode()), Mark::Waiting);
+        assert_eq!(RecordMark::decode(&RecordMark::Waiting.encode()), RecordMark::Waiting);
     }
 
     #[test]
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn the_last_mark_ends_where_what_follows_begins() {
-        assert_eq!(Mark::offset(MAX_RECORDS - 1) + MARK_BYTES as u64, SUMS_AT as u64);
-        assert_eq!(Mark::offset(OLD_MAX_RECORDS - 1) + MARK_BYTES as u64, HEAD_BYTES);
+        assert_eq!(RecordMark::offset(MAX_RECORDS - 1) + MARK_BYTES as u64, SUMS_AT as u64);
+        assert_eq!(RecordMark::offset(OLD_MAX_RECORDS - 1) + MARK_BYTES as u64, HEAD_BYTES);
     }
 }

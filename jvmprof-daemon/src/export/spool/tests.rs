@@ -118,7 +118,7 @@ fn a_flipped_bit_costs_the_record_that_it_hits_and_no_other() {
     }
     drop(spool);
     let whole = fs::read(only_segment(dir.path())).expect("readable");
-    let marks_end = Mark::offset(4) as usize;
+    let marks_end = RecordMark::offset(4) as usize;
     let sums = HEAD_BYTES as usize - 64..HEAD_BYTES as usize;
     for at in (0..marks_end).chain(sums.start..whole.len()) {
         let mut flipped = whole.clone();

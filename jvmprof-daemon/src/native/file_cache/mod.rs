@@ -186,7 +186,7 @@ impl FileCache {
             // Without sections that can be read there still are headers.
             let content = match ElfFile::parse(source) {
                 Ok(parsed) => ContentId::of(&parsed, before, self.with_lines),
-                Err(_) => ContentId::Of(before.identity),
+                Err(_) => ContentId::File(before.identity),
             };
             unchanged(file, path, before)?;
             let key = FileKey { build_id: header.build_id, content, debug: None };

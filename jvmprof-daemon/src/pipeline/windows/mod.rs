@@ -229,7 +229,7 @@ impl<K: Copy + Eq + Hash> Windows<K> {
         self.aggregators.values().all(Aggregator::window_is_empty)
     }
 
-    pub(super) fn counts(&self) -> ClockCounts {
+    pub(super) fn clock_counts(&self) -> ClockCounts {
         self.counts
     }
 

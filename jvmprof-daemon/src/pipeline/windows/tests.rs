@@ -70,11 +70,11 @@ fn a_clock_that_was_set_stamps_the_whole_window() {
     // Booted in 1970, set to the right time four seconds into the window.
     assert!(!windows.check_clocks_at(at(14, 14, 1_700_000_000)), "nothing was suspended");
     assert!(!windows.check_clocks_at(at(15, 15, 1_700_000_001)));
-    assert_eq!(windows.counts(), ClockCounts { steps: 1, suspends: 0 });
+    assert_eq!(windows.clock_counts(), ClockCounts { steps: 1, suspends: 0 });
     assert_eq!(facts(&flush(&mut windows, at(20, 20, 1_700_000_006)).batch).0, 1_699_999_996);
     // And back.
     assert!(!windows.check_clocks_at(at(21, 21, 1_600_000_000)));
-    assert_eq!(windows.counts().steps, 2);
+    assert_eq!(windows.clock_counts().steps, 2);
     assert_eq!(facts(&flush(&mut windows, at(30, 30, 1_600_000_009)).batch).0, 1_599_999_999);
 }
 
@@ -83,7 +83,7 @@ fn time_asleep_belongs_to_no_window() {
     let mut windows = windows(at(10, 10, 1000));
     add(&mut windows, HZ_100, 1);
     assert!(windows.check_clocks_at(at(14, 7214, 8204)), "two hours of sleep");
-    assert_eq!(windows.counts(), ClockCounts { steps: 0, suspends: 1 });
+    assert_eq!(windows.clock_counts(), ClockCounts { steps: 0, suspends: 1 });
     assert_eq!(facts(&flush(&mut windows, at(14, 7214, 8204)).batch), (1000, 4, HZ_100, 1));
     assert_eq!(facts(&flush(&mut windows, at(24, 7224, 8214)).batch), (8204, 10, HZ_100, 0));
 }

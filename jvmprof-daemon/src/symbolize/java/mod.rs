@@ -107,7 +107,7 @@ pub(in crate::symbolize) enum JvmState {
 }
 
 impl Java {
-    pub(in crate::symbolize) fn attached(&self) -> Option<&AttachedJvm> {
+    pub(in crate::symbolize) fn attached_jvm(&self) -> Option<&AttachedJvm> {
         self.attached.as_deref()
     }
 

@@ -73,7 +73,7 @@ impl Publisher {
 
     /// Publishes the layout and the stubs of a process's JVM, which have changed.
     pub(super) fn publish_jvm(&mut self, key: ProcessKey, symbols: &mut ProcessSymbols) {
-        let Some(java) = symbols.java.attached() else { return };
+        let Some(java) = symbols.java.attached_jvm() else { return };
         let jvm = java.jvm();
         let rows = FileRows::new(|handle| java.stubs().for_each(jvm.code_start, handle));
         self.tables.add_jvm(key, jvm, rows);
@@ -110,7 +110,7 @@ impl Publisher {
             let code = self.region_code(process, symbols, mapping, &mut context);
             regions.push(CodeRegion { start: mapping.start.0, end: mapping.end.0, code });
         }
-        if let Some(java) = symbols.java.attached() {
+        if let Some(java) = symbols.java.attached_jvm() {
             insert_code_cache(&mut regions, java.jvm());
         }
         self.tables.publish(process.key, process.pid, start_ns, &regions);

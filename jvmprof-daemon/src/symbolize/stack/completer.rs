@@ -130,7 +130,7 @@ impl StackWalk<'_> {
         let fde_lookup = &mut *self.fde_lookup;
         let tables = self.publisher.map(|publisher| &publisher.tables);
         let before = stack.len();
-        let java = symbols.java.attached();
+        let java = symbols.java.attached_jvm();
         if !matches!(sample.stop, Stop::UnknownProcess) {
             tracing::trace!(pid = process.pid, stop = ?sample.stop, last = ?stack.last(), "walking on");
         }
