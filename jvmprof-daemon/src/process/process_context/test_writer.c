@@ -12,6 +12,8 @@
 #include <unistd.h>
 
 #define SIZE 8192
+// Bytes at the end of an endless payload that change.
+#define END 4000
 #define PR_SET_VMA 0x53564d41
 
 struct header {
@@ -64,8 +66,10 @@ static void *publish_on(void *hex) {
     char *payloads[2] = {decoded(hex, &size), decoded(hex, &size)};
     for (int i = 0; running; i = !i) {
         char letter = 'a' + published % 26;
-        for (uint32_t at = size - 32; at < size; at++) payloads[i][at] = letter;
+        memset(payloads[i] + size - END, letter, END);
         update(payloads[i], size);
+        // Some of the reads meet no change.
+        for (volatile int pause = published % 64 * 64; pause > 0; pause--) {}
     }
     return NULL;
 }
