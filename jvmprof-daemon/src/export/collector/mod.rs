@@ -1,18 +1,23 @@
-//! The receiving side: Parca's `ProfileStoreService`, with Parca's validation, into a
-//! [`Store`](crate::export::store::Store).
+//! The receiving side: Parca's `ProfileStoreService`, OTLP's `ProfilesService` and Pyroscope's
+//! `PusherService`, with Parca's validation, into a [`Store`](crate::export::store::Store).
 //!
-//! A request comes in through `write_service` and is checked by `parca_validation`, as a whole,
+//! A request comes in through `write_service`, `otlp_receiver` or `pyroscope_receiver` and is checked by `parca_validation`, as a whole,
 //! before anything of it is stored. The page ([`page_server`]) asks the `json_api` for a
 //! `selection` of time and labels, which `profile_reader` turns into a call tree or one pprof, and
 //! `sample_timeline` into bars. gRPC and whatever HTTP routes the caller merges share one port:
 //! HTTP/1.1 and HTTP/2 without TLS.
 
+mod http_body;
 mod json_api;
+mod otlp_receiver;
 pub mod page_server;
 #[cfg(test)]
 mod page_tests;
 pub mod parca_validation;
 mod profile_reader;
+mod pyroscope_receiver;
+#[cfg(test)]
+mod receiver_tests;
 mod sample_timeline;
 mod selection;
 #[cfg(test)]
@@ -25,23 +30,32 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::HeaderValue;
 use axum::middleware::{self, Next};
 use axum::response::Response;
+use axum::routing::post;
+use opentelemetry_proto::tonic::collector::profiles::v1development::profiles_service_server::ProfilesServiceServer;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use tonic::codec::CompressionEncoding;
 use tonic::server::NamedService as _;
 use tonic::{Code, Status};
 
 use crate::export::listener::{self, ListenerLimits};
 use crate::proto::profilestore::profile_store_service_server::ProfileStoreServiceServer;
 
+use otlp_receiver::OtlpReceiver;
+
 pub use profile_reader::ReadLimits;
 pub use write_service::{CollectorCounters, CollectorService};
 
 /// Parca's own limit (`pkg/debuginfo/client.go`, `MaxMsgSize`).
 pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
+
+/// The same for OTLP and Pyroscope, whose clients split at 4 MiB: in memory a message of tiny entries
+/// takes many times its size.
+pub const MAX_OTHER_MESSAGE_BYTES: usize = 8 << 20;
 
 /// Requests that are received at the same time; each may hold [`MAX_MESSAGE_BYTES`]. Others wait.
 const MAX_REQUESTS: usize = 8;
@@ -52,12 +66,23 @@ const SLOT_TIME: Duration = Duration::from_secs(30);
 /// slot.
 const REQUEST_TIME: Duration = Duration::from_secs(120);
 
-/// The gRPC routes, to be merged with those of a page: they have no fallback of their own.
+/// The routes of profiles that are pushed, to be merged with those of a page: they have no fallback of their own.
 pub fn routes(collector: Arc<CollectorService>) -> Router {
-    let service = ProfileStoreServiceServer::from_arc(collector).max_decoding_message_size(MAX_MESSAGE_BYTES);
-    let path = format!("/{}/{{*method}}", ProfileStoreServiceServer::<CollectorService>::NAME);
+    let parca = ProfileStoreServiceServer::from_arc(Arc::clone(&collector))
+        .max_decoding_message_size(MAX_MESSAGE_BYTES);
+    let otlp = ProfilesServiceServer::new(OtlpReceiver(Arc::clone(&collector)))
+        .accept_compressed(CompressionEncoding::Gzip)
+        .max_decoding_message_size(MAX_OTHER_MESSAGE_BYTES);
+    let path = |service: &str| format!("/{service}/{{*method}}");
     let slots = Slots::new(REQUEST_TIME);
-    Router::new().route_service(&path, service).layer(middleware::from_fn_with_state(slots, limit_requests))
+    Router::new()
+        .route(otlp_receiver::HTTP_PATH, post(otlp_receiver::post))
+        .route(pyroscope_receiver::PATH, post(pyroscope_receiver::post))
+        .layer(DefaultBodyLimit::max(MAX_OTHER_MESSAGE_BYTES))
+        .with_state(collector)
+        .route_service(&path(ProfileStoreServiceServer::<CollectorService>::NAME), parca)
+        .route_service(&path(ProfilesServiceServer::<OtlpReceiver>::NAME), otlp)
+        .layer(middleware::from_fn_with_state(slots, limit_requests))
 }
 
 /// Serves until `shutdown` is ready, then finishes the requests that have begun.

@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tonic::{Code, Status};
 
+use crate::export::otlp::InvalidMessage;
 use crate::export::store::{NAME_LABEL, NewProfile, UnixNanos};
 use crate::profile::gzip::{self, GzipError};
 use crate::profile::model::LabelSet;
@@ -38,6 +39,8 @@ pub enum WriteRefusal {
     Profile(#[from] RuleViolation),
     #[error("invalid profile type {0:?}: not a selector")]
     ProfileType(String),
+    #[error("invalid OTLP message: {0}")]
+    Otlp(#[from] InvalidMessage),
     #[error("compressing a profile: {0}")]
     Compress(std::io::Error),
 }
@@ -74,7 +77,8 @@ impl WriteRefusal {
             | Self::LabelName(_)
             | Self::DuplicateLabel(_)
             | Self::Undecodable(DecodeError::Protobuf(_))
-            | Self::Profile(_) => Code::InvalidArgument,
+            | Self::Profile(_)
+            | Self::Otlp(_) => Code::InvalidArgument,
         }
     }
 }

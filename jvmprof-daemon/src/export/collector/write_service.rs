@@ -41,11 +41,13 @@ pub struct CollectorService {
 
 /// The reason why a request wasn't stored.
 #[derive(Debug, thiserror::Error)]
-enum WriteError {
+pub(super) enum WriteError {
     #[error(transparent)]
     Refused(#[from] WriteRefusal),
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error("storing profiles: {0}")]
+    Interrupted(String),
 }
 
 impl From<WriteError> for Status {
@@ -62,6 +64,7 @@ impl From<WriteError> for Status {
                 Self::permission_denied(failure.to_string())
             }
             WriteError::Store(error) => Self::unknown(error.to_string()),
+            WriteError::Interrupted(_) => Self::internal(failure.to_string()),
         }
     }
 }
@@ -78,6 +81,29 @@ impl CollectorService {
 
     pub fn store(&self) -> &Arc<Store> {
         &self.store
+    }
+
+    /// Stores the profiles that `make` unpacks within the limits, all or none of them.
+    ///
+    /// # Errors
+    /// What is wrong with them, or with the store.
+    pub(super) async fn store_series(
+        &self,
+        make: impl FnOnce(DecodeLimits) -> Result<WriteRawRequest, WriteRefusal> + Send + 'static,
+    ) -> Result<(), WriteError> {
+        let permit = Arc::clone(&self.unpacking).acquire_owned().await;
+        let permit = permit.map_err(|_| WriteError::Interrupted("shutting down".to_owned()))?;
+        let (store, counters, limits) = (Arc::clone(&self.store), Arc::clone(&self.counters), self.limits);
+        let work = tokio::task::spawn_blocking(move || {
+            // Held to the end of the work even if the client hangs up meanwhile.
+            let _permit = permit;
+            let request = make(limits).map_err(WriteError::from);
+            let result = request.and_then(|request| store_request(&store, request, limits));
+            counters.lock().unwrap_or_else(PoisonError::into_inner).count(&result);
+            result
+        });
+        work.await.map_err(|error| WriteError::Interrupted(error.to_string()))??;
+        Ok(())
     }
 
     /// Returns the counts since the start.
@@ -103,6 +129,8 @@ impl CollectorCounters {
                 self.failed_requests += 1;
                 tracing::error!(%error, "request couldn't be stored");
             }
+            // Never the result of storing itself.
+            Err(WriteError::Interrupted(_)) => self.failed_requests += 1,
         }
     }
 }
@@ -129,17 +157,8 @@ impl ProfileStoreService for CollectorService {
         &self,
         request: Request<WriteRawRequest>,
     ) -> Result<Response<WriteRawResponse>, Status> {
-        let permit = Arc::clone(&self.unpacking).acquire_owned().await;
-        let permit = permit.map_err(|_| Status::unavailable("shutting down"))?;
-        let (store, counters, limits) = (Arc::clone(&self.store), Arc::clone(&self.counters), self.limits);
-        let work = tokio::task::spawn_blocking(move || {
-            // Held to the end of the work even if the client hangs up meanwhile.
-            let _permit = permit;
-            let result = store_request(&store, request.into_inner(), limits);
-            counters.lock().unwrap_or_else(PoisonError::into_inner).count(&result);
-            result
-        });
-        work.await.map_err(|error| Status::internal(format!("storing profiles: {error}")))??;
+        let request = request.into_inner();
+        self.store_series(move |_| Ok(request)).await?;
         Ok(Response::new(WriteRawResponse {}))
     }
 

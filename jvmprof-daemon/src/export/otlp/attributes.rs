@@ -37,6 +37,23 @@ pub(super) fn of_sample(label: &str) -> &str {
     renamed(&OF_SAMPLES, label)
 }
 
+/// The label of a series for an attribute of a resource: its name there, with `_` for characters
+/// that labels don't have.
+pub(super) fn label_of_resource(attribute: &str) -> String {
+    let known = OF_RESOURCES.iter().find(|(_, name)| *name == attribute);
+    if let Some((label, _)) = known {
+        return (*label).to_owned();
+    }
+    let allowed = |character: char| if character.is_ascii_alphanumeric() { character } else { '_' };
+    let name: String = attribute.chars().map(allowed).collect();
+    if name.starts_with(|first: char| first.is_ascii_digit()) { format!("_{name}") } else { name }
+}
+
+/// The label of a sample for an attribute of a sample.
+pub(super) fn label_of_sample(attribute: &str) -> &str {
+    OF_SAMPLES.iter().find(|(_, name)| *name == attribute).map_or(attribute, |(label, _)| label)
+}
+
 fn renamed<'a>(table: &[(&str, &'a str)], label: &'a str) -> &'a str {
     table.iter().find(|(from, _)| *from == label).map_or(label, |(_, to)| to)
 }

@@ -28,11 +28,11 @@ const SCOPE: &str = "jvmprof";
 /// The service of a series without any name of one, as OpenTelemetry's resources have it.
 const UNKNOWN_SERVICE: &str = "unknown_service";
 /// Attribute of a mapping: open-telemetry/semantic-conventions, `process.executable.build_id.gnu`.
-const BUILD_ID: &str = "process.executable.build_id.gnu";
+pub(super) const BUILD_ID: &str = "process.executable.build_id.gnu";
 /// Attribute of a location: `jvm`, `kernel` or `native`.
 const FRAME_TYPE: &str = "profile.frame.type";
 /// Attribute of a profile: the comment of a profile in pprof's form.
-const COMMENT: &str = "pprof.profile.comment";
+pub(super) const COMMENT: &str = "pprof.profile.comment";
 
 /// A kept request that is none of a profile: the spool's disk has changed it.
 #[derive(Debug, thiserror::Error)]

@@ -6,6 +6,7 @@
 mod answer;
 mod attributes;
 mod message;
+pub mod received;
 #[cfg(test)]
 pub(in crate::export) mod scripted_receiver;
 #[cfg(test)]
@@ -35,6 +36,7 @@ use crate::profile::model::Batch;
 use crate::profile::pprof::Pushed;
 
 pub use message::MalformedRequest;
+pub use received::InvalidMessage;
 
 /// The path of profiles, behind the address, which ends in a slash.
 const HTTP_PATH: &str = "v1development/profiles";
