@@ -1,11 +1,11 @@
 //! The receiving side: Parca's `ProfileStoreService`, OTLP's `ProfilesService` and Pyroscope's
 //! `PusherService`, with Parca's validation, into a [`Store`](crate::export::store::Store).
 //!
-//! A request comes in through `write_service`, `otlp_receiver` or `pyroscope_receiver` and is checked by `parca_validation`, as a whole,
-//! before anything of it is stored. The page ([`page_server`]) asks the `json_api` for a
-//! `selection` of time and labels, which `profile_reader` turns into a call tree or one pprof, and
-//! `sample_timeline` into bars. gRPC and whatever HTTP routes the caller merges share one port:
-//! HTTP/1.1 and HTTP/2 without TLS.
+//! A request comes in through `write_service`, `otlp_receiver` or `pyroscope_receiver` and is
+//! checked by `parca_validation`, as a whole, before anything of it is stored. The page
+//! ([`page_server`]) asks the `json_api` for a `selection` of time and labels, which
+//! `profile_reader` turns into a call tree or one pprof, and `sample_timeline` into bars. gRPC and
+//! whatever HTTP routes the caller merges share one port: HTTP/1.1 and HTTP/2 without TLS.
 
 mod http_body;
 mod json_api;
@@ -53,8 +53,8 @@ pub use write_service::{CollectorCounters, CollectorService};
 /// Parca's own limit (`pkg/debuginfo/client.go`, `MaxMsgSize`).
 pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
-/// The same for OTLP and Pyroscope, whose clients split at 4 MiB: in memory a message of tiny entries
-/// takes many times its size.
+/// The same for OTLP and Pyroscope, whose clients split at 4 MiB: in memory a message of tiny
+/// entries takes many times its size.
 pub const MAX_OTHER_MESSAGE_BYTES: usize = 8 << 20;
 
 /// Requests that are received at the same time; each may hold [`MAX_MESSAGE_BYTES`]. Others wait.
@@ -66,7 +66,8 @@ const SLOT_TIME: Duration = Duration::from_secs(30);
 /// slot.
 const REQUEST_TIME: Duration = Duration::from_secs(120);
 
-/// The routes of profiles that are pushed, to be merged with those of a page: they have no fallback of their own.
+/// The routes of profiles that are pushed, to be merged with those of a page: they have no fallback
+/// of their own.
 pub fn routes(collector: Arc<CollectorService>) -> Router {
     let parca = ProfileStoreServiceServer::from_arc(Arc::clone(&collector))
         .max_decoding_message_size(MAX_MESSAGE_BYTES);
