@@ -98,7 +98,8 @@ pub(super) fn is_root(classes: &ClassPath, method: &JavaMethod) -> bool {
         "main" => method.descriptor == "([Ljava/lang/String;)V",
         "<clinit>" => true,
         // The JVM makes the first threads, their groups and the errors that it keeps ready.
-        "<init>" => class.starts_with("java/lang/") || class == "java/util/jar/Manifest",
+        _ if is_of_archived_class(method) => true,
+        "<init>" => class.starts_with("java/lang/"),
         _ => {
             let roots = [
                 ("java/lang/Thread", "exit"),
@@ -120,11 +121,6 @@ pub(super) fn is_root(classes: &ClassPath, method: &JavaMethod) -> bool {
                 // A virtual thread's own first frame; what carries it lies below.
                 ("jdk/internal/vm/Continuation", "enterSpecial"),
                 ("jdk/internal/vm/VMSupport", "serializePropertiesToByteArray"),
-                // Archived classes of jars get their protection domains and packages (openjdk
-                // src/hotspot/share/cds/cdsProtectionDomain.cpp).
-                ("jdk/internal/loader/ClassLoaders", "toFileURL"),
-                ("jdk/internal/loader/BuiltinClassLoader", "defineOrCheckPackage"),
-                ("java/security/SecureClassLoader", "getProtectionDomain"),
                 // Threads of a compiler that is written in Java.
                 (JVMCI_RUNTIME, "compileMethod"),
                 (JVMCI_RUNTIME, "runtime"),
@@ -187,6 +183,19 @@ fn is_class_loading(to: &JavaMethod) -> bool {
         || (to.class == "java/lang/ClassLoader"
             && matches!(to.name.as_str(), "checkPackageAccess" | "addClass"))
         || (to.class == "sun/instrument/InstrumentationImpl" && to.name == "transform")
+        || is_of_archived_class(to)
+}
+
+/// Returns whether the method gives an archived class of a jar its protection domain or its package
+/// (openjdk src/hotspot/share/cds/cdsProtectionDomain.cpp).
+fn is_of_archived_class(to: &JavaMethod) -> bool {
+    let (class, name) = (to.class.as_str(), to.name.as_str());
+    matches!(
+        (class, name),
+        ("java/util/jar/Manifest", "<init>")
+            | ("jdk/internal/loader/ClassLoaders", "toFileURL")
+            | ("java/security/SecureClassLoader", "getProtectionDomain")
+    ) || (class.starts_with("jdk/internal/loader/") && name == "defineOrCheckPackage")
 }
 
 fn may_link(instruction: &Instruction) -> bool {
