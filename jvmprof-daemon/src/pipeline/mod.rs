@@ -55,6 +55,7 @@ use off_cpu::OffCpuProfiler;
 pub use options::{PipelineError, PipelineOptions};
 use pending_samples::PendingSamples;
 use thread_kinds::ThreadKinds;
+pub use thread_kinds::thread_kind_of;
 use windows::Windows;
 pub use windows::{ClockCounts, Flushed};
 

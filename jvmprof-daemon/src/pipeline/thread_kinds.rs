@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::profile::model::{Batch, Frame, FrameKind, SampleLabel, SampleLabels};
+use crate::profile::model::{Batch, Frame, FrameKind, Sample, SampleLabel, SampleLabels};
 use crate::types::FastHasher;
 
 /// A label that series of JVMs have.
@@ -53,6 +53,11 @@ const LABEL: &str = "thread_kind";
 /// The kinds of threads that aren't a JVM's own.
 const JAVA: &str = "java";
 const NATIVE: &str = "native";
+
+/// Returns the kind of a sample's thread, if it is known and a JVM's.
+pub fn thread_kind_of(sample: &Sample) -> Option<&str> {
+    sample.labels.iter().find(|label| &*label.name == LABEL).map(|label| &*label.value)
+}
 
 /// Labels samples with the kinds of their threads, once their frames have names.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jvmprof_daemon::export::store::{Matcher, Store, TimeRange};
 use jvmprof_daemon::profile::pprof::decode::{DecodeLimits, decode};
 
-use crate::support::{Workload, compile_java_for, jdks, jvmprof, scratch, signal};
+use crate::support::{Workload, compile_java_for, jdks, jvmprof, record_json, scratch, signal};
 
 /// Garbage for the collector, methods for the compilers, and where there are any, virtual threads.
 const BUSY: &str = r#"
@@ -99,5 +99,27 @@ fn samples_of_cpu_time_have_the_kinds_of_their_threads() {
         }
         let all: i64 = samples.values().sum();
         assert!(sum("") * 50 < all, "JDK {feature}: {} of {all} without a kind: {samples:?}", sum(""));
+    }
+}
+
+#[test]
+fn a_recording_says_how_much_of_a_jvm_was_the_collectors_and_the_compilers() {
+    for (feature, home) in jdks() {
+        let dir = scratch();
+        let classes = compile_java_for(8, dir.path(), "Busy", BUSY);
+        let java = home.join("bin/java");
+        let program = ["-Xmx512m", "-XX:+UseParallelGC", "-cp", classes.to_str().expect("UTF-8"), "Busy"];
+        let options = ["-d", "8s", "-F", "499", "--", java.to_str().expect("UTF-8")];
+        let summary = record_json(&[&options[..], &program].concat());
+        let [jvm] = &summary["jvms"].as_array().expect("an array")[..] else {
+            panic!("JDK {feature}: one JVM was recorded: {summary}")
+        };
+        assert_eq!(jvm["name"], "Busy", "JDK {feature}");
+        let kinds = jvm["thread_kinds"].as_object().expect("an object");
+        let samples = |kind: &str| kinds.get(kind).and_then(serde_json::Value::as_u64).unwrap_or_default();
+        assert!(samples("gc") > 10 && samples("compiler") > 10 && samples("java") > 10, "{jvm}");
+        let all: u64 = kinds.keys().map(|kind| samples(kind)).sum();
+        assert_eq!(Some(all), jvm["samples"].as_u64(), "JDK {feature}: {jvm}");
+        assert!(samples("unknown") * 20 < all, "JDK {feature}: {jvm}");
     }
 }

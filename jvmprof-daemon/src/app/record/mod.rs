@@ -3,6 +3,7 @@
 mod allocation_summary;
 mod hottest_functions;
 mod java_frames;
+mod jvm_time;
 mod output_files;
 pub mod paused_command;
 mod recording_title;
@@ -34,6 +35,7 @@ use crate::profile::model::Batch;
 use allocation_summary::AllocationSummary;
 use hottest_functions::{TopRow, hottest_functions};
 use java_frames::{JavaFrames, ShownBatches};
+use jvm_time::JvmTime;
 use output_files::{OutputFile, SummaryFile};
 use recording_title::recording_title;
 use target_end::{end_command, have_ended};
@@ -230,6 +232,8 @@ struct RecordingSummary {
     allocation: Option<AllocationSummary>,
     #[serde(skip_serializing_if = "Option::is_none")]
     off_cpu: Option<WaitSummary>,
+    /// The JVMs whose CPU time was sampled.
+    jvms: Vec<JvmTime>,
     outputs: Vec<PathBuf>,
     duration_ms: u64,
     clock: &'static str,
@@ -285,6 +289,7 @@ impl RecordingSummary {
             top: cpu.map(|batch| hottest_functions(batch, TOP_METHODS)).unwrap_or_default(),
             allocation: allocated.map(|batch| AllocationSummary::new(batch, counts)),
             off_cpu: of_event(EventType::OffCpu).map(|batch| WaitSummary::new(batch, &counts.off_cpu)),
+            jvms: of_event(EventType::Cpu).map(JvmTime::of_batch).unwrap_or_default(),
             outputs,
             duration_ms: u64::try_from(batch.duration.as_millis()).unwrap_or(u64::MAX),
             clock: pipeline.clock().as_str(),
@@ -308,6 +313,7 @@ impl RecordingSummary {
         for (reason, count) in &self.losses {
             eprintln!("  {count:>8}  {reason}");
         }
+        JvmTime::print(&self.jvms);
         if let Some(frames) = self.java_frames.filter(|_| self.samples > 0) {
             frames.print(percent);
         }
