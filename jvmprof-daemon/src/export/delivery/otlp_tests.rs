@@ -64,21 +64,20 @@ async fn each_answer_of_a_receiver_is_treated_as_the_documented_table_says() {
     assert!(table.len() > 30, "{} rows", table.len());
     for (protocol, status, text, done) in table {
         let dir = tempfile::tempdir().expect("a folder");
-        // Of three series one gets the answer.
         let receiver = ScriptedReceiver::new(&[(status, &text)]);
         let address = match protocol {
             OtlpProtocol::Grpc => receiver.serve_grpc().await,
             OtlpProtocol::Http => receiver.serve_http().await,
         };
         let delivery = to_client(client(address, protocol), options(Some(dir.path())));
-        delivery.enqueue(batch_of(3));
+        delivery.enqueue(batch_of(1));
         let counts = until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
         let sums = (counts.delivered, counts.losses.refused, counts.losses.possibly_lost);
         let row = format!("{protocol:?} {status} {text:?}: {counts:?}");
         let expected = match done.as_str() {
-            "delivered" | "sent again" => (6, 0, 0),
-            "refused" => (5, 1, 0),
-            "possibly lost" => (5, 0, 1),
+            "delivered" | "sent again" => (1, 0, 0),
+            "refused" => (0, 1, 0),
+            "possibly lost" => (0, 0, 1),
             other => panic!("{other:?} is nothing that is done"),
         };
         assert_eq!(sums, expected, "{row}");
@@ -130,4 +129,34 @@ async fn what_a_receiver_misses_waits_in_the_spool_for_the_next_daemon() {
         let total = noted(dir.path());
         assert_eq!((total.handed_over, total.delivered, total.unaccounted()), (13, 13, 0));
     }
+}
+
+#[tokio::test]
+async fn of_several_series_only_the_one_that_is_refused_is_lost() {
+    for protocol in [OtlpProtocol::Grpc, OtlpProtocol::Http] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let receiver = ScriptedReceiver::refusing("3");
+        let address = match protocol {
+            OtlpProtocol::Grpc => receiver.serve_grpc().await,
+            OtlpProtocol::Http => receiver.serve_http().await,
+        };
+        let delivery = to_client(client(address, protocol), options(Some(dir.path())));
+        delivery.enqueue(batch_of(6));
+        let counts = until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
+        assert_eq!((counts.delivered, counts.losses.refused), (18, 3), "{protocol:?}: {counts:?}");
+        assert_eq!(receiver.samples(), 18, "{protocol:?}");
+        end(delivery).await;
+    }
+}
+
+#[tokio::test]
+async fn a_partial_success_of_several_series_may_have_stored_any_of_them() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let receiver = ScriptedReceiver::new(&[(0, "rejected")]);
+    let address = receiver.serve_grpc().await;
+    let delivery = to_client(client(address, OtlpProtocol::Grpc), options(Some(dir.path())));
+    delivery.enqueue(batch_of(3));
+    let counts = until(&delivery, |counts| counts.waiting + counts.spooled == 0).await;
+    assert_eq!((counts.delivered, counts.losses.possibly_lost), (0, 6), "{counts:?}");
+    end(delivery).await;
 }

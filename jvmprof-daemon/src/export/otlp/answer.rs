@@ -14,18 +14,20 @@ use crate::export::parca::PushOutcome;
 /// Longest part of a body that a message shows.
 const SHOWN_CHARACTERS: usize = 300;
 
-/// Returns the outcome of a success, which may be a partial one.
-pub(super) fn of_response(response: &ExportProfilesServiceResponse) -> PushOutcome {
-    match &response.partial_success {
-        // All profiles of a request are of the same samples, so that these aren't stored as a
-        // whole.
-        Some(partial) if partial.rejected_profiles > 0 => PushOutcome::Refused {
-            code: Code::InvalidArgument,
-            message: format!("{} profiles rejected: {}", partial.rejected_profiles, partial.error_message),
-            divisible: false,
-        },
-        _ => PushOutcome::Stored,
+/// Returns the outcome of a success, which may be a partial one, for a request of so many series.
+pub(super) fn of_response(response: &ExportProfilesServiceResponse, series: usize) -> PushOutcome {
+    let Some(partial) = response.partial_success.as_ref().filter(|partial| partial.rejected_profiles > 0)
+    else {
+        return PushOutcome::Stored;
+    };
+    let message = format!("{} profiles rejected: {}", partial.rejected_profiles, partial.error_message);
+    let code = Code::InvalidArgument;
+    if series > 1 {
+        // Of several it isn't said which were stored.
+        return PushOutcome::PossiblyLost { code, message };
     }
+    // The profiles of a series are of the same samples, which aren't stored as a whole.
+    PushOutcome::Refused { code, message, divisible: false }
 }
 
 /// Returns the outcome of an answer by gRPC that isn't a success.
@@ -33,12 +35,12 @@ pub(super) fn of_status(status: &Status) -> PushOutcome {
     PushOutcome::of_otlp_status(status)
 }
 
-/// Returns the outcome of an answer by HTTP.
-pub(super) fn of_http(answer: &HttpAnswer) -> PushOutcome {
+/// Returns the outcome of an answer by HTTP to a request of so many series.
+pub(super) fn of_http(answer: &HttpAnswer, series: usize) -> PushOutcome {
     let HttpAnswer { status, body, retry_after } = answer;
     if status.is_success() {
         return match ExportProfilesServiceResponse::decode(body.clone()) {
-            Ok(response) => of_response(&response),
+            Ok(response) => of_response(&response, series),
             // Somebody else's success says nothing of the profile.
             Err(error) => PushOutcome::PossiblyLost {
                 code: Code::Unknown,
@@ -47,7 +49,7 @@ pub(super) fn of_http(answer: &HttpAnswer) -> PushOutcome {
         };
     }
     let message = format!("HTTP {status}: {}", text_of(body));
-    let refused = |code| PushOutcome::Refused { code, message: message.clone(), divisible: false };
+    let refused = |code| PushOutcome::Refused { code, message: message.clone(), divisible: true };
     let possibly_lost = |code| PushOutcome::PossiblyLost { code, message: message.clone() };
     match status.as_u16() {
         400 | 422 => refused(Code::InvalidArgument),

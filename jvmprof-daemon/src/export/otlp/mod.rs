@@ -1,7 +1,7 @@
 //! Pushing to OpenTelemetry's receivers (OTLP, `profiles.v1development`), by gRPC or by HTTP.
 //!
-//! A request has one series, as for Pyroscope, and is kept as pprof until it is sent: queue, spool
-//! and accounting are those of the other backends.
+//! Requests are kept as pprof until they are sent: queue, spool and accounting are those of the
+//! other backends.
 
 mod answer;
 mod attributes;
@@ -42,6 +42,9 @@ pub use received::InvalidMessage;
 const HTTP_PATH: &str = "v1development/profiles";
 /// Receivers take messages of 4 MiB by gRPC; attributes come to what pprof has.
 const LIMITS: ProfileLimits = ProfileLimits { bytes: 2 << 20, samples: 16_000 };
+/// Compressed bytes of the series of one request: a quarter of a megabyte of pprof is about one when
+/// it is expanded. A receiver that finds a request too large gets its halves.
+const MAX_REQUEST_BYTES: usize = 256 << 10;
 
 /// How requests are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,16 +104,24 @@ enum Transport {
     Http { client: Arc<HttpClient>, url: Arc<str>, headers: HeaderMap },
 }
 
-/// Encodes a batch, each series in a request of its own, or in several if it is large.
+/// Encodes a batch. A series that is large has several profiles.
 ///
 /// # Errors
 /// None that writing to memory could have.
 pub fn requests(batch: &Batch) -> io::Result<Vec<PushRequest>> {
-    single_series::requests(batch, Pushed::new(batch), LIMITS, |labels| {
+    let of_series = single_series::requests(batch, Pushed::new(batch), LIMITS, |labels| {
         let name = (NAME_LABEL.to_owned(), batch.event.descriptor().series.to_owned());
         let others = labels.iter().filter(|(name, value)| *name != NAME_LABEL && !value.is_empty());
         std::iter::once(name).chain(others.map(|(name, value)| (name.clone(), value.clone()))).collect()
-    })
+    })?;
+    let mut requests: Vec<PushRequest> = Vec::new();
+    for request in of_series {
+        match requests.last_mut() {
+            Some(last) if last.bytes() + request.bytes() <= MAX_REQUEST_BYTES => last.append(request),
+            _ => requests.push(request),
+        }
+    }
+    Ok(requests)
 }
 
 impl OtlpClient {
@@ -134,10 +145,10 @@ impl OtlpClient {
     /// Sends one request, once, and returns its outcome.
     pub async fn send(&self, request: &PushRequest) -> PushOutcome {
         let outcome = match message::of_request(request) {
-            Ok(message) => self.attempt(message).await,
+            Ok(message) => self.attempt(message, request.series()).await,
             Err(error) => {
                 let message = error.to_string();
-                PushOutcome::Refused { code: Code::Internal, message, divisible: false }
+                PushOutcome::Refused { code: Code::Internal, message, divisible: true }
             }
         };
         outcome.log(self.address(), request);
@@ -146,13 +157,14 @@ impl OtlpClient {
 
     /// Sends a request without profiles.
     pub async fn probe(&self) -> PushOutcome {
-        self.attempt(ExportProfilesServiceRequest::default()).await
+        self.attempt(ExportProfilesServiceRequest::default(), 0).await
     }
 
-    async fn attempt(&self, message: ExportProfilesServiceRequest) -> PushOutcome {
+    /// Sends a message of so many series, once.
+    async fn attempt(&self, message: ExportProfilesServiceRequest, series: usize) -> PushOutcome {
         match &self.transport {
             Transport::Grpc { channel, options, headers } => {
-                self.attempt_by_grpc(channel, options, headers, message).await
+                self.attempt_by_grpc(channel, options, headers, message, series).await
             }
             Transport::Http { client, url, headers } => {
                 let body = match self.body(&message) {
@@ -160,7 +172,7 @@ impl OtlpClient {
                     Err(error) => return PushOutcome::not_stored(error.to_string()),
                 };
                 match client.post(url, "application/x-protobuf", headers, body.into()).await {
-                    Ok(answer) => answer::of_http(&answer),
+                    Ok(answer) => answer::of_http(&answer, series),
                     Err(outcome) => outcome,
                 }
             }
@@ -173,6 +185,7 @@ impl OtlpClient {
         options: &ParcaOptions,
         headers: &MetadataMap,
         message: ExportProfilesServiceRequest,
+        series: usize,
     ) -> PushOutcome {
         let timeout = self.options.http.request_timeout;
         let message = match grpc::request(message, headers, options) {
@@ -186,7 +199,7 @@ impl OtlpClient {
             client = client.send_compressed(CompressionEncoding::Gzip);
         }
         match tokio::time::timeout(timeout + GRACE, client.export(message)).await {
-            Ok(Ok(response)) => answer::of_response(response.get_ref()),
+            Ok(Ok(response)) => answer::of_response(response.get_ref(), series),
             Ok(Err(status)) => answer::of_status(&status),
             Err(_) => PushOutcome::PossiblyLost {
                 code: Code::DeadlineExceeded,

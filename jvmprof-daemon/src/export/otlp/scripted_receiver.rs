@@ -27,6 +27,8 @@ use tonic::transport::Server;
 use tonic::{Code, Request, Response, Status};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
+use super::attributes::{of_resource, text_attribute};
+
 /// A status (of HTTP, or the number of a gRPC code) and a text; `PARTIAL` as the text of a success
 /// rejects all profiles, [`HOUR`] as that of a failure asks for that time.
 type Step = (u16, String);
@@ -34,11 +36,15 @@ type Step = (u16, String);
 pub(in crate::export) const PARTIAL: &str = "rejected";
 pub(in crate::export) const HOUR: &str = "come back in an hour";
 pub(in crate::export) const HOUR_SECONDS: u64 = 3600;
+/// gRPC's INVALID_ARGUMENT, which is HTTP's 400.
+const REFUSED: u16 = 3;
 
 /// A receiver that gives these answers, one after the other, and then takes everything.
 #[derive(Clone, Default)]
 pub(in crate::export) struct ScriptedReceiver {
     steps: Arc<Mutex<VecDeque<Step>>>,
+    /// The pid of a series that is always refused, with all that comes with it.
+    refused_pid: Option<&'static str>,
     /// Requests so far, also those without profiles.
     pub(in crate::export) requests: Arc<AtomicUsize>,
     /// What was taken, with the headers of HTTP.
@@ -49,6 +55,11 @@ impl ScriptedReceiver {
     pub(in crate::export) fn new(steps: &[(u16, &str)]) -> Self {
         let steps = steps.iter().map(|(status, text)| (*status, (*text).to_owned())).collect();
         Self { steps: Arc::new(Mutex::new(steps)), ..Self::default() }
+    }
+
+    /// A receiver that refuses messages with a series of this pid, and takes all others.
+    pub(in crate::export) fn refusing(pid: &'static str) -> Self {
+        Self { refused_pid: Some(pid), ..Self::default() }
     }
 
     /// The sum of the first values of all profiles of the first type.
@@ -81,7 +92,14 @@ impl ScriptedReceiver {
         if message.resource_profiles.is_empty() {
             return None;
         }
+        let attributes = message.resource_profiles.iter().flat_map(|of| &of.resource);
+        let mut attributes = attributes.flat_map(|resource| &resource.attributes);
+        let is_refused = self.refused_pid.is_some_and(|pid| {
+            let pid = text_attribute(of_resource("pid"), pid);
+            attributes.any(|attribute| *attribute == pid)
+        });
         let step = self.steps.lock().expect("no test panicked").pop_front();
+        let step = step.or_else(|| is_refused.then(|| (REFUSED, "bad pid".to_owned())));
         if step.is_none() {
             self.taken.lock().expect("no test panicked").push((headers, message));
         }
@@ -129,6 +147,7 @@ async fn export(State(receiver): State<ScriptedReceiver>, headers: HeaderMap, bo
     }
     let message = ExportProfilesServiceRequest::decode(&bytes[..]).expect("protobuf");
     let (status, text) = receiver.step(headers, message).unwrap_or((200, String::new()));
+    let status = if status == REFUSED { 400 } else { status };
     let status = StatusCode::from_u16(status).expect("a status");
     let body = if status.is_success() { success(&text).encode_to_vec() } else { text.into_bytes() };
     let is_hour = body == HOUR.as_bytes();

@@ -37,6 +37,13 @@ impl PushRequest {
         Self { created, event, samples, tries: 0, counts: vec![samples], message }
     }
 
+    /// Takes in the series of another request of the same batch.
+    pub fn append(&mut self, mut other: Self) {
+        self.samples += other.samples;
+        self.counts.append(&mut other.counts);
+        self.message.series.append(&mut other.message.series);
+    }
+
     /// The series in it.
     pub fn all_series(&self) -> &[RawProfileSeries] {
         &self.message.series
