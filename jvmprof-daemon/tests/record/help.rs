@@ -43,6 +43,7 @@ fn the_daemons_flags_are_grouped_and_the_short_help_is_short() {
             "Settings:",
             "Remote store:",
             "Pyroscope:",
+            "OpenTelemetry:",
             "Local store:",
             "Delivery and what waits:",
             "Symbols for the backend:",
