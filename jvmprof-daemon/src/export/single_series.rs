@@ -30,6 +30,14 @@ pub(super) struct ProfileLimits {
     pub(super) samples: usize,
 }
 
+/// A request of one series.
+#[derive(Debug)]
+pub(super) struct SeriesRequest {
+    pub(super) request: PushRequest,
+    /// Bytes of its pprof, not compressed.
+    pub(super) profile_bytes: usize,
+}
+
 impl ProfileLimits {
     pub(super) fn allow(self, profile: &Profile) -> bool {
         profile.sample.len() <= self.samples && profile.encoded_len() <= self.bytes
@@ -53,7 +61,7 @@ pub(super) fn requests<'a>(
     mut profiles: Pushed<'a>,
     limits: ProfileLimits,
     labels: impl Fn(&ModelLabels) -> Vec<(String, String)>,
-) -> io::Result<Vec<PushRequest>> {
+) -> io::Result<Vec<SeriesRequest>> {
     let (created, mut compressor) = (batch.start + batch.duration, GzipCompressor::default());
     // Series may have become the same one, where labels were left out.
     let mut profiles_of: HashMap<Vec<(String, String)>, i64> = HashMap::new();
@@ -71,13 +79,15 @@ pub(super) fn requests<'a>(
             let steps = profiles_of.entry(labels.clone()).or_default();
             profile.time_nanos += *steps * i64::try_from(TIME_STEP.as_nanos()).unwrap_or_default();
             *steps += 1;
-            let raw_profile = compressor.compress(&profile.encode_to_vec())?.into();
+            let pprof = profile.encode_to_vec();
+            let raw_profile = compressor.compress(&pprof)?.into();
             let label = |(name, value): &(String, String)| Label { name: name.clone(), value: value.clone() };
             let encoded = RawProfileSeries {
                 labels: Some(LabelSet { labels: labels.iter().map(label).collect() }),
                 samples: vec![RawSample { raw_profile, executable_info: Vec::new() }],
             };
-            requests.push(PushRequest::of_one(created, batch.event, samples, encoded));
+            let request = PushRequest::of_one(created, batch.event, samples, encoded);
+            requests.push(SeriesRequest { request, profile_bytes: pprof.len() });
         }
     }
     Ok(requests)

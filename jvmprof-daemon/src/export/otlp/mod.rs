@@ -30,7 +30,7 @@ use tonic::transport::Channel;
 
 use super::http_client::{Credentials, HttpClient, HttpConfigError, HttpOptions, header};
 use super::parca::{ParcaConfigError, ParcaOptions, PushOutcome, PushRequest, Token, grpc};
-use super::single_series::{self, ProfileLimits};
+use super::single_series::{self, ProfileLimits, SeriesRequest};
 use crate::export::store::NAME_LABEL;
 use crate::profile::model::Batch;
 use crate::profile::pprof::Pushed;
@@ -40,11 +40,10 @@ pub use received::InvalidMessage;
 
 /// The path of profiles, behind the address, which ends in a slash.
 const HTTP_PATH: &str = "v1development/profiles";
-/// Receivers take messages of 4 MiB by gRPC; attributes come to what pprof has.
+/// Limits of a profile; its bytes are those of a request, too. Receivers take messages of 4 MiB by
+/// gRPC, and OTLP's are somewhat larger than pprof. One that finds a request too large gets its
+/// halves.
 const LIMITS: ProfileLimits = ProfileLimits { bytes: 2 << 20, samples: 16_000 };
-/// Compressed bytes of the series of one request: a quarter of a megabyte of pprof is about one when
-/// it is expanded. A receiver that finds a request too large gets its halves.
-const MAX_REQUEST_BYTES: usize = 256 << 10;
 
 /// How requests are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,11 +113,15 @@ pub fn requests(batch: &Batch) -> io::Result<Vec<PushRequest>> {
         let others = labels.iter().filter(|(name, value)| *name != NAME_LABEL && !value.is_empty());
         std::iter::once(name).chain(others.map(|(name, value)| (name.clone(), value.clone()))).collect()
     })?;
-    let mut requests: Vec<PushRequest> = Vec::new();
-    for request in of_series {
+    let (mut requests, mut bytes): (Vec<PushRequest>, usize) = (Vec::new(), 0);
+    for SeriesRequest { request, profile_bytes } in of_series {
+        bytes += profile_bytes;
         match requests.last_mut() {
-            Some(last) if last.bytes() + request.bytes() <= MAX_REQUEST_BYTES => last.append(request),
-            _ => requests.push(request),
+            Some(last) if bytes <= LIMITS.bytes => last.append(request),
+            _ => {
+                requests.push(request);
+                bytes = profile_bytes;
+            }
         }
     }
     Ok(requests)

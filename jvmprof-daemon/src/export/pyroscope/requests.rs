@@ -26,7 +26,8 @@ const LIMITS: ProfileLimits = ProfileLimits { bytes: 4 << 20, samples: 16_000 };
 /// None that writing to memory could have.
 pub fn requests(batch: &Batch) -> io::Result<Vec<PushRequest>> {
     let profiles = Pushed::with_all_types(batch);
-    single_series::requests(batch, profiles, LIMITS, |of| labels(batch.event, of))
+    let requests = single_series::requests(batch, profiles, LIMITS, |of| labels(batch.event, of))?;
+    Ok(requests.into_iter().map(|of_series| of_series.request).collect())
 }
 
 /// The labels of a series: its event, its service, and as many others as Pyroscope takes, by name.
