@@ -4,7 +4,7 @@
 //! compiler/compileBroker.cpp, gc/shared/workerThread.cpp, gc/shared/concurrentGCThread.cpp).
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use crate::profile::model::{Batch, Frame, FrameKind, Sample, SampleLabel, SampleLabels};
 use crate::types::FastHasher;
@@ -114,9 +114,15 @@ impl ThreadKinds {
     }
 }
 
+/// The functions of [`KINDS`], each with its kind's position.
+static FUNCTIONS: LazyLock<HashMap<&str, usize, FastHasher>> = LazyLock::new(|| {
+    let functions = KINDS.iter().enumerate();
+    functions.flat_map(|(kind, (_, names))| names.iter().map(move |name| (*name, kind))).collect()
+});
+
 fn kind_of_frame(frame: &Frame) -> Option<usize> {
-    let has = |function: &&str| frame.lines.iter().any(|line| line.name.split('(').next() == Some(*function));
-    KINDS.iter().position(|(_, functions)| functions.iter().any(has))
+    let kind = |name: &str| FUNCTIONS.get(name.split_once('(').map_or(name, |(name, _)| name)).copied();
+    frame.lines.iter().filter_map(|line| kind(&line.name)).min()
 }
 
 #[cfg(test)]

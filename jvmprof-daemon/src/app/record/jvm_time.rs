@@ -25,7 +25,7 @@ pub(super) struct JvmTime {
 impl JvmTime {
     /// Returns the JVMs of a profile of CPU time, the one with the most samples first.
     pub(super) fn of_batch(batch: &Batch) -> Vec<Self> {
-        let mut jvms: BTreeMap<(Option<u32>, String), BTreeMap<String, u64>> = BTreeMap::new();
+        let mut jvms: BTreeMap<(Option<u32>, String), BTreeMap<&str, u64>> = BTreeMap::new();
         for series in &batch.series {
             if series.samples.iter().all(|sample| thread_kind_of(sample).is_none()) {
                 continue;
@@ -34,14 +34,14 @@ impl JvmTime {
             let kinds = jvms.entry((pid, name(&series.labels))).or_default();
             for sample in &series.samples {
                 let kind = thread_kind_of(sample).unwrap_or(UNKNOWN);
-                *kinds.entry(kind.to_owned()).or_default() += sample.count;
+                *kinds.entry(kind).or_default() += sample.count;
             }
         }
-        let jvm = |((pid, name), thread_kinds): (_, BTreeMap<String, u64>)| Self {
+        let jvm = |((pid, name), kinds): (_, BTreeMap<&str, u64>)| Self {
             pid,
             name,
-            samples: thread_kinds.values().sum(),
-            thread_kinds,
+            samples: kinds.values().sum(),
+            thread_kinds: kinds.into_iter().map(|(kind, samples)| (kind.to_owned(), samples)).collect(),
         };
         let mut jvms: Vec<Self> = jvms.into_iter().map(jvm).collect();
         jvms.sort_by_key(|jvm| std::cmp::Reverse(jvm.samples));
