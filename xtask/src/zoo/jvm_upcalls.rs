@@ -99,6 +99,9 @@ pub(super) fn is_root(classes: &ClassPath, method: &JavaMethod) -> bool {
         "<clinit>" => true,
         // The JVM makes the first threads, their groups and the errors that it keeps ready.
         _ if is_of_archived_class(method) => true,
+        // Of classes whose initialized state was archived (openjdk
+        // src/hotspot/share/cds/aotClassInitializer.cpp, `call_runtime_setup`).
+        "runtimeSetup" => method.descriptor == "()V",
         "<init>" => class.starts_with("java/lang/"),
         _ => {
             let roots = [

@@ -7,9 +7,12 @@ use std::sync::Arc;
 
 use axum::http::HeaderMap;
 use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
 use opentelemetry_proto::tonic::profiles::v1development::{
     Profile as OtlpProfile, ProfilesDictionary, ResourceProfiles, Sample, ScopeProfiles, Stack, ValueType,
 };
+use opentelemetry_proto::tonic::resource::v1::Resource;
 use prost::Message as _;
 use tokio::net::TcpListener;
 
@@ -182,6 +185,16 @@ async fn hostile_messages_are_refused_with_what_is_wrong_and_nothing_is_stored()
     let dictionary = bomb.dictionary.as_mut().unwrap();
     dictionary.location_table = vec![Default::default()];
     dictionary.stack_table[0].location_indices = vec![0; 10_000];
+    // Half a megabyte that would become a hundred.
+    let mut long_text = message(vec![good()]);
+    long_text.dictionary.as_mut().unwrap().string_table.push("x".repeat(500_000));
+    let refers = |number: u32| KeyValue {
+        key: format!("key{number}"),
+        value: Some(AnyValue { value: Some(Value::StringValueStrindex(3)) }),
+        ..KeyValue::default()
+    };
+    let attributes = (0..200).map(refers).collect();
+    long_text.resource_profiles[0].resource = Some(Resource { attributes, ..Resource::default() });
     let otlp = (otlp_receiver::HTTP_PATH, "application/x-protobuf");
     let pyroscope = (pyroscope_receiver::PATH, "application/proto");
     for ((path, content_type), body, status, expected) in [
@@ -191,6 +204,7 @@ async fn hostile_messages_are_refused_with_what_is_wrong_and_nothing_is_stored()
         (otlp, no_dictionary.encode_to_vec(), 400, "profiles without a dictionary"),
         (otlp, no_type.encode_to_vec(), 400, "a profile without a sample type"),
         (otlp, bomb.encode_to_vec(), 400, "more than 1048576 bytes of pprof"),
+        (otlp, long_text.encode_to_vec(), 400, "more than 1048576 bytes of pprof"),
         (otlp, vec![0xff; 40], 400, "parsing an OTLP message"),
         (otlp, vec![0; MAX_OTHER_MESSAGE_BYTES + 1], 413, "length limit exceeded"),
         ((otlp.0, "application/json"), Vec::new(), 415, "only application/x-protobuf is taken"),

@@ -5,7 +5,7 @@
 
 use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceResponse;
 use prost::Message as _;
-use tonic::{Code, Status};
+use tonic::Code;
 use tonic_types::pb::Status as RpcStatus;
 
 use crate::export::http_client::HttpAnswer;
@@ -28,11 +28,6 @@ pub(super) fn of_response(response: &ExportProfilesServiceResponse, series: usiz
     }
     // The profiles of a series are of the same samples, which aren't stored as a whole.
     PushOutcome::Refused { code, message, divisible: false }
-}
-
-/// Returns the outcome of an answer by gRPC that isn't a success.
-pub(super) fn of_status(status: &Status) -> PushOutcome {
-    PushOutcome::of_otlp_status(status)
 }
 
 /// Returns the outcome of an answer by HTTP to a request of so many series.

@@ -203,7 +203,7 @@ impl OtlpClient {
         }
         match tokio::time::timeout(timeout + GRACE, client.export(message)).await {
             Ok(Ok(response)) => answer::of_response(response.get_ref(), series),
-            Ok(Err(status)) => answer::of_status(&status),
+            Ok(Err(status)) => PushOutcome::of_otlp_status(&status),
             Err(_) => PushOutcome::PossiblyLost {
                 code: Code::DeadlineExceeded,
                 message: format!("no answer after {timeout:?}"),

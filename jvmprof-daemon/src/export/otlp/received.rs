@@ -6,6 +6,7 @@
 
 mod tables;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
@@ -15,7 +16,7 @@ use opentelemetry_proto::tonic::profiles::v1development::{Profile, ProfilesDicti
 use prost::Message as _;
 
 use self::tables::PprofTables;
-use super::attributes::{label_of_resource, label_of_sample};
+use super::attributes::label_of_resource;
 use super::message::COMMENT;
 use crate::event_type::EventType;
 use crate::export::store::NAME_LABEL;
@@ -55,7 +56,7 @@ pub fn series(
     let mut size = SizeLimit { limit, left: limit };
     let mut series = Vec::new();
     for resource in &message.resource_profiles {
-        let labels = labels_of(resource, &dictionary.string_table);
+        let labels = labels_of(resource, &dictionary.string_table, &mut size)?;
         for scope in &resource.scope_profiles {
             let mut profiles = &scope.profiles[..];
             while let Some(first) = profiles.first() {
@@ -88,25 +89,28 @@ impl SizeLimit {
     }
 }
 
-/// The labels of a resource: its attributes with the names that labels of this project have.
-fn labels_of(resource: &ResourceProfiles, strings: &[String]) -> BTreeMap<String, String> {
+/// The labels of a resource: its attributes with the names that labels of this project have. Those
+/// whose values are lists, maps or bytes are left out.
+fn labels_of(
+    resource: &ResourceProfiles,
+    strings: &[String],
+    size: &mut SizeLimit,
+) -> Result<BTreeMap<String, String>, InvalidMessage> {
     let mut labels = BTreeMap::new();
     for attribute in resource.resource.iter().flat_map(|resource| &resource.attributes) {
-        let value = text_of(attribute.value.as_ref(), strings);
         // A receiver that passes messages on keeps keys in the dictionary.
         let key = if attribute.key.is_empty() {
             string_at(strings, attribute.key_strindex)
         } else {
             &attribute.key
         };
-        if let (name, Some(value)) = (label_of_resource(key), value)
-            && !name.is_empty()
-            && !value.is_empty()
-        {
-            labels.entry(name).or_insert(value);
-        }
+        let value = text_of(attribute.value.as_ref(), strings).filter(|value| !value.is_empty());
+        let Some(value) = value.filter(|_| !key.is_empty()) else { continue };
+        // Before the copy is made: many attributes may refer to one long text.
+        size.take(key.len() + value.len())?;
+        labels.entry(label_of_resource(key)).or_insert_with(|| value.into_owned());
     }
-    labels
+    Ok(labels)
 }
 
 /// The text of a table; the empty one for an index that leads nowhere.
@@ -115,15 +119,15 @@ fn string_at(strings: &[String], index: i32) -> &str {
 }
 
 /// The text of a value; none for lists, maps and bytes.
-fn text_of(value: Option<&AnyValue>, strings: &[String]) -> Option<String> {
-    match value?.value.as_ref()? {
-        Value::StringValue(text) => Some(text.clone()),
-        Value::StringValueStrindex(at) => Some(string_at(strings, *at).to_owned()),
-        Value::BoolValue(value) => Some(value.to_string()),
-        Value::IntValue(value) => Some(value.to_string()),
-        Value::DoubleValue(value) => Some(value.to_string()),
-        _ => None,
-    }
+fn text_of<'a>(value: Option<&'a AnyValue>, strings: &'a [String]) -> Option<Cow<'a, str>> {
+    Some(match value?.value.as_ref()? {
+        Value::StringValue(text) => text.into(),
+        Value::StringValueStrindex(at) => string_at(strings, *at).into(),
+        Value::BoolValue(value) => value.to_string().into(),
+        Value::IntValue(value) => value.to_string().into(),
+        Value::DoubleValue(value) => value.to_string().into(),
+        _ => return None,
+    })
 }
 
 /// Returns true if two profiles say something of the same samples, by different types.
@@ -176,21 +180,14 @@ fn profile_of(
     profile.time_nanos = first.time_unix_nano.try_into().unwrap_or_default();
     profile.duration_nanos = first.duration_nano.try_into().unwrap_or_default();
     for at in &first.attribute_indices {
-        let (key, value) = tables.attribute(*at)?;
-        if key == COMMENT
-            && let Some(comment) = text_of(value, &dictionary.string_table)
-        {
-            profile.comment.push(tables.text(&comment)?);
-        }
+        profile.comment.extend(tables.text_of_key(*at, COMMENT)?);
     }
     for (position, sample) in first.samples.iter().enumerate() {
         let value = types.iter().map(|of| value_of(&of.samples[position])).collect::<Result<_, _>>()?;
         let location_id = tables.stack(sample.stack_index)?;
         let mut label = Vec::new();
         for at in &sample.attribute_indices {
-            let (key, value) = tables.attribute(*at)?;
-            if let (false, Some(value)) = (key.is_empty(), text_of(value, &dictionary.string_table)) {
-                let (key, str) = (tables.text(label_of_sample(key))?, tables.text(&value)?);
+            if let Some((key, str)) = tables.label(*at)? {
                 label.push(pprof::Label { key, str, ..pprof::Label::default() });
             }
         }

@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 
 use opentelemetry_proto::tonic::common::v1::AnyValue;
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::profiles::v1development::{ProfilesDictionary, ValueType};
 
 use super::{InvalidMessage, SizeLimit, text_of};
+use crate::export::otlp::attributes::label_of_sample;
 use crate::export::otlp::message::BUILD_ID;
 use crate::proto::pprof::{self, Function, Line, Location, Mapping};
 
@@ -20,6 +22,10 @@ pub(super) struct PprofTables<'a, 'size> {
     dictionary: &'a ProfilesDictionary,
     size: &'size mut SizeLimit,
     texts: HashMap<String, i64>,
+    /// By the dictionary's index: a long text that many entries refer to is compared once.
+    texts_at: HashMap<i32, i64>,
+    /// Labels of samples by the attribute's index; `None` for those that are none.
+    labels: HashMap<i32, Option<(i64, i64)>>,
     string_table: Vec<String>,
     mappings: HashMap<i32, u64>,
     functions: HashMap<i32, u64>,
@@ -40,6 +46,8 @@ impl<'a, 'size> PprofTables<'a, 'size> {
             dictionary,
             size,
             texts: HashMap::from([(String::new(), 0)]),
+            texts_at: HashMap::new(),
+            labels: HashMap::new(),
             string_table: vec![String::new()],
             mappings: HashMap::new(),
             functions: HashMap::new(),
@@ -71,7 +79,21 @@ impl<'a, 'size> PprofTables<'a, 'size> {
     }
 
     fn text_at(&mut self, index: i32) -> Result<i64, InvalidMessage> {
-        self.text(self.dictionary_text(index)?)
+        if let Some(at) = self.texts_at.get(&index) {
+            return Ok(*at);
+        }
+        let at = self.text(self.dictionary_text(index)?)?;
+        self.texts_at.insert(index, at);
+        Ok(at)
+    }
+
+    /// The profile's index of a value as a text; `None` for lists, maps and bytes.
+    fn value_text(&mut self, value: Option<&AnyValue>) -> Result<Option<i64>, InvalidMessage> {
+        if let Some(Value::StringValueStrindex(at)) = value.and_then(|value| value.value.as_ref()) {
+            return self.text_at(*at).map(Some);
+        }
+        let text = text_of(value, &self.dictionary.string_table);
+        text.map(|text| self.text(&text)).transpose()
     }
 
     pub(super) fn value_type(&mut self, of: ValueType) -> Result<pprof::ValueType, InvalidMessage> {
@@ -81,10 +103,31 @@ impl<'a, 'size> PprofTables<'a, 'size> {
         })
     }
 
-    /// Key and value of an attribute.
-    pub(super) fn attribute(&self, index: i32) -> Result<(&'a str, Option<&'a AnyValue>), InvalidMessage> {
+    /// The key of an attribute, and its value as a text of the profile.
+    fn attribute(&mut self, index: i32) -> Result<(&'a str, Option<i64>), InvalidMessage> {
         let found = entry("attribute", &self.dictionary.attribute_table, index)?;
-        Ok((self.dictionary_text(found.key_strindex)?, found.value.as_ref()))
+        Ok((self.dictionary_text(found.key_strindex)?, self.value_text(found.value.as_ref())?))
+    }
+
+    /// The texts of an attribute as a label of a sample; `None` without a key or a single value.
+    pub(super) fn label(&mut self, index: i32) -> Result<Option<(i64, i64)>, InvalidMessage> {
+        if let Some(label) = self.labels.get(&index) {
+            return Ok(*label);
+        }
+        let (key, value) = self.attribute(index)?;
+        let label = match value.filter(|_| !key.is_empty()) {
+            Some(value) => Some((self.text(label_of_sample(key))?, value)),
+            None => None,
+        };
+        self.labels.insert(index, label);
+        Ok(label)
+    }
+
+    /// The text of an attribute, if it has this key.
+    pub(super) fn text_of_key(&mut self, index: i32, key: &str) -> Result<Option<i64>, InvalidMessage> {
+        let (found, text) = self.attribute(index)?;
+        self.size.take(NUMBER_BYTES)?;
+        Ok(text.filter(|_| found == key))
     }
 
     /// The ids of a stack's locations. Stack 0 is the empty one.
@@ -133,10 +176,7 @@ impl<'a, 'size> PprofTables<'a, 'size> {
         self.size.take(ENTRY_BYTES)?;
         let mut build_id = 0;
         for at in &found.attribute_indices {
-            let (key, value) = self.attribute(*at)?;
-            if let (true, Some(text)) = (key == BUILD_ID, text_of(value, &self.dictionary.string_table)) {
-                build_id = self.text(&text)?;
-            }
+            build_id = self.text_of_key(*at, BUILD_ID)?.unwrap_or(build_id);
         }
         let id = self.mapping.len() as u64 + 1;
         let filename = self.text_at(found.filename_strindex)?;
